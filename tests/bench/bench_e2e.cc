@@ -26,6 +26,7 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["tokens_generated_per_second"] = static_cast<double>(result.tokens_generated()) / seconds;
   out["tokens_trained_per_second"] = static_cast<double>(result.tokens_trained()) / seconds;
   double decode = 0, rollouts = 0, pause = 0, updates = 0;
+
   for (const DaemonUse& daemon : run.daemons) {
     out[absl::StrCat(daemon.role, ".cpu_seconds")] += daemon.cpu_seconds;
     if (daemon.role != "rollout") continue;
@@ -38,6 +39,7 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
     updates += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_count",
                          "phase=\"pause\"");
   }
+
   decode /= std::max(1.0, rollouts);
   double train = 0, waiting = 0;
   for (const auto& step : run.steps) {
@@ -48,9 +50,11 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
     train += value("seconds_forward_backward");
     waiting += value("seconds_wait_data");
   }
+
   out["rollout.busy_share"] = decode / seconds;
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
+
   // The share of samples in which decoding and training threads ran at once. It cannot exceed the
   // smaller of their two shares.
   out["overlap_share"] = run.overlap.both;
@@ -95,6 +99,7 @@ int main(int argc, char** argv) {
     }
     for (const auto& [name, value] : Measure(*run)) all[name].push_back(value);
   }
+
   const sluice::bench::Report report(json);
   for (const auto& [name, values] : all)
     report.Add(

@@ -25,6 +25,7 @@ double MeanReward(const RunOutcome& run, size_t end) {
     sum += mean->second * n->second;
     count += n->second;
   }
+
   return count == 0 ? 0 : sum / count;
 }
 
@@ -55,16 +56,19 @@ int main(int argc, char** argv) {
     own.push_back(absl::StrCat("run.seed=", seed));
     own.push_back(absl::StrCat("model.init.seed=", seed));
     const auto run = sluice::bench::RunPrivately(file, own);
+
     if (!run.ok()) {
       std::fprintf(stderr, "seed %d: %s\n", seed, run.status().ToString().c_str());
       return 1;
     }
+
     const std::string name = absl::StrCat("seed_", seed);
     for (size_t end = 25; end <= run->steps.size(); end += 25) {
       report.Add({.name = absl::StrCat(name, ".reward_at_step_", end),
                   .value = MeanReward(*run, end),
                   .unit = "reward"});
     }
+
     report.Add({.name = absl::StrCat(name, ".reward_first"),
                 .value = run->status.result().reward_first(),
                 .unit = "reward"});
@@ -78,6 +82,7 @@ int main(int argc, char** argv) {
                 .value = static_cast<double>(run->steps.size()),
                 .unit = "steps"});
     last.push_back(run->status.result().reward_last());
+
     for (size_t end = kWindow; end <= run->steps.size(); ++end) {
       if (MeanReward(*run, end) < kGoal) continue;
       report.Add({.name = absl::StrCat(name, ".seconds_to_0.8"),
@@ -91,6 +96,7 @@ int main(int argc, char** argv) {
       break;
     }
   }
+
   report.Add({.name = "seeds_that_reached_0.8",
               .value = static_cast<double>(reached),
               .unit = "seeds",
@@ -104,5 +110,6 @@ int main(int argc, char** argv) {
               .value = sluice::bench::Median(last),
               .unit = "reward",
               .runs = seeds});
+
   return reached == seeds ? 0 : 1;
 }

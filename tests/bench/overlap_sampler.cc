@@ -28,6 +28,7 @@ std::vector<std::string> FindThreads(const OverlapSampler::Kind& kind) {
         found.push_back(entry.path().string() + "/stat");
     }
   }
+
   return found;
 }
 
@@ -57,6 +58,7 @@ OverlapSampler::Shares OverlapSampler::Stop() {
     stop_ = true;
     stopped_.NotifyAll();
   }
+
   if (thread_.joinable()) thread_.join();
   const double samples = static_cast<double>(std::max<uint64_t>(samples_, 1));
   return {.samples = samples_,
@@ -72,6 +74,7 @@ void OverlapSampler::Run() {
       first = FindThreads(first_);
       second = FindThreads(second_);
     }
+
     if (active_()) {
       const bool one = AnyRuns(first), other = AnyRuns(second);
       ++samples_;
@@ -79,6 +82,7 @@ void OverlapSampler::Run() {
       second_runs_ += other;
       both_run_ += one && other;
     }
+
     MutexLock lock(&mu_);
     if (!stop_) stopped_.WaitFor(&mu_, kPeriod);
     if (stop_) return;

@@ -45,6 +45,7 @@ std::string GetMetrics(const std::string& address) {
   }
   close(fd);
   const size_t body = answer.find("\r\n\r\n");
+
   return body == std::string::npos ? "" : answer.substr(body + 4);
 }
 
@@ -78,6 +79,7 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
     const std::string& dir;
     ~Remove() { (void)RemoveTree(dir); }
   } remove{dir};
+
   SLUICE_RETURN_IF_ERROR(MakeDirs(dir + "/logs"));
   sets.insert(sets.begin(), absl::StrCat("checkpoint.dir=", dir, "/checkpoints"));
   const JobFile job = ReadJobFile(file, {.sets = sets});
@@ -98,18 +100,21 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
     stepping = true;
     outcome.steps.push_back(step);
   };
+
   OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")},
                          {"sluice-train", PidsOf(supervisor, "trainer")},
                          [&] { return stepping.load(); });
   SLUICE_ASSIGN_OR_RETURN(outcome.status, cli::FollowJob(*channel, submitted.job(), nullptr,
                                                          absl::Minutes(1), handlers));
   outcome.overlap = overlap.Stop();
+
   for (const cli::DaemonState& daemon : supervisor.states()) {
     outcome.daemons.push_back({.name = daemon.name,
                                .role = daemon.role,
                                .cpu_seconds = CpuSeconds(daemon.pid),
                                .metrics = GetMetrics(daemon.ops)});
   }
+
   supervisor.Stop(absl::Seconds(10));
   if (outcome.status.state() != job::v1::JOB_STATE_SUCCEEDED) {
     return absl::UnknownError(absl::StrCat("the job ended ", cli::StateName(outcome.status.state()),
@@ -128,6 +133,7 @@ double MetricSum(const std::string& metrics, const std::string& name, const std:
     double value = 0;
     if (absl::SimpleAtod(rest.substr(rest.rfind(' ') + 1), &value)) sum += value;
   }
+
   return sum;
 }
 

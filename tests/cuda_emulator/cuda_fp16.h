@@ -28,9 +28,11 @@ inline __half __float2half_rn(float x) {
   if (std::isnan(x)) return {static_cast<uint16_t>(sign | 0x7FFFu)};
   const float size = std::fabs(x);
   if (size >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00u)};
+
   // The exponent of the last place of a half: 10 below that of the first digit, and at least -24.
   const int place = std::max(std::ilogb(size == 0 ? 0x1p-24f : size) - 10, -24);
   const float rounded = std::ldexp(std::nearbyint(std::ldexp(size, -place)), place);
+
   // Gives the exponent the offset of a half: the reverse of __half2float().
   const float moved = rounded * 0x1p-112f;
   return {static_cast<uint16_t>(sign | __builtin_bit_cast(uint32_t, moved) >> 13)};

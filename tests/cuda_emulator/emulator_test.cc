@@ -64,6 +64,7 @@ TEST(EmulatorTest, SumsEqualAPlainLoopInEveryOrder) {
       expected.push_back(std::accumulate(x.begin() + static_cast<ptrdiff_t>(b * part),
                                          x.begin() + static_cast<ptrdiff_t>((b + 1) * part),
                                          int64_t{0}));
+
     EXPECT_EQ(SumsOfParts(x, blocks, threads), expected) << "seed " << seed;
   }
 }
@@ -74,6 +75,7 @@ TEST(EmulatorTest, RanksEqualAStableSortInEveryOrder) {
     const int threads = 32 * (1 + static_cast<int>(seed % 4));
     const std::vector<int32_t> x = RandomNumbers(seed, 3 * threads, 20);
     std::vector<int> expected(x.size());
+
     for (size_t begin = 0; begin < x.size(); begin += threads) {
       std::vector<int> order(threads);
       std::iota(order.begin(), order.end(), 0);
@@ -81,6 +83,7 @@ TEST(EmulatorTest, RanksEqualAStableSortInEveryOrder) {
                        [&](int a, int b) { return x[begin + a] < x[begin + b]; });
       for (int place = 0; place < threads; ++place) expected[begin + order[place]] = place;
     }
+
     EXPECT_EQ(RanksInBlocks(x, threads), expected) << "seed " << seed;
   }
 }
@@ -98,6 +101,7 @@ TEST(EmulatorTest, AKernelThatNoLaunchRanIsNamed) {
 
   testing::internal::CaptureStderr();
   EXPECT_GE(PrintKernelsNeverRun(), 1);
+
   const std::string named = testing::internal::GetCapturedStderr();
   EXPECT_NE(named.find("kernel NewKernel of new.cu was never run"), std::string::npos) << named;
   EXPECT_EQ(named.find("kernel Fill of"), std::string::npos) << named;
@@ -115,11 +119,13 @@ TEST(EmulatorTest, HalvesConvertToFloatsAndBackToTheNearestOrEven) {
   const auto value = [](int half) {
     return __half2float(__ushort_as_half(static_cast<uint16_t>(half)));
   };
+
   EXPECT_EQ(value(0x0001), 0x1p-24f);
   EXPECT_EQ(value(0x3C00), 1.0f);
   EXPECT_EQ(value(0x7BFF), 65504.0f);
   EXPECT_TRUE(std::isnan(value(0x7E00)));
   EXPECT_GT(bits(NAN) & 0x7FFF, 0x7C00);
+
   for (int half = 0; half <= 0x7C00; ++half) {
     EXPECT_EQ(bits(value(half)), half);
     EXPECT_EQ(bits(-value(half)), half | 0x8000);
@@ -129,6 +135,7 @@ TEST(EmulatorTest, HalvesConvertToFloatsAndBackToTheNearestOrEven) {
     EXPECT_EQ(bits(std::nextafter(between, 0.0f)), half) << half;
     EXPECT_EQ(bits(std::nextafter(between, 65504.0f)), half + 1) << half;
   }
+
   EXPECT_EQ(bits(65519.0f), 0x7BFF);
   EXPECT_EQ(bits(65520.0f), 0x7C00);
 }

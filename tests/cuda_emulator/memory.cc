@@ -106,6 +106,7 @@ Memory& TheMemory() {
     sigaction(SIGSEGV, &action, nullptr);
     return made;
   }();
+
   return memory;
 }
 
@@ -259,6 +260,7 @@ void* AllocateDevice(size_t bytes, const void* at) {
                                                  SourceLine(at) + ")"));
   Reserve(&memory.allocations.back(), &memory.owners, memory.arena, number);
   memory.used = begin + RoundUp(std::max<size_t>(bytes, 1), kGranule) + kGranule;
+
   return reinterpret_cast<void*>(memory.arena + begin);
 }
 
@@ -287,6 +289,7 @@ void* AllocateShared(const char* name, size_t bytes, size_t alignment) {
   const auto number = static_cast<uint32_t>(memory.shared.size());
   Reserve(&memory.shared.back(), &memory.owners, memory.arena, number);
   memory.shared_used = end;
+
   return reinterpret_cast<void*>(memory.shared.back().begin);
 }
 
@@ -298,6 +301,7 @@ void CheckAccess(const void* p, size_t bytes, Access access, const void* at) {
     std::snprintf(text, sizeof(text), "  it %s %zu bytes at %p\n", Verb(access).c_str(), bytes, p);
     Fail(at, "the kernel touches memory of the host, or of another thread", text);
   }
+
   Allocation& where = Locate(address, bytes, access, at);
   Past now;
   now.stamp = TheMemory().stamp;
@@ -306,16 +310,19 @@ void CheckAccess(const void* p, size_t bytes, Access access, const void* at) {
   now.clock = current->known[current->number % kWarp];
   now.at = InImage(at);
   Byte* const first = &where.known[address - where.begin];
+
   for (Byte* byte = first; byte < first + bytes; ++byte) {
     if (access != Access::kWrite && byte->write.stamp == 0)
       FailUnwritten(address, bytes, access, at);
     const bool both_atomic = now.atomic && byte->write.atomic;
     if (!both_atomic && Races(byte->write)) FailRace(byte->write, true, address, bytes, access, at);
+
     if (access == Access::kRead) {
       if (byte->reads[0].thread != now.thread) byte->reads[1] = byte->reads[0];
       byte->reads[0] = now;
       continue;
     }
+
     for (const Past& read : byte->reads) {
       if (Races(read)) FailRace(read, false, address, bytes, access, at);
     }
@@ -330,6 +337,7 @@ void CheckCopy(const void* p, size_t bytes, Access access, const void* at) {
     Fail(at, "cudaMemcpy or cudaMemset of memory that is not the device's, where it has to be");
   Allocation& where = Locate(address, bytes, access, at);
   Byte* const first = &where.known[address - where.begin];
+
   for (size_t i = 0; i < bytes; ++i) {
     if (access == Access::kWrite) {
       first[i] = Byte();

@@ -56,6 +56,7 @@ __global__ void CountEvens(bool faulty, int* out) {
   } else {
     atomicAdd(&count, threadIdx.x % 2 == 0);
   }
+
   __syncthreads();
   if (threadIdx.x == 0) *out = count;
 }
@@ -79,6 +80,7 @@ __global__ void WarpExchange(bool faulty, int* out) {
   cells[threadIdx.x] = 0;
   __syncthreads();
   cells[threadIdx.x] = static_cast<int>(threadIdx.x);
+
   if (faulty) {
     __shfl_sync(0xffffffffu, 1, 0);  // A shuffle orders no accesses to memory.
   } else {
@@ -299,10 +301,12 @@ __global__ void SumParts(const int32_t* x, int64_t part, unsigned long long* sum
   for (int64_t i = threadIdx.x; i < part; i += blockDim.x)
     mine += static_cast<unsigned long long>(int64_t{x[blockIdx.x * part + i]});
   cells[threadIdx.x] = mine;
+
   for (unsigned width = blockDim.x / 2; width >= 32; width /= 2) {
     __syncthreads();
     if (threadIdx.x < width) cells[threadIdx.x] += cells[threadIdx.x + width];
   }
+
   __syncthreads();
   if (threadIdx.x >= 32) return;
   mine = cells[threadIdx.x];
@@ -324,12 +328,14 @@ __global__ void Ranks(const int32_t* x, int* ranks) {
     rank += static_cast<int>(after >> lane & 1);
     if (__syncthreads_count(other < mine || (other == mine && i < threadIdx.x)) < 0) rank = -1;
   }
+
   // An inclusive scan over the warp, and the difference of neighbours, give back each rank.
   int sum = rank;
   for (int offset = 1; offset < 32; offset *= 2) {
     const int below = __shfl_up_sync(0xffffffffu, sum, offset);
     if (static_cast<int>(lane) >= offset) sum += below;
   }
+
   const int before = __shfl_up_sync(0xffffffffu, sum, 1);
   ranks[blockIdx.x * blockDim.x + warp * 32 + lane] = lane == 0 ? sum : sum - before;
 }
@@ -346,6 +352,7 @@ std::vector<int64_t> SumsOfParts(const std::vector<int32_t>& x, int blocks, int 
   cudaMemcpy(back.data(), sums, back.size() * sizeof(int64_t), cudaMemcpyDeviceToHost);
   cudaFree(in);
   cudaFree(sums);
+
   return back;
 }
 
@@ -358,6 +365,7 @@ std::vector<int> RanksInBlocks(const std::vector<int32_t>& x, int threads) {
   cudaMemcpy(back.data(), ranks, back.size() * sizeof(int), cudaMemcpyDeviceToHost);
   cudaFree(in);
   cudaFree(ranks);
+
   return back;
 }
 

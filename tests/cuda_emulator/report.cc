@@ -34,12 +34,14 @@ std::string AskAddr2line(const void* pc) {
   if (pipe == nullptr) return "?";
   std::string found = "?";
   char line[4200];
+
   while (std::fgets(line, sizeof(line), pipe) != nullptr) {
     std::string frame(line);
     frame = frame.substr(0, frame.find_first_of(" \n"));
     if (found != "?" || frame.find("/cuda_runtime.h:") != std::string::npos) continue;
     found = frame;
   }
+
   pclose(pipe);
   return found.starts_with("?") ? "?" : found;
 }

@@ -63,10 +63,12 @@ TEST_F(ScriptsTest, ALaunchBecomesACallAndKeepsItsLines) {
       Rewrite("void f() {\n  g::Kernel<A<int>><<<b(1, 2),\n      64>>>(x,\n y);\n}\nlast");
   ASSERT_EQ(ran.code, 0) << ran.output;
   const std::string text = Read("a.cc");
+
   EXPECT_THAT(text,
               HasSubstr("Launch(\"g::Kernel<A<int>>\", ::sluice::cuda_emulator::Config(b(1, 2),"));
   EXPECT_THAT(text, HasSubstr("[](auto... cuda_emulator_args) { "
                               "g::Kernel<A<int>>(cuda_emulator_args...); }, x,"));
+
   const std::string before_last = text.substr(0, text.find("last"));
   // rewrite.py puts two lines in front.
   EXPECT_EQ(std::count(before_last.begin(), before_last.end(), '\n'), 2 + 5);
@@ -109,6 +111,7 @@ TEST_F(ScriptsTest, AKernelWithoutACheckIsAnError) {
   const std::string check =
       "python3 '" + tree_ + "/tools/gpu_check.py' --emulate --build '" + tree_ + "/build'";
   const Ran ran = RunCommand(check);
+
   EXPECT_NE(ran.code, 0);
   EXPECT_THAT(ran.output, HasSubstr("there is no tests/kernels/new/cuda_check.cu"));
 
@@ -160,10 +163,12 @@ esac)sh");
 TEST_F(GpuMachineTest, IsCheckedMeasuredAndCheckedAgainByEachTool) {
   const Ran ran = Check("");
   EXPECT_EQ(ran.code, 0) << ran.output;
+
   const std::string json = Read("build/gpu_check.json");
   EXPECT_THAT(json, HasSubstr("\"form\": \"gpu\",\n \"passed\": true"));
   EXPECT_THAT(json, HasSubstr("\"of_copy\": 0.25"));
   EXPECT_THAT(json, HasSubstr("\"of_fma\": 1.0"));
+
   for (const char* step : {"check: new", "measure: new", "memcheck: new", "racecheck: new",
                            "initcheck: new", "synccheck: new"})
     EXPECT_THAT(json,

@@ -74,6 +74,7 @@ void MakeFiber(Thread* thread) {
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, kGuardBytes, PROT_NONE) != 0) std::abort();
   thread->stack = static_cast<char*>(memory) + kGuardBytes;
+
   // Only makecontext() can start on another stack. All later switches use _longjmp(), because
   // swapcontext() would make a system call.
   static ucontext_t host;
@@ -124,6 +125,7 @@ void RunBlock() {
   scheduler.shared.clear();
   scheduler.ended = 0;
   scheduler.at_barrier = 0;
+
   for (unsigned i = 0; i < scheduler.count; ++i) {
     Thread& thread = scheduler.threads[i];
     thread.number = i;
@@ -132,6 +134,7 @@ void RunBlock() {
     thread.known[i % kWarp] = 1;
     MakeReady(&thread);
   }
+
   while (!scheduler.ready.empty()) {
     Thread* const thread = TakeReady();
     Resume(thread);
@@ -209,6 +212,7 @@ void Run(const char* kernel, const Config& config, void (*body)(const void*),
     launch_error = error;
     return;
   }
+
   Scheduler& scheduler = TheScheduler();
   KernelsRun().insert(BaseName(kernel));
   running_kernel = kernel;
@@ -224,6 +228,7 @@ void Run(const char* kernel, const Config& config, void (*body)(const void*),
   std::vector<uint32_t> blocks(size_t{config.grid.x} * config.grid.y * config.grid.z);
   std::iota(blocks.begin(), blocks.end(), 0u);
   if (seed_in_use != 0) std::shuffle(blocks.begin(), blocks.end(), scheduler.random);
+
   for (const uint32_t block : blocks) {
     blockIdx.x = block % gridDim.x;
     blockIdx.y = block / gridDim.x % gridDim.y;

@@ -47,12 +47,14 @@ std::string WhereThreadsAre() {
         std::snprintf(mask, sizeof(mask), " with mask 0x%08x", thread.mask);
         place += mask;
       }
+
       place += ", " + SourceLine(thread.at);
     } else if (thread.state == Thread::State::kReady) {
       place = "run";
     }
     places[place].push_back(i);
   }
+
   std::string text;
   for (const auto& [place, threads] : places) {
     text += "  threads";
@@ -64,6 +66,7 @@ std::string WhereThreadsAre() {
     }
     text += " " + place + "\n";
   }
+
   return text;
 }
 
@@ -79,12 +82,14 @@ void CompleteBarrier(const void* at) {
       Fail(at, "the threads of a block are at different barriers", WhereThreadsAre());
     count += all[i].value != 0;
   }
+
   uint64_t result = 0;
   if (all[0].what == Together::kBarrierCount) result = static_cast<uint64_t>(count);
   if (all[0].what == Together::kBarrierAnd) result = count == static_cast<int>(scheduler.count);
   if (all[0].what == Together::kBarrierOr) result = count > 0;
   PassBarrier();
   scheduler.at_barrier = 0;
+
   for (unsigned i = 0; i < scheduler.count; ++i) {
     all[i].result = result;
     std::fill_n(all[i].known, kWarp, 0u);
@@ -103,6 +108,7 @@ int SourceLane(const Thread& thread, int lane) {
     case Together::kShuffleDown: from = lane + thread.argument; break;
     default: from = lane ^ thread.argument; break;
   }
+
   return from >= end ? lane : from;
 }
 
@@ -113,6 +119,7 @@ uint64_t Reduce(Together what, const std::vector<Thread*>& lanes) {
     for (const Thread* lane : lanes) result = combine(result, static_cast<uint32_t>(lane->value));
     return result;
   };
+
   uint32_t ballot = 0;
   for (const Thread* lane : lanes) ballot |= uint32_t{lane->value != 0} << lane->number % kWarp;
   const auto first = static_cast<uint32_t>(lanes.front()->value);
@@ -161,10 +168,12 @@ void TryWarp(Thread* waiting) {
       return;
     lanes.push_back(lane);
   }
+
   const bool shuffles =
       waiting->what >= Together::kShuffle && waiting->what <= Together::kShuffleXor;
   if (waiting->what == Together::kWarpBarrier) JoinClocks(lanes);
   const uint64_t result = shuffles ? 0 : Reduce(waiting->what, lanes);
+
   for (Thread* lane : lanes) {
     lane->result = result;
     if (!shuffles) continue;
@@ -200,6 +209,7 @@ void FailStuck() {
     if (thread.state == Thread::State::kEnded) continue;
     if (waiting == nullptr || thread.state == Thread::State::kAtWarp) waiting = &thread;
   }
+
   Fail(waiting->at,
        waiting->state == Thread::State::kAtBarrier
            ? "a barrier that not all threads of the block reach"
@@ -217,6 +227,7 @@ int BlockTogether(Together what, int value) {
   self->at = __builtin_return_address(0);
   if (++scheduler.at_barrier == scheduler.count) CompleteBarrier(self->at);
   SwitchToHost();
+
   return static_cast<int>(self->result);
 }
 
@@ -236,6 +247,7 @@ uint64_t WarpTogether(Together what, uint32_t mask, uint64_t value, int argument
   self->width = width;
   TryWarp(self);
   SwitchToHost();
+
   return self->result;
 }
 

@@ -28,12 +28,14 @@ void CheckError(const absl::Status& status) {
 void CheckRendered(const ChatTemplate::Rendered& rendered) {
   SLUICE_CHECK(rendered.text.size() <= 4 << 20);
   SLUICE_CHECK(IsUtf8(rendered.text));
+
   size_t reached = 0;
   for (const auto& [begin, end] : rendered.generated) {
     SLUICE_CHECK(begin <= end && end <= rendered.text.size());
     SLUICE_CHECK(IsUtf8(absl::string_view(rendered.text).substr(begin, end - begin)));
     reached = std::max(reached, end);
   }
+
   SLUICE_CHECK(reached <= rendered.text.size());
 }
 
@@ -53,6 +55,7 @@ void Run(absl::string_view input) {
   SLUICE_CHECK(once.status() == again.status());
   if (!once.ok()) return CheckError(once.status());
   CheckRendered(*once);
+
   SLUICE_CHECK(once->text == again->text && once->generated == again->generated);
 }
 
@@ -85,6 +88,7 @@ std::vector<std::string> Seeds() {
       "{{ loop is undefined or none }}{% set t %}a{{ 1 }}{% endset %}{{ t | indent(2, true) }}{{ "
       "dict(a=1).get('b', 'c') }}{{ joiner('|')() }}",
   };
+
   constexpr absl::string_view kVariables =
       R"({"messages": [{"role": "system", "content": " Be brief. ", "n": 1}, {"role": "user", )"
       R"("content": "héllo\n\u2028 wörld", "n": 2.5},)"
@@ -94,6 +98,7 @@ std::vector<std::string> Seeds() {
   std::vector<std::string> seeds;
   for (const absl::string_view source : kSources)
     seeds.push_back(absl::StrCat(source, absl::string_view("\0", 1), kVariables));
+
   return seeds;
 }
 

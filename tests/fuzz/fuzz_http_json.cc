@@ -59,10 +59,12 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
   const size_t before = model->AwaitRequests(0).size();
   const uint64_t call = api->Handle(*route, std::string(body), seen);
   const std::vector<Request> asked = model->AwaitRequests(0);
+
   if (asked.size() == before) {
     SLUICE_CHECK(seen->sent && (seen->status == 400 || seen->status == 404 || seen->status == 429));
     return;
   }
+
   SLUICE_CHECK(!seen->sent && asked.size() - before <= kMaxAnswers);
   if (body.size() % 3 == 0) api->Cancel(call);
   StepEvents step;
@@ -72,6 +74,7 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
     step.tokens.push_back(Sampled(asked[i].id, 5, "2"));
     step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
   }
+
   guests->Stepped(std::move(step));
   SLUICE_CHECK(body.size() % 3 == 0 || seen->sent || seen->ended);
   SLUICE_CHECK(api->calls() == 0 && api->answers() == 0 && guests->running() == 0);

@@ -31,6 +31,7 @@ void PutRight(std::string* file) {
   header.crc = Crc32c({reinterpret_cast<const char*>(&header), sizeof(header)});
   std::memcpy(file->data(), &header, sizeof(header));
   FrameHeader frame;
+
   for (size_t at = sizeof(header); at + sizeof(frame) <= file->size(); at += frame.frame_bytes()) {
     std::memcpy(&frame, &(*file)[at], sizeof(frame));
     const absl::string_view body = absl::string_view(*file).substr(at + sizeof(frame));
@@ -72,6 +73,7 @@ std::string TakeFiles(const FaultFileSystem& system, char flags) {
     input.push_back(static_cast<char>(bytes.size() >> 8));
     input += bytes;
   }
+
   return input;
 }
 
@@ -121,6 +123,7 @@ void Run(absl::string_view input) {
   const absl::Status status = wal::Scan(&system, kDir, &scanned, &found);
   SLUICE_CHECK(status.ok() || status.code() == absl::StatusCode::kDataLoss ||
                status.code() == absl::StatusCode::kFailedPrecondition);
+
   SLUICE_CHECK(system.Snapshot() == before);
   SLUICE_CHECK(!status.ok() || found.last == scanned.last);
 
@@ -132,6 +135,7 @@ void Run(absl::string_view input) {
     SLUICE_CHECK(opened.digest == scanned.digest);
     if (!status.ok()) SLUICE_CHECK(system.Snapshot() == before);
   }
+
   if (!status.ok()) return;
   Check again;
   SLUICE_CHECK_MSG(wal::Scan(&system, kDir, &again, nullptr).ok(),
@@ -147,6 +151,7 @@ std::vector<std::string> Seeds() {
     auto log = wal::Log::Open(SmallOptions(&system), kDir, &check);
     SLUICE_CHECK(log.ok());
     (*log)->Start({});
+
     for (int i = 0; i < 12; ++i) {
       auto payload = std::make_shared<std::string>(i * 7, 'p');
       (*log)->Append({.type = static_cast<uint8_t>(i),
@@ -155,11 +160,13 @@ std::vector<std::string> Seeds() {
       if (life == 1 && i == 6)
         (*log)->Snapshot({{.type = 1, .head = "state"}, {.type = 2, .head = "more"}}, nullptr);
     }
+
     while ((*log)->stats().snapshot == 0 && life == 1) {
     }
     (*log)->Close();
     for (const char flags : {0, 1}) seeds.push_back(TakeFiles(system, flags));
   }
+
   return seeds;
 }
 

@@ -67,10 +67,12 @@ void Run(absl::string_view input) {
     SLUICE_CHECK(WriteFileAtomic(absl::StrCat(folder.path, "/", name), input.substr(3, size)).ok());
     input.remove_prefix(3 + size);
   }
+
   for (const char* const name : {"model.safetensors", "a.safetensors"}) {
     if (const auto file = SafetensorsFile::Open(absl::StrCat(folder.path, "/", name)); file.ok())
       Check(*file);
   }
+
   const auto dir = ReadModelDir(folder.path);
   if (!dir.ok() || dir->config.NumParameters() > kMostParameters) return;
   const auto weights = ReadWeights(*dir, DType::kF32);
@@ -82,6 +84,7 @@ void Run(absl::string_view input) {
   SLUICE_CHECK(WriteModelDir(copy, *dir, *weights).ok());
   const auto read = ReadModelDir(copy);
   SLUICE_CHECK_MSG(read.ok(), read.status().ToString());
+
   SLUICE_CHECK(ReadWeights(*read, DType::kF32)->buffer() == weights->buffer());
 }
 

@@ -65,6 +65,7 @@ class Scribe {
       advance.mutable_expected()->set_incarnation(1);
       advance.mutable_expected()->set_number(version - 1);
     }
+
     advance.mutable_next()->set_incarnation(1);
     advance.mutable_next()->set_number(version);
     Tell(Op::kAdvanceVersion, advance);
@@ -146,6 +147,7 @@ class Scribe {
     room.set_pool("cpu");
     room.set_count(8);
     const auto leased = Ask<v1::LeaseTasksResponse>(Op::kLeaseTasks, lease);
+
     for (const v1::Task& task : leased.tasks()) {
       v1::PutMessage put;
       put.mutable_header()->mutable_call()->mutable_job()->set_worker("w1");
@@ -171,6 +173,7 @@ class Scribe {
     if (!got.has_batch()) return;
     v1::GetRequest get;
     get.set_lease(Ref(got.batch().lease().id()));
+
     for (const v1::BatchGroup& group : got.batch().groups()) {
       common::v1::Want& want = *get.add_wants();
       want.mutable_owner()->set_group(Ref(group.group()));
@@ -181,12 +184,14 @@ class Scribe {
         own.mutable_owner()->set_attempt(member.attempt());
       }
     }
+
     Tell(Op::kGet, get);
     v1::ApplyRequest apply;
     apply.set_k(k);
     apply.set_lease(Ref(got.batch().lease().id()));
     apply.set_want_cursor(durable);
     const auto applied = Ask<v1::ApplyResponse>(Op::kApply, apply);
+
     if (durable && applied.ledger().hash().size() == 32) {
       v1::DurableRequest request;
       request.set_version(k + 1);
@@ -254,6 +259,7 @@ std::string TwoSteps(const v1::QueueSpec& spec) {
   restore.set_checkpoint("step-1");
   restore.set_cursor(scribe.cursor);
   scribe.Tell(Op::kRestore, restore);
+
   return scribe.input;
 }
 
@@ -274,12 +280,14 @@ std::string Trouble() {
     for (const v1::Member& member : grant.members()) scribe.Sample(grant, member, 0);
   }
   v1::DropRequest drop;
+
   for (const v1::Grant& grant : admitted.grants()) {
     v1::DropItem& item = *drop.add_items();
     item.mutable_ref()->set_group(scribe.Ref(grant.group()));
     item.set_lease(scribe.Ref(grant.members(0).lease().id()));
     item.set_reason("env_lost");
   }
+
   scribe.Tell(Op::kDrop, drop);
   v1::ReleaseRequest release;
   release.mutable_call()->mutable_job()->set_worker("controller");
@@ -293,6 +301,7 @@ std::string Trouble() {
   scribe.Do(Op::kMemory, std::string(1, '\1'));
   scribe.Look();
   scribe.Do(Op::kClock, Seconds(120));
+
   return scribe.input;
 }
 
@@ -304,6 +313,7 @@ std::string Reordered(absl::string_view input, SplitMix64* random) {
     steps.emplace_back(input.substr(0, size));
     input.remove_prefix(size);
   }
+
   for (uint64_t n = 1 + random->Below(6); n > 0; --n) {
     const size_t from = random->Below(steps.size()), to = random->Below(steps.size());
     switch (random->Below(3)) {
@@ -312,6 +322,7 @@ std::string Reordered(absl::string_view input, SplitMix64* random) {
       case 2: std::swap(steps[from], steps[to]); break;
     }
   }
+
   return absl::StrJoin(steps, "");
 }
 
@@ -346,6 +357,7 @@ std::vector<std::string> Seeds() {
   SplitMix64 random(1);
   for (size_t i = 0, whole = seeds.size(); i < whole * kReordered; ++i)
     seeds.push_back(Reordered(seeds[i % whole], &random));
+
   return seeds;
 }
 

@@ -45,6 +45,7 @@ json ByteLevelFile(json normalizer, json pre_tokenizer) {
     merges.push_back({left, right});
   }
   const int next = static_cast<int>(vocab.size());
+
   return {{"added_tokens",
            {Added(next, "<s>", true, false, false, false, false),
             Added(next + 1, "ab", false, true, true, false, false),
@@ -68,6 +69,7 @@ json FallbackFile() {
                          {{"type", "ByteFallback"}},
                          {{"type", "Fuse"}},
                          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 1}}};
+
   return {
       {"added_tokens", {Added(257, "<s>", true, false, false, false, false)}},
       {"normalizer",
@@ -107,12 +109,14 @@ std::vector<std::string> Files() {
        {{{"type", "Digits"}, {"individual_digits", false}},
         split,
         {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", false}}}}};
+
   const json forms = {{"type", "Sequence"},
                       {"normalizers",
                        {{{"type", "NFD"}},
                         {{"type", "Lowercase"}},
                         {{"type", "NFC"}},
                         {{"type", "Prepend"}, {"prepend", "a "}}}}};
+
   return {ByteLevelFile(nullptr, gpt2).dump(), ByteLevelFile(forms, chain).dump(),
           FallbackFile().dump()};
 }
@@ -131,6 +135,7 @@ const std::vector<Loaded>& Tokenizers() {
     }
     return list;
   }();
+
   return *loaded;
 }
 
@@ -156,6 +161,7 @@ void CheckText(const Tokenizer& tokenizer, bool gives_back, absl::string_view te
     SLUICE_CHECK(ids.ok() == with_offsets.ok());
     SLUICE_CHECK(ids.ok() || !IsUtf8(text) || absl::IsResourceExhausted(ids.status()) ||
                  absl::IsInvalidArgument(ids.status()));
+
     if (!ids.ok()) continue;
     SLUICE_CHECK(*ids == with_offsets->ids && ids->size() == with_offsets->offsets.size());
     for (const Span& span : with_offsets->offsets)
@@ -172,6 +178,7 @@ void CheckPattern(absl::string_view input) {
   std::vector<Span> matches;
   if (!pattern.ok() || !(*pattern)->Find(text, &matches).ok()) return;
   size_t done = 0;
+
   for (const Span& match : matches) {
     SLUICE_CHECK(match.begin >= done && match.begin <= match.end && match.end <= text.size());
     done = match.end;
@@ -195,6 +202,7 @@ void Run(absl::string_view input) {
     for (size_t i = 1; i + 1 < input.size(); i += 2)
       ids.push_back(
           (static_cast<uint8_t>(input[i]) | static_cast<uint8_t>(input[i + 1]) << 8) % 300 - 2);
+
     for (const Loaded& loaded : Tokenizers()) {
       CheckIds(*loaded.tokenizer, ids, !input.empty() && (input[0] & 1) != 0, {});
       CheckIds(*loaded.tokenizer, ids, true, {" ", "aba", "\xEF\xBF\xBD\xEF\xBF\xBD"});
@@ -215,6 +223,7 @@ std::vector<std::string> Seeds() {
   for (const char* const pattern :
        {R"(\s+(?!\S)|[^\s\p{L}]+)", "(a|b)*c", R"((?<=x)\b\p{Lu}{2,3})"})
     seeds.push_back(absl::StrCat("\3", pattern) + std::string(1, 0) + "xAB aabac  !");
+
   return seeds;
 }
 

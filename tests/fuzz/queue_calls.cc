@@ -131,10 +131,12 @@ void QueueCalls::Do(Op op, absl::string_view bytes) {
     case Op::kWatch: return Read(op, bytes);
     default: break;
   }
+
   if (job_ == nullptr) return;
   uint64_t number = 0;
   for (size_t i = 0; i < std::min<size_t>(bytes.size(), 3); ++i)
     number |= uint64_t{static_cast<uint8_t>(bytes[i])} << (8 * i);
+
   switch (op) {
     case Op::kClock: return PassTime(number);
     case Op::kDisk: return Send({}, queue::DiskSpace{static_cast<queue::Space>(number % 3)});
@@ -172,6 +174,7 @@ void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
     const bool known = job_ != nullptr && job_->batches().contains(request.k());
     if (request.crc32c() == 0 && known) request.set_crc32c(job_->batches().at(request.k()).crc32c);
   }
+
   const auto from = queue::FromProto(request.call());
   auto input = queue::FromProto(request);
   CheckStatus(from.status());
@@ -199,6 +202,7 @@ void QueueCalls::SetJob(absl::string_view bytes) {
   CheckStatus(from.status());
   CheckStatus(input.status());
   if (!from.ok() || !input.ok() || from->job != kJob) return;
+
   if (job_ == nullptr) {
     const absl::Status fit = Job::Check(input->spec);
     CheckStatus(fit);
@@ -207,6 +211,7 @@ void QueueCalls::SetJob(absl::string_view bytes) {
     job_ = MakeJob(spec_);
     twin_ = MakeJob(spec_);
   }
+
   Send(from->caller, *std::move(input), [this](const queue::Reply& reply) {
     queue::v1::SetJobResponse response;
     queue::ToProto(std::get<queue::SetJobAnswer>(reply), &response);
@@ -221,6 +226,7 @@ void QueueCalls::Put(absl::string_view bytes) {
     PutRight(&message);
     frame_bytes = message.SerializeAsString();
   }
+
   const grpc::Slice slice(frame_bytes);
   const grpc::ByteBuffer buffer(&slice, 1);
   rpc::Frame frame;
@@ -230,6 +236,7 @@ void QueueCalls::Put(absl::string_view bytes) {
   CheckStatus(status);
   if (!status.ok()) return;
   const auto from = queue::FromProto(header.call());
+
   // Shared memory needs a session, which this harness does not have.
   if (!from.ok() || from->job != kJob || job_ == nullptr || !frame.shared().empty()) return;
   // Each worker has one stream, which ends with its first malformed message.
@@ -237,10 +244,12 @@ void QueueCalls::Put(absl::string_view bytes) {
       streams_.try_emplace(from->caller.worker, &arena_, spec_.member_bytes()).first;
   auto batch = stream->second.Read(header, frame);
   CheckStatus(batch.status());
+
   if (!batch.ok()) {
     streams_.erase(stream);
     return;
   }
+
   SLUICE_CHECK(batch->records.size() == batch->places.size() &&
                batch->records.size() + batch->failed.size() <=
                    static_cast<size_t>(header.records_size()));
@@ -266,12 +275,14 @@ void QueueCalls::Get(absl::string_view bytes) {
   if (const auto id = Id16::FromBytes(request.lease()); id.ok()) lease = *id;
   else if (!controller) return;
   std::vector<queue::Want> wants;
+
   for (const common::v1::Want& in : request.wants()) {
     const auto want = queue::FromProto(in);
     CheckStatus(want.status());
     if (!want.ok()) return;
     wants.push_back(*want);
   }
+
   const auto read = job_->Read(from->caller, controller, lease, wants);
   CheckStatus(read.status());
   if (!read.ok()) return;
@@ -294,11 +305,13 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
   const auto from = queue::FromProto(request.call());
   CheckStatus(from.status());
   if (!from.ok() || job_ == nullptr) return;
+
   if (op == Op::kStats) {
     queue::v1::StatsResponse response;
     queue::ToProto(job_->Stats(), &response);
   } else if (op == Op::kWatch) {
     CheckStatus(job_->Known(from->caller));
+
     for (const queue::Loaded& loaded : job_->watch().published) {
       common::v1::Loaded message;
       queue::ToProto(loaded, &message);
@@ -322,10 +335,12 @@ void QueueCalls::Prepare(Message* request, const char* worker) {
       static_cast<common::v1::Call*>(request->GetReflection()->MutableMessage(request, field));
   common::v1::JobRef& job = *call->mutable_job();
   if (job.job().empty()) job.set_job(kJob);
+
   if (job.worker().empty()) {
     job.set_worker(worker);
     if (job.incarnation() == 0 && job.worker() != "controller") job.set_incarnation(1);
   }
+
   if (call->request().empty())
     call->set_request(absl::StrCat("request ", absl::Hex(calls_, absl::kZeroPad8)));
 }
@@ -343,12 +358,14 @@ void QueueCalls::Substitute(Message* message) {
     return stands_for_one && !pool.empty() ? pool[static_cast<uint8_t>(value[0]) % pool.size()]
                                            : value;
   };
+
   for (const FieldDescriptor* field : fields) {
     const bool text = field->cpp_type() == FieldDescriptor::CPPTYPE_STRING,
                nested = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (text && !field->is_repeated())
       r.SetString(message, field, told(*field, r.GetString(*message, field)));
     if (nested && !field->is_repeated()) Substitute(r.MutableMessage(message, field));
+
     for (int i = 0; field->is_repeated() && i < r.FieldSize(*message, field); ++i) {
       if (text)
         r.SetRepeatedString(message, field, i,
@@ -366,6 +383,7 @@ void QueueCalls::Collect(const Message& message) {
     if (told->size() < kMostIds && std::find(told->begin(), told->end(), value) == told->end())
       told->push_back(value);
   };
+
   for (const FieldDescriptor* field : fields) {
     const int n = field->is_repeated() ? r.FieldSize(message, field) : 1;
     for (int i = 0; i < n; ++i) {
@@ -418,11 +436,13 @@ void QueueCalls::Restart() {
   const queue::Encoded dump =
       job_->Dump(spec_.durability == queue::Durability::kMetadata ? queue::Payload::kLeftOut
                                                                   : queue::Payload::kKept);
+
   for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
     *job = MakeJob(spec_);
     const absl::Status loaded = (*job)->Load(dump.head, AsRead(dump));
     SLUICE_CHECK_MSG(loaded.ok(), loaded.ToString());
   }
+
   waiting_.clear();
   streams_.clear();
   Step({.now = now_, .input = queue::Restarted{++incarnation_}});
@@ -446,8 +466,10 @@ void QueueCalls::Step(const queue::Event& event) {
   const absl::StatusOr<queue::Event> read = queue::DecodeEvent(encoded.head, AsRead(encoded));
   SLUICE_CHECK_MSG(read.ok(), read.status().ToString());
   twin_->Step(*read, &again);
+
   SLUICE_CHECK_MSG(BytesOf(again) == BytesOf(effects), "a recovered job answers differently");
   SLUICE_CHECK(twin_->NextWake() == job_->NextWake());
+
   for (const auto& [call, reply] : effects.answers) {
     const auto waits = waiting_.extract(call);
     SLUICE_CHECK_MSG(!waits.empty(), "an answer that nobody waits for");
@@ -466,15 +488,18 @@ void QueueCalls::CheckAll() {
   const std::vector<std::string> violations = job_->Violations();
   SLUICE_CHECK_MSG(violations.empty(), absl::StrJoin(violations, "; "));
   SLUICE_CHECK(job_->ledger().gap() == 0);
+
   for (const queue::WaitEdge& edge : job_->Explain(now_)) {
     common::v1::WaitEdge message;
     queue::ToProto(edge, &message);
     SLUICE_CHECK(!edge.cause.empty() && !edge.on.id.empty());
   }
+
   const queue::Encoded dump = job_->Dump(queue::Payload::kKept);
   SLUICE_CHECK_MSG(twin_->Dump(queue::Payload::kKept).head == dump.head, "a recovered job differs");
   twin_ = MakeJob(spec_);
   SLUICE_CHECK(twin_->Load(dump.head, AsRead(dump)).ok());
+
   SLUICE_CHECK_MSG(twin_->Dump(queue::Payload::kKept).head == dump.head,
                    "a dump does not survive its loading");
 }

@@ -39,6 +39,7 @@ std::string Mutate(std::string input, SplitMix64* random) {
       }
     }
   }
+
   return input;
 }
 
@@ -89,6 +90,7 @@ int Main(int argc, char** argv) {
     SLUICE_CHECK_MSG(bytes.ok(), bytes.status().ToString());
     inputs.emplace_back(path, *std::move(bytes));
   };
+
   for (const std::string& path : paths) {
     if (const auto names = ListDir(path); names.ok()) {
       for (const std::string& name : *names) add(absl::StrCat(path, "/", name));
@@ -96,16 +98,19 @@ int Main(int argc, char** argv) {
       add(path);
     }
   }
+
   for (const std::string& seed : Seeds())
     inputs.emplace_back(absl::StrCat("seed ", inputs.size()), seed);
   for (const int signal : {SIGABRT, SIGSEGV, SIGFPE}) std::signal(signal, KeepInput);
   uint64_t runs = 0;
+
   for (const auto& [name, input] : inputs) {
     std::fprintf(stderr, "%s, %zu bytes\n", name.c_str(), input.size());
     RunKept(input);
     SplitMix64 random(runs++);
     for (uint64_t i = 0; i < mutations; ++i, ++runs) RunKept(Mutate(input, &random));
   }
+
   std::fprintf(stderr, "%llu inputs\n", static_cast<unsigned long long>(runs));
   return 0;
 }

@@ -54,10 +54,12 @@ void Describe(const pb::Descriptor& type, std::string* out) {
     absl::StrAppend(out, "message ", type.full_name(), " ", Label(field), TypeName(field), " ",
                     field.name(), " = ", field.number(), "\n");
   }
+
   for (int i = 0; i < type.reserved_range_count(); ++i) {
     absl::StrAppend(out, "message ", type.full_name(), " reserved ", type.reserved_range(i)->start,
                     " to ", type.reserved_range(i)->end - 1, "\n");
   }
+
   for (int i = 0; i < type.reserved_name_count(); ++i) {
     absl::StrAppend(out, "message ", type.full_name(), " reserved ", type.reserved_name(i), "\n");
   }
@@ -94,6 +96,7 @@ std::vector<const pb::FileDescriptor*> Files() {
     if (entry.path().extension() == ".proto")
       names.push_back(std::filesystem::relative(entry.path(), root).string());
   }
+
   std::sort(names.begin(), names.end());
   std::vector<const pb::FileDescriptor*> files;
   for (const std::string& name : names) {
@@ -105,6 +108,7 @@ std::vector<const pb::FileDescriptor*> Files() {
     }
     files.push_back(file);
   }
+
   return files;
 }
 
@@ -127,6 +131,7 @@ std::string Describe() {
       for (int m = 0; m < file->service(i)->method_count(); ++m)
         Describe(*file->service(i)->method(m), &out);
     }
+
     for (int i = 0; i < file->message_type_count(); ++i) Describe(*file->message_type(i), &out);
     for (int i = 0; i < file->enum_type_count(); ++i) Describe(*file->enum_type(i), &out);
     for (int i = 0; i < file->extension_count(); ++i) {
@@ -135,6 +140,7 @@ std::string Describe() {
                       TypeName(field), " ", field.full_name(), " = ", field.number(), "\n");
     }
   }
+
   return out;
 }
 

@@ -28,6 +28,7 @@ std::string Difference(const std::string& before, const std::string& now) {
   std::string text;
   for (const std::string& line : gone) absl::StrAppend(&text, "- ", line, "\n");
   for (const std::string& line : come) absl::StrAppend(&text, "+ ", line, "\n");
+
   return text;
 }
 

@@ -40,6 +40,7 @@ TEST_P(MethodTest, HasARuleThatSaysWhoMayCallAndWhatARepeatDoes) {
 TEST_P(MethodTest, IsAStreamOrHasTheDeadlineOfItsKind) {
   EXPECT_EQ(rule().kind() == rpc::v1::KIND_STREAM, IsStream(method()));
   EXPECT_EQ(rule().has_deadline(), !IsStream(method()));
+
   switch (rule().kind()) {
     case rpc::v1::KIND_UNARY: EXPECT_EQ(rule().deadline().seconds(), 5); break;
     case rpc::v1::KIND_LONG: EXPECT_EQ(rule().deadline().seconds(), 60); break;

@@ -43,6 +43,7 @@ double MedianMicroseconds(Call call) {
     } while (Seconds() - start < kRunSeconds);
     runs.push_back(1e6 * (Seconds() - start) / calls);
   }
+
   return bench::Median(runs);
 }
 
@@ -65,14 +66,17 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
     const std::string source = MustRead(paths[i]), name = NameOf(paths[i]);
     const auto compiled = ChatTemplate::Compile(source);
     SLUICE_CHECK_MSG(compiled.ok(), absl::StrCat(paths[i], ": ", compiled.status().ToString()));
+
     // The same time as in compare.py.
     const ChatTemplate::Options options{.now = absl::UnixEpoch()};
     const auto rendered = (*compiled)->Render(variables, options);
     SLUICE_CHECK_MSG(rendered.ok(), absl::StrCat(paths[i], ": ", rendered.status().ToString()));
+
     if (text) {
       std::printf("%s\n", nlohmann::json(*rendered).dump().c_str());
       continue;
     }
+
     report.Add({.name = "chat_template_render/" + name,
                 .value = MedianMicroseconds(
                     [&] { SLUICE_CHECK((*compiled)->Render(variables, options).ok()); }),
@@ -84,6 +88,7 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
          .unit = "us",
          .runs = kRuns});
   }
+
   return 0;
 }
 

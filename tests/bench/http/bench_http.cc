@@ -50,6 +50,7 @@ std::vector<double> Times(Client* client, const std::string& request, const std:
     taken.push_back(absl::ToDoubleMilliseconds(Clock::Real()->Monotonic() - start));
     if (!end.empty()) SLUICE_CHECK(!client->Until(end).empty());
   }
+
   return taken;
 }
 
@@ -95,6 +96,7 @@ int Main(int argc, char** argv) {
               .baseline = At(probes, 0.99),
               .runs = requests});
   (*server)->Stop();
+
   return 0;
 }
 

@@ -82,12 +82,14 @@ class Driver {
     Put put;
     Seal seal;
     const PolicyVersion version = job_->watch().published[0].version;
+
     for (const queue::Grant& grant : admitted.grants) {
       const Id16 lease = grant.members[0].lease.id;
       put.records.push_back({.owner = {.group = grant.group},
                              .lease = lease,
                              .piece = Piece{.count = 6},
                              .fields = {Column<int32_t>("tokens", 10, {1, 2, 3, 4, 5, 6})}});
+
       for (const Member& member : grant.members) {
         const TrajectoryRef ref{grant.group, member.member, member.attempt};
         Piece piece{.at = 6,
@@ -110,6 +112,7 @@ class Driver {
             {.ref = ref, .lease = member.lease.id, .tokens = 12, .finish = Finish::kStop});
       }
     }
+
     SLUICE_CHECK(Get<PutAnswer>(rollout_, std::move(put)).failed.empty());
     for (SealItem& item : seal.items)
       item.crc32c = job_->group(item.ref.group.ordinal)->members[*item.ref.member].log.crc32c();
@@ -117,6 +120,7 @@ class Driver {
     const auto leased = Get<LeaseTasksAnswer>(
         reward_, LeaseTasks{.request = Request(), .rooms = {{"cpu", 1u << 30}}});
     Put scores;
+
     for (const TaskGrant& task : leased.tasks) {
       scores.records.push_back({.owner = task.owner,
                                 .task = task.id,
@@ -125,6 +129,7 @@ class Driver {
                                            Column<double>("task_reward", 13, {0.5})},
                                 .last = true});
     }
+
     SLUICE_CHECK(Get<PutAnswer>(reward_, std::move(scores)).failed.empty());
   }
   AcquireBatchAnswer Acquire() {
@@ -171,6 +176,7 @@ void Run(const bench::Report& report) {
       driver.Apply(driver.Acquire());
       driver.Publish();
     }
+
     const double step = (Seconds() - start) / kSteps;
     // Each trajectory takes six items: grant, piece, whole fields, seal, lease of its task, score.
     // Each group takes one: its prompt.
@@ -181,6 +187,7 @@ void Run(const bench::Report& report) {
                 .unit = "1/s",
                 .runs = kSteps});
   }
+
   {
     Driver driver(1024, 1, 97);
     driver.Produce(100000);
@@ -188,12 +195,14 @@ void Run(const bench::Report& report) {
                 .value = static_cast<double>(driver.job().Stats().groups.at("accepted")),
                 .unit = ""});
     std::vector<double> cuts;
+
     for (int k = 0; k < 5; ++k) {
       const double start = Seconds();
       const AcquireBatchAnswer batch = driver.Acquire();
       cuts.push_back(Seconds() - start);
       driver.Apply(batch);
     }
+
     report.Add({.name = "queue_core_cut_1024_seconds",
                 .value = bench::Median(cuts),
                 .unit = "s",

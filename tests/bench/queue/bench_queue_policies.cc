@@ -66,6 +66,7 @@ class Simulation {
       const bool step_ends =
           training_ && (finishing_.empty() || step_end_ <= finishing_.top().first);
       now_ = step_ends ? step_end_ : finishing_.top().first;
+
       if (step_ends) {
         EndStep();
       } else {
@@ -75,6 +76,7 @@ class Simulation {
       }
       Drop();
     }
+
     outcome_.elapsed = now_ - counted_from_;
     outcome_.admission = backend_->admission();
     return outcome_;
@@ -156,6 +158,7 @@ class Simulation {
         violates |= !masked;
       }
     }
+
     if (counted()) {
       ++outcome_.trained;
       outcome_.violations += violates;
@@ -190,12 +193,14 @@ void Measure(const Report& report, const Workload& workload, double sigma, int64
     const char* name;
     std::unique_ptr<Backend> backend;
   };
+
   Policy policies[] = {{"gate", MakeGate(workload, false)},
                        {"gate_drop", MakeGate(workload, true)},
                        {"wait", MakeQueue(workload, queue::Straggler::kWait, false)},
                        {"mask", MakeQueue(workload, queue::Straggler::kMask, false)},
                        {"auto", MakeQueue(workload, queue::Straggler::kMask, true)}};
   double gate_idle = 0;
+
   for (Policy& policy : policies) {
     const Outcome outcome = Simulation(workload, sigma, std::move(policy.backend)).Run(steps);
     const std::string name = absl::StrCat("sigma_", sigma, ".", policy.name, ".");
@@ -249,5 +254,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const sluice::bench::Report report(json);
   for (double sigma : sigmas) sluice::bench::Measure(report, workload, sigma, steps);
+
   return 0;
 }

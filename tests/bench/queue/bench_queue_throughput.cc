@@ -66,6 +66,7 @@ Shape Tokens() {
     kept.rows.push_back(4 + i % 13);
     kept.bytes += kept.rows.back();
   }
+
   // Pads the column, so that the next one begins at a whole word.
   kept.rows.back() += static_cast<uint32_t>((4 - kept.bytes % 4) % 4);
   kept.bytes += (4 - kept.bytes % 4) % 4;
@@ -73,6 +74,7 @@ Shape Tokens() {
                    {"logprobs", common::v1::DTYPE_F32, 8192 * 4, {}},
                    kept,
                    {"routing", common::v1::DTYPE_U16, 8192 * 16, {}}};
+
   return shape;
 }
 
@@ -120,6 +122,7 @@ class Bench {
       const uint32_t word = static_cast<uint32_t>(i * 2654435761u + seed) & 0x3fffffff;
       std::memcpy(from_->data() + i, &word, 4);
     }
+
     const auto members = queue_.Admit(count_ / shape_.records);
     if (shape_.tokens > 0) queue_.PutPrompts(members);
     Round round;
@@ -128,6 +131,7 @@ class Bench {
     SLUICE_CHECK_MSG(to_ == *from_, absl::StrCat(shape_.name, ": what came back differs"));
     std::memset(to_.data(), 1, to_.size());
     queue_.Drop(members);
+
     return round;
   }
 
@@ -149,6 +153,7 @@ class Bench {
         *record.mutable_owner() = member.ref;
         record.set_lease(member.lease);
         std::vector<rpc::PayloadSlice> payload;
+
         for (const Shape::Column& column : shape_.columns) {
           const std::string name =
               shape_.records > 1 ? absl::StrCat(column.name, 10000 + r) : column.name;
@@ -159,6 +164,7 @@ class Bench {
               ->Add(column.rows.begin(), column.rows.end());
           at += column.bytes;
         }
+
         if (shape_.tokens > 0) FillPiece(record.mutable_piece());
         const absl::Status status =
             stream.Put(std::move(record), std::move(payload), [](const PutOutcome& outcome) {
@@ -168,6 +174,7 @@ class Bench {
         pace.Pass(shape_.record_bytes());
       }
     }
+
     SLUICE_CHECK(stream.Flush().ok());
   }
   void FillPiece(common::v1::Piece* piece) const {
@@ -184,6 +191,7 @@ class Bench {
     std::vector<common::v1::Want> wants(members.size());
     for (size_t i = 0; i < members.size(); ++i) *wants[i].mutable_owner() = members[i].ref;
     char* at = to_.data();
+
     // Everything comes back in the order in which it was put: whole fields by name, pieces by
     // column.
     const absl::Status status =
@@ -252,6 +260,7 @@ class SmallCaller {
     const auto granted = queue_->client()->Admit(admit);
     SLUICE_CHECK_MSG(granted.ok(), granted.status().ToString());
     all->admit.push_back(WallSeconds() - start);
+
     // Slots are free between two rounds, so what was granted is given back.
     queue_->Release(QueueUnderTest::MembersOf(*granted));
     start = WallSeconds();
@@ -268,12 +277,14 @@ class SmallCaller {
     std::string payload;
     AddField(absl::StrCat("small", ++records_), common::v1::DTYPE_U8, std::vector<int64_t>{1024},
              std::string(1024, 's'), &record, &payload);
+
     absl::Status stored;
     SLUICE_CHECK(stream_
                      .Put(std::move(record), std::move(payload),
                           [&](const PutOutcome& outcome) { stored = outcome.status; })
                      .ok());
     SLUICE_CHECK(stream_.Flush().ok());
+
     if (!stored.ok()) members_.pop_back();
     return stored.ok();
   }
@@ -307,6 +318,7 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
   bench.Run(0);  // Warms the memory of both processes.
   std::vector<double> puts, gets, both;
   double cpu_put = 0, cpu_get = 0;
+
   for (int round = 0; round < rounds; ++round) {
     const Round cost = bench.Run(static_cast<uint32_t>(round) + 1);
     puts.push_back(cost.put_seconds);
@@ -315,6 +327,7 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
     cpu_put += cost.cpu_put / rounds;
     cpu_get += cost.cpu_get / rounds;
   }
+
   Figures(report, prefix + "_put", Median(puts), cpu_put, bench.bytes(), rounds, naive, true);
   Figures(report, prefix + "_get", Median(gets), cpu_get, bench.bytes(), rounds, naive, false);
   const double naive_both = naive == nullptr ? 0 : naive->put.seconds + naive->get.seconds;
@@ -361,6 +374,7 @@ NaiveCost Baselines(const Report& report, size_t samples) {
   const NaiveCost naive = NaiveQueue(samples, shape.columns.size(), shape.columns[0].bytes);
   base("naive_put", naive.put);
   base("naive_get", naive.get);
+
   return naive;
 }
 
@@ -401,6 +415,7 @@ int Run(int argc, char** argv) {
                naive && shape.name == "samples" ? &*naive : nullptr);
     }
   }
+
   return 0;
 }
 

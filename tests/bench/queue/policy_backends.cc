@@ -36,12 +36,14 @@ class Gate : public Backend {
         return true;
       });
     }
+
     std::vector<Trained> batch;
     if (ready_.size() < workload_.batch) return batch;
     for (uint32_t i = 0; i < workload_.batch; ++i) {
       batch.push_back({.id = ready_.front().first});
       ready_.pop_front();
     }
+
     return batch;
   }
   void Applied(double) override { ++version_; }
@@ -84,11 +86,13 @@ class Queue : public Backend {
       if (!admit_) admit_ = Send(now, rollout_, queue::Admit{.request = Request(), .room = room});
       return Take<queue::AdmitAnswer>(admit_);
     };
+
     std::vector<uint64_t> started;
     auto admitted = ask();
     // The wait of a parked Admit may have run out before now, so ask again.
     if (admitted && admitted->grants.empty()) admitted = ask();
     if (!admitted) return started;
+
     for (const queue::Grant& grant : admitted->grants) {
       started.push_back(grant.group.ordinal);
       held_[grant.group.ordinal] = {grant.group, grant.members[0].lease.id};
@@ -97,6 +101,7 @@ class Queue : public Backend {
                 .piece = queue::Piece{.count = 1},
                 .fields = {Zeros("tokens", 10, 1)}});
     }
+
     return started;
   }
   void Wrote(double now, const Rollout& rollout, const VersionRun& run) override {
@@ -129,17 +134,20 @@ class Queue : public Backend {
       if (!acquire_) acquire_ = Send(now, trainer_, queue::AcquireBatch{.k = job_->version()});
       return Take<queue::AcquireBatchAnswer>(acquire_);
     };
+
     std::vector<Trained> batch;
     auto answer = ask();
     if (answer && !answer->filled) answer = ask();
     if (!answer || !answer->filled) return batch;
     batch_ = *answer;
+
     for (const queue::BatchGroup& group : answer->groups) {
       Trained trained{.id = group.group.ordinal, .mask = group.members[0].masked};
       for (queue::TokenRun& run : trained.mask) run.first -= 1, trained.masked += run.count;
       batch.push_back(std::move(trained));
       live_.erase(group.group.ordinal);
     }
+
     return batch;
   }
   void Applied(double now) override {
@@ -159,6 +167,7 @@ class Queue : public Backend {
       if (job_->group(id) == nullptr) dropped.push_back(id);
     }
     for (uint64_t id : dropped) held_.erase(id);
+
     return dropped;
   }
   double admission() const override { return job_->Stats().admission_staleness; }
@@ -182,6 +191,7 @@ class Queue : public Backend {
     spec.member_tokens = 1u << 31;
     spec.token_bytes = 8;
     spec.sources = {{.name = "rows", .path = "", .weight = 1, .fields = {}}};
+
     return spec;
   }
   static queue::Field Zeros(const char* name, int dtype, uint64_t count) {

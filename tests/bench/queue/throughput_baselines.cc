@@ -103,6 +103,7 @@ Cost SendTcp(size_t bytes) {
                listen(listening, 1) == 0);
   SLUICE_CHECK(getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size) == 0);
   SLUICE_CHECK(connect(out, reinterpret_cast<sockaddr*>(&address), size) == 0);
+
   const int in = accept(listening, nullptr, nullptr);
   SLUICE_CHECK(in >= 0);
   std::string from(1 << 20, 'x'), to(1 << 20, 'y');
@@ -112,11 +113,13 @@ Cost SendTcp(size_t bytes) {
         sent += static_cast<size_t>(
             std::max<ssize_t>(0, write(out, from.data(), std::min(from.size(), bytes - sent))));
     });
+
     for (size_t got = 0; got < bytes;)
       got += static_cast<size_t>(
           std::max<ssize_t>(0, read(in, to.data(), std::min(to.size(), bytes - got))));
     sender.join();
   });
+
   for (int fd : {in, out, listening}) close(fd);
   return cost;
 }
@@ -138,6 +141,7 @@ NaiveCost NaiveQueue(size_t samples, size_t fields, size_t field_bytes) {
     for (size_t s = 0; s < samples; ++s) work(s);
     return Cost{WallSeconds() - start, OwnCpuSeconds() + CpuSeconds((*server)->pid()) - cpu};
   };
+
   const auto put = [&](size_t s) {
     Record record;
     record.mutable_owner()->set_group(absl::StrCat(s));
@@ -146,9 +150,11 @@ NaiveCost NaiveQueue(size_t samples, size_t fields, size_t field_bytes) {
       field.set_name(absl::StrCat("f", f));
       field.set_inline_(data[f]);
     }
+
     Want empty;
     NaiveCall(channel.get(), kPut, record, &empty);
   };
+
   const auto get = [&](size_t s) {
     Want want;
     want.mutable_owner()->set_group(absl::StrCat(s));
@@ -157,6 +163,7 @@ NaiveCost NaiveQueue(size_t samples, size_t fields, size_t field_bytes) {
     for (size_t f = 0; f < fields; ++f)
       SLUICE_CHECK(record.fields(static_cast<int>(f)).inline_() == data[f]);
   };
+
   return {timed(put), timed(get)};
 }
 
@@ -171,6 +178,7 @@ int NaiveServer() {
   std::printf("127.0.0.1:%d\n", port);
   std::fflush(stdout);
   server->Wait();
+
   return 0;
 }
 

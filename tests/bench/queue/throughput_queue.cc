@@ -56,6 +56,7 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
       .binary = "sluice-queue",
       .args = {"--listen", "127.0.0.1:0", "--log-level", "warning", "--data-dir", dir_ + "/data"},
       .log = dir_ + "/log"};
+
   if (!options.shared_memory) start.args.push_back("--no-shared-memory");
   process_ = Must(integration::Process::Start(start));
   // The line begins {"listening": "127.0.0.1:1234", ..
@@ -106,6 +107,7 @@ void QueueUnderTest::Begin() {
     listed.set_role(role);
     listed.set_incarnation(1);
   };
+
   worker("t1", rpc::v1::ROLE_TRAINER);
   worker("r1", rpc::v1::ROLE_ROLLOUT);
   queue::v1::SetJobResponse answer;
@@ -134,6 +136,7 @@ std::vector<QueueUnderTest::Member> QueueUnderTest::MembersOf(
       member.lease = granted.lease().id();
     }
   }
+
   return members;
 }
 
@@ -146,6 +149,7 @@ std::vector<QueueUnderTest::Member> QueueUnderTest::Admit(size_t count) {
     SLUICE_CHECK_MSG(answer.grants_size() > 0, answer.edge().cause());
     for (Member& member : MembersOf(answer)) members.push_back(std::move(member));
   }
+
   return members;
 }
 

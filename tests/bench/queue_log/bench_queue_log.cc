@@ -100,12 +100,14 @@ class Bench {
         const double start = Seconds();
         waiting.emplace_back(log_->Append(record), start);
       }
+
       Position durable;
       {
         MutexLock lock(&mu_);
         while (durable_ < waiting.front().first) changed_.Wait(&mu_);
         durable = durable_;
       }
+
       const double now = Seconds();
       for (; !waiting.empty() && waiting.front().first <= durable; waiting.pop_front(), ++count) {
         if (delays != nullptr) delays->push_back(now - waiting.front().second);
@@ -131,6 +133,7 @@ std::vector<double> PlainFile(const std::string& path, size_t size, double secon
   const std::string bytes(size, 'x');
   std::vector<double> delays;
   uint64_t offset = 0;
+
   for (const double end = Seconds() + seconds; Seconds() < end; offset = (offset + size) % kGiB) {
     const double start = Seconds();
     SLUICE_CHECK(pwrite(fd, bytes.data(), size, static_cast<off_t>(offset)) ==
@@ -138,6 +141,7 @@ std::vector<double> PlainFile(const std::string& path, size_t size, double secon
                  fdatasync(fd) == 0);
     delays.push_back(Seconds() - start);
   }
+
   close(fd);
   unlink(path.c_str());
   return delays;
@@ -152,6 +156,7 @@ void Small(const bench::Report& report, const std::string& dir) {
   const double per_second = static_cast<double>(alone.size()) / kSeconds;
   const Record record{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
   Bench bench(dir + "/small");
+
   for (const size_t outstanding : {1, 16, 256}) {
     std::vector<double> delays;
     const double start = Seconds();
@@ -185,6 +190,7 @@ void Bulk(const bench::Report& report, const std::string& dir) {
   const Record small{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
   const Record bulk{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(kBulk)}};
   Bench bench(dir + "/bulk");
+
   // Leaves segments that can be used again.
   (void)bench.Flow(bulk, 8, After(1), nullptr);
   std::vector<double> delays;
@@ -227,12 +233,15 @@ void Recovery(const bench::Report& report, const std::string& dir) {
           record, 8 * kBulk / size,
           [&] { return bench.log()->stats().bytes_since_snapshot >= kGiB; }, nullptr);
     }
+
     Forget forget;
     const double start = Seconds();
     auto opened = Log::Open({}, log, &forget);
     const double seconds = Seconds() - start;
+
     SLUICE_CHECK_MSG(opened.ok(), opened.status().ToString());
     SLUICE_CHECK(forget.bytes > kGiB / 10 * 9);
+
     report.Add({.name = absl::StrCat("queue_log_recovery_1gib_of_", size == kBulk ? "1m" : "1k",
                                      "_seconds"),
                 .value = seconds,
@@ -259,6 +268,7 @@ int Main(int argc, char** argv) {
   Bulk(report, dir);
   Recovery(report, dir);
   SLUICE_CHECK(RemoveTree(dir).ok());
+
   return 0;
 }
 }  // namespace

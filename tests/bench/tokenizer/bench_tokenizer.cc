@@ -31,6 +31,7 @@ Figure Measure(const std::string& name, size_t bytes, double seconds, const Pass
     pass();
     rates.push_back(static_cast<double>(bytes) / 1e6 / (Now() - start));
   }
+
   return {
       .name = name, .value = Median(rates), .unit = "MB/s", .runs = static_cast<int>(rates.size())};
 }
@@ -62,6 +63,7 @@ int Main(int argc, char** argv) {
   const double start = Now();
   const auto tokenizer = OrExit(Tokenizer::Load(tokenizer_path));
   report.Add({.name = "load", .value = Now() - start, .unit = "s"});
+
   for (const std::string& argument : texts) {
     const std::pair<std::string, std::string> named =
         absl::StrSplit(argument, absl::MaxSplits('=', 1));
@@ -69,6 +71,7 @@ int Main(int argc, char** argv) {
     // of a line.
     const std::string text = OrExit(ReadFile(named.second));
     std::vector<absl::string_view> documents;
+
     for (absl::string_view rest = text; !rest.empty();) {
       const size_t line = rest.size() <= 65536 ? absl::string_view::npos : rest.rfind('\n', 65536);
       const size_t end = rest.size() <= 65536              ? rest.size()
@@ -77,11 +80,13 @@ int Main(int argc, char** argv) {
       documents.push_back(rest.substr(0, end == 0 ? rest.size() : end));
       rest.remove_prefix(documents.back().size());
     }
+
     std::vector<std::vector<int32_t>> ids(documents.size());
     report.Add(Measure(absl::StrCat("encode.", named.first), text.size(), seconds, [&] {
       for (size_t i = 0; i < documents.size(); ++i)
         ids[i] = OrExit(tokenizer->Encode(documents[i], {.add_special = false}));
     }));
+
     size_t tokens = 0;
     for (const auto& list : ids) tokens += list.size();
     report.Add({.name = absl::StrCat("tokens.", named.first),
@@ -91,6 +96,7 @@ int Main(int argc, char** argv) {
       for (const auto& list : ids) tokenizer->Decode(list, false);
     }));
   }
+
   return 0;
 }
 

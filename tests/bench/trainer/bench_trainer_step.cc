@@ -37,6 +37,7 @@ std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab,
       t.reward = random.Uniform();
     }
   }
+
   return batch;
 }
 
@@ -53,6 +54,7 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
   SLUICE_RETURN_IF_ERROR(trainer->Load(weights));
   SplitMix64 random(1);
   Times times;
+
   for (int64_t k = 0; k < steps; ++k) {
     std::vector<Group> batch = MakeBatch(random, k, config.vocab_size, one_prompt);
     const absl::Duration start = Clock::Real()->Monotonic();
@@ -67,6 +69,7 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
     times.optim.push_back(result.seconds_optim * 1e3);
     times.snapshot.push_back(absl::ToDoubleMilliseconds(end - stepped));
   }
+
   return times;
 }
 

@@ -53,9 +53,11 @@ TEST(AdvantageTest, CentreAndScaleCombineFreely) {
   std::vector<double> centred;
   for (double r : kRewards) centred.push_back(r - mean);
   ExpectAllClose(Of({Centre::kBatch, Scale::kNone}, kRewards, kGroups), centred, "batch centre");
+
   double squares = 0;
   for (double c : centred) squares += c * c;
   for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
+
   ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
                  "batch centre, batch scale");
 }
@@ -67,11 +69,13 @@ TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
       SplitMix64 random(seed);
       std::vector<double> rewards, shifted;
       std::vector<int64_t> groups;
+
       for (int i = 0; i < 24; ++i) {
         groups.push_back(static_cast<int64_t>(random.Below(4)));
         rewards.push_back(random.Uniform());
         shifted.push_back(rewards.back() + 5);
       }
+
       const std::vector<double> a = Of(row.value, rewards, groups),
                                 b = Of(row.value, shifted, groups);
       std::vector<double> sums(4, 0.0);
@@ -112,8 +116,10 @@ TEST(AdvantageTest, AGroupOfOneGetsZeroAndEntersNoStatistic) {
     rewards.push_back(9);
     groups.push_back(5);
     const AdvantageResult r = Advantages(row.value, rewards, groups);
+
     EXPECT_EQ(r.advantage.back(), 0) << row.name;
     EXPECT_EQ(r.singleton_groups, 1) << row.name;
+
     const std::vector<double> without = Of(row.value, kRewards, kGroups);
     for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i], without[i]) << row.name;
   }
@@ -128,8 +134,10 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
       groups.insert(groups.begin(), 7);
       const AdvantageResult r = Advantages(row.value, rewards, groups);
       const std::vector<double> without = Of(row.value, kRewards, kGroups);
+
       EXPECT_EQ(r.advantage[0], 0) << row.name;
       EXPECT_EQ(r.bad_rewards, 1) << row.name;
+
       for (size_t i = 0; i < without.size(); ++i)
         EXPECT_EQ(r.advantage[i + 1], without[i]) << row.name;
     }

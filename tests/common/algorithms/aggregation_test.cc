@@ -21,6 +21,7 @@ TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
   PolicyLoss(PpoClip, {.low = 0.2, .high = 0.2}, ProxMode::kRecompute, tokens,
              Correct({.level = WeightLevel::kNone}, tokens), absl::MakeSpan(value),
              absl::MakeSpan(grad));
+
   for (const auto& [name, wanted] : oracles) {
     tested.push_back(name);
     const Aggregation mode = FindRow(AggregationRows(), name)->value;
@@ -51,6 +52,7 @@ TEST(AggregationTest, MicroBatchesOfUnequalSizeAddUpToTheMeanOverAllTokens) {
     sum += std::accumulate(batch.begin(), batch.end(), 0.0);
     tokens += static_cast<int64_t>(batch.size());
   }
+
   EXPECT_DOUBLE_EQ(sum * kTokenMean.step_scale({.tokens = tokens, .sequences = 4, .prompts = 4}, 8),
                    10);
 }

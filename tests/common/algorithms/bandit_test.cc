@@ -36,11 +36,13 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
       arms.push_back(random->Uniform() < behav.P1() ? 1 : 0);
       group_rewards.push_back(arms.back());
     }
+
     if (spec.advantage.signal_filter && SignalOf(group_rewards) != GroupSignal::kSignal) continue;
     arm.insert(arm.end(), arms.begin(), arms.end());
     rewards.insert(rewards.end(), group_rewards.begin(), group_rewards.end());
     groups.insert(groups.end(), kGroupSize, g);
   }
+
   if (arm.empty()) return false;
 
   const int64_t n = static_cast<int64_t>(arm.size());
@@ -48,12 +50,14 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
       Advantages(ResolveAdvantage(spec.advantage).value(), rewards, groups).advantage;
   std::vector<int64_t> offsets = {0};
   std::vector<float> theta, behaviour, ref, a(advantage.begin(), advantage.end());
+
   for (int x : arm) {
     offsets.push_back(offsets.back() + 1);
     theta.push_back(static_cast<float>(policy.LogProb(x)));
     behaviour.push_back(static_cast<float>(behav.LogProb(x)));
     ref.push_back(static_cast<float>(kStart.LogProb(x)));
   }
+
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a};
   if (rule.prox == ProxMode::kRecompute) tokens.lp_prox = theta;
   std::vector<float> value(n), grad(n), kl(n, 0.0f);
@@ -69,6 +73,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
     gradient[1] += static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
     gradient[0] -= static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
   }
+
   return true;
 }
 
@@ -84,6 +89,7 @@ Curve Train(const AlgorithmSpec& spec, int lag, uint64_t seed) {
   float m[2] = {}, v[2] = {};
   Curve curve;
   int64_t updates = 0;
+
   for (int step = 0; step < kSteps; ++step) {
     Logits policy = history.back();
     float gradient[2] = {};
@@ -94,6 +100,7 @@ Curve Train(const AlgorithmSpec& spec, int lag, uint64_t seed) {
     history.push_back(policy);
     if (policy.P1() > 0.95) curve.first_above = std::min(curve.first_above, step + 1);
   }
+
   curve.final_p = history.back().P1();
   return curve;
 }
@@ -127,6 +134,7 @@ TEST(BanditTest, EveryRowOfEveryRegistryFindsTheArm) {
     spec.advantage.kind = std::string(row.name);
     ExpectLearns(spec, row.name);
   }
+
   for (const auto& loss : LossRows()) {
     for (const auto& prox : ProxRows()) {
       AlgorithmSpec spec;
@@ -136,16 +144,19 @@ TEST(BanditTest, EveryRowOfEveryRegistryFindsTheArm) {
       ExpectLearns(spec, std::string(loss.name) + " " + std::string(prox.name));
     }
   }
+
   for (const auto& row : WeightRows()) {
     AlgorithmSpec spec;
     spec.loss.tis_level = std::string(row.name);
     ExpectLearns(spec, row.name);
   }
+
   for (const auto& row : AggregationRows()) {
     AlgorithmSpec spec;
     spec.loss.aggregation = std::string(row.name);
     ExpectLearns(spec, row.name);
   }
+
   for (const auto& row : KlRows()) {
     AlgorithmSpec spec;
     spec.loss.kl = 1e-3;

@@ -18,6 +18,7 @@ TEST(EssTest, GivesTheWorkedNumbers) {
   ExpectClose(f1.Ess(), 1.648054, "ess");
   ExpectClose(f1.Ratio(), 0.824027, "ratio");
   ExpectClose(EssFactor(f1.Ratio()), 0.907759, "factor");
+
   const EssSum four = EssOf({std::log(2), std::log(0.5), std::log(1), std::log(0.25)});
   ExpectClose(four.Ess(), 2.647059, "ess");
   ExpectClose(four.Ratio(), 0.661765, "ratio");
@@ -34,14 +35,17 @@ TEST(EssTest, IsFreeOfScaleBoundedAndMergesInAnyOrder) {
       ess.Add(weights[i] + shift);
       (i % 2 ? left : right).Add(weights[i] + shift);
     }
+
     EXPECT_NEAR(ess.Ess(), EssOf(weights).Ess(), 1e-9) << shift;
     left.Merge(right);
     left.Merge(EssSum());
     EXPECT_NEAR(left.Ess(), ess.Ess(), 1e-9) << shift;
+
     EssSum empty;
     empty.Merge(left);
     EXPECT_NEAR(empty.Ess(), ess.Ess(), 1e-9) << shift;
   }
+
   EXPECT_NEAR(EssOf({0, 800}).Ess(), 1, 1e-12);
   EXPECT_LE(EssFactor(1.0, 0.5), 1);
 }
@@ -90,6 +94,7 @@ TEST(PolicyStatsTest, MicroBatchesMerge) {
       *v = std::vector<float>(v->begin() + begin, v->begin() + end);
     f->offsets = {0, static_cast<int64_t>(end - begin)};
   };
+
   cut(&a, 0, 3);
   cut(&b, 3, 5);
   PolicyStats stats = StatsOf(a);
@@ -107,6 +112,7 @@ TEST(PolicyStatsTest, EqualPoliciesAreAtRest) {
                       m.chi2_seq, m.absdiff_max, m.clip_high, m.clip_low}) {
     EXPECT_EQ(zero, 0);
   }
+
   EXPECT_EQ(m.ess_seq, 1);
   EXPECT_EQ(m.ess_token, 1);
 }
@@ -124,9 +130,11 @@ TEST(PolicyStatsTest, LogProbsThatAreNotFiniteAreCountedAndEnterNoMean) {
   f.behav[0] = std::nanf("");
   f.theta[4] = std::nanf("");
   const PolicyStats stats = StatsOf(f);
+
   EXPECT_EQ(stats.bad_behav(), 1);
   EXPECT_EQ(stats.bad_policy(), 1);
   EXPECT_EQ(stats.tokens(), 5);
+
   const PolicyMetrics m = *stats.Metrics();
   EXPECT_TRUE(std::isfinite(m.kl_behav_theta_k3) && std::isfinite(m.ess_seq) &&
               std::isfinite(m.chi2_seq));
@@ -141,6 +149,7 @@ TEST(StalenessTest, CountsTokensByVersionsBehind) {
   other.Add(one, 7);
   other.Add(none, 7);
   stats.Merge(other);
+
   EXPECT_THAT(stats.histogram(),
               testing::ElementsAre(testing::Pair(0, 1), testing::Pair(1, 3), testing::Pair(2, 1)));
   EXPECT_EQ(stats.max(), 2);
@@ -148,6 +157,7 @@ TEST(StalenessTest, CountsTokensByVersionsBehind) {
   EXPECT_DOUBLE_EQ(stats.mean(), 1);
   EXPECT_DOUBLE_EQ(stats.mixed_fraction(), 0.5);
   EXPECT_DOUBLE_EQ(stats.Quantile(0.5), 1);
+
   // Rank 3.8, counted from 0, of 0 1 1 1 2 lies between 1 and 2.
   EXPECT_DOUBLE_EQ(stats.Quantile(0.95), 1.8);
   EXPECT_EQ(StalenessStats().mean(), 0);

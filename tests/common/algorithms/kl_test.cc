@@ -59,6 +59,7 @@ std::vector<double> ExpectedLogitGradient(KlFunction kl, const std::vector<doubl
                             .grad;
     for (int v = 0; v < 3; ++v) gradient[v] += under[a] * grad * ((v == a ? 1 : 0) - p[v]);
   }
+
   return gradient;
 }
 
@@ -84,6 +85,7 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
   double kl = 0;
   for (int v = 0; v < 3; ++v) kl += p[v] * std::log(p[v] / kRef[v]);
   EXPECT_NEAR(kl, 0.516296, 1e-6);
+
   for (const KlOracle& oracle : kKlOracles) {
     const KlFunction function = FindRow(KlRows(), oracle.kind)->value.function;
     const std::vector<double> gradient =
@@ -95,6 +97,7 @@ TEST(KlTest, ExpectedGradientsByEnumeration) {
       }
     }
   }
+
   // Without a weight, k3 on samples of another policy is the gradient of neither direction of the
   // KL.
   const std::vector<double> stale = ExpectedLogitGradient(KlK3, kBehav);

@@ -113,6 +113,7 @@ const std::vector<LossOracle>& Oracles() {
        {-1.326205, 0, -1.085805, 0.610701, 0},
        -0.559848},
   };
+
   return oracles;
 }
 
@@ -124,6 +125,7 @@ TEST(PolicyLossTest, EveryLossAnchorAndWeightHasAnOracle) {
     proxes.push_back(oracle.spec.prox);
     if (oracle.spec.tis) weights.push_back(oracle.spec.tis_level);
   }
+
   ExpectOracleForEveryRow(LossRows(), losses);
   ExpectOracleForEveryRow(ProxRows(), proxes);
   ExpectOracleForEveryRow(WeightRows(), weights);
@@ -172,6 +174,7 @@ TEST(PolicyLossTest, GradientsAgreeWithFiniteDifferences) {
       down.lp_theta -= kH;
       const double slope =
           (v.function(up, v.clip).value - v.function(down, v.clip).value) / (2 * kH);
+
       EXPECT_NEAR(v.function(token, v.clip).grad, slope, 1e-6 * std::max(1.0, std::abs(slope)))
           << v.name << " x " << x << " A " << token.advantage;
     }
@@ -188,6 +191,7 @@ TEST(PolicyLossTest, AtEqualPoliciesEveryLossHasReinforcesGradient) {
                       .prox = std::string(prox.name),
                       .tis_level = std::string(level.name)};
         const Evaluated e = Evaluate(spec, f);
+
         for (int t = 0; t < 5; ++t) {
           EXPECT_FLOAT_EQ(e.grad[t], -f.advantage[t])
               << row.name << " " << prox.name << " " << level.name;
@@ -222,6 +226,7 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
     std::vector<float> value(5), grad(5);
     PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens),
                absl::MakeSpan(value), absl::MakeSpan(grad));
+
     for (int t = 0; t < 5; ++t) {
       const double wanted = -f.advantage[t] * std::exp(double{f.theta[t]} - f.behav[t]);
       EXPECT_NEAR(grad[t], wanted, 1e-6 * std::abs(wanted)) << "seed " << seed;
@@ -241,11 +246,13 @@ TEST(PolicyLossTest, DualClipBoundsTheLossOfNegativeTokensAlone) {
   const auto at = [&](double x, double a) {
     return PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip);
   };
+
   EXPECT_NEAR(at(4, -0.5).value, 1.5, 1e-12);
   EXPECT_EQ(at(4, -0.5).grad, 0);
   EXPECT_NEAR(at(2.5, -0.5).value, 1.25, 1e-12);
   EXPECT_NEAR(at(2.5, -0.5).grad, 1.25, 1e-12);
   EXPECT_NEAR(at(0.5, -0.5).value, 0.4, 1e-12);
+
   for (double x : {0.5, 1.0, 4.0}) {
     EXPECT_EQ(at(x, 0.5).value, PpoClip({std::log(x), 0, 0.5}, {.low = 0.2, .high = 0.2}).value);
   }
@@ -322,9 +329,11 @@ TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
   f.prox[1] = f.behav[1] - 9.3f;
   const Correction c = Correct({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4},
                                f.Tokens(ProxMode::kRecompute));
+
   EXPECT_THAT(c.keep, testing::ElementsAre(0, 0, 0, 1, 1));
   EXPECT_EQ(c.vetoed_sequences, 1);
   EXPECT_EQ(c.vetoed_tokens, 3);
+
   // The weight is 1.01e-4, above the veto.
   f.prox[1] = f.behav[1] - 9.2f;
   EXPECT_THAT(Correct({.veto = 1e-4}, f.Tokens(ProxMode::kRecompute)).keep, testing::Each(1));
@@ -408,6 +417,7 @@ std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& un
     double log_prob = 0;
     for (int t = 0; t < 3; ++t) log_prob += under.LogProb(t, t == 0 ? 3 : tokens[t - 1], tokens[t]);
     const std::vector<double> grads = estimator(tokens);
+
     for (int t = 0; t < 3; ++t) {
       const int context = t == 0 ? 3 : tokens[t - 1];
       for (int v = 0; v < 3; ++v) {
@@ -416,6 +426,7 @@ std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& un
       }
     }
   }
+
   return gradient;
 }
 
@@ -433,20 +444,24 @@ TEST(OffPolicyTest, SequenceWeightsAreUnbiasedAndTokenWeightsAreNot) {
       f.offsets = {0, 3};
       f.theta.resize(3), f.behav.resize(3), f.ref.clear();
       f.advantage.assign(3, static_cast<float>(reward(tokens)));
+
       for (int t = 0; t < 3; ++t) {
         f.theta[t] = static_cast<float>(theta.LogProb(t, t == 0 ? 3 : tokens[t - 1], tokens[t]));
         f.behav[t] = static_cast<float>(behav.LogProb(t, t == 0 ? 3 : tokens[t - 1], tokens[t]));
       }
+
       const Evaluated e = Evaluate(Weighted(Plain("reinforce", "none"), kInf, level), f);
       return std::vector<double>(e.grad.begin(), e.grad.end());
     });
   };
+
   const std::vector<double> sequence = estimate("sequence"), token = estimate("token");
   double token_bias = 0;
   for (int i = 0; i < 36; ++i) {
     EXPECT_NEAR(sequence[i], exact[i], 1e-6) << i;  // The log-probs are fp32, hence 1e-6.
     token_bias = std::max(token_bias, std::abs(token[i] - exact[i]));
   }
+
   EXPECT_GT(token_bias, 1e-3);
 }
 

@@ -51,6 +51,7 @@ TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
             "grpo, dr_grpo, rloo");
   ExpectOne(With([](auto& s) { s.advantage.truncated = "cut"; }), {}, "advantage.truncated",
             "keep, filter, penalty");
+
   EXPECT_EQ(ResolveLoss({.kind = "pppo"}, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

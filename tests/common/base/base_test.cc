@@ -35,6 +35,7 @@ TEST(DigestTest, Crc32cOfEveryLengthIsWhatItsBytesOneByOneGive) {
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 37 + (i >> 3));
   uint32_t slow = 0;
   std::string copy(bytes.size() + 1, '#');
+
   for (size_t n = 0; n < bytes.size(); ++n) {
     const absl::string_view head(bytes.data(), n);
     ASSERT_EQ(Crc32c(head), slow) << n;
@@ -73,6 +74,7 @@ TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
       ErrorWith(absl::StatusCode::kAborted,
                 {.reason = "FENCED", .hint = "stop", .retry_after = absl::Seconds(2)}, "old");
   const absl::Status annotated = Annotate(error, "Apply");
+
   EXPECT_EQ(annotated.message(), "Apply: old");
   EXPECT_EQ(ReasonOf(annotated), "FENCED");
   EXPECT_EQ(DetailOf(annotated).hint, "stop");
@@ -87,6 +89,7 @@ TEST(StatusTest, AHintMayHoldAnyByte) {
                                         .current = "c\x1f"
                                                    "d"},
                                        "m");
+
   EXPECT_EQ(DetailOf(error).hint, "a b");
   EXPECT_EQ(DetailOf(error).current,
             "c\x1f"
@@ -122,11 +125,13 @@ TEST(FileTest, TheDigestOfAWriteIsThatOfTheFile) {
   const std::string path = testing::TempDir() + "/digest_" + ToHex(RandomId16());
   const std::string large(3 << 20, 'x');  // Longer than the 1 MiB pieces of a write.
   const absl::string_view pieces[] = {"one", large, "", "two"};
+
   FileDigest written;
   ASSERT_TRUE(WriteFileAtomic(path, pieces, &written).ok());
   EXPECT_EQ(written.bytes, large.size() + 6);
   EXPECT_EQ(written.sha256, Sha256(absl::StrCat("one", large, "two")));
   EXPECT_EQ(*DigestFile(path), written);
+
   unlink(path.c_str());
 }
 
@@ -144,6 +149,7 @@ TEST(FileTest, AFileLargerThanFourGigabytesIsReadInPieces) {
     largest = std::max(largest, piece.size());
     return absl::OkStatus();
   });
+
   unlink(path.c_str());
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(read, bytes);
@@ -155,11 +161,13 @@ TEST(FileTest, ACopyIsDigestedBeforeAndAfterItsTail) {
   ASSERT_TRUE(WriteFileAtomic(from, "abc").ok());
   const auto copied = CopyFile(from, to, "de");
   ASSERT_TRUE(copied.ok()) << copied.status();
+
   EXPECT_EQ(copied->from, (FileDigest{3, Sha256("abc")}));
   EXPECT_EQ(copied->to, (FileDigest{5, Sha256("abcde")}));
   EXPECT_EQ(*ReadFile(to), "abcde");
   EXPECT_EQ(CopyFile(from, to).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(CopyFile(from + ".none", to + "2").status().code(), absl::StatusCode::kNotFound);
+
   for (const std::string& path : {from, to, to + "2"}) unlink(path.c_str());
 }
 
@@ -177,8 +185,10 @@ TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
   // If ReadFile() waited for a writer, this thread would release it.
   std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });
   const auto bytes = ReadFile(path);
+
   EXPECT_EQ(bytes.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(bytes.status().message(), path + " is a FIFO, a file is needed");
+
   const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // Releases the writer.
   writer.join();
   close(reader);
@@ -192,9 +202,11 @@ TEST(FileTest, ASocketADeviceAndADirectoryAreRefusedAsWhatTheyAre) {
   std::memcpy(address.sun_path, path.data(), path.size());
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+
   EXPECT_EQ(ReadFile(path).status().message(), path + " is a socket, a file is needed");
   close(listener);
   unlink(path.c_str());
+
   EXPECT_EQ(ReadFile("/dev/zero").status().message(), "/dev/zero is a device, a file is needed");
   EXPECT_EQ(ReadFile("/dev").status().message(), "/dev is a directory, a file is needed");
 }

@@ -29,6 +29,7 @@ uint16_t SlowBf16(float x) {
   const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);
   const double low = FloatFromBf16(toward_zero), value = x;
   const uint16_t next = static_cast<uint16_t>(toward_zero + 1);
+
   // After the largest finite number comes infinity. It counts as 2^128, the number that would
   // follow if the format had a larger exponent.
   const double high =
@@ -48,6 +49,7 @@ TEST(Bf16Test, RoundsToNearestEven) {
     if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
     master.push_back(std::bit_cast<float>(bits));
   }
+
   master.push_back(std::numeric_limits<float>::max());
   master.push_back(0.0f);
   master.push_back(-0.0f);

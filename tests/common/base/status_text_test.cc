@@ -11,6 +11,7 @@ TEST(StatusText, HasTheNextStepAndTheCatalogueCodeOnce) {
   const auto text = [](ErrorDetail detail, absl::string_view message) {
     return StatusText(ErrorWith(absl::StatusCode::kFailedPrecondition, std::move(detail), message));
   };
+
   EXPECT_EQ(text({.catalogue = "SLUICE-X-0001", .hint = "try y"}, "no x"),
             "no x (SLUICE-X-0001; hint: try y)");
   EXPECT_EQ(text({.hint = "try y"}, "no x"), "no x (hint: try y)");

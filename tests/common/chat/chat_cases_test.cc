@@ -45,6 +45,7 @@ Rendered RenderCase(const std::string& source, const Json& variables, absl::Time
     if (!fresh.ok()) return fresh.status();
     slot = *std::move(fresh);
   }
+
   ManualClock clock;  // Stands still, so that a busy machine meets no time limit.
   return slot->RenderWithMask(variables, {.clock = &clock, .now = now});
 }
@@ -59,9 +60,11 @@ bool Equals(const Json& row, const Rendered& rendered, const std::string& name) 
         << name;
     return !rendered.ok();
   }
+
   EXPECT_TRUE(rendered.ok()) << name << ": " << rendered.status();
   if (!rendered.ok()) return false;
   EXPECT_EQ(rendered->text, row["expected"].get<std::string>()) << name;
+
   return rendered->text == row["expected"];
 }
 
@@ -82,13 +85,16 @@ TEST(ChatCasesTest, EveryPublishedTemplateRendersEveryConversationAsPythonDoes) 
     equal += Equals(row, rendered, absl::StrCat(name, ", ", row["scenario"].get<std::string>()));
     if (!row.contains("generation_spans") || !rendered.ok()) continue;
     Json spans = Json::array();
+
     for (const auto& [begin, end] : rendered->generated) {
       const absl::string_view text = rendered->text;
       spans.push_back({chat::CountCodePoints(text.substr(0, begin)),
                        chat::CountCodePoints(text.substr(0, end))});
     }
+
     EXPECT_EQ(spans, row["generation_spans"]) << name;
   }
+
   EXPECT_EQ(equal, static_cast<int>(rows.size()));
   EXPECT_GT(equal, 500);
 }

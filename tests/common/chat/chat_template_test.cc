@@ -29,6 +29,7 @@ TEST(ChatTemplateTest, RendersTheTemplateOfTheSharedModels) {
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
   const Json config =
       Json::parse(*ReadFile(testing_data::Path("models/qwen3-tiny/tokenizer_config.json")));
+
   EXPECT_EQ(Render(config["chat_template"], {{"messages",
                                               {{{"role", "system"}, {"content", "Be brief."}},
                                                {{"role", "user"}, {"content", "1+1?"}}}},
@@ -136,16 +137,19 @@ TEST(ChatTemplateTest, FormatWritesEachTypeAsItsFormatInPythonDoes) {
   EXPECT_EQ(Render("{{ '{:.3}|{:.3}|{:.2}|{:.1}|{:09,.1f}|{:#.0f}|{:%}'.format(-0.0, 12.0, 12.0, "
                    "5.0, 1234.5, 2.0, 0.5) }}"),
             "-0.0|12.0|1.2e+01|5e+00|001,234.5|2.|50.000000%");
+
   for (const char* spec : {"{:,}", "{:+}", "{:-}", "{:#}", "{:=5}", "{:d}", "{:.2f}"}) {
     EXPECT_THAT(Render(absl::StrCat("{{ '", spec, "'.format('x') }}")),
                 HasSubstr("does not fit a str"))
         << spec;
   }
+
   for (const char* spec : {"{:.2}", "{:.2d}", "{:,x}", "{:s}"}) {
     EXPECT_THAT(Render(absl::StrCat("{{ '", spec, "'.format(5) }}")),
                 HasSubstr("does not fit a int"))
         << spec;
   }
+
   EXPECT_THAT(Render("{{ '{:5}'.format(none) }}"), HasSubstr("does not fit a NoneType"));
   EXPECT_EQ(Render("{{ '%05c' % 'x' }}{{ '%#.3g' % 2 }}"), "    x2.00");
 }
@@ -157,6 +161,7 @@ TEST(ChatTemplateTest, GenerationBlocksAreTheAssistantsMask) {
   ASSERT_TRUE(compiled.ok()) << compiled.status();
   const auto rendered = (*compiled)->RenderWithMask({{"ms", {"a", "b"}}}, {});
   ASSERT_TRUE(rendered.ok()) << rendered.status();
+
   EXPECT_EQ(rendered->text, "a:éaa;b:ébb;");
   EXPECT_THAT(rendered->generated, ElementsAre(Pair(2, 5), Pair(9, 12)));
 }

@@ -58,13 +58,16 @@ TEST(ChatLimitsTest, NestingIsRefusedWhileParsing) {
        {"(", "[", "{1:", "not ", "-", "x[", "x(", "1 if 1 else ", "x|default(", "x is in ["}) {
     ExpectLimit(Failure("{{ " + Repeated(open, 80'000) + " }}"), "nested deeper than 64");
   }
+
   ExpectLimit(Failure("{{ x" + Repeated(".y", 100'000) + " }}"), "nested deeper than 64");
   ExpectLimit(Failure("{{ x" + Repeated("|trim", 100'000) + " }}"), "nested deeper than 64");
+
   for (const char* const open :
        {"{% if 1 %}", "{% for a in b %}", "{% macro m() %}", "{% call m() %}", "{% set x %}",
         "{% filter trim %}", "{% with a=1 %}"}) {
     ExpectLimit(Failure(Repeated(open, 20'000)), "nested deeper than 64");
   }
+
   ExpectLimit(Failure("{% for " + Repeated("(", 100'000) + "x in y %}"), "nested deeper than 64");
   EXPECT_TRUE(Failure(std::string(100'000, '(')).ok());  // This is text, not a tag.
   // This is long, but not deep.
@@ -85,6 +88,7 @@ TEST(ChatLimitsTest, RecursiveMacrosEnd) {
               "macro calls are nested deeper");
   ExpectLimit(Failure("{% macro m(x=m()) %}{% endmacro %}{{ m() }}"),
               "macro calls are nested deeper");
+
   const std::string deep = Repeated("{% if 1 %}", 55) + "{{ m() }}" + Repeated("{% endif %}", 55);
   ExpectLimit(Failure("{% macro m() %}" + deep + "{% endmacro %}{{ m() }}"),
               "macro calls are nested deeper than 1024 levels");
@@ -108,6 +112,7 @@ TEST(ChatLimitsTest, TextThatDoublesEnds) {
               "bytes of text");
   ExpectLimit(Failure("{% macro m(d) %}{{ 'x' * 200000 }}{{ m(d + 1) }}{% endmacro %}{{ m(0) }}"),
               "bytes of text");
+
   for (const char* const wide :
        {"'x' * 1000000000000", "'x'|center(1000000000000)", "'x'|indent(1000000000000)",
         "'%1000000000000d' % 1", "'{:1000000000000}'.format(1)",
@@ -140,6 +145,7 @@ TEST(ChatLimitsTest, SharedValuesAreNotUnfoldedForever) {
       "{% set n = namespace(l='x') %}{% for i in range(50) %}{% set n.l = [n.l, n.l] %}{% endfor "
       "%}{% set m = namespace(l='x') %}{% for i in range(50) %}{% set m.l = [m.l, m.l] %}{% endfor "
       "%}";
+
   ExpectLimit(Failure(shared + "{{ n.l }}"), "");
   ExpectLimit(Failure(shared + "{{ n.l|tojson }}"), "");
   ExpectLimit(Failure(shared + "{{ n.l == m.l }}"), "steps");
@@ -179,9 +185,11 @@ TEST(ChatLimitsTest, ARenderingEndsAfter200MillisecondsOfItsClock) {
   const auto loop = ChatTemplate::Compile("{% for i in range(90000) %}{% set x = i %}{% endfor %}");
   ExpectLimit((*loop)->Render(Json::object(), {.clock = &clock}).status(),
               "ran for 250ms of CPU time, longer than 200ms");
+
   const auto text = ChatTemplate::Compile(
       "{% set s = 'ab' * 900000 %}{% for i in range(100) %}{% set x = s|replace('b', 'c') %}{% "
       "endfor %}");
+
   ExpectLimit((*text)->Render(Json::object(), {.clock = &clock}).status(),
               "ran for 250ms of CPU time, longer than 200ms");
   EXPECT_TRUE((*ChatTemplate::Compile("{{ 1 }}"))->Render(Json::object(), {.clock = &clock}).ok());
@@ -224,9 +232,11 @@ TEST(ChatLimitsTest, TheCpuTimeOfTheThreadIsWhatEndsARenderingWithoutAClock) {
   // CPU time that the thread used before the rendering does not count.
   UseCpu(absl::Milliseconds(250));
   EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object()).ok());
+
   const auto endless = ChatTemplate::Compile(
       "{% set s = 'ab' * 900000 %}{% for i in range(100000) %}{% set x = s|replace('bb', 'c') %}{% "
       "endfor %}");
+
   ExpectLimit((*endless)->Render(Json::object()).status(), "of CPU time, longer than 200ms");
 }
 

@@ -40,6 +40,7 @@ TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
       sum += z, squares += z * z, fourth += z * z * z * z, ++n;
     }
   }
+
   EXPECT_EQ(n + 64 * 5 + 16 * 4, SmallConfig().NumParameters());
   EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
   EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2.0 / n));

@@ -64,6 +64,7 @@ TEST(ModelConfigTest, AbsentKeysHaveTheDefaultsOfTheirArchitecture) {
       Without(Without(With(Qwen3(), "num_attention_heads", 32), "head_dim"), "num_key_value_heads");
   EXPECT_EQ(ParseModelConfig(bare.dump(), "")->head_dim, 128);
   EXPECT_EQ(ParseModelConfig(bare.dump(), "")->num_kv_heads, 32);
+
   const Json llama = {{"architectures", {"LlamaForCausalLM"}},
                       {"vocab_size", 64},
                       {"hidden_size", 64},
@@ -73,6 +74,7 @@ TEST(ModelConfigTest, AbsentKeysHaveTheDefaultsOfTheirArchitecture) {
                       {"max_position_embeddings", 128}};
   const auto config = ParseModelConfig(llama.dump(), "");
   ASSERT_TRUE(config.ok()) << config.status();
+
   EXPECT_EQ(config->head_dim, 16);
   EXPECT_EQ(config->num_kv_heads, 4);
   EXPECT_FALSE(config->qk_norm);
@@ -85,12 +87,15 @@ TEST(ModelConfigTest, ParametersHaveHuggingFaceNamesAndATiedHeadOccursOnce) {
   const ModelConfig tied = *ParseModelConfig(Qwen3().dump(), "");
   const ModelConfig untied =
       *ParseModelConfig(With(Qwen3(), "tie_word_embeddings", false).dump(), "");
+
   EXPECT_EQ(tied.Parameters(DType::kF32).size(), 2u + 2 * 11);
   EXPECT_EQ(untied.NumParameters() - tied.NumParameters(), 64 * 64);
+
   const auto has = [](const ModelConfig& config, const TensorSpec& spec) {
     const auto all = config.Parameters(DType::kBF16);
     return std::find(all.begin(), all.end(), spec) != all.end();
   };
+
   EXPECT_TRUE(has(tied, {"model.layers.1.self_attn.q_norm.weight", DType::kBF16, {32}}));
   EXPECT_TRUE(has(tied, {"model.layers.0.self_attn.o_proj.weight", DType::kBF16, {64, 128}}));
   EXPECT_FALSE(has(tied, {"lm_head.weight", DType::kBF16, {64, 64}}));
@@ -161,14 +166,17 @@ TEST(ModelConfigTest, BiasesAreThoseThatTheArchitectureKnows) {
   const ModelConfig qwen3 = *ParseModelConfig(With(Qwen3(), "attention_bias", true).dump(), "");
   EXPECT_TRUE(qwen3.qkv_bias && qwen3.o_bias && !qwen3.mlp_bias);
   EXPECT_TRUE(HasParameter(qwen3, "model.layers.1.self_attn.o_proj.bias"));
+
   Json llama = Without(Without(Without(Qwen3(), "use_sliding_window"), "max_window_layers"),
                        "sliding_window");
   llama["architectures"] = {"LlamaForCausalLM"}, llama["model_type"] = "llama",
   llama["mlp_bias"] = true;
   const ModelConfig config = *ParseModelConfig(llama.dump(), "");
+
   EXPECT_TRUE(!config.qkv_bias && !config.o_bias && config.mlp_bias);
   EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.down_proj.bias"));
   EXPECT_THAT(Refusal(With(Qwen3(), "mlp_bias", true)), HasSubstr("unknown key mlp_bias"));
+
   Json mistral = With(Without(llama, "mlp_bias"), "attention_bias", true);
   mistral["architectures"] = {"MistralForCausalLM"}, mistral["model_type"] = "mistral";
   EXPECT_THAT(Unsupported(mistral), HasSubstr("attention_bias true is not supported, only false"));
@@ -178,15 +186,18 @@ TEST(ModelConfigTest, AMixtureOfExpertsIsReadWithTheDefaultsOfTransformers) {
   Json json =
       With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
   const ModelConfig bare = *ParseModelConfig(json.dump(), "");
+
   EXPECT_EQ(bare.num_experts, 128);
   EXPECT_EQ(bare.experts_per_token, 8);
   EXPECT_EQ(bare.expert_size, 768);
   EXPECT_FALSE(bare.norm_topk_prob);
+
   json["num_experts"] = 4, json["num_experts_per_tok"] = 2, json["moe_intermediate_size"] = 24,
   json["norm_topk_prob"] = true;
   json["decoder_sparse_step"] = 1, json["mlp_only_layers"] = Json::array(),
   json["output_router_logits"] = false, json["router_aux_loss_coef"] = 0.001;
   const ModelConfig config = *ParseModelConfig(json.dump(), "");
+
   EXPECT_TRUE(config.norm_topk_prob);
   EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.gate.weight"));
   EXPECT_TRUE(HasParameter(config, "model.layers.0.mlp.experts.3.down_proj.weight"));
@@ -207,6 +218,7 @@ TEST(ModelConfigTest, TheNumberOfExpertsHasTwoNamesThatMustAgree) {
       With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
   // The form in which transformers 5 saves it.
   const Json json = With(With(bare, "num_experts_per_tok", 2), "num_local_experts", 6);
+
   EXPECT_EQ(ParseModelConfig(json.dump(), "")->num_experts, 6);
   EXPECT_EQ(ParseModelConfig(With(json, "num_experts", 6).dump(), "")->num_experts, 6);
   EXPECT_THAT(Refusal(With(json, "num_experts", 8)),
@@ -226,6 +238,7 @@ TEST(ModelConfigTest, KeysThatChangeNothingAreReadPast) {
   json["is_llama_config"] = true;
   const auto config = ParseModelConfig(json.dump(), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
+
   EXPECT_EQ(config->max_context, ParseModelConfig(Qwen3().dump(), "")->max_context);
   EXPECT_THAT(Unsupported(With(Qwen3(), "pruned_heads", {{"0", {1}}})), HasSubstr("pruned_heads"));
 }
@@ -242,11 +255,13 @@ TEST(ModelConfigTest, MistralHasAWindowUnlessItIsNull) {
     EXPECT_TRUE(config.ok()) << config.status();
     return config.ok() ? config->sliding_window : -1;
   };
+
   EXPECT_EQ(window(mistral), 4096);  // The default of its configuration class.
   EXPECT_EQ(window(With(mistral, "sliding_window", 20)), 20);
   EXPECT_EQ(window(With(mistral, "sliding_window", nullptr)), 0);
   EXPECT_EQ(window(Qwen3()), 0);
   EXPECT_THAT(Refusal(With(mistral, "sliding_window", 0)), HasSubstr("sliding_window is 0"));
+
   const auto wide = ParseModelConfig(With(mistral, "head_dim", 24).dump(), "config.json");
   EXPECT_EQ(wide->head_dim, 24);
 }
@@ -257,9 +272,11 @@ TEST(ModelConfigTest, Qwen2HasBiasesOnQueriesKeysAndValuesAlone) {
   const auto config = ParseModelConfig(json.dump(), "config.json");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->head_dim, 16);
+
   int biases = 0;
   for (const TensorSpec& spec : config->Parameters(DType::kF32))
     biases += spec.name.ends_with(".bias");
+
   EXPECT_EQ(biases, 3 * config->num_layers);
 }
 
@@ -294,8 +311,10 @@ TEST(RopeTest, Llama3SlowsLongWavesAndLeavesShortOnes) {
                   .original_context = 8192};
   RopeConfig plain{.theta = 5e5};
   const std::vector<float> scaled = rope.Frequencies(128), base = plain.Frequencies(128);
+
   EXPECT_EQ(scaled.front(), base.front());
   EXPECT_EQ(scaled.back(), base.back() / 8);
+
   for (size_t i = 0; i < base.size(); ++i) {
     EXPECT_LE(scaled[i], base[i]);
     EXPECT_GE(scaled[i], base[i] / 8);

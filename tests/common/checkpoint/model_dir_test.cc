@@ -73,10 +73,13 @@ TEST_F(ModelDirTest, StopIdsComeFromTheGenerationConfigThenFromTheConfig) {
   EXPECT_THAT(Read().stop_ids, ElementsAre(2));
   Write("generation_config.json", R"({"eos_token_id": [1, 3]})");
   EXPECT_THAT(Read().stop_ids, ElementsAre(1, 3));
+
   Write("generation_config.json", R"({"eos_token_id": 4})");
   EXPECT_THAT(Read().stop_ids, ElementsAre(4));
+
   Write("generation_config.json", R"({"eos_token_id": 16})");
   EXPECT_THAT(DirRefusal(), HasSubstr("end token 16 is not below vocab_size 16"));
+
   Write("generation_config.json", R"({"eos_token_id": "x"})");
   EXPECT_THAT(DirRefusal(), HasSubstr("generation_config.json: eos_token_id"));
 }
@@ -84,18 +87,22 @@ TEST_F(ModelDirTest, StopIdsComeFromTheGenerationConfigThenFromTheConfig) {
 TEST_F(ModelDirTest, TheChatTemplateIsItsOwnFileOrTheTokenizersOrNone) {
   EXPECT_EQ(Read().chat_template, "");
   EXPECT_EQ(Read().tokenizer_path, "");
+
   Write("tokenizer.json", "{}");
   Write("tokenizer_config.json", R"({"chat_template": "one"})");
   EXPECT_EQ(Read().chat_template, "one");
   EXPECT_EQ(Read().tokenizer_path, source_ + "/tokenizer.json");
   EXPECT_EQ(Read().tokenizer_config_path, source_ + "/tokenizer_config.json");
+
   Write("tokenizer_config.json",
         R"({"chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", )"
         R"("template": "listed"}]})");
   EXPECT_EQ(Read().chat_template, "listed");
+
   Write("chat_template.jinja", "own\n");
   EXPECT_EQ(Read().chat_template, "own\n");
   ASSERT_TRUE(RemoveTree(source_ + "/chat_template.jinja").ok());
+
   Write("tokenizer_config.json", R"({"chat_template": 3})");
   EXPECT_THAT(DirRefusal(), HasSubstr("tokenizer_config.json: chat_template"));
 }
@@ -127,24 +134,29 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   const TensorSet good = *InitWeights(Read().config, 1);
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->pop_back(); }));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("no file holds tensor model.norm.weight"));
+
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) {
                  specs->push_back({"extra.weight", DType::kF32, {1}});
                }));
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("tensor extra.weight is no parameter of this Qwen3ForCausalLM"));
+
   WriteTensors("model.safetensors",
                Changed(good, [](auto* specs) { specs->back().shape = {4, 2}; }));
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("tensor model.norm.weight is F32 [4, 2], config.json asks for F32 [8]"));
+
   WriteTensors("model.safetensors",
                Changed(good, [](auto* specs) { specs->back().dtype = DType::kI32; }));
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("tensor model.norm.weight is I32, weights are F32, F16 or BF16"));
+
   WriteTensors(
       "model.safetensors", Changed(good, [](auto* specs) {
         specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});
         specs->push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {2}});
       }));
+
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
 }
 
@@ -176,6 +188,7 @@ TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
   }
   victim = 1e20f;  // Finite as F32, but not as F16.
   WriteTensors("model.safetensors", weights);
+
   EXPECT_TRUE(ReadWeights(Read(), DType::kF32).ok());
   EXPECT_THAT(std::string(ReadWeights(Read(), DType::kF16).status().message()),
               HasSubstr("element 17 is infinite or no number as F16"));
@@ -190,23 +203,30 @@ TEST_F(ModelDirTest, ShardsAreReadByTheirIndexAndHeldToIt) {
     absl::StrAppend(&map, i == 0 ? "" : ", ", "\"", good.spec(i).name, "\": \"",
                     i < 5 ? "low" : "high", ".safetensors\"");
   }
+
   ASSERT_TRUE(WriteSafetensors(source_ + "/low.safetensors", good, low, {}).ok());
   ASSERT_TRUE(WriteSafetensors(source_ + "/high.safetensors", good, high, {}).ok());
+
   const auto index = [&](const std::string& weight_map) {
     Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", weight_map, "}}"));
   };
   index(map);
   EXPECT_EQ(ReadWeights(Read(), DType::kF32)->buffer(), good.buffer());
+
   index(absl::StrCat(map, ", \"ghost\": \"low.safetensors\""));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("low.safetensors: lacks tensor ghost"));
+
   index(map.substr(map.find(", ") + 2));
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("low.safetensors: holds tensor model.embed_tokens.weight, which "
                         "model.safetensors.index.json does not place there"));
+
   index("\"a\": \"../low.safetensors\"");
   EXPECT_THAT(WeightsRefusal(), HasSubstr("\"../low.safetensors\" is no plain name"));
+
   index("\"a\": \"missing.safetensors\"");
   EXPECT_THAT(WeightsRefusal(absl::StatusCode::kNotFound), HasSubstr("missing.safetensors"));
+
   index("\"a\": 3");
   EXPECT_THAT(WeightsRefusal(), HasSubstr("a is in no file"));
 }
@@ -222,15 +242,19 @@ TEST_F(ModelDirTest, AWrittenDirectoryReadsBackAndEqualWeightsMakeEqualBytes) {
     ASSERT_TRUE(WriteModelDir(one, source, weights).ok());
     const auto dir = ReadModelDir(one);
     ASSERT_TRUE(dir.ok()) << dir.status();
+
     EXPECT_EQ(dir->config.dtype, dtype);
     EXPECT_THAT(dir->stop_ids, ElementsAre(1, 3));
+
     const TensorSet read = *ReadWeights(*dir, dtype);
     EXPECT_EQ(read.buffer(), weights.buffer());
     ASSERT_TRUE(WriteModelDir(two, *dir, read).ok());
+
     const std::vector<std::string> names = *ListDir(one);
     EXPECT_THAT(names, ElementsAre("config.json", "generation_config.json", "model.safetensors",
                                    "tokenizer.json"));
     EXPECT_EQ(*ListDir(two), names);
+
     for (const std::string& name : names) {
       EXPECT_EQ(*ReadFile(absl::StrCat(one, "/", name)), *ReadFile(absl::StrCat(two, "/", name)))
           << name;
@@ -257,6 +281,7 @@ TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
       {"qwen3-tiny", 197248},  {"qwen3-tiny-tied", 123328}, {"qwen3-tiny-bf16-sharded", 197248},
       {"llama3-tiny", 123200}, {"qwen2-tiny", 98880},       {"qwen3moe-tiny", 173440},
       {"stories260k", 260032}};
+
   for (const auto& [name, parameters] : supported) {
     const auto dir = ReadModelDir(absl::StrCat(models, "/", name));
     ASSERT_TRUE(dir.ok()) << dir.status();
@@ -267,6 +292,7 @@ TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
     ASSERT_TRUE(WriteModelDir(copy, *dir, *weights).ok());
     EXPECT_EQ(ReadWeights(*ReadModelDir(copy), dir->config.dtype)->buffer(), weights->buffer());
   }
+
   EXPECT_THAT(ReadModelDir(models + "/stories260k")->stop_ids, ElementsAre(1, 2));
 }
 

@@ -47,6 +47,7 @@ TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
   ASSERT_TRUE(WriteSafetensors(path, set, {{"format", "pt"}}).ok());
   const auto read = ReadSafetensors(path);
   ASSERT_TRUE(read.ok()) << read.status();
+
   EXPECT_EQ(read->layout_id(), set.layout_id());
   EXPECT_EQ(read->buffer(), set.buffer());
   EXPECT_EQ(SafetensorsFile::Open(path)->metadata().at("format"), "pt");
@@ -105,6 +106,7 @@ TEST(SafetensorsTest, HolesOverlapsAndTruncationAreRefused) {
            R"("shape": [2], "data_offsets": [)" +
            std::to_string(begin) + ", " + std::to_string(end) + "]}";
   };
+
   EXPECT_THAT(RefusalOf(two(4, 12), std::string(12, 'x')), HasSubstr("tensor b starts at byte"));
   EXPECT_THAT(RefusalOf(two(4, 12), std::string(12, 'x')),
               HasSubstr("inside the tensor before it"));

@@ -16,14 +16,17 @@ TEST(TensorSetTest, TensorsLieSortedAndAlignedInOneZeroedBuffer) {
   const TensorSet set = *TensorSet::Create(
       {{"b", DType::kF32, {3}}, {"a.z", DType::kBF16, {5, 7}}, {"a", DType::kF32, {}}});
   ASSERT_EQ(set.size(), 3u);
+
   EXPECT_EQ(set.spec(0).name, "a");
   EXPECT_EQ(set.spec(1).name, "a.z");
   EXPECT_EQ(set.bytes(1), 70);
   EXPECT_EQ(set.elements(1), 35);
+
   for (size_t i = 0; i < set.size(); ++i) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(set.data(i)) % 64, 0u);
     EXPECT_EQ(set.data(i), set.buffer().data() + set.offset(i));
   }
+
   EXPECT_THAT(set.buffer(), testing::Each(std::byte{0}));
   EXPECT_EQ(set.Find("b"), 2);
   EXPECT_EQ(set.Find("c"), -1);
@@ -46,6 +49,7 @@ TEST(TensorSetTest, BadNamesAndShapesAreRefused) {
     EXPECT_EQ(set.status().code(), absl::StatusCode::kInvalidArgument) << set.status();
     return std::string(set.status().message());
   };
+
   EXPECT_EQ(refusal({{"a", DType::kF32, {1}}, {"a", DType::kF32, {1}}}), "tensor a occurs twice");
   EXPECT_THAT(refusal({{"", DType::kF32, {1}}}), testing::HasSubstr("empty name"));
   EXPECT_THAT(refusal({{"a b", DType::kF32, {1}}}), testing::HasSubstr("byte 32"));
@@ -62,8 +66,10 @@ TEST(TensorSetTest, ACopyIsDeep) {
   set.as<float>(0)[1] = 3;
   TensorSet copy = set;
   EXPECT_EQ(copy.as<float>(0)[1], 3);
+
   copy.as<float>(0)[1] = 4;
   EXPECT_EQ(set.as<float>(0)[1], 3);
+
   set = copy;
   EXPECT_EQ(set.as<float>(0)[1], 4);
   EXPECT_EQ(set.layout_id(), copy.layout_id());
@@ -111,6 +117,7 @@ TEST(ConvertTest, SetsOfOtherTensorsAreRefused) {
   TensorSet name = *TensorSet::Create({{"b", DType::kF32, {2}}}),
             shape = *TensorSet::Create({{"a", DType::kF32, {3}}}),
             type = *TensorSet::Create({{"a", DType::kI32, {2}}});
+
   EXPECT_THAT(std::string(ConvertTensors(from, &name).message()),
               testing::HasSubstr("tensor a where b is needed"));
   EXPECT_THAT(std::string(ConvertTensors(from, &shape).message()),

@@ -81,6 +81,7 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
       absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
   const JobFile file = Parse(text, {"algorithm.loss.clip_high=0.4"});
   ASSERT_THAT(Lines(file), ElementsAre());
+
   EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // From the preset.
   EXPECT_EQ(file.spec->algorithm().loss().clip_low(), 0.2);
   EXPECT_FALSE(file.spec->algorithm().loss().has_tis());      // From the file.
@@ -107,6 +108,7 @@ TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
       Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b",
                        "data.train.1.path=/x/b.jsonl", "data.train.1.fields={a: b}"});
   ASSERT_THAT(Lines(file), ElementsAre());
+
   EXPECT_EQ(file.spec->data().train(0).path(),
             (std::filesystem::current_path() / "here.jsonl").string());
   EXPECT_EQ(file.spec->data().train(1).name(), "b");
@@ -127,6 +129,7 @@ TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {
       "reward: {rewards: [{name: correct, verifier: exact}]}\ncheckpoint: {dir: "
       "/checkpoints/my-job}\n");
   ASSERT_THAT(Lines(sparse), ElementsAre());
+
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*printed.spec, *sparse.spec));
 }
 
@@ -139,6 +142,7 @@ TEST(JobFile, APrintedSpecLoadsToItself) {
   ASSERT_THAT(Lines(file), ElementsAre());
   const JobFile again = Parse(JobFileText(*file.spec));
   ASSERT_THAT(Lines(again), ElementsAre());
+
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*file.spec, *again.spec));
 }
 
@@ -286,6 +290,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"algorithm.loss.kind=pppo",
        "is \"pppo\", wants reinforce, ppo, dapo. Did you mean \"ppo\"?"},
   };
+
   for (const auto& [set, text] : cases) {
     if (text[0] == '\0') EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre()) << set;
     else EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
@@ -307,6 +312,7 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
     more.insert(more.begin(), fits.begin(), fits.end());
     return Lines(Parse(kMinimal, more));
   };
+
   EXPECT_THAT(with({}), ElementsAre());
   EXPECT_THAT(with({"weights.kv_cache=recompute"}), ElementsAre());
   EXPECT_THAT(with({"queue.max_staleness=1"}),
@@ -325,9 +331,11 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
   const std::string eval = "eval: {every_steps: 5, datasets: [{name: heldout, path: h}]}\n";
   const std::string plain = absl::StrCat(kMinimal, eval);
   EXPECT_THAT(Lines(Parse(plain)), ElementsAre());
+
   const auto with = [&](std::vector<std::string> sets) {
     return Lines(Parse(plain, std::move(sets)));
   };
+
   EXPECT_THAT(Lines(Parse(kMinimal, {"eval.every_steps=5"})),
               ElementsAre(HasSubstr("eval.datasets is empty, but eval.every_steps is 5")));
   EXPECT_THAT(with({"eval.samples=4"}),
@@ -346,9 +354,11 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
       kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
   EXPECT_THAT(Lines(Parse(twice)),
               ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names differ")));
+
   const std::string sft =
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
       "{dir: out}\n";
+
   EXPECT_THAT(Lines(Parse(sft + eval)),
               ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
 }
@@ -365,6 +375,7 @@ TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
     }
     return found;
   };
+
   EXPECT_THAT(problems("{\"prompt\": \"1+1\", \"answer\": \"2\"}\n"), ElementsAre());
   EXPECT_THAT(problems(""), ElementsAre(HasSubstr("eval.datasets.0.path: ")));
   EXPECT_THAT(problems("{\"question\": \"1+1\"}\n"), ElementsAre(HasSubstr("prompt")));
@@ -436,6 +447,7 @@ TEST(JobFile, EveryExampleLoads) {
     EXPECT_THAT(Lines(ReadJobFile(entry.path().string(), {.check_paths = false})), ElementsAre())
         << entry.path();
   }
+
   EXPECT_GT(examples, 0);
 }
 
@@ -446,6 +458,7 @@ TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {
   ASSERT_EQ(file.problems.size(), 20u);
   for (size_t i = 1; i < file.problems.size(); ++i)
     EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);
+
   EXPECT_EQ(ProblemStatus(file.problems).code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -458,6 +471,7 @@ void CheckRules(const google::protobuf::Descriptor& type, const std::string& pat
       CheckRules(*field.message_type(), here);
       continue;
     }
+
     EXPECT_FALSE(rule.doc().empty()) << here;
     EXPECT_TRUE(rule.has_default_() || rule.required() || !rule.example().empty()) << here;
     EXPECT_FALSE(rule.required() && rule.example().empty()) << here;

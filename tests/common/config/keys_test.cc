@@ -101,6 +101,7 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
               EXPECT_TRUE(absl::StrContains(text, absl::StrCat(field.name(), "(")))
                   << path << " is not read by " << reader << ", nor refused";
             });
+
   EXPECT_GT(keys, 100);
 }
 
@@ -112,6 +113,7 @@ TEST(Keys, EveryRefusalIsOfAKeyAndAWordThatTheJobFileHas) {
                 if (path == row.path || absl::StartsWith(path, absl::StrCat(row.path, ".")))
                   ++found;
               });
+
     EXPECT_GT(found, 0) << row.path;
     EXPECT_TRUE(!row.instead.empty() || !row.words.empty())
         << row.path << " says nothing of what to use instead";

@@ -51,11 +51,13 @@ TEST_F(CoreShareTest, CoresMoveToWhoComputes) {
              trainer = *CoreShare::Open(path_, "trainer-0");
   const CoreShare::Busy sampling(rollout.get());
   EXPECT_EQ(rollout->threads(), 4);
+
   {
     const CoreShare::Busy training(trainer.get());
     EXPECT_EQ(rollout->threads(), 2);
     EXPECT_EQ(trainer->threads(), 2);
   }
+
   EXPECT_EQ(rollout->threads(), 4);
 }
 
@@ -75,6 +77,7 @@ TEST_F(CoreShareTest, ADaemonThatDiedBusyIsNotBusyWhenItStartsAgain) {
 
   const auto again = *CoreShare::Open(path_, "rollout-0");
   EXPECT_EQ(trainer->threads(), 4);
+
   delete busy;
 }
 
@@ -82,6 +85,7 @@ TEST_F(CoreShareTest, WhatIsNoPlanIsRefused) {
   EXPECT_EQ(CoreShare::Open(path_, "reward-0").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(CoreShare::Open(path_ + "-none", "rollout-0").status().code(),
             absl::StatusCode::kNotFound);
+
   const std::string plan = *ReadFile(path_);
   for (const std::string& bytes :
        {std::string("rollout 2"), std::string(plan.size(), 'x'), std::string(plan.size(), '\0')}) {

@@ -150,6 +150,7 @@ TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
   const auto link = Link();
   link->Start();
   const RegisterRequest request = registry.registered.Pop();
+
   EXPECT_EQ(request.daemon(), "rollout-0");
   EXPECT_EQ(request.role(), rpc::v1::ROLE_ROLLOUT);
   EXPECT_EQ(request.boot().size(), 16u);
@@ -169,14 +170,17 @@ TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
   progress.set_job("job");
   progress.set_step(3);
   link->SetProgress(progress);
+
   EXPECT_EQ(registry.beats.PopUntil([](const auto& beat) { return beat.progress_size() > 0; })
                 .progress(0)
                 .step(),
             3);
+
   link->SetDraining();
   const HeartbeatRequest beat =
       registry.beats.PopUntil([](const auto& said) { return said.draining(); });
   EXPECT_EQ(beat.progress_size(), 1);
+
   link->RemoveProgress("job");
   registry.beats.PopUntil([](const auto& said) { return said.progress_size() == 0; });
 }
@@ -198,6 +202,7 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
   const HeartbeatRequest beat =
       registry.beats.PopUntil([](const auto& said) { return said.events_size() > 0; });
   ASSERT_EQ(beat.progress_size(), 1);
+
   EXPECT_EQ(beat.progress(0).cause(), "model caf\xef\xbf\xbd: no config.json");
   EXPECT_EQ(beat.events(0).message(), "\xef\xbf\xbd\xef\xbf\xbd");
 }
@@ -208,11 +213,13 @@ TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
+
   EXPECT_EQ(levels_.Pop().generation(), 8u);
   registry.beats.PopUntil([](const auto& beat) { return beat.generation() == 8; });
   const auto stream = registry.streams.Pop();
   stream->Send(Level(7));  // An older generation, which is ignored.
   stream->Send(Level(9));
+
   EXPECT_EQ(levels_.Pop().generation(), 9u);
 }
 
@@ -228,6 +235,7 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   link->Raise(event);
   const HeartbeatRequest all = registry.beats.PopUntil(
       [](const auto& beat) { return beat.events_size() == 1 && beat.steps_size() == 2; });
+
   EXPECT_EQ(all.events(0).seq(), 1u);
   EXPECT_EQ(all.events(0).daemon(), "rollout-0");
   EXPECT_TRUE(all.events(0).has_at());
@@ -242,8 +250,10 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   stream->Send(stored);
   const HeartbeatRequest rest =
       registry.beats.PopUntil([](const auto& beat) { return beat.steps_size() == 1; });
+
   EXPECT_EQ(rest.steps(0).k(), 2);
   EXPECT_EQ(rest.events_size(), 0);
+
   stored.mutable_steps_stored(0)->set_k(2);
   stream->Send(stored);
   EXPECT_TRUE(link->Flush(absl::Seconds(30)));
@@ -269,11 +279,13 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   second.answer = [](const HeartbeatRequest&) { return Level(3); };  // Counts generations anew.
   const auto second_server = Serve(&second);
   const RegisterRequest again = second.registered.Pop();
+
   EXPECT_EQ(again.boot(), boot);
   EXPECT_EQ(again.incarnation(), 5);
   ASSERT_EQ(again.running_size(), 1);
   EXPECT_EQ(again.running(0).job(), "job");
   EXPECT_EQ(again.running(0).generation(), 8u);
+
   const HeartbeatRequest beat =
       second.beats.PopUntil([](const auto& said) { return said.steps_size() == 2; });
   EXPECT_EQ(beat.incarnation(), 6);
@@ -281,6 +293,7 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   EXPECT_EQ(incarnations_.Pop(), 5);
   EXPECT_EQ(incarnations_.Pop(), 6);
   EXPECT_EQ(levels_.Pop().generation(), 3u);
+
   link->Stop();
 }
 
@@ -309,8 +322,10 @@ TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
                         "this controller speaks protocols 2 to 3");
   const auto other_server = Serve(&other);
   const absl::Status why = refusals_.Pop();
+
   EXPECT_EQ(ReasonOf(why), "PROTOCOL");
   EXPECT_THAT(std::string(why.message()), testing::HasSubstr("protocols 2 to 3"));
+
   link->Stop();
 }
 
@@ -321,10 +336,12 @@ TEST_F(ControllerLinkTest, ADrainIsToldOnce) {
     response.set_drain(true);
     return response;
   };
+
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   EXPECT_TRUE(drains_.Pop());
+
   link->SetDraining();
   registry.beats.PopUntil([](const auto& beat) { return beat.draining(); });
 }

@@ -19,6 +19,7 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
   peer.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + address.rfind(':') + 1)));
   peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   std::string answer;
+
   if (connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) == 0) {
     const std::string request =
         "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -28,6 +29,7 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
         answer.append(buffer, static_cast<size_t>(n));
     }
   }
+
   close(fd);
   return answer;
 }

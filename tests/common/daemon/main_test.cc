@@ -26,6 +26,7 @@ class Child {
     int out[2], err[2];
     EXPECT_EQ(pipe(out), 0);
     EXPECT_EQ(pipe(err), 0);
+
     pid_ = fork();
     if (pid_ == 0) {
       dup2(out[1], STDOUT_FILENO);
@@ -38,6 +39,7 @@ class Child {
       execv(argv[0], argv.data());
       _exit(127);
     }
+
     close(out[1]);
     close(err[1]);
     out_ = fdopen(out[0], "r");
@@ -74,15 +76,18 @@ TEST(MainTest, ADaemonSaysWhereItListensServesAndDrainsOnSigterm) {
   Child child({"--listen", "127.0.0.1:0", "--id", "echo-1"});
   const auto said = nlohmann::json::parse(child.Line());
   const std::string ops = said["ops"];
+
   EXPECT_THAT(HttpGet(ops, "/livez"), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(HttpGet(ops, "/readyz"), HasSubstr("no job"));
   EXPECT_THAT(HttpGet(ops, "/metrics"), HasSubstr("sluice_build_info{role=\"queue\""));
+
   {
     const auto channel = *rpc::Connect(said["listening"].get<std::string>());
     queue::v1::StatsResponse response;
     ASSERT_TRUE(rpc::Call(*channel, queue::v1::StatsRequest(), &response).ok());
     EXPECT_EQ(response.version(), 7);
   }
+
   kill(child.pid(), SIGTERM);
   EXPECT_EQ(child.Line(), "drained\n");
   EXPECT_EQ(child.Wait(), 0);

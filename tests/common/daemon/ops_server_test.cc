@@ -37,8 +37,10 @@ TEST(OpsServerTest, ReadinessNamesItsReason) {
   });
   ASSERT_TRUE(server.ok());
   const std::string answer = HttpGet((*server)->address(), "/readyz");
+
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(answer, HasSubstr("no weights yet"));
+
   ready = true;
   EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), StartsWith("HTTP/1.1 200"));
 }
@@ -49,6 +51,7 @@ TEST(OpsServerTest, APortInUseIsNamed) {
   ASSERT_TRUE(first.ok());
   const auto second =
       OpsServer::Start((*first)->address(), &metrics, [] { return absl::OkStatus(); });
+
   EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));
 }

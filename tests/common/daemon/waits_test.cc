@@ -14,6 +14,7 @@ TEST(WaitsTest, AWaitIsToldWhileItsScopeLastsWithItsAge) {
   ManualClock clock;
   Waits waits("trainer-0", &clock);
   EXPECT_TRUE(waits.Edges().empty());
+
   {
     std::optional<Waits::Scope> loads =
         waits.Begin({.kind = "STORE", .id = "/m", .cause = "trainer-0 loads the model"});
@@ -26,6 +27,7 @@ TEST(WaitsTest, AWaitIsToldWhileItsScopeLastsWithItsAge) {
                                             .step = 7});
     ASSERT_EQ(waits.Edges().size(), 2u);
     const common::v1::WaitEdge store = waits.Edges()[0], batch = waits.Edges()[1];
+
     EXPECT_EQ(store.waiter().kind(), common::v1::NODE_KIND_DAEMON);
     EXPECT_EQ(store.waiter().id(), "trainer-0");
     EXPECT_EQ(store.on().kind(), common::v1::NODE_KIND_STORE);
@@ -35,9 +37,11 @@ TEST(WaitsTest, AWaitIsToldWhileItsScopeLastsWithItsAge) {
     EXPECT_EQ(batch.waiter().daemon(), "trainer-0");
     EXPECT_EQ(batch.on().daemon(), "queue");
     EXPECT_EQ(batch.next(), "it trains it");
+
     loads.reset();
     EXPECT_EQ(waits.Edges().size(), 1u);
   }
+
   EXPECT_TRUE(waits.Edges().empty());
 }
 

@@ -31,6 +31,7 @@ TEST_F(JsonlTest, FieldsAreMappedAndKeysSorted) {
       Read("{\"q\": \"1+1\", \"a\": 2, \"other\": 0}\n\n{\"a\": 3, \"q\": \"1+2\"}\r\n",
            {{"prompt", "q"}, {"answer", "a"}});
   ASSERT_TRUE(data.ok()) << data.status();
+
   ASSERT_EQ(data->rows(), 2u);
   EXPECT_EQ(data->json(0), "{\"answer\":2,\"prompt\":\"1+1\"}");
   EXPECT_EQ(data->json(1), "{\"answer\":3,\"prompt\":\"1+2\"}");
@@ -71,6 +72,7 @@ TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
   const auto look =
       ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .first_rows = 2});
   ASSERT_TRUE(look.ok()) << look.status();
+
   EXPECT_EQ(look->rows(), 2u);
   EXPECT_EQ(look->line(1), 3u);
 
@@ -81,6 +83,7 @@ TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
   const auto head =
       ReadDataset({.name = "rows", .path = path, .fields = {{"prompt", "q"}}, .first_rows = 100});
   ASSERT_TRUE(head.ok()) << head.status();
+
   EXPECT_EQ(head->rows(), Dataset::kMaxHeadBytes / row.size());
 }
 
@@ -119,6 +122,7 @@ TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
                         .bad_row_hint = "mend it"})
         .status();
   };
+
   for (const char* prompt : {"5", "null", "\"\"", "[]", "{}", "[1]", "true"}) {
     const absl::Status status = read(prompt);
     EXPECT_EQ(ReasonOf(status), "BAD_ROW") << prompt;
@@ -126,6 +130,7 @@ TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
                 HasSubstr(std::string(".jsonl:3:1: the prompt, column \"q\", is ") + prompt));
     EXPECT_EQ(DetailOf(status).hint, "mend it");
   }
+
   EXPECT_TRUE(read("\"5\"").ok());
   EXPECT_TRUE(read("[{\"role\": \"user\", \"content\": \"x\"}]").ok());
 }
@@ -158,10 +163,12 @@ class ScorableRowsTest : public JsonlTest {
   absl::StatusOr<Dataset> ReadScorable(const std::string& text) {
     const std::string path = testing_data::TempPath("golds.jsonl");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+
     const auto check = [](const nlohmann::json& row) {
       return row["answer"].is_null() ? absl::InvalidArgumentError("`answer` is null")
                                      : absl::OkStatus();
     };
+
     return ReadDataset({.name = "golds",
                         .path = path,
                         .fields = {{"prompt", "q"}, {"answer", "a"}},
@@ -174,6 +181,7 @@ TEST_F(ScorableRowsTest, RowsThatCannotBeScoredAreSetAsideAndCounted) {
       "{\"q\": 1, \"a\": 1}\n\n{\"q\": 2, \"a\": null}\n{\"q\": 3, \"a\": 3}\n{\"q\": 4, \"a\": "
       "null}\n");
   ASSERT_TRUE(data.ok()) << data.status();
+
   ASSERT_EQ(data->rows(), 2u);
   EXPECT_EQ(data->json(1), "{\"answer\":3,\"prompt\":3}");
   EXPECT_EQ(data->set_aside(), 2u);
@@ -204,6 +212,7 @@ TEST_F(JsonlTest, Gsm8kReadsWhole) {
   const auto data = ReadDataset(
       {.name = "gsm8k", .path = path, .fields = {{"prompt", "question"}, {"answer", "answer"}}});
   ASSERT_TRUE(data.ok()) << data.status();
+
   EXPECT_EQ(data->rows(), 7473u);
   EXPECT_THAT(std::string(data->json(0)), HasSubstr("#### 72"));
 }

@@ -54,8 +54,10 @@ TEST(LogTest, LinesBelowTheLowestLevelAreLeftOut) {
   Info("quiet");
   Warning("loud", {{"n", 1}});
   const std::string written = testing::internal::GetCapturedStderr();
+
   EXPECT_EQ(written.find("quiet"), std::string::npos);
   EXPECT_NE(written.find("\"event\":\"loud\",\"n\":1}\n"), std::string::npos);
+
   Init("test", Level::kInfo);
 }
 

@@ -17,6 +17,7 @@ TEST(ThrottleTest, WhatNoLineHasToldIsLeftForTheEnd) {
   Throttle throttle(absl::Seconds(10));
   throttle.Count(absl::Seconds(0));
   EXPECT_EQ(throttle.TakeRest(), 0u);
+
   throttle.Count(absl::Seconds(1));
   throttle.Count(absl::Seconds(2));
   EXPECT_EQ(throttle.TakeRest(), 2u);

@@ -127,6 +127,7 @@ TEST_P(StoreTest, ListGivesAPrefixInByteOrderAndPages) {
                           "jobs/10/spec", "jobs/1/spec", "jobs/1/event", "jobs0"}) {
     ASSERT_TRUE(store_->Put(key, key).ok());
   }
+
   EXPECT_THAT(Keys(*store_->List("jobs/1/events/")),
               ElementsAre("jobs/1/events/01", "jobs/1/events/02", "jobs/1/events/10"));
   EXPECT_THAT(Keys(*store_->List("jobs/1/events/", "jobs/1/events/01", 1)),
@@ -181,6 +182,7 @@ TEST_P(StoreTest, OfManyWhoCountByCompareAndSetEachCountsOnce) {
       }
     });
   }
+
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(store_->Get("count").value().value, absl::StrCat(kThreads * kEach))
       << races << " lost races";
@@ -211,11 +213,13 @@ TEST(SqliteTest, AnotherProgramsDatabaseAndANewerFormatAreRefused) {
   const std::string path = dir.path + "/store";
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+
   ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE t (x)", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr,
                          nullptr, nullptr),
             SQLITE_OK);
+
   sqlite3_close(db);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
 }

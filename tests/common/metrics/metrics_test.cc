@@ -57,9 +57,11 @@ TEST(MetricsTest, SeriesThatAreRemovedAreGoneAndTheOthersStay) {
                       {{"job_id", job}})
         .Observe(1);
   }
+
   registry.Remove("job_id", "a");
   EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_slots{job_id=\"b\",state=\"used\"} 1"));
+
   registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(5);
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 5"));
 }
@@ -73,6 +75,7 @@ TEST(MetricsTest, SeriesEndWithTheLastHoldOnTheirLabel) {
   const std::shared_ptr<void> copy = first;
   first.reset();
   second.reset();
+
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_slots{job_id=\"a\"} 1"));
 }
 
@@ -83,8 +86,10 @@ TEST(MetricsTest, SeriesThatNobodyHoldsAnyMoreAreGoneAndMayBeginAnew) {
     registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(3);
     registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "b"}}).Add(3);
   }
+
   EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"b\"} 3"));
+
   const std::shared_ptr<void> again = registry.Hold("job_id", "a");
   registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add();
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 1"));
@@ -102,6 +107,7 @@ TEST(MetricsTest, ProcessMetricsAreThere) {
   Registry registry;
   AddProcessMetrics(&registry, "queue", "1.2.3");
   const std::string text = registry.Text();
+
   EXPECT_THAT(text, HasSubstr("sluice_build_info{role=\"queue\",version=\"1.2.3\"} 1"));
   EXPECT_THAT(text, HasSubstr("process_cpu_seconds_total"));
   EXPECT_THAT(text, Not(HasSubstr("process_resident_memory_bytes 0\n")));

@@ -20,6 +20,7 @@ TEST(AdamWTest, GivesTheWorkedNumbers) {
   const float grads[] = {0.5f, -0.2f, 0.1f};
   const double wanted_p[] = {0.899, 0.863540, 0.824738}, wanted_m[] = {0.05, 0.025, 0.0325},
                wanted_v[] = {0.00025, 0.00028975, 0.00029946};
+
   for (int t = 1; t <= 3; ++t) {
     AdamWStep(kOptions, t, 0.1, true, 1, 1, &grads[t - 1], &p, &m, &v);
     EXPECT_NEAR(p, wanted_p[t - 1], 2e-6);
@@ -42,6 +43,7 @@ TEST(AdamWTest, TheGradientScaleIsAppliedBeforeTheMoments) {
   const float g1 = 2, g2 = 0.5f;
   AdamWStep(kOptions, 1, 0.1, true, 0.25, 1, &g1, &p1, &m1, &v1);
   AdamWStep(kOptions, 1, 0.1, true, 1, 1, &g2, &p2, &m2, &v2);
+
   EXPECT_EQ(p1, p2);
   EXPECT_EQ(m1, m2);
   EXPECT_EQ(v1, v2);
@@ -54,12 +56,14 @@ TEST(AdamWTest, SplittingATensorChangesNoBit) {
   for (int i = 0; i < kN; ++i)
     g[i] = static_cast<float>(random.Uniform() - 0.5), p[i] = static_cast<float>(random.Uniform());
   std::vector<float> p2 = p, m2 = m, v2 = v;
+
   for (int t = 1; t <= 3; ++t) {
     AdamWStep(kOptions, t, 0.1, true, 1, kN, g.data(), p.data(), m.data(), v.data());
     AdamWStep(kOptions, t, 0.1, true, 1, 37, g.data(), p2.data(), m2.data(), v2.data());
     AdamWStep(kOptions, t, 0.1, true, 1, kN - 37, g.data() + 37, p2.data() + 37, m2.data() + 37,
               v2.data() + 37);
   }
+
   EXPECT_EQ(p, p2);
   EXPECT_EQ(m, m2);
   EXPECT_EQ(v, v2);
@@ -69,6 +73,7 @@ TEST(GradNormTest, ClipsByTheGlobalNorm) {
   const float g[] = {3, 4, 12};
   const double norm = std::sqrt(SumOfSquares(g, 3));
   EXPECT_DOUBLE_EQ(norm, 13);
+
   const double factor = ClipFactor(norm, 1.0);
   EXPECT_NEAR(factor, 0.0769231, 1e-7);
   EXPECT_NEAR(3 * factor, 0.230769, 1e-6);
@@ -83,8 +88,10 @@ TEST(GradNormTest, TheSumIsThatOfEveryElementAtEveryLength) {
     std::vector<float> ones(n, 2.0f);
     EXPECT_EQ(SumOfSquares(ones.data(), n), 4.0 * n);
   }
+
   const float bad[] = {1, std::nanf(""), 2};
   EXPECT_TRUE(std::isnan(SumOfSquares(bad, 3)));
+
   const float large[] = {1e30f, 1e30f};
   EXPECT_TRUE(std::isfinite(SumOfSquares(large, 2)));  // The sum is fp64, so it does not overflow.
 }
@@ -95,6 +102,7 @@ TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
     EXPECT_DOUBLE_EQ(s.Factor(0), 0.25) << row.name;
     EXPECT_DOUBLE_EQ(s.Factor(3), 1) << row.name;
     EXPECT_DOUBLE_EQ(s.Factor(4), 1) << row.name;
+
     if (row.name == "cosine") {
       EXPECT_NEAR(s.Factor(6), 0.868198, 1e-6);
       EXPECT_NEAR(s.Factor(8), 0.55, 1e-12);
@@ -106,6 +114,7 @@ TEST(ScheduleTest, EveryRowGivesTheWorkedNumbers) {
       ADD_FAILURE() << "no oracle for " << row.name;
     }
   }
+
   EXPECT_TRUE(FindSchedule("cosine")->needs_total());
   EXPECT_FALSE(FindSchedule("constant")->needs_total());
   EXPECT_EQ(FindSchedule("cosinus"), nullptr);

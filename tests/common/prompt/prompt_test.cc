@@ -42,6 +42,7 @@ TEST(PromptTest, WithoutATemplateTheFormatIsEncodedWithTheLeadingToken) {
   const absl::StatusOr<RenderedPrompt> prompt =
       renderer->Render("data", R"({"answer": "12", "prompt": "4821"})");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
+
   ASSERT_EQ(prompt->tokens.size(), 6u);
   EXPECT_EQ(prompt->tokens[0], 1) << "<s>";
   EXPECT_EQ(prompt->messages, R"([{"role":"user","content":"4821="}])");
@@ -57,6 +58,7 @@ TEST(PromptTest, AnAnswerFollowsItsPromptInTheMessages) {
       PromptRenderer::WithAnswer(R"([{"role":"user","content":"a]"}])", "say \"hi\"\n");
   const auto parsed = nlohmann::json::parse(messages);
   ASSERT_EQ(parsed.size(), 2u);
+
   EXPECT_EQ(parsed[0]["content"], "a]");
   EXPECT_EQ(parsed[1]["role"], "assistant");
   EXPECT_EQ(parsed[1]["content"], "say \"hi\"\n");
@@ -75,14 +77,17 @@ TEST(PromptTest, ATemplateMakesOneUserMessageOfAText) {
   const auto renderer = Load(testing_data::Path("models/qwen3-tiny"), "{question}\n");
   const absl::StatusOr<RenderedPrompt> prompt = renderer->Render("data", R"({"prompt": "Hi?"})");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
+
   EXPECT_EQ(renderer->tokenizer().Decode(prompt->tokens, false),
             "<|im_start|>user\nHi?<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(prompt->tokens.front(), *renderer->tokenizer().TokenId("<|im_start|>"));
   EXPECT_EQ(prompt->messages, R"([{"role":"user","content":"Hi?"}])");
+
   const auto listed = renderer->Render(
       "data", R"({"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", )"
               R"("content": "Hi?"}]})");
   ASSERT_TRUE(listed.ok());
+
   EXPECT_THAT(renderer->tokenizer().Decode(listed->tokens, false),
               HasSubstr("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user"));
 }
@@ -102,6 +107,7 @@ TEST(PromptTest, RowsThatDoNotFitSayWhatIsWrong) {
   EXPECT_THAT(renderer->Render("data", "[1]").status().message(), HasSubstr("not a JSON object"));
   EXPECT_THAT(renderer->Render("data", R"({"answer": "1"})").status().message(),
               HasSubstr("no field question"));
+
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
   const auto chat = Load(testing_data::Path("models/qwen3-tiny"), "");
   EXPECT_THAT(chat->Render("data", R"({"prompt": 5})").status().message(),

@@ -76,6 +76,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
       for (const auto& one : failed) *ack.add_failed() = one;
       Send(rpc::ToBuffer(ack));
     }
+
     FakeQueue* const owner;
     const int number;  // Of the stream, counted from 0.
   };

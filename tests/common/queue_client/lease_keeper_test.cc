@@ -41,12 +41,15 @@ TEST_F(LeaseKeeperTest, LoadedVersionsAreToldBeforeSyncReturnsAndAgainAtOnceWhen
   Serve(absl::Hours(1));
   LeaseKeeper keeper(served_.client.get(), {});
   keeper.SetLoaded({Loaded(4)});
+
   ASSERT_TRUE(keeper.Sync().ok());
   EXPECT_EQ(renews_.Pop().loaded(0).version().number(), 4);
+
   keeper.SetLoaded({Loaded(5)});
   RenewRequest request;
   do request = renews_.Pop();
   while (request.loaded(0).version().number() == 4);
+
   EXPECT_EQ(request.loaded(0).version().number(), 5);
 }
 
@@ -60,6 +63,7 @@ TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded)
   RenewRequest request;
   do request = renews_.Pop();
   while (request.leases().empty());
+
   EXPECT_EQ(request.loaded(0).version().number(), 4);
   EXPECT_THAT(request.leases(), testing::ElementsAre("a"));
 }
@@ -82,9 +86,11 @@ TEST_F(LeaseKeeperTest, ALostLeaseIsToldOnceAndOneGivenUpIsNot) {
   keeper.Hold("kept");
   keeper.Hold("given up");
   keeper.Forget("given up");
+
   ASSERT_TRUE(keeper.Sync().ok());
   EXPECT_THAT(lost.Pop(), testing::ElementsAre("kept"));
   ASSERT_TRUE(keeper.Sync().ok());
+
   keeper.Hold("kept");
   ASSERT_TRUE(keeper.Sync().ok());
   EXPECT_THAT(lost.Pop(), testing::ElementsAre("kept"));
@@ -94,6 +100,7 @@ TEST_F(LeaseKeeperTest, ManyLeasesAreRenewedAThousandAtATime) {
   Serve(absl::Hours(1));
   LeaseKeeper keeper(served_.client.get(), {.first_period = absl::Hours(1)});
   for (int i = 0; i < 2500; ++i) keeper.Hold(std::to_string(i));
+
   ASSERT_TRUE(keeper.Sync().ok());
   EXPECT_EQ(renews_.Pop().leases_size(), 1000);
   EXPECT_EQ(renews_.Pop().leases_size(), 1000);
@@ -107,6 +114,7 @@ TEST_F(LeaseKeeperTest, AFencedWorkerIsToldSo) {
   served_.Start();
   Handed<absl::Status> failed;
   LeaseKeeper keeper(served_.client.get(), {.failed = [&](absl::Status why) { failed.Push(why); }});
+
   EXPECT_EQ(ReasonOf(keeper.Sync()), "FENCED");
   EXPECT_EQ(ReasonOf(failed.Pop()), "FENCED");
 }
@@ -116,11 +124,13 @@ TEST_F(LeaseKeeperTest, AStopEndsAWait) {
     renews_.Push(request);
     return ErrorWith(absl::StatusCode::kUnavailable, {.retry_after = absl::Hours(1)}, "later");
   };
+
   served_.Start();
   LeaseKeeper keeper(served_.client.get(), {});
   keeper.SetLoaded({Loaded(1)});
   renews_.Pop();
   keeper.Stop();
+
   EXPECT_EQ(keeper.Sync().code(), absl::StatusCode::kCancelled);
 }
 

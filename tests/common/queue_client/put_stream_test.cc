@@ -44,12 +44,14 @@ TEST_F(PutStreamTest, RecordsArriveInOrderAndAreAcknowledgedInOrder) {
   served_.Start();
   PutStream stream(served_.client.get());
   for (uint32_t n = 0; n < 26; ++n) ASSERT_TRUE(Put(stream, n).ok());
+
   EXPECT_TRUE(stream.Flush().ok());
   for (uint32_t n = 0; n < 26; ++n) {
     const auto [member, outcome] = outcomes_.Pop();
     EXPECT_EQ(member, n);
     EXPECT_TRUE(outcome.status.ok());
   }
+
   std::lock_guard lock(mu);
   EXPECT_EQ(members, "abcdefghijklmnopqrstuvwxyz");
   EXPECT_EQ(bytes.substr(0, 12), "aaaabbbbcccc");
@@ -72,6 +74,7 @@ TEST_F(PutStreamTest, ARecordThatFailsFailsNoOther) {
   served_.Start();
   PutStream stream(served_.client.get());
   for (uint32_t n = 0; n < 3; ++n) ASSERT_TRUE(Put(stream, n).ok());
+
   EXPECT_TRUE(outcomes_.Pop().second.status.ok());
   const PutOutcome failed = outcomes_.Pop().second;
   EXPECT_EQ(failed.status.code(), absl::StatusCode::kFailedPrecondition);
@@ -97,10 +100,13 @@ TEST_F(PutStreamTest, AfterABreakWhatWasNotAcknowledgedIsSentAgain) {
   };
   served_.Start();
   PutStream stream(served_.client.get());
+
   ASSERT_TRUE(Put(stream, 0).ok());
   ASSERT_TRUE(stream.Flush().ok());
+
   for (uint32_t n = 1; n < 5; ++n) ASSERT_TRUE(Put(stream, n).ok());
   ASSERT_TRUE(stream.Flush().ok());
+
   std::lock_guard lock(mu);
   EXPECT_THAT(second, testing::ElementsAre(1, 2, 3, 4));
 }
@@ -116,6 +122,7 @@ TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
   served_.Start();
   PutStream stream(served_.client.get(), {.window_bytes = 2 << 20, .buffer_bytes = 16 << 20});
   for (uint32_t n = 0; n < 12; ++n) ASSERT_TRUE(Put(stream, n, 1 << 20).ok());
+
   // Two messages of 1 MiB fill the window, so the second comes before any acknowledgement.
   FakeQueue::PutStreamEnd* end = arrived.Pop();
   for (uint64_t seq = 1; seq <= 12; ++seq) {
@@ -123,6 +130,7 @@ TEST_F(PutStreamTest, NoMoreThanTheWindowIsUnacknowledged) {
     --unacknowledged;
     end->Ack(seq);
   }
+
   EXPECT_TRUE(stream.Flush().ok());
 }
 
@@ -133,9 +141,11 @@ TEST_F(PutStreamTest, AFullBufferRefusesWithoutTaking) {
   PutStream stream(served_.client.get(), {.buffer_bytes = 1 << 20});
   ASSERT_TRUE(Put(stream, 0, 900 << 10).ok());
   const absl::Status status = Put(stream, 1, 900 << 10);
+
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "BUFFER_FULL");
   EXPECT_EQ(stream.Flush(absl::Milliseconds(1)).code(), absl::StatusCode::kDeadlineExceeded);
+
   stream.Stop();
   EXPECT_EQ(outcomes_.Pop().second.status.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(Put(stream, 2).ok());
@@ -147,6 +157,7 @@ TEST_F(PutStreamTest, AFencedWorkersStreamEndsForGood) {
   };
   served_.Start();
   PutStream stream(served_.client.get());
+
   ASSERT_TRUE(Put(stream, 0).ok());
   EXPECT_EQ(ReasonOf(outcomes_.Pop().second.status), "FENCED");
   EXPECT_EQ(ReasonOf(stream.Flush()), "FENCED");

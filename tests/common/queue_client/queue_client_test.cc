@@ -45,6 +45,7 @@ TEST_F(QueueClientTest, ACallNamesItsCallerAndTheAnswerComesBack) {
   request.set_k(4);
   const auto response = served_.client->Apply(request);
   ASSERT_TRUE(response.ok()) << response.status();
+
   EXPECT_EQ(response->version(), 5);
 }
 
@@ -56,6 +57,7 @@ TEST_F(QueueClientTest, AQueueThatHasNotHeardOfTheWorkerIsAskedAgain) {
                            {.reason = "NOT_LISTED", .retry_after = absl::Microseconds(10)}, "no")
                : absl::OkStatus();
   };
+
   served_.Start();
   EXPECT_TRUE(served_.client->Apply({}).ok());
   EXPECT_EQ(calls, 5);
@@ -68,10 +70,12 @@ TEST_F(QueueClientTest, ADrainEndsParkedCallsAlone) {
   served_.Start();
   auto admitted =
       std::async(std::launch::async, [&] { return served_.client->Admit({}).status(); });
+
   EXPECT_EQ(served_.queue.admits.Pop().call().request().size(), 16u);
   served_.drain.Trigger();
   EXPECT_EQ(admitted.get().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(served_.client->Apply({}).ok());
+
   served_.cancel.Trigger();
   EXPECT_EQ(served_.client->Apply({}).status().code(), absl::StatusCode::kCancelled);
 }
@@ -91,9 +95,11 @@ TEST_F(QueueClientTest, GetPutsEachFieldInItsPlace) {
     Answer(stream, {third}, payload, true);
     stream.End(absl::OkStatus());
   };
+
   served_.Start();
   const auto fetched = served_.client->GetAll("lease", std::vector<Want>(3));
   ASSERT_TRUE(fetched.ok()) << fetched.status();
+
   ASSERT_EQ(fetched->size(), 3u);
   EXPECT_THAT((*fetched)[0].fields, testing::ElementsAre("abcdefgh", "12345678"));
   EXPECT_THAT((*fetched)[1].fields, testing::ElementsAre("ijkl"));
@@ -111,6 +117,7 @@ TEST_F(QueueClientTest, GetReadsABrokenStreamAgainFromItsStart) {
     // The first stream breaks, and the second ends without its last message.
     stream.End(number == 0 ? absl::UnavailableError("gone for now") : absl::OkStatus());
   };
+
   served_.Start();
   char to[4];
   EXPECT_TRUE(
@@ -129,6 +136,7 @@ TEST_F(QueueClientTest, ABitFlippedOnTheWayIsDataLoss) {
     Answer(stream, {record}, payload, true);
     stream.End(absl::OkStatus());
   };
+
   served_.Start();
   const absl::Status status = served_.client->GetAll("lease", std::vector<Want>(1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
@@ -144,6 +152,7 @@ TEST_F(QueueClientTest, FieldsBeyondThePayloadAreRefusedBeforeTheyAreAllocated) 
     Answer(stream, {record}, "abcd", true);
     stream.End(absl::OkStatus());
   };
+
   served_.Start();
   EXPECT_EQ(served_.client->GetAll("lease", std::vector<Want>(1)).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -157,9 +166,11 @@ TEST_F(QueueClientTest, WhatIsGoneIsToldOrIsAnError) {
     stream.Send(*rpc::EncodeFrame(header, {}));
     stream.End(absl::OkStatus());
   };
+
   served_.Start();
   std::vector<Want> wants(2), missing;
   wants[1].mutable_owner()->set_member(5);
+
   ASSERT_TRUE(served_.client->GetAll("lease", wants, &missing).ok());
   ASSERT_EQ(missing.size(), 1u);
   EXPECT_EQ(missing[0].owner().member(), 5u);

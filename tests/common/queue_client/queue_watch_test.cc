@@ -25,11 +25,13 @@ TEST(QueueWatchTest, ChangesComeInOrderBeatsDoNotAndABreakIsHealed) {
     }
     stream.Send(Version(5));  // The stream stays open.
   };
+
   served.Start();
   Handed<int64_t> versions;
   QueueWatch watch(served.client.get(), {.changed = [&](const queue::v1::WatchResponse& change) {
                      versions.Push(change.version());
                    }});
+
   EXPECT_EQ(versions.Pop(), 3);
   EXPECT_EQ(versions.Pop(), 4);
   EXPECT_EQ(versions.Pop(), 5);
@@ -44,6 +46,7 @@ TEST(QueueWatchTest, AFencedWorkerIsToldSo) {
   Handed<absl::Status> failed;
   QueueWatch watch(served.client.get(), {.changed = [](const queue::v1::WatchResponse&) {},
                                          .failed = [&](absl::Status why) { failed.Push(why); }});
+
   EXPECT_EQ(ReasonOf(failed.Pop()), "FENCED");
 }
 

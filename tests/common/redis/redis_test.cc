@@ -26,6 +26,7 @@ TEST(RedisUrlTest, AnythingElseIsRefusedByName) {
                           "redis://[::1]x", "redis://user:word@cache"}) {
     EXPECT_EQ(ParseUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
   }
+
   EXPECT_THAT(ParseUrl("redis://:hush@cache").status().message(),
               testing::Not(testing::HasSubstr("hush")));
 }
@@ -68,6 +69,7 @@ TEST(RedisTest, AServerThatIsGoneIsUnavailableAndMayComeBack) {
   ASSERT_TRUE(connection.Connect().ok());
   server->Kill();
   const Command ping = {"PING"};
+
   EXPECT_TRUE(absl::IsUnavailable(connection.Run({&ping, 1}).status()));
   EXPECT_TRUE(absl::IsUnavailable(connection.Run({&ping, 1}).status()));
   EXPECT_TRUE(absl::IsUnavailable(connection.Connect()));
@@ -83,15 +85,18 @@ TEST(RedisTest, AStoppedServerEndsAWaitByItsTimeoutOrByBreak) {
   Connection brief(server->endpoint(), absl::Milliseconds(50)),
       patient(server->endpoint(), absl::Hours(1));
   ASSERT_TRUE(patient.Connect().ok());
+
   // On a busy machine the connection may take longer than 50 ms.
   while (!brief.Connect().ok()) {
   }
   server->Signal(SIGSTOP);
   EXPECT_TRUE(absl::IsUnavailable(brief.Run({&ping, 1}).status()));
+
   std::thread waiting([&] { EXPECT_FALSE(patient.Run({&ping, 1}).ok()); });
   patient.Break();
   waiting.join();
   EXPECT_FALSE(patient.Connect().ok());
+
   server->Signal(SIGCONT);
 }
 

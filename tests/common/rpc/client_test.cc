@@ -97,6 +97,7 @@ TEST_F(ClientTest, OtherErrorsGoUpAtOnceWithTheirDetail) {
   Serve({ErrorWith(absl::StatusCode::kAborted, {.reason = "FENCED", .current = "3"},
                    "incarnation 2 < 3")});
   const absl::Status status = Apply({.backoff = kSoon});
+
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(status), "FENCED");
   EXPECT_EQ(DetailOf(status).current, "3");
@@ -120,11 +121,13 @@ TEST_F(ClientTest, CancelEndsAParkedCallAndALongWait) {
     queue::v1::AdmitResponse response;
     return Call(*channel_, queue::v1::AdmitRequest(), &response, {.cancel = &cancel});
   });
+
   auto applied = std::async(std::launch::async, [&] {
     return Apply({.give_up = absl::InfiniteDuration(), .cancel = &cancel});
   });
   queue_->parked().wait();
   cancel.Trigger();
+
   EXPECT_EQ(admitted.get().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(applied.get().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(Apply({.cancel = &cancel}).code(), absl::StatusCode::kCancelled);
@@ -138,9 +141,11 @@ TEST_F(ClientTest, CallsAreCountedByTheServer) {
   Serve({absl::NotFoundError("x")});
   (void)Apply({});
   ASSERT_TRUE(Apply({}).ok());
+
   // After the drain both calls have been counted.
   server_->Drain(absl::InfiniteDuration());
   const std::string text = metrics_.Text();
+
   EXPECT_THAT(text, testing::HasSubstr(
                         "sluice_rpc_server_handled_total{code=\"NOT_FOUND\",method=\"Apply\","
                         "service=\"sluice.queue.v1.QueueService\"} 1"));
@@ -160,6 +165,7 @@ TEST(BackoffTest, WaitsGrowToTheirLimitWithinTheJitter) {
     EXPECT_LE(wait, want * 1.201);
     want = std::min(want * 1.6, 5.0);
   }
+
   EXPECT_EQ(backoff.Next(absl::Hours(1)), absl::Hours(1));
   backoff.Reset();
   EXPECT_LE(backoff.Next(), absl::Milliseconds(61));

@@ -49,6 +49,7 @@ TEST(MethodTest, EveryMethodHasARuleAndARequestOfItsOwn) {
       }
     }
   }
+
   EXPECT_GE(methods, 40);
 }
 

@@ -67,6 +67,7 @@ TEST(PayloadTest, BorrowedBytesKeepTheirOwnerUntilTheBufferIsGone) {
     auto buffer = EncodeFrame(Header(1), slices);
     ASSERT_TRUE(buffer.ok());
   }
+
   EXPECT_EQ(owner.use_count(), 1);
   owner.reset();
   EXPECT_TRUE(watched.expired());
@@ -77,6 +78,7 @@ TEST(PayloadTest, WhatGeneratedCodeSendsIsReadHoweverItIsCut) {
   *message.mutable_header() = Header(7);
   message.set_payload(std::string(1000, 'p') + "end");
   const std::string bytes = message.SerializeAsString();
+
   for (size_t step : {1ul, 2ul, 3ul, 7ul, 64ul, bytes.size()}) {
     Frame frame;
     ASSERT_TRUE(DecodeFrame(Cut(bytes, step), &frame).ok()) << step;
@@ -100,6 +102,7 @@ TEST(PayloadTest, OfRepeatedHeadersTheLastCountsAndPayloadsAreJoined) {
   const std::string bytes =
       payload_first.SerializeAsString() + first.SerializeAsString() + second.SerializeAsString();
   ASSERT_TRUE(DecodeFrame(Cut(bytes, 3), &frame).ok());
+
   PutHeader header;
   ASSERT_TRUE(frame.ParseHeader(&header).ok());
   EXPECT_EQ(header.seq(), 2u);
@@ -116,6 +119,7 @@ TEST(PayloadTest, UnknownFieldsOfEachWireTypeAreSkipped) {
   ASSERT_TRUE(unknown.SerializeToString(&bytes));
   PutMessage message;
   message.set_payload("ab");
+
   Frame frame;
   ASSERT_TRUE(DecodeFrame(Cut(bytes + message.SerializeAsString(), 5), &frame).ok());
   EXPECT_EQ(Joined(frame), "ab");
@@ -126,6 +130,7 @@ TEST(PayloadTest, EveryMessageCutShortIsRefusedOrReadAsAShorterWhole) {
   *message.mutable_header() = Header(300);
   message.set_payload(std::string(200, 'p'));
   const std::string bytes = message.SerializeAsString();
+
   for (size_t length = 0; length < bytes.size(); ++length) {
     Frame frame;
     const absl::Status status = DecodeFrame(Cut(bytes.substr(0, length), 16), &frame);
@@ -163,12 +168,14 @@ TEST(PayloadTest, LimitsAreStatedInTheError) {
   const std::string big(kMaxPayloadBytes + 1, 'x');
   const PayloadSlice slices[] = {{big, nullptr}};
   const auto sent = EncodeFrame(PutHeader(), slices);
+
   EXPECT_EQ(sent.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(sent.status().message()),
               testing::HasSubstr("4194305 bytes; the limit is 4194304"));
 
   PutMessage message;
   message.set_payload(big);
+
   Frame frame;
   EXPECT_EQ(DecodeFrame(Cut(message.SerializeAsString(), 1 << 20), &frame).code(),
             absl::StatusCode::kResourceExhausted);
@@ -180,6 +187,7 @@ TEST(PayloadTest, TheReaderCopiesAcrossSlicesWithTheCrc) {
   Frame frame;
   ASSERT_TRUE(DecodeFrame(Cut(message.SerializeAsString(), 4), &frame).ok());
   PayloadReader reader(frame);
+
   char first[9], second[16];
   EXPECT_EQ(*reader.Copy(9, first), Crc32c("the quick"));
   EXPECT_EQ(*reader.Copy(16, second), Crc32c(" brown fox jumps"));
@@ -195,6 +203,7 @@ TEST(PayloadTest, AMessageMayNameSharedMemoryInPlaceOfPayload) {
       {.segment = 4, .block = 0, .offset = 64, .length = 0, .generation = 8}};
   const auto buffer = EncodeSharedFrame(Header(7), slices);
   ASSERT_TRUE(buffer.ok());
+
   PutMessage parsed;
   ASSERT_TRUE(parsed.ParseFromString(Flat(*buffer)));
   EXPECT_EQ(parsed.header().SerializeAsString(), Header(7).SerializeAsString());
@@ -209,6 +218,7 @@ TEST(PayloadTest, AMessageMayNameSharedMemoryInPlaceOfPayload) {
   EXPECT_EQ(frame.shared()[0].length, 1000u);
   EXPECT_EQ(frame.shared()[1].segment, 4u);
   EXPECT_EQ(frame.payload_bytes(), 0u);
+
   const std::string mapped(1000, 'x');
   frame.Resolve({mapped, ""}, nullptr);
   EXPECT_EQ(frame.payload_bytes(), 1000u);
@@ -221,11 +231,14 @@ TEST(PayloadTest, NamesOfSharedMemoryBesidePayloadOrBeyondTheLimitAreRefused) {
   both.add_shared()->set_length(1);
   Frame frame;
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeFrame(Cut(both.SerializeAsString(), 100), &frame)));
+
   PutMessage large;
   for (int i = 0; i < 2; ++i) large.add_shared()->set_length(kMaxSharedBytes / 2 + 1);
   EXPECT_TRUE(absl::IsResourceExhausted(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame)));
+
   large.mutable_shared(1)->set_length(~uint64_t{0});  // The sum of the lengths would overflow.
   EXPECT_FALSE(DecodeFrame(Cut(large.SerializeAsString(), 100), &frame).ok());
+
   const std::string not_a_slice = "\x1a\x03\xff\xff\xff";
   EXPECT_TRUE(absl::IsInvalidArgument(DecodeFrame(Cut(not_a_slice, 100), &frame)));
 }

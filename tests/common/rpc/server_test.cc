@@ -35,6 +35,7 @@ TEST(ServerTest, APortInUseIsNamed) {
   auto first = Server::Start({}, services);
   ASSERT_TRUE(first.ok());
   const auto second = Server::Start({.address = (*first)->address()}, services);
+
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
   EXPECT_NE(std::string(second.status().message()).find((*first)->address()), std::string::npos);
@@ -55,11 +56,13 @@ TEST(ServerTest, DrainWaitsForCallsThatRun) {
     queue::v1::StatsResponse response;
     return Call(*channel, queue::v1::StatsRequest(), &response);
   });
+
   grpc::ServerUnaryReactor* const reactor = queue.Take();
   auto drained =
       std::async(std::launch::async, [&] { (*server)->Drain(absl::InfiniteDuration()); });
   reactor->Finish(grpc::Status::OK);
   EXPECT_TRUE(called.get().ok());
+
   drained.get();
 
   queue::v1::StatsResponse response;
@@ -79,6 +82,7 @@ TEST(ServerTest, AnInProcessChannelNeedsNoSocket) {
     queue::v1::StatsResponse response;
     return Call(*channel, queue::v1::StatsRequest(), &response);
   });
+
   queue.Take()->Finish(grpc::Status::OK);
   EXPECT_TRUE(called.get().ok());
 }

@@ -22,6 +22,7 @@ TEST(StatusTest, AnErrorCrossesTheWireWithItsDetail) {
 
   EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(received.message(), sent.message());
+
   const ErrorDetail detail = DetailOf(received);
   EXPECT_EQ(detail.reason, "LOST_RACE");
   EXPECT_EQ(detail.catalogue, "SLUICE-QUEUE-0004");
@@ -52,6 +53,7 @@ TEST(StatusTest, DetailsOfOthersAndBrokenOnesAreLeftOut) {
   info.set_domain("elsewhere");
   google::rpc::Status details;
   details.add_details()->PackFrom(info);
+
   EXPECT_EQ(
       ReasonOf(FromGrpcStatus(grpc::Status(grpc::UNAVAILABLE, "x", details.SerializeAsString()))),
       "");
@@ -74,6 +76,7 @@ TEST(StatusTest, BytesThatAreNotUtf8CostNeitherTheReasonNorTheRestOfTheText) {
                                        .current = "\xff"},
                                       "caf\xe9.jsonl:1:3: ill-formed \xff\xfe");
   const absl::Status received = FromGrpcStatus(ToGrpcStatus(sent));
+
   EXPECT_EQ(received.message(), "caf\xef\xbf\xbd.jsonl:1:3: ill-formed \xef\xbf\xbd\xef\xbf\xbd");
   EXPECT_EQ(ReasonOf(received), "BAD_ROW");
   EXPECT_EQ(DetailOf(received).catalogue, "SLUICE-DATA-0001");

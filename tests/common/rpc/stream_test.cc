@@ -34,6 +34,7 @@ class EchoQueue : public Base {
         Send(ToBuffer(ack));
       }
     };
+
     auto stream = MakeStream<Stream>();
     stream->StartReading();
     return stream.get();
@@ -45,10 +46,12 @@ class EchoQueue : public Base {
     ByteBuffer copy = *bytes;
     queue::v1::GetRequest request;
     EXPECT_TRUE(FromBuffer(&copy, &request).ok());
+
     for (const common::v1::Want& want : request.wants()) {
       const PayloadSlice slices[] = {{want.names(0), nullptr}};
       stream->Send(*EncodeFrame(queue::v1::GetHeader(), slices));
     }
+
     stream->End(request.lease().empty()
                     ? Error(absl::StatusCode::kAborted, "LEASE_LOST", "no lease")
                     : absl::OkStatus());
@@ -87,6 +90,7 @@ TEST_F(StreamTest, FramesGoUpAndAcksComeDownInOrder) {
     const PayloadSlice slices[] = {{*owner, owner}, {"tail", nullptr}};
     ASSERT_TRUE(stream.WriteFrame(header, slices).ok());
   }
+
   stream.WritesDone();
   queue::v1::PutAck ack;
   for (uint64_t seq = 1; seq <= 20; ++seq) {
@@ -94,6 +98,7 @@ TEST_F(StreamTest, FramesGoUpAndAcksComeDownInOrder) {
     EXPECT_EQ(ack.seq(), seq);
     EXPECT_EQ(ack.failed(0).watermark(), (1u << 20) + 4);
   }
+
   EXPECT_FALSE(stream.Read(&ack));
   EXPECT_TRUE(stream.Finish().ok());
 }
@@ -104,12 +109,14 @@ TEST_F(StreamTest, FramesComeDownBeforeTheErrorThatEndsTheCall) {
   for (const char* name : {"tokens", "logprobs"}) request.add_wants()->add_names(name);
   ASSERT_TRUE(stream.Write(request));
   stream.WritesDone();
+
   Frame frame;
   ASSERT_TRUE(stream.ReadFrame(&frame));
   EXPECT_EQ(frame.payload()[0], "tokens");
   ASSERT_TRUE(stream.ReadFrame(&frame));
   EXPECT_EQ(frame.payload()[0], "logprobs");
   EXPECT_FALSE(stream.ReadFrame(&frame));
+
   const absl::Status status = stream.Finish();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(status), "LEASE_LOST");
@@ -120,9 +127,11 @@ TEST_F(StreamTest, CancelEndsAParkedRead) {
   ClientStream stream(*channel_, *queue::v1::WatchRequest::descriptor(), &cancel);
   ASSERT_TRUE(stream.Write(queue::v1::WatchRequest()));
   stream.WritesDone();
+
   queue::v1::WatchResponse change;
   ASSERT_TRUE(stream.Read(&change));
   EXPECT_EQ(change.version(), 3);
+
   cancel.Trigger();
   EXPECT_FALSE(stream.Read(&change));
   EXPECT_EQ(stream.Finish().code(), absl::StatusCode::kCancelled);
@@ -134,6 +143,7 @@ TEST_F(StreamTest, AServerThatDrainsEndsOpenStreams) {
   queue::v1::WatchResponse change;
   ASSERT_TRUE(stream.Read(&change));
   server_->Drain(absl::ZeroDuration());
+
   EXPECT_FALSE(stream.Read(&change));
   EXPECT_FALSE(stream.Finish().ok());
 }

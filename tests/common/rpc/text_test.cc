@@ -90,6 +90,7 @@ TEST(TextTest, EveryStringFieldOfEveryMessageIsMendedSoThatItsReceiverCanReadIt)
           << type->field(i)->full_name();
     }
   }
+
   EXPECT_GT(fields, 300);
 }
 
@@ -102,6 +103,7 @@ TEST(TextTest, AMessageWithOneBadByteIsReadByNobodyUnlessItIsMended) {
           MessageFactory::generated_factory()->GetPrototype(type)->New());
       FillField(field, 0, message.get());
       const std::unique_ptr<Message> received(message->New());
+
       EXPECT_FALSE(received->ParseFromString(message->SerializeAsString())) << field.full_name();
       rpc::MakeTextValid(message.get());
       EXPECT_TRUE(received->ParseFromString(message->SerializeAsString())) << field.full_name();

@@ -58,6 +58,7 @@ TEST(ScorerTest, ARuleThatDoesNotApplyIsAbsentAndNotZero) {
   other.data_sources = {"math"};
   const auto both = Scorer::Make({Exact("a"), other}, Combine::kProduct);
   const Score score = both->Run({.text = "42"}, kRow, "code");
+
   EXPECT_EQ(score.task_reward, 1);
   EXPECT_TRUE(std::isnan(score.parts[1]));
   EXPECT_EQ(Scorer::Make({other}, Combine::kSum)->Run({.text = "42"}, kRow, "code").status,
@@ -105,6 +106,7 @@ TEST(ScorerTest, AnAnswerPassesWhereEachRewardWithAWeightAboveZeroGivesItsFullSc
         ->Run({.text = text}, {{"answer", "aa"}}, "x")
         .passes;
   };
+
   EXPECT_TRUE(passes({Exact("gold", 0.5), Letters("form")}, "aa"));
   EXPECT_FALSE(passes({Exact("gold", 0.5), Letters("form")}, "a"));
   EXPECT_TRUE(passes({Exact("gold"),

@@ -27,6 +27,7 @@ TEST(OffsetAllocatorTest, TakesTheSmallestHoleThatFitsAndTheLowestOfThose) {
   holes.Free(at[2], 128);  // Joins the hole before it: 192 bytes.
   holes.Free(at[5], 64);
   holes.Free(at[7], 64);  // Joins the free rest behind it.
+
   EXPECT_EQ(holes.Allocate(64), at[5]);
   EXPECT_EQ(holes.Allocate(64), at[1]);
   EXPECT_EQ(holes.Allocate(128), at[2]);
@@ -38,6 +39,7 @@ TEST(OffsetAllocatorTest, RangesNeverOverlapAndAllComesBack) {
     OffsetAllocator holes(64 << 10);
     std::vector<std::pair<uint64_t, uint64_t>> held;
     std::vector<bool> taken(1 << 10);
+
     for (int i = 0; i < 5000; ++i) {
       if (!held.empty() && random() % 2 == 0) {
         const size_t at = random() % held.size();
@@ -48,6 +50,7 @@ TEST(OffsetAllocatorTest, RangesNeverOverlapAndAllComesBack) {
         held.erase(held.begin() + static_cast<ptrdiff_t>(at));
         continue;
       }
+
       const uint64_t bytes = 1 + random() % 4000;
       const auto offset = holes.Allocate(bytes);
       if (!offset) continue;
@@ -57,6 +60,7 @@ TEST(OffsetAllocatorTest, RangesNeverOverlapAndAllComesBack) {
       }
       held.emplace_back(*offset, bytes);
     }
+
     for (const auto& [offset, bytes] : held) holes.Free(offset, bytes);
     EXPECT_TRUE(holes.idle());
     EXPECT_EQ(holes.largest_hole(), 64u << 10);

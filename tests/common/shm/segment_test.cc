@@ -35,6 +35,7 @@ TEST(SegmentTest, ADescriptorOfAnotherSizeOrThatCanShrinkIsRefused) {
   ASSERT_TRUE(segment.ok());
   EXPECT_EQ(Segment::Map(Duplicate(*segment), 2 << 20, true).status().code(),
             absl::StatusCode::kInvalidArgument);
+
   Fd loose(memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(loose.get(), 4096), 0);
   EXPECT_EQ(Segment::Map(std::move(loose), 4096, true).status().code(),
@@ -47,6 +48,7 @@ TEST(SegmentTest, AnOwnersSegmentIsForReadingAlone) {
   ASSERT_TRUE(segment.ok());
   segment->data()[0] = 'x';
   EXPECT_FALSE(Segment::Map(Duplicate(*segment), 4096, true).ok());
+
   auto reader = Segment::Map(Duplicate(*segment), 4096, false);
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(reader->data()[0], 'x');
@@ -57,10 +59,12 @@ TEST(SegmentTest, SlicesOutOfBoundsAreSeen) {
   auto segment = Segment::Create("test", 1 << 20, Access::kOwner, false);
   ASSERT_TRUE(segment.ok());
   const uint64_t end = 1 << 20;
+
   EXPECT_TRUE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 64}));
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 64, .length = end - 63}));
   // Offset 63 is inside the header of the block.
   EXPECT_FALSE(InBounds(*segment, {.block = 0, .offset = 63, .length = 1}));
+
   // No block begins at 8.
   EXPECT_FALSE(InBounds(*segment, {.block = 8, .offset = 128, .length = 1}));
   EXPECT_FALSE(InBounds(*segment, {.block = end, .offset = end + 64, .length = 0}));

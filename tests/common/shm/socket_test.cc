@@ -25,14 +25,18 @@ TEST(SocketTest, APacketBringsItsBytesAndADescriptor) {
   auto segment = Segment::Create("test", 4096, Access::kExchange, false);
   ASSERT_TRUE(segment.ok());
   std::strcpy(segment->data(), "shared");
+
   ASSERT_TRUE(here->Send("one", segment->fd()).ok());
   ASSERT_TRUE(here->Send("two").ok());
+
   auto one = there->Receive(absl::Seconds(10));
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_EQ(one->bytes, "one");
+
   auto mapped = Segment::Map(std::move(one->fd), 4096, false);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   EXPECT_STREQ(mapped->data(), "shared");
+
   const auto two = there->Receive(absl::Seconds(10));
   ASSERT_TRUE(two.ok()) << two.status();
   EXPECT_EQ(two->bytes, "two");
@@ -46,9 +50,11 @@ TEST(SocketTest, EachEndSeesThatTheOtherIsGone) {
   auto here = Socket::Connect(Name("gone"));
   ASSERT_TRUE(here.ok());
   EXPECT_FALSE(here->Closed());
+
   {
     ASSERT_TRUE(listening->Accept().ok());
   }
+
   EXPECT_TRUE(here->Closed());
   EXPECT_TRUE(absl::IsUnavailable(here->Receive(absl::Seconds(10)).status()));
   EXPECT_TRUE(absl::IsUnavailable(here->Send("into the void")));
@@ -60,6 +66,7 @@ TEST(SocketTest, ANameIsListenedOnOnceAndEndsWithItsListener) {
     ASSERT_TRUE(first.ok());
     EXPECT_TRUE(absl::IsAlreadyExists(Socket::Listen(Name("once")).status()));
   }
+
   EXPECT_TRUE(absl::IsUnavailable(Socket::Connect(Name("once")).status()));
   EXPECT_TRUE(Socket::Listen(Name("once")).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(Socket::Listen(std::string(200, 'x')).status()));

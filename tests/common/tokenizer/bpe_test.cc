@@ -43,6 +43,7 @@ const std::vector<std::string>& Alphabet() {
                                                       "\xE2\x96\x81",
                                                       "\xE2\x80\x94",
                                                       "\xF0\x9F\x98\x80"};
+
   return characters;
 }
 
@@ -66,6 +67,7 @@ Json RandomModel(SplitMix64* random) {
                 {"byte_fallback", random->Below(2) == 0},
                 {"ignore_merges", random->Below(8) == 0}};
   if (random->Below(4) != 0) add("<unk>"), model["unk_token"] = "<unk>";
+
   if (random->Below(3) != 0) {
     const bool all = random->Below(4) != 0;
     for (int b = 0; b < 256; ++b) {
@@ -74,18 +76,21 @@ Json RandomModel(SplitMix64* random) {
       if (all || random->Below(2) == 0) add(token);
     }
   }
+
   // Tokens from this id on take part in merges.
   const size_t special = random->Below(4) == 0 ? 0 : tokens.size();
   for (const std::string& character : Alphabet()) {
     if (random->Below(5) != 0) add(character);
   }
   Json merges = Json::array();
+
   for (uint64_t n = random->Below(40); n > 0 && tokens.size() > special; --n) {
     const std::string left = tokens[special + random->Below(tokens.size() - special)],
                       right = tokens[special + random->Below(tokens.size() - special)];
     add(left + right);
     merges.push_back({left, right});
   }
+
   Json vocab = Json::object();
   for (size_t id = 0; id < tokens.size(); ++id) vocab[tokens[id]] = id;
   model["vocab"] = std::move(vocab), model["merges"] = std::move(merges);
@@ -119,10 +124,12 @@ TEST(BpeTest, AWordInPartsGivesTheTokensOfTheWhole) {
         rest.remove_prefix(cut);
         cuts += !rest.empty();
       }
+
       ASSERT_EQ(parts, Encode(bpe, word)) << "seed " << seed << ": " << Json(word).dump() << "\n"
                                           << model.dump();
     }
   }
+
   EXPECT_GT(cuts, 10'000);
 }
 
@@ -142,6 +149,7 @@ TEST(BpeTest, SentencePiecesWordsAreCutWhereNoMergeReachesOver) {
       "\xE2\x96\x81\xE2\x96\x81"
       "ab()\xE2\x96\x81"
       "ab";
+
   EXPECT_EQ(bpe.CutAt(word), 8u) << "U+2581 twice and ab; a bracket after b is in no merge";
   EXPECT_EQ(bpe.CutAt(word.substr(8)), 2u) << "()";
   EXPECT_EQ(bpe.CutAt(word.substr(10)), 5u) << "the last";

@@ -19,12 +19,14 @@ TEST(TokenizerComponentsTest, EqualTheReferenceInIdsOffsetsAndText) {
   ASSERT_TRUE(golden.ok()) << golden.status();
   std::vector<json> vocabularies;
   int tokenizers = 0;
+
   for (const absl::string_view line : absl::StrSplit(*golden, '\n', absl::SkipEmpty())) {
     json row = json::parse(line);
     if (row.contains("vocab")) {
       vocabularies.push_back(std::move(row));
       continue;
     }
+
     row["tokenizer"]["model"].update(vocabularies.at(row["vocabulary"].get<size_t>()));
     const auto tokenizer = Tokenizer::Parse(row["tokenizer"].dump());
     ASSERT_TRUE(tokenizer.ok()) << row["name"] << tokenizer.status();
@@ -32,8 +34,10 @@ TEST(TokenizerComponentsTest, EqualTheReferenceInIdsOffsetsAndText) {
       const std::string text = c["text"];
       const auto encoding = (*tokenizer)->EncodeWithOffsets(text, {});
       ASSERT_TRUE(encoding.ok()) << encoding.status();
+
       EXPECT_EQ(encoding->ids, c["ids"].get<std::vector<int32_t>>()) << row["name"] << text;
       EXPECT_EQ(*(*tokenizer)->Encode(text, {}), encoding->ids) << row["name"] << text;
+
       json offsets = json::array();
       for (const Span& span : encoding->offsets) offsets.push_back({span.begin, span.end});
       EXPECT_EQ(offsets, c["offsets"]) << row["name"] << text;
@@ -43,6 +47,7 @@ TEST(TokenizerComponentsTest, EqualTheReferenceInIdsOffsetsAndText) {
     }
     ++tokenizers;
   }
+
   EXPECT_GT(tokenizers, 25);
 }
 

@@ -34,6 +34,7 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const json& decoder,
                                        {"rstrip", false},
                                        {"normalized", false}}});
   auto tokenizer = Tokenizer::Parse(root.dump());
+
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return *std::move(tokenizer);
 }
@@ -54,6 +55,7 @@ std::unique_ptr<Tokenizer> Fallback(int stop) {
                         {{"type", "ByteFallback"}},
                         {{"type", "Fuse"}},
                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", stop}}}}};
+
   return MakeTokenizer(
       chain, [](int b) { return absl::StrCat("<0x", absl::Hex(b, absl::kZeroPad2), ">"); },
       {"▁", "▁▁", "▁stop", "stop", "é", "▁a▁"});
@@ -68,6 +70,7 @@ std::vector<int32_t> RandomIds(const Tokenizer& tokenizer, SplitMix64& random) {
         static_cast<int32_t>(text ? 256 + random.Below(tokenizer.vocab_size() - 254)
                                   : "\xE2\x82\xAC\xC3\xA9\xF0\x9F\x98 s"[random.Below(10)] & 0xFF));
   }
+
   return ids;
 }
 
@@ -78,10 +81,12 @@ void ExpectEqualToDecode(const Tokenizer& tokenizer, uint64_t seed) {
     const bool skip = random.Below(2) == 0;
     auto detokenizer = *Detokenizer::Create(&tokenizer, {.skip_special = skip});
     std::string text;
+
     for (const int32_t id : ids) {
       EXPECT_FALSE(detokenizer->Push(id, &text));
       ASSERT_TRUE(IsUtf8(text));
     }
+
     detokenizer->Finish(&text);
     ASSERT_EQ(text, tokenizer.Decode(ids, skip));
   }
@@ -110,6 +115,7 @@ TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatc
       }
       const std::string whole = tokenizer->Decode(ids, true);
       size_t end = std::string::npos, begin = whole.size();
+
       for (const std::string& stop : stops) {
         const size_t at = whole.find(stop);
         if (at == std::string::npos || at + stop.size() > end ||
@@ -118,13 +124,16 @@ TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatc
         end = at + stop.size();
         begin = at;
       }
+
       auto detokenizer = *Detokenizer::Create(tokenizer.get(), {.stops = stops});
       std::string text;
       bool stopped = false;
       for (const int32_t id : ids) stopped = detokenizer->Push(id, &text) || stopped;
       stopped = detokenizer->Finish(&text) || stopped;
+
       ASSERT_EQ(text, whole.substr(0, begin));
       ASSERT_EQ(stopped, end != std::string::npos);
+
       if (stopped) {
         ASSERT_EQ(stops[detokenizer->matched_stop()], whole.substr(begin, end - begin));
       }
@@ -140,6 +149,7 @@ TEST(DetokenizerTest, HoldsBackTheBytesOfACharacterAndTheStartOfAStopString) {
     detokenizer->Push(static_cast<uint8_t>(c), &text);
     return text;
   };
+
   EXPECT_EQ(push('\xE2'), "");
   EXPECT_EQ(push('\x82'), "");
   EXPECT_EQ(push('\xAC'), "€");
@@ -156,6 +166,7 @@ TEST(DetokenizerTest, AStopStringOverThreeTokensCutsTheTextAndWhatFollowsIsIgnor
   auto detokenizer = *Detokenizer::Create(tokenizer.get(), {.stops = {"xyz"}});
   std::string text;
   for (const char c : std::string("1xy")) EXPECT_FALSE(detokenizer->Push(c, &text));
+
   EXPECT_TRUE(detokenizer->Push('z', &text));
   EXPECT_TRUE(detokenizer->Push('q', &text));
   EXPECT_TRUE(detokenizer->Finish(&text));
@@ -171,12 +182,14 @@ TEST(DetokenizerTest, TextThatContinuesAPromptKeepsItsSpaceAndItsCharacter) {
   detokenizer->Prime({space_stop});
   detokenizer->Push(space_stop, &text);
   detokenizer->Finish(&text);
+
   EXPECT_EQ(text, " stop");
 
   const auto bytes = ByteLevel();
   detokenizer = *Detokenizer::Create(bytes.get(), {.stops = {"é!"}});
   text.clear();
   detokenizer->Prime({'x', 0xC3});
+
   EXPECT_FALSE(detokenizer->Push(0xA9, &text));
   EXPECT_FALSE(detokenizer->Finish(&text));
   EXPECT_EQ(text, "é");

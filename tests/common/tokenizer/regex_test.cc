@@ -59,6 +59,7 @@ TEST(RegexTest, WhatMeansSomethingElseToTheEngineIsRefusedByName) {
     EXPECT_EQ(RegexPattern::Compile(pattern).status().code(), absl::StatusCode::kUnimplemented)
         << pattern;
   }
+
   EXPECT_THAT(std::string(RegexPattern::Compile("ab[a[b]]").status().message()),
               HasSubstr("at byte 4: a class within a class"));
 }
@@ -85,9 +86,11 @@ std::vector<std::string> Split(const char* behavior, bool invert, absl::string_v
                                {"pattern", {{"String", "-"}}},
                                {"behavior", behavior},
                                {"invert", invert}};
+
   std::vector<Span> spans;
   EXPECT_TRUE(
       Splitter::Parse(Component(json, "split"))->Split(text, {0, text.size()}, &spans).ok());
+
   std::vector<std::string> pieces;
   for (const Span& span : spans) pieces.emplace_back(text.substr(span.begin, span.size()));
   return pieces;

@@ -54,6 +54,7 @@ std::string RandomText(SplitMix64& random) {
       text += *part == '\0' ? std::string(1, '\0') : std::string(part);
     }
   }
+
   return text;
 }
 

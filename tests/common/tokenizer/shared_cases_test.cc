@@ -27,6 +27,7 @@ class SharedTokenizerTest : public testing::TestWithParam<const char*> {
                         absl::SkipEmpty())) {
       cases_.push_back(json::parse(line));
     }
+
     ASSERT_GT(cases_.size(), 500u);
   }
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -78,11 +79,13 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
       ids.push_back(static_cast<int32_t>(
           random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
     }
+
     const bool skip = random.Below(2) == 0;
     auto detokenizer = *Detokenizer::Create(tokenizer_.get(), {.skip_special = skip});
     std::string text;
     for (const int32_t id : ids) detokenizer->Push(id, &text);
     detokenizer->Finish(&text);
+
     ASSERT_EQ(text, tokenizer_->Decode(ids, skip));
     ASSERT_TRUE(IsUtf8(text));
   }
@@ -95,10 +98,12 @@ TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnothe
     auto detokenizer = *Detokenizer::Create(tokenizer_.get(), {.skip_special = false});
     detokenizer->Prime({first});
     std::string text, bytes;
+
     for (const int32_t id : Ids(c["ids"])) {
       detokenizer->Push(id, &text);
       bytes += tokenizer_->TokenBytes(id);
     }
+
     detokenizer->Finish(&text);
     EXPECT_EQ(bytes, text) << c["ids"];
   }
@@ -112,8 +117,10 @@ TEST_P(SharedTokenizerTest, OffsetsAreOfTheSameIdsInOrderAndBetweenCharacters) {
     const std::string text = c["text"];
     const auto encoding = tokenizer_->EncodeWithOffsets(text, {.add_special = false});
     ASSERT_TRUE(encoding.ok()) << encoding.status();
+
     EXPECT_EQ(encoding->ids, Ids(c["ids"]));
     ASSERT_EQ(encoding->offsets.size(), encoding->ids.size());
+
     size_t last = 0;
     for (const Span& span : encoding->offsets) {
       ASSERT_LE(span.begin, span.end);

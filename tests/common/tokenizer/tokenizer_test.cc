@@ -46,6 +46,7 @@ TEST(TokenizerTest, EncodesAndDecodesEverySharedStoriesCase) {
     EXPECT_EQ(tokenizer->Decode(*ids, /*skip_special=*/true), text);
     ++cases;
   }
+
   EXPECT_EQ(cases, 200);
 }
 
@@ -66,6 +67,7 @@ TEST(TokenizerTest, ByteLevelTextRoundTrips) {
     const std::string text = OrderedJson::parse(line)["question"];
     EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(text, {}), false), text);
   }
+
   const std::string odd = "\tcafé \xF0\x9F\x98\x80\r\n  's 1234 日本\xC2\x85";
   EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(odd, {}), false), odd);
 }
@@ -75,8 +77,10 @@ TEST(TokenizerTest, SpecialTokensInTheTextBecomeTheirIdsOnlyWhenAsked) {
   const auto tokenizer = LoadModel("qwen3-tiny");
   const std::string text = "<|im_start|>user\nhi<|im_end|>";
   const auto parsed = *tokenizer->Encode(text, {});
+
   EXPECT_EQ(parsed.front(), 382);
   EXPECT_EQ(parsed.back(), 383);
+
   const auto plain = *tokenizer->Encode(text, {.parse_special = false});
   EXPECT_EQ(std::count(plain.begin(), plain.end(), 382), 0);
   EXPECT_EQ(tokenizer->Decode(plain, true), text);
@@ -89,6 +93,7 @@ TEST(TokenizerTest, AComponentItDoesNotHaveIsRefusedByName) {
                             extra + "}")
         .status();
   };
+
   EXPECT_EQ(refused(R"("normalizer": {"type": "StripAccents"})").message(),
             "normalizer: the normalizer \"StripAccents\" is not supported");
   EXPECT_EQ(refused(R"("pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits", )"

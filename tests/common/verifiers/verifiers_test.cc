@@ -61,12 +61,14 @@ TEST(GoldTest, ARowThatNoAnswerCanBeScoredForIsRefusedWithWhatIsThereAndWhatIsWa
     const char* row;
     const char* says;
   };
+
   const Case cases[] = {
       {"{}", "no field `answer`"},
       {R"({"answer": null})", "`answer` is null, wanted: a text or a number"},
       {R"({"answer": true})", "`answer` is true, wanted: a text or a number"},
       {R"({"answer": {"text": "12"}})", "`answer` is an object, wanted: a text or a number"},
       {R"({"answer": 123456789012345678901234567890})", "too large to be read exactly"}};
+
   for (const char* const name : {"exact", "gsm8k", "text"}) {
     const auto verifier =
         Make(name, name == std::string("text") ? Json{{"property", "reversed"}} : Json::object());
@@ -77,6 +79,7 @@ TEST(GoldTest, ARowThatNoAnswerCanBeScoredForIsRefusedWithWhatIsThereAndWhatIsWa
     }
     EXPECT_TRUE(verifier->CheckRow({{"answer", 12}}).ok()) << name;
   }
+
   EXPECT_THAT(std::string(Make("exact")->CheckRow({{"answer", Json::array()}}).message()),
               HasSubstr("an empty list"));
   EXPECT_FALSE(Make("exact")->CheckRow({{"answer", {"a", nullptr}}}).ok());
@@ -95,6 +98,7 @@ TEST(Gsm8kTest, ReadsTheNumberBehindTheLastMarkerAsARational) {
     const char* text;
     double score;
   };
+
   for (const Case& c : {Case{"#### 1234", 1},
                         {"so\n#### 1,234\nbye", 1},
                         {"#### $1234.0", 1},
@@ -112,6 +116,7 @@ TEST(Gsm8kTest, ReadsTheNumberBehindTheLastMarkerAsARational) {
                         {"#### 1234/0", 0}}) {
     EXPECT_EQ(Score(*gsm8k, c.text, row), c.score) << c.text;
   }
+
   EXPECT_FALSE(gsm8k->Score({.text = "#### 1"}, {{"answer", "no number"}}).ok());
   EXPECT_EQ(Score(*gsm8k, "#### 72", {{"answer", "72"}}), 1);
 }
@@ -129,6 +134,7 @@ TEST(Gsm8kTest, EveryGoldAnswerScoresOneOnItsOwnRow) {
       ++rows;
     }
   }
+
   EXPECT_EQ(rows, 7473 + 1319);
 }
 
@@ -179,6 +185,7 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
         {{"property", "repetition"}},
         {{"property", "words"}, {"words", "x"}},
         {{"property", "letters"}, {"letters", "e"}}}}};
+
   SplitMix64 random(17);
   std::vector<std::string> texts = {"",
                                     "####",
@@ -190,6 +197,7 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
                                     "<think></think><think>",
                                     std::string(1 << 20, ' '),
                                     "####" + std::string(50'000, ',')};
+
   for (int i = 0; i < 300; ++i) {
     std::string text;
     for (uint64_t n = random.Below(60); n > 0; --n)
@@ -197,6 +205,7 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
                                      : "#0123456789.,/-$ "[random.Below(17)]);
     texts.push_back(text);
   }
+
   for (const VerifierRow& row : Verifiers()) {
     ASSERT_TRUE(args.contains(std::string(row.name))) << "no case for " << row.name;
     for (const Json& a : args.at(std::string(row.name))) {

@@ -27,6 +27,7 @@ void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Pos
     Life life(system.get());
     ASSERT_TRUE(life.status.ok()) << life.status;
     ASSERT_NO_FATAL_FAILURE(ExpectPrefix(life.recovered, appended, acknowledged));
+
     for (int i = 0; i < 3; ++i)
       life.Append({1, absl::StrCat("second life ", i), std::string(40, 's')});
     life.AwaitDurable(life.recovered.size() + 1);
@@ -35,9 +36,11 @@ void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Pos
     second = life.items;
     second_acknowledged = life.durable();
   }
+
   SplitMix64 random(seed);
   system->Crash([&](size_t) { return random.Below(2) == 0; });
   Life life(system.get());
+
   ASSERT_TRUE(life.status.ok()) << life.status;
   ExpectPrefix(life.recovered, second, second_acknowledged);
 }
@@ -56,6 +59,7 @@ void ForChoices(const FaultFileSystem& down, uint64_t seed,
       if (pieces <= 4) return (choice >> piece & 1) != 0;
       return all || (!none && random.Below(2) == 0);
     });
+
     SCOPED_TRACE(absl::StrCat("choice ", choice, " of ", pieces, " unsynced pieces"));
     check(std::move(copy), choice);
     if (testing::Test::HasFatalFailure()) return;
@@ -76,12 +80,14 @@ TEST(WalCrashTest, AtEveryCallNothingAcknowledgedIsLostWhateverIsLeftOfTheRest) 
         for (int i = 0; i < 20; ++i) life.Append();
         ASSERT_TRUE(life.Flush());
         ASSERT_TRUE(life.TakeSnapshot().ok());
+
         for (int i = 0; i < 3; ++i) life.Append();
         ASSERT_TRUE(life.Flush());
         life.log.reset();
         appended = life.items;
         acknowledged = appended.size();
       }
+
       system.Restart();
       system.DieAt(system.calls() + call, (call * 37) % 200);
       {
@@ -93,6 +99,7 @@ TEST(WalCrashTest, AtEveryCallNothingAcknowledgedIsLostWhateverIsLeftOfTheRest) 
           acknowledged = life.durable();
         }
       }
+
       died = system.dead();
       ForChoices(system, seed * 1000 + call,
                  [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) {
@@ -120,6 +127,7 @@ TEST(WalCrashTest, TheFirstLifeOfADirectoryMayEndAtAnyCall) {
         acknowledged = life.durable();
       }
     }
+
     died = system.dead();
     ForChoices(system, call, [&](std::unique_ptr<FaultFileSystem> copy, uint64_t choice) {
       Recover(std::move(copy), appended, acknowledged, choice);
@@ -135,6 +143,7 @@ TEST(WalCrashTest, ManyLivesInARowKeepOneHistory) {
     FaultFileSystem system(128);
     Items appended;
     Position acknowledged = 0;
+
     for (int lives = 0; lives < 12; ++lives) {
       if (random.Below(4) != 0)
         system.DieAt(system.calls() + 1 + random.Below(120), random.Below(300));
@@ -150,6 +159,7 @@ TEST(WalCrashTest, ManyLivesInARowKeepOneHistory) {
           ASSERT_TRUE(system.dead()) << life.status;
         }
       }
+
       if (random.Below(2) == 0) system.Restart();
       else system.Crash([&](size_t) { return random.Below(2) == 0; });
     }
@@ -169,17 +179,22 @@ TEST(WalCrashTest, WhatIsReadAfterAFailedSyncIsOnTheDiskBeforeItCounts) {
       return name == "sync" ? absl::UnknownError("EIO") : absl::OkStatus();
     });
     life.Append();
+
     EXPECT_EQ(life.AwaitFatal().message(), "EIO");
     appended = life.items;
   }
+
   system.SetFault(nullptr);
   system.Restart();
   Life again(&system);
+
   ASSERT_TRUE(again.status.ok()) << again.status;
   ASSERT_EQ(again.recovered, appended);
+
   std::unique_ptr<FaultFileSystem> copy = system.Clone();
   copy->Crash([](size_t) { return false; });
   Life third(copy.get());
+
   EXPECT_EQ(third.recovered, appended);
 }
 

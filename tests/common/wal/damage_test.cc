@@ -21,11 +21,13 @@ Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = fal
   options.segment_bytes = segment_bytes;
   Life life(options, kDir);
   EXPECT_TRUE(life.status.ok()) << life.status;
+
   for (int i = 0; i < count; ++i) {
     life.Append();
     EXPECT_TRUE(i % 2 == 0 || life.Flush());
     EXPECT_TRUE(!snapshot || i != count / 2 || life.TakeSnapshot().ok());
   }
+
   EXPECT_TRUE(life.Flush());
   if (!closed) {
     // A mark may fail to reach the disk, so here the last ones are cut off.
@@ -82,6 +84,7 @@ std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes,
     if (frame.kind == kind)
       frames.emplace_back(at, at + sizeof(frame) + frame.head_bytes + frame.payload_bytes);
   }
+
   return frames;
 }
 
@@ -97,6 +100,7 @@ TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
     ASSERT_GT(frames.size(), 0u);
     const size_t before = items.size() - frames.size();
     ASSERT_GT(before, 0u) << "several segments are wanted";
+
     for (size_t cut = sizeof(FileHeader); cut < frames.back().second + 64; ++cut) {
       SCOPED_TRACE(absl::StrCat("cut at ", cut, ", filler ", filler));
       std::string left = bytes.substr(0, cut);
@@ -107,12 +111,15 @@ TEST(WalDamageTest, CutAtEveryByteOfItsLastSegmentTheWholeRecordsComeBack) {
         whole += end <= left.size() && left.compare(at, end - at, bytes, at, end - at) == 0 ? 1 : 0;
       const Reading reading = Read(&system);
       ASSERT_TRUE(reading.status.ok()) << reading.status;
+
       ASSERT_EQ(reading.items.size(), whole);
       ASSERT_NO_FATAL_FAILURE(ExpectPrefix(reading.items, items, whole));
+
       const std::unique_ptr<FaultFileSystem> copy = system.Clone();
       ASSERT_EQ(Life(copy.get()).recovered, reading.items);
       ASSERT_EQ(Read(copy.get()).items, reading.items);
     }
+
     // A segment that ends inside its header is damaged, because a segment gets its name only once
     // its header is on the disk.
     for (size_t cut = 0; cut < sizeof(FileHeader); ++cut) {
@@ -129,12 +136,14 @@ TEST(WalDamageTest, AnEarlierSegmentThatIsCutIsDataLoss) {
   const std::string path = PathOf(SegmentName(1));
   ASSERT_NE(path, Last(files));
   const auto frames = Frames(files.at(path));
+
   for (size_t cut = 0; cut < frames.back().second; ++cut) {
     system.Put(path, files.at(path).substr(0, cut));
     const Reading reading = Read(&system);
     ASSERT_EQ(reading.status.code(), absl::StatusCode::kDataLoss) << "cut at " << cut;
     ASSERT_TRUE(absl::StrContains(reading.status.message(), path)) << reading.status;
   }
+
   system.Erase(path);
   const absl::Status missing = Read(&system).status;
   EXPECT_EQ(missing.code(), absl::StatusCode::kDataLoss);
@@ -158,6 +167,7 @@ void FlipEveryBit(FaultFileSystem* system, const Items& items, size_t doubt) {
       system->Put(path, std::move(flipped));
       const Reading reading = Read(system);
       SCOPED_TRACE(absl::StrCat(path, " bit ", bit, ": ", reading.status.ToString()));
+
       if (reading.status.ok()) {
         ASSERT_NO_FATAL_FAILURE(ExpectPrefix(reading.items, items, items.size() - doubt));
       } else {
@@ -171,6 +181,7 @@ void FlipEveryBit(FaultFileSystem* system, const Items& items, size_t doubt) {
     }
     system->Put(path, bytes);
   }
+
   EXPECT_GT(lost, items.size() * 8 / kStride);
 }
 
@@ -200,6 +211,7 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
     Life life(&system);
     life.Append();
     ASSERT_TRUE(life.Flush());
+
     // A batch of three records that is never synced.
     system.SetFault([&](uint64_t, const std::string& name, const std::string&) {
       return name == "sync" ? absl::AbortedError("not now") : absl::OkStatus();
@@ -209,6 +221,7 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
     ASSERT_FALSE(life.AwaitFatal().ok());
     items = life.items;
   }
+
   system.SetFault(nullptr);
   system.Restart();
   const std::string path = Last(system.Snapshot());
@@ -219,6 +232,7 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
   system.Put(path, bytes);
   const Reading reading = Read(&system);
   ASSERT_TRUE(reading.status.ok()) << reading.status;
+
   EXPECT_EQ(reading.items.size(), 1u);
   EXPECT_TRUE(reading.found.torn);
   EXPECT_EQ(reading.found.end_segment, path);
@@ -232,6 +246,7 @@ TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) 
     life.Append({1, std::string(600, 'y'), ""});
     ASSERT_TRUE(life.Flush());
   }
+
   const Reading again = Read(&system);
   ASSERT_TRUE(again.status.ok()) << again.status;
   ASSERT_EQ(again.items.size(), 2u);
@@ -253,6 +268,7 @@ TEST(WalDamageTest, ANewerFormatIsRefusedWithBothNumbers) {
     header.crc = Crc32c({reinterpret_cast<const char*>(&header), sizeof(header)});
     std::memcpy(bytes.data(), &header, sizeof(header));
     system.Put(path, bytes);
+
     for (const absl::Status& status : {Read(&system).status, Life(&system).status}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
       EXPECT_EQ(ReasonOf(status), "NEWER_FORMAT");
@@ -260,6 +276,7 @@ TEST(WalDamageTest, ANewerFormatIsRefusedWithBothNumbers) {
                   testing::AllOf(testing::HasSubstr(path), testing::HasSubstr("format 7"),
                                  testing::HasSubstr("up to 1")));
     }
+
     EXPECT_EQ(system.Snapshot().at(path), bytes) << "nothing was touched";
   }
 }
@@ -269,6 +286,7 @@ TEST(WalDamageTest, ADamagedNewestSnapshotGivesWayToTheOneBeforeIfTheLogStillCar
   const Items items = Write(&system, 6, true, true);
   const Files files = system.Snapshot();
   const Position position = Read(&system).found.snapshot;
+
   // A crash between the rename of the new snapshot and the removal of what it covers leaves both on
   // the disk.
   std::string damaged = files.at(PathOf(SnapshotName(position)));
@@ -276,8 +294,10 @@ TEST(WalDamageTest, ADamagedNewestSnapshotGivesWayToTheOneBeforeIfTheLogStillCar
   system.Put(PathOf(SnapshotName(position + 1)), damaged);
   const Reading reading = Read(&system);
   ASSERT_TRUE(reading.status.ok()) << reading.status;
+
   EXPECT_EQ(reading.items, items);
   EXPECT_EQ(reading.found.remarks.size(), 1u);
+
   // A snapshot at this position says that more records were durable than the log holds.
   system.Put(PathOf(SnapshotName(items.size() + 1)), damaged);
   EXPECT_EQ(Read(&system).status.code(), absl::StatusCode::kDataLoss);
@@ -291,6 +311,7 @@ TEST(WalDamageTest, ScanChangesNothing) {
   const Files before = system.Snapshot();
   const uint64_t calls = system.calls();
   const Reading reading = Read(&system);
+
   EXPECT_TRUE(reading.status.ok()) << reading.status;
   EXPECT_THAT(reading.found.remarks, testing::ElementsAre(testing::HasSubstr("notes.txt")));
   EXPECT_EQ(system.calls(), calls);

@@ -42,9 +42,11 @@ TEST(WalLogTest, ASnapshotReplacesTheRecordsBeforeItAndTheirSegmentsAreUsedAgain
     EXPECT_EQ(life.log->stats().snapshot, life.items.size());
     most = std::max(most, system.Snapshot().size());
   }
+
   EXPECT_LE(most, 8u) << "files: a snapshot, the current segment, some spares";
   life.log.reset();
   Life again(&system);
+
   EXPECT_EQ(again.recovered, life.items);
   EXPECT_EQ(again.found.snapshot, life.items.size());
   EXPECT_EQ(again.found.records, 0u);
@@ -55,6 +57,7 @@ TEST(WalLogTest, RecordsGoOnWhileASnapshotIsWritten) {
   Life life(&system);
   for (int i = 0; i < 10; ++i) life.Append();
   ASSERT_TRUE(life.Flush());
+
   // These records come while the snapshot is written. Its sync waits until they are durable.
   system.SetFault([&](uint64_t, const std::string& name, const std::string& path) {
     if (name == "allocate" && path.ends_with("snapshot.tmp")) {
@@ -62,8 +65,10 @@ TEST(WalLogTest, RecordsGoOnWhileASnapshotIsWritten) {
     }
     return absl::OkStatus();
   });
+
   ASSERT_TRUE(life.TakeSnapshot().ok());
   ASSERT_TRUE(life.Flush());
+
   life.log.reset();
   Life again(&system);
   EXPECT_EQ(again.recovered, life.items);
@@ -79,6 +84,7 @@ TEST(WalLogTest, ARecordLargerThanASegmentGetsOneOfItsOwn) {
   life.Append();
   ASSERT_TRUE(life.Flush());
   life.log.reset();
+
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
 
@@ -87,11 +93,13 @@ TEST(WalLogTest, ManyThreadsAppendAndEachPositionIsDurableOnce) {
   Life life(&system);
   std::vector<std::thread> threads;
   std::atomic<uint64_t> sum = 0;
+
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 500; ++i) sum += life.log->Append(MakeRecord(MakeItem(i)));
     });
   }
+
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(sum, 2000u * 2001 / 2);
   EXPECT_TRUE(life.AwaitDurable(2000));
@@ -126,6 +134,7 @@ TEST(WalLogTest, PayloadIsReadIntoMemoryOfTheReplay) {
     life.Append({1, "large", std::string(3000000, 'z')});
     items = life.items;
   }
+
   Where where;
   ASSERT_TRUE(Scan(&system, kDir, &where, nullptr).ok());
   EXPECT_EQ(where.items, items);
@@ -143,6 +152,7 @@ TEST(WalLogTest, ADirectoryHasOneOwner) {
     EXPECT_EQ(second.status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(second.status), "DATA_DIR_IN_USE");
   }
+
   EXPECT_EQ(Life(options, dir).recovered.size(), 1u);
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
@@ -159,10 +169,13 @@ TEST(WalLogTest, AFailedSyncEndsTheLogForGood) {
       ++failed;
       return absl::UnknownError("Input/output error");
     });
+
     life.Append();
     EXPECT_EQ(life.AwaitFatal().message(), "Input/output error");
+
     for (int i = 0; i < 5; ++i) life.Append();
     EXPECT_FALSE(life.Flush());
+
     life.log->Close();
     EXPECT_EQ(failed, 1) << "never tried again";
     EXPECT_EQ(life.fatals, 1);
@@ -177,27 +190,34 @@ TEST(WalLogTest, AFullDiskIsToldAheadWaitedOutAndLosesNothing) {
   options.reserve_bytes = 1024;
   Life life(options, kDir);
   life.Append();
+
   ASSERT_TRUE(life.Flush());
   EXPECT_EQ(life.log->space(), Space::kOk);
+
   system.SetCapacity(2 * options.segment_bytes);  // As much as is allocated already.
   while (life.log->stats().segments < 2) {
     life.Append();
     ASSERT_TRUE(life.Flush()) << "there is room still";
   }
+
   life.AwaitSpace(Space::kLow);  // A third segment cannot be allocated ahead.
   while (life.log->space() != Space::kFull) {
     life.Append();
     ASSERT_TRUE(life.Flush());
   }
+
   life.AwaitSpace(Space::kFull);  // The report comes a moment after space() has changed.
   EXPECT_THAT(life.spaces, testing::ElementsAre(Space::kLow, Space::kFull));
+
   // Once the reserve is used up, records wait.
   for (int i = 0; i < 40; ++i) life.Append();
   EXPECT_GT(life.log->stats().pending_bytes, 0u);
+
   system.SetCapacity(1 << 20);
   ASSERT_TRUE(life.Flush());
   life.AwaitSpace(Space::kOk);
   EXPECT_EQ(life.fatals, 0);
+
   life.log.reset();
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
@@ -232,12 +252,15 @@ TEST(WalLogTest, AFullDiskIsToldBeforeTheReserveIsUsedHoweverLateItIsLookedAt) {
   Life life(options, kDir);
   system.SetCapacity(2 * options.segment_bytes);
   system.Hold(true);
+
   while (life.log->space() != Space::kFull) {
     life.Append();
     ASSERT_TRUE(life.Flush()) << "there is room still";
   }
+
   life.Append();
   EXPECT_TRUE(life.Flush()) << "the reserve was left alone";
+
   system.Hold(false);
 }
 
@@ -250,14 +273,17 @@ TEST(WalLogTest, ASnapshotMakesRoomOnAFullDisk) {
   for (const auto& [path, bytes] : system.Snapshot()) used += bytes.size();
   system.SetCapacity(used + 100);
   const absl::Status full = life.TakeSnapshot();
+
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << "there is no room for it";
   EXPECT_GT(life.log->BytesSinceSnapshot(), 0u);
   EXPECT_FALSE(system.Snapshot().contains(std::string(kDir) + "/snapshot.tmp"));
+
   system.SetCapacity(used + 20000);
   ASSERT_TRUE(life.TakeSnapshot().ok());
   for (int i = 0; i < 60; ++i) life.Append();
   ASSERT_TRUE(life.Flush()) << "in recycled segments";
   life.log.reset();
+
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
 
@@ -281,9 +307,11 @@ TEST(WalLogTest, AWriteThatFindsTheDiskFullIsRepeated) {
                ? absl::ResourceExhaustedError("No space left on device")
                : absl::OkStatus();
   });
+
   for (int i = 0; i < 5; ++i) life.Append();
   ASSERT_TRUE(life.Flush());
   life.log.reset();
+
   EXPECT_EQ(Life(&system).recovered, life.items);
 }
 
@@ -297,13 +325,16 @@ TEST(WalLogTest, ADiskFullAtOpenStillRecovers) {
     for (int i = 0; i < 20; ++i) life.Append();
     items = life.items;
   }
+
   for (const auto& [path, bytes] : system.Snapshot()) {
     if (path.find("spare") != std::string::npos) system.Erase(path);
   }
   system.SetCapacity(300000);
   Life life(options, kDir);
+
   ASSERT_TRUE(life.status.ok()) << life.status;
   EXPECT_EQ(life.recovered, items);
+
   life.Append();
   EXPECT_TRUE(life.Flush());
 }
@@ -323,6 +354,7 @@ bool PassAll(const std::string& dir, std::atomic<uint64_t>* acknowledged) {
       if (round == 8 && !life.TakeSnapshot().ok()) return false;
     }
   }
+
   return true;
 }
 
@@ -337,6 +369,7 @@ TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
   auto* const acknowledged =
       new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
           std::atomic<uint64_t>(0);
+
   for (const char* name : kFailpoints) {
     for (const int nth : {1, 2}) {
       SCOPED_TRACE(absl::StrCat(name, " hit ", nth));
@@ -344,22 +377,27 @@ TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
       *acknowledged = 0;
       const pid_t child = fork();
       ASSERT_GE(child, 0);
+
       if (child == 0) {
         (void)ArmFailpoint(name, "kill", nth);
         PassAll(dir, acknowledged);
         _exit(0);
       }
+
       int status = 0;
       ASSERT_EQ(waitpid(child, &status, 0), child);
       ASSERT_TRUE(nth == 2 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
           << "it was not hit";
+
       Life life(Life::SmallOptions(FileSystem::Real()), dir);
       ASSERT_TRUE(life.status.ok()) << life.status;
       ASSERT_NO_FATAL_FAILURE(ExpectPrefix(life.recovered, AllItems(120), *acknowledged));
+
       life.Append();
       EXPECT_TRUE(life.Flush());
     }
   }
+
   munmap(acknowledged, 4096);
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
@@ -374,9 +412,11 @@ TEST(WalFailpointTest, AnErrorAtEachOneEndsTheLogAndNothingIsLost) {
     PassAll(dir, &acknowledged);
     ASSERT_TRUE(ArmFailpoint(name, "", 1).ok());
     Life life(Life::SmallOptions(FileSystem::Real()), dir);
+
     ASSERT_TRUE(life.status.ok()) << life.status;
     ASSERT_NO_FATAL_FAILURE(ExpectPrefix(life.recovered, AllItems(120), acknowledged));
   }
+
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 #endif

@@ -141,6 +141,7 @@ class Life {
     for (const Item& item : items) state.push_back(MakeRecord(item));
     bool done = false;
     absl::Status result;
+
     if (!log->Snapshot(std::move(state), [&](const absl::Status& status) {
           MutexLock lock(&mu_);
           done = true;
@@ -149,6 +150,7 @@ class Life {
         })) {
       return absl::CancelledError("the log has ended");
     }
+
     MutexLock lock(&mu_);
     while (!done) changed_.Wait(&mu_);
     return result;

@@ -17,6 +17,7 @@ TensorSet SmallRandomSet(uint64_t seed) {
                                       {"empty", DType::kF32, {0}},
                                       {"z", DType::kF32, {1000}}});
   SplitMix64 random(seed);
+
   for (size_t i = 0; i < set.size(); ++i) {
     for (int64_t b = 0; b < set.bytes(i); ++b)
       set.data(i)[b] = static_cast<std::byte>(random.Next());
@@ -48,11 +49,13 @@ TEST(ChunkTest, ACutOrFloodedChunkIsRefusedAndWritesNothing) {
   TensorSet to = SmallRandomSet(3);
   const TensorSet before = to;
   uint64_t written = 0;
+
   for (size_t length = 0; length < chunk.size(); length += 13) {
     EXPECT_EQ(DecodeFullChunk(chunk.substr(0, length), &to, &written).code(),
               absl::StatusCode::kDataLoss)
         << length;
   }
+
   EXPECT_FALSE(DecodeFullChunk(chunk + "x", &to, &written).ok());
   EXPECT_TRUE(Equal(before, to));
   EXPECT_EQ(written, 0u);
@@ -63,6 +66,7 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
   std::string chunk;
   EncodeFullChunks(from, 1 << 20, [&](std::string c) { chunk = std::move(c); });
   SplitMix64 random(11);
+
   for (int i = 0; i < 20'000; ++i) {
     std::string bad = chunk;
     for (int flips = 0; flips < 3; ++flips)

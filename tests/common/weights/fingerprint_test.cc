@@ -23,8 +23,10 @@ TEST(FingerprintTest, MatchesTheWorkedVectorOfOneTensor) {
   std::vector<uint16_t> bits(16, 0x3c00);
   bits[1] = 0x8000, bits[2] = 0xbf80, bits[14] = 0x7fc0;
   Fill(&set, "w", bits);
+
   EXPECT_EQ(TensorKey("w"), 0x931aae91b01677e1u);
   EXPECT_EQ(FingerprintOf(set).hex(), "e615397115fa6440b4e2ae93599b2440");
+
   bits[1] = 0, bits[2] = 0xbf81, bits[9] = 0x3c05, bits[14] = 1;
   Fill(&set, "w", bits);
   EXPECT_EQ(FingerprintOf(set).hex(), "7671c7f1d731e4d356cf74184d7c49db");
@@ -42,6 +44,7 @@ TEST(FingerprintTest, MatchesTheWorkedVectorOfThreeTypes) {
   Fill(&set, "model.embed_tokens.weight", embed);
   Fill<uint32_t>(&set, "model.norm.weight", {0x3f800000, 0x80000000, 0x7fc00001});
   Fill<uint8_t>(&set, "lm_head.weight", {0x38, 0xb8});
+
   EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.embed_tokens.weight")).hex(),
             "f008a7ca4f2444a8239628d67865945c");
   EXPECT_EQ(FingerprintOfTensor(set, set.Find("model.norm.weight")).hex(),
@@ -59,6 +62,7 @@ TEST(FingerprintTest, PartsCutAnywhereAddUpToTheWhole) {
   for (uint32_t& b : bits) b = static_cast<uint32_t>(random.Next());
   uint64_t whole[2] = {0, 0};
   kernels::AddFingerprint(77, bits.data(), 4, 0, bits.size(), whole);
+
   for (int i = 0; i < 100; ++i) {
     const uint64_t cut = random.Below(bits.size() + 1);
     uint64_t parts[2] = {0, 0};
@@ -74,6 +78,7 @@ TEST(FingerprintTest, EverySingleFlippedBitShows) {
   SplitMix64 random(9);
   for (std::byte& b : set.buffer()) b = static_cast<std::byte>(random.Next());
   const Fingerprint before = FingerprintOf(set);
+
   for (size_t tensor = 0; tensor < set.size(); ++tensor) {
     for (int64_t bit = 0; bit < 8 * set.bytes(tensor); ++bit) {
       set.data(tensor)[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
@@ -81,6 +86,7 @@ TEST(FingerprintTest, EverySingleFlippedBitShows) {
       set.data(tensor)[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
     }
   }
+
   EXPECT_TRUE(FingerprintOf(set) == before);
 }
 

@@ -68,6 +68,7 @@ class PublicationTest : public testing::Test {
         return {};
       }
     }
+
     StagedWeights staged = std::move(staged_.front());
     staged_.erase(staged_.begin());
     return staged;
@@ -100,6 +101,7 @@ TEST_F(PublicationTest, ANewVersionArrivesWholeAndInManyMessages) {
   ASSERT_TRUE(publisher_->Publish(next, {1, 1}, "").ok());
   const StagedWeights staged = Next();
   ASSERT_NE(staged.tensors, nullptr);
+
   EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(next));
   EXPECT_EQ(staged.state, FingerprintOf(next));
   EXPECT_GT(staged.bytes, 2'800'000u);
@@ -113,11 +115,13 @@ TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
     ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
   subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
   StagedWeights staged = Next();
+
   // A version that was being fetched when a newer one came may still arrive.
   while (staged.version.number < 6) {
     subscriber_->Activated(staged.version, staged.state, absl::ZeroDuration());
     staged = Next();
   }
+
   EXPECT_EQ(staged.version, (PolicyVersion{1, 6}));
 }
 
@@ -127,6 +131,7 @@ TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
   const StagedWeights first = Next();
   subscriber_->Refused(first.version, "fingerprint differs", "a");
   const StagedWeights again = Next();
+
   EXPECT_EQ(again.version, first.version);
   EXPECT_EQ(FingerprintOf(*again.tensors), again.state);
 }
@@ -137,6 +142,7 @@ TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
   subscriber_->Refused(first.version, "fingerprint differs", "a");
+
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {1, 2}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
 
@@ -149,6 +155,7 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
   const TensorSet weights = RandomSet(1);
   const LatestVersion full = *publisher_->Publish(weights, {1, 1}, "");
   const LatestVersion relabel = *publisher_->Publish(weights, {1, 2}, "");
+
   EXPECT_EQ(full.anchor, full.manifest);
   EXPECT_EQ(relabel.anchor, full.manifest);
   EXPECT_EQ(relabel.state, full.state);
@@ -169,6 +176,7 @@ TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
   for (int64_t v = 2; v <= 6; ++v) ASSERT_TRUE(publisher_->Publish(weights, {1, v}, "").ok());
   Subscribe(RandomSet(1));
   const StagedWeights staged = Next();
+
   EXPECT_EQ(staged.version, (PolicyVersion{1, 6}));
   ASSERT_NE(staged.tensors, nullptr);
   EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(weights));
@@ -178,12 +186,14 @@ TEST_F(PublicationTest, APersonFetchesARelabelToo) {
   const TensorSet weights = RandomSet(2);
   ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
   ASSERT_TRUE(publisher_->Publish(weights, {1, 2}, "").ok());
+
   const auto channel = *rpc::Connect(server_->address());
   const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights);
   const auto kept = fetcher.List(*channel);
   ASSERT_TRUE(kept.ok()) << kept.status();
   const auto staged = fetcher.Fetch(*channel, kept->back(), Fingerprint(), nullptr);
   ASSERT_TRUE(staged.ok()) << staged.status();
+
   EXPECT_EQ(staged->version, (PolicyVersion{1, 2}));
   EXPECT_EQ(FingerprintOf(*staged->tensors), FingerprintOf(weights));
 }
@@ -194,9 +204,11 @@ TEST_F(PublicationTest, DuringAReplayAnEngineKeepsWhatItHoldsUntilLatestCatchesU
   ASSERT_TRUE(publisher_->Publish(v4, {1, 4}, "").ok());
   const StagedWeights ahead = Next();
   subscriber_->Activated(ahead.version, ahead.state, absl::ZeroDuration());
+
   ASSERT_TRUE(publisher_->Publish(v2, {2, 2}, "", /*hold_until=*/5).ok());
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 3}, "", 5).ok());
   ASSERT_TRUE(publisher_->Publish(v4, {2, 4}, "", 5).ok());
+
   const StagedWeights caught_up = Next();
   EXPECT_EQ(caught_up.version, (PolicyVersion{2, 4}));
   EXPECT_EQ(caught_up.tensors, nullptr) << "the same bits came again: a relabel";
@@ -216,6 +228,7 @@ TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
   publisher_->Lease("rollout-0", {v1.manifest}, absl::Minutes(1));
   const auto v2 = *publisher_->Publish(RandomSet(2), {1, 2}, "");
   for (int64_t v = 3; v <= 5; ++v) ASSERT_TRUE(publisher_->Publish(RandomSet(v), {1, v}, "").ok());
+
   EXPECT_NE(publisher_->Object(v1.manifest), nullptr);
   EXPECT_EQ(publisher_->Object(v2.manifest), nullptr);
   EXPECT_EQ(publisher_->nodes().size(), 3u);
@@ -282,11 +295,13 @@ TEST_F(PublicationTest, WhatAReplacedTrainerAnnouncesIsRefused) {
   grpc::Service* const services[] = {&replaced};
   const std::unique_ptr<rpc::Server> old = *rpc::Server::Start({}, services);
   subscriber_->SetSource(old->address());
+
   EXPECT_TRUE(replaced.AwaitRefusal());
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 2}, "").ok());
   subscriber_->SetSource(server_->address());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 2}));
+
   subscriber_.reset();
   old->Drain(absl::Seconds(5));
 }
@@ -299,6 +314,7 @@ TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
   silent.AwaitFetch();
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {2, 1}, "").ok());
   subscriber_->SetSource(server_->address());
+
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
   subscriber_.reset();
   stopped->Drain(absl::Seconds(5));
@@ -312,6 +328,7 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   publisher_ =
       std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
   weights_.SetPublisher(publisher_);
+
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
 }
