@@ -144,7 +144,7 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
   }
 }
 
-TEST(AdvantageTest, NothingGivesNothing) {
+TEST(AdvantageTest, NoRewardsGiveNoAdvantages) {
   for (const Row<AdvantageRule>& row : AdvantageRows()) EXPECT_TRUE(Of(row.value, {}, {}).empty());
 }
 

@@ -103,7 +103,7 @@ TEST(PolicyStatsTest, MicroBatchesMerge) {
   ExpectF1(*stats.Metrics());
 }
 
-TEST(PolicyStatsTest, EqualPoliciesAreAtRest) {
+TEST(PolicyStatsTest, EqualPoliciesHaveNoDivergence) {
   F1 f;
   f.prox = f.behav = f.theta;
   const PolicyMetrics m = *StatsOf(f).Metrics();

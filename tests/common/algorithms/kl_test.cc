@@ -140,7 +140,7 @@ TEST(KlTest, ABadBehaviourLogProbTakesTheTokenOutOfTheWeightedTermAlone) {
   EXPECT_NE(KlK2Plus(token).grad, 0);
 }
 
-TEST(KlTest, OnlyK1IsNoLoss) {
+TEST(KlTest, EveryRowButK1MayBeALoss) {
   for (const Row<KlEntry>& row : KlRows()) EXPECT_EQ(row.value.as_loss, row.name != "k1");
 }
 

@@ -377,7 +377,7 @@ TEST(CorrectionTest, AnEmptySequenceChangesNothing) {
   }
 }
 
-TEST(CorrectionTest, NoTokensAreFine) {
+TEST(CorrectionTest, NoTokensGiveNoGradients) {
   const std::vector<int64_t> offsets = {0, 0};
   for (const Row<LossEntry>& row : LossRows()) {
     EXPECT_TRUE(Evaluate(Plain(std::string(row.name), "none"), PolicyTokens{.offsets = offsets})

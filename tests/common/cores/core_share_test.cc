@@ -24,7 +24,7 @@ TEST(ThreadsNow, SeveralBorrowersDivideWhatIsFree) {
   EXPECT_EQ(ThreadsNow(17, users, 1), 4 + 4);
 }
 
-TEST(ThreadsNow, FixedOnesLendAndDoNotBorrow) {
+TEST(ThreadsNow, FixedThreadsLendAndDoNotBorrow) {
   const std::vector<CoreUser> users = {
       {2, kFixed, kBusy}, {1, kShares, kBusy}, {3, kFixed, kWaits}};
   EXPECT_EQ(ThreadsNow(8, users, 0), 2);
@@ -94,7 +94,7 @@ TEST_F(CoreShareTest, WhatIsNoPlanIsRefused) {
   }
 }
 
-TEST(CoreShareAlone, HasItsThreadsWhateverOthersDo) {
+TEST(CoreShareAlone, KeepsItsThreadsWhateverOthersDo) {
   CoreShare share(3);
   EXPECT_EQ(share.threads(), 3);
   const CoreShare::Busy busy(&share);

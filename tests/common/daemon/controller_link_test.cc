@@ -306,7 +306,7 @@ TEST_F(ControllerLinkTest, ADaemonMayStartBeforeItsController) {
   EXPECT_EQ(registry.registered.Pop().daemon(), "rollout-0");
 }
 
-TEST_F(ControllerLinkTest, ANotYetIsTriedAgainANoIsNot) {
+TEST_F(ControllerLinkTest, ARefusalForNowIsRetriedAndAProtocolRefusalIsNot) {
   FakeRegistry registry;
   registry.refusal =
       Error(absl::StatusCode::kFailedPrecondition, "NOT_YET", "the old boot still beats");

@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TEST(OpsServerTest, ItServesMetricsAndLife) {
+TEST(OpsServerTest, ServesMetricsAndLiveness) {
   metrics::Registry metrics;
   metrics.AddCounter("sluice_test_total", "Test.").Add(3);
   const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });

@@ -13,7 +13,7 @@ TEST(ThrottleTest, OneLineForEachIntervalSaysHowManyItStandsFor) {
   EXPECT_EQ(throttle.Count(absl::Seconds(11)), std::nullopt);
 }
 
-TEST(ThrottleTest, WhatNoLineHasToldIsLeftForTheEnd) {
+TEST(ThrottleTest, TakeRestReturnsTheEventsThatNoLineReported) {
   Throttle throttle(absl::Seconds(10));
   throttle.Count(absl::Seconds(0));
   EXPECT_EQ(throttle.TakeRest(), 0u);

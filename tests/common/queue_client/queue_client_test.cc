@@ -158,7 +158,7 @@ TEST_F(QueueClientTest, FieldsBeyondThePayloadAreRefusedBeforeTheyAreAllocated) 
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(QueueClientTest, WhatIsGoneIsToldOrIsAnError) {
+TEST_F(QueueClientTest, ARecordThatIsGoneIsListedOrIsAnError) {
   served_.queue.on_get = [](FakeQueue::GetStream& stream, const queue::v1::GetRequest& request) {
     queue::v1::GetHeader header;
     *header.add_missing() = request.wants(1);

@@ -72,7 +72,7 @@ TEST_F(CallerTableTest, AWorkerOffTheListMayNotCall) {
   EXPECT_EQ(Reason("job", "rollout-0", 1, kRollouts), "FENCED");
 }
 
-TEST_F(CallerTableTest, ThenTheRoleIsLookedAt) {
+TEST_F(CallerTableTest, AWrongRoleIsRefusedAfterTheFenceIsChecked) {
   EXPECT_EQ(table_.Check("job", "rollout-0", 2, kTrainers).code(),
             absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(Reason("job", "rollout-0", 1, kTrainers), "FENCED");

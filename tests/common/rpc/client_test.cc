@@ -133,7 +133,7 @@ TEST_F(ClientTest, CancelEndsAParkedCallAndALongWait) {
   EXPECT_EQ(Apply({.cancel = &cancel}).code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(ClientTest, AMethodThatIsNeverRepeatedIsNot) {
+TEST_F(ClientTest, GenerateIsMarkedAsNeverRepeated) {
   EXPECT_EQ(MethodOf(engine::v1::GenerateRequest::descriptor()).repeat, Repeat::kNever);
 }
 

@@ -191,7 +191,7 @@ TEST(WalDamageTest, WithEveryBitFlippedInTurnAllRecordsComeBackOrDataLossNamesTh
   FlipEveryBit(&system, items, 0);
 }
 
-TEST(WalDamageTest, SoItIsWithASnapshotAndRecycledSegments) {
+TEST(WalDamageTest, WithEveryBitOfASnapshotOrRecycledSegmentFlippedDataLossIsToldToo) {
   FaultFileSystem system;
   const Items items = Write(&system, 14, true, true, 1024);
   ASSERT_GT(Read(&system).found.snapshot, 0u);

@@ -364,7 +364,7 @@ Items AllItems(int count) {
   return items;
 }
 
-TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
+TEST(WalFailpointTest, ALogKilledAtAnyFailpointComesBack) {
   const std::string dir = testing_data::TempPath("wal-kill");
   auto* const acknowledged =
       new (mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))
@@ -402,7 +402,7 @@ TEST(WalFailpointTest, KilledAtEachOneTheLogComesBack) {
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 
-TEST(WalFailpointTest, AnErrorAtEachOneEndsTheLogAndNothingIsLost) {
+TEST(WalFailpointTest, AnErrorAtAnyFailpointEndsTheLogAndLosesNothing) {
   const std::string dir = testing_data::TempPath("wal-error");
   for (const char* name : kFailpoints) {
     SCOPED_TRACE(name);

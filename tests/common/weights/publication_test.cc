@@ -182,7 +182,7 @@ TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
   EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(weights));
 }
 
-TEST_F(PublicationTest, APersonFetchesARelabelToo) {
+TEST_F(PublicationTest, AnEvaluationFetchesARelabelToo) {
   const TensorSet weights = RandomSet(2);
   ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
   ASSERT_TRUE(publisher_->Publish(weights, {1, 2}, "").ok());
