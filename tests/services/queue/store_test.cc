@@ -139,10 +139,6 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
   ASSERT_TRUE(job.Open().ok());
   RunScript(job);
   const std::string books = Books(job);
-  // No byte more than there is: the next segment cannot be had.
-  uint64_t used = 0;
-  for (const auto& [path, bytes] : disk.Snapshot()) used += bytes.size();
-  disk.SetCapacity(used);
   const Caller rollout{"r1", 1};
   Id16 request;
   request.bytes[0] = 9;
@@ -151,6 +147,12 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
   ASSERT_TRUE(admitted.ok()) << admitted.status();
   ASSERT_EQ(admitted->grants.size(), 1u);
   const queue::Grant& grant = admitted->grants[0];
+
+  // No byte more than there is: the next segment cannot be had. The group was admitted before,
+  // because the log's thread may tell that space is low at any time from here on.
+  uint64_t used = 0;
+  for (const auto& [path, bytes] : disk.Snapshot()) used += bytes.size();
+  disk.SetCapacity(used);
   // Pieces that are refused for their lease fill the log as well as any.
   absl::Status refused;
   for (int i = 0; i < 2000 && refused.ok(); ++i) {
