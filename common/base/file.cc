@@ -36,6 +36,27 @@ class Fd {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
+// The path without slashes at its end, so that a suffix makes a neighbour of it and its parent is
+// the folder that holds it.
+std::string WithoutTrailingSlashes(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return std::string(path);
+}
+
+// A name beside `path` that no other writer uses.
+std::string TemporaryName(absl::string_view path) {
+  return absl::StrCat(WithoutTrailingSlashes(path), ".tmp-", ToHex(RandomId16()).substr(0, 8));
+}
+
+// Renames `from` to `to`, a neighbour, and syncs their folder: only then does the new name survive
+// a crash.
+absl::Status RenameAndSync(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0)
+    return ErrnoStatus(errno, absl::StrCat("rename ", from, " to ", to));
+  const std::string parent = fs::path(WithoutTrailingSlashes(to)).parent_path().string();
+  return SyncDir(parent.empty() ? "." : parent);
+}
+
 // A SHA-256 that also counts the bytes.
 class Hasher {
  public:
@@ -191,7 +212,7 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest) {
   Hasher hasher;
-  const std::string temporary = absl::StrCat(path, ".tmp-", ToHex(RandomId16()).substr(0, 8));
+  const std::string temporary = TemporaryName(path);
   absl::Status status;
   {
     const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
@@ -204,18 +225,29 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
       status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
 
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
-    status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
-  }
+  if (status.ok()) status = RenameAndSync(temporary, path);
   if (!status.ok()) {
     unlink(temporary.c_str());
     return status;
   }
-
   if (digest != nullptr) *digest = hasher.Finish();
-  // Only after the folder is synced does the new name survive a crash.
-  const std::string parent = fs::path(path).parent_path().string();
-  return SyncDir(parent.empty() ? "." : parent);
+  return absl::OkStatus();
+}
+
+absl::Status WriteDirAtomic(const std::string& path,
+                            const std::function<absl::Status(const std::string& temporary)>& fill) {
+  if (PathExists(path)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " exists already; name another folder or remove it"));
+  }
+
+  const std::string temporary = TemporaryName(path);
+  absl::Status status = MakeDirs(temporary);
+  if (status.ok()) status = fill(temporary);
+  if (status.ok()) status = SyncDir(temporary);
+  if (status.ok()) status = RenameAndSync(temporary, path);
+  if (!status.ok()) (void)RemoveTree(temporary);  // The first error is the one to report.
+  return status;
 }
 
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
@@ -311,11 +343,6 @@ absl::StatusOr<DirLock> DirLock::TakeToRead(const std::string& dir) {
 
 DirLock::~DirLock() {
   if (fd_ >= 0) close(fd_);
-}
-
-std::string WithoutTrailingSlashes(absl::string_view path) {
-  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  return std::string(path);
 }
 
 }  // namespace sluice

@@ -58,6 +58,13 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest = nullptr);
 
+// Makes the folder `path` completely or not at all: `fill` writes into a temporary folder beside it,
+// which is then synced and renamed to `path`. After an error the temporary folder is removed; after
+// a crash it remains, named like `path` with `.tmp-` and eight hex digits.
+// ALREADY_EXISTS: `path` exists.
+absl::Status WriteDirAtomic(const std::string& path,
+                            const std::function<absl::Status(const std::string& temporary)>& fill);
+
 // The digests of both files of CopyFile().
 struct CopiedFile {
   FileDigest from;
@@ -109,9 +116,5 @@ class DirLock {
   explicit DirLock(int fd) : fd_(fd) {}
   int fd_;
 };
-
-// The path without slashes at its end; "/" stays. A suffix then names a neighbour of the path, and
-// not something in it.
-std::string WithoutTrailingSlashes(absl::string_view path);
 
 }  // namespace sluice

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+
 namespace sluice {
 namespace {
 
@@ -114,6 +116,11 @@ absl::string_view Utf8Prefix(absl::string_view bytes, size_t limit) {
   if (bytes.size() <= limit) return bytes;
   const absl::string_view start = bytes.substr(0, limit);
   return start.substr(0, limit - Utf8IncompleteTail(start));
+}
+
+std::string Excerpt(absl::string_view text, size_t limit) {
+  if (text.size() <= limit) return std::string(text);
+  return absl::StrCat(Utf8Prefix(text, limit), "..");
 }
 
 }  // namespace sluice

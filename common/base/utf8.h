@@ -41,4 +41,7 @@ std::string Utf8Lossy(absl::string_view bytes);
 // character. Ill-formed bytes in it are left as they are.
 absl::string_view Utf8Prefix(absl::string_view bytes, size_t limit);
 
+// `text` for a message: if it is longer than `limit` bytes, its start followed by "..".
+std::string Excerpt(absl::string_view text, size_t limit = 80);
+
 }  // namespace sluice

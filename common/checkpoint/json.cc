@@ -1,4 +1,5 @@
 #include "common/checkpoint/json.h"
+#include "common/base/json_excerpt.h"
 
 #include <utility>
 
@@ -106,11 +107,6 @@ absl::StatusOr<std::vector<int32_t>> TokenIds(const Json& value) {
 std::string Printable(absl::string_view text) {
   return text.size() <= 80 ? absl::CHexEscape(text)
                            : absl::StrCat(absl::CHexEscape(text.substr(0, 80)), "..");
-}
-
-std::string JsonExcerpt(const Json& value) {
-  const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.size() <= 80 ? text : absl::StrCat(text.substr(0, 80), "..");
 }
 
 }  // namespace sluice

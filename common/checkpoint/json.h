@@ -31,9 +31,6 @@ absl::StatusOr<nlohmann::ordered_json> ParseJson(absl::string_view text, absl::s
 // INVALID_ARGUMENT otherwise; the message shows the value.
 absl::StatusOr<std::vector<int32_t>> TokenIds(const nlohmann::ordered_json& value);
 
-// Returns a value as text for a message, cut after 80 bytes.
-std::string JsonExcerpt(const nlohmann::ordered_json& value);
-
 // Returns a name from an untrusted file as text for a message, escaped and cut after 80 bytes.
 std::string Printable(absl::string_view text);
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/nearest.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <map>
 #include <optional>
 
@@ -12,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/file.h"
-#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"
@@ -412,22 +410,9 @@ absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
 
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
                            const TensorSet& weights) {
-  if (PathExists(path))
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, " exists already; name another directory or remove it"));
-  const std::string temporary =
-      absl::StrCat(WithoutTrailingSlashes(path), ".tmp-", ToHex(RandomId16()).substr(0, 8));
-  SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
-  absl::Status status = WriteModelFiles(temporary, source, weights);
-  if (status.ok() && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    status = ErrnoStatus(errno, absl::StrCat("rename ", temporary, " to ", path));
-  }
-  if (!status.ok()) {
-    (void)RemoveTree(temporary);  // Report the first error.
-    return status;
-  }
-  const size_t slash = path.find_last_of('/', path.find_last_not_of('/'));
-  return SyncDir(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  return WriteDirAtomic(path, [&](const std::string& temporary) {
+    return WriteModelFiles(temporary, source, weights);
+  });
 }
 
 }  // namespace sluice

@@ -62,7 +62,7 @@ using WrittenFiles = std::map<std::string, FileDigest>;
 // weights in files of at most 5 GB (a larger tensor gets its own file). Equal weights give equal
 // bytes.
 //
-// WriteModelDir() builds a temporary directory beside `path`, syncs it and renames it to `path`.
+// WriteModelDir() makes the directory `path` as WriteDirAtomic() does.
 // ALREADY_EXISTS: `path` exists.
 // WriteModelFiles() writes into an existing directory, for callers that add files before they
 // rename it. If `written` is given, the digests of the files are added to it.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 

@@ -10,14 +10,13 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/json_depth.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "common/data/dataset.h"
 
 namespace sluice {
 namespace {
 using nlohmann::json;
-
-constexpr size_t kMaxExcerpt = 60;  // Most bytes of a value that a message quotes.
 
 // The value of `column` in `row`. A column a.b that does not exist under this name is member b of
 // object a. Null if there is none.
@@ -41,12 +40,6 @@ std::string Columns(const json& row) {
     if (names.size() == 10) break;
   }
   return absl::StrJoin(names, ", ");
-}
-
-std::string Excerpt(const json& value) {
-  const std::string text =
-      value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-  return text.size() <= kMaxExcerpt ? text : absl::StrCat(text.substr(0, kMaxExcerpt), "..");
 }
 
 // Whether a value can be a prompt: a text or a list of messages, not empty.
@@ -99,7 +92,7 @@ class RowMapper {
       if (first_done_ && !seen_.contains(name))
         return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
       if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {
-        return absl::StrCat("1: the prompt, column \"", column, "\", is ", Excerpt(*value),
+        return absl::StrCat("1: the prompt, column \"", column, "\", is ", JsonExcerpt(*value),
                             "; wanted: a text or a list of messages, not empty");
       }
       mapped[name] = *value;

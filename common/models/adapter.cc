@@ -11,6 +11,7 @@
 #include "common/base/bf16.h"
 #include "common/base/digest.h"
 #include "common/base/file.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"

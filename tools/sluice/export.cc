@@ -32,18 +32,9 @@ absl::Status ExportAs(const std::string& checkpoint, const std::string& out, DTy
 
 // Copies the model files of the checkpoint unchanged.
 absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
-  const std::string temporary = absl::StrCat(WithoutTrailingSlashes(out), ".partial");
-  SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
-  SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
-  absl::Status status = trainer::CopyCheckpointModel(checkpoint, temporary);
-  if (status.ok()) status = SyncDir(temporary);
-  std::error_code error;
-  if (status.ok()) {
-    std::filesystem::rename(temporary, out, error);
-    if (error) status = ErrnoStatus(error.value(), absl::StrCat("rename to ", out));
-  }
-  if (!status.ok()) (void)RemoveTree(temporary);  // Report the first error.
-  return status;
+  return WriteDirAtomic(out, [&](const std::string& temporary) {
+    return trainer::CopyCheckpointModel(checkpoint, temporary);
+  });
 }
 
 // Returns the folder of the job's checkpoints: the one in `dir` that is named after the job's id,

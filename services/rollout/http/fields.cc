@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/nearest.h"
 #include "common/checkpoint/json.h"
 #include "services/rollout/http/error.h"

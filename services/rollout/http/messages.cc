@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 #include "services/rollout/http/error.h"
