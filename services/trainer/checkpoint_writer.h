@@ -2,12 +2,11 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/base/mutex.h"
 #include "services/trainer/core/checkpoint.h"
+#include "services/trainer/one_slot_worker.h"
 
 namespace sluice {
 class Clock;
@@ -40,35 +39,27 @@ class CheckpointWriter {
                    Done done);
   // Cancel the queue's calls before. A write that is under way is finished; one that waits is
   // dropped.
-  ~CheckpointWriter();
+  ~CheckpointWriter() = default;
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Waits until the checkpoint before is written, then hands over `contents` and returns. The error
   // is the one with which writing has failed; nothing is written after it.
-  absl::Status Write(Contents contents) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Write(Contents contents);
   // Waits until all that was handed over is written. Errors as of Write().
-  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Flush() { return worker_.Flush(); }
+  absl::Status status() const { return worker_.status(); }
 
  private:
-  struct Thread;
-  void Run();
-  absl::Status WriteOne(const Contents& contents);
+  absl::Status WriteNow(const Contents& contents);
 
   CheckpointStore* const store_;
   QueueClient* const queue_;
   Clock* const clock_;
   const Done done_;
-  std::string previous_;  // Used by the thread alone.
+  std::string previous_;  // Used by the worker's thread alone.
 
-  mutable Mutex mu_;
-  CondVar changed_;
-  std::optional<Contents> waiting_ ABSL_GUARDED_BY(mu_);
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<Thread> thread_;
+  OneSlotWorker worker_;  // Its thread reads the fields above.
 };
 
 }  // namespace sluice::trainer

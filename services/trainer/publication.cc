@@ -1,6 +1,5 @@
 #include "services/trainer/publication.h"
 
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,93 +12,43 @@
 
 namespace sluice::trainer {
 
-struct Publication::Thread {
-  std::thread thread;
-};
-
 Publication::Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
                          std::optional<PolicyVersion> published, std::function<void()> failed)
     : weights_(weights),
       queue_(queue),
       clock_(clock),
-      failed_(std::move(failed)),
       published_(published),
-      thread_(new Thread) {
-  thread_->thread = std::thread([this] { Run(); });
-}
-
-Publication::~Publication() {
-  {
-    MutexLock lock(&mu_);
-    stopped_ = true;
-    changed_.NotifyAll();
-  }
-  thread_->thread.join();
-}
+      worker_(std::move(failed)) {}
 
 void Publication::Offer(std::shared_ptr<const TensorSet> weights, PolicyVersion version,
                         std::optional<int64_t> hold_until) {
-  MutexLock lock(&mu_);
-  waiting_ = Item{std::move(weights), version, hold_until};
-  changed_.NotifyAll();
+  worker_.Replace([this, weights = std::move(weights), version, hold_until] {
+    return Annotate(Publish(*weights, version, hold_until),
+                    absl::StrCat("publishing version ", version.str()));
+  });
 }
 
-void Publication::Run() {
-  while (true) {
-    Item item;
-    {
-      MutexLock lock(&mu_);
-      busy_ = false;
-      changed_.NotifyAll();
-      while (!stopped_ && !waiting_.has_value()) changed_.Wait(&mu_);
-      if (stopped_) return;
-      item = *std::exchange(waiting_, std::nullopt);
-      busy_ = true;
-    }
-
-    const absl::Duration start = clock_->Monotonic();
-    const absl::Status status = Publish(item);
-    {
-      MutexLock lock(&mu_);
-      seconds_ += absl::ToDoubleSeconds(clock_->Monotonic() - start);
-      if (status.ok()) {
-        published_ = item.version;
-        continue;
-      }
-      failure_ = Annotate(status, absl::StrCat("publishing version ", item.version.str()));
-      busy_ = false;
-      changed_.NotifyAll();
-    }
-
-    failed_();
-    return;
-  }
-}
-
-absl::Status Publication::Publish(const Item& item) {
+absl::Status Publication::Publish(const TensorSet& weights, PolicyVersion version,
+                                  std::optional<int64_t> hold_until) {
+  const absl::Duration start = clock_->Monotonic();
   SLUICE_FAILPOINT_STATUS("trainer.publish.before");
   SLUICE_ASSIGN_OR_RETURN(const LatestVersion latest,
-                          weights_->Publish(*item.weights, item.version, "", item.hold_until));
+                          weights_->Publish(weights, version, "", hold_until));
+
   queue::v1::AdvanceVersionRequest request;
   {
     MutexLock lock(&mu_);
     if (published_.has_value()) *request.mutable_expected() = rpc::ToProto(*published_);
   }
-  *request.mutable_next() = rpc::ToProto(item.version);
+  *request.mutable_next() = rpc::ToProto(version);
   request.set_state(latest.state.bytes());
   request.set_manifest(latest.manifest);
-  return queue_->AdvanceVersion(std::move(request)).status();
-}
+  SLUICE_RETURN_IF_ERROR(queue_->AdvanceVersion(std::move(request)).status());
 
-absl::Status Publication::Flush() {
   MutexLock lock(&mu_);
-  while (failure_.ok() && (waiting_.has_value() || busy_)) changed_.Wait(&mu_);
-  return failure_;
-}
-
-absl::Status Publication::status() const {
-  MutexLock lock(&mu_);
-  return failure_;
+  published_ = version;
+  seconds_ += absl::ToDoubleSeconds(clock_->Monotonic() - start);
+  return absl::OkStatus();
 }
 
 PolicyVersion Publication::published() const {

@@ -8,6 +8,7 @@
 #include "common/base/mutex.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
+#include "services/trainer/one_slot_worker.h"
 
 namespace sluice {
 class Clock;
@@ -31,7 +32,7 @@ class Publication {
   Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
               std::optional<PolicyVersion> published, std::function<void()> failed);
   // Cancel the queue's calls before. Versions that are not published by then will not be.
-  ~Publication();
+  ~Publication() = default;
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
 
@@ -43,36 +44,25 @@ class Publication {
 
   // Waits until all that was offered is published. The error is the one with which publication has
   // failed for good.
-  absl::Status Flush() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Flush() { return worker_.Flush(); }
+  absl::Status status() const { return worker_.status(); }
   // The newest version that the queue knows.
   PolicyVersion published() const ABSL_LOCKS_EXCLUDED(mu_);
   double seconds() const ABSL_LOCKS_EXCLUDED(mu_);  // Time spent publishing so far.
 
  private:
-  struct Item {
-    std::shared_ptr<const TensorSet> weights;
-    PolicyVersion version;
-    std::optional<int64_t> hold_until;
-  };
-  struct Thread;
-  void Run();
-  absl::Status Publish(const Item& item);
+  absl::Status Publish(const TensorSet& weights, PolicyVersion version,
+                       std::optional<int64_t> hold_until) ABSL_LOCKS_EXCLUDED(mu_);
 
   WeightPublisher* const weights_;
   QueueClient* const queue_;
   Clock* const clock_;
-  const std::function<void()> failed_;
 
   mutable Mutex mu_;
-  CondVar changed_;
-  std::optional<Item> waiting_ ABSL_GUARDED_BY(mu_);
-  bool busy_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::optional<PolicyVersion> published_ ABSL_GUARDED_BY(mu_);
   double seconds_ ABSL_GUARDED_BY(mu_) = 0;
-  std::unique_ptr<Thread> thread_;
+
+  OneSlotWorker worker_;  // Its thread reads the fields above.
 };
 
 }  // namespace sluice::trainer
