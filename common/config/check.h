@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,6 +11,10 @@ class JobSpec;
 }
 
 namespace sluice {
+
+// Bytes that the queue reserves for one token: its id, its log-probability, and its share of runs,
+// messages and task fields. In a mixture-of-experts model the ids of its experts come on top.
+inline constexpr uint32_t kQueueTokenBytes = 20;
 
 // The full check of a job's spec. `sluice config validate` runs it after reading the file, and the
 // controller runs it on every submitted job. Nothing else decides whether a job may start.

@@ -22,9 +22,6 @@ namespace {
 
 using job::v1::JobSpec;
 
-// Bytes that the queue reserves per token: its id, its log-probability, and its share of runs,
-// messages and task fields.
-constexpr uint32_t kTokenBytes = 20;
 constexpr size_t kMaxProblems = 20;  // Errors or differences that a message lists.
 
 // Bytes per token for the ids of the chosen experts, in a mixture-of-experts model. It is 0 if this
@@ -171,7 +168,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_quota_bytes(block.keep().quota());
   *queue.mutable_lease() = block.keep().lease();
   queue.set_member_tokens(MemberTokens(spec));
-  queue.set_token_bytes(kTokenBytes + RoutingBytes(spec));
+  queue.set_token_bytes(kQueueTokenBytes + RoutingBytes(spec));
 
   AddSources(spec, &queue);
   queue.set_sampler(queue::v1::SAMPLER_UNIFORM);

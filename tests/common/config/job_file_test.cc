@@ -152,8 +152,8 @@ TEST(JobFile, AnUnknownKeyNamesTheNearest) {
                           "trainer.optimizer. Did you mean \"lr\"?"));
   EXPECT_THAT(Wrong("checkpoint:", "checkpiont:"),
               ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0009 checkpoint.dir is missing: Directory of "
-                          "the checkpoints; one is written at what comes "
-                          "first, also at pause, SIGTERM and end.",
+                          "the checkpoints. One is written after every_steps or every, whichever "
+                          "comes first, and at pause, SIGTERM and the end.",
                           "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job "
                           "file. Did you mean \"checkpoint\"?"));
   EXPECT_THAT(Wrong("max_response: 512", "max_staleness: 1"),
@@ -207,7 +207,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
 TEST(JobFile, MissingValuesPointAtTheirBlock) {
   EXPECT_THAT(Wrong("{name: r, verifier: exact}", "{name: r}"),
               ElementsAre("job.yaml:5:20 SLUICE-CONFIG-0009 reward.rewards.0.verifier is missing: "
-                          "Which verifier scores it."));
+                          "The verifier that scores it."));
   EXPECT_THAT(Wrong("model: {path: m}\n", ""),
               ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0010 model wants one of path (a Hugging Face "
                           "directory) and init (random weights from a config)"));
@@ -282,7 +282,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"model.init.config=c", "contradicts model.path"},
       {"name=Demo", "lower-case letters"},
       {"queue.keep.quota=1MiB", "queue.keep.quota 1MiB < worst case"},
-      {"data.train=[]", "data.train is missing: At least one source."},
+      {"data.train=[]", "data.train is missing: The data sources; at least one."},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
        "is \"exakt\", wants exact, gsm8k, text. Did you mean \"exact\"?"},

@@ -73,7 +73,8 @@ const Case kCases[] = {
      "run.priority is 1000, most is 100"},
     {"a name with capitals", "name=Digits", kRefused, "wants 1 to 63 lower-case letters"},
     {"an empty name", "name=\"\"", kRefused, "name is missing"},
-    {"no data", "data.train=[]", kRefused, "data.train is missing: At least one source."},
+    {"no data", "data.train=[]", kRefused,
+     "data.train is missing: The data sources; at least one."},
     {"a source without a path", "data.train=[{name: a}]", kRefused, "data.train.0.path is missing"},
 
     // Words that are none, or that this build does not have.
