@@ -6,7 +6,7 @@
 
 #include "absl/types/span.h"
 #include "common/algorithms/correction.h"
-#include "common/algorithms/policy_loss.h"
+#include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/ratio.h"
 #include "common/rl/version.h"
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/algorithms/losses/reinforce.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -27,9 +28,11 @@ constexpr Row<AdvantageRule> kAdvantages[] = {
 };
 
 constexpr Row<LossEntry> kLosses[] = {
-    {"reinforce", "plain policy gradient; with tis, importance weighted", {Reinforce, false}},
-    {"ppo", "ratio clipped to [1 - clip_low, 1 + clip_high] (arXiv 1707.06347)", {PpoClip, true}},
-    {"dapo", "ppo, meant for clip_high above clip_low (arXiv 2503.14476)", {PpoClip, true}},
+    {"reinforce", "plain policy gradient; with tis, importance weighted", {MakeReinforce, false}},
+    {"ppo",
+     "ratio clipped to [1 - clip_low, 1 + clip_high] (arXiv 1707.06347)",
+     {MakePpoClip, true}},
+    {"dapo", "ppo, meant for clip_high above clip_low (arXiv 2503.14476)", {MakePpoClip, true}},
 };
 
 constexpr Row<ProxMode> kProx[] = {
@@ -93,18 +96,19 @@ absl::Span<const Row<Truncation>> TruncationRows() { return kTruncation; }
 
 absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness) {
   LossRule rule;
-  SLUICE_ASSIGN_OR_RETURN(rule.loss, Resolve(LossRows(), "loss.kind", spec.kind));
+  SLUICE_ASSIGN_OR_RETURN(const LossEntry loss, Resolve(LossRows(), "loss.kind", spec.kind));
+  rule.loss = loss.make(spec);
+  rule.has_ratio = loss.has_ratio;
   SLUICE_ASSIGN_OR_RETURN(rule.prox, Resolve(ProxRows(), "loss.prox", spec.prox));
   SLUICE_ASSIGN_OR_RETURN(rule.aggregation,
                           Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
 
-  constexpr double kOff = std::numeric_limits<double>::infinity();
-  rule.clip = {.low = spec.clip_low, .high = spec.clip_high, .dual = spec.dual.value_or(kOff)};
+  rule.clip = ClipRuleOf(spec);
   // A loss without a ratio must get the whole correction from its weights.
   rule.correction = {.level = WeightLevel::kNone,
-                     .cap = spec.tis.value_or(kOff),
+                     .cap = spec.tis.value_or(std::numeric_limits<double>::infinity()),
                      .veto = spec.veto.value_or(0),
-                     .total_ratio = !rule.loss.has_ratio};
+                     .total_ratio = !rule.has_ratio};
   if (spec.tis.has_value()) {
     SLUICE_ASSIGN_OR_RETURN(rule.correction.level,
                             Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
@@ -125,6 +129,10 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
 
 absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec) {
   return Resolve(AdvantageRows(), "advantage.kind", spec.kind);
+}
+
+absl::StatusOr<Truncation> ResolveTruncation(const AdvantageSpec& spec) {
+  return Resolve(TruncationRows(), "advantage.truncated", spec.truncated);
 }
 
 }  // namespace sluice

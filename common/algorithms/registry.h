@@ -9,6 +9,7 @@
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/correction.h"
 #include "common/algorithms/kl.h"
+#include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/policy_loss.h"
 #include "common/algorithms/ratio.h"
 #include "common/algorithms/shaping.h"
@@ -28,7 +29,7 @@ struct Row {
 };
 
 struct LossEntry {
-  LossFunction function;
+  TokenLoss (*make)(const LossSpec& spec);
   // The loss contains the update ratio x. With prox none, x contains the whole correction already,
   // so that no weight may be applied on top.
   bool has_ratio;
@@ -58,9 +59,10 @@ const Row<T>* FindRow(absl::Span<const Row<T>> rows, absl::string_view name) {
 
 // A LossSpec with its names looked up. The trainer works with this.
 struct LossRule {
-  LossEntry loss;
+  TokenLoss loss;
+  bool has_ratio = false;  // LossEntry::has_ratio.
   ProxMode prox = ProxMode::kRecompute;
-  ClipRule clip;
+  ClipRule clip;  // For the counts of clipped tokens, which every loss with a ratio reports.
   CorrectionRule correction;
   Aggregation aggregation;
   KlFunction kl = nullptr;  // Null if kl_coef is 0.
@@ -72,5 +74,6 @@ struct LossRule {
 // INVALID_ARGUMENT: a name is unknown; the message lists the known ones.
 absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness);
 absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec);
+absl::StatusOr<Truncation> ResolveTruncation(const AdvantageSpec& spec);
 
 }  // namespace sluice

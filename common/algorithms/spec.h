@@ -41,6 +41,24 @@ struct LossSpec {
   bool operator==(const LossSpec&) const = default;
 };
 
+// Calls visit(name, field) for each field of a LossSpec. Names and order are those of
+// sluice.job.v1.Loss, so that a parameter that is added here needs no other line to reach the loss.
+template <typename Spec, typename Visitor>
+void VisitLossFields(Spec& loss, const Visitor& visit) {
+  visit("kind", loss.kind);
+  visit("prox", loss.prox);
+  visit("clip_low", loss.clip_low);
+  visit("clip_high", loss.clip_high);
+  visit("dual", loss.dual);
+  visit("tis", loss.tis);
+  visit("veto", loss.veto);
+  visit("aggregation", loss.aggregation);
+  visit("kl", loss.kl);
+  visit("entropy", loss.entropy);
+  visit("tis_level", loss.tis_level);
+  visit("kl_kind", loss.kl_kind);
+}
+
 struct AlgorithmSpec {
   AdvantageSpec advantage;
   LossSpec loss;

@@ -11,9 +11,7 @@ namespace sluice {
 // What the rules of an algorithm need to know about the rest of the job.
 struct AlgorithmContext {
   int64_t group_size = 8;
-  int64_t minibatches = 1;   // Optimizer steps per batch.
-  int64_t max_response = 1;  // In tokens.
-  int64_t max_staleness = 0;
+  int64_t minibatches = 1;  // Optimizer steps per batch.
   bool has_reference = false;
 };
 

@@ -1,29 +1,68 @@
 #include "common/config/algorithm_spec.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+
+const FieldDescriptor* LossField(const char* name) {
+  const FieldDescriptor* const field = job::v1::Loss::descriptor()->FindFieldByName(name);
+  SLUICE_CHECK_MSG(field != nullptr, name);
+  return field;
+}
+
+// Reads fields of a LossSpec from a Loss.
+struct LossReader {
+  const job::v1::Loss& loss;
+
+  void operator()(const char* name, std::string& value) const {
+    value = loss.GetReflection()->GetString(loss, LossField(name));
+  }
+  void operator()(const char* name, double& value) const {
+    value = loss.GetReflection()->GetDouble(loss, LossField(name));
+  }
+  void operator()(const char* name, std::optional<double>& value) const {
+    value.reset();
+    if (loss.GetReflection()->HasField(loss, LossField(name)))
+      value = loss.GetReflection()->GetDouble(loss, LossField(name));
+  }
+};
+
+// Writes fields of a LossSpec into a Loss.
+struct LossWriter {
+  job::v1::Loss& loss;
+
+  void operator()(const char* name, const std::string& value) const {
+    loss.GetReflection()->SetString(&loss, LossField(name), value);
+  }
+  void operator()(const char* name, double value) const {
+    loss.GetReflection()->SetDouble(&loss, LossField(name), value);
+  }
+  void operator()(const char* name, const std::optional<double>& value) const {
+    loss.GetReflection()->ClearField(&loss, LossField(name));
+    if (value.has_value()) (*this)(name, *value);
+  }
+};
+
+}  // namespace
 
 AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
   const job::v1::Advantage& advantage = spec.algorithm().advantage();
-  const job::v1::Loss& loss = spec.algorithm().loss();
   AlgorithmSpec out;
   out.advantage = {.kind = advantage.kind(),
                    .signal_filter = advantage.group_filter() == "signal",
                    .max_rejected_steps = advantage.max_rejected_steps(),
                    .truncated = advantage.truncated()};
-  out.loss = {.kind = loss.kind(),
-              .prox = loss.prox(),
-              .clip_low = loss.clip_low(),
-              .clip_high = loss.clip_high()};
-  out.loss.dual = loss.has_dual() ? std::optional(loss.dual()) : std::nullopt;
-  out.loss.tis = loss.has_tis() ? std::optional(loss.tis()) : std::nullopt;
-  out.loss.veto = loss.has_veto() ? std::optional(loss.veto()) : std::nullopt;
-  out.loss.tis_level = loss.tis_level();
-  out.loss.aggregation = loss.aggregation();
-  out.loss.kl = loss.kl();
-  out.loss.kl_kind = loss.kl_kind();
-  out.loss.entropy = loss.entropy();
+  VisitLossFields(out.loss, LossReader{spec.algorithm().loss()});
   return out;
 }
 
@@ -35,22 +74,7 @@ void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm) {
   advantage.set_max_rejected_steps(static_cast<uint32_t>(preset.advantage.max_rejected_steps));
   advantage.set_truncated(preset.advantage.truncated);
 
-  job::v1::Loss& loss = *algorithm->mutable_loss();
-  loss.set_kind(preset.loss.kind);
-  loss.set_prox(preset.loss.prox);
-  loss.set_clip_low(preset.loss.clip_low);
-  loss.set_clip_high(preset.loss.clip_high);
-  loss.clear_dual();
-  if (preset.loss.dual) loss.set_dual(*preset.loss.dual);
-  loss.clear_tis();
-  if (preset.loss.tis) loss.set_tis(*preset.loss.tis);
-  loss.clear_veto();
-  if (preset.loss.veto) loss.set_veto(*preset.loss.veto);
-  loss.set_tis_level(preset.loss.tis_level);
-  loss.set_aggregation(preset.loss.aggregation);
-  loss.set_kl(preset.loss.kl);
-  loss.set_kl_kind(preset.loss.kl_kind);
-  loss.set_entropy(preset.loss.entropy);
+  VisitLossFields(preset.loss, LossWriter{*algorithm->mutable_loss()});
 }
 
 }  // namespace sluice

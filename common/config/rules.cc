@@ -14,6 +14,7 @@
 #include "common/algorithms/validate.h"
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
+#include "common/config/check.h"
 #include "common/config/job_file.h"
 #include "common/config/leaves.h"
 #include "common/config/scalar.h"
@@ -26,9 +27,6 @@ namespace sluice::config {
 namespace {
 
 using google::protobuf::Message;
-
-// Bytes that the queue needs for one token: id, log-prob, and a share of its runs and index.
-constexpr uint64_t kTokenBytes = 20;
 
 bool IsJobName(const std::string& name) {
   if (name.empty() || name.size() > 63 || name[0] == '-') return false;
@@ -51,8 +49,6 @@ void CheckNames(const Entries& entries, const std::string& path, SpecProblems& c
 void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
   const AlgorithmContext context{.group_size = spec.rollout().group().size(),
                                  .minibatches = spec.trainer().batching().minibatches(),
-                                 .max_response = spec.rollout().max_response(),
-                                 .max_staleness = spec.queue().max_staleness(),
                                  .has_reference = spec.model().has_reference()};
   for (const AlgorithmProblem& problem : ValidateAlgorithm(AlgorithmSpecOf(spec), context)) {
     check.Add(10, absl::StrCat("algorithm.", problem.field), ": ", problem.message);
@@ -207,13 +203,13 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   const uint64_t tokens =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
   const double worst = static_cast<double>(steps) * queue.groups_per_step() *
-                       spec.rollout().group().size() * tokens * kTokenBytes;
+                       spec.rollout().group().size() * tokens * kQueueTokenBytes;
   if (worst > static_cast<double>(queue.keep().quota())) {
     check.Add(11, "queue.keep.quota", " ", SizeText(queue.keep().quota()), " < worst case ",
               WholeMiB(worst), " = (", spec.checkpoint().every_steps(),
               " steps to a checkpoint + eta ", queue.max_staleness(), " + 1) x ",
               queue.groups_per_step(), " x ", spec.rollout().group().size(), " x ", tokens,
-              " tokens x ", kTokenBytes,
+              " tokens x ", kQueueTokenBytes,
               " B. Raise the quota, or lower checkpoint.every_steps, data.order.max_prompt or "
               "rollout.max_response");
   }

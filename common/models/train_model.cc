@@ -338,10 +338,10 @@ absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<con
   });
 }
 
-absl::Status Backward(const at::Tensor& loss) {
+absl::Status Backward(const at::Tensor& loss, bool keep_graph) {
   return Guard("backward",
                [&] {
-                 torch::autograd::backward({loss}, {});
+                 torch::autograd::backward({loss}, {}, keep_graph);
                  return true;
                })
       .status();

@@ -85,7 +85,8 @@ struct TokenScores {
 absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets,
                                         double temperature);
 
-// loss.backward(), with torch's exceptions as a status.
-absl::Status Backward(const at::Tensor& loss);
+// loss.backward(), with torch's exceptions as a status. With `keep_graph`, another term of the same
+// forward pass can be propagated afterwards.
+absl::Status Backward(const at::Tensor& loss, bool keep_graph = false);
 
 }  // namespace sluice

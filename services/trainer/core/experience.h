@@ -49,10 +49,4 @@ struct Group {
   std::vector<Trajectory> members;
 };
 
-// The groups of batch k: all of them, or the next slice.
-struct Experience {
-  int64_t k = 0;
-  std::vector<Group> groups;
-};
-
 }  // namespace sluice::trainer

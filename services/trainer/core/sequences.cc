@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "common/algorithms/registry.h"
 #include "common/algorithms/shaping.h"
 #include "common/base/status.h"
 
@@ -14,14 +13,6 @@ namespace {
 int64_t CountTrained(const Trajectory& trajectory) {
   return std::count_if(trajectory.mask.begin(), trajectory.mask.end(),
                        [](uint8_t m) { return m != 0; });
-}
-
-// Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut at
-// the length limit and the job filters such answers.
-bool Trains(const Settings& settings, const Trajectory& trajectory) {
-  if (settings.kind == Settings::Kind::kSft) return true;
-  return std::isfinite(trajectory.reward) &&
-         !(trajectory.truncated && settings.algorithm.advantage.truncated == "filter");
 }
 
 Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
@@ -43,26 +34,11 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
   return sequence;
 }
 
-AdvantageRule RuleOf(const Settings& settings) {
-  const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
-  return row == nullptr ? AdvantageRule{} : row->value;
-}
-
-bool HasOverlongPenalty(const Settings& settings) {
-  return settings.algorithm.advantage.truncated == "penalty";
-}
-
 // Whether the rewards in Group::pool enter the group's statistics. They are task rewards of answers
 // whose lengths are not known here. If the members' rewards are shaped by their length, the two
 // cannot be compared, and the members' rewards are used alone.
-bool UsesPool(const Settings& settings) {
-  return RuleOf(settings).scale == Scale::kPooled && !HasOverlongPenalty(settings);
-}
-
-Aggregation AggregationOf(const Settings& settings) {
-  if (settings.kind == Settings::Kind::kSft) return kTokenMean;
-  const auto* row = FindRow(AggregationRows(), settings.algorithm.loss.aggregation);
-  return row == nullptr ? kTokenMean : row->value;
+bool UsesPool(const Rules& rules) {
+  return rules.advantage.scale == Scale::kPooled && rules.truncation != Truncation::kPenalty;
 }
 
 }  // namespace
@@ -85,18 +61,18 @@ double RewardStats::std() const {
   return std::sqrt(std::max(0.0, squares_ - shifted_ * shifted_ / n) / (n - 1));
 }
 
-double ShapedReward(const Settings& settings, const Trajectory& trajectory) {
-  if (!HasOverlongPenalty(settings)) return trajectory.reward;
+double ShapedReward(const Settings& settings, const Rules& rules, const Trajectory& trajectory) {
+  if (rules.truncation != Truncation::kPenalty) return trajectory.reward;
   return trajectory.reward + SoftOverlong(CountTrained(trajectory), settings.max_response,
                                           DefaultOverlongBuffer(settings.max_response));
 }
 
-double MeanReward(const Settings& settings, absl::Span<const Group> groups) {
+double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups) {
   double sum = 0;
   int64_t count = 0;
   for (const Group& group : groups) {
     for (const Trajectory& trajectory : group.members) {
-      const double reward = ShapedReward(settings, trajectory);
+      const double reward = ShapedReward(settings, rules, trajectory);
       if (!std::isfinite(reward)) continue;
       sum += reward;
       ++count;
@@ -105,12 +81,15 @@ double MeanReward(const Settings& settings, absl::Span<const Group> groups) {
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-SequenceBuilder::SequenceBuilder(const Settings& settings, int64_t k, double batch_mean)
-    : settings_(settings),
-      k_(k),
-      pooled_(UsesPool(settings)),
-      aggregation_(AggregationOf(settings)),
-      advantages_(RuleOf(settings), batch_mean) {}
+SequenceBuilder::SequenceBuilder(const Settings& settings, const Rules& rules, int64_t k,
+                                 double batch_mean)
+    : settings_(settings), rules_(rules), k_(k), advantages_(rules.advantage, batch_mean) {}
+
+bool SequenceBuilder::Trains(const Trajectory& trajectory) const {
+  if (!rl()) return true;
+  return std::isfinite(trajectory.reward) &&
+         !(trajectory.truncated && rules_.truncation == Truncation::kFilter);
+}
 
 absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajectory) const {
   const auto name = [&] {
@@ -118,9 +97,8 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
                         ": ");
   };
   const size_t length = trajectory.tokens.size();
-  const bool rl = settings_.kind == Settings::Kind::kRl;
   if (trajectory.mask.size() != length ||
-      (rl && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
+      (rl() && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
     return absl::InvalidArgumentError(absl::StrCat(
         name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
         trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(), " versions"));
@@ -136,7 +114,7 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
   }
 
   // Supervised data has no versions.
-  if (!rl) return absl::OkStatus();
+  if (!rl()) return absl::OkStatus();
   for (size_t t = 0; t < length; ++t) {
     const int64_t staleness = k_ - trajectory.versions[t];
     if (!trajectory.mask[t] || (staleness >= 0 && staleness <= settings_.max_staleness)) continue;
@@ -162,30 +140,30 @@ void SequenceBuilder::CountVersions(const Trajectory& trajectory) {
 absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Sequence>* out) {
   for (const Group& group : groups) {
     const uint32_t index = groups_++;
+
+    // The statistics of the group count every member, trained or not.
     std::vector<double> rewards;
     int64_t group_tokens = 0;
     for (const Trajectory& trajectory : group.members) {
       SLUICE_RETURN_IF_ERROR(Check(group, trajectory));
-      rewards.push_back(ShapedReward(settings_, trajectory));
-      if (Trains(settings_, trajectory)) group_tokens += CountTrained(trajectory);
-      if (settings_.kind == Settings::Kind::kRl && std::isfinite(trajectory.reward))
-        rewards_.Add(trajectory.reward);
+      rewards.push_back(ShapedReward(settings_, rules_, trajectory));
+      if (Trains(trajectory)) group_tokens += CountTrained(trajectory);
+      if (rl() && std::isfinite(trajectory.reward)) rewards_.Add(trajectory.reward);
     }
-
-    if (pooled_) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
+    if (UsesPool(rules_)) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
     std::vector<double> advantages(group.members.size());
-    if (settings_.kind == Settings::Kind::kRl) advantages = advantages_.AddGroup(rewards);
+    if (rl()) advantages = advantages_.AddGroup(rewards);
 
     for (size_t i = 0; i < group.members.size(); ++i) {
       const Trajectory& trajectory = group.members[i];
-      const int64_t tokens = Trains(settings_, trajectory) ? CountTrained(trajectory) : 0;
+      const int64_t tokens = Trains(trajectory) ? CountTrained(trajectory) : 0;
       if (tokens == 0) continue;
       Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index));
       sequence.advantage = static_cast<float>(advantages[i]);
-      sequence.weight = aggregation_.sequence_weight(tokens, group_tokens);
+      sequence.weight = rules_.loss.aggregation.sequence_weight(tokens, group_tokens);
       counts_.tokens += tokens;
       ++counts_.sequences;
-      if (settings_.kind == Settings::Kind::kRl) CountVersions(trajectory);
+      if (rl()) CountVersions(trajectory);
     }
     if (group_tokens > 0) ++counts_.prompts;
   }

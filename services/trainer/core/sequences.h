@@ -9,6 +9,7 @@
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/diagnostics.h"
 #include "services/trainer/core/experience.h"
+#include "services/trainer/core/rules.h"
 #include "services/trainer/core/settings.h"
 
 namespace sluice::trainer {
@@ -43,8 +44,9 @@ class RewardStats {
  private:
   int64_t count_ = 0;
   double sum_ = 0;
-  double first_ = 0, shifted_ = 0,
-         squares_ = 0;  // Sums of r - first and of its square: exactly 0 if all rewards are equal.
+  double first_ = 0;
+  // The sums of r - first_ and of its square; exactly 0 if all rewards are equal.
+  double shifted_ = 0, squares_ = 0;
   double min_ = 0, max_ = 0;
 };
 
@@ -54,8 +56,8 @@ class RewardStats {
 class SequenceBuilder {
  public:
   // `batch_mean` is the mean shaped reward of the whole step, for advantages that are centred on
-  // it. `settings` outlives the builder.
-  SequenceBuilder(const Settings& settings, int64_t k, double batch_mean = 0);
+  // it. `settings` and `rules` outlive the builder.
+  SequenceBuilder(const Settings& settings, const Rules& rules, int64_t k, double batch_mean = 0);
 
   // Appends the groups' sequences to *out, without those that have no trained token.
   // INVALID_ARGUMENT: columns differ in length, or a first token is to be trained.
@@ -74,10 +76,14 @@ class SequenceBuilder {
   absl::Status Check(const Group& group, const Trajectory& trajectory) const;
   void CountVersions(const Trajectory& trajectory);
 
+  // Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut at
+  // the length limit and the job filters such answers.
+  bool Trains(const Trajectory& trajectory) const;
+  bool rl() const { return settings_.kind == Settings::Kind::kRl; }
+
   const Settings& settings_;
+  const Rules& rules_;
   const int64_t k_;
-  const bool pooled_;  // The rewards in Group::pool enter the group's statistics.
-  Aggregation aggregation_;
   AdvantageStream advantages_;
   StepCounts counts_;
   StalenessStats staleness_;
@@ -87,9 +93,9 @@ class SequenceBuilder {
 
 // The reward from which advantages are computed: the task reward, less the soft penalty for
 // overlong answers if the job asks for it.
-double ShapedReward(const Settings& settings, const Trajectory& trajectory);
+double ShapedReward(const Settings& settings, const Rules& rules, const Trajectory& trajectory);
 
 // The mean shaped reward over all members with a finite one; 0 if there are none.
-double MeanReward(const Settings& settings, absl::Span<const Group> groups);
+double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups);
 
 }  // namespace sluice::trainer

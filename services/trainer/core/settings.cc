@@ -64,8 +64,6 @@ absl::Status Validate(const Settings& settings) {
 
   const AlgorithmContext context{.group_size = settings.group_size,
                                  .minibatches = settings.minibatches,
-                                 .max_response = settings.max_response,
-                                 .max_staleness = settings.max_staleness,
                                  .has_reference = settings.reference};
   std::string problems;
   for (const AlgorithmProblem& problem : ValidateAlgorithm(settings.algorithm, context)) {

@@ -1,8 +1,9 @@
 #include "common/algorithms/aggregation.h"
 
 #include <numeric>
+#include <optional>
 
-#include "common/algorithms/policy_loss.h"
+#include "common/algorithms/losses/ppo_clip.h"
 #include "tests/common/algorithms/oracle.h"
 
 namespace sluice {
@@ -18,9 +19,9 @@ TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
   const F1 f;
   const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
   std::vector<float> value(5), grad(5);
-  PolicyLoss(PpoClip, {.low = 0.2, .high = 0.2}, ProxMode::kRecompute, tokens,
-             Correct({.level = WeightLevel::kNone}, tokens), absl::MakeSpan(value),
-             absl::MakeSpan(grad));
+  PolicyLoss(MakePpoClip({.clip_low = 0.2, .clip_high = 0.2, .dual = std::nullopt}),
+             ProxMode::kRecompute, tokens, Correct({.level = WeightLevel::kNone}, tokens),
+             absl::MakeSpan(value), absl::MakeSpan(grad));
 
   for (const auto& [name, wanted] : oracles) {
     tested.push_back(name);

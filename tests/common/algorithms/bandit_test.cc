@@ -61,8 +61,8 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a};
   if (rule.prox == ProxMode::kRecompute) tokens.lp_prox = theta;
   std::vector<float> value(n), grad(n), kl(n, 0.0f);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens),
-             absl::MakeSpan(value), absl::MakeSpan(grad));
+  PolicyLoss(rule.loss, rule.prox, tokens, Correct(rule.correction, tokens), absl::MakeSpan(value),
+             absl::MakeSpan(grad));
   if (rule.kl != nullptr) KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(kl));
 
   const double c =

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "common/algorithms/losses/reinforce.h"
 #include "common/base/splitmix.h"
 #include "tests/common/algorithms/oracle.h"
 
@@ -23,8 +24,8 @@ Evaluated Evaluate(const LossSpec& spec, const PolicyTokens& tokens) {
   e.value.resize(tokens.tokens());
   e.grad.resize(tokens.tokens());
   e.correction = Correct(rule.correction, tokens);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, e.correction,
-             absl::MakeSpan(e.value), absl::MakeSpan(e.grad));
+  PolicyLoss(rule.loss, rule.prox, tokens, e.correction, absl::MakeSpan(e.value),
+             absl::MakeSpan(e.grad));
   return e;
 }
 
@@ -145,16 +146,16 @@ TEST(PolicyLossTest, OraclesGiveTheWorkedNumbers) {
 // Every loss under every bound that it knows. The property tests run over all of them.
 struct Variant {
   std::string name;
-  LossFunction function;
-  ClipRule clip;
+  TokenLoss loss;
 };
 std::vector<Variant> Variants() {
   std::vector<Variant> variants;
   for (const Row<LossEntry>& row : LossRows()) {
-    variants.push_back({std::string(row.name), row.value.function, {.low = 0.2, .high = 0.28}});
+    variants.push_back(
+        {std::string(row.name),
+         row.value.make({.clip_low = 0.2, .clip_high = 0.28, .dual = std::nullopt})});
     variants.push_back({std::string(row.name) + " dual",
-                        row.value.function,
-                        {.low = 0.2, .high = 0.28, .dual = 3}});
+                        row.value.make({.clip_low = 0.2, .clip_high = 0.28, .dual = 3})});
   }
   return variants;
 }
@@ -172,10 +173,9 @@ TEST(PolicyLossTest, GradientsAgreeWithFiniteDifferences) {
       LossToken up = token, down = token;
       up.lp_theta += kH;
       down.lp_theta -= kH;
-      const double slope =
-          (v.function(up, v.clip).value - v.function(down, v.clip).value) / (2 * kH);
+      const double slope = (v.loss(up).value - v.loss(down).value) / (2 * kH);
 
-      EXPECT_NEAR(v.function(token, v.clip).grad, slope, 1e-6 * std::max(1.0, std::abs(slope)))
+      EXPECT_NEAR(v.loss(token).grad, slope, 1e-6 * std::max(1.0, std::abs(slope)))
           << v.name << " x " << x << " A " << token.advantage;
     }
   }
@@ -221,10 +221,10 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
     for (float& p : f.prox) p = static_cast<float>(-3 * random.Uniform());
     LossSpec spec = Weighted(Plain("ppo", "recompute"), kInf);
     LossRule rule = ResolveLoss(spec, 0).value();
-    rule.clip = {.low = kInf, .high = kInf};
+    rule.loss = [](const LossToken& token) { return PpoClip(token, {.low = kInf, .high = kInf}); };
     const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
     std::vector<float> value(5), grad(5);
-    PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, Correct(rule.correction, tokens),
+    PolicyLoss(rule.loss, rule.prox, tokens, Correct(rule.correction, tokens),
                absl::MakeSpan(value), absl::MakeSpan(grad));
 
     for (int t = 0; t < 5; ++t) {
@@ -289,10 +289,9 @@ TEST(PolicyLossTest, ARatioBeyondTheClampIsBoundedAndPassesNoGradient) {
 
 TEST(PolicyLossTest, NoAdvantageNoGradientAndASignFlipFlipsReinforce) {
   for (const Variant& v : Variants()) {
-    for (double x : {0.1, 1.0, 10.0})
-      EXPECT_EQ(v.function({std::log(x), 0, 0}, v.clip).grad, 0) << v.name;
+    for (double x : {0.1, 1.0, 10.0}) EXPECT_EQ(v.loss({std::log(x), 0, 0}).grad, 0) << v.name;
   }
-  EXPECT_EQ(Reinforce({-1, 0, 0.7}, {}).grad, -Reinforce({-1, 0, -0.7}, {}).grad);
+  EXPECT_EQ(Reinforce({-1, 0, 0.7}).grad, -Reinforce({-1, 0, -0.7}).grad);
 }
 
 TEST(PolicyLossTest, ClipCountsAreOverAllTokens) {

@@ -62,12 +62,11 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
 
   const Correction correction = Correct(rule.correction, tokens);
   stats->Add(tokens, correction,
-             rule.loss.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
+             rule.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
 
   LossTerms terms;
   std::vector<float> value(n), grad(n);
-  PolicyLoss(rule.loss.function, rule.clip, rule.prox, tokens, correction, absl::MakeSpan(value),
-             absl::MakeSpan(grad));
+  PolicyLoss(rule.loss, rule.prox, tokens, correction, absl::MakeSpan(value), absl::MakeSpan(grad));
   terms.policy = WeightedSum(lp_theta, coefficient, value, grad);
   terms.kl = terms.entropy = at::zeros({}, lp_theta.options().requires_grad(false));
 

@@ -1,0 +1,24 @@
+#include "services/trainer/core/rules.h"
+
+#include "common/base/status.h"
+
+namespace sluice::trainer {
+
+absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
+  Rules rules;
+  if (settings.kind == Settings::Kind::kSft) {
+    rules.loss.aggregation = kTokenMean;
+    return rules;
+  }
+
+  SLUICE_ASSIGN_OR_RETURN(rules.advantage, ResolveAdvantage(settings.algorithm.advantage));
+  SLUICE_ASSIGN_OR_RETURN(rules.truncation, ResolveTruncation(settings.algorithm.advantage));
+  SLUICE_ASSIGN_OR_RETURN(rules.loss, ResolveLoss(settings.algorithm.loss, settings.max_staleness));
+  // Before the first update the proximal policy is the policy itself. With one update per batch its
+  // log-probs are therefore those of the update's own forward pass, bit for bit.
+  if (rules.loss.prox == ProxMode::kRecompute && settings.minibatches == 1)
+    rules.loss.prox = ProxMode::kSelf;
+  return rules;
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/algorithms/advantage.h"
+#include "common/algorithms/registry.h"
+#include "common/algorithms/shaping.h"
+#include "services/trainer/core/settings.h"
+
+namespace sluice::trainer {
+
+// The algorithms that a job's settings name, looked up once. For supervised fine-tuning only
+// `loss.aggregation` has a meaning.
+struct Rules {
+  AdvantageRule advantage;
+  Truncation truncation = Truncation::kKeep;
+  LossRule loss;
+
+  // Whether the loss has terms besides that of the policy: KL or entropy.
+  bool HasRegularTerms() const { return loss.kl != nullptr || loss.entropy_coef != 0; }
+};
+
+// INVALID_ARGUMENT: a name is in no registry; the message lists the known ones.
+absl::StatusOr<Rules> ResolveRules(const Settings& settings);
+
+}  // namespace sluice::trainer

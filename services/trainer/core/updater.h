@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/algorithms/aggregation.h"
+#include "common/algorithms/diagnostics.h"
+#include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/rules.h"
+#include "services/trainer/core/settings.h"
+#include "services/trainer/core/step.h"
+
+namespace sluice {
+class Clock;
+struct TokenScores;
+class TrainModel;
+}  // namespace sluice
+
+namespace at {
+class Tensor;
+}
+
+namespace sluice::trainer {
+
+class Optimizer;
+
+// Sums over the micro-batches of one update, without denominators. `policy` and `regular` (KL and
+// entropy) are terms of the loss with the aggregation's weights. `kl` and `entropy` count each
+// token once, for the means that are reported.
+struct UpdateSums {
+  PolicyStats stats;
+  int64_t bad_logprobs = 0;  // Micro-batches of supervised data whose log-probs are not finite.
+  double policy = 0, regular = 0;
+  double kl = 0, entropy = 0;
+  int64_t tokens = 0;
+  int64_t recorded = 0;  // Of these, the tokens whose experts were recorded.
+
+  // False if a token has made a sum NaN or infinite.
+  bool finite() const;
+};
+
+// Computes the gradients of micro-batches, and makes updates from them. Not thread-safe.
+class Updater {
+ public:
+  // All arguments outlive the updater. `reference` is null if the job has no reference policy.
+  // `separate_terms`: the factor of the policy term is known only at the end of the step, so its
+  // gradients and those of KL and entropy are accumulated apart.
+  Updater(const Settings& settings, const Rules& rules, bool separate_terms, TrainModel* model,
+          TrainModel* reference, Optimizer* optimizer, Clock* clock);
+
+  // Sets batch.prox to the log-probs of the model as it is now.
+  absl::Status ScoreProximal(MicroBatch& batch);
+
+  // Sets all gradients to 0.
+  void ZeroGrad();
+  // Runs forward and backward of one micro-batch. Adds its gradients to those of the update, and
+  // its terms to *sums.
+  absl::Status AddGradients(MicroBatch& batch, UpdateSums* sums);
+
+  // Makes one update from the gradients that were added. `sums` and `counts` are those of the
+  // update; the advantages of its policy term are multiplied by `advantage_factor`. Sets lr,
+  // grad_norm and the policy metrics of *result, and adds to its loss and seconds_optim. Returns an
+  // empty string, or why there was no update (StepResult::skipped).
+  std::string Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor,
+                     StepResult* result);
+
+ private:
+  absl::Status AddSftGradients(const at::Tensor& logprobs, UpdateSums* sums);
+  absl::Status AddPolicyGradients(const MicroBatch& batch, const TokenScores& scores,
+                                  UpdateSums* sums);
+
+  const Settings& settings_;
+  const Rules& rules_;
+  const bool separate_terms_;
+  TrainModel* const model_;
+  TrainModel* const reference_;
+  Optimizer* const optimizer_;
+  Clock* const clock_;
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,134 @@
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/packer.h"
+#include "services/trainer/core/step_metrics.h"
+
+namespace sluice::trainer {
+namespace {
+
+// The groups that make one update.
+struct Minibatch {
+  std::vector<MicroBatch> batches;
+  StepCounts counts;
+};
+
+class WholeStep : public BatchStep {
+ public:
+  WholeStep(const Settings& settings, const Rules& rules, int64_t k, Updater& updater, Clock& clock)
+      : settings_(settings), rules_(rules), k_(k), updater_(updater), clock_(clock) {}
+
+  absl::Status Add(std::vector<Group> groups) override {
+    for (Group& group : groups) groups_.push_back(std::move(group));
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(StepResult* result) override {
+    const absl::Duration start = clock_.Monotonic();
+    SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches());
+
+    // The proximal log-probs are those before the first update, so all of them are computed here.
+    if (settings_.kind == Settings::Kind::kRl && rules_.loss.prox == ProxMode::kRecompute) {
+      for (Minibatch& minibatch : minibatches) {
+        for (MicroBatch& batch : minibatch.batches)
+          SLUICE_RETURN_IF_ERROR(updater_.ScoreProximal(batch));
+      }
+    }
+
+    SLUICE_RETURN_IF_ERROR(MakeUpdates(minibatches, result));
+    result->seconds_forward_backward =
+        absl::ToDoubleSeconds(clock_.Monotonic() - start) - result->seconds_optim;
+    return absl::OkStatus();
+  }
+
+  const SequenceBuilder& sequences() const override {
+    SLUICE_CHECK(builder_.has_value());
+    return *builder_;
+  }
+  const UpdateSums& sums() const override { return sums_; }
+
+ private:
+  absl::StatusOr<std::vector<Minibatch>> MakeMinibatches() {
+    builder_.emplace(settings_, rules_, k_, MeanReward(settings_, rules_, groups_));
+
+    const std::vector<uint32_t> cuts =
+        CutEvenly(static_cast<uint32_t>(groups_.size()), settings_.minibatches);
+    std::vector<Minibatch> minibatches(settings_.minibatches);
+    std::vector<std::vector<Sequence>> sequences(settings_.minibatches);
+    for (uint32_t i = 0; i < settings_.minibatches; ++i) {
+      const StepCounts before = builder_->counts();
+      SLUICE_RETURN_IF_ERROR(builder_->Add(
+          absl::MakeConstSpan(groups_).subspan(cuts[i], cuts[i + 1] - cuts[i]), &sequences[i]));
+      const StepCounts& after = builder_->counts();
+      minibatches[i].counts = {after.tokens - before.tokens, after.sequences - before.sequences,
+                               after.prompts - before.prompts};
+    }
+
+    // The factor of the advantages is that of the whole batch.
+    const float factor =
+        settings_.kind == Settings::Kind::kRl ? static_cast<float>(builder_->factor()) : 1.0f;
+    for (uint32_t i = 0; i < settings_.minibatches; ++i) {
+      for (Sequence& sequence : sequences[i]) sequence.advantage *= factor;
+      minibatches[i].batches = MakeMicroBatches(sequences[i], settings_.micro_batch_tokens);
+    }
+    return minibatches;
+  }
+
+  absl::Status MakeUpdates(std::vector<Minibatch>& minibatches, StepResult* result) {
+    int64_t applied = 0;
+    for (Minibatch& minibatch : minibatches) {
+      updater_.ZeroGrad();
+      UpdateSums sums;
+      for (MicroBatch& batch : minibatch.batches)
+        SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, &sums));
+
+      const std::string skipped = updater_.Update(sums, minibatch.counts, 1.0, result);
+      if (skipped.empty()) ++applied;
+      if (result->skipped.empty()) result->skipped = skipped;
+
+      sums_.stats.Merge(sums.stats);
+      if (!sums.finite()) continue;  // One bad minibatch must not spoil the means.
+      sums_.kl += sums.kl;
+      sums_.entropy += sums.entropy;
+      sums_.tokens += sums.tokens;
+      sums_.recorded += sums.recorded;
+    }
+
+    if (minibatches.size() > 1) {
+      result->metrics["skipped_updates"] =
+          static_cast<double>(minibatches.size()) - static_cast<double>(applied);
+      // Update() has set the metrics of the last minibatch; these are those of all.
+      if (const std::optional<PolicyMetrics> metrics = sums_.stats.Metrics())
+        AddPolicyMetrics(*metrics, 1.0, &result->metrics);
+    }
+
+    if (applied > 0) {
+      result->skipped.clear();  // The step has changed the parameters.
+      result->loss /= static_cast<double>(applied);
+    }
+    return absl::OkStatus();
+  }
+
+  const Settings& settings_;
+  const Rules& rules_;
+  const int64_t k_;
+  Updater& updater_;
+  Clock& clock_;
+  std::vector<Group> groups_;
+  std::optional<SequenceBuilder> builder_;  // Made in Finish(), which knows the mean reward.
+  UpdateSums sums_;                         // Over all minibatches whose sums are finite.
+};
+
+}  // namespace
+
+std::unique_ptr<BatchStep> MakeWholeStep(const Settings& settings, const Rules& rules, int64_t k,
+                                         Updater& updater, Clock& clock) {
+  return std::make_unique<WholeStep>(settings, rules, k, updater, clock);
+}
+
+}  // namespace sluice::trainer
