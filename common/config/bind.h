@@ -12,9 +12,6 @@ namespace google::protobuf {
 class FieldDescriptor;
 class Message;
 }  // namespace google::protobuf
-namespace sluice::rpc::v1 {
-class FieldRule;
-}
 
 namespace sluice::config {
 
@@ -52,14 +49,16 @@ class Binder {
                  const google::protobuf::FieldDescriptor* field, const std::string& path);
   void BindList(const YamlNode& node, google::protobuf::Message* message,
                 const google::protobuf::FieldDescriptor* field, const std::string& path);
-  void BindScalar(const YamlNode& node, google::protobuf::Message* message,
-                  const google::protobuf::FieldDescriptor* field, const std::string& path);
   void BindStruct(const YamlNode& node, google::protobuf::Message* message,
                   const std::string& path);
   void BindStringMap(const YamlNode& node, google::protobuf::Message* message,
                      const google::protobuf::FieldDescriptor* field, const std::string& path);
   void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message,
                   const std::string& path);
+  // The folder against which a relative path at `node` is resolved.
+  const std::string& BaseDir(const YamlNode& node) const {
+    return node.place.source > 0 ? set_dir_ : file_dir_;
+  }
   // Records where the value at `path` comes from.
   void Note(const YamlNode& node, const std::string& path);
 
@@ -69,14 +68,5 @@ class Binder {
   Origins origins_;
   bool defaults_ = false;  // The values being bound are defaults.
 };
-
-// Returns the rule (default, unit, bounds, ..) of a field of the job file.
-const sluice::rpc::v1::FieldRule& RuleOf(const google::protobuf::FieldDescriptor& field);
-// Whether the field is a value of the job file, rather than a block of further keys.
-bool IsLeaf(const google::protobuf::FieldDescriptor& field);
-// Returns the word that leaves the field unset, `auto` or `none`; "" if there is none.
-std::string UnsetWord(const google::protobuf::FieldDescriptor& field);
-// Joins two parts of a path: "a.b" and "c" give "a.b.c". An empty `path` is left out.
-std::string JoinPath(const std::string& path, absl::string_view key);
 
 }  // namespace sluice::config

@@ -4,7 +4,7 @@
 
 #include "common/algorithms/presets.h"
 #include "common/algorithms/registry.h"
-#include "common/config/bind.h"
+#include "common/config/fields.h"
 #include "common/config/refused.h"
 #include "common/optim/schedule.h"
 #include "common/verifiers/verifier.h"

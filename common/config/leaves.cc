@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/config/bind.h"
+#include "common/config/fields.h"
 #include "common/config/scalar.h"
 #include "sluice/rpc/v1/options.pb.h"
 

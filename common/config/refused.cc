@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/config/bind.h"
 #include "common/config/choices.h"
+#include "common/config/fields.h"
 #include "common/config/leaves.h"
 
 namespace sluice::config {

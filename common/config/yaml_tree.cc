@@ -202,6 +202,16 @@ YamlNode* YamlNode::Find(absl::string_view key) {
   return nullptr;
 }
 
+std::string KindName(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull: return "nothing";
+    case YamlNode::Kind::kMap: return "a block";
+    case YamlNode::Kind::kList: return "a list";
+    case YamlNode::Kind::kScalar: return absl::StrCat("\"", node.text, "\"");
+  }
+  return "";
+}
+
 YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
   if (!CheckUtf8(text, source, problems)) return YamlNode();
 

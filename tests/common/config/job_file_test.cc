@@ -15,6 +15,7 @@
 #include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/bind.h"
+#include "common/config/fields.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 

@@ -14,6 +14,7 @@
 #include "common/base/file.h"
 #include "common/config/bind.h"
 #include "common/config/choices.h"
+#include "common/config/fields.h"
 #include "common/config/job_file.h"
 #include "common/config/refused.h"
 #include "sluice/job/v1/job.pb.h"
