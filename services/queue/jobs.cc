@@ -4,12 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
-#include "common/data/dataset.h"
 #include "common/log/log.h"
 #include "services/queue/memory.h"
 
@@ -17,60 +14,6 @@ namespace sluice::queue {
 namespace {
 constexpr absl::Duration kRebalance = absl::Seconds(1);
 constexpr absl::Duration kTrim = absl::Seconds(10);
-
-class Datasets : public RowSource {
- public:
-  uint64_t rows(uint32_t source) const override { return sets_[source].rows(); }
-  std::string json(uint32_t source, uint64_t index) const override {
-    return std::string(sets_[source].json(index));
-  }
-  void Add(Dataset set) { sets_.push_back(std::move(set)); }
-
- private:
-  std::vector<Dataset> sets_;
-};
-
-using TellAlarm = std::function<void(const std::string& job_name, const Alarm& alarm)>;
-
-// Reads all data sources of a job. `alarm`, which may be empty, is called for each source with rows
-// that cannot be used.
-absl::StatusOr<std::shared_ptr<const RowSource>> ReadSources(const std::string& name,
-                                                             const Spec& spec,
-                                                             const TellAlarm& alarm) {
-  auto sets = std::make_shared<Datasets>();
-  for (const SourceSpec& source : spec.sources) {
-    SLUICE_ASSIGN_OR_RETURN(Dataset set, ReadDataset({.name = source.name,
-                                                      .path = source.path,
-                                                      .fields = source.fields,
-                                                      .skip_bad_rows = spec.skip_bad_rows}));
-    if (set.skipped() > 0) {
-      log::Warning("rows_skipped", {{"job_id", name},
-                                    {"source", source.name},
-                                    {"rows", set.skipped()},
-                                    {"first", set.first_skipped()}});
-      if (alarm) {
-        alarm(name,
-              {"rows_skipped", absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(),
-                                            " rows of data source ", source.name,
-                                            " are skipped, the first ", set.first_skipped())});
-      }
-    }
-    sets->Add(std::move(set));
-  }
-  return sets;
-}
-
-constexpr char kFreedSuffix[] = ".freed";
-
-// Removes a job's folder. It is renamed first, so that after a crash the name says that the folder
-// is to be removed.
-absl::Status RemoveJob(const std::string& data_dir, const std::string& job) {
-  const std::string dir = JobDir(data_dir, job), freed = absl::StrCat(dir, kFreedSuffix);
-  if (!PathExists(dir)) return absl::OkStatus();
-  SLUICE_RETURN_IF_ERROR(wal::FileSystem::Real()->Rename(dir, freed));
-  SLUICE_RETURN_IF_ERROR(SyncDir(JobsDir(data_dir)));
-  return RemoveTree(freed);
-}
 
 absl::Status NotListed(const std::string& job) {
   return ErrorWith(absl::StatusCode::kUnavailable,
@@ -82,6 +25,7 @@ absl::Status NotListed(const std::string& job) {
 JobTable::JobTable(Options options)
     : options_(std::move(options)),
       memory_bytes_(options_.memory_bytes > 0 ? options_.memory_bytes : DefaultMemory()),
+      folders_(options_.data_dir, options_.log, options_.clock, options_.recovered),
       incarnation_(options_.incarnation),
       load_thread_([this] { LoadLoop(); }),
       timer_thread_([this] { TimerLoop(); }) {}
@@ -177,8 +121,7 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
                           "the queue has not been told its incarnation yet"));
   }
   if (input.phase == Phase::kFreed) {  // It was freed before, or could not be brought back.
-    absl::Status removed =
-        options_.data_dir.empty() ? absl::OkStatus() : RemoveJob(options_.data_dir, job);
+    absl::Status removed = folders_.Remove(job);
     return removed.ok() ? done(SetJobAnswer{.repeat = true}) : done(std::move(removed));
   }
 
@@ -226,7 +169,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
                                                           int64_t incarnation) {
   SLUICE_RETURN_IF_ERROR(Job::Check(spec));
   SLUICE_RETURN_IF_ERROR(CheckMemory(spec));
-  if (spec.durability != Durability::kMemory && options_.data_dir.empty()) {
+  if (spec.durability != Durability::kMemory && !folders_.stored()) {
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NO_DATA_DIR",
@@ -237,7 +180,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
             " needs a queue with a data directory"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
-                          ReadSources(name, spec, options_.alarm));
+                          ReadRowSources(name, spec, options_.alarm));
   JobHeader header{.job = job,
                    .name = name,
                    .queue_incarnation = static_cast<uint32_t>(incarnation),
@@ -250,8 +193,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
     return std::make_shared<JobRunner>(std::move(options), spec, std::move(rows));
   }
   for (uint32_t s = 0; s < spec.sources.size(); ++s) header.sources.push_back(DigestOf(*rows, s));
-  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, CreateJob(options_.log, JobDir(options_.data_dir, job),
-                                                      std::move(header), std::move(rows)));
+  SLUICE_ASSIGN_OR_RETURN(StoredJob stored, folders_.Create(std::move(header), std::move(rows)));
   return std::make_shared<JobRunner>(std::move(options), std::move(stored));
 }
 
@@ -291,10 +233,8 @@ void JobTable::Remove(const std::string& job) {
   }
   if (options_.removed) options_.removed(runner);
   runner->Shut(NotListed(job));
-  if (!options_.data_dir.empty()) {
-    if (absl::Status removed = RemoveJob(options_.data_dir, job); !removed.ok())
-      log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
-  }
+  if (absl::Status removed = folders_.Remove(job); !removed.ok())
+    log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
   log::Info("job_freed", {{"job_id", runner->name()}, {"job", job}});
 }
 
@@ -353,29 +293,24 @@ void JobTable::Rebalance() {
 // Recovery. ---------------------------------------------------------------------------------------
 
 absl::Status JobTable::Recover() {
-  if (options_.data_dir.empty()) return absl::OkStatus();
-  const std::string dir = JobsDir(options_.data_dir);
-  SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
-  for (const std::string& name : names) {
-    if (absl::EndsWith(name, kFreedSuffix)) {
-      SLUICE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(dir, "/", name)));
-      continue;
-    }
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> jobs, folders_.List());
+  for (const std::string& job : jobs) {
     const auto arena = std::make_shared<Arena>();
-    absl::StatusOr<StoredJob> stored = RecoverOne(name, arena.get());
-    if (!stored.ok())
-      log::Error("job_refused", {{"job", name},
+    absl::StatusOr<StoredJob> stored = folders_.Recover(job, arena.get());
+    if (!stored.ok()) {
+      log::Error("job_refused", {{"job", job},
                                  {"message", stored.status().message()},
                                  {"hint", DetailOf(stored.status()).hint}});
+    }
+
     MutexLock lock(&mu_);
     if (!stored.ok()) {
-      refused_.emplace(name,
-                       Annotate(stored.status(), absl::StrCat("job ", name, " cannot go on")));
+      refused_.emplace(job, Annotate(stored.status(), absl::StrCat("job ", job, " cannot go on")));
     } else if (stored->job != nullptr) {
-      recovered_.emplace(name, Recovered{*std::move(stored), arena});
+      recovered_.emplace(job, Recovered{*std::move(stored), arena});
     }
   }
+
   int64_t incarnation = 0;
   {
     MutexLock lock(&mu_);
@@ -385,50 +320,7 @@ absl::Status JobTable::Recover() {
   return absl::OkStatus();
 }
 
-// Brings back one job. The answer has no job if there was nothing to bring back.
-absl::StatusOr<StoredJob> JobTable::RecoverOne(const std::string& job, Arena* arena) {
-  const absl::Duration start = options_.clock->Monotonic();
-  const std::string dir = JobDir(options_.data_dir, job);
-  const auto rows =
-      [](const JobHeader& header) -> absl::StatusOr<std::shared_ptr<const RowSource>> {
-    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
-                            ReadSources(header.name, header.spec, nullptr));
-    for (uint32_t s = 0; s < header.sources.size(); ++s) {
-      if (DigestOf(*rows, s) == header.sources[s]) continue;
-      const SourceSpec& source = header.spec.sources[s];
-      return ErrorWith(
-          absl::StatusCode::kFailedPrecondition,
-          {.reason = "DATA_CHANGED",
-           .catalogue = "SLUICE-QUEUE-0008",
-           .hint = "put the file back as it was and restart the queue, or delete the job"},
-          absl::StrCat("data.train ", source.name, ": ", source.path,
-                       " holds other rows than when the job began"));
-    }
-    return rows;
-  };
-
-  SLUICE_ASSIGN_OR_RETURN(
-      StoredJob stored,
-      OpenJob(options_.log, dir, rows, [arena](uint64_t bytes) { return arena->Allocate(bytes); }));
-  if (stored.job == nullptr || stored.job->phase() == Phase::kFreed) {
-    stored.log.reset();
-    SLUICE_RETURN_IF_ERROR(RemoveJob(options_.data_dir, job));
-    return StoredJob();
-  }
-
-  const absl::Duration took = options_.clock->Monotonic() - start;
-  if (options_.recovered) options_.recovered(took);
-  log::Info("job_recovered", {{"job_id", stored.header.name},
-                              {"job", job},
-                              {"snapshot_bytes", stored.found.snapshot_bytes},
-                              {"log_bytes", stored.found.bytes},
-                              {"events", stored.events},
-                              {"step", stored.job->version()},
-                              {"seconds", absl::ToDoubleSeconds(took)}});
-  for (const std::string& remark : stored.found.remarks)
-    log::Warning("job_log", {{"job", job}, {"message", remark}});
-  return stored;
-}
+// Threads. ----------------------------------------------------------------------------------------
 
 void JobTable::LoadLoop() {
   while (true) {

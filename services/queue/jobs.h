@@ -11,6 +11,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "services/queue/job_folders.h"
+#include "services/queue/row_sources.h"
 #include "services/queue/runner.h"
 
 namespace sluice::queue {
@@ -50,7 +52,7 @@ class JobTable {
         books;
     // Called with each alarm of a job, perhaps under the job's lock, so it must not call the job.
     // May be empty.
-    std::function<void(const std::string& job_name, const Alarm& alarm)> alarm;
+    AlarmHandler alarm;
   };
   explicit JobTable(Options options);
   ~JobTable();  // Calls Shut().
@@ -92,7 +94,6 @@ class JobTable {
                                    int64_t incarnation);
   absl::StatusOr<std::shared_ptr<JobRunner>> Make(const std::string& job, const std::string& name,
                                                   const Spec& spec, int64_t incarnation);
-  absl::StatusOr<StoredJob> RecoverOne(const std::string& job, Arena* arena);
   void Add(const std::string& job, const std::shared_ptr<JobRunner>& runner)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckMemory(const Spec& spec) ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,6 +103,8 @@ class JobTable {
 
   const Options options_;
   const uint64_t memory_bytes_;
+  JobFolders folders_;  // Used by Recover(), and by the thread `load`.
+
   Mutex mu_;
   CondVar load_, timer_;
   bool shut_ ABSL_GUARDED_BY(mu_) = false;

@@ -19,10 +19,8 @@ const char* FailpointName(const Input& input) {
 }
 
 absl::Status Fail(const char* call, const char* where) {
-#ifdef SLUICE_FAILPOINTS
-  if (call != nullptr) return HitFailpoint(absl::StrCat("queue.", call, ".", where));
-#endif
-  return absl::OkStatus();
+  if (!kHasFailpoints || call == nullptr) return absl::OkStatus();
+  return HitFailpoint(absl::StrCat("queue.", call, ".", where));
 }
 }  // namespace
 

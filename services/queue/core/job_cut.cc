@@ -9,13 +9,7 @@
 namespace sluice::queue {
 namespace {
 // A test makes the cut blind to age, to see Apply refuse what the cut should have.
-bool CutIsBlind() {
-#ifdef SLUICE_FAILPOINTS
-  return !HitFailpoint("queue.cut.keep_over_age").ok();
-#else
-  return false;
-#endif
-}
+bool CutIsBlind() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 
 // The cut. ----------------------------------------------------------------------------------------
