@@ -110,12 +110,9 @@ setup() {
   install_packages
   install_torch
   local build=$root/build/$preset
-  # Keep absolute paths out of ccache's keys, so that another checkout or preset finds what was
-  # compiled before.
-  export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
   stage "configure-$preset" cmake -S "$root" --preset "$preset" -DSLUICE_TORCH="$torch_dir"
-  if ! ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+  if ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'Building'; then
     say "building ($preset; the first time takes some minutes, log: build/logs/build-$preset.log)"
-    stage "build-$preset" ninja -C "$build" "$@"
   fi
+  stage "build-$preset" ninja -C "$build" "$@"
 }

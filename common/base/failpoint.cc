@@ -13,7 +13,15 @@
 #include "common/base/status.h"
 
 namespace sluice {
+
+#ifdef SLUICE_FAILPOINTS
+const bool kHasFailpoints = true;
+#else
+const bool kHasFailpoints = false;
+#endif
+
 namespace {
+
 // What is armed at one name.
 struct Armed {
   std::string action;
@@ -45,6 +53,10 @@ std::map<std::string, Armed, std::less<>>& Table() {
 }  // namespace
 
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth) {
+  if (!kHasFailpoints) {
+    return absl::UnimplementedError(
+        "this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
+  }
   if (action.empty()) {
     MutexLock lock(&mu);
     Table().erase(std::string(name));
@@ -60,6 +72,8 @@ absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int 
 }
 
 absl::Status HitFailpoint(absl::string_view name) {
+  if (!kHasFailpoints) return absl::OkStatus();
+
   std::string action;
   {
     MutexLock lock(&mu);

@@ -7,9 +7,10 @@
 
 namespace sluice {
 
-// Failpoints: named places in the code where a test makes the process die, stop or fail. They exist
-// only in builds with -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan); elsewhere the macros
-// cost nothing.
+// Failpoints: named places in the code where a test makes the process die, stop or fail. They act
+// only in builds with -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan). Elsewhere nothing can
+// arm them, and the macros cost the read of a constant. Only failpoint.cc is compiled differently,
+// so the code that is tested is the code that is shipped.
 //
 //   SLUICE_FAILPOINT("trainer.step.before_apply");      // Actions: kill, stop.
 //   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function that contains
@@ -23,22 +24,26 @@ namespace sluice {
 //
 // Thread-safe.
 //
+// Whether this build has failpoints.
+extern const bool kHasFailpoints;
+
 // Arms `name` with `action` for its `nth` hit; a value below 1 counts as 1. An empty action disarms
 // it.
 // INVALID_ARGUMENT: no such action.
+// UNIMPLEMENTED: this build has no failpoints.
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth);
-// Called by the macros. UNAVAILABLE, reason FAILPOINT: the action `error` was due.
+// Called by the macros, and by code that does more than die, stop or fail. It returns OK if the
+// build has no failpoints. UNAVAILABLE, reason FAILPOINT: the action `error` was due.
 absl::Status HitFailpoint(absl::string_view name);
 
 }  // namespace sluice
 
-#ifdef SLUICE_FAILPOINTS
-#define SLUICE_FAILPOINT(name) (void)::sluice::HitFailpoint(name)
+#define SLUICE_FAILPOINT(name)                                        \
+  do {                                                                \
+    if (::sluice::kHasFailpoints) (void)::sluice::HitFailpoint(name); \
+  } while (false)
 #define SLUICE_FAILPOINT_STATUS(name)                                              \
   do {                                                                             \
+    if (!::sluice::kHasFailpoints) break;                                          \
     if (absl::Status hit_ = ::sluice::HitFailpoint(name); !hit_.ok()) return hit_; \
   } while (false)
-#else
-#define SLUICE_FAILPOINT(name) (void)0
-#define SLUICE_FAILPOINT_STATUS(name) (void)0
-#endif

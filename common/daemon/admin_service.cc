@@ -39,20 +39,13 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
 };
 
 absl::Status Arm(const admin::v1::FailpointRequest& request) {
-#ifdef SLUICE_FAILPOINTS
   return ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
-#else
-  return absl::UnimplementedError(
-      "this build has no failpoints; configure with -DSLUICE_FAILPOINTS=ON");
-#endif
 }
 
 class FailpointReactor final : public grpc::ServerUnaryReactor {
  public:
   explicit FailpointReactor(const admin::v1::FailpointRequest& request) : request_(request) {
-#ifdef SLUICE_FAILPOINTS
-    later_ = request.action() == "kill" || request.action() == "stop";
-#endif
+    later_ = kHasFailpoints && (request.action() == "kill" || request.action() == "stop");
     Finish(rpc::ToGrpcStatus(later_ ? absl::OkStatus() : Arm(request_)));
   }
 

@@ -126,9 +126,7 @@ class Decoder final : public DecodeModel {
     SLUICE_CHECK(weights->layout_id() == weights_->layout_id());
     weights_ = weights;
     packed_.Pack(weights_, &team_);
-#ifdef SLUICE_FAILPOINTS
     if (!HitFailpoint("rollout.activate.bitflip").ok()) packed_.FlipBit();
-#endif
   }
   std::vector<Fingerprint> Fingerprints() override { return packed_.Fingerprints(&team_); }
 

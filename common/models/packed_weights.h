@@ -67,9 +67,8 @@ class PackedWeights {
   // Of each tensor, from the packed numbers; of an embedding that is not packed, for it is not
   // tied, from the weights. By all threads of the team.
   std::vector<Fingerprint> Fingerprints(Team* team) const;
-#ifdef SLUICE_FAILPOINTS
-  void FlipBit() { buffer_.data()[0] ^= std::byte{1}; }  // Of the first layer's q_proj.
-#endif
+  // For tests: changes the first layer's q_proj.
+  void FlipBit() { buffer_.data()[0] ^= std::byte{1}; }
 
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<float>& final_norm() const { return final_norm_; }

@@ -327,15 +327,13 @@ void Session::OnStep(StepEvents events) {
   }
   if (health_.Stepped(events))
     log::Error("weights_not_finite", {{"job_id", options_.job_name}, {"error", health_.status()}});
-#ifdef SLUICE_FAILPOINTS
+
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
   if (crowded) events.crowded_out.push_back(events.tokens.back().request);
   streamer_->Stepped(std::move(events));
-  // Who is crowded out waits; this one would run to its end before the streamer hears of it.
+  // A request that is really crowded out waits. This one would run to its end before the streamer
+  // hears of it.
   if (crowded) streamer_->FlushPieces();
-#else
-  streamer_->Stepped(std::move(events));
-#endif
 }
 
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {

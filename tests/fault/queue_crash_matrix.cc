@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "tests/fault/fleet.h"
@@ -133,12 +134,12 @@ int main(int argc, char** argv) {
     role.durability = static_cast<sluice::queue::v1::Durability>(durability);
     return RunRole(role);
   }
-#ifndef SLUICE_FAILPOINTS
-  std::fprintf(stderr,
-               "this build has no failpoints\nhint: cmake --preset test, build, and run "
-               "build/test/bin/queue_crash_matrix\n");
-  return 2;
-#endif
+  if (!sluice::kHasFailpoints) {
+    std::fprintf(stderr,
+                 "error: this build has no failpoints\nhint: cmake --preset test, build, and run "
+                 "build/test/bin/queue_crash_matrix\n");
+    return 2;
+  }
   options.self = std::filesystem::read_symlink("/proc/self/exe").string();
   if (options.dir.empty())
     options.dir = absl::StrCat(std::filesystem::temp_directory_path().string(),

@@ -230,9 +230,18 @@ TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
 }
 
 TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
+  if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
+
   ASSERT_TRUE(ArmFailpoint("test.point", "error", 2).ok());
   EXPECT_TRUE(HitFailpoint("test.point").ok());
   EXPECT_FALSE(HitFailpoint("test.point").ok());
+  EXPECT_TRUE(HitFailpoint("test.point").ok());
+}
+
+TEST(FailpointTest, ABuildWithoutFailpointsCannotBeMadeToFail) {
+  if (kHasFailpoints) GTEST_SKIP() << "this build has failpoints";
+
+  EXPECT_EQ(ArmFailpoint("test.point", "error", 1).code(), absl::StatusCode::kUnimplemented);
   EXPECT_TRUE(HitFailpoint("test.point").ok());
 }
 

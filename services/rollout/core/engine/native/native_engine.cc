@@ -197,7 +197,6 @@ void NativeEngine::Abort(uint64_t request, AbortReason) {
   live_.erase(request);
 }
 
-#ifdef SLUICE_FAILPOINTS
 // What bad memory does: the first block of an answer that goes on is another's.
 void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
   const int other = static_cast<int>(options_.blocks) - 1;
@@ -207,13 +206,10 @@ void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
     return;
   }
 }
-#endif
 
 void NativeEngine::Compute(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
-#ifdef SLUICE_FAILPOINTS
-  CorruptKv(plan);
-#endif
+  if (kHasFailpoints) CorruptKv(plan);
   rows_.clear();
   tables_.clear();
   sampling_.clear();

@@ -111,9 +111,8 @@ class NativeEngine : public Engine {
   absl::Status Check(const Request& request) const;
   KvHash Salt() const;  // Of what the KV cache is computed with now.
   absl::Status MakeDetokenizer(const Request& request, Live* live) const;
-#ifdef SLUICE_FAILPOINTS
+  // The failpoint rollout.kv.corrupt.
   void CorruptKv(const SchedulerPlan& plan);
-#endif
   void Compute(const SchedulerPlan& plan);
   void ScorePrompts();
   void Draw();
