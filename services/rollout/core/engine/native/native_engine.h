@@ -132,7 +132,7 @@ class NativeEngine : public Engine {
   const Options options_;
   const EngineCaps caps_;
   const std::vector<int32_t> model_stop_ids_;
-  // The model packed weights_; held_ is the fingerprint of the packed numbers.
+  // model_ computes with a packed copy of weights_; held_ is the fingerprint of the packed numbers.
   std::shared_ptr<const TensorSet> weights_;
   const std::unique_ptr<DecodeModel> model_;
   PolicyVersion version_;
