@@ -161,10 +161,13 @@ class Scheduler {
     uint32_t longest = 0;        // Tokens of the longest answer so far.
   };
 
-  // How a request without blocks starts: not at all, since it has some; not yet, since a member of
-  // its group computes the prompt; on the blocks of a member; on blocks of the prefix cache, or on
-  // none.
-  enum class Start { kGoesOn, kWaits, kForked, kMatched };
+  // What a request's first row in a run starts from.
+  enum class Start {
+    kGoesOn,  // Nothing: it has blocks already.
+    kWaits,   // Nothing yet: a member of its group computes the prompt.
+    kForked,  // The blocks of a member of its group.
+    kMatched  // The blocks that the prefix cache has, perhaps none.
+  };
 
   Key KeyOf(const Live& live) const;
   void Wait(Live* live);
