@@ -67,7 +67,7 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
   return piece;
 }
 
-// Acknowledgements may come late or twice, so one that is lower than the last changes nothing.
+// An acknowledgement that is lower than an earlier one changes nothing.
 void Trajectory::Acked(uint64_t position) {
   if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
 }
