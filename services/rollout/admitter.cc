@@ -66,8 +66,8 @@ void Admitter::Run() {
     status = AdmitOnce();
     if (!absl::IsFailedPrecondition(status)) continue;
 
-    // The queue has not opened the job yet, or has closed it. If it is closed, the controller will
-    // end this session; until then try again.
+    // The queue has not opened the job yet, or has closed it. The controller's next assignments
+    // tell which; until then ask again.
     const auto waits =
         waits_->Begin({.kind = "DAEMON",
                        .id = "queue",

@@ -40,7 +40,7 @@ class GenerateStream : public rpc::WriteStream<engine::v1::GenerateResponse>,
   void Beat();
 
  private:
-  // Takes what a step did for this call. Runs on the step thread.
+  // Takes events of this call's requests, on the thread that delivers them (http::Guests::Sink).
   void Take(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds a token to the waiting message of its member.
   void Add(const TokenEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -27,7 +27,7 @@ std::string Brief(const common::v1::TrajectoryRef& ref) {
                       absl::Hex(BigEndian(group.substr(8))));
 }
 
-// Whether a request of this id was made by the rescorer. The ids of guests may have its bit too.
+// Whether the rescorer made the request of this id.
 bool Mine(uint64_t request) {
   return (request & (http::kApiRequest | Rescorer::kRescored)) == Rescorer::kRescored;
 }
