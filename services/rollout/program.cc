@@ -192,8 +192,8 @@ void RolloutProgram::ShowModels(const std::string& id, Job* job) {
 
 void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
                             absl::string_view why) {
-  // From here on the API starts no request for the job, and after Stop() the session accepts none
-  // from EngineService. So RemoveJob() ends the last ones.
+  // RemoveModel() keeps the API from adding requests, and Stop() keeps EngineService from it. So
+  // those that RemoveJob() fails are the last ones.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
   if (job.session != nullptr) job.session->Stop(grace);

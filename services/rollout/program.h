@@ -79,7 +79,7 @@ class RolloutProgram : public daemon::Program {
 
   const daemon::Host host_;
   const Options options_;
-  daemon::Waits waits_;  // Waits for the loading of models; sessions have their own.
+  daemon::Waits waits_;  // Models that are being loaded. Each session has its own waits.
   const std::unique_ptr<grpc::Service> admin_;
   rpc::CallerTable callers_;  // The daemons that may call EngineService, by job.
   http::Guests guests_;
