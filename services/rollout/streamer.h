@@ -37,7 +37,7 @@ struct Member {
   std::string lease;
   std::shared_ptr<const RenderedPrompt> prompt;
   bool put_prompt = false;  // The group's prompt is sent to the queue under this member's lease.
-  bool generating = true;   // The engine samples it. False: the answer has ended.
+  bool generating = true;   // The engine samples the answer.
   PolicyVersion granted_under;  // The engine's version when the member was granted.
   float temperature = 1;
   Trajectory trajectory;
