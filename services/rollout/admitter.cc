@@ -15,8 +15,8 @@
 namespace sluice::rollout {
 namespace {
 
-// Most members of one Admit, unless a single group has more. It lets several workers share the
-// groups of a step.
+// Most members of one Admit, unless a single group has more. Without this limit one worker could
+// take all groups of a step.
 constexpr size_t kMostAtOnce = 64;
 // Time between two tries while the job is not open at the queue.
 constexpr absl::Duration kRetry = absl::Milliseconds(100);

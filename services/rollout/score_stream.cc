@@ -133,7 +133,8 @@ absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
       (of_group || !SameMember(coming_->records.back().owner(), record.owner())))
     SLUICE_RETURN_IF_ERROR(Whole());
 
-  // A piece of a group's prompt at position 0 starts the prompt over. It is answered at once.
+  // A record of a group's prompt needs no computation, so it can be answered at once. One at
+  // position 0 starts the prompt over.
   const bool known_group =
       !prompt_.records.empty() && prompt_.records.back().owner().group() == record.owner().group();
   if (of_group) {

@@ -212,7 +212,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
                           PromptRenderer::Load(made.model, options.chat_template,
                                                {{kSource, options.format, options.fields}}));
 
-  // Other weights than the directory's are activated as in training: by their fingerprint.
+  // Weights that the caller gives are activated as in training, so their fingerprint is checked.
   EvalResult given{.fingerprint = made.fingerprint, .ignored = made.model.config.ignored};
   if (options.weights) {
     SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.layout));
