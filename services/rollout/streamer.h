@@ -59,7 +59,8 @@ class Streamer {
     // Most bytes of sampled tokens (with log-probs and experts) that the queue has not
     // acknowledged. Above it the engine pauses.
     uint64_t most_unacked = 256 << 20;
-    // In a mixture of experts: the number of layers, and of experts per token and layer. Else 0.
+    // Number of the model's layers, and of experts per token and layer. The latter is 0 if the model
+    // is no mixture of experts.
     int64_t layers = 0, experts = 0;
     // Called with each member that was sealed, on the stream thread. May be empty.
     std::function<void(const Member& member)> sealed;
