@@ -59,8 +59,8 @@ class Streamer {
     // Most bytes of sampled tokens (with log-probs and experts) that the queue has not
     // acknowledged. Above it the engine pauses.
     uint64_t most_unacked = 256 << 20;
-    // Number of the model's layers, and of experts per token and layer. The latter is 0 if the model
-    // is no mixture of experts.
+    // Number of the model's layers, and of experts per token and layer. The latter is 0 if the
+    // model is no mixture of experts.
     int64_t layers = 0, experts = 0;
     // Called with each member that was sealed, on the stream thread. May be empty.
     std::function<void(const Member& member)> sealed;
@@ -193,7 +193,7 @@ class Streamer {
   size_t generating_ = 0;                                // Number of members with `generating`.
   std::atomic<bool> others_ = false;
   absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
-  // The values at the last UpdateMetrics(), whose counters add the differences.
+  // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.
   StepLoop::Times seen_times_;
   EngineStats seen_stats_;
 

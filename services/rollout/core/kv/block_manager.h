@@ -62,8 +62,8 @@ struct BlockTable {
 //
 // A full block is indexed under H(hash of the chain before it, its 32 tokens, salt). A look-up also
 // compares these tokens and the salt. So even if hashes collide, it never returns a block that has
-// other tokens or comes from other weights. The index has one block per chain: a request that computes the same chain again gives up
-// its own block and takes the indexed one.
+// other tokens or comes from other weights. The index has one block per chain: a request that
+// computes the same chain again gives up its own block and takes the indexed one.
 //
 // A block that several tables share, or that is indexed, is never written: Reserve() replaces it by
 // a copy first. Not thread-safe. Once made, it allocates memory only for tables and copies.
