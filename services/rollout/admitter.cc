@@ -15,9 +15,10 @@
 namespace sluice::rollout {
 namespace {
 
-// Members asked for by one Admit at most, so that several workers share a step.
+// Most members of one Admit, unless a single group has more. Without this limit one worker could
+// take all groups of a step.
 constexpr size_t kMostAtOnce = 64;
-// Time between two tries while the queue has not set the job up yet.
+// Time between two tries while the job is not open at the queue.
 constexpr absl::Duration kRetry = absl::Milliseconds(100);
 
 }  // namespace
@@ -58,13 +59,15 @@ void Admitter::Stop() {
 
 void Admitter::Run() {
   if (!AwaitReady()) return;
-  // The queue grants work only to engines whose version it knows.
+
+  // The queue grants work only to a worker whose version it knows. Sync() tells it.
   absl::Status status = leases_->Sync();
   while (status.ok()) {
     status = AdmitOnce();
     if (!absl::IsFailedPrecondition(status)) continue;
 
-    // The job is not set up at the queue yet, or is closed there: the controller will tell which.
+    // The queue has not opened the job yet, or has closed it. The controller's next assignments
+    // tell which; until then ask again.
     const auto waits =
         waits_->Begin({.kind = "DAEMON",
                        .id = "queue",
@@ -77,7 +80,7 @@ void Admitter::Run() {
   if (!drain_->triggered()) failed_(std::move(status));
 }
 
-// False: stopping.
+// Waits for SetReady(). Returns false if Stop() came first.
 bool Admitter::AwaitReady() {
   MutexLock lock(&mu_);
   const auto waits = waits_->Begin(
@@ -90,16 +93,18 @@ bool Admitter::AwaitReady() {
   return !stopping_;
 }
 
-// CANCELLED: stopping.
+// Waits for room, asks for members once, and passes on what is granted. CANCELLED: the session
+// stops.
 absl::Status Admitter::AdmitOnce() {
   const size_t group = options_.group_size;
   const size_t slots = std::max<size_t>(options_.slots, group);
 
-  // AwaitRoom(n) waits until fewer than n members are sampled here, so that a whole group fits.
+  // AwaitRoom(n) waits until fewer than n members are being sampled. With this n, a whole group
+  // fits from then on.
   const size_t room = streamer_->AwaitRoom(slots - group + 1);
   if (room == 0) return absl::CancelledError("stopping");
 
-  // Whole groups, as many as fit.
+  // Ask for as many whole groups as fit.
   const size_t free_slots = room + group - 1;
   const size_t groups = std::max<size_t>(1, std::min(free_slots, kMostAtOnce) / group);
   queue::v1::AdmitRequest request;
@@ -120,7 +125,7 @@ absl::Status Admitter::AdmitOnce() {
               {{"job_id", options_.job_name}, {"answers", static_cast<int64_t>(resumed)}});
   }
 
-  // The streamer knows a member before the engine samples its first token.
+  // The streamer must know a member before the engine samples its first token, so it comes first.
   if (!taken.drops.empty()) streamer_->Dropped(std::move(taken.drops));
   if (!taken.members.empty()) streamer_->Granted(std::move(taken.members));
   if (!taken.requests.empty()) loop_->Add(std::move(taken.requests));

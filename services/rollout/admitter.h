@@ -22,32 +22,34 @@ namespace sluice::rollout {
 
 class Streamer;
 
-// Asks the queue for work whenever a whole group fits into the engine, and hands what is granted to
-// the streamer and the engine.
+// Asks the queue for work whenever the engine has room for a whole group, and passes the granted
+// members to the streamer and the engine.
 //
-// Owns one thread, `admit`. Thread-safe.
+// Thread-safe. Owns one thread, `admit`.
 class Admitter {
  public:
   struct Options {
-    std::string job_name;     // For people.
+    std::string job_name;     // For logs.
     std::string worker;       // This daemon's id.
-    uint32_t group_size = 1;  // Members.
+    uint32_t group_size = 1;  // Members of a group.
     uint32_t slots = 1;       // Answers that the engine samples at once.
   };
-  // All outlive the admitter. `drain` ends its waits. `failed`: no work comes any more; on the
-  // `admit` thread.
+  // All pointers outlive the admitter. `drain` ends its waits. `failed` is called on the `admit`
+  // thread, once, if the job can get no more work.
   Admitter(Options options, QueueClient* queue, LeaseKeeper* leases, Streamer* streamer,
            StepLoop* loop, Grants* grants, daemon::Waits* waits, rpc::Cancel* drain,
            std::function<void(absl::Status why)> failed);
-  ~Admitter();  // Stop().
+  ~Admitter();  // Calls Stop().
   Admitter(const Admitter&) = delete;
   Admitter& operator=(const Admitter&) = delete;
 
-  // Starts the thread. Once.
+  // Starts the thread. Call it once.
   void Start();
-  // The engine holds weights that the trainer published: from now on work is asked for. Idempotent.
+  // Says that the engine holds weights that the trainer published. The admitter asks for no work
+  // before. Idempotent.
   void SetReady() ABSL_LOCKS_EXCLUDED(mu_);
-  // Joins the thread. Trigger `drain`, and close the streamer's room, before. Idempotent.
+  // Joins the thread. Before, trigger `drain` and call Streamer::CloseRoom(); these end its waits.
+  // Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

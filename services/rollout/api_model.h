@@ -9,9 +9,9 @@
 namespace sluice::rollout {
 class Session;
 
-// A session as the HTTP API sees it: the job's name is the model's, its newest verified weights
-// answer. With an adapter the model is JOB:ADAPTER, those weights and the adapter's change; its
-// digest names both.
+// Presents a session as a model of the HTTP API and of EngineService. Without an adapter the
+// model's name is the job's, and the session's newest verified weights answer. With an adapter the
+// name is JOB:ADAPTER, the adapter changes these weights, and the digest covers both.
 //
 // Thread-safe.
 class ApiModel : public http::Model {
@@ -33,7 +33,7 @@ class ApiModel : public http::Model {
  private:
   const std::shared_ptr<Session> session_;
   const std::string name_;
-  const std::shared_ptr<const Adapter> adapter_;  // Null: none.
+  const std::shared_ptr<const Adapter> adapter_;  // Null: no adapter.
   const absl::Time loaded_;
 };
 

@@ -3,10 +3,11 @@
 #include "services/rollout/core/engine/engine.h"
 #include "sluice/common/v1/common.pb.h"
 
-// The engine's nouns to and from their messages.
+// Converts types of the engine from and to protobuf messages.
 namespace sluice::rollout {
 
 SamplingParams FromProto(const common::v1::Sampling& sampling);
-common::v1::Finish ToProto(FinishReason reason);  // Of an answer that has ended.
+// `reason` must not be kNone.
+common::v1::Finish ToProto(FinishReason reason);
 
 }  // namespace sluice::rollout

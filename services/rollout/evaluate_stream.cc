@@ -35,6 +35,7 @@ absl::Status EvaluateStream::Start(const std::shared_ptr<Session>& session,
   LatestVersion version{.version = rpc::FromProto(request.version()),
                         .manifest = request.manifest()};
   SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(request.state()));
+
   session_ = session;
   const auto done = [self = shared_from_this()](const absl::StatusOr<EvalResult>& result) {
     self->Finished(result);

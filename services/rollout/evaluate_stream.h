@@ -12,23 +12,27 @@
 namespace sluice::rollout {
 class Session;
 
-// One call of Evaluate. The evaluation ends with the call, by whichever side.
+// One call of EngineService.Evaluate. If the call ends, whichever side ends it, the evaluation is
+// cancelled.
 class EvaluateStream : public rpc::WriteStream<engine::v1::EvaluateResponse>,
                        public std::enable_shared_from_this<EvaluateStream> {
  public:
-  // An error ends the call. Once, before the stream is handed to gRPC.
+  // Starts the evaluation. After an error the caller ends the stream with it. Call it once, before
+  // gRPC gets the stream.
   absl::Status Start(const std::shared_ptr<Session>& session,
                      const engine::v1::EvaluateRequest& request);
-  // An empty message, if nothing else is on its way.
+  // Sends an empty message, unless another is being sent, so that the caller sees that the
+  // connection lives.
   void Beat();
 
  private:
+  // Runs on the evaluation's thread.
   void Finished(const absl::StatusOr<EvalResult>& result);
   void Closed() override;
 
   std::weak_ptr<Session> session_;
-  uint64_t task_ = 0;  // 0: none was begun.
-  // The evaluation is over, and its thread may be in this stream.
+  uint64_t task_ = 0;  // Number of the evaluation; 0: none was started.
+  // Set when the evaluation is over, so that Closed() has nothing to cancel.
   std::atomic<bool> finished_{false};
 };
 

@@ -17,6 +17,7 @@
 namespace sluice::rollout {
 namespace {
 
+// Returns `share` of `count`, rounded down, but at least 1.
 uint32_t ShareOf(uint32_t count, double share) {
   return std::max(1u, static_cast<uint32_t>(std::floor(count * share)));
 }
@@ -25,6 +26,8 @@ uint32_t ShareOf(uint32_t count, double share) {
 
 int NiceOf(double share) {
   if (share >= 1) return 0;
+
+  // Beside a thread of weight 1, a thread of weight w gets w / (w + 1): w = share / (1 - share).
   const double steps = std::log((1 - share) / share) / std::log(1.25);
   return static_cast<int>(std::lround(std::clamp(steps, 0.0, 19.0)));
 }
@@ -58,12 +61,15 @@ absl::StatusOr<uint64_t> Evaluations::Start(Task task, Done done) {
     return Error(absl::StatusCode::kResourceExhausted, "BUSY",
                  "another evaluation is under way here; ask again later");
   }
-  if (thread_.joinable()) thread_.join();  // It has said that it is over, and ends.
+
+  // The thread of the last task has reset running_, so it ends shortly.
+  if (thread_.joinable()) thread_.join();
   running_ = true;
   cancel_ = std::make_shared<rpc::Cancel>();
   thread_ = std::thread(
       [this, task = std::move(task), done = std::move(done), cancel = cancel_, dataset = &*found] {
-        // On Linux this is of the calling thread alone, and of those that it starts: the engine's.
+        // On Linux this sets the nice value of the calling thread only. The threads of the engine
+        // inherit it, because this thread starts them.
         (void)::setpriority(PRIO_PROCESS, 0, NiceOf(options_.spec.share));
         absl::StatusOr<EvalResult> result = Run(task, *dataset, cancel.get());
         {
@@ -84,11 +90,14 @@ void Evaluations::Cancel(uint64_t task) {
 absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Dataset& dataset,
                                             rpc::Cancel* cancel) const {
   const EvalSpec& spec = options_.spec;
+
+  // The evaluation's part of the session's slots and threads.
   EvalOptions options;
   options.engine = options_.engine;
   options.engine.slots = ShareOf(options_.slots, spec.share);
   options.engine.threads =
       static_cast<int>(ShareOf(static_cast<uint32_t>(options.engine.threads), spec.share));
+
   options.chat_template = options_.chat_template;
   options.format = dataset.format;
   options.data_path = dataset.path;
@@ -101,6 +110,7 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
   options.seed = spec.seed;
   options.keep = 0;
   options.bad_row_hint = "mend the line, or take it out; eval.datasets names the columns";
+
   options.cancelled = [cancel] {
     SLUICE_FAILPOINT("rollout.evaluate.step");
     return cancel->triggered();
@@ -120,6 +130,7 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
       return EvalVerdict{.score = given.task_reward, .passes = given.passes};
     return absl::InvalidArgumentError(absl::StrCat(given.status, ": ", given.info));
   };
+
   SLUICE_ASSIGN_OR_RETURN(EvalResult result, Evaluate(options, score));
   if (result.answers > 0) return result;
   return absl::InvalidArgumentError(absl::StrCat(

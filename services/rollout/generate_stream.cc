@@ -22,6 +22,7 @@ absl::StatusOr<http::ApiRequest> ReadPrompt(const engine::v1::GenerateRequest& r
                                  : "prompt and messages are given; give one of them");
   }
   if (!request.messages().empty()) return http::ParseMessages(request.messages());
+
   http::ApiRequest read;
   std::vector<int32_t>& ids = read.prompts.emplace_back().ids;
   for (const uint32_t id : request.prompt()) {
@@ -79,6 +80,7 @@ absl::Status GenerateStream::Start(const std::shared_ptr<http::Model>& model,
                                    const engine::v1::GenerateRequest& request) {
   if (request.has_version()) version_ = rpc::FromProto(request.version());
   SLUICE_RETURN_IF_ERROR(CheckLoaded(*model, version_));
+
   SLUICE_ASSIGN_OR_RETURN(http::ApiRequest read, ReadPrompt(request));
   SLUICE_ASSIGN_OR_RETURN(const RequestClass order, ReadPriority(request.priority()));
   if (request.n() > http::kMaxN) {
@@ -89,8 +91,10 @@ absl::Status GenerateStream::Start(const std::shared_ptr<http::Model>& model,
   read.n = std::max(1u, request.n());
   read.sampling = FromProto(request.sampling());
   SLUICE_ASSIGN_OR_RETURN(const http::Prepared prepared, http::Prepare(std::move(read), *model));
+
+  // MakeRequests() derives seeds for several prompts. Here the caller's seed is the group's seed
+  // itself, so that the draws are those of a worker that got this seed from the queue.
   std::vector<Request> requests = http::MakeRequests(prepared, request.seed(), order);
-  // The group's own, as the queue gives one to a worker.
   for (Request& r : requests) r.seed = request.seed();
   {
     MutexLock lock(&mu_);
@@ -123,12 +127,15 @@ void GenerateStream::Add(const TokenEvent& event) {
   grown.set_member(static_cast<uint32_t>(event.request));
   grown.add_tokens(static_cast<uint32_t>(event.token));
   grown.add_logprobs(event.logprob);
+
+  // Consecutive tokens of one version make one run.
   const bool same = grown.runs_size() > 0 &&
                     rpc::FromProto(grown.runs(grown.runs_size() - 1).version()) == event.version;
   common::v1::VersionRun& run =
       same ? *grown.mutable_runs(grown.runs_size() - 1) : *grown.add_runs();
   if (!same) *run.mutable_version() = rpc::ToProto(event.version);
   run.set_count(run.count() + 1);
+
   if (event.details != nullptr) grown.mutable_text()->append(event.details->text);
   if (event.finish == FinishReason::kNone) return;
   grown.set_finish(ToProto(event.finish));

@@ -45,6 +45,7 @@ absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
   SamplingParams sampling = FromProto(grant.sampling());
   SLUICE_RETURN_IF_ERROR(CheckSampling(sampling, /*trainable=*/true));
 
+  // All members of the grant share one prompt. Without a usable one the whole group is dropped.
   absl::StatusOr<RenderedPrompt> rendered =
       renderer_->Render(grant.row().source(), grant.row().json());
   if (!rendered.ok()) {
@@ -62,7 +63,8 @@ absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
   sampling.max_tokens = std::min(sampling.max_tokens, context - prompt_tokens);
 
   const uint64_t engine_group = next_id_++;
-  // One member that begins anew brings the prompt of its group to the queue.
+  // Of the members that start without a prefix, the first one sends the group's prompt to the
+  // queue.
   bool prompt_is_put = false;
   for (const queue::v1::Member& granted : grant.members()) {
     absl::StatusOr<Member> member = MakeMember(grant, granted, prompt);
@@ -117,7 +119,7 @@ absl::StatusOr<Member> Grants::MakeMember(const queue::v1::Grant& grant,
                 .trajectory = std::move(trajectory)};
 }
 
-// An empty answer, or what the queue has of it from an earlier attempt.
+// Returns an empty answer, or what the queue has of it from an earlier attempt.
 absl::StatusOr<Trajectory> Grants::ResumeTrajectory(const queue::v1::Member& granted,
                                                     const common::v1::TrajectoryRef& ref,
                                                     uint32_t prompt_tokens) {
@@ -136,8 +138,8 @@ absl::StatusOr<Trajectory> Grants::ResumeTrajectory(const queue::v1::Member& gra
   return trajectory;
 }
 
-// Why an answer that reads so has ended. The attempt that sampled its last token may have died
-// before it could seal it.
+// Returns why the answer has ended, or kNone if it has not. A resumed answer may be complete: the
+// worker that sampled its last token may have died before it could seal the answer.
 FinishReason Grants::FinishOf(const std::vector<int32_t>& answer,
                               const SamplingParams& sampling) const {
   const auto stops = [&](int32_t token) {
@@ -155,7 +157,7 @@ Request Grants::MakeRequest(const queue::v1::Grant& grant, const Member& member,
   return Request{
       .id = member.request,
       .group = engine_group,
-      // Shares the ownership of the rendered prompt.
+      // Points to the tokens, and shares the ownership of the whole rendered prompt.
       .prompt = std::shared_ptr<const std::vector<int32_t>>(member.prompt, &member.prompt->tokens),
       .sampled = answer,
       .seed = grant.seed(),

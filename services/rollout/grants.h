@@ -22,31 +22,34 @@ class QueueClient;
 
 namespace sluice::rollout {
 
-// What grants of the queue come to on this worker.
+// What this worker makes of the queue's grants.
 struct TakenGrants {
-  std::vector<Member> members;             // For the streamer.
-  std::vector<Request> requests;           // For the engine, of those members that go on sampling.
-  std::vector<queue::v1::DropItem> drops;  // Groups whose row makes no prompt that fits.
+  std::vector<Member> members;  // For the streamer.
+  // For the engine: one request for each member whose answer has not ended.
+  std::vector<Request> requests;
+  std::vector<queue::v1::DropItem> drops;  // Groups whose row gives no prompt, or too long a one.
 };
 
-// Turns grants into members and requests: renders the prompt, reads the prefix that an earlier
-// attempt has left, and knows when that prefix is a whole answer already.
+// Turns grants into members and requests. It renders the prompt, reads the part of the answer that
+// an earlier attempt has sampled (the prefix), and finds out whether this part is already a whole
+// answer.
 //
-// Used by one thread.
+// Not thread-safe; one thread uses it.
 class Grants {
  public:
   struct Options {
-    std::string job_name;     // For people.
+    std::string job_name;     // For logs.
     std::string worker;       // This daemon's id.
-    uint32_t max_prompt = 0;  // Tokens; a longer prompt is dropped.
+    uint32_t max_prompt = 0;  // In tokens; groups with a longer prompt are dropped.
   };
-  // All outlive this.
+  // All pointers outlive this object.
   Grants(Options options, QueueClient* queue, LeaseKeeper* leases, const PromptRenderer* renderer,
          const MadeEngine* engine, const StepLoop* loop, daemon::Waits* waits,
          const Metrics& metrics);
 
-  // Adds what `grant` comes to. Its leases are held already; those that end here are let go.
-  // An error is the job's. What is wrong with a row or a lease ends that group or member alone.
+  // Adds the members, requests and drops that `grant` leads to. The caller has given the grant's
+  // leases to the lease keeper; this removes those of members that are dropped or lost. An error
+  // concerns the whole job: a bad row drops only its group, a lost lease only its member.
   absl::Status Take(const queue::v1::Grant& grant, TakenGrants* taken);
 
  private:
@@ -69,7 +72,7 @@ class Grants {
   const StepLoop* const loop_;
   daemon::Waits* const waits_;
   const Metrics metrics_;
-  uint64_t next_id_ = 1;  // Of requests, and of groups within the engine.
+  uint64_t next_id_ = 1;  // Next id of a request or of a group in the engine.
 };
 
 }  // namespace sluice::rollout

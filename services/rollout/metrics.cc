@@ -18,6 +18,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   unsealed = requests("unsealed");
   policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.",
                                       labelled("policy", "policy"));
+
   kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio",
                                 "Share of the KV blocks that running answers hold.");
   const auto phase = [&](const char* name) {
@@ -71,7 +72,9 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   pause =
       registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.",
                              metrics::RpcSeconds(), labelled("phase", "pause"));
-  constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};  // 0: the same bits.
+
+  // The bucket of 0 counts answers whose log-probs have the same bits.
+  constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};
   rescore_gap = registry->AddHistogram(
       "sluice_rollout_rescore_gap_nats",
       "Mean distance of a sealed answer's log-probs to those of prefilling it again.", kNats, job);

@@ -7,23 +7,24 @@
 
 namespace sluice::rollout {
 
-// Of one job, whose series end with the last copy. A default one counts nowhere.
+// The metrics of one job's session. metrics.cc has their names and help texts. When the last copy
+// is gone, the series that are labelled with the job are removed. A default-constructed one counts
+// nothing.
 struct Metrics {
-  std::shared_ptr<void> series;               // Keeps those of the job.
-  metrics::Gauge running, waiting, unsealed;  // sluice_rollout_requests{state}
+  std::shared_ptr<void> series;               // Keeps the job's series alive.
+  metrics::Gauge running, waiting, unsealed;  // Numbers of answers.
   metrics::Gauge policy_version;              // Number of the version that samples.
-  metrics::Gauge kv_usage;                    // Share of the KV blocks that is held.
-  // Of the step thread.
+  metrics::Gauge kv_usage;                    // Share of the KV blocks that requests hold, 0 to 1.
+  // Time of the step thread.
   metrics::Counter decode_seconds, prefill_seconds, activate_seconds, idle_seconds;
-  metrics::Gauge unacked_tokens;                    // Sampled, and not acknowledged by the queue.
-  metrics::Counter prompt_computed, prompt_cached;  // Tokens.
+  metrics::Gauge unacked_tokens;  // Tokens that are sampled, but not acknowledged by the queue.
+  metrics::Counter prompt_computed, prompt_cached;  // Numbers of prompt tokens.
   metrics::Counter preemptions;
   metrics::Counter tokens_generated, tokens_resumed;
-  metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Answers.
+  metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Numbers of answers.
   metrics::Counter migrated, resumed, nonfinite, verify_failures;
   metrics::Histogram decode_step, response_tokens, pause;
-  // Of a trajectory's log-probs, computed again: mean, nats.
-  metrics::Histogram rescore_gap;
+  metrics::Histogram rescore_gap;  // In nats; see Rescorer.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

@@ -12,12 +12,12 @@
 namespace sluice::rollout {
 namespace {
 
-constexpr uint64_t kNumberBytes = 4;  // Of a token (int32) and of a log-prob (float) alike.
+constexpr uint64_t kNumberBytes = 4;  // Size of a token (int32), and of a log-prob (float).
 
-// Where the records of a prefix go as they come.
+// Collects the records of a prefix as they are received.
 class PrefixBuffer {
  public:
-  // For positions [begin, end).
+  // The prefix has the positions [begin, end).
   PrefixBuffer(uint64_t begin, uint64_t end)
       : begin_(begin),
         end_(end),
@@ -25,8 +25,8 @@ class PrefixBuffer {
         logprobs_(end - begin),
         versions_(end - begin) {}
 
-  // Where the bytes of the field belong. Null: it is not one that was asked for, or the piece does
-  // not lie within the prefix.
+  // Returns where the bytes of the field go. Null if the field was not asked for, or if the record
+  // is not a piece within the prefix.
   char* Place(const common::v1::Record& record, int field_index) {
     const common::v1::Field& field = record.fields(field_index);
     const common::v1::Piece& piece = record.piece();
@@ -43,7 +43,8 @@ class PrefixBuffer {
     return nullptr;
   }
 
-  // A broken stream is read again from its start, so that more may have come than is missing.
+  // Whether both fields have arrived for all positions. A broken stream is read again from its
+  // start, so more bytes may have arrived than the prefix has.
   bool complete() const { return placed_bytes_ >= 2 * kNumberBytes * tokens_.size(); }
   uint64_t placed_bytes() const { return placed_bytes_; }
 

@@ -28,8 +28,10 @@ constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] 
                kCertKeyFlag[] = "--http-cert-key";
 constexpr char kAdaptersFlag[] = "--http-adapters";
 constexpr absl::Duration kGrace = absl::Seconds(3);
-constexpr absl::Duration kLastAnswers = absl::Seconds(1);  // For the API's errors to be sent.
+// Time for the API to send its last errors after the jobs have ended.
+constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
+// Whether other rollouts work for the job too. The peers include this daemon.
 bool HasOthers(const registry::v1::Assignment& assignment) {
   return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) {
            return peer.role() == rpc::v1::ROLE_ROLLOUT;
@@ -43,7 +45,7 @@ std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& 
   return workers;
 }
 
-// NAME=DIR[,NAME=DIR..]
+// Parses NAME=DIR[,NAME=DIR..].
 absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::string& text) {
   std::map<std::string, std::string> adapters;
   for (const absl::string_view entry : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -96,6 +98,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daem
                   .http_cert_key = host.flags->Own(kCertKeyFlag)};
   SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(*host.flags));
   SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(host.flags->Own(kAdaptersFlag)));
+
   const std::string given = host.flags->Own(kGraceFlag);
   if (!given.empty() &&
       (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
@@ -140,6 +143,7 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
   handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
   handlers.drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+
   if (!options_.http.empty()) {
     SLUICE_RETURN_IF_ERROR(StartHttp());
     options.addresses["http"] = http_->address();
@@ -169,10 +173,12 @@ absl::Status RolloutProgram::StartHttp() {
 void RolloutProgram::ShowModels(const std::string& id, Job* job) {
   engine_.SetJob(id, job->session);
   if (http_ == nullptr) return;
+
   const auto show = [&](std::shared_ptr<ApiModel> model) {
     job->models.push_back(model->name());
     http_->api().SetModel(std::move(model));
   };
+
   show(std::make_shared<ApiModel>(job->session));
   for (const auto& [name, dir] : options_.adapters) {
     absl::StatusOr<std::shared_ptr<const Adapter>> adapter =
@@ -186,9 +192,11 @@ void RolloutProgram::ShowModels(const std::string& id, Job* job) {
 
 void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
                             absl::string_view why) {
+  // RemoveModel() keeps the API from adding requests, and Stop() keeps EngineService from it. So
+  // those that RemoveJob() fails are the last ones.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
-  if (job.session != nullptr) job.session->Stop(grace);  // Takes no more.
+  if (job.session != nullptr) job.session->Stop(grace);
   engine_.RemoveJob(id, absl::UnavailableError(why));
 }
 
@@ -204,10 +212,12 @@ absl::Status RolloutProgram::Ready() {
   return absl::OkStatus();
 }
 
-// The newest list of assignments: starts what is new, ends what is gone, held or stopped, starts
-// anew what moved to another queue.
+// Follows the newest list of assignments. It starts sessions for new jobs, ends those of jobs that
+// are not listed or not in the phase RUN, and starts a session anew if its job moved to another
+// queue.
 void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
-  std::vector<std::pair<std::string, Job>> ended;  // Stopped without the lock.
+  // Sessions are started and stopped without the lock, since both may take long.
+  std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
   std::set<std::string> kept;
   {
@@ -218,6 +228,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
         continue;
       kept.insert(assignment.job());
       callers_.SetJob(assignment.job(), WorkersOf(assignment));
+
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) {
         if (it->second.session != nullptr) {
@@ -233,6 +244,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       }
       fresh.push_back(&assignment);
     }
+
     for (auto it = jobs_.begin(); it != jobs_.end();) {
       if (kept.contains(it->first)) {
         ++it;
@@ -242,6 +254,7 @@ void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
       it = jobs_.erase(it);
     }
   }
+
   for (const auto& [id, job] : ended) {
     EndJob(id, job, absl::ZeroDuration(), absl::StrCat("job ", job.name, " has left this worker"));
     if (!kept.contains(id)) callers_.RemoveJob(id);
@@ -266,15 +279,17 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                              ? assignment.spec().model().init().config()
                                              : assignment.spec().model().path(),
                                    .cause = absl::StrCat(host_.flags->id, " loads the model")});
+
   Session::Handlers handlers;
   handlers.serving = [this, id](PolicyVersion version) { Tell(id, true, version, "sampling", ""); };
   handlers.failed = [this, id](absl::Status why) {
-    // Fenced: another process works under this id. Else the job cannot go on here; the controller
-    // decides.
+    // ABORTED means fenced: a newer process works under this daemon's id. After another error the
+    // job cannot go on here, and the controller decides what happens.
     Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
   handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
+
   auto session =
       Session::Start({.job = id,
                       .job_name = job.name,
@@ -292,6 +307,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
     Tell(id, false, {}, "failed", StatusText(session.status()));
   }
+
   MutexLock lock(&mu_);
   jobs_[id] = std::move(job);
 }
@@ -314,15 +330,20 @@ void RolloutProgram::Drain() {
     draining_ = true;
   }
   if (http_ != nullptr) http_->api().Drain();
+
+  // After Stop() no assignment can start another session.
   if (link_ != nullptr) {
     link_->SetDraining();
-    link_->Stop();  // No assignment comes from here on.
+    link_->Stop();
   }
   std::map<std::string, Job> jobs;
   {
     MutexLock lock(&mu_);
     jobs.swap(jobs_);
   }
+
+  // Calls of the API get the grace time to end. What still runs then ends with an error, for which
+  // there is a little more time.
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
   for (const auto& [id, job] : jobs) EndJob(id, job, options_.grace, "this server is ending");
   engine_.Shutdown();

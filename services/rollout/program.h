@@ -28,16 +28,17 @@ class Assignment;
 
 namespace sluice::rollout {
 
-// The rollout daemon: a session for each job that the controller assigns.
+// The rollout daemon. It has a session for each job that the controller assigns to it.
 class RolloutProgram : public daemon::Program {
  public:
   struct Options {
-    absl::Duration grace;   // That running answers get to end when the daemon is to.
-    std::string http;       // HOST:PORT of the OpenAI-compatible API; empty: none.
-    std::string http_keys;  // Files; empty: none.
+    absl::Duration grace;  // Time that running answers get to end when the daemon drains.
+    std::string http;      // HOST:PORT of the OpenAI-compatible API; empty: no API.
+    // Paths of files; empty: no keys, no TLS.
+    std::string http_keys;
     std::string http_cert, http_cert_key;
-    std::map<std::string, std::string> adapters;  // Of the API: directories by name.
-    std::shared_ptr<CoreShare> cores;             // What the sessions compute on.
+    std::map<std::string, std::string> adapters;  // The API's LoRA adapters: directory by name.
+    std::shared_ptr<CoreShare> cores;             // The cores that the sessions compute on.
   };
   RolloutProgram(const daemon::Host& host, Options options);
   ~RolloutProgram() override;
@@ -47,39 +48,40 @@ class RolloutProgram : public daemon::Program {
   absl::Status Ready() override ABSL_LOCKS_EXCLUDED(mu_);
   void Drain() override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Of this daemon alone.
+  // The flags that only this daemon has.
   static std::vector<daemon::About::Flag> Flags();
-  // INVALID_ARGUMENT: a flag.
+  // INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
 
  private:
   struct Job {
     std::string queue;
     std::string name;
-    std::shared_ptr<Session> session;  // Null: it could not be started, or has failed.
-    std::vector<std::string> models;   // Of the API.
+    std::shared_ptr<Session> session;  // Null: it could not be started.
+    std::vector<std::string> models;   // Names of its models in the API.
   };
 
   absl::Status StartHttp();
-  // Lets outsiders at the job's session: callers of EngineService, and as a model of the API, with
-  // each adapter that fits too.
+  // Makes the job's session reachable through EngineService, and through the API as a model, also
+  // with each adapter that fits the model.
   void ShowModels(const std::string& id, Job* job);
-  // Ends the job's session, and what outsiders asked of it.
+  // Ends the job's session and the requests that the API and EngineService made of it.
   void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
 
-  // The link's `deliver` thread.
+  // Assigned() and StartJob() run on the link's `deliver` thread, one at a time.
   void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Sends the controller the job's progress.
   void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase,
             const std::string& cause);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
   const Options options_;
-  daemon::Waits waits_;  // Of the job that is being loaded.
+  daemon::Waits waits_;  // Models that are being loaded. Each session has its own waits.
   const std::unique_ptr<grpc::Service> admin_;
-  rpc::CallerTable callers_;  // Who may call the engines.
+  rpc::CallerTable callers_;  // The daemons that may call EngineService, by job.
   http::Guests guests_;
   EngineServer engine_;
   std::unique_ptr<http::Keys> keys_;
@@ -88,7 +90,7 @@ class RolloutProgram : public daemon::Program {
 
   mutable Mutex mu_;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
-  std::string loading_ ABSL_GUARDED_BY(mu_);  // The job loaded last.
+  std::string loading_ ABSL_GUARDED_BY(mu_);  // Id of the job whose model was loaded last.
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
 };
 

@@ -20,13 +20,14 @@ uint64_t BigEndian(absl::string_view bytes) {
   return value;
 }
 
-// Incarnation and ordinal in hex, as `sluice queue peek` takes a group.
+// Returns the group's incarnation and ordinal in hex, the form that `sluice queue peek` takes.
 std::string Brief(const common::v1::TrajectoryRef& ref) {
   const absl::string_view group = ref.group();
   return absl::StrCat(absl::Hex(BigEndian(group.substr(0, 4))), ":",
                       absl::Hex(BigEndian(group.substr(8))));
 }
 
+// Whether the rescorer made the request of this id.
 bool Mine(uint64_t request) {
   return (request & (http::kApiRequest | Rescorer::kRescored)) == Rescorer::kRescored;
 }
@@ -50,6 +51,7 @@ void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
   const bool of_loaded = std::all_of(versions.begin(), versions.end(),
                                      [&](PolicyVersion version) { return version == loaded; });
   if (versions.empty() || member.granted_under != loaded || !of_loaded) return;
+
   std::vector<int32_t> tokens = member.prompt->tokens;
   tokens.insert(tokens.end(), member.trajectory.tokens().begin(), member.trajectory.tokens().end());
   Request request = MakeScoring(std::move(tokens), member.temperature);
@@ -90,9 +92,12 @@ Rescorer::Sampled Rescorer::Remove(uint64_t request) {
 }
 
 void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
-  if (event.version != sampled.version) return;  // Others were loaded meanwhile.
+  // Another version was loaded before the request ran, so there is nothing to compare.
+  if (event.version != sampled.version) return;
+
+  // The scores begin with the prompt's second token; those of the answer begin at `first`.
   const std::vector<float> scores = Scores(event);
-  const size_t first = sampled.prompt - 1;  // Of the answer, among the scores.
+  const size_t first = sampled.prompt - 1;
   double sum = 0, worst = -1;
   size_t worst_at = 0;
   for (size_t i = 0; i < sampled.logprobs.size(); ++i) {
@@ -104,6 +109,7 @@ void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
     worst = gap;
     worst_at = sampled.prompt + i;
   }
+
   const double mean = sum / static_cast<double>(sampled.logprobs.size());
   metrics_.rescore_gap.Observe(mean);
   if (mean <= kWarnAbove) return;

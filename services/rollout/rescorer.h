@@ -15,40 +15,44 @@
 namespace sluice::rollout {
 struct Member;
 
-// Computes one sealed trajectory in `one_in` again, by prefill and behind all other work, and
-// compares its log-probs with those it was sampled with: a corrupt block of keys and values, a
-// wrong hit in the prefix cache or a wrong stamp shows where it arises. The choice is a hash of
-// group and member, so that every worker, and every run of a seeded job, makes the same.
+// Checks the engine: it computes one sealed trajectory in `one_in` again by prefill, and compares
+// the log-probs with those from sampling. A corrupt block of the KV cache, a wrong hit in the
+// prefix cache, or a token with a wrong version shows as a difference. This work has the lowest
+// priority. The choice is a hash of group and member, so every worker, and every run of a job with
+// the same seed, makes the same choice.
 //
-// Only what was granted, sampled and sealed under one version that is loaded still can be compared:
-// the log-probs of others are of no single version that is here, and they are passed over, as is
-// what comes while kMostPending are under way.
+// A trajectory can be compared only if it was granted, sampled and sealed under one version, and
+// this version is still loaded. Others are skipped, as are those that come while kMostPending are
+// being computed.
 //
 // Thread-safe.
 class Rescorer {
  public:
-  // Ids of its requests have this bit, the job's own do not.
+  // Bit that the ids of its requests have, and those of the job's own requests do not.
   static constexpr uint64_t kRescored = uint64_t{1} << 62;
   static constexpr size_t kMostPending = 64;
-  static constexpr double kWarnAbove = 0.02;  // Nats, the mean of a trajectory.
+  // A trajectory whose mean difference is above this is logged as a warning. In nats.
+  static constexpr double kWarnAbove = 0.02;
 
   struct Options {
     std::string job_name;
     uint32_t one_in = 1000;  // At least 1.
   };
-  // `add` hands a request to the engine; its events come back to Take().
+  // `add` gives a request to the engine. The caller passes the engine's events to Take().
   Rescorer(Options options, std::function<void(Request request)> add, const Metrics& metrics);
 
-  // The queue has all of `member`, and `loaded` samples now.
+  // Says that `member` is sealed, while the engine's version is `loaded`. Adds a request if the
+  // trajectory is chosen and can be compared.
   void Sealed(const Member& member, PolicyVersion loaded) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes those events out of `step` that are for it.
+  // Removes the events of its own requests from `step`, and compares.
   void Take(StepEvents* step) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // What is kept of a sealed trajectory until it is compared.
   struct Sampled {
     common::v1::TrajectoryRef ref;
-    uint32_t prompt = 0;          // Tokens.
-    std::vector<float> logprobs;  // Of the answer.
+    uint32_t prompt = 0;          // Number of tokens.
+    std::vector<float> logprobs;  // Log-probs of the answer's tokens.
     PolicyVersion version;
   };
   bool Chosen(const common::v1::TrajectoryRef& ref) const;
@@ -59,7 +63,7 @@ class Rescorer {
   const std::function<void(Request request)> add_;
   const Metrics metrics_;
   Mutex mu_;
-  absl::flat_hash_map<uint64_t, Sampled> pending_ ABSL_GUARDED_BY(mu_);  // By request.
+  absl::flat_hash_map<uint64_t, Sampled> pending_ ABSL_GUARDED_BY(mu_);  // By request id.
   uint64_t next_ ABSL_GUARDED_BY(mu_) = kRescored;
 };
 

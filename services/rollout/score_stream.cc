@@ -15,15 +15,15 @@
 namespace sluice::rollout {
 namespace {
 
-constexpr char kPolicy[] = "policy";  // The only one there is.
-constexpr size_t kInFlight = 4;       // Messages that the caller has not taken.
+constexpr char kPolicy[] = "policy";  // Name of the only policy that this build has.
+constexpr size_t kInFlight = 4;       // Most messages that are queued and not written yet.
 
 absl::Status Bad(const common::v1::Record& record, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("record of member ", record.owner().member(),
                                                  ", at ", record.piece().at(), ": ", what));
 }
 
-// Appends the tokens of a record that has nothing else.
+// Appends the record's tokens to `tokens`. The record must have no other field.
 absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* payload,
                         std::vector<int32_t>* tokens) {
   if (!record.has_piece() || record.fields_size() != 1 || record.fields(0).name() != "tokens")
@@ -39,6 +39,7 @@ absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* pa
   if (field.from() != 0 || record.more())
     return Bad(record, absl::StrCat("it is cut over messages; send it whole, at most ",
                                     rpc::kMaxPayloadBytes, " bytes, or as several pieces"));
+
   const size_t before = tokens->size();
   if (bytes > (field.inline_().empty() ? payload->left() : field.inline_().size()))
     return Bad(record, absl::StrCat("the message ends before its ", bytes, " bytes"));
@@ -77,7 +78,7 @@ uint64_t ScoreStream::Sequence::bytes() const {
   return bytes;
 }
 
-// The thread that reads. --------------------------------------------------------------------------
+// On the thread that reads. -----------------------------------------------------------------------
 
 void ScoreStream::Received(grpc::ByteBuffer& message) {
   if (absl::Status status = Read(message); !status.ok()) End(std::move(status));
@@ -131,6 +132,9 @@ absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
   if (coming_ != nullptr &&
       (of_group || !SameMember(coming_->records.back().owner(), record.owner())))
     SLUICE_RETURN_IF_ERROR(Whole());
+
+  // A record of a group's prompt needs no computation, so it can be answered at once. One at
+  // position 0 starts the prompt over.
   const bool known_group =
       !prompt_.records.empty() && prompt_.records.back().owner().group() == record.owner().group();
   if (of_group) {
@@ -142,6 +146,8 @@ absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
     auto answered = std::make_shared<Sequence>(Sequence{.records = prompt_.records, .done = true});
     return Enqueue(std::move(answered));
   }
+
+  // A member's sequence begins with the prompt of its group, if that was sent.
   if (coming_ == nullptr) {
     coming_ = std::make_shared<Sequence>();
     if (known_group) coming_->tokens = prompt_.tokens, coming_->segment = prompt_.segment;
@@ -200,7 +206,7 @@ absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
   return absl::OkStatus();
 }
 
-// Any thread. -------------------------------------------------------------------------------------
+// On any thread. ----------------------------------------------------------------------------------
 
 void ScoreStream::Ask() {
   while (true) {
@@ -212,12 +218,15 @@ void ScoreStream::Ask() {
       unasked_.pop_front();
       ++asked_;
     }
+
     std::vector<Request> requests = {MakeScoring(next->tokens, temperature_)};
     requests[0].order = RequestClass::kEval;
     const absl::StatusOr<uint64_t> guest = guests_->Add(
         model_, std::move(requests),
         [self = shared_from_this(), next](const StepEvents& events) { self->Take(next, events); });
     if (!guest.ok()) return End(guest.status());
+
+    // If the call was closed meanwhile, Closed() did not know this guest.
     bool late = false;
     {
       MutexLock lock(&mu_);
@@ -233,6 +242,7 @@ void ScoreStream::Take(const std::shared_ptr<Sequence>& sequence, const StepEven
   const TokenEvent& event = events.tokens.front();
   if (absl::Status still = CheckStill(version_, event.version); !still.ok())
     return End(std::move(still));
+
   std::vector<float> logprobs = Scores(event);
   logprobs.insert(logprobs.begin(), 0);
   if (std::any_of(logprobs.begin(), logprobs.end(),
@@ -242,6 +252,7 @@ void ScoreStream::Take(const std::shared_ptr<Sequence>& sequence, const StepEven
                                   " tokens has log-probs that are not finite under version ",
                                   event.version.str())));
   }
+
   {
     MutexLock lock(&mu_);
     sequence->logprobs = std::move(logprobs);

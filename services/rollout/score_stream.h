@@ -19,74 +19,86 @@
 
 namespace sluice::rollout {
 
-// One call of Score. Its records make sequences: a group's prompt, and behind it the pieces of a
-// member in order. A sequence is whole with a record that says `last`, with the first record of
-// another owner, or with the end of the requests; the engine then computes it by prefill, under one
-// version, and its records go back with `logprobs`. Those of a group's prompt go back as they came.
+// One call of EngineService.Score. Its records form sequences: a group's prompt, followed by the
+// pieces of one member in order. A sequence ends with a record that has `last` set, before the
+// first record of another owner, or with the last request. The engine then computes it by prefill
+// under one version, and its records are sent back with `logprobs`. The records of a group's prompt
+// are sent back without fields.
 class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
                     public std::enable_shared_from_this<ScoreStream> {
  public:
-  // Sequences in the engine, where each has a step's chunk.
+  // Most sequences that are in the engine at once.
   static constexpr size_t kAtOnce = 8;
-  // Of records and tokens that are not answered; beyond it the call ends.
+  // Most bytes of records and tokens without an answer. If a caller sends more, the call ends.
   static constexpr uint64_t kWindowBytes = 32 << 20;
 
-  // The model that the caller may ask; an error ends the call.
+  // Checks the caller and returns the model of its job. An error ends the call.
   using Admit =
       std::function<absl::StatusOr<std::shared_ptr<http::Model>>(const common::v1::Call& call)>;
   // `guests` outlives the stream.
   ScoreStream(http::Guests* guests, Admit admit) : guests_(guests), admit_(std::move(admit)) {}
 
-  // An empty message, if nothing else is on its way.
+  // Sends an empty message, unless others are being sent, so that the caller sees that the
+  // connection lives.
   void Beat();
 
  private:
+  // A sequence, or a record of a group's prompt, which needs no computation but is answered in its
+  // place.
   struct Sequence {
     std::vector<common::v1::Record> records;  // Without their fields.
-    uint32_t segment = 0;                     // Of the last record.
+    uint32_t segment = 0;                     // Segment of the last record.
     std::vector<int32_t> tokens;
-    std::vector<float> logprobs;  // By token, of the first 0. None: a group's prompt.
-    PolicyVersion version;        // That scored it.
-    uint64_t guest = 0;
-    bool done = false;
+    // By token, with 0 for the first one. Empty before it is scored, and for a group's prompt.
+    std::vector<float> logprobs;
+    PolicyVersion version;  // The version that scored it.
+    uint64_t guest = 0;     // Number of the guest in the engine; 0: none yet.
+    bool done = false;      // It can be answered.
     uint64_t bytes() const;
   };
 
-  // The thread that reads.
+  // These run on the thread that reads the stream.
   void Received(grpc::ByteBuffer& message) override;
   void ReadsDone() override;
   absl::Status Read(const grpc::ByteBuffer& message);
   absl::Status Open(const engine::v1::ScoreHeader& header);
   absl::Status ReadRecord(const common::v1::Record& record, rpc::PayloadReader* payload);
   absl::Status CheckPlace(const common::v1::Record& record, const Sequence& sequence) const;
-  absl::Status Whole();  // So is what was coming.
+  // Ends the sequence that is being read, if there is one, and enqueues it.
+  absl::Status Whole();
   absl::Status Enqueue(std::shared_ptr<Sequence> sequence) ABSL_LOCKS_EXCLUDED(mu_);
 
   static absl::StatusOr<grpc::ByteBuffer> Encode(const Sequence& sequence);
 
-  // Any thread.
+  // These run on any thread.
+  //
+  // Gives waiting sequences to the engine, up to kAtOnce.
   void Ask() ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes the engine's result for a sequence.
   void Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends the answers that are done, in order.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
   void Sent() override { Flush(); }
   void Closed() override ABSL_LOCKS_EXCLUDED(mu_);
 
   http::Guests* const guests_;
   const Admit admit_;
-  // Set by the first message.
+  // Set by the first message, and constant afterwards.
   std::shared_ptr<http::Model> model_;
   std::optional<PolicyVersion> version_;
   float temperature_ = 1;
-  // Of the thread that reads.
-  Sequence prompt_;                   // Of the group last seen; its records: the last one.
-  std::shared_ptr<Sequence> coming_;  // Null: none.
+  // Used by the thread that reads. `prompt_` is the prompt of the last group, with only its last
+  // record. `coming_` is the sequence that is being read; null: none.
+  Sequence prompt_;
+  std::shared_ptr<Sequence> coming_;
 
   Mutex mu_;
+  // In the order of the requests. unasked_ has those that the engine has not got yet.
   std::deque<std::shared_ptr<Sequence>> unanswered_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Sequence>> unasked_ ABSL_GUARDED_BY(mu_);  // Of these.
-  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;                               // In the engine.
-  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;                             // Unanswered.
+  std::deque<std::shared_ptr<Sequence>> unasked_ ABSL_GUARDED_BY(mu_);
+  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;    // Number of sequences in the engine.
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Bytes of unanswered_.
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -27,8 +27,9 @@
 namespace sluice::rollout {
 namespace {
 
+// Time between two empty messages on a silent stream.
 constexpr absl::Duration kBeat = absl::Seconds(10);
-// A model that is being loaded may be there by then.
+// After this time a caller should ask again for a job that is not here: its model may be loading.
 constexpr absl::Duration kComes = absl::Milliseconds(200);
 
 void Describe(const Session& session, engine::v1::DescribeResponse* response) {
@@ -51,7 +52,7 @@ void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   response->set_max_context(session.engine().max_context());
 }
 
-// Gives each stream its beat, until it is gone. Owns the thread that does.
+// Calls Beat() of each stream every kBeat, until the stream is gone. Owns the thread that does so.
 class Beats {
  public:
   Beats() : thread_([this] { Run(); }) {}
@@ -77,8 +78,9 @@ class Beats {
   }
 
  private:
-  using Beat = std::function<bool()>;  // False: the stream is gone.
+  using Beat = std::function<bool()>;  // Returns false if the stream is gone.
 
+  // The beats are called without the lock, and then put back behind those added meanwhile.
   void Run() {
     std::vector<Beat> beats;
     while (true) {
@@ -101,7 +103,8 @@ class Beats {
   std::thread thread_;
 };
 
-// Spelled out, for CallbackService has a typed Score that a raw one cannot override.
+// The methods are listed one by one, because CallbackService has a typed Score that a raw one
+// cannot override.
 using E = engine::v1::EngineService;
 using Base = E::WithCallbackMethod_Describe<E::WithCallbackMethod_Generate<
     E::WithCallbackMethod_Evaluate<E::WithRawCallbackMethod_Score<E::Service>>>>;
@@ -185,6 +188,7 @@ class EngineServer::Impl final : public Base {
     std::shared_ptr<ApiModel> model;
   };
 
+  // Checks that the caller works for the job in one of `roles`, and finds the job.
   absl::StatusOr<Job> Admit(const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));

@@ -18,22 +18,23 @@ namespace http {
 class Guests;
 }
 
-// EngineService over the sessions of this daemon: a call's job names the session. Register
-// service() with a server before it starts, and call Shutdown() before the server drains.
+// Serves EngineService. The job that a call names selects the session. Register service() with a
+// server before that starts, and call Shutdown() before it drains.
 //
-// Thread-safe. Owns one thread, which sends a beat on silent streams each 10 s.
+// Thread-safe. Owns one thread, which every 10 s sends an empty message on streams that are silent.
 class EngineServer {
  public:
-  // `callers`: who works for the jobs; `guests`: through whom the engines are asked. Both outlive
-  // the server.
+  // `callers` knows which daemons work for which job. `guests` passes requests to the engines. Both
+  // outlive the server.
   EngineServer(const rpc::CallerTable* callers, http::Guests* guests);
   ~EngineServer();
   grpc::Service* service();
 
+  // Accepts calls for the job.
   void SetJob(const std::string& job, std::shared_ptr<Session> session);
-  // Its calls end with `why`.
+  // Accepts no more calls for the job, and fails its requests in progress with `why`.
   void RemoveJob(const std::string& job, const absl::Status& why);
-  // Ends the beats. Idempotent.
+  // Joins the thread. Idempotent.
   void Shutdown();
 
  private:

@@ -19,11 +19,12 @@
 namespace sluice::rollout {
 namespace {
 
-// Longest wait for the last acknowledgements.
+// Longest time that Stop() waits for the queue's last acknowledgements.
 constexpr absl::Duration kFlush = absl::Seconds(5);
-// Versions whose digests are kept for the API.
+// Number of versions whose fingerprints are kept for the API.
 constexpr size_t kDigests = 64;
 
+// Computes Session::model_digest(). Files that the model does not have are left out.
 std::string ModelDigest(const MadeEngine& made) {
   Sha256Stream digest;
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
@@ -42,12 +43,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
                                                         const Metrics& metrics, Handlers handlers) {
   SLUICE_ASSIGN_OR_RETURN(SessionSpec spec, ReadSpec(job_spec, options.cores->threads()));
   spec.engine.job = options.job;
+
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(spec.engine));
   if (spec.deterministic && !made.engine->caps().deterministic) {
     return absl::UnimplementedError(
         absl::StrCat("run.deterministic: the engine ", spec.engine.kind,
                      " does not give the same numbers whatever the batch; use native"));
   }
+
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
                           PromptRenderer::Load(made.model, spec.chat_template, spec.sources));
   made.engine->UseTokenizer(&renderer->tokenizer());
@@ -63,6 +66,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
                                         {"model", made.model.path},
                                         {"keys", absl::StrJoin(ignored, ", ")}});
   }
+
   std::unique_ptr<Session> session(new Session(options, std::move(spec), std::move(made),
                                                std::move(renderer), metrics, std::move(handlers)));
   session->queue_ = channel;
@@ -89,12 +93,13 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       model_digest_(ModelDigest(made_)),
       layout_id_(made_.layout->layout_id()) {}
 
-// Makes the parts, each before those that call it. The callbacks of the lease keeper and of the
-// rescorer name parts that are made after them, and run only once work has been granted.
+// Makes the parts, each before those that call it. The callbacks of the lease keeper, the rescorer
+// and the streamer use parts that are made after them. This is safe because these callbacks run
+// only after work was granted, and the admitter starts last.
 void Session::Begin() {
   const auto fail = [this](absl::Status why) { Fail(std::move(why)); };
 
-  // The line to the queue.
+  // The parts that talk to the queue.
   leases_ = std::make_unique<LeaseKeeper>(
       client_.get(),
       LeaseKeeper::Options{
@@ -130,7 +135,7 @@ void Session::Begin() {
                                          client_.get(), leases_.get(), streamer_.get(), loop_.get(),
                                          grants_.get(), &waits_, &drain_, fail);
 
-  // New weights, for the engine and for those of evaluations.
+  // New weights, for this engine and for the engines of evaluations.
   weights_ = std::make_unique<WeightSubscriber>(
       WeightSubscriber::Options{
           .job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
@@ -157,9 +162,10 @@ void Session::Begin() {
   admitter_->Start();
 }
 
-// On the watch's thread.
+// Runs on the watch's thread.
 void Session::OnQueueChange(const queue::v1::WatchResponse& change) {
-  // A queue that was started anew forgets what its engines hold, and may have lost their leases.
+  // A restarted queue does not know which versions engines hold, and may have lost leases. A Renew
+  // tells it the versions, and tells us the lost leases.
   const int64_t before = queue_incarnation_;
   if (change.queue_incarnation() != 0) queue_incarnation_ = change.queue_incarnation();
   if (before != 0 && before != queue_incarnation_) leases_->RenewNow();
@@ -193,7 +199,8 @@ void Session::CancelEvaluation(uint64_t task) {
 }
 
 void Session::Stop(absl::Duration grace) {
-  std::unique_ptr<Evaluations> evaluations;  // Ends without the lock.
+  // Destroying the evaluations waits for their thread, so it happens without the lock.
+  std::unique_ptr<Evaluations> evaluations;
   {
     MutexLock lock(&mu_);
     if (std::exchange(stopping_, true)) return;
@@ -201,7 +208,7 @@ void Session::Stop(absl::Duration grace) {
   }
   evaluations.reset();
 
-  // No new work; what runs may end within `grace`.
+  // Admit no more work, and let running answers end within `grace`.
   drain_.Trigger();
   streamer_->CloseRoom();
   admitter_->Stop();
@@ -209,7 +216,7 @@ void Session::Stop(absl::Duration grace) {
   loop_->Stop();
   weights_.reset();
 
-  // What was sampled goes to the queue: a later attempt goes on from there.
+  // Send all sampled tokens to the queue, so that a later attempt continues after them.
   if (grace > absl::ZeroDuration()) {
     streamer_->FlushPieces();
     if (absl::Status flushed = puts_->Flush(kFlush); !flushed.ok()) {
@@ -225,7 +232,8 @@ void Session::Stop(absl::Duration grace) {
   ReleaseLeases(streamer_->leases());
 }
 
-// The session's calls were cancelled, so the leases go back through a client of their own.
+// Gives leases back, so that other workers can go on at once. It uses a client of its own, because
+// `cancel_` has ended the calls of the session's client.
 void Session::ReleaseLeases(const std::vector<std::string>& leases) const {
   if (leases.empty()) return;
   QueueClient client(queue_, {.job = options_.job,
@@ -241,7 +249,7 @@ void Session::ReleaseLeases(const std::vector<std::string>& leases) const {
 }
 
 void Session::Fail(absl::Status why) {
-  if (absl::IsCancelled(why)) return;  // Stop() is at work.
+  if (absl::IsCancelled(why)) return;  // Stop() has cancelled the calls; this is no failure.
   log::Error("session_ended", {{"job_id", options_.job_name}, {"error", why}});
   handlers_.failed(std::move(why));
 }
@@ -305,9 +313,11 @@ std::string Session::digest(PolicyVersion version) const {
   return found == digests_.end() ? "" : found->second;
 }
 
-// The step thread. --------------------------------------------------------------------------------
+// On the step thread. -----------------------------------------------------------------------------
 
 void Session::OnStep(StepEvents events) {
+  // Two bits of the id tell whose request it is: a guest's, the rescorer's, or, with neither bit,
+  // the job's own. Only the job's own events go to the streamer.
   const auto is_job = [](const auto& event) {
     return (event.request & (http::kApiRequest | Rescorer::kRescored)) == 0;
   };
@@ -325,14 +335,15 @@ void Session::OnStep(StepEvents events) {
     rescorer_->Take(&others);
     if (!others.tokens.empty() || !others.failures.empty()) handlers_.guests(std::move(others));
   }
+
   if (health_.Stepped(events))
     log::Error("weights_not_finite", {{"job_id", options_.job_name}, {"error", health_.status()}});
 
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
   if (crowded) events.crowded_out.push_back(events.tokens.back().request);
   streamer_->Stepped(std::move(events));
-  // A request that is really crowded out waits. This one would run to its end before the streamer
-  // hears of it.
+  // A request that is really crowded out waits. This one runs on, so wait until the streamer has
+  // taken the event; else the answer could end before.
   if (crowded) streamer_->FlushPieces();
 }
 
@@ -344,6 +355,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
                       activation.blame.empty() ? "" : activation.blame.front());
     return;
   }
+
   health_.Activated(activation.version);
   common::v1::Loaded loaded;
   *loaded.mutable_version() = rpc::ToProto(activation.version);
@@ -351,6 +363,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   leases_->SetLoaded({loaded});
   weights_->Activated(activation.version, staged.state, absl::Seconds(activation.seconds));
   metrics_.pause.Observe(activation.seconds);
+
   handlers_.serving(activation.version);
   {
     MutexLock lock(&mu_);

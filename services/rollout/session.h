@@ -38,96 +38,108 @@ class JobSpec;
 
 namespace sluice::rollout {
 
-// What a job asks of this daemon, read from its spec.
+// What a job asks of this daemon.
 struct SessionSpec {
   EngineSpec engine;
-  SamplingParams sampling;  // Checked at the start; each grant brings its own.
+  // Checked when the session starts, so that a bad value fails early. Each grant brings the
+  // parameters that are used.
+  SamplingParams sampling;
   std::string chat_template;
   std::vector<PromptRenderer::Source> sources;
   KvPolicy kv = KvPolicy::kKeep;
-  bool deterministic = false;  // The engine must give the same numbers whatever the batch.
-  uint32_t max_prompt = 0;     // Tokens; longer prompts are dropped.
+  bool deterministic = false;  // The job needs an engine with EngineCaps::deterministic.
+  uint32_t max_prompt = 0;     // In tokens; groups with longer prompts are dropped.
   uint32_t group_size = 1;
-  uint32_t piece = 64;  // Tokens.
+  uint32_t piece = 64;  // Tokens that are sent to the queue at once.
   EvalSpec eval;
 };
 
-// INVALID_ARGUMENT or UNIMPLEMENTED: what the job asks for and this build lacks, by its name in the
-// job file.
+// Reads what concerns this daemon from a job's spec. The engine gets `threads` threads.
+// INVALID_ARGUMENT or UNIMPLEMENTED: a value is wrong, or this build does not have what the job
+// asks for. The message has the key's name in the job file.
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads);
 
-// This daemon's work for one job, from its start to its end: makes the parts and stops them in
-// order. The admitter asks for work, the step loop samples it, the streamer brings it to the queue,
-// and the weight subscriber brings new weights, which are switched in between two steps.
+// This daemon's work for one job. A session makes the parts that do the work, connects them, and
+// stops them in the right order. The admitter asks the queue for work, the step loop samples, and
+// the streamer sends answers to the queue. The weight subscriber fetches new weights, which the
+// step loop activates between two steps.
 //
-// Thread-safe. Owns no thread but those of its parts: `admit`, `step`, `stream`, the queue clients'
-// and the weights'.
+// Thread-safe. Owns no threads beside those of its parts: `admit`, the step thread, `stream`, and
+// those of the queue client's parts and of the weight subscriber.
 class Session : private StepLoop::Sink {
  public:
   struct Options {
     std::string job;       // 32 hex digits.
-    std::string job_name;  // For people.
+    std::string job_name;  // For logs; also the model's name in the API.
     std::string worker;    // This daemon's id.
     int64_t incarnation = 0;
     std::string queue;    // HOST:PORT.
-    std::string weights;  // HOST:PORT of the trainer; may be empty for now.
-    // What it computes on; not null.
+    std::string weights;  // HOST:PORT of the trainer. Empty: unknown for now.
+    // The cores that it computes on; not null.
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
-    uint32_t rescore_one_in = 1000;  // Sealed answers; see Rescorer.
+    uint32_t rescore_one_in = 1000;  // See Rescorer.
   };
-  // All from the session's threads; must not block.
+  // They run on threads of the session's parts, and must not block.
   struct Handlers {
-    // The queue knows that this version samples.
+    // The engine samples with `version` from now on.
     std::function<void(PolicyVersion version)> serving;
-    std::function<void(absl::Status why)> failed;  // The work has ended for good.
-    // The engine cannot be trusted: the process should end.
+    // The session can do no more work for the job.
+    std::function<void(absl::Status why)> failed;
+    // The engine's state is unknown, so the process should end.
     std::function<void(absl::Status why)> broken;
-    // What was sampled for requests of AddApi(). May be empty.
+    // Gets the events of requests that were added by AddApi(). May be empty if there are none.
     std::function<void(StepEvents events)> guests;
   };
 
-  // Loads the model, which may take long. Errors are the job's or the model's.
+  // Loads the model, which may take long, and starts to work. Errors are those of the job or the
+  // model.
   static absl::StatusOr<std::unique_ptr<Session>> Start(const Options& options,
                                                         const job::v1::JobSpec& spec,
                                                         const Metrics& metrics, Handlers handlers);
-  ~Session();  // Stop(0).
+  ~Session();  // Calls Stop() without grace.
 
+  // Sets the HOST:PORT of the trainer; empty: there is none for now. Must not be called after
+  // Stop().
   void SetWeightsSource(const std::string& address);
-  // Whether other workers sample for the job; else an answer that the engine has no room for stays
-  // here.
+  // Says whether other workers sample for the job. If they do, answers for which the KV cache is
+  // too small are given back, and go on there.
   void SetOthers(bool others) { streamer_->SetOthers(others); }
-  // Ends the session: admits no more, waits up to `grace` for what runs, flushes what was sampled
-  // and gives back the leases of the rest. Idempotent.
+  // Ends the session. It admits no more work, waits up to `grace` for the running answers, sends
+  // their tokens to the queue, and gives back the leases of answers that are not sealed. With a
+  // `grace` of 0 it neither waits nor sends. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Requests beside the job's work; their ids have http::kApiRequest. What becomes of them goes to
-  // Handlers::guests.
+  // Adds requests that are not the job's own work; their ids have the bit http::kApiRequest. Their
+  // events go to Handlers::guests.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);
-  // Answers and scores one of the job's `eval.datasets` with `version`, beside all else; see
-  // Evaluations.
+  // Evaluates `version` on one of the job's `eval.datasets`; see Evaluations::Start().
   absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset,
                                     Evaluations::Done done) ABSL_LOCKS_EXCLUDED(mu_);
   void CancelEvaluation(uint64_t task) ABSL_LOCKS_EXCLUDED(mu_);
-  // The version that samples. Nothing: none that the trainer published is loaded yet.
+  // The published version that samples. Nullopt if none is loaded yet.
   std::optional<PolicyVersion> serving() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of the weights of a version that sampled here, hex; empty: unknown, or one of long ago.
+  // The fingerprint, in hex, of a version that sampled here. Empty if the version is unknown or
+  // long past.
   std::string digest(PolicyVersion version) const ABSL_LOCKS_EXCLUDED(mu_);
   const PromptRenderer& renderer() const { return *renderer_; }
   const std::string& job_name() const { return options_.job_name; }
 
-  // What the work here waits for. The queue tells of the calls parked there.
+  // What the work here waits for. It leaves out the calls that are parked in the queue, because the
+  // queue reports these.
   std::vector<common::v1::WaitEdge> Explain() const;
   EngineStats stats() const { return loop_->stats(); }
-  // Of the weights that sample, by the job's own rows.
+  // An error if the loaded weights give logits that are not finite; see RowHealth.
   absl::Status health() const { return health_.status(); }
-  // Activations whose fingerprint was not the published one.
+  // Number of versions that the engine did not activate, because their fingerprint was wrong.
   int64_t refused_versions() const { return refused_; }
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
-  const std::string& layout_id() const { return layout_id_; }  // Of the weights, 32 bytes.
-  // SHA-256 of the model's configuration and tokenizer files, and of the fingerprint of the weights
-  // it started with: 32 bytes.
+  const std::string& layout_id() const {
+    return layout_id_;
+  }  // Layout id of the weights, 32 bytes.
+  // SHA-256 over the model's configuration and tokenizer files, and the fingerprint of the weights
+  // that the engine started with. 32 bytes.
   const std::string& model_digest() const { return model_digest_; }
 
  private:
@@ -135,7 +147,7 @@ class Session : private StepLoop::Sink {
           std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics, Handlers handlers);
   void Begin();
 
-  // The step thread.
+  // These run on the step thread.
   void OnStep(StepEvents events) override;
   void OnActivation(const StagedWeights& staged, const Activation& activation) override;
   void OnBroken(absl::Status why) override;
@@ -154,8 +166,8 @@ class Session : private StepLoop::Sink {
   const std::string model_digest_;
   const std::string layout_id_;
 
-  rpc::Cancel cancel_;  // Ends all calls.
-  rpc::Cancel drain_;   // Ends Admit.
+  rpc::Cancel cancel_;  // Ends all calls to the queue.
+  rpc::Cancel drain_;   // Ends Admit calls, and the admitter's waits.
   std::shared_ptr<rpc::Channel> queue_;
   std::unique_ptr<QueueClient> client_;
   std::unique_ptr<LeaseKeeper> leases_;
@@ -170,15 +182,15 @@ class Session : private StepLoop::Sink {
 
   RowHealth health_;
   std::atomic<int64_t> refused_ = 0;
-  int64_t queue_incarnation_ = 0;  // Of the watch's thread; 0: not told yet.
+  int64_t queue_incarnation_ = 0;  // Used by the watch's thread. 0: not known yet.
 
   mutable Mutex mu_;
-  std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);  // None: no published version yet.
-  // Of the last kDigests versions.
+  std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);
+  // Fingerprints in hex, of the highest kDigests versions that sampled here.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of who has the weights; empty: none now.
-  // Null: the session has not begun, or stops.
+  std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of the trainer; empty: none for now.
+  // Null before Begin() and after Stop().
   std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);
 };
 

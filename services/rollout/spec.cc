@@ -13,6 +13,7 @@ namespace {
 absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
   EvalSpec read;
   if (spec.eval().every_steps() == 0) return read;
+
   SLUICE_ASSIGN_OR_RETURN(read.scorer, MakeScorer(spec.reward()));
   for (const job::v1::DataSource& source : spec.eval().datasets()) {
     EvalSpec::Dataset& dataset = read.datasets.emplace_back();
@@ -21,6 +22,7 @@ absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
     if (source.has_format() && source.format() != "none") dataset.format = source.format();
     dataset.fields = ColumnsOf(source);
   }
+
   read.samples = std::max(1u, spec.eval().samples());
   read.sampling = {.temperature = static_cast<float>(spec.eval().temperature()),
                    .max_tokens = spec.rollout().max_response()};
@@ -35,6 +37,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
   SessionSpec read;
   const job::v1::Rollout& rollout = spec.rollout();
+
   read.engine.kind = rollout.engine().kind().empty() ? "native" : rollout.engine().kind();
   read.engine.random_init = spec.model().has_init();
   read.engine.model_path =
@@ -48,11 +51,13 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
   read.max_prompt = spec.data().order().max_prompt();
   read.engine.max_context =
       std::min(spec.model().max_context(), read.max_prompt + rollout.max_response());
+
   read.sampling = {.temperature = static_cast<float>(rollout.sampling().temperature()),
                    .top_p = rollout.sampling().top_p(),
                    .top_k = rollout.sampling().top_k(),
                    .max_tokens = rollout.max_response()};
   SLUICE_RETURN_IF_ERROR(Annotate(CheckSampling(read.sampling, /*trainable=*/true), "rollout"));
+
   read.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     PromptRenderer::Source& made = read.sources.emplace_back();
@@ -61,8 +66,10 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
     made.columns = ColumnsOf(source);
   }
   SLUICE_ASSIGN_OR_RETURN(read.eval, ReadEval(spec));
+
+  // If an answer went on over keys and values of two versions, the trainer could not compute its
+  // log-probs in the same bits with any single version. So a deterministic job recomputes.
   read.deterministic = spec.run().deterministic();
-  // Over keys and values of two versions no single one gives a token's log-prob.
   read.kv = read.deterministic || spec.weights().kv_cache() == "recompute" ? KvPolicy::kRecompute
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());

@@ -16,10 +16,11 @@
 namespace sluice::rollout {
 namespace {
 
+// Time between two scans of all members for old tokens.
 constexpr absl::Duration kScan = absl::Milliseconds(500);
-constexpr size_t kMaxPiece = 512 << 10;  // Bytes of one record.
-constexpr size_t kMaxInline = 64;        // Bytes.
-constexpr int kMaxItems = 1000;          // Of one Seal or Drop.
+constexpr size_t kMaxPiece = 512 << 10;  // Most bytes of tokens in one record.
+constexpr size_t kMaxInline = 64;  // Most bytes of a field that is put into the record itself.
+constexpr int kMaxItems = 1000;    // Most items of one Seal, Drop or Release.
 constexpr uint32_t kPromptSegment = 0, kAnswerSegment = 1;
 
 template <typename T>
@@ -47,7 +48,7 @@ void Streamer::Start(StepLoop* loop) {
   thread_ = std::thread([this] { Run(); });
 }
 
-// Notes of other threads. -------------------------------------------------------------------------
+// On other threads. -------------------------------------------------------------------------------
 
 void Streamer::Granted(std::vector<Member> members) {
   MutexLock lock(&mu_);
@@ -133,7 +134,7 @@ std::vector<std::string> Streamer::leases() const {
   return leases;
 }
 
-// The stream thread. ------------------------------------------------------------------------------
+// On the stream thread. ---------------------------------------------------------------------------
 
 void Streamer::Run() {
   while (true) {
@@ -142,6 +143,8 @@ void Streamer::Run() {
       MutexLock lock(&mu_);
       if (stopped_) return;
     }
+
+    // Members first: the steps of the same inbox may have their tokens.
     TakeGranted(std::move(inbox.granted));
     for (const StepEvents& step : inbox.steps) TakeStep(step);
     for (const Ack& ack : inbox.acks) TakeAck(ack);
@@ -152,6 +155,8 @@ void Streamer::Run() {
     for (const queue::v1::CancelHint& hint : inbox.cancelled) TakeCancelled(hint);
     for (queue::v1::DropItem& item : inbox.drops) drops_.push_back(std::move(item));
 
+    // A scan sends old tokens, and what an earlier attempt could not send because the PutStream was
+    // full.
     const absl::Duration now = Clock::Real()->Monotonic();
     const bool scan = now - last_scan_ >= kScan;
     if (scan || inbox.flush) {
@@ -165,6 +170,7 @@ void Streamer::Run() {
       }
       UpdateMetrics();
     }
+
     for (uint64_t request : std::exchange(unsent_, {})) {
       const auto it = live_.find(request);
       if (it != live_.end())
@@ -172,11 +178,14 @@ void Streamer::Run() {
             request, it->second,
             it->second.leaves || it->second.member.trajectory.finish() != FinishReason::kNone);
     }
+
+    // The counts are set before the calls to the queue too, since those may take long.
     SetCounts();
     absl::Status status = SealFinished();
     if (status.ok()) status = ReleaseLeaving();
     if (status.ok()) status = TellDrops(std::exchange(drops_, {}));
     SetCounts();
+
     if (inbox.flush) {
       MutexLock lock(&mu_);
       flushed_ = true;
@@ -189,6 +198,7 @@ void Streamer::Run() {
   }
 }
 
+// Takes the inbox when there is something in it, or when a scan is due.
 Streamer::Inbox Streamer::Take() {
   MutexLock lock(&mu_);
   const absl::Duration until = last_scan_ + kScan;
@@ -212,7 +222,8 @@ void Streamer::SetCounts() {
   counted_.NotifyAll();
 }
 
-// While the queue is away the engine decodes on, but not without bound.
+// Pauses the engine while too many tokens are not acknowledged, and lets it go on afterwards. So
+// memory stays bounded while the queue cannot be reached.
 void Streamer::HoldBack() {
   const bool hold = (unacked_ + new_tokens_) * options_.token_bytes() > options_.most_unacked;
   if (hold == held_back_) return;
@@ -249,10 +260,11 @@ void Streamer::TakeStep(const StepEvents& step) {
   const absl::Duration now = Clock::Real()->Monotonic();
   for (const TokenEvent& event : step.tokens) {
     const auto it = live_.find(event.request);
-    if (it == live_.end()) continue;  // Abandoned meanwhile.
+    if (it == live_.end()) continue;  // The member was abandoned meanwhile.
     Live& live = it->second;
     Trajectory& trajectory = live.member.trajectory;
-    if (trajectory.finish() != FinishReason::kNone) continue;  // Cut short by the queue.
+    if (trajectory.finish() != FinishReason::kNone) continue;  // The queue had no room for more.
+
     if (trajectory.unsent() == 0) live.oldest_unsent = now;
     trajectory.Append(event);
     if (event.finish != FinishReason::kNone) {
@@ -265,6 +277,7 @@ void Streamer::TakeStep(const StepEvents& step) {
     if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece)
       unsent_.push_back(event.request);
   }
+
   if (others_) {
     for (const uint64_t request : step.crowded_out) Migrate(request);
   }
@@ -275,7 +288,8 @@ void Streamer::TakeStep(const StepEvents& step) {
   }
 }
 
-// The engine has no room for it: it goes on elsewhere.
+// Stops to sample the member here, because the KV cache is too small for it. Once the queue has all
+// of its tokens, ReleaseLeaving() gives it back, so that another worker continues it.
 void Streamer::Migrate(uint64_t request) {
   const auto it = live_.find(request);
   if (it == live_.end() || !it->second.member.generating) return;
@@ -286,8 +300,8 @@ void Streamer::Migrate(uint64_t request) {
   leaving_.push_back(request);
 }
 
-// Gives back the leases of answers that leave and that the queue has whole. One that ended before
-// the engine heard of it is sealed.
+// Gives back the leases of leaving answers whose tokens the queue has. An answer whose last token
+// was sampled before the abort took effect stays, and is sealed.
 absl::Status Streamer::ReleaseLeaving() {
   queue::v1::ReleaseRequest request;
   request.set_reason(queue::v1::RELEASE_REASON_MIGRATE);
@@ -354,17 +368,19 @@ void Streamer::TakeAck(const Ack& ack) {
   Trajectory& trajectory = live.member.trajectory;
   if (ack.status.ok()) {
     SLUICE_FAILPOINT("rollout.put.after_ack");
+
     if (ack.what == Ack::What::kPiece) trajectory.Acked(ack.end);
     if (ack.what == Ack::What::kMessages) live.messages = Live::Messages::kStored;
     if (trajectory.finish() != FinishReason::kNone) finished_.push_back(ack.request);
     return;
   }
   const std::string reason = ReasonOf(ack.status);
-  if (absl::IsCancelled(ack.status)) return;  // Shutting down.
+  if (absl::IsCancelled(ack.status)) return;  // The session stops.
   if (reason == "NOT_YET" && ack.what == Ack::What::kPiece) {
     SendFrom(ack.request, live, ack.watermark);
   } else if (absl::IsResourceExhausted(ack.status) && ack.what == Ack::What::kPiece) {
-    // Over what the member reserved: what is stored is the answer.
+    // The answer is longer than the space that the queue has reserved for it, so it ends with the
+    // tokens that are stored.
     if (live.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
     EndGenerating(live);
     trajectory.Truncate(ack.watermark);
@@ -379,7 +395,8 @@ void Streamer::TakeAck(const Ack& ack) {
 
 void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
   Trajectory& trajectory = live.member.trajectory;
-  // The sibling that was to bring the prompt is gone, or the queue has lost it.
+  // The queue does not have the whole prompt: the member that was to send it is gone, or the queue
+  // has lost it. This member sends it now.
   if (watermark < trajectory.prompt()) {
     live.member.put_prompt = true;
     live.prompt_put = false;
@@ -388,7 +405,7 @@ void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
   unsent_.push_back(request);
 }
 
-// Sending. False: the PutStream is full; the rest is sent with the next scan.
+// Sending to the queue. ---------------------------------------------------------------------------
 
 bool Streamer::Send(uint64_t request, common::v1::Record record, std::string payload,
                     Ack::What what, uint64_t end) {
@@ -410,6 +427,8 @@ bool Streamer::Send(uint64_t request, common::v1::Record record, std::string pay
 
 bool Streamer::SendPrompt(uint64_t request, Live& live) {
   const std::vector<int32_t>& tokens = live.member.prompt->tokens;
+
+  // The prompt is the group's, so the owner has no member.
   common::v1::Record record;
   std::string payload;
   record.mutable_owner()->set_group(live.member.ref.group());
@@ -429,6 +448,7 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
   Trajectory& trajectory = live.member.trajectory;
   while (trajectory.unsent() > 0 && (all || trajectory.unsent() >= options_.piece)) {
     if (live.member.put_prompt && !live.prompt_put && !SendPrompt(request, live)) return false;
+
     const Trajectory::Piece taken =
         trajectory.TakePiece(std::max<size_t>(1, kMaxPiece / options_.token_bytes()));
     const int64_t count = static_cast<int64_t>(taken.tokens.size());
@@ -449,12 +469,14 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
       AddField("routing", common::v1::DTYPE_U16, {count, options_.layers, options_.experts},
                Bytes(taken.routing), &record, &payload);
     }
+
     if (!Send(request, std::move(record), std::move(payload), Ack::What::kPiece,
               taken.at + taken.tokens.size())) {
       trajectory.Rewind(taken.at);
       return false;
     }
   }
+
   return trajectory.finish() == FinishReason::kNone || live.messages != Live::Messages::kNone ||
          SendMessages(request, live);
 }
@@ -477,8 +499,9 @@ bool Streamer::SendMessages(uint64_t request, Live& live) {
   return true;
 }
 
-// Ends. -------------------------------------------------------------------------------------------
+// Ending members. ---------------------------------------------------------------------------------
 
+// Seals the finished answers of which the queue has acknowledged everything.
 absl::Status Streamer::SealFinished() {
   queue::v1::SealRequest request;
   std::vector<uint64_t> sealing;
@@ -490,6 +513,7 @@ absl::Status Streamer::SealFinished() {
     const bool ready = trajectory.finish() != FinishReason::kNone && trajectory.all_acked() &&
                        live.messages == Live::Messages::kStored;
     if (!ready || std::find(sealing.begin(), sealing.end(), id) != sealing.end()) continue;
+
     queue::v1::SealItem& item = *request.add_items();
     *item.mutable_ref() = live.member.ref;
     item.set_lease(live.member.lease);
@@ -504,6 +528,7 @@ absl::Status Streamer::SealFinished() {
     return !live_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end();
   });
   if (sealing.empty()) return absl::OkStatus();
+
   SLUICE_FAILPOINT("rollout.seal.before");
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response,
                           client_->Seal(std::move(request)));
@@ -512,6 +537,7 @@ absl::Status Streamer::SealFinished() {
   return absl::OkStatus();
 }
 
+// Takes the queue's answer to the seal of one member.
 void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
   const auto it = live_.find(request);
   if (it == live_.end()) return;
@@ -522,6 +548,7 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
     by_lease_.erase(live.member.lease);
     live_.erase(it);
   } else if (item.reason() == "NOT_YET") {
+    // The queue has lost tokens that it had acknowledged, so they are sent again.
     leases_->Hold(live.member.lease);
     live.messages = Live::Messages::kNone;
     SendFrom(request, live, item.watermark());
@@ -570,9 +597,11 @@ void Streamer::UpdateMetrics() {
   metrics_.prompt_cached.Add(
       static_cast<double>(stats.prompt_tokens_forked - seen_stats_.prompt_tokens_forked +
                           stats.prompt_tokens_cached - seen_stats_.prompt_tokens_cached));
-  // Of all requests, guests' too.
+
+  // The engine counts these over all requests, those of guests too.
   metrics_.nonfinite.Add(static_cast<double>(stats.nonfinite_rows - seen_stats_.nonfinite_rows));
   metrics_.preemptions.Add(static_cast<double>(stats.preemptions - seen_stats_.preemptions));
+
   uint64_t unacked = 0;
   for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
   metrics_.unacked_tokens.Set(static_cast<double>(unacked));

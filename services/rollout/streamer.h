@@ -30,92 +30,105 @@ struct PutOutcome;
 
 namespace sluice::rollout {
 
-// A member granted to this worker.
+// A group member that the queue has granted to this worker: one answer to sample.
 struct Member {
-  uint64_t request = 0;  // Its id in the engine.
+  uint64_t request = 0;  // Id of its request in the engine.
   common::v1::TrajectoryRef ref;
   std::string lease;
   std::shared_ptr<const RenderedPrompt> prompt;
-  bool put_prompt = false;      // This member's lease carries the group's prompt to the queue.
-  bool generating = true;       // False: the prefix is a whole answer already.
-  PolicyVersion granted_under;  // What the engine held before.
+  bool put_prompt = false;  // The group's prompt is sent to the queue under this member's lease.
+  bool generating = true;   // The engine samples the answer.
+  PolicyVersion granted_under;  // The engine's version when the member was granted.
   float temperature = 1;
   Trajectory trajectory;
 };
 
-// Takes answers from the engine to the queue: pieces as they grow, at the end the messages and the
-// seal. What the queue has acknowledged survives this process.
+// Brings answers from the engine to the queue. It sends tokens in pieces while an answer grows, and
+// after its end the messages (prompt and answer as text). Once the queue has acknowledged all of
+// it, the member is sealed. What the queue has acknowledged is not lost if this process dies.
 //
-// Thread-safe. Owns one thread, `stream`, which alone touches the members; everybody else leaves
-// notes in its inbox.
+// Thread-safe. Owns one thread, `stream`. Only this thread uses the members; all other threads
+// leave what they have in an inbox.
 class Streamer {
  public:
   struct Options {
     std::string job_name;
-    size_t piece = 64;                            // Tokens that are sent at once, ..
-    absl::Duration piece_age = absl::Seconds(2);  // .. or when the first of them is so old.
-    // Bytes of tokens, log-probs and experts; beyond it no more is sampled.
+    // Tokens are sent when there are `piece` of them, or when the first is piece_age old.
+    size_t piece = 64;
+    absl::Duration piece_age = absl::Seconds(2);
+    // Most bytes of sampled tokens (with log-probs and experts) that the queue has not
+    // acknowledged. Above it the engine pauses.
     uint64_t most_unacked = 256 << 20;
-    // In a mixture of experts: what a token goes through, `experts` of each layer.
+    // Number of the model's layers, and of experts per token and layer. The latter is 0 if the
+    // model is no mixture of experts.
     int64_t layers = 0, experts = 0;
-    // The queue has all of it; from the stream thread. May be empty.
+    // Called with each member that was sealed, on the stream thread. May be empty.
     std::function<void(const Member& member)> sealed;
+    // Bytes that one token has in memory and in a piece.
     size_t token_bytes() const {
       return sizeof(int32_t) + sizeof(float) + sizeof(uint16_t) * layers * experts;
     }
   };
 
-  // All outlive the streamer. `failed`: the work has ended for good; from the stream thread.
+  // All pointers outlive the streamer. `failed` is called on the stream thread if a call to the
+  // queue has failed for good; the thread ends then.
   Streamer(Options options, QueueClient* client, LeaseKeeper* leases, PutStream* puts,
            const PromptRenderer* renderer, const Metrics& metrics,
            std::function<void(absl::Status why)> failed);
-  ~Streamer();  // Stop().
+  ~Streamer();  // Calls Stop().
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  // Starts the thread; once, before the first grant. `loop`, where members are aborted and the
-  // engine's numbers are read, outlives it.
+  // Starts the thread. Call it once, before the first Granted(). The streamer aborts requests in
+  // `loop`, pauses it, and reads its statistics. `loop` outlives the thread.
   void Start(StepLoop* loop);
 
+  // Takes members whose answers are to be brought to the queue.
   void Granted(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
-  // To be told to the queue.
+  // Takes drops that the queue is to be told.
   void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes what a step did for the job's requests.
   void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes leases that the queue does not know any more. Their members are aborted.
   void Lost(const std::vector<std::string>& leases) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes hints that work on members is useless. These members are aborted.
   void Cancelled(std::vector<queue::v1::CancelHint> hints) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether other workers sample for the job: then answers that crowd each other out of the engine
-  // go on there.
+  // Says whether other workers sample for the job. If they do, answers that are crowded out of the
+  // engine (StepEvents::crowded_out) are given back to go on there.
   void SetOthers(bool others) { others_ = others; }
 
-  // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are
-  // unsealed; how many fewer. 0: stopped or draining.
+  // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are not
+  // sealed. Returns `limit` minus the number of those being sampled, or 0 after CloseRoom() or
+  // Stop().
   size_t AwaitRoom(size_t limit) ABSL_LOCKS_EXCLUDED(mu_);
-  // From now on AwaitRoom gives 0.
+  // Makes AwaitRoom() return 0 from now on.
   void CloseRoom() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until all members are sealed, at most `timeout`.
+  // Waits until no member is left. Returns false if this takes longer than `timeout`.
   bool AwaitEmpty(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
-  // Hands all unsent tokens to the PutStream. To be called once the step loop has stopped.
+  // Gives all unsent tokens to the PutStream. To get all of them, stop the step loop before.
   void FlushPieces() ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
-  // Of the members that are not sealed; after Stop().
+  // Leases of the members that are not sealed. Call it after Stop().
   std::vector<std::string> leases() const;
 
  private:
+  // A member that is not sealed yet.
   struct Live {
     Member member;
-    bool prompt_put = false;
-    bool leaves = false;  // Is given back once the queue has all of it.
+    bool prompt_put = false;  // The group's prompt was sent. Used if member.put_prompt is set.
+    bool leaves = false;      // To be given back once the queue has all of its tokens.
     enum class Messages { kNone, kSent, kStored } messages = Messages::kNone;
-    absl::Duration oldest_unsent;  // Monotonic.
+    absl::Duration oldest_unsent;  // Monotonic time at which its first unsent token came.
   };
+  // The queue's answer to one record.
   struct Ack {
     uint64_t request = 0;
     enum class What { kPrompt, kPiece, kMessages } what = What::kPiece;
-    uint64_t end = 0;  // Position behind the piece.
+    uint64_t end = 0;  // First position after the piece.
     absl::Status status;
-    uint64_t watermark = 0;
+    uint64_t watermark = 0;  // After an error: the number of the member's tokens that are stored.
   };
   struct Inbox {
     std::vector<Member> granted;
@@ -140,11 +153,15 @@ class Streamer {
   void Migrate(uint64_t request);
   absl::Status ReleaseLeaving();
   void EndGenerating(Live& live);
+  // Forgets the member, and aborts its request.
   void Abandon(uint64_t request, AbortReason reason, absl::string_view why);
-  // The queue has of the member, prompt included, what lies before `watermark`.
+  // Sends the member again from `watermark` on, which is the number of its tokens (prompt included)
+  // that the queue has.
   void SendFrom(uint64_t request, Live& live, uint64_t watermark);
+  // Abandons the member, and has the queue told of it with `reason`.
   void Drop(uint64_t request, absl::string_view reason);
 
+  // These return false if the PutStream is full; a later scan sends the rest.
   bool SendPieces(uint64_t request, Live& live, bool all);
   bool Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what,
             uint64_t end);
@@ -166,32 +183,34 @@ class Streamer {
   const std::function<void(absl::Status why)> failed_;
   StepLoop* loop_ = nullptr;
 
-  // Of the stream thread.
-  absl::flat_hash_map<uint64_t, Live> live_;
-  absl::flat_hash_map<std::string, uint64_t> by_lease_;
-  std::vector<uint64_t> unsent_;    // Requests with something to send now.
-  std::vector<uint64_t> leaving_;   // Requests that are to be given back.
-  std::vector<uint64_t> finished_;  // Requests that may be ready to be sealed.
-  std::vector<queue::v1::DropItem> drops_;
-  size_t generating_ = 0;
+  // Used by the stream thread, except others_.
+  absl::flat_hash_map<uint64_t, Live> live_;             // By request id.
+  absl::flat_hash_map<std::string, uint64_t> by_lease_;  // Request id by lease.
+  std::vector<uint64_t> unsent_;                         // Requests with something to send now.
+  std::vector<uint64_t> leaving_;                        // Requests with Live::leaves.
+  std::vector<uint64_t> finished_;                       // Requests that may be ready to be sealed.
+  std::vector<queue::v1::DropItem> drops_;               // Drops that the queue is not told yet.
+  size_t generating_ = 0;                                // Number of members with `generating`.
   std::atomic<bool> others_ = false;
-  absl::Duration last_scan_;  // Monotonic; of ages and metrics.
+  absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
+  // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.
   StepLoop::Times seen_times_;
   EngineStats seen_stats_;
 
   mutable Mutex mu_;
-  CondVar changed_;  // The inbox.
-  CondVar counted_;  // The counts.
+  CondVar changed_;  // Signalled when the inbox changes.
+  CondVar counted_;  // Signalled when a count, or a flag below, changes.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
-  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // Members in the inbox.
-  size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;
-  size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;     // Tokens of the members; ..
-  size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;  // .. and those in the inbox.
-  bool held_back_ ABSL_GUARDED_BY(mu_) = false;
-  bool flushed_ ABSL_GUARDED_BY(mu_) = false;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;         // Members in the inbox.
+  size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;  // Copy of generating_.
+  size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;      // Copy of live_.size().
+  // Tokens without an acknowledgement: those of live_, and those in the inbox.
+  size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  bool held_back_ ABSL_GUARDED_BY(mu_) = false;  // The step loop is paused.
+  bool flushed_ ABSL_GUARDED_BY(mu_) = false;    // The last FlushPieces() is done.
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;     // CloseRoom() was called.
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;    // Stop() was called.
 
   std::thread thread_;
 };

@@ -10,70 +10,79 @@
 #include "common/rl/version.h"
 
 namespace sluice {
-struct StagedWeights;  // common/weights: one verified version, ready to be activated.
-class Tokenizer;       // common/tokenizer.
-class Adapter;         // common/models.
+struct StagedWeights;  // common/weights/staged.h
+class Tokenizer;       // common/tokenizer/tokenizer.h
+class Adapter;         // common/models/adapter.h
 
-// What an engine can promise. A job whose needs exceed it fails at start, by name.
+// What an engine can promise. A job that needs more than that fails at its start, and the error
+// names the missing property.
 struct EngineCaps {
-  // Each token carries the version that sampled it; else the older one.
+  // A token carries exactly the version that sampled it. False: a token that is drawn while weights
+  // change carries the older version.
   bool exact_stamps = false;
-  bool verifies = false;          // Checks the fingerprint of the weights it holds.
-  bool in_flight_switch = false;  // Switches weights without ending running requests.
+  bool verifies = false;          // Checks the fingerprint of the weights it computes with.
+  bool in_flight_switch = false;  // Changes weights without ending running requests.
   bool position_seeds = false;    // Draws depend on seed, position and member alone.
-  bool kept_sets = false;         // Reports the sets of top-p, top-k, min-p.
-  bool routing = false;           // Reports the experts of each token.
-  bool deterministic = false;     // Same numbers whatever the batch.
+  bool kept_sets = false;         // Reports which tokens top-k, top-p and min-p left to draw from.
+  bool routing = false;           // Reports the experts that computed each token.
+  bool deterministic = false;     // Results have the same bits whatever else is in the batch.
 };
 
-// How a token is chosen. Checked by CheckSampling().
+// How a token is chosen. CheckSampling() checks the values.
 struct SamplingParams {
   float temperature = 1;  // 0: the most likely token.
-  // The shortest run of the most likely with this share; 0 or 1: all.
+  // Draws from the fewest most likely tokens that have this share together. 0 or 1: from all.
   double top_p = 1;
-  uint32_t top_k = 0;       // 0: all.
-  double min_p = 0;         // Those at least so many times as likely as the first.
-  uint32_t max_tokens = 0;  // Of the answer, those of a resumed prefix included.
-  uint32_t min_tokens = 0;  // Before so many no stop token is drawn.
-  // Texts: tokens stand up to the one that completed it. As StopMatcher::Create.
+  uint32_t top_k = 0;  // Draws from the k most likely tokens. 0: from all.
+  double min_p = 0;    // Draws from tokens at least this many times as likely as the first one.
+  // Most tokens of the answer. The tokens of a resumed prefix count.
+  uint32_t max_tokens = 0;
+  uint32_t min_tokens = 0;  // No stop token is drawn before the answer has this many tokens.
+  // Stop texts. The answer's tokens end with the one that completed a stop text. Limits are those
+  // of StopMatcher::Create().
   std::vector<std::string> stop;
-  std::vector<int32_t> stop_ids;  // Beside the model's own end tokens.
-  bool ignore_eos = false;        // The model's own end tokens do not stop.
+  std::vector<int32_t> stop_ids;  // Stop tokens in addition to the model's own end tokens.
+  bool ignore_eos = false;        // The model's own end tokens do not end the answer.
 };
 
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 
-// INVALID_ARGUMENT, by name: out of range; or, if `trainable`, what the trainer does not replay
-// (temperature 0, top_p, top_k, min_p, min_tokens) or the verifiers do not see (stop texts).
+// INVALID_ARGUMENT: the named parameter is out of range; or `trainable` is set and the trainer
+// cannot replay the parameter (temperature 0, top_p, top_k, min_p, min_tokens), or verifiers would
+// score another text than the one that was cut (stop texts).
 absl::Status CheckSampling(const SamplingParams& sampling, bool trainable);
 
-// Earlier classes go first. One of kIdle waits for as long as others want its place.
+// The scheduler runs lower classes first. However long a kIdle request waits, it never moves ahead
+// of requests of other classes.
 enum class RequestClass : uint8_t { kResumed = 0, kTrain = 1, kEval = 2, kApi = 3, kIdle = 4 };
 
 struct Request {
-  uint64_t id = 0;  // The caller's; unique among live requests.
-  // Requests of one group share `prompt`, computed once and forked. 0: alone.
+  uint64_t id = 0;  // Chosen by the caller; unique among requests that have not ended.
+  // Requests with the same group have equal prompts. One of them computes the prompt, and the
+  // others share its keys and values. 0: the request is in no group.
   uint64_t group = 0;
   std::shared_ptr<const std::vector<int32_t>> prompt;  // At least one token.
-  // Tokens already known (a resumed prefix); their stamps stay with the caller.
+  // Tokens of the answer that an earlier attempt sampled. The caller keeps their versions.
   std::vector<int32_t> sampled;
-  uint64_t seed = 0;  // The group's.
-  uint32_t member = 0;
+  uint64_t seed = 0;    // Seed of the group.
+  uint32_t member = 0;  // Number of the trajectory in its group.
   SamplingParams sampling;
   RequestClass order = RequestClass::kTrain;
-  int64_t target_step = 0;  // Earlier steps go first within a class.
-  bool trainable = true;
-  // Changes the model for this request; not of trainable ones. Members of a group have the same.
+  int64_t target_step = 0;  // Within a class, requests for earlier training steps run first.
+  bool trainable = true;    // The trainer may train on the answer.
+  // Changes the model for this request. Null: no change. Not allowed where `trainable` is set, and
+  // the same for all members of a group.
   std::shared_ptr<const Adapter> adapter;
-  // What events carry beside the token; see TokenDetails. All of it costs time on the step thread.
+  // What token events carry beside the token; see TokenDetails. Each costs time on the step thread.
   bool text = false;
   bool kept_sets = false;
   bool routing = false;
   bool raw_logprobs = false;
   uint32_t top_logprobs = 0;  // At most kMaxTopLogprobs.
-  // Of the prompt's tokens too, all of one version; then it shares no prefix that others computed.
+  // Asks for the log-probs of the prompt's tokens too, all under one version. Such a request
+  // computes its whole prompt itself: keys and values of other requests may be of other versions.
   bool prompt_logprobs = false;
-  // Not -1: the answer is this one token, given and not drawn; `max_tokens` is 1.
+  // If not -1, the answer is this one token. It is not drawn, only scored; `max_tokens` is 1.
   int32_t given = -1;
 };
 
@@ -82,25 +91,29 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// What a request asked to be told with its tokens.
+// What a request asked to be told with its tokens. Names in backquotes are fields of Request or of
+// its SamplingParams.
 struct TokenDetails {
-  // With `text`, or stop texts: what this token released, UTF-8, special tokens left out. Bytes
-  // that may yet become a character or a stop text come with a later token; the last token releases
-  // the rest. A stop text and what follows it never appear, nor does a stop token.
+  // With `text` or stop texts: the UTF-8 text that is certain since this token, without special
+  // tokens. Bytes that may yet become a character or a stop text come with a later token; the last
+  // token brings the rest. A stop text and what follows it never appear, nor does a stop token.
   std::string text;
-  int32_t stop = -1;  // The stop text that ended the answer, its place in `stop`.
-  // With `kept_sets`: the ids the draw was among, rising; empty where it was all of them.
+  int32_t stop = -1;  // Index in `stop` of the stop text that ended the answer; -1: none did.
+  // With `kept_sets`: ids of the tokens that top-k, top-p and min-p left to draw from, in rising
+  // order. Empty if they left all tokens.
   std::vector<int32_t> kept;
-  // With `routing`, [layers, k]: the experts that the row went through which the token was drawn
-  // from, rising in each layer; empty without a mixture of experts.
+  // With `routing`: [layers, k], the experts that computed the row whose logits the token was drawn
+  // from, in rising order in each layer. Empty if the model is no mixture of experts.
   std::vector<uint16_t> routing;
-  float raw_logprob = 0;  // With `raw_logprobs`: before temperature, bans and cuts.
-  // With `prompt_logprobs`, told with the first token: of the prompt's tokens behind its first,
-  // among all tokens, at the temperature of the answer (1: raw, or where that is 0).
+  float raw_logprob = 0;  // With `raw_logprobs`: before temperature, banned tokens and cuts.
+  // With `prompt_logprobs`, in the event of the answer's first token: [prompt - 1], the log-probs
+  // of the prompt's tokens from the second on. They are over the whole vocabulary, at the answer's
+  // temperature, or at 1 with `raw_logprobs` or if that temperature is 0.
   std::vector<float> prompt_logprobs;
-  std::vector<std::vector<TokenLogprob>> prompt_top;  // With `top_logprobs` too.
-  // The most likely `top_logprobs`, of the distribution drawn from; with `raw_logprobs`, of the raw
-  // one.
+  // With `prompt_logprobs` and `top_logprobs`: the most likely tokens at each of these positions.
+  std::vector<std::vector<TokenLogprob>> prompt_top;
+  // With `top_logprobs`: the most likely tokens of the distribution that was drawn from; with
+  // `raw_logprobs`, of the raw distribution.
   std::vector<TokenLogprob> top;
 };
 
@@ -108,12 +121,13 @@ enum class FinishReason : uint8_t { kNone = 0, kStop, kLength };
 
 struct TokenEvent {
   uint64_t request = 0;
-  uint32_t position = 0;  // From the prompt's first token.
+  uint32_t position = 0;  // Counted from the prompt's first token.
   int32_t token = 0;
-  // Behaviour log-prob, natural log, of the distribution drawn from.
+  // Behaviour log-prob: natural log of the token's probability in the distribution that was drawn
+  // from.
   float logprob = 0;
-  PolicyVersion version;                        // Whose logits it was drawn from.
-  FinishReason finish = FinishReason::kNone;    // Not none: the request's last token.
+  PolicyVersion version;                        // Version of the weights that gave the logits.
+  FinishReason finish = FinishReason::kNone;    // If not kNone, this is the request's last token.
   std::shared_ptr<const TokenDetails> details;  // Null unless the request asked for some.
 };
 
@@ -124,15 +138,17 @@ struct RequestFailure {
   absl::Status status;  // DATA_LOSS NONFINITE: the logits were not finite.
 };
 
+// What one step did. A row is one token that was computed in the step.
 struct StepEvents {
-  std::vector<TokenEvent> tokens;  // Each request's positions in order, once.
-  std::vector<RequestFailure>
-      failures;  // These requests have ended; tokens already reported stand.
-  // Gave up their blocks for the second time, or again: better run elsewhere.
+  std::vector<TokenEvent> tokens;  // A request's positions come in order, each once.
+  // These requests have ended; the tokens that they reported before stay valid.
+  std::vector<RequestFailure> failures;
+  // Requests that were preempted in this step, and not for the first time. The KV cache has too
+  // little room for them, so they had better run on another worker.
   std::vector<uint64_t> crowded_out;
-  uint32_t rows = 0;          // Tokens computed.
-  uint32_t prefill_rows = 0;  // Of these, known before the step.
-  double seconds = 0;         // Filled in by who measures: the step loop.
+  uint32_t rows = 0;
+  uint32_t prefill_rows = 0;  // Rows from which no token was drawn.
+  double seconds = 0;         // Duration of the step; the step loop measures it.
 };
 
 enum class KvPolicy : uint8_t {
@@ -141,67 +157,74 @@ enum class KvPolicy : uint8_t {
 };
 
 struct Activation {
-  bool accepted = false;  // False: the old version serves on; `cause` says why.
-  PolicyVersion version;  // Held after the call.
+  bool accepted = false;  // False: the engine keeps the old version; `cause` says why.
+  PolicyVersion version;  // The engine's version after the call.
   std::string cause;
-  std::vector<std::string> blame;  // Tensors whose digest differed.
-  double seconds = 0;              // No token was drawn for so long.
+  std::vector<std::string> blame;  // Names of tensors whose fingerprints differ.
+  double seconds = 0;              // Time during which no token could be drawn.
 };
 
 struct EngineStats {
-  uint32_t slots = 0;  // Requests that may run at once, now.
+  uint32_t slots = 0;  // Requests that may run at once now; the engine may lower it for a while.
   uint32_t running = 0;
   uint32_t waiting = 0;
+  // Counters since the engine was made.
   uint64_t steps = 0;
   uint64_t tokens_generated = 0;
   uint64_t prompt_tokens_computed = 0;
-  uint64_t prompt_tokens_forked = 0;  // Taken from a sibling.
-  uint64_t prompt_tokens_cached = 0;  // Found in the prefix cache.
+  uint64_t prompt_tokens_forked = 0;  // Their keys and values came from a member of the group.
+  uint64_t prompt_tokens_cached = 0;  // Their keys and values came from the prefix cache.
   uint64_t preemptions = 0;
   uint64_t nonfinite_rows = 0;
-  uint64_t kv_tokens = 0;    // Room of the blocks that requests hold now, in tokens.
-  uint64_t kv_capacity = 0;  // Of all blocks.
+  // State of the KV cache now.
+  uint64_t kv_tokens = 0;    // Room of the blocks that requests hold, in tokens.
+  uint64_t kv_capacity = 0;  // Room of all blocks, in tokens.
   PolicyVersion version;
 };
 
-// Samples answers by continuous batching. Called by the step thread alone; no call blocks on I/O.
+// Samples answers by continuous batching. Only the step thread calls it. No call blocks on I/O.
 class Engine {
  public:
   virtual ~Engine() = default;
 
   virtual const EngineCaps& caps() const = 0;
-  // Requests that may run at once; keys and values may hold fewer.
+  // Most requests that may run at once. Fewer run while the KV cache has no room for more.
   virtual uint32_t slots() const = 0;
-  virtual uint32_t max_context() const = 0;  // Tokens, prompt and answer.
+  virtual uint32_t max_context() const = 0;  // Most tokens of prompt and answer together.
 
-  // For text and stop texts. Before the first request; outlives all of them.
+  // Sets the tokenizer for texts and stop texts. Call it before the first request; `tokenizer`
+  // outlives all requests.
   virtual void UseTokenizer(const Tokenizer* tokenizer) = 0;
 
-  // INVALID_ARGUMENT: prompt and max_tokens can never fit, an id outside the vocabulary, or a
-  // sampling rule that the trainer could not replay. FAILED_PRECONDITION: text or stop texts, and
-  // no tokenizer. ALREADY_EXISTS: the id is in use.
+  // INVALID_ARGUMENT: prompt and max_tokens can never fit, a token is outside the vocabulary, or
+  // CheckSampling() refuses the parameters.
+  // FAILED_PRECONDITION: the request needs a tokenizer, and there is none.
+  // ALREADY_EXISTS: the id is in use.
   virtual absl::Status AddRequest(Request request) = 0;
 
-  // Computes with so many threads from here on, between steps; their number changes no number. An
-  // engine that computes elsewhere may ignore it.
+  // Sets the number of threads that later steps compute with. It changes no result. An engine that
+  // computes in another process may ignore it. Call it between steps.
   virtual void SetThreads(int threads) = 0;
 
-  // One plan, one forward, one draw per sampling row. Without requests: no events, at once.
-  // An error means that the engine is broken; each request it touched is lost.
+  // Plans a step, computes it, and draws a token for each row that is at the end of its known
+  // tokens. Returns no events, at once, if there are no requests. An error means that the engine is
+  // broken; each request that it has is lost.
   virtual absl::StatusOr<StepEvents> Step() = 0;
 
-  // Takes effect before the next step. Tokens already reported stand. Unknown or ended: nothing
-  // happens.
+  // Ends a request before the next step. The tokens that it reported stay valid. Does nothing if
+  // the request is unknown or has ended.
   virtual void Abort(uint64_t request, AbortReason reason) = 0;
 
-  // Between steps. Takes the staged weights, recomputes the fingerprint over what it now computes
-  // with, and only if that equals the staged one moves the version. Else the weights held before
-  // are put back and the answer is not accepted. INVALID_ARGUMENT: another layout. INTERNAL: the
-  // weights held before could not be put back; the engine must not step again.
+  // Loads the staged weights and recomputes the fingerprint from the numbers that the engine now
+  // computes with. The version changes only if the fingerprint is the staged one. If not, the
+  // engine puts the weights back that it had before, and the result has `accepted` false. Call it
+  // between steps.
+  // INVALID_ARGUMENT: the weights have another layout than the model's.
+  // INTERNAL: the old weights could not be put back; the engine must not step again.
   virtual absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) = 0;
 
   virtual PolicyVersion version() const = 0;
-  virtual bool idle() const = 0;  // No request runs or waits.
+  virtual bool idle() const = 0;  // True if no request runs or waits.
   virtual EngineStats Stats() const = 0;
 };
 

@@ -17,24 +17,30 @@ absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
                                           ? InitWeights(config, spec.init_seed, spec.dtype)
                                           : ReadWeights(model, spec.dtype);
   if (!weights.ok()) return weights.status();
+
   NativeEngine::Options options{.slots = spec.slots,
                                 .max_batch_tokens = spec.max_batch_tokens,
                                 .threads = spec.threads,
                                 .job = spec.job};
   options.max_context = static_cast<uint32_t>(config.max_context);
   if (spec.max_context > 0) options.max_context = std::min(options.max_context, spec.max_context);
+
+  // With slots left open, the size of the KV cache comes first and the slots follow from it.
   if (options.slots == 0) {
-    const uint64_t number_bytes = DTypeBytes(spec.dtype);  // Of keys and values.
+    // Keys and values have numbers as large as those of the weights: fp32, or fp16 beside bf16.
+    const uint64_t number_bytes = DTypeBytes(spec.dtype);
     const uint64_t block_bytes =
         2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;
     const uint64_t whole = BlocksFor(options.max_context);  // Blocks of the longest request.
     const uint64_t blocks = std::clamp(kMaxKvBytes / block_bytes, whole, kMaxSlots * whole);
-    // Answers seldom reach their limit, and members share their prompt: twice as many as would fit
-    // at full length.
+
+    // Twice as many requests may run as would fit at full length: answers seldom reach their limit,
+    // and members of a group share the blocks of their prompt.
     options.slots = static_cast<uint32_t>(std::clamp<uint64_t>(2 * blocks / whole, 1, kMaxSlots));
     options.blocks = static_cast<uint32_t>(blocks);
     options.adapt = true;
   }
+
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<NativeEngine> engine,
       NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));

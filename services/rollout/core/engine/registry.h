@@ -12,38 +12,42 @@
 
 namespace sluice {
 
-// What an engine is made of: a model directory with its weights, or a random start from a
-// directory's configuration.
+// What an engine is made from: a model directory with its weights, or the configuration of a model
+// directory and random weights.
 struct EngineSpec {
   std::string kind = "native";
   std::string model_path;  // Hugging Face directory.
-  // The weights are drawn from `init_seed`; `model_path` need not hold any.
+  // The weights are drawn from `init_seed`, and `model_path` may be without weights.
   bool random_init = false;
   uint64_t init_seed = 0;
-  // Of the weights it holds: F32, or BF16, and then it computes in it.
+  // Type of the weights that it holds and computes with: F32 or BF16.
   DType dtype = DType::kF32;
-  // Requests at once. 0: by use of a KV cache of kMaxKvBytes, at most kMaxSlots.
+  // Requests at once. 0: the limit follows the use of a KV cache of about kMaxKvBytes, and is at
+  // most kMaxSlots.
   uint32_t slots = 0;
-  uint32_t max_context = 0;  // Tokens; 0, or above the model's own limit: that.
-  uint32_t max_batch_tokens = 2048;
+  // Most tokens of prompt and answer together. 0 means the model's own limit, which also applies if
+  // this value is above it.
+  uint32_t max_context = 0;
+  uint32_t max_batch_tokens = 2048;  // Most tokens that are computed in one step.
   int threads = 1;
-  std::string job;  // Keys and values of different jobs never meet.
+  std::string job;  // Requests never use keys and values of another job.
 };
 
-// Of keys and values, where the number of slots is left open.
+// Limits that apply if EngineSpec::slots is 0.
 inline constexpr uint64_t kMaxKvBytes = 2ull << 30;
-inline constexpr uint64_t kMaxSlots = 256;  // Then.
+inline constexpr uint64_t kMaxSlots = 256;
 
 struct MadeEngine {
   ModelDir model;
   std::unique_ptr<Engine> engine;
-  Fingerprint fingerprint;  // Of the weights it starts with.
-  // Names, types and shapes of its weights; there until its first activation.
+  Fingerprint fingerprint;  // Fingerprint of the weights that the engine starts with.
+  // Names, types and shapes of the weights. Valid until the engine's first activation.
   const TensorSet* layout = nullptr;
 };
 
-// Loads the model and makes the engine. UNIMPLEMENTED: a kind that this build lacks, with those it
-// has. Else as ReadModelDir, ReadWeights and InitWeights.
+// Loads the model and makes the engine.
+// UNIMPLEMENTED: this build does not have `kind`; the message names the kinds that it has.
+// Other errors are those of ReadModelDir(), ReadWeights() and InitWeights().
 absl::StatusOr<MadeEngine> MakeEngine(const EngineSpec& spec);
 
 }  // namespace sluice

@@ -6,7 +6,8 @@
 namespace sluice {
 namespace {
 
-// Below, logits of some hundreds would leave float's range.
+// Logits divided by a very low temperature overflow to infinity, and the sampler refuses such a
+// row. This limit leaves a wide margin.
 constexpr float kMinTemperature = 1e-6f;
 
 }  // namespace
@@ -37,6 +38,9 @@ absl::Status CheckSampling(const SamplingParams& sampling, bool trainable) {
         "sampling.stop with min_tokens: min_tokens keeps away stop tokens alone; leave one of them "
         "out");
   }
+
+  // The trainer computes log-probs over the whole vocabulary, so it can train only on tokens that
+  // were drawn from all of it.
   const auto not_replayed = [](const std::string& what) {
     return absl::InvalidArgumentError(
         absl::StrCat(what,

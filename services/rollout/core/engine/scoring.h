@@ -8,9 +8,9 @@
 
 namespace sluice {
 
-// A request that draws nothing: it computes `tokens`, at least two, by prefill, finds no keys and
-// values of others, and ends with one event, which Scores() reads. Id and class are the caller's to
-// set.
+// Makes a request that scores `tokens`, at least two, and draws nothing. It computes all of them
+// itself by prefill, without keys and values of other requests, and ends with one event, which
+// Scores() reads. The caller sets its id and class.
 inline Request MakeScoring(std::vector<int32_t> tokens, float temperature) {
   const int32_t last = tokens.back();
   tokens.pop_back();
@@ -21,8 +21,8 @@ inline Request MakeScoring(std::vector<int32_t> tokens, float temperature) {
           .given = last};
 }
 
-// The log-probs of the tokens behind the first, natural log, in the bits that a draw of them at
-// this temperature gives.
+// Returns the log-probs (natural log) of the tokens from the second on. They have the same bits as
+// those of tokens that are drawn at this temperature.
 inline std::vector<float> Scores(const TokenEvent& event) {
   std::vector<float> scores;
   if (event.details != nullptr) scores = event.details->prompt_logprobs;

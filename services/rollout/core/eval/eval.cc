@@ -20,7 +20,8 @@ namespace {
 
 constexpr char kSource[] = "eval";
 
-// Not empty. The same in bits whatever the order in which answers ended.
+// Returns the mean of `values`, which must not be empty. It sorts them first, so that the order in
+// which answers ended does not change a bit of the sum.
 double Mean(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -43,6 +44,9 @@ class Evaluation {
     const uint64_t left = data_.rows() - options_.first_row;
     const uint64_t end =
         options_.first_row + (options_.rows == 0 ? left : std::min(left, options_.rows));
+
+    // The engine gets twice as many requests as it has slots, so that a slot that comes free finds
+    // one waiting.
     const absl::Duration start = Clock::Real()->Monotonic();
     uint64_t row = options_.first_row;
     while (row < end || !made_.engine->idle()) {
@@ -54,18 +58,21 @@ class Evaluation {
       if (!events.failures.empty()) return events.failures.front().status;
       for (const TokenEvent& event : events.tokens) TakeToken(event);
     }
+
     result_.seconds = absl::ToDoubleSeconds(Clock::Real()->Monotonic() - start);
     if (result_.rows == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           options_.data_path, ": of the ", end - options_.first_row, " rows asked for, ",
           result_.too_long, " are too long; a prompt has room for ", MaxPrompt(), " tokens"));
     }
+
     if (result_.answers > 0) {
       result_.score_mean = Mean(std::move(scores_));
     }
     for (const uint32_t k : options_.pass_k) {
       if (!passes_[k].empty()) result_.pass[k] = Mean(std::move(passes_[k]));
     }
+
     std::sort(result_.kept.begin(), result_.kept.end(),
               [](const EvalAnswer& a, const EvalAnswer& b) {
                 return std::tie(a.row, a.sample) < std::tie(b.row, b.sample);
@@ -74,11 +81,13 @@ class Evaluation {
   }
 
  private:
+  // Numbers of a row's answers.
   struct Row {
-    uint32_t open = 0;  // Answers under way.
-    uint32_t scored = 0;
+    uint32_t open = 0;    // Answers that have not ended.
+    uint32_t scored = 0;  // Answers with a verdict.
     uint32_t passed = 0;
   };
+  // An answer that has not ended.
   struct Open {
     uint64_t row = 0;
     uint32_t sample = 0;
@@ -87,7 +96,8 @@ class Evaluation {
     std::vector<int32_t> answer;
   };
 
-  uint32_t MaxPrompt() const {  // In tokens; one more is the answer's.
+  // Returns the most tokens of a prompt. The context must have room for one more, the answer's.
+  uint32_t MaxPrompt() const {
     const uint32_t room = made_.engine->max_context() - 1;
     return options_.max_prompt == 0 ? room : std::min(options_.max_prompt, room);
   }
@@ -102,6 +112,8 @@ class Evaluation {
       ++result_.too_long;
       return absl::OkStatus();
     }
+
+    // The engine's group 0 means no group, so the row's group is its number plus 1.
     ++result_.rows;
     const auto counts = std::make_shared<Row>(Row{.open = options_.samples});
     for (uint32_t sample = 0; sample < options_.samples; ++sample) {
@@ -137,6 +149,7 @@ class Evaluation {
                       .text = renderer_->AnswerText(open.answer),
                       .truncated = truncated};
     result_.truncated += truncated;
+
     const absl::StatusOr<EvalVerdict> verdict =
         score_(answer.text, truncated, data_.json(open.row));
     if (verdict.ok()) {
@@ -148,6 +161,7 @@ class Evaluation {
     } else if (result_.unscorable++ == 0) {
       result_.first_unscorable = std::string(verdict.status().message());
     }
+
     if (open.row < options_.first_row + options_.keep) result_.kept.push_back(std::move(answer));
     if (--open.counts->open == 0) CloseRow(*open.counts);
   }
@@ -168,7 +182,7 @@ class Evaluation {
   uint64_t last_id_ = 0;
   EvalResult result_;
   std::vector<double> scores_;
-  std::map<uint32_t, std::vector<double>> passes_;  // By k: of each row.
+  std::map<uint32_t, std::vector<double>> passes_;  // By k: pass@k of each row.
 };
 
 }  // namespace
@@ -181,6 +195,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
       return absl::InvalidArgumentError(absl::StrCat("pass@", k, " needs k in 1..", options.samples,
                                                      ", the answers per row (--samples)"));
   }
+
   SLUICE_ASSIGN_OR_RETURN(Dataset data, ReadDataset({.name = kSource,
                                                      .path = options.data_path,
                                                      .fields = options.fields,
@@ -191,10 +206,13 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
         absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1,
                      "; the first row to ask is ", options.first_row));
   }
+
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
                           PromptRenderer::Load(made.model, options.chat_template,
                                                {{kSource, options.format, options.fields}}));
+
+  // Weights that the caller gives are activated as in training, so their fingerprint is checked.
   EvalResult given{.fingerprint = made.fingerprint, .ignored = made.model.config.ignored};
   if (options.weights) {
     SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.layout));
@@ -206,6 +224,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
     given.version = activation.version;
     given.fingerprint = staged.state;
   }
+
   SLUICE_ASSIGN_OR_RETURN(
       EvalResult result,
       Evaluation(options, score, std::move(made), std::move(renderer), std::move(data)).Run());

@@ -15,30 +15,31 @@ namespace sluice {
 
 struct EvalOptions {
   EngineSpec engine;                    // The model.
-  std::string chat_template = "model";  // "model", "none" or a file.
-  // Of prompts where there is no template; empty: the prompt as it is.
+  std::string chat_template = "model";  // "model", "none" or the path of a file.
+  // Format of the prompts if there is no template. Empty: the prompt is used as it is.
   std::string format;
-  // JSON lines, each with a prompt: a text or a list of messages, not empty.
+  // File of JSON lines. Each line has a prompt that is not empty: a text or a list of messages.
   std::string data_path;
-  // Name in the row -> column; `prompt` must be among them.
+  // Column by the name that it gets in the row; `prompt` must be among the names.
   std::map<std::string, std::string> fields;
   uint64_t first_row = 0;
-  uint64_t rows = 0;                   // 0: all from first_row on.
+  uint64_t rows = 0;                   // Number of rows; 0: all from first_row on.
   uint32_t samples = 1;                // Answers per row.
-  std::vector<uint32_t> pass_k = {1};  // For which pass@k is told; each at most `samples`.
+  std::vector<uint32_t> pass_k = {1};  // Each k to compute pass@k for; at most `samples`.
   SamplingParams sampling{.temperature = 0, .max_tokens = 256};
-  // Tokens; longer prompts are left out. 0: what the context has room for.
+  // Most tokens of a prompt; rows with longer prompts are left out. 0: as many as the context has
+  // room for.
   uint32_t max_prompt = 0;
-  // Row r draws with GroupSeed(seed, r), sample m as its member m.
+  // Row r is a group with the seed GroupSeed(seed, r); its sample m draws as member m.
   uint64_t seed = 1;
-  uint32_t keep = 10;  // Answers returned, from the first rows.
-  // What to do about a line that is no row, for people.
+  uint32_t keep = 10;  // The answers to the first `keep` rows are returned.
+  // Tells people in an error what to do about a malformed line.
   const char* bad_row_hint =
       "mend the line, or take it out; --prompt, --answer and --field name the columns";
-  // Asked before each step; true ends the evaluation with CANCELLED. Empty: nothing ends it.
+  // Called before each step. If it returns true, the evaluation ends with CANCELLED. May be empty.
   std::function<bool()> cancelled;
-  // Asked for the weights to answer with once the model is there, whose layout they must have.
-  // Empty: the directory's own.
+  // Called once the model is loaded. Returns the weights to evaluate, which must have `layout`.
+  // Empty: the weights of the model directory are evaluated.
   std::function<absl::StatusOr<StagedWeights>(const TensorSet& layout)> weights;
 };
 
@@ -47,7 +48,7 @@ struct EvalVerdict {
   bool passes = false;  // Counts for pass@k.
 };
 
-// The verdict on one answer, or, as an error, why it has none (the row's fault).
+// Scores one answer. An error means that the row does not allow a verdict.
 using EvalScorer = std::function<absl::StatusOr<EvalVerdict>(absl::string_view text, bool truncated,
                                                              absl::string_view row_json)>;
 
@@ -57,32 +58,32 @@ struct EvalAnswer {
   std::string messages;  // The prompt, as JSON.
   std::string text;
   double score = 0;
-  bool truncated = false;  // Ended by max_tokens.
+  bool truncated = false;  // The answer ended because it had max_tokens.
 };
 
 struct EvalResult {
-  uint64_t rows = 0;      // Sampled.
-  uint64_t too_long = 0;  // Rows left out.
-  uint64_t answers = 0;   // Scored.
+  uint64_t rows = 0;      // Rows that were answered.
+  uint64_t too_long = 0;  // Rows left out because of max_prompt.
+  uint64_t answers = 0;   // Answers that got a verdict.
   uint64_t unscorable = 0;
   uint64_t truncated = 0;
-  uint64_t tokens = 0;    // Sampled.
-  double score_mean = 0;  // Over scored answers.
-  // pass@k by k: mean over the rows with at least k scored answers (eval/pass_at_k.h).
+  uint64_t tokens = 0;    // Tokens of all answers.
+  double score_mean = 0;  // Mean over `answers`.
+  // pass@k by k: the mean over rows with at least k answers that got a verdict; see pass_at_k.h.
   std::map<uint32_t, double> pass;
-  PolicyVersion version;         // Of EvalOptions::weights; 0:0 without.
-  Fingerprint fingerprint;       // Of the weights that answered.
-  double seconds = 0;            // Of sampling.
-  std::string first_unscorable;  // Why.
-  // Keys of config.json that were not acted on (ModelConfig::ignored).
+  PolicyVersion version;         // Version of EvalOptions::weights; 0:0 if that is empty.
+  Fingerprint fingerprint;       // Fingerprint of the weights that answered.
+  double seconds = 0;            // Time spent on sampling and scoring.
+  std::string first_unscorable;  // Error of the first answer without a verdict.
+  // Keys of config.json that have no effect here (ModelConfig::ignored).
   std::vector<std::string> ignored;
-  std::vector<EvalAnswer> kept;
+  std::vector<EvalAnswer> kept;  // Ordered by row, then by sample.
 };
 
-// Samples (temperature 0: greedily) an answer to each row, `samples` times, and scores them. The
-// engine's slots are kept full; the result does not depend on how many there are. Errors: the
-// model's, the weights' or the file's; INVALID_ARGUMENT: no row fits, the file ends before
-// first_row, or a k is out of range.
+// Samples `samples` answers to each row (at temperature 0 the most likely tokens) and scores them.
+// It keeps the engine's slots full. Except for `seconds`, the result does not depend on their
+// number. Errors are those of the model, the weights or the file.
+// INVALID_ARGUMENT: no row fits, the file ends before first_row, or a k is out of range.
 absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer& score);
 
 }  // namespace sluice

@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-// Two lanes, each a chain of splitmix64 finalisers over what comes; the lanes differ in start and
-// in what is added.
+// A hash of 128 bits from two lanes of 64. Each lane mixes every word in with splitmix64's
+// finaliser; the lanes start from different values and combine words differently.
 struct Hasher {
   uint64_t a, b;
 
@@ -31,6 +31,7 @@ struct Hasher {
   KvHash Get() const { return {a, b}; }
 };
 
+// Hashes a chain of blocks: the chain before its last block, and the tokens of that block.
 KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
   Hasher hasher(parent);
   for (uint32_t i = 0; i < kBlockTokens; i += 2) {
@@ -83,8 +84,9 @@ void BlockManager::Unlink(int32_t block) {
 
 void BlockManager::SetSalt(KvHash salt) {
   if (salt == salt_) return;
-  // The stale keep their order, and what was fresh comes behind them, but for those that the new
-  // salt brings back.
+
+  // The list of stale blocks keeps its order, and the fresh ones are appended, because they were
+  // used last. Blocks of the new salt, if it was in use before, make the new list of fresh blocks.
   List stale, fresh;
   for (int32_t first : {stale_.first, fresh_.first}) {
     for (int32_t block = first, after; block >= 0; block = after) {
@@ -102,7 +104,7 @@ void BlockManager::Unindex(int32_t block) {
   state_[block].indexed = false;
 }
 
-// There must be an available block.
+// Returns a block with one reference. A free or cached block must be there.
 int32_t BlockManager::Allocate() {
   int32_t block;
   if (!free_.empty()) {
@@ -119,6 +121,7 @@ int32_t BlockManager::Allocate() {
   return block;
 }
 
+// Adds a reference. A cached block leaves its list.
 void BlockManager::Hold(int32_t block) {
   State& state = state_[block];
   if (state.references++ == 0) {
@@ -127,6 +130,7 @@ void BlockManager::Hold(int32_t block) {
   }
 }
 
+// Takes a reference away. Without one the block is cached if it is indexed, else free.
 void BlockManager::Drop(int32_t block) {
   State& state = state_[block];
   SLUICE_CHECK(state.references > 0);
@@ -139,6 +143,8 @@ void BlockManager::Drop(int32_t block) {
   }
 }
 
+// Returns the block indexed under `key` if it holds the tokens `ids` under the current salt, else
+// -1.
 int32_t BlockManager::Find(KvHash key, absl::Span<const int32_t> ids) const {
   const auto it = index_.find(key);
   if (it == index_.end()) return -1;
@@ -170,7 +176,9 @@ void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to)
   SLUICE_CHECK(to->blocks.empty() && to->root == from.root && count <= from.blocks.size());
   to->blocks.assign(from.blocks.begin(), from.blocks.begin() + count);
   for (int32_t block : to->blocks) Hold(block);
-  // The fork's own place in the index: the last block that both have whole.
+
+  // Of the shared blocks only whole ones count as indexed: the fork continues a partial one with
+  // tokens of its own.
   to->indexed = std::min(from.indexed, tokens / kBlockTokens);
   to->chain = to->indexed == 0 ? to->root : state_[to->blocks[to->indexed - 1]].key;
 }
@@ -178,19 +186,25 @@ void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to)
 bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens,
                            std::vector<Copy>* copies) {
   const uint32_t wanted = BlocksFor(tokens), held = static_cast<uint32_t>(table->blocks.size());
+  // A locked block may not be written.
   const auto locked = [&](uint32_t j) {
     const State& state = state_[table->blocks[j]];
     return state.references > 1 || state.indexed;
   };
+
+  // Count first, so that nothing has changed if there are too few blocks.
   uint32_t missing = wanted > held ? wanted - held : 0;
   for (uint32_t j = first / kBlockTokens; j < std::min(held, wanted); ++j) missing += locked(j);
   if (missing > available()) return false;
+
   for (uint32_t j = first / kBlockTokens; j < std::min(held, wanted); ++j) {
     if (!locked(j)) continue;
     const int32_t from = table->blocks[j];
     table->blocks[j] = Allocate();
     copies->push_back({from, table->blocks[j]});
     Drop(from);
+
+    // The copy is not in the index, so the indexed part of the table ends before it.
     if (j < table->indexed) {
       table->indexed = j;
       table->chain = j == 0 ? table->root : state_[table->blocks[j - 1]].key;
@@ -206,6 +220,8 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
         tokens.subspan(size_t{table->indexed} * kBlockTokens, kBlockTokens);
     const KvHash key = ChainKey(table->chain, ids, salt_);
     int32_t& block = table->blocks[table->indexed];
+
+    // If another request has indexed the same chain, its block replaces this one.
     const auto [it, inserted] = index_.try_emplace(key, block);
     if (inserted) {
       State& state = state_[block];
@@ -215,7 +231,7 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
       std::copy(ids.begin(), ids.end(), ids_[block].begin());
     } else if (it->second != block) {
       const int32_t there = Find(key, ids);
-      if (there < 0) return;  // Another content has this key: the chain goes no further.
+      if (there < 0) return;  // The hash collides with another chain; this one is not indexed on.
       Hold(there);
       Drop(std::exchange(block, there));
     }
@@ -225,7 +241,7 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
 }
 
 void BlockManager::Release(BlockTable* table) {
-  // The tail first, so that it is the first to leave the cache.
+  // The chain's last block is cached first, so it is also the first to be allocated again.
   for (size_t j = table->blocks.size(); j > 0; --j) Drop(table->blocks[j - 1]);
   table->blocks.clear();
   table->indexed = 0;

@@ -9,22 +9,24 @@
 
 namespace sluice::rollout {
 
-// Whether the weights in hand give finite logits. A row that is not ends its own answer alone;
-// where they are many it is the weights, and the worker is not ready.
+// Tells whether the loaded weights give finite logits. A row is bad if its request failed with
+// NONFINITE. One bad row ends only its own answer. If there are many, the weights are at fault, and
+// the worker must not report that it is ready.
 //
 // Thread-safe.
 class RowHealth {
  public:
-  // Rows that are not finite, before anything is said of a version,
+  // A version is at fault if at least kFewest of its rows are bad, and more than one in kOneIn.
   static constexpr uint64_t kFewest = 8;
-  static constexpr uint64_t kOneIn = 100;  // and more than one in so many.
+  static constexpr uint64_t kOneIn = 100;
 
-  // Other weights: nothing is known of them.
+  // The engine now computes with `version`. Counting starts again.
   void Activated(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
-  // What a step drew. True: from here on status() is an error.
+  // Counts the rows of a step. Returns true if with this step status() became an error.
   bool Stepped(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // UNAVAILABLE, by version and numbers; OK again with the next weights.
+  // UNAVAILABLE: the version is at fault; the message has its numbers. It is OK again after the
+  // next Activated().
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -6,8 +6,9 @@
 
 namespace sluice {
 
-// The 90th percentile of answer lengths, of about the last 4096: counts in buckets, four to each
-// power of two, halved when full.
+// Estimates the 90th percentile of answer lengths, in tokens. It counts lengths in buckets, four to
+// each power of two. Whenever it has counted 4096 it halves all counts, so that old answers weigh
+// less and less.
 class LengthQuantile {
  public:
   void Add(uint32_t length) {
@@ -16,20 +17,26 @@ class LengthQuantile {
       total_ = 0;
       for (uint32_t& count : counts_) total_ += count /= 2;
     }
+
+    // The percentile is in the first bucket up to which there are at least 9/10 of the counts.
     uint64_t below = 0;
     uint32_t bucket = 0;
     while (bucket + 1 < counts_.size() && (below += counts_[bucket]) * 10 < uint64_t{total_} * 9)
       ++bucket;
     p90_ = Start(bucket);
   }
-  uint32_t p90() const { return p90_; }  // The start of its bucket; 0 before the first.
+  // Returns the smallest length of the percentile's bucket; 0 before the first Add().
+  uint32_t p90() const { return p90_; }
 
  private:
+  // Lengths below 4 have a bucket each. From there on the two bits behind the highest one choose
+  // among the four buckets of a power of two.
   static uint32_t Bucket(uint32_t length) {
     if (length < 4) return length;
     const uint32_t power = std::bit_width(length) - 1;
     return 4 * (power - 1) + ((length >> (power - 2)) & 3);
   }
+  // Returns the smallest length in `bucket`.
   static uint32_t Start(uint32_t bucket) {
     return bucket < 4 ? bucket : (4 + bucket % 4) << (bucket / 4 - 1);
   }

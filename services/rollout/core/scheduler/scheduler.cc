@@ -9,10 +9,14 @@
 namespace sluice {
 namespace {
 
-// Additive increase, multiplicative decrease of how many may run, by the share of the pool in use.
-constexpr uint64_t kRaiseBelow = 70, kTrimFrom = 80, kRefuseFrom = 90;  // Percent.
-constexpr uint32_t kRaise = 4;                                          // At once.
-constexpr uint64_t kTrimPause = 32;  // Steps between two trims: those that run must end first.
+// With Options::adapt the limit of running requests follows the share of blocks in use, by additive
+// increase and multiplicative decrease: below kRaiseBelow it rises, from kTrimFrom on it falls, and
+// above kRefuseFrom no request begins. All are percentages.
+constexpr uint64_t kRaiseBelow = 70, kTrimFrom = 80, kRefuseFrom = 90;
+constexpr uint32_t kRaise = 4;  // Requests by which the limit rises in a step.
+// Steps after a decrease in which the limit does not change. A lower limit stops no running
+// request, so it takes effect only as requests end.
+constexpr uint64_t kTrimPause = 32;
 
 }  // namespace
 
@@ -23,7 +27,7 @@ Scheduler::Scheduler(const Options& options)
                                 options.max_batch_tokens, " for ", limit_, " at once"));
 }
 
-// Requests come, wait, run and leave. -------------------------------------------------------------
+// A request is added, waits, runs, and ends. ------------------------------------------------------
 
 absl::Status Scheduler::Add(SchedulerRequest request) {
   const size_t known = request.tokens.size();
@@ -32,7 +36,8 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
                                                    " prompt tokens, ", known, " known, end at ",
                                                    request.end));
   }
-  // The last token is never computed.
+
+  // The answer's last token is drawn, but its keys and values are never computed.
   if (BlocksFor(request.end - 1) > blocks_.blocks()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "request ", request.id, ": ", request.end, " tokens need ", BlocksFor(request.end - 1),
@@ -44,6 +49,7 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
     return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": its group ",
                                                    request.group, " has another adapter"));
   }
+
   auto [it, inserted] = live_.try_emplace(request.id);
   if (!inserted) return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is live"));
   it->second = std::make_unique<Live>();
@@ -66,6 +72,8 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
 
 Scheduler::Key Scheduler::KeyOf(const Live& live) const {
   if (!live.key.not_aged) return {.not_aged = false, .arrival = live.arrival};
+
+  // An answer that is longer than predicted has 0 tokens left, not fewer.
   const uint32_t longest = live.group != nullptr ? live.group->longest : 0;
   const uint32_t predicted =
       std::min(longest > 0 ? longest : lengths_.p90(), live.request.end - live.request.prompt);
@@ -97,6 +105,7 @@ void Scheduler::Run(Live* live) {
   if (live->group != nullptr) live->group->running.push_back(live);
 }
 
+// The request gives up its blocks and its place among the running. It keeps its tokens.
 void Scheduler::StopRunning(Live* live) {
   blocks_.Release(&live->table);
   live->computed = 0;
@@ -133,8 +142,9 @@ void Scheduler::Switched(KvHash salt, bool recompute) {
   }
 }
 
-// Who may run. ------------------------------------------------------------------------------------
+// Which requests may run. -------------------------------------------------------------------------
 
+// Raises or lowers limit_ by the use of the KV cache.
 void Scheduler::AdjustLimit() {
   if (!options_.adapt || step_ < adjust_at_) return;
   const uint64_t used = uint64_t{blocks_.active()} * 100, all = blocks_.blocks();
@@ -146,6 +156,7 @@ void Scheduler::AdjustLimit() {
   }
 }
 
+// Moves waiting requests that have not advanced for aging_steps to the front.
 void Scheduler::Age() {
   while (!by_age_.empty() && step_ - by_age_.begin()->first.first >= options_.aging_steps) {
     Live* live = by_age_.begin()->second;
@@ -155,17 +166,21 @@ void Scheduler::Age() {
   }
 }
 
-// About as many as it needs to get to its first token.
+// Estimates how many blocks the request needs until it draws its next token. If a member of its
+// group runs, it will share that member's whole blocks of the prompt.
 uint32_t Scheduler::BlocksToStart(const Live& live) const {
   if (live.group != nullptr && !live.group->running.empty()) {
-    // The prompt is, or will be, a sibling's.
     return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;
   }
   return BlocksFor(live.known() + 1);
 }
 
+// Lets waiting requests run, in order, while the limit and the blocks allow it.
 void Scheduler::Admit() {
   if (waiting_.empty() || running() >= limit_) return;
+
+  // `promised` counts the blocks in use, and those that running requests need for their known
+  // tokens and do not have yet.
   const uint64_t room = options_.adapt ? blocks_.blocks() * kRefuseFrom / 100 : blocks_.blocks();
   uint64_t promised = blocks_.active();
   for (const Live* live : running_) {
@@ -173,6 +188,8 @@ void Scheduler::Admit() {
         live->table.blocks.empty() ? BlocksToStart(*live) : BlocksFor(live->known());
     promised += wanted - std::min<size_t>(wanted, live->table.blocks.size());
   }
+
+  // If nothing runs, the first one runs anyway: Add() made sure that the cache can hold it alone.
   while (!waiting_.empty() && running() < limit_) {
     Live* live = waiting_.begin()->second;
     promised += BlocksToStart(*live);
@@ -183,7 +200,9 @@ void Scheduler::Admit() {
 
 // The plan. ---------------------------------------------------------------------------------------
 
-// A sibling whose blocks hold the prompt, computed under the weights of now.
+// Returns a running member of the group whose blocks hold the prompt, computed with the current
+// weights; null if there is none. The prompt's last token may be missing: each member computes it
+// itself. So there is nothing to share of a prompt of one token.
 const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
   if (live.group == nullptr || live.request.prompt == 1) return nullptr;
   for (const Live* sibling : live.group->running) {
@@ -194,7 +213,8 @@ const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
   return nullptr;
 }
 
-// A sibling that began to run before is at the prompt already, so this one waits for it.
+// Returns true if a member of the group that began to run earlier is still computing the prompt, or
+// is about to. This request then waits for it.
 bool Scheduler::SiblingPrefills(const Live& live) const {
   if (live.group == nullptr || live.request.prompt == 1) return false;
   for (const Live* sibling : live.group->running) {
@@ -206,10 +226,12 @@ bool Scheduler::SiblingPrefills(const Live& live) const {
   return false;
 }
 
-// The blocks that a request without any starts from.
+// Gives a request without blocks those that it starts from: with `fork` the blocks of a member of
+// its group if possible, else those of the prefix cache.
 Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
   live->epoch = epoch_;
   if (live->request.chunk > 0) return Start::kMatched;
+
   if (fork) {
     if (const Live* source = PromptSource(*live)) {
       live->computed = live->request.prompt - 1;
@@ -218,12 +240,14 @@ Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
     }
     if (SiblingPrefills(*live)) return Start::kWaits;
   }
+
+  // The last known token is always computed: the next one is drawn from its logits.
   live->computed = blocks_.Match(absl::MakeConstSpan(live->request.tokens).first(live->known() - 1),
                                  &live->table);
   return Start::kMatched;
 }
 
-// Gives up the blocks of the last request behind `place` that has any.
+// Preempts the last request behind `place` that has blocks. Returns false if there is none.
 bool Scheduler::PreemptBehind(size_t place) {
   for (size_t i = running_.size() - 1; i > place; --i) {
     Live* live = running_[i];
@@ -238,8 +262,9 @@ bool Scheduler::PreemptBehind(size_t place) {
   return false;
 }
 
-// Blocks for up to `count` more tokens of the request at `place`; fewer rather than to preempt, but
-// at least one. Returns for how many there are blocks.
+// Gets blocks for up to `count` more positions of the request at `place`. If blocks are short, it
+// takes fewer positions as long as there is room for one, and only then preempts later requests.
+// Returns the number of positions; 0 if there is no room even for one.
 uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
   Live* live = running_[place];
   while (!blocks_.Reserve(&live->table, live->computed, live->computed + count, &plan_.copies)) {
@@ -254,7 +279,8 @@ uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
   return count;
 }
 
-// It did not advance; for too long, and it goes before the others from the next step on.
+// Called for a running request that did not get a row. If it has not advanced for aging_steps, it
+// goes before the others from the next step on.
 void Scheduler::Stalled(Live* live) {
   if (!live->key.not_aged || !live->request.ages || step_ - live->since < options_.aging_steps)
     return;
@@ -263,14 +289,17 @@ void Scheduler::Stalled(Live* live) {
   unsorted_ = true;
 }
 
-// A row of up to `count` tokens for the request at `place`, if there are blocks for it.
+// Appends a row of up to `count` positions for the request at `place` to `rows`, and the request to
+// `lives`, unless it has to wait or there are no blocks.
 void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows,
                         std::vector<Live*>* lives) {
   Live* live = running_[place];
   const bool starts = live->table.blocks.empty();
   uint32_t got = 0;
-  // A fork that there are no blocks for, its sibling's having been taken too, tries again with what
-  // the cache has.
+
+  // First share a member's blocks of the prompt (fork). If then not one more block is left,
+  // Reserve() has preempted all later requests, perhaps also that member. So release the shared
+  // blocks and try again from the prefix cache.
   for (bool fork : {true, false}) {
     const Start start = starts ? Begin(live, fork) : Start::kGoesOn;
     if (start == Start::kWaits) break;
@@ -289,6 +318,7 @@ void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan:
     if (start != Start::kForked) break;
   }
   if (got == 0) return Stalled(live);
+
   rows->push_back({.request = live->request.id,
                    .first = live->computed,
                    .count = got,
@@ -308,6 +338,7 @@ const SchedulerPlan& Scheduler::Plan() {
   prefills_.clear();
   planned_.clear();
   planned_prefills_.clear();
+
   AdjustLimit();
   Age();
   Admit();
@@ -315,10 +346,14 @@ const SchedulerPlan& Scheduler::Plan() {
     std::sort(running_.begin(), running_.end(),
               [](const Live* a, const Live* b) { return a->key < b->key; });
   unsorted_ = false;
-  // Who decodes has its token; at most max_running do, so the first that prefills has room.
+
+  // Each request that decodes takes one token of the budget. Because max_batch_tokens is at least
+  // max_running, a request that prefills then still gets one.
   uint32_t room = options_.max_batch_tokens;
   for (const Live* live : running_) room -= live->decodes();
-  // In order, so that who is preempted has no row yet.
+
+  // Rows are planned in the order of the requests, and only later requests are preempted. So a
+  // preempted request never has a row in this plan.
   for (size_t place = 0; place < running_.size(); ++place) {
     if (running_[place]->decodes()) {
       PlanRow(place, 1, &plan_.rows, &planned_);
@@ -328,12 +363,14 @@ const SchedulerPlan& Scheduler::Plan() {
       room -= plan_.tokens - before;
     }
   }
+
   plan_.rows.insert(plan_.rows.end(), prefills_.begin(), prefills_.end());
   planned_.insert(planned_.end(), planned_prefills_.begin(), planned_prefills_.end());
   Fold();
   return plan_;
 }
 
+// Adds the plan to the digest.
 void Scheduler::Fold() {
   const auto fold = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
   for (uint64_t id : plan_.preempted) fold(~id);
@@ -346,15 +383,17 @@ void Scheduler::Fold() {
   }
 }
 
-// What came of it. --------------------------------------------------------------------------------
+// The result of a step. ---------------------------------------------------------------------------
 
-// An answer is longer. Siblings that wait are expected to be as long as the longest; their order
-// changes once per block, for that costs something, and at the answer's end.
+// Called when an answer has got a token. If it is the longest of its group, the waiting members are
+// now expected to be as long, and move in the order. Moving them costs time, so it is done only
+// once per 32 tokens and at the answer's end.
 void Scheduler::Grew(Live* live, bool ended) {
   const uint32_t answer = live->known() - live->request.prompt;
   Group* group = live->group;
   if (group == nullptr || answer <= group->longest || (answer % kBlockTokens != 0 && !ended))
     return;
+
   group->longest = answer;
   for (Live* sibling : group->members) {
     if (sibling->runs || !sibling->key.not_aged) continue;
@@ -372,20 +411,25 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
     live->since = step_;
     if (row.first < live->request.prompt)
       computed_ += std::min(live->computed, live->request.prompt) - row.first;
+
+    // What this step computed for a row that is not finite must not enter the index.
     if (row.sample && drawn[next].token < 0) {
       Erase(live);
       ++next;
       continue;
     }
+
+    // Blocks that hold keys and values of several versions are not indexed.
     if (live->epoch == epoch_ && live->computed / kBlockTokens > live->table.indexed) {
       blocks_.Index(absl::MakeConstSpan(live->request.tokens).first(live->computed), &live->table);
     }
     if (!row.sample) continue;
+
     const Drawn& token = drawn[next++];
     live->request.tokens.push_back(token.token);
     Grew(live, token.ends);
     if (token.ends) {
-      // Who is scored is no answer to go by.
+      // Requests that only score text say nothing about how long answers get.
       if (live->request.chunk == 0) lengths_.Add(live->known() - live->request.prompt);
       Erase(live);
     }

@@ -15,99 +15,112 @@
 
 namespace sluice {
 
-// What the scheduler knows of a request.
+// What the scheduler knows about a request.
 struct SchedulerRequest {
   uint64_t id = 0;
-  uint64_t group = 0;       // Requests of one group have equal prompts. 0: alone.
-  uint8_t order_class = 0;  // Lower first.
-  int64_t target_step = 0;  // Lower first, within a class.
-  bool ages = true;         // False: it never goes before others for having waited long.
-  uint32_t prompt = 0;      // Tokens, >= 1.
-  uint32_t end = 0;         // Tokens, prompt and answer, at which it ends at the latest.
-  // Not 0: it computes all of its tokens itself, at most so many a step.
+  uint64_t group = 0;       // Requests of one group have equal prompts. 0: it is in no group.
+  uint8_t order_class = 0;  // Lower classes go first.
+  int64_t target_step = 0;  // Within a class, lower steps go first.
+  bool ages = true;         // False: however long it waits, it never goes before others for that.
+  uint32_t prompt = 0;      // Number of tokens, at least 1.
+  uint32_t end = 0;         // Number of tokens, prompt and answer, at which it ends at the latest.
+  // If not 0, the request takes no keys and values from others, and computes at most this many
+  // tokens per step.
   uint32_t chunk = 0;
-  KvHash root;  // Of its adapter; members of a group have the same.
-  // Known at the start: the prompt and a resumed prefix; fewer than `end`.
+  KvHash root;  // KvRoot() of its adapter; the same for all members of a group.
+  // The known tokens: the prompt, and the part of the answer that an earlier attempt sampled. Fewer
+  // than `end`.
   std::vector<int32_t> tokens;
 };
 
-// What one step computes. Spans hold until Advance().
+// What one step computes. The spans are valid until Advance().
 struct SchedulerPlan {
+  // The part of one request. Positions [first, first + count) are computed.
   struct Row {
     uint64_t request = 0;
-    uint32_t first = 0;  // Positions [first, first + count) are computed.
+    uint32_t first = 0;
     uint32_t count = 0;
-    // They are the last known ones, so the next token is drawn.
+    // The last of these positions is the request's last known token, so the next token is drawn.
     bool sample = false;
-    absl::Span<const int32_t> tokens;  // All known ones.
+    absl::Span<const int32_t> tokens;  // All known tokens of the request.
     absl::Span<const int32_t> blocks;  // blocks[j] holds positions 32 j .. 32 j + 31.
   };
-  std::vector<BlockManager::Copy> copies;  // Made in this order, before the rows.
-  std::vector<Row> rows;                   // Decodes first.
-  std::vector<uint64_t> preempted;         // Gave up their blocks, and wait again.
-  std::vector<uint64_t> crowded_out;       // Of these, those for whom it was not the first time.
-  uint32_t tokens = 0;                     // Sum of counts.
+  std::vector<BlockManager::Copy> copies;  // To be made in this order, before the rows.
+  std::vector<Row> rows;                   // Requests that decode come before those that prefill.
+  std::vector<uint64_t> preempted;         // Requests that gave up their blocks and wait again.
+  std::vector<uint64_t> crowded_out;       // Those of `preempted` that were preempted before.
+  uint32_t tokens = 0;                     // Sum of the counts of all rows.
 };
 
-// Decides what each engine step computes. One rule serves prefill, decode and resume: a request has
-// `known` tokens of which `computed` have keys and values in its blocks; a step gives it up to
-// known - computed, decodes (difference 1) first, then prefill in chunks up to `max_batch_tokens`.
-// Of a group one member prefills the prompt; the others wait for it, hold its blocks too and
-// compute the last prompt token themselves. Others begin with what the prefix cache has.
+// Decides what each step of the engine computes.
 //
-// Order, for who may run and who loses its blocks: (class, target step, predicted length left,
-// longest first, arrival). The prediction is the longest answer in the group so far (Seer,
-// arXiv:2511.14617), else the 90th percentile of all. One that did not advance for `aging_steps`
-// goes before all others, to its end.
+// One rule covers prefill, decode and resume. A request has `known` tokens, and the keys and values
+// of the first `computed` of them are in its blocks. A step gives it up to known - computed
+// positions. Requests with a difference of 1 decode, and get their position first. The others
+// prefill, in chunks, until the step has `max_batch_tokens`.
 //
-// Out of blocks, the last in the order that holds any is preempted: it keeps its tokens, gives up
-// its blocks and waits. The first can always have what it needs, so each request ends in a bounded
-// number of steps.
+// Of a group, one member prefills the prompt. The others wait for it, share its blocks, and compute
+// only the prompt's last token themselves, from whose logits they draw. A request that can share
+// with no member starts from what the prefix cache has.
 //
-// Plain integers: no clock, no thread. The same events give the same plans; digest() shows it.
+// Requests are ordered by class, target step, predicted remaining length (longest first), and
+// arrival. The first ones run; the last ones are preempted. The predicted length of an answer is
+// that of the longest in its group so far (Seer, arXiv:2511.14617), or if there is none the 90th
+// percentile of all answers. A request that has not advanced for `aging_steps` steps goes before
+// all others from then on, until it ends.
+//
+// If blocks run out, the last request in this order that holds blocks is preempted: it gives up its
+// blocks, keeps its tokens, and waits again. The first request can always get all the blocks it
+// needs. Therefore each request ends within a bounded number of steps.
+//
+// It has no clock and no thread. The same sequence of calls gives the same plans; digest() proves
+// it.
 class Scheduler {
  public:
   struct Options {
-    uint32_t blocks = 0;               // Of the KV pool.
-    uint32_t max_running = 256;        // At once.
-    bool adapt = false;                // Fewer, by the use of the pool.
-    uint32_t max_batch_tokens = 2048;  // At least max_running.
+    uint32_t blocks = 0;               // Blocks of the KV cache.
+    uint32_t max_running = 256;        // Most requests that run at once.
+    bool adapt = false;                // Run fewer while most blocks are in use.
+    uint32_t max_batch_tokens = 2048;  // Most tokens of a step; at least max_running.
     uint32_t aging_steps = 1000;
-    KvHash salt;  // Of the weights at the start.
+    KvHash salt;  // KvSalt() of the weights at the start.
   };
 
-  // What came of a row that samples.
+  // The token drawn for a row with `sample`.
   struct Drawn {
-    int32_t token = -1;  // -1: none; the request leaves, and what it computed last is not kept.
-    bool ends = false;   // This was its last token.
+    int32_t token = -1;  // -1: none could be drawn, so the request ends.
+    bool ends = false;   // This is the request's last token.
   };
 
   explicit Scheduler(const Options& options);
 
-  // INVALID_ARGUMENT: no prompt, no room for an answer, more tokens than the pool holds, or another
-  // root than its group's. ALREADY_EXISTS: the id is live.
+  // INVALID_ARGUMENT: the request has no prompt, no room for an answer, more tokens than all blocks
+  // hold, or another root than its group.
+  // ALREADY_EXISTS: a request with this id has not ended.
   absl::Status Add(SchedulerRequest request);
 
-  // The request leaves and gives back its blocks. Unknown ids are passed over.
+  // Ends a request and gives back its blocks. Does nothing if the id is unknown.
   void Remove(uint64_t id);
 
-  // The plan of the next step; an empty one if there is nothing to run. Call Advance() with what
-  // came of it before the next.
+  // Returns the plan of the next step; it has no rows if nothing can run. Call Advance() before the
+  // next Plan().
   const SchedulerPlan& Plan();
 
-  // The step is done. `drawn`: for each row that samples, in the order of the rows.
+  // Says that the step is done. `drawn` has one entry for each row with `sample`, in the order of
+  // the rows.
   void Advance(absl::Span<const Drawn> drawn);
 
-  // Keys and values come of other weights from now on: no block of before is found or forked. With
-  // `recompute` running requests start over; else they go on over what they have, but for those
-  // that compute all of their prompt themselves and are at it.
+  // Says that keys and values are computed with other weights from now on. No request starts from
+  // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
+  // Without it they go on over the blocks that they have, except requests with a `chunk` that are
+  // still in their prompt: they start over, because their prompt must be of one version.
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
-  uint32_t limit() const { return limit_; }  // Requests that may run at once, now.
+  uint32_t limit() const { return limit_; }  // Most requests that may run at once now.
   uint64_t steps() const { return step_; }
-  uint64_t digest() const { return digest_; }  // Of all plans so far.
+  uint64_t digest() const { return digest_; }  // Hash of all plans so far.
   uint64_t preemptions() const { return preemptions_; }
   uint64_t prompt_tokens_computed() const { return computed_; }
   uint64_t prompt_tokens_forked() const { return forked_; }
@@ -115,36 +128,46 @@ class Scheduler {
   const BlockManager& blocks() const { return blocks_; }
 
  private:
+  // Place in the order; lower keys go first. Of requests that have aged only the arrival counts.
   struct Key {
     bool not_aged = true;
     uint8_t order_class = 0;
     int64_t target_step = 0;
-    int64_t minus_left = 0;
+    int64_t minus_left = 0;  // The predicted remaining tokens, negated: longest first.
     uint64_t arrival = 0;
     auto operator<=>(const Key&) const = default;
   };
   struct Group;
+  // A request that has not ended. It either waits or runs.
   struct Live {
     SchedulerRequest request;
-    Group* group = nullptr;
+    Group* group = nullptr;  // Null: none.
     uint64_t arrival = 0;
-    uint64_t since = 0;  // The step it last advanced in, or came.
-    Key key;             // Its place while it waits or runs.
+    uint64_t since = 0;  // The last step in which it advanced; at first the step it was added in.
+    Key key;             // Its place in waiting_ or running_.
     bool runs = false;
-    uint32_t computed = 0;
-    uint32_t preempted = 0;  // So often.
-    uint64_t epoch = 0;      // Of the weights under which position 0 was computed.
+    uint32_t computed = 0;   // Positions [0, computed) have keys and values in `table`.
+    uint32_t preempted = 0;  // How often it was preempted.
+    // epoch_ when it got its first blocks. While it equals epoch_, all keys and values in `table`
+    // were computed with the current weights.
+    uint64_t epoch = 0;
     BlockTable table;
     uint32_t known() const { return static_cast<uint32_t>(request.tokens.size()); }
     bool decodes() const { return computed > 0 && known() - computed == 1; }
   };
   struct Group {
     std::vector<Live*> members;
-    std::vector<Live*> running;  // Who ran first leads.
-    uint32_t longest = 0;        // Answer so far.
+    std::vector<Live*> running;  // In the order in which they began to run.
+    uint32_t longest = 0;        // Tokens of the longest answer so far.
   };
 
-  enum class Start { kGoesOn, kWaits, kForked, kMatched };
+  // What a request's first row in a run starts from.
+  enum class Start {
+    kGoesOn,  // Nothing: it has blocks already.
+    kWaits,   // Nothing yet: a member of its group computes the prompt.
+    kForked,  // The blocks of a member of its group.
+    kMatched  // The blocks that the prefix cache has, perhaps none.
+  };
 
   Key KeyOf(const Live& live) const;
   void Wait(Live* live);
@@ -175,17 +198,19 @@ class Scheduler {
   absl::flat_hash_map<uint64_t, std::unique_ptr<Live>> live_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
   std::map<Key, Live*> waiting_;
-  // (since, arrival), of those waiting and not aged.
+  // Waiting requests that can age and have not, by (since, arrival).
   std::map<std::pair<uint64_t, uint64_t>, Live*> by_age_;
-  std::vector<Live*> running_;  // In order.
-  bool unsorted_ = false;       // The order of running_ has changed.
+  std::vector<Live*> running_;  // Sorted by key, unless unsorted_.
+  bool unsorted_ = false;       // A key in running_ has changed.
   LengthQuantile lengths_;
   SchedulerPlan plan_;
-  std::vector<SchedulerPlan::Row> prefills_;
-  std::vector<Live*> planned_, planned_prefills_;  // The requests of the plan's rows.
+  std::vector<SchedulerPlan::Row> prefills_;       // While planning: rows for the plan's end.
+  std::vector<Live*> planned_, planned_prefills_;  // The requests of plan_.rows and prefills_.
   uint32_t limit_ = 0;
-  uint64_t adjust_at_ = 0;
+  uint64_t adjust_at_ = 0;  // AdjustLimit() does nothing before this step.
+  // epoch_ counts the weights: each Switched() begins the next epoch.
   uint64_t arrivals_ = 0, step_ = 0, epoch_ = 1, digest_ = 0;
+  // Counters; the last three count prompt tokens.
   uint64_t preemptions_ = 0, computed_ = 0, forked_ = 0, cached_ = 0;
 };
 

@@ -79,13 +79,16 @@ StepLoop::Inbox StepLoop::Take(bool idle) {
     busy_.emplace(cores_);
     times_.idle += Clock::Real()->Monotonic() - start;
   }
+
+  // `stop` stays set, so that it is seen however often the inbox is taken.
   const bool stop = inbox_.stop;
   Inbox taken = std::exchange(inbox_, Inbox());
   inbox_.stop = stop;
   return taken;
 }
 
-// Gives the inbox's requests and aborts to the engine; refusals come back as failures.
+// Gives the inbox's requests and aborts to the engine. Returns the requests that it refused, as
+// failures. Requests come first, so that an abort finds its request in the engine.
 StepEvents StepLoop::Accept(Inbox* inbox) {
   StepEvents refused;
   for (Request& request : inbox->requests) {
@@ -98,6 +101,7 @@ StepEvents StepLoop::Accept(Inbox* inbox) {
   return refused;
 }
 
+// Activates new weights and tells the sink. An error means that the engine is broken.
 absl::Status StepLoop::Switch(const StagedWeights& staged) {
   const absl::Duration start = Clock::Real()->Monotonic();
   SLUICE_ASSIGN_OR_RETURN(const Activation activation, engine_->ActivateWeights(staged, kv_));
@@ -123,6 +127,7 @@ void StepLoop::Run() {
     if (StepEvents refused = Accept(&inbox); !refused.failures.empty())
       sink_->OnStep(std::move(refused));
     if (engine_->idle() || Paused()) continue;
+
     const absl::Duration start = Clock::Real()->Monotonic();
     absl::StatusOr<StepEvents> events = engine_->Step();
     if (!events.ok()) return sink_->OnBroken(events.status());
@@ -130,13 +135,14 @@ void StepLoop::Run() {
       const absl::Duration took = Clock::Real()->Monotonic() - start;
       MutexLock lock(&mu_);
       stats_ = engine_->Stats();
-      // A mixed step counts by its rows.
+      // The time of a step with both prefill and decode is divided by the numbers of rows.
       const double prefill =
           events->rows == 0 ? 0 : static_cast<double>(events->prefill_rows) / events->rows;
       times_.prefill += took * prefill;
       times_.decode += took * (1 - prefill);
       events->seconds = absl::ToDoubleSeconds(took);
     }
+
     if (!events->tokens.empty() || !events->failures.empty() || !events->crowded_out.empty())
       sink_->OnStep(*std::move(events));
   }

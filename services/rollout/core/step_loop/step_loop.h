@@ -14,28 +14,30 @@
 
 namespace sluice {
 
-// Runs an engine: takes requests, aborts and new weights from other threads, applies them between
-// two steps, and hands on what each step gave.
+// Runs an engine on a thread of its own. Other threads leave requests, aborts and new weights here;
+// the loop applies them between two steps, and passes the events of each step to a sink.
 //
-// Each step computes on the cores that this daemon has then; while there is nothing to do they are
-// lent.
+// Each step computes on the cores that the daemon has at that moment. While there is nothing to do,
+// the daemon's cores are lent to other daemons (common/cores).
 //
-// Thread-safe. Owns one thread, `step`, which alone touches the engine and calls the sink; it does
-// no I/O.
+// Thread-safe. Owns one thread, the step thread (`sluice-decode`). Only this thread uses the engine
+// and calls the sink, and it does no I/O.
 class StepLoop {
  public:
   // Called on the step thread; must not block.
   class Sink {
    public:
     virtual ~Sink() = default;
-    // The tokens of one step. Requests that the engine would not take come as failures.
+    // Gets the events of one step. A request that the engine refuses appears as a failure, in
+    // events of their own.
     virtual void OnStep(StepEvents events) = 0;
+    // Gets the result of an activation, accepted or not.
     virtual void OnActivation(const StagedWeights& staged, const Activation& activation) = 0;
     // The engine is broken and the thread has ended.
     virtual void OnBroken(absl::Status why) = 0;
   };
 
-  // Time of the step thread, by what it did.
+  // Time that the step thread has spent so far, by activity.
   struct Times {
     absl::Duration decode, prefill, activate, idle;
   };
@@ -48,14 +50,16 @@ class StepLoop {
 
   void Add(std::vector<Request> requests) ABSL_LOCKS_EXCLUDED(mu_);
   void Abort(uint64_t request, AbortReason reason) ABSL_LOCKS_EXCLUDED(mu_);
-  // Activated before the next step. Of several the newest counts.
+  // Activates the weights before the next step. If it is called several times before, the last call
+  // counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
-  // While paused no step is taken; all else goes on. The sink may call it.
+  // While paused, the loop takes no step, but still accepts requests, aborts and weights. The sink
+  // may call it.
   void SetPaused(bool paused) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends the thread after the step under way. Idempotent.
+  // Joins the thread, after its current step. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
-  EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);  // As of the last step.
+  EngineStats stats() const ABSL_LOCKS_EXCLUDED(mu_);  // After the last step or activation.
   Times times() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -66,7 +70,8 @@ class StepLoop {
     bool stop = false;
   };
   void Run();
-  // What has come; waits for something, or for work to go on, where there is nothing to do.
+  // Takes what is in the inbox. If the engine is `idle` or the loop is paused, first waits until
+  // there is something, or until the pause ends.
   Inbox Take(bool idle) ABSL_LOCKS_EXCLUDED(mu_);
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
   StepEvents Accept(Inbox* inbox);
@@ -84,7 +89,8 @@ class StepLoop {
   EngineStats stats_ ABSL_GUARDED_BY(mu_);
   Times times_ ABSL_GUARDED_BY(mu_);
 
-  std::optional<CoreShare::Busy> busy_;  // Of the step thread: none while it waits.
+  // Used by the step thread. Holds the daemon's cores; empty while the thread waits.
+  std::optional<CoreShare::Busy> busy_;
 
   std::thread thread_;
 };

@@ -42,6 +42,7 @@ void Trajectory::Append(const TokenEvent& event) {
   tokens_.push_back(event.token);
   logprobs_.push_back(event.logprob);
   versions_.push_back(event.version);
+
   if (experts_ == 0) return;
   SLUICE_CHECK(event.details != nullptr && event.details->routing.size() == experts_);
   routing_.insert(routing_.end(), event.details->routing.begin(), event.details->routing.end());
@@ -53,16 +54,20 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
               .tokens = absl::MakeConstSpan(tokens_).subspan(sent_, count),
               .logprobs = absl::MakeConstSpan(logprobs_).subspan(sent_, count),
               .routing = absl::MakeConstSpan(routing_).subspan(sent_ * experts_, count * experts_)};
+
+  // Tokens of one version in a row make one run.
   for (size_t i = sent_; i < sent_ + count; ++i) {
     const PolicyVersion version = versions_[i];
     if (piece.runs.empty() || piece.runs.back().version != version)
       piece.runs.push_back({.version = version});
     ++piece.runs.back().count;
   }
+
   sent_ += count;
   return piece;
 }
 
+// An acknowledgement that is lower than an earlier one changes nothing.
 void Trajectory::Acked(uint64_t position) {
   if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
 }

@@ -8,8 +8,9 @@
 
 namespace sluice {
 
-// Why the weights that the model holds are not the published ones: tensors that differ from what
-// was staged (memory), else the staged bytes themselves are others than `state` says.
+// Finds out why the packed weights do not have the published fingerprint. If a packed tensor
+// differs from the staged one, packing or memory is at fault, and the tensor is named. If none
+// does, the staged bytes are not what the manifest says.
 Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found,
                                 Fingerprint sum) const {
   Activation refused{.version = version_};
@@ -28,6 +29,10 @@ Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<F
 absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& staged, KvPolicy kv) {
   const auto start = std::chrono::steady_clock::now();
   SLUICE_FAILPOINT("rollout.activate.before");
+
+  // Without tensors only the version's number changes, and the keys and values stay valid. With
+  // tensors the proof comes after the packing: the fingerprint is read back from the packed
+  // numbers, because these are what tokens are sampled from.
   if (staged.tensors == nullptr) {
     if (!(staged.state == held_)) {
       return Activation{.version = version_,
@@ -40,6 +45,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
       return absl::InvalidArgumentError(
           absl::StrCat("version ", staged.version.str(), " has another layout than this model"));
     }
+
     model_->SetWeights(staged.tensors.get());
     const std::vector<Fingerprint> found = model_->Fingerprints();
     if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
@@ -51,10 +57,12 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
       }
       return refused;
     }
+
     weights_ = staged.tensors;
     held_ = staged.state;
     scheduler_.Switched(Salt(), kv == KvPolicy::kRecompute);
   }
+
   version_ = staged.version;
   SLUICE_FAILPOINT("rollout.activate.after");
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

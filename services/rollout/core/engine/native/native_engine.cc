@@ -13,7 +13,8 @@
 namespace sluice {
 namespace {
 
-// Rows a step of a request whose prompt is scored: each has logits.
+// Most prompt tokens that a request with prompt_logprobs computes per step. Each of them needs a
+// row of logits, which takes memory for the whole vocabulary.
 constexpr uint32_t kScoredChunk = 32;
 
 static_assert(kBlockTokens == DecodeModel::kBlockTokens);
@@ -50,6 +51,7 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
                      " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
   }
   complete.blocks = static_cast<uint32_t>(blocks);
+
   auto owned = std::make_shared<const TensorSet>(std::move(weights));
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<DecodeModel> model,
@@ -86,7 +88,7 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
 
 NativeEngine::~NativeEngine() = default;
 
-// The layout names the types of the weights, which keys and values follow.
+// The type of keys and values follows from those of the weights, which the layout id covers.
 KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, weights_->layout_id()); }
 
 absl::Status NativeEngine::Check(const Request& request) const {
@@ -102,6 +104,7 @@ absl::Status NativeEngine::Check(const Request& request) const {
                      request.trainable ? ": what is trained on is sampled without one"
                                        : " was made for another model"));
   }
+
   if (request.prompt == nullptr || request.prompt->empty())
     return absl::InvalidArgumentError("the prompt has no tokens");
   const uint64_t total = request.prompt->size() + uint64_t{request.sampling.max_tokens};
@@ -115,6 +118,7 @@ absl::Status NativeEngine::Check(const Request& request) const {
                                                    " tokens already, max_tokens is ",
                                                    request.sampling.max_tokens));
   }
+
   const int64_t vocab = model_->config().vocab_size;
   if (request.given != -1 &&
       (request.given < 0 || request.given >= vocab || request.sampling.max_tokens != 1)) {
@@ -141,8 +145,11 @@ absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) c
   }
   SLUICE_ASSIGN_OR_RETURN(live->detokenizer,
                           Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
+
+  // The detokenizer takes the tokens of a resumed prefix like new ones. The caller has their text
+  // already, so it is thrown away.
   live->detokenizer->Prime(*request.prompt);
-  std::string before;  // Text of the tokens known already: who resumes has it.
+  std::string before;
   for (int32_t token : request.sampled) {
     if (live->detokenizer->Push(token, &before)) {
       return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ",
@@ -158,6 +165,7 @@ absl::Status NativeEngine::AddRequest(Request request) {
   SLUICE_RETURN_IF_ERROR(MakeDetokenizer(request, live.get()));
   live->prompt = static_cast<uint32_t>(request.prompt->size());
   live->end = live->prompt + request.sampling.max_tokens;
+
   SchedulerRequest scheduled{.id = request.id,
                              .group = request.group,
                              .order_class = static_cast<uint8_t>(request.order),
@@ -172,6 +180,8 @@ absl::Status NativeEngine::AddRequest(Request request) {
   scheduled.tokens = *request.prompt;
   scheduled.tokens.insert(scheduled.tokens.end(), request.sampled.begin(), request.sampled.end());
   SLUICE_RETURN_IF_ERROR(scheduler_.Add(std::move(scheduled)));
+
+  // Nothing below can fail, so scheduler and live_ have the same requests.
   live->stop_ids = request.sampling.stop_ids;
   if (!request.sampling.ignore_eos)
     live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
@@ -197,7 +207,7 @@ void NativeEngine::Abort(uint64_t request, AbortReason) {
   live_.erase(request);
 }
 
-// What bad memory does: the first block of an answer that goes on is another's.
+// Does what bad memory may do: overwrites the first block of a running answer with another block.
 void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
   const int other = static_cast<int>(options_.blocks) - 1;
   for (const SchedulerPlan::Row& row : plan.rows) {
@@ -210,6 +220,9 @@ void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
 void NativeEngine::Compute(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
   if (kHasFailpoints) CorruptKv(plan);
+
+  // A plan's row is a run of positions of one request, the model's row is one position. `places`
+  // counts the positions whose logits are wanted: the model writes their logits in this order.
   rows_.clear();
   tables_.clear();
   sampling_.clear();
@@ -231,6 +244,7 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
     }
     tables_.push_back(row.blocks);
   }
+
   const size_t wanted = places * static_cast<size_t>(model_->config().vocab_size);
   if (logits_.size() < wanted) logits_.resize(wanted);
   model_->Step(rows_, tables_, logits_.data());
@@ -251,6 +265,8 @@ void NativeEngine::ScorePrompts() {
 
 void NativeEngine::Draw() {
   const int64_t vocab = model_->config().vocab_size;
+
+  // Before min_tokens the stop tokens are banned.
   sample_rows_.clear();
   bool keep = false;
   for (size_t i = 0; i < sampling_.size(); ++i) {
@@ -270,6 +286,8 @@ void NativeEngine::Draw() {
          .min_p = static_cast<float>(live.sampling.min_p)});
     keep = keep || live.kept_sets;
   }
+
+  // A kept set may be as large as the vocabulary, so the room for it is there only if it is wanted.
   if (keep) {
     kept_.resize(std::max(kept_.size(), sampling_.size() * vocab));
     for (size_t i = 0; i < sampling_.size(); ++i) {
@@ -278,6 +296,8 @@ void NativeEngine::Draw() {
   }
   draws_.resize(sample_rows_.size());
   model_->Draw(sample_rows_, draws_.data());
+
+  // A given token replaces the drawn one. A row that is not finite still fails.
   for (size_t i = 0; i < draws_.size(); ++i) {
     const Live& live = *sampling_[i].live;
     if (live.given < 0 || draws_[i].token < 0) continue;
@@ -288,14 +308,16 @@ void NativeEngine::Draw() {
   }
 }
 
-// What the request asked to be told with its token. May end the answer, by a stop text.
+// Adds to the event what the request asked for. Ends the answer if its text has a stop text.
 void NativeEngine::Describe(size_t i, TokenEvent* event) {
   const int64_t vocab = model_->config().vocab_size;
   Live& live = *sampling_[i].live;
   auto details = std::make_shared<TokenDetails>();
+
+  // A stop token is no part of the text. When the answer ends, the text that was held back may
+  // still complete a stop text.
   if (live.detokenizer != nullptr) {
     bool stopped = false;
-    // A stop token ends the text before it.
     if (event->finish != FinishReason::kStop)
       stopped = live.detokenizer->Push(event->token, &details->text);
     if (!stopped && event->finish != FinishReason::kNone)
@@ -303,29 +325,33 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
     if (stopped) event->finish = FinishReason::kStop;
     details->stop = live.detokenizer->matched_stop();
   }
+
   if (draws_[i].kept > 0 && draws_[i].kept < vocab) {
     details->kept.assign(sample_rows_[i].kept, sample_rows_[i].kept + draws_[i].kept);
   }
+
   if (live.routing) {
-    // Of a row.
+    // Experts per row.
     const size_t experts =
         static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);
     const absl::Span<const uint16_t> routing =
         model_->routing().subspan(sampling_[i].logits * experts, experts);
     details->routing.assign(routing.begin(), routing.end());
   }
+
   SampleRow row = sample_rows_[i];
   if (live.raw_logprobs) {
     row = {.logits = row.logits};
     details->raw_logprob = LogprobCpu(row, vocab, event->token);
   }
   if (live.top_logprobs > 0) details->top = MostLikely(row, vocab, live.top_logprobs);
+
   details->prompt_logprobs = std::exchange(live.prompt_logprobs, {});
   details->prompt_top = std::exchange(live.prompt_top, {});
   event->details = std::move(details);
 }
 
-// The event of the i-th drawn token.
+// Makes the event of the i-th drawn token.
 TokenEvent NativeEngine::Take(size_t i) {
   const Live& live = *sampling_[i].live;
   const size_t known = sampling_[i].row->tokens.size();
@@ -351,11 +377,13 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     scheduler_.Advance({});
     return events;
   }
+
   const auto planned = std::chrono::steady_clock::now();
   events.crowded_out = plan.crowded_out;
   Compute(plan);
   ScorePrompts();
   Draw();
+
   events.rows = plan.tokens;
   events.prefill_rows = plan.tokens - static_cast<uint32_t>(sampling_.size());
   events.tokens.reserve(draws_.size());
@@ -378,6 +406,7 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
     drawn_.push_back({draws_[i].token, ends});
     if (ends) live_.erase(id);
   }
+
   const auto drawn = std::chrono::steady_clock::now();
   scheduler_.Advance(drawn_);
   schedule_seconds_ +=

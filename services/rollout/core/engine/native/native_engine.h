@@ -20,26 +20,30 @@
 namespace sluice {
 class Detokenizer;
 
-// The engine of this tree: Scheduler, DecodeModel and the sampler, on the CPU. Keys and values lie
-// in blocks that requests share where their prefixes are equal and of equal weights.
+// Sluice's own engine: Scheduler, DecodeModel and the sampler, on the CPU. Keys and values lie in
+// blocks. Requests with equal prefixes share the blocks of the prefix if these were computed with
+// the same weights.
 //
-// Holds the staged set of tensors that its weights came from, to put them back from, and the
-// model's packed copy. V vocabulary.
+// The engine holds two copies of the weights: the packed copy that the model computes with, and the
+// tensors that it was packed from. If an activation fails, the engine packs these tensors again.
+//
+// V: vocabulary.
 class NativeEngine : public Engine {
  public:
   struct Options {
-    uint32_t slots = 256;  // Requests at once.
-    bool adapt = false;    // Fewer, by use of the KV cache.
-    // Of the KV cache, 32 tokens each; 0: as many as all slots may need.
+    uint32_t slots = 256;  // Most requests at once.
+    bool adapt = false;    // Run fewer requests than `slots` while the KV cache is nearly full.
+    // Blocks of the KV cache, of 32 tokens each. 0: as many as all slots may need.
     uint32_t blocks = 0;
-    uint32_t max_context = 0;          // Tokens of a request; 0: the model's own limit.
-    uint32_t max_batch_tokens = 2048;  // Computed per step; raised to `slots`.
-    uint32_t aging_steps = 1000;
+    uint32_t max_context = 0;  // Most tokens of a request; 0: the model's own limit.
+    // Most tokens that are computed per step. A value below `slots` is raised to it.
+    uint32_t max_batch_tokens = 2048;
+    uint32_t aging_steps = 1000;  // See Scheduler.
     int threads = 1;
-    std::string job;  // Keys and values of different jobs never meet.
+    std::string job;  // Requests never use keys and values of another job.
   };
 
-  // `weights`: the parameters of `config`, of version `version`. `stop_ids`: the model's end
+  // `weights` are the parameters of `config` at version `version`. `stop_ids` are the model's end
   // tokens.
   static absl::StatusOr<std::unique_ptr<NativeEngine>> Create(const ModelConfig& config,
                                                               TensorSet weights,
@@ -61,27 +65,29 @@ class NativeEngine : public Engine {
   bool idle() const override { return live_.empty(); }
   EngineStats Stats() const override;
 
-  // Of the weights held, as last recomputed over them.
+  // Fingerprint of the weights held. It was computed from the packed numbers.
   Fingerprint fingerprint() const { return held_; }
-  const TensorSet& weights() const { return *weights_; }  // Until the next activation.
+  const TensorSet& weights() const { return *weights_; }  // Valid until the next activation.
   const Scheduler& scheduler() const { return scheduler_; }
-  // Spent on plans and what came of them, of all steps.
+  // Seconds that all steps together spent in the scheduler.
   double schedule_seconds() const { return schedule_seconds_; }
 
  private:
+  // A request that has not ended. The scheduler has its tokens.
   struct Live {
-    uint32_t prompt = 0;
-    uint32_t end = 0;  // Tokens at which the answer is as long as it may get.
+    uint32_t prompt = 0;  // Number of tokens.
+    uint32_t end = 0;     // Number of tokens, prompt and answer, at which it ends at the latest.
     SamplingParams sampling;
     std::shared_ptr<const Adapter> adapter;
-    std::vector<int32_t> stop_ids;  // All that end this request.
+    std::vector<int32_t> stop_ids;  // All tokens that end this request.
     uint64_t seed = 0;
     uint32_t member = 0;
-    int32_t given = -1;  // The answer's one token, where it is not drawn.
+    int32_t given = -1;  // Request::given.
     bool kept_sets = false, routing = false, raw_logprobs = false;
     uint32_t top_logprobs = 0;
-    std::unique_ptr<Detokenizer> detokenizer;  // With text or stop texts.
-    // With prompt_logprobs, until they are told: [prompt - 1], by token.
+    std::unique_ptr<Detokenizer> detokenizer;  // Null without text and stop texts.
+    // With prompt_logprobs: [prompt - 1], of the tokens from the second on. The answer's first
+    // event takes them away.
     std::vector<float> prompt_logprobs;
     std::vector<std::vector<TokenLogprob>> prompt_top;
     float scoring_temperature() const {
@@ -92,24 +98,25 @@ class NativeEngine : public Engine {
              !prompt_logprobs.empty();
     }
   };
-  // A row that samples, and its request.
+  // A position of this step from whose logits the request's next token is drawn.
   struct Sampling {
     const SchedulerPlan::Row* row = nullptr;
     Live* live = nullptr;
-    size_t logits = 0;  // Its place among the rows with logits.
+    size_t logits = 0;  // Index of its row in logits_.
   };
-  // A row whose next token is one of the prompt's, to be scored.
+  // A position of this step whose logits score the next token of the prompt.
   struct Scored {
     Live* live = nullptr;
-    uint32_t position = 0;  // Of the row.
-    int32_t next = 0;
-    size_t logits = 0;
+    uint32_t position = 0;
+    int32_t next = 0;   // The token at position + 1.
+    size_t logits = 0;  // Index of its row in logits_.
   };
 
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
                std::shared_ptr<const TensorSet> weights, std::unique_ptr<DecodeModel> model);
   absl::Status Check(const Request& request) const;
-  KvHash Salt() const;  // Of what the KV cache is computed with now.
+  // Hash of what keys and values depend on now beside the tokens: job, weights and their types.
+  KvHash Salt() const;
   absl::Status MakeDetokenizer(const Request& request, Live* live) const;
   // The failpoint rollout.kv.corrupt.
   void CorruptKv(const SchedulerPlan& plan);
@@ -124,6 +131,7 @@ class NativeEngine : public Engine {
   const Options options_;
   const EngineCaps caps_;
   const std::vector<int32_t> model_stop_ids_;
+  // model_ computes with a packed copy of weights_; held_ is the fingerprint of the packed numbers.
   std::shared_ptr<const TensorSet> weights_;
   const std::unique_ptr<DecodeModel> model_;
   PolicyVersion version_;
@@ -134,14 +142,15 @@ class NativeEngine : public Engine {
   EngineStats stats_;
   double schedule_seconds_ = 0;
 
-  // Reused by every step.
+  // Contents are of one step; the memory is reused, so that a step allocates little. sample_rows_,
+  // draws_ and drawn_ have the order of sampling_.
   std::vector<DecodeModel::Row> rows_;
   std::vector<absl::Span<const int32_t>> tables_;  // By row of the plan.
-  std::vector<float> logits_;                      // [rows that sample or are scored, V]
+  std::vector<float> logits_;  // [positions in sampling_ or scored_, V], in the order of rows_.
   std::vector<Sampling> sampling_;
   std::vector<Scored> scored_;
   std::vector<SampleRow> sample_rows_;
-  // [sampling rows, V], where a request wants its kept sets.
+  // [sampling_.size(), V], if a request asked for kept sets.
   std::vector<int32_t> kept_;
   std::vector<SampleDraw> draws_;
   std::vector<Scheduler::Drawn> drawn_;
