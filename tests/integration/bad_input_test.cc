@@ -182,6 +182,7 @@ TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswer
   std::string text;  // Rows that far down are read when the job starts.
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, "{\"digits\": \"4821\"}\n");
   ASSERT_EQ(WriteFileAtomic(file, text + "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
+
   ExpectFailure({"data.train.0.path=" + file},
                 ContainsRegex("bytes.jsonl:1001:[0-9]+: broken JSON.*UTF-8"));
   ExpectAnswers("digits");
@@ -208,6 +209,7 @@ TEST_F(FilesTest, APathThatIsNotUtf8IsRefusedWithItsPlaceAndAnotherClientsFailsI
   request.mutable_spec()->mutable_data()->mutable_train(0)->set_path(file);
   job::v1::SubmitResponse response;
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &response), absl::OkStatus());
+
   const auto wait = cluster_.Sluice({"job", "wait", "digits"});
   ASSERT_EQ(wait.status(), absl::OkStatus());
   EXPECT_EQ(wait->exit, 3);
@@ -229,11 +231,13 @@ TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheContr
   request.set_name(loaded.spec->name());
   request.set_hash(loaded.hash);
   *request.mutable_spec() = *loaded.spec;
+
   job::v1::SubmitResponse response;
   const absl::Status refused = rpc::Call(cluster_.controller(), request, &response);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("config.json"));
   EXPECT_TRUE(IsUtf8(refused.message()));
+
   const auto list = cluster_.Sluice({"job", "list"});
   ASSERT_EQ(list.status(), absl::OkStatus());
   EXPECT_EQ(list->exit, 0) << list->err;
@@ -252,6 +256,7 @@ TEST_F(FilesTest, BadRowsAreSkippedAndCountedWhereTheJobAsksForIt) {
 
   ASSERT_EQ((*job)->AwaitEvent("rows_skipped", kLong), absl::OkStatus());
   const std::vector<common::v1::Event> events = (*job)->events();
+
   const auto told = std::find_if(events.begin(), events.end(),
                                  [](const auto& event) { return event.code() == "rows_skipped"; });
   EXPECT_THAT(
@@ -300,6 +305,7 @@ TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud)
   const auto job =
       SubmitDigits(&cluster_, 4, {"data.train.0.path=" + file, "data.train.0.answer=gold"});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -309,6 +315,7 @@ TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud)
   for (const common::v1::Event& event : (*job)->events()) {
     said[event.code()].push_back(event.message());
   }
+
   EXPECT_THAT(said["rows_unscorable"],
               testing::ElementsAre(AllOf(HasSubstr("data source digits: answers to 25 of 50 rows"),
                                          HasSubstr("golds.jsonl:2: "))));
@@ -331,6 +338,7 @@ TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
   const auto job = SubmitDigits(&cluster_, 12, {"data.train.0.path=" + file});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -376,6 +384,7 @@ TEST_F(FilesTest, AnUnsupportedArchitectureFailsTheJobWithItsName) {
 TEST(DaemonsTest, AUsedPortIsNamed) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
+
   const auto second = RunToEnd({.binary = "sluice-controller",
                                 .args = {"--listen", cluster.address("controller-0"), "--data-dir",
                                          cluster.dir() + "/other"},
@@ -391,6 +400,7 @@ TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const std::string dir = cluster.dir() + "/controller-0";
+
   const auto second = RunToEnd({.binary = "sluice-controller",
                                 .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
                                 .log = cluster.dir() + "/second.log"},
@@ -410,6 +420,7 @@ TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
   request.set_boot(std::string(16, 'b'));
   request.set_protocol_min(2);
   request.set_protocol_max(3);
+
   registry::v1::RegisterResponse response;
   const absl::Status status = rpc::Call(cluster.controller(), request, &response);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -451,6 +462,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
   const auto cancel = cluster.Sluice({"job", "cancel", (*job)->id()});
   ASSERT_EQ(cancel.status(), absl::OkStatus());
   EXPECT_EQ(cancel->exit, 0) << cancel->err;
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);

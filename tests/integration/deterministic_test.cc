@@ -96,6 +96,7 @@ TEST(DeterministicTest, SoItIsInAMixtureOfExpertsWhichTheTrainerIsTold) {
     ASSERT_NO_FATAL_FAILURE(RunDigits(
         /*rollouts=*/1, &outcome,
         {absl::StrCat("model.init.config=", ExpertsModel()), absl::StrCat("model.dtype=", dtype)}));
+
     ExpectNoGap(outcome);
     for (const job::v1::StepReport& report : outcome.reports)
       EXPECT_EQ(report.values().at("experts_recorded"), 1) << "step " << report.k();

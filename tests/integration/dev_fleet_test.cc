@@ -87,6 +87,7 @@ TEST_F(DevFleetTest, ARunThatFailsLeavesItsLogsAndNothingElse) {
       Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "limits.start=1ms",
               "-q", "--set", absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
   EXPECT_EQ(failed.exit, 3) << failed.err;
+
   const auto left = *ListDir(dir_ + "/tmp");
   ASSERT_EQ(left.size(), 1u);
   const std::string run = absl::StrCat(dir_, "/tmp/", left[0]);

@@ -188,6 +188,7 @@ TEST_F(EvalTrainingTest, TheBestCheckpointIsNotPruned) {
   const job::v1::JobStatus end = AwaitSuccess();
   const job::v1::EvalSummary& eval = end.result().eval();
   EXPECT_TRUE(PathExists(eval.best_checkpoint() + "/model.safetensors"));
+
   const std::filesystem::path folder = std::filesystem::path(eval.best_checkpoint()).parent_path();
   EXPECT_EQ(std::filesystem::read_symlink(folder / "best").string(),
             absl::StrCat("step-", eval.best_version()));
@@ -198,6 +199,7 @@ TEST_F(EvalTrainingTest, ARolloutKilledAmidAnEvaluationChangesNoResult) {
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.evaluate.step", "kill", 12), absl::OkStatus());
   ASSERT_EQ(cluster_->AwaitKilled("rollout-0", kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("rollout-0"), absl::OkStatus());
+
   const job::v1::JobStatus end = AwaitSuccess();
   EXPECT_EQ(CountEvents("eval_again"), 1);
   ExpectEvaluatedExactly(end);

@@ -106,6 +106,7 @@ TEST_F(FaultsTest, AChannelOutlivesTheRestartOfItsDaemon) {
   const rpc::Channel& before = cluster_->controller();
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
   job::v1::ListResponse jobs;
+
   EXPECT_EQ(rpc::Call(before, job::v1::ListRequest(), &jobs, {.give_up = kLong}), absl::OkStatus());
   EXPECT_EQ(jobs.jobs_size(), 1);
   ExpectGoesOn();
@@ -136,6 +137,7 @@ TEST_F(FaultsTest, ASleepingTrainerThatWasReplacedIsFenced) {
   Happened();
   ASSERT_EQ(job_->AwaitState(job::v1::JOB_STATE_RECOVERING, kLong), absl::OkStatus());
   cluster_->Signal("trainer-0", SIGCONT);
+
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_GE(end.incarnation(), 2);
 }
@@ -149,6 +151,7 @@ TEST_F(FaultsTest, ASleepingRolloutThatWasReplacedHarmsNothing) {
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal("rollout-0", SIGCONT);
   Happened();
+
   ExpectGoesOn();
 }
 
@@ -172,6 +175,7 @@ TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.activate.bitflip", "error", 1), absl::OkStatus());
   Happened();
+
   ExpectGoesOn();
   EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos)
       << "no bit was flipped";

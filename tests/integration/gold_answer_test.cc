@@ -98,6 +98,7 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
         EXPECT_EQ(reward, member.member() == 0 ? 1 : 0) << group.row().DebugString();
         scored = true;
       }
+
       EXPECT_TRUE(scored) << member.DebugString();
     }
   }

@@ -35,6 +35,7 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
                    absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -73,8 +74,10 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
     ASSERT_EQ(stored.status(), absl::OkStatus());
     for (const TensorSpec& spec : stored->specs()) EXPECT_EQ(spec.dtype, DType::kBF16) << spec.name;
     EXPECT_EQ(FingerprintOf(*stored).bytes(), gangs.begin()->second) << weights;
+
     ++compared;
   }
+
   EXPECT_GE(compared, 1);
 }
 

@@ -99,6 +99,7 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   ASSERT_EQ(there.status(), absl::OkStatus());
   if (there->exit != 0)
     GTEST_SKIP() << "no Python package openai in " << packages << "; tools/test.sh installs it";
+
   const auto ran = RunToEnd({.binary = "/bin/sh",
                              .args = {"-c", absl::StrCat("exec python3 '" SLUICE_SOURCE_DIR
                                                          "/tests/integration/openai_client.py' ",
@@ -108,6 +109,7 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
                             kLong);
   ASSERT_EQ(ran.status(), absl::OkStatus());
   EXPECT_EQ(ran->exit, 0) << ran->out << ran->err;
+
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -117,11 +119,13 @@ TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
   Client client(address_);
   ASSERT_TRUE(
       client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
+
   const std::string models = client.Until("]}");
   EXPECT_TRUE(absl::StrContains(models, "\"digits\"") &&
               absl::StrContains(models, "\"digits:extra\"") && !absl::StrContains(models, "gone"))
       << models;
   EXPECT_TRUE(absl::StrContains(cluster_->Log("rollout-0"), "adapter_refused"));
+
   const auto ask = [&](const std::string& name) {
     EXPECT_TRUE(client.Send(PostText(
         kPath,
@@ -130,15 +134,18 @@ TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
             R"(", "prompt": "4821=", "max_tokens": 6, "temperature": 0, "ignore_eos": true, )"
             R"("echo": true, "logprobs": 0})"),
         Bearer())));
+
     const std::string answer = client.Until("\"usage\"");
     (void)client.Until("}}");
     EXPECT_TRUE(absl::StrContains(answer, "200 OK")) << answer;
     const size_t at = answer.find("\"token_logprobs\"");
     return at == std::string::npos ? answer : answer.substr(at, answer.find(']', at) - at);
   };
+
   const std::string plain = ask("digits"), extra = ask("digits:extra");
   EXPECT_TRUE(absl::StrContains(plain, "[null,")) << plain;
   EXPECT_NE(plain, extra);
+
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -155,6 +162,7 @@ TEST_F(HttpTest, AThousandStreamsRunBesideTheJob) {
     ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
   AwaitNoAnswers();
   Happened();
+
   ExpectGoesOn();
 }
 
@@ -180,6 +188,7 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
           "POST ", kPath,
           " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n", Bearer(),
           "\r\n"));
+
       EXPECT_TRUE(absl::StrContains(clients[5].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[6].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[7].Until("\r\n"), "400"));
@@ -194,11 +203,14 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   storm(160);
   AwaitNoAnswers();
 #ifndef SLUICE_SANITIZED  // AddressSanitizer keeps what is freed.
+
   EXPECT_LT(Metric("process_resident_memory_bytes"), before + (32 << 20));
+
 #endif
   Client client(address_);
   ASSERT_TRUE(client.Send(PostText(kPath, Body(false), Bearer())));
   EXPECT_TRUE(absl::StrContains(client.Until("}}"), "\"finish_reason\":\"length\""));
+
   Happened();
   ExpectGoesOn();
 }
@@ -210,6 +222,7 @@ TEST_F(HttpTest, ADrainEndsStreamsOrTellsThem) {
   const auto exit = cluster_->Terminate("rollout-0", kLong);
   ASSERT_EQ(exit.status(), absl::OkStatus());
   EXPECT_EQ(*exit, 0) << cluster_->Log("rollout-0");
+
   const std::string rest = client.Rest();
   EXPECT_TRUE(absl::StrContains(rest, "[DONE]") || absl::StrContains(rest, "\"error\"")) << rest;
 }

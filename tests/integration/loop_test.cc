@@ -76,6 +76,7 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
 
   const auto job = Job::Submit(&cluster, file, {});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(1));
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -121,6 +122,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   const auto second = SubmitDigits(&cluster, /*steps=*/3);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_NE((*second)->id(), (*first)->id());
+
   const auto end = (*second)->AwaitEnd(absl::Minutes(1));
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -133,6 +135,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   EXPECT_TRUE(absl::StrContains(list->out, (*first)->id()) &&
               absl::StrContains(list->out, (*second)->id()))
       << list->out;
+
   const auto named = cluster.Sluice({"job", "describe", "digits"}),
              old = cluster.Sluice({"job", "describe", (*first)->id()});
   EXPECT_TRUE(absl::StrContains(named->out, (*second)->id())) << named->out;

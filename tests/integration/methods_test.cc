@@ -138,16 +138,19 @@ TEST_F(MethodsTest, OfWeights) {
       weights::v1::FetchHeader header;
       if (!stream.ReadFrame(&frame)) return false;
       EXPECT_EQ(frame.ParseHeader(&header), absl::OkStatus());
+
       std::swap(crcs[0], crcs[1]);
       crcs[1] = header.crc32c();
       return true;
     });
   }
+
   EXPECT_EQ(crcs[0], crcs[1]);
 
   weights::v1::ListRequest list;
   SetCall("controller-0", 0, list.mutable_call());
   EXPECT_GT(Twice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
+
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
   ExpectNotBuilt(trainer, verify, &walked_);
@@ -176,6 +179,7 @@ TEST_F(MethodsTest, OfEngines) {
   OpenStream(rollout, generate, "FENCED", read);
   SetCall("reward-0", incarnation, generate.mutable_call());
   OpenStream(rollout, generate, "", read);
+
   EXPECT_GT(generated.tokens_size(), 0);
 
   engine::v1::ScoreRequest score;
@@ -195,6 +199,7 @@ TEST_F(MethodsTest, OfEngines) {
   OpenStream(rollout, score, "NOT_LISTED", read_scores);
   SetCall("reward-0", incarnation, header.mutable_call());
   OpenStream(rollout, score, "", read_scores);
+
   EXPECT_EQ(scored.payload().size(), 5 * sizeof(float));
 
   // The trainer's alone. What it does is walked by eval_training_test.cc.
@@ -204,6 +209,7 @@ TEST_F(MethodsTest, OfEngines) {
   const auto read_result = [&](rpc::ClientStream& stream) { return stream.Read(&evaluated); };
   SetCall("reward-0", incarnation, evaluate.mutable_call());
   OpenStream(rollout, evaluate, "WRONG_ROLE", read_result);
+
   EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
 }
 
@@ -221,8 +227,10 @@ TEST_F(MethodsTest, OfJobs) {
   job::v1::SubmitResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &second), absl::OkStatus());
+
   ExpectRepeat(first, second, {"created", "status"});
   EXPECT_EQ(first.status().job(), second.status().job());
+
   submit.set_hash(std::string(32, 'h'));
   EXPECT_EQ(ReasonOf(CallOnce(cluster_.controller(), submit)), "CONFLICT");
 
@@ -232,17 +240,21 @@ TEST_F(MethodsTest, OfJobs) {
             job::v1::JOB_STATE_WAITING);
   EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(),
             2);
+
   job::v1::WhyRequest why;
   why.set_job("waiting");
   EXPECT_GT(Twice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
+
   job::v1::InspectRequest inspect;
   inspect.set_job(job_->id());
   inspect.mutable_queue_stats();
+
   EXPECT_GT(Twice<job::v1::InspectResponse>(cluster_.controller(), inspect)
                 .queue_stats()
                 .ledger()
                 .accepted(),
             0);
+
   job::v1::WatchRequest watch;
   watch.set_job("waiting");
   job::v1::WatchResponse seen;
@@ -258,6 +270,7 @@ TEST_F(MethodsTest, OfJobs) {
   job::v1::ControlResponse cancelled, again;
   ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &cancelled), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &again), absl::OkStatus());
+
   ExpectRepeat(cancelled, again, {"status"});
   EXPECT_EQ(NotWalked("sluice.job.v1.JobService", walked_), "");
 }
@@ -273,7 +286,9 @@ TEST_F(MethodsTest, OfTheRegistry) {
   registry::v1::RegisterResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
+
   ExpectRepeat(first, second);
+
   request.set_boot(RandomId16());
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
   EXPECT_EQ(second.incarnation(), first.incarnation() + 1);
@@ -287,6 +302,7 @@ TEST_F(MethodsTest, OfTheRegistry) {
                [&](rpc::ClientStream& stream) { return stream.Read(&level); });
     EXPECT_EQ(IncarnationOf("reward-9"), second.incarnation());
   }
+
   EXPECT_EQ(NotWalked("sluice.registry.v1.RegistryService", walked_), "");
 }
 
@@ -307,11 +323,13 @@ TEST_F(MethodsTest, OfAdministration) {
     failpoint.clear_action();  // Disarms.
     Twice<admin::v1::FailpointResponse>(daemon, failpoint);
     failpoint.set_action("explode");
+
     EXPECT_EQ(CallOnce(daemon, failpoint).code(), absl::StatusCode::kInvalidArgument);
     ExpectNotBuilt(daemon, admin::v1::LogsRequest(), &walked_);
     ExpectNotBuilt(daemon, admin::v1::DrainRequest(), &walked_);
     ExpectNotBuilt(daemon, admin::v1::BackupRequest(), &walked_);
   }
+
   const auto daemons =
       Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
   EXPECT_EQ(static_cast<size_t>(daemons.daemons_size()), cluster_.ids().size() - 1);

@@ -230,17 +230,21 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     if (now == after->end()) continue;
     const Stored& whole = now->second;
     EXPECT_TRUE(Begins(prefix, whole)) << "member " << owner.second << " has other tokens now";
+
     const auto used = trained.find(owner);
     if (used == trained.end()) continue;  // The job ended before its turn.
     EXPECT_EQ(used->second.attempt, whole.attempt);
     EXPECT_EQ(Crc32c(whole.tokens + whole.logprobs), used->second.crc32c);
+
     // It ended before the drain did.
     if (GetParam() == Loss::kDrained && whole.attempt == 1) continue;
     EXPECT_GT(whole.attempt, 1U);
     if (whole.tokens.size() > prefix.tokens.size()) ++resumed;
   }
+
   EXPECT_GT(resumed, 0) << "of " << held.size()
                         << " answers none went on elsewhere and was trained on";
+
   const auto& dropped = end->result().ledger().dropped();
   const auto stale = dropped.find("stale");
   EXPECT_LE(held.size() - after->size(),
@@ -320,7 +324,9 @@ TEST(DeterministicPrefixTest,
           << "member " << owner.second << " of step " << entry.k
           << " has other tokens or log-probs";
     }
+
     EXPECT_EQ(quiet.weights, killed.weights);
+
     for (const auto& [owner, prefix] : killed.held) {
       if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
       const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
@@ -328,9 +334,11 @@ TEST(DeterministicPrefixTest,
       EXPECT_EQ(whole.tokens, undisturbed.tokens);
       EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
       EXPECT_EQ(whole.versions, undisturbed.versions);
+
       if (whole.attempt > 1 && whole.tokens.size() > prefix.tokens.size()) ++went_on;
     }
   }
+
   EXPECT_GT(went_on, 0) << "in none of the jobs an answer went on elsewhere";
 }
 

@@ -32,6 +32,7 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
   queue::v1::StatsRequest stats;
   *stats.mutable_call() = CallOf("controller");
   EXPECT_EQ(Walk<queue::v1::StatsResponse>(stats).ledger().dropped().at("prompt_too_long"), 2);
+
   queue::v1::PeekRequest peek;
   *peek.mutable_call() = CallOf("controller");
   peek.set_what(queue::v1::PEEK_WHAT_VIOLATIONS);

@@ -104,6 +104,7 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
   EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u)
       << "at rest";
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
+
   const auto granted = Admit();
   for (const queue::v1::Grant& grant : granted.grants()) {
     ASSERT_NO_FATAL_FAILURE(WriteAndSeal(grant));
@@ -120,10 +121,12 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
       ADD_FAILURE() << name << " is not in the table of services/queue/README.md";
       continue;
     }
+
     EXPECT_EQ(metric.type, row->second.type) << name;
     EXPECT_EQ(metric.labels, row->second.labels) << name;
     EXPECT_EQ(metric.buckets, row->second.buckets) << name;
   }
+
   for (const auto& [name, row] : table)
     EXPECT_TRUE(row.later || page.metrics.contains(name)) << name << " is in the table alone";
   for (const char* later : {"sluice_queue_acceptance_ratio", "sluice_queue_length_bias_ratio",
@@ -134,6 +137,7 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
     EXPECT_TRUE((page.values.at({"sluice_queue_staleness_versions", "where"}).contains(where)))
         << where;
   }
+
   for (const auto& [key, values] : page.values) {
     const bool wide = key.second == "method" || key.second == "reason" || key.second == "call";
     EXPECT_LE(values.size(), wide ? 32u : 10u) << key.first << " " << key.second;
@@ -143,6 +147,7 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
 
   const std::string file = cluster_.dir() + "/metrics.txt";
   ASSERT_TRUE(WriteFileAtomic(file, text).ok());
+
   const auto linted = RunToEnd({.binary = "/bin/sh",
                                 .args = {"-c", "promtool check metrics < " + file},
                                 .log = file + ".err"},

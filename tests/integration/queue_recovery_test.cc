@@ -42,6 +42,7 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   const std::string before = State();
   KillQueue();
   EXPECT_EQ(State(), before);
+
   WriteAndSeal(admitted.grants(1));  // Under the leases of before.
   queue::v1::LeaseTasksRequest tasks;
   *tasks.mutable_call() = CallOf(reward_, /*with_request=*/true);
@@ -54,9 +55,12 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   ASSERT_EQ(leased.tasks_size(), 4);
   KillQueue();
   ASSERT_EQ(rpc::Call(queue(), tasks, &again), absl::OkStatus());
+
   EXPECT_TRUE(again.repeat());
+
   again.clear_repeat();
   EXPECT_EQ(again.SerializeAsString(), leased.SerializeAsString());
+
   for (const queue::v1::Task& task : leased.tasks()) {
     common::v1::Record record;
     *record.mutable_owner() = task.owner();
@@ -67,6 +71,7 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
     AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
     AddInlineField("task_reward", common::v1::DTYPE_F64,
                    {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
+
     const auto ack = PutOnce(CallOf(reward_), record, "");
     ASSERT_EQ(ack.status(), absl::OkStatus());
     EXPECT_EQ(ack->failed_size(), 0) << ack->DebugString();
@@ -77,8 +82,10 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   *acquire.mutable_call() = CallOf(trainer_);
   queue::v1::AcquireBatchResponse same;
   ASSERT_EQ(rpc::Call(queue(), acquire, &same), absl::OkStatus());
+
   EXPECT_TRUE(same.repeat());
   EXPECT_EQ(same.batch().SerializeAsString(), batch.SerializeAsString());
+
   Train(same.batch());
   KillQueue();
   EXPECT_EQ(Violations(), "");
@@ -89,10 +96,12 @@ TEST_F(QueueRecoveryTest, AQueueThatIsStoppedInPeaceLosesNothingAndReplaysNothin
   const queue::v1::AdmitResponse admitted = Admit();
   WriteAndSeal(admitted.grants(0));
   const std::string before = State();
+
   const auto code = cluster_.Terminate("queue-0", absl::Seconds(30));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, 0);
   ASSERT_EQ(cluster_.Start("queue-0"), absl::OkStatus());
+
   KillQueue();
   EXPECT_EQ(State(), before);
   EXPECT_NE(cluster_.Log("queue-0").find("\"events\":0"), std::string::npos);

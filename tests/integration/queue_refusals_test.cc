@@ -13,6 +13,7 @@ TEST_F(QueueRefusals, ALogProbThatIsNoNumberLeavesTheMemberAsItWas) {
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
   const auto granted = Admit();
   ASSERT_EQ(granted.grants_size(), 2);
+
   std::string payload;
   const common::v1::Record record = SampledRecord(granted.grants(0), 0, 0, {7, 8, 2}, &payload,
                                                   std::numeric_limits<float>::quiet_NaN());
@@ -44,6 +45,7 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
   AddInlineField("task_reward", common::v1::DTYPE_F64,
                  {reinterpret_cast<const char*>(&nan), sizeof nan}, &record);
+
   ExpectRefused(reward_, record, "");
 }
 
@@ -82,6 +84,7 @@ class OverAgeTest : public QueueRefusals {
 TEST_F(OverAgeTest, TokensTooOldLeaveTheMaskAtTheCut) {
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
   const queue::v1::Batch batch = Acquire(1);
+
   const queue::v1::BatchMember& member = batch.groups(0).members(0);
   EXPECT_EQ(member.trained(), 1U);
   ASSERT_EQ(member.masked_size(), 1);
@@ -99,6 +102,7 @@ TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {
   apply.set_lease(batch.lease().id());
   apply.set_crc32c(batch.crc32c());
   const std::string before = State();
+
   const absl::Status status = CallOnce(queue(), apply);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("max_staleness"), std::string::npos) << status;

@@ -107,6 +107,7 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
         "queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
     ASSERT_NO_FATAL_FAILURE(AwaitNextGang());
   }
+
   ExpectRecovered(static_cast<int>(std::size(calls)));
 }
 
@@ -116,6 +117,7 @@ TEST_P(QueueRestartTest, AQueueKilledInTurnWithTheOthersIsGoneOnWith) {
                          "queue-0", "controller-0", "queue-0"}) {
     ASSERT_NO_FATAL_FAILURE(KillAndRestart(id));
   }
+
   const auto restarts = ExpectGoesOn().result().restarts();
   EXPECT_EQ(restarts.at("queue"), 5);
   for (const char* role : {"rollout", "reward"}) EXPECT_EQ(restarts.at(role), 1) << role;
@@ -130,6 +132,7 @@ TEST_P(QueueRestartTest, AQueueAndATrainerKilledAtOnceAreGoneOnWith) {
   Happened();
   ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_EQ(end.result().restarts().at("queue"), 1);
   EXPECT_EQ(end.result().restarts().at("trainer"), 1);
@@ -158,6 +161,7 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   Happened();
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
   ExpectGoesOn();
+
   int compared = 0;
   for (const auto& [number, gangs] : published.seen()) {
     if (gangs.size() < 2) continue;
@@ -165,6 +169,7 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
     for (const auto& [gang, state] : gangs)
       EXPECT_EQ(state, gangs.begin()->second) << "version " << number << " of gang " << gang;
   }
+
   EXPECT_GE(compared, 1);
 }
 
@@ -182,6 +187,7 @@ TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
   Happened();
   ASSERT_NO_FATAL_FAILURE(DamageNewestCheckpoint(*job_));
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+
   ExpectGoesOn(/*went_behind=*/true);
   EXPECT_TRUE(SawEvent(*job_, "checkpoint_damaged"));
 }
@@ -203,6 +209,7 @@ TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal(old, SIGCONT);
   Happened();
+
   EXPECT_EQ(ExpectGoesOn().incarnation(), 2);
 }
 

@@ -31,6 +31,7 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
     tokens += count;
     if (versions >= 2) old += count;
   }
+
   EXPECT_EQ(tokens, end->result().tokens_trained());
   EXPECT_LE(end->result().staleness_max(), bound);
   EXPECT_TRUE(bound < 4 || old > 0) << "the rollout never ran ahead: " << Text(*end);
@@ -42,6 +43,7 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
   const nlohmann::json result = nlohmann::json::parse(described->out).at("result");
   EXPECT_EQ(result.at("staleness_histogram").size(),
             static_cast<size_t>(end->result().staleness_histogram_size()));
+
   const auto fsck = cluster.Sluice({"queue", "fsck", (*job)->id()});
   ASSERT_EQ(fsck.status(), absl::OkStatus());
   EXPECT_EQ(fsck->exit, 0) << fsck->out << fsck->err;

@@ -58,10 +58,12 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
       ended = true;
     }
   }
+
   EXPECT_GT(killed_at, 0);
   EXPECT_GE(back_at, killed_at) << "it was not started again";
   EXPECT_TRUE(ended) << "the job did not go on";
   EXPECT_EQ((*run)->Await(kLong).value_or(-1), 130) << result;
+
   const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(json.is_object()) << result;
   EXPECT_EQ(json.at("state"), "CANCELLED");

@@ -144,6 +144,7 @@ TEST_F(WhyTest, AStoppedRolloutIsNamedWithTheGroupThatLacksItsWork) {
   const job::v1::WhyResponse why = ExpectNamed("rollout-0");
   EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_BATCH)) << why.DebugString();
   EXPECT_THAT(TextOf(job_->id()), HasSubstr("rollout-0"));
+
   cluster_->Signal("rollout-0", SIGCONT);
   Cancel();
 }
@@ -172,9 +173,11 @@ TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
     ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
     ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
   };
+
   ExpectNamedWithItsWork(
       "reward-0", stop, {common::v1::NODE_KIND_GROUP, common::v1::NODE_KIND_TASK},
       {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"});
+
   Cancel();
 }
 
@@ -199,6 +202,7 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
   struct statvfs room;
   ASSERT_EQ(statvfs(dir.c_str(), &room), 0);
+
   const int file = open((dir + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600);
   ASSERT_GE(file, 0);
   ASSERT_EQ(
@@ -206,6 +210,7 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   EXPECT_THAT(AwaitText("the disk of the queue's log is "),
               HasSubstr("you could: make room on the disk"));
   EXPECT_EQ(ftruncate(file, 0), 0);
+
   close(file);
   EXPECT_EQ(job_->AwaitStep(job_->steps() + 3, kLong), absl::OkStatus());
   Cancel();
@@ -227,6 +232,7 @@ TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt
   ASSERT_NO_FATAL_FAILURE(Submit());
   ASSERT_EQ(cluster_->process("trainer-0").AwaitStopped(), absl::OkStatus());
   ExpectNamed("trainer-0");
+
   cluster_->Signal("trainer-0", SIGCONT);
   ASSERT_EQ(job_->AwaitStep(0, kLong), absl::OkStatus());
   Cancel();
@@ -248,9 +254,11 @@ TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
   const auto end = job_->AwaitEnd(kLong);
   cluster_->Signal("reward-0", SIGCONT);
   ASSERT_EQ(end.status(), absl::OkStatus());
+
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
   EXPECT_THAT(end->message(), HasSubstr("reward")) << Text(*end);
   EXPECT_THAT(end->message(), HasSubstr("stall_fail"));
+
   bool told = false;
   for (const common::v1::Event& event : job_->events())
     told |= event.code() == "stalled" && event.message().find("reward") != std::string::npos;
@@ -262,19 +270,23 @@ TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
   const auto stats = cluster_->Sluice({"queue", "stats", job_->id()});
   ASSERT_EQ(stats->exit, 0) << stats->err;
   EXPECT_THAT(stats->out, HasSubstr("balanced"));
+
   cluster_->Signal("reward-0", SIGSTOP);  // So that some groups stay.
   ExpectNamed("reward-0");
   const auto list = cluster_->Sluice({"queue", "peek", job_->id()});
   ASSERT_EQ(list->exit, 0) << list->err;
   EXPECT_THAT(list->out, HasSubstr("1:"));
+
   const size_t at = list->out.find("\n1:");
   ASSERT_NE(at, std::string::npos) << list->out;
   const std::string group = list->out.substr(at + 1, list->out.find(' ', at) - at - 1);
+
   const auto one = cluster_->Sluice({"queue", "peek", job_->id(), group, "--show-text"});
   ASSERT_EQ(one->exit, 0) << one->err;
   EXPECT_THAT(one->out, HasSubstr("prompt:"));
   EXPECT_THAT(one->out, HasSubstr("=")) << "the digits' prompts end with it";
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0);
+
   cluster_->Signal("reward-0", SIGCONT);
   Cancel();
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0)

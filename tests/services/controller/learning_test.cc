@@ -98,6 +98,7 @@ TEST(LearningWatchTest, NoAlarmIsRaisedInTenThousandRunsThatLearn) {
     runs_with_alarm += alarm;
     EXPECT_FALSE(alarm) << "seed " << seed << ": " << testing::PrintToString(watch.Warnings());
   }
+
   EXPECT_EQ(runs_with_alarm, 0);
 }
 
@@ -108,6 +109,7 @@ TEST(LearningWatchTest, RareRewardsAreNoCollapse) {
     const Policy policy{.success = Between(random, 0.0005, 0.02)};
     LearningWatch watch;
     for (int k = 0; k < 200; ++k) watch.Add(Sample(random, k, policy, 32));
+
     EXPECT_FALSE(watch.spell(Finding::kRewardCollapse).has_value())
         << "seed " << seed << ": " << watch.Text(Finding::kRewardCollapse);
     EXPECT_FALSE(watch.spell(Finding::kEntropyCollapse).has_value()) << "seed " << seed;
@@ -122,6 +124,7 @@ TEST(LearningWatchTest, ATaskThatIsSolvedIsNoCollapse) {
     watch.Add(
         Sample(random, k, {.success = 0.1 + 0.9 * sure, .entropy = 2.7 * (1 - sure) + 1e-6}, 32));
   }
+
   EXPECT_FALSE(watch.spell(Finding::kEntropyCollapse).has_value());
   EXPECT_FALSE(watch.spell(Finding::kRewardCollapse).has_value());
   EXPECT_TRUE(watch.holds(Finding::kNoSignal));
@@ -146,6 +149,7 @@ TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
         if (finding == Finding::kEntropyCollapse) alarmed = k;
       }
     }
+
     EXPECT_GE(alarmed, begin) << "seed " << seed << " collapses at step " << begin;
   }
 }
@@ -161,6 +165,7 @@ TEST(LearningWatchTest, AnEntropyThatIsGoneAfterTheFirstStepIsAlarmed) {
       if (finding == Finding::kEntropyCollapse) alarmed = k;
     }
   }
+
   EXPECT_EQ(alarmed, LearningWatch::kLong);
   EXPECT_THAT(watch.Text(Finding::kEntropyCollapse), HasSubstr("lower trainer.optimizer.lr"));
 }
@@ -182,6 +187,7 @@ TEST(LearningWatchTest, ARewardThatFallsToAQuarterIsAlarmedWithinTenSteps) {
         if (finding == Finding::kRewardCollapse) alarmed = k;
       }
     }
+
     EXPECT_GE(alarmed, begin) << "seed " << seed << ": from " << level << " to " << left
                               << " over steps " << begin << " to " << end;
   }
@@ -198,6 +204,7 @@ TEST(LearningWatchTest, ACollapsedRewardThatComesBackMayCollapseAgain) {
       alarms += finding == Finding::kRewardCollapse;
     }
   }
+
   EXPECT_EQ(alarms, 2);
   EXPECT_TRUE(watch.holds(Finding::kRewardCollapse));
 }
@@ -229,10 +236,12 @@ TEST(LearningWatchTest, TenSilentStepsInARowAreToldOnceASpell) {
         (k >= 5 && k < 30) || (k >= 31 && k < 40) || k >= 45;  // 25, 9 and 15 in a row.
     if (!watch.Add(silent ? Silent(k) : Teaching(k)).empty()) told.push_back(k);
   }
+
   EXPECT_THAT(told, ElementsAre(14, 54));
   EXPECT_EQ(watch.spell(Finding::kNoSignal)->first, 45);
   EXPECT_EQ(watch.spell(Finding::kNoSignal)->last, 59);
   EXPECT_TRUE(watch.holds(Finding::kNoSignal));
+
   watch.Add(Teaching(60));
   EXPECT_FALSE(watch.holds(Finding::kNoSignal));
   EXPECT_THAT(watch.Warnings(), ElementsAre(HasSubstr("steps 45 to 59")));
@@ -247,13 +256,16 @@ TEST(LearningWatchTest, WhatCanBeDoneDependsOnWhyNothingIsLearned) {
     }
     return watch.Text(Finding::kNoSignal);
   };
+
   EXPECT_THAT(text(Silent(0)), HasSubstr("the verifier and the gold answers"));
+
   StepSignal step = Teaching(0);
   step.grad_norm = 0;
   EXPECT_THAT(text(step), HasSubstr("the gradient is 0"));
   step = Teaching(0);
   step.lr = 0;
   EXPECT_THAT(text(step), HasSubstr("control run"));
+
   step = Teaching(0);
   step.skipped = true;
   EXPECT_THAT(text(step), HasSubstr("skipped"));
@@ -290,6 +302,7 @@ TEST(LearningWatchTest, TheSameStepsGiveTheSameFindings) {
     for (int k = 60; k < 90; ++k)
       steps.push_back(Sample(run.random, k, {.sameness = 1, .entropy = 0}, run.groups));
     LearningWatch first, second;
+
     for (const StepSignal& step : steps) EXPECT_EQ(first.Add(step), second.Add(step));
     EXPECT_EQ(first.Warnings(), second.Warnings());
     EXPECT_FALSE(first.Warnings().empty());

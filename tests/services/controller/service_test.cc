@@ -304,6 +304,7 @@ TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
   ASSERT_TRUE(daemons_["trainer-0"]->link().Flush(absl::Seconds(10)));
   daemons_["trainer-0"]->Done(job);
   WaitFor(job, job::v1::JOB_STATE_SUCCEEDED);
+
   const job::v1::JobStatus status = Get("digits");
   EXPECT_EQ(status.result().steps(), 3);
   EXPECT_DOUBLE_EQ(status.result().reward_last(), 0.5);
@@ -321,6 +322,7 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
   daemons_["trainer-0"]->link().Raise(event);
   daemons_["trainer-0"]->Say(ran, "failed", "tensor \xff is missing");
   WaitFor(ran, job::v1::JOB_STATE_FAILED);
+
   EXPECT_THAT(Get(ran).message(), HasSubstr("tensor \xef\xbf\xbd is missing"));
   EXPECT_EQ(Get(ran).result().checkpoint(), "/ckpt/caf\xef\xbf\xbd");
 
@@ -333,7 +335,9 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
     job::v1::WhyResponse because;
     EXPECT_EQ(rpc::Call(*channel_, why, &because), absl::OkStatus());
   }
+
   EXPECT_THAT(Get(refused).message(), HasSubstr("ill-formed \xef\xbf\xbd\xef\xbf\xbd"));
+
   job::v1::ListResponse list;
   EXPECT_EQ(rpc::Call(*channel_, job::v1::ListRequest(), &list), absl::OkStatus());
   EXPECT_EQ(list.jobs_size(), 2);
@@ -354,9 +358,11 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   StopController();
   Report(job, 5);  // Said to nobody.
   StartController(address);
+
   // Calls are tried again, streams are not: gRPC may give the new channel the connection that has
   // just broken.
   EXPECT_EQ(Get(job).job(), job);
+
   for (int k = 6; k < 9; ++k) Report(job, k);
   for (const job::v1::WatchResponse& r : seen) {
     if (r.has_event()) request.set_after_event(r.event().seq());
@@ -371,6 +377,7 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
     if (r.has_event()) events.push_back(r.event().seq());
     if (r.has_step()) steps.push_back(r.step().k());
   }
+
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i], i + 1);
   EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_EQ(Get(job).state(), job::v1::JOB_STATE_RUNNING);
@@ -384,6 +391,7 @@ TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference
   EXPECT_TRUE(first->created());
   EXPECT_FALSE(again->created());
   EXPECT_EQ(first->job(), again->job());
+
   job::v1::JobSpec other = Spec("digits");
   other.mutable_run()->set_seed(8);
   const absl::Status conflict = Submit(other, 'x').status();
@@ -397,9 +405,11 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   spec.mutable_rollout()->mutable_sampling()->set_top_k(5);
   spec.mutable_trainer()->mutable_optimizer()->set_lr(-1);
   spec.clear_checkpoint();
+
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(DetailOf(status).catalogue, "SLUICE-CTL-0007");
+
   const std::string message(status.message());
   EXPECT_THAT(
       message,
@@ -413,11 +423,13 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   spec.mutable_rollout()->mutable_group()->set_min(9);
   EXPECT_THAT(std::string(Submit(spec).status().message()),
               HasSubstr("rollout.group.min is 9, most is rollout.group.size = 8"));
+
   spec = Spec("digits");  // What no job file can say.
   (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]
       .set_number_value(std::nan(""));
   EXPECT_THAT(std::string(Submit(spec).status().message()),
               HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
+
   spec = Spec("digits");
   spec.set_kind("dpo");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
@@ -435,6 +447,7 @@ TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_event() && r.event().code() == "unusual";
   });
+
   EXPECT_EQ(seen.back().event().severity(), common::v1::SEVERITY_WARNING);
   EXPECT_THAT(seen.back().event().message(), HasSubstr("trainer.optimizer.lr is 1000"));
 }
@@ -447,6 +460,7 @@ TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhere
   ASSERT_EQ(WriteFileAtomic(file, "{\"text\": \"1234\"}\n"), absl::OkStatus());
   spec.set_name("other");
   spec.mutable_data()->mutable_train(0)->set_path(file);
+
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
@@ -458,6 +472,7 @@ TEST_F(ServiceTest, AVerbThatIsNotBuiltIsRefusedByName) {
   job::v1::ControlRequest pause;
   pause.set_job("digits");
   pause.set_verb(job::v1::VERB_PAUSE);
+
   job::v1::ControlResponse response;
   const absl::Status refused = rpc::Call(*channel_, pause, &response);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
@@ -480,6 +495,7 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_status() && r.status().conditions_size() == 0 && r.status().daemons_size() == 4;
   });
+
   EXPECT_THAT(queue_.AwaitReleased(), ElementsAre("rollout-0"));
 }
 
@@ -499,6 +515,7 @@ TEST_F(ServiceTest, InspectAsksTheQueueAndWhyNamesWhoIsMissing) {
   inspect.mutable_queue_stats();
   job::v1::InspectResponse answer;
   ASSERT_TRUE(rpc::Call(*channel_, inspect, &answer).ok());
+
   EXPECT_EQ(answer.queue_stats().version(), 41);
 }
 
@@ -512,6 +529,7 @@ TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {
   job::v1::ControlResponse response;
   ASSERT_TRUE(rpc::Call(*channel_, cancel, &response).ok());
   WaitFor(job, job::v1::JOB_STATE_CANCELLED);
+
   EXPECT_EQ(queue_.phases().front(), queue::v1::PHASE_OPEN);
 
   admin::v1::DaemonsResponse daemons;
@@ -524,12 +542,14 @@ TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
   get.set_job("nobody");
   job::v1::JobStatus status;
   EXPECT_EQ(ReasonOf(rpc::Call(*channel_, get, &status)), "JOB");
+
   job::v1::WatchRequest watch;
   watch.set_job("nobody");
   rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor());
   ASSERT_TRUE(stream.Write(watch));
   stream.WritesDone();
   job::v1::WatchResponse response;
+
   EXPECT_FALSE(stream.Read(&response));
   EXPECT_EQ(ReasonOf(stream.Finish()), "JOB");
 }
@@ -545,8 +565,10 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   spec.clear_rollout();
   spec.clear_reward();
   ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec).status();
+
   EXPECT_EQ(NeedsOf(spec).rollouts.max, 0);
   EXPECT_EQ(NeedsOf(spec).rewards.max, 0);
+
   const queue::v1::QueueSpec queue = QueueSpecOf(spec);
   EXPECT_TRUE(queue.rows_only());
   EXPECT_EQ(queue.group_size(), 1u);

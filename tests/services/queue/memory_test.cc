@@ -54,7 +54,9 @@ TEST(MemoryTest, OverRandomJobsTheLimitHoldsAndSharesAreFair) {
       most += std::max(shares[i], claims[i].reserved);
       EXPECT_LE(shares[i], claims[i].quota) << "seed " << seed;
     }
+
     EXPECT_LE(most, limit) << "seed " << seed;
+
     // Once nothing is held above a share, two jobs that both want more have the same.
     for (MemoryClaim& claim : claims) claim.reserved = 0;
     const auto rest = FairShares(limit, claims);

@@ -116,6 +116,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ASSERT_TRUE(first.ok()) << first.status();
     request.set_revision(++revision_);
     ExpectKeyed<v1::SetJobResponse>(request);
+
     request.set_revision(1);
     EXPECT_EQ(ReasonOf(Once<v1::SetJobResponse>(request).status()), "LOST_RACE");
   };
@@ -144,6 +145,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_room(4);
     ExpectFenced<v1::AdmitResponse>(request);
     ExpectKeyed<v1::AdmitResponse>(request);
+
     admitted = *Once<v1::AdmitResponse>(request);
     ASSERT_EQ(admitted.grants_size(), 2);
     ExpectEdge<v1::AdmitResponse>(request);
@@ -157,16 +159,19 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
       *header.add_records() = PromptRecord(grant, grant.members(0));
       rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
       EXPECT_TRUE(stream.WriteFrame(header, {{.bytes = Column(3, 0)}}).ok());
+
       v1::PutAck ack;
       const bool read = stream.Read(&ack);
       EXPECT_EQ(ack.failed_size(), 0);
       stream.WritesDone();
       return read ? absl::OkStatus() : stream.Finish();
     };
+
     const std::string before = State();
     EXPECT_EQ(ReasonOf(put(rollout_ - 1)), "FENCED");
     EXPECT_EQ(State(), before);
     EXPECT_TRUE(put(rollout_).ok());
+
     const std::string after = State();
     EXPECT_TRUE(put(rollout_).ok());
     EXPECT_EQ(State(), after);
@@ -178,6 +183,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     auto request = For<v1::SealRequest>("r1");
     *request.add_items() = SealOf(admitted.grants(0), member);
     ExpectFenced<v1::SealResponse>(request);
+
     const std::string state = State();
     const auto again = Once<v1::SealResponse>(request);
     EXPECT_TRUE(again->repeat() && again->items(0).repeat());
@@ -190,6 +196,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.mutable_rooms(0)->set_count(2);
     ExpectFenced<v1::LeaseTasksResponse>(request);
     ExpectKeyed<v1::LeaseTasksResponse>(request);
+
     tasks = *Once<v1::LeaseTasksResponse>(request);
     ASSERT_EQ(tasks.tasks_size(), 2);
     ExpectEdge<v1::LeaseTasksResponse>(request);
@@ -205,6 +212,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   walks["Get"] = [&] {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
+
     const std::string state = State();
     for (int i = 0; i < 2; ++i)
       EXPECT_EQ(Client("t1", gang_)->GetAll(batch.lease().id(), wants)->size(), 1u);
@@ -232,6 +240,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_reason(v1::RELEASE_REASON_DRAIN);
     ExpectFenced<v1::ReleaseResponse>(request);
     EXPECT_EQ(Once<v1::ReleaseResponse>(request)->released(), 1u);
+
     const std::string state = State();
     const auto again = Once<v1::ReleaseResponse>(request);
     EXPECT_TRUE(again->repeat());
@@ -244,6 +253,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     item.mutable_ref()->set_group(admitted.grants(1).group());
     item.set_lease(admitted.grants(1).members(1).lease().id());
     item.set_reason("prompt_too_long");
+
     ExpectFenced<v1::DropResponse>(request);
     ExpectKeyed<v1::DropResponse>(request);
   };
@@ -266,6 +276,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
       if (read) stream.TryCancel();
       return std::make_pair(state.version(), read ? absl::OkStatus() : stream.Finish());
     };
+
     EXPECT_EQ(first(rollout_).first, 1);
     EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
   };
@@ -275,6 +286,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_mode(v1::RETASK_MODE_READMIT);
     EXPECT_TRUE(Once<v1::RetaskResponse>(request).ok());
     EXPECT_EQ(Once<v1::RetaskResponse>(request)->count(), 0u) << "again it moves nothing";
+
     FillCall("r1", rollout_, request.mutable_call());
     EXPECT_EQ(ReasonOf(Once<v1::RetaskResponse>(request).status()), "WRONG_ROLE");
   };
@@ -283,6 +295,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size()) << "a method is not walked";
   for (int m = 0; m < service->method_count(); ++m)
     EXPECT_TRUE(walks.contains(service->method(m)->name())) << service->method(m)->name();
+
   for (const std::string& name : order) {
     SCOPED_TRACE(name);
     walks.at(name)();

@@ -71,6 +71,7 @@ TEST_F(MirrorTest, AFollowerRecomputesBooksAndHashChain) {
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_EQ(follower.checked_hashes, 5);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
   EXPECT_EQ(follower.entries.size(), told_ + 1);
@@ -87,9 +88,11 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   h_.SetWorkers();
   ASSERT_TRUE(
       h_.Call<RestoreAnswer>(h_.Trainer(), Restore{.cursor = cursor, .checkpoint = "c"}).ok());
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_EQ(follower.entries.back().second.at("kind"), "restored");
+
   follower.ExpectIs(h_.job());
   const auto batch = h_.Acquired(2);  // Again as it was.
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -97,6 +100,7 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   h_.SetWorkers(Phase::kClosed);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_EQ(follower.checked_hashes, 4);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
 }
@@ -111,19 +115,24 @@ TEST_F(MirrorTest, AStoppedRedisHoldsNothingUpAndGetsTheSumsLater) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   redis_->Signal(SIGSTOP);
   RunSteps(20);  // Here, on the thread of the queue.
+
   EXPECT_GT(mirror_->state().dropped, 0u);
   EXPECT_GT(mirror_->state().lag, 0u);
+
   redis_->Signal(SIGCONT);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
   EXPECT_THAT(follower.gaps(), testing::Contains("overflow"));
+
   int64_t missed = 0;
   for (const auto& [id, fields] : follower.entries) {
     if (fields.contains("missed")) missed += std::stoll(fields.at("missed"));
   }
+
   EXPECT_EQ(follower.entries.size() + missed, told_ + 1)
       << "each entry is there or counted as missed";
   EXPECT_EQ(mirror_->state().dropped, static_cast<uint64_t>(missed));
+
   RunSteps(1);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_GE(follower.checked_hashes, 1) << "from the gap on the chain is whole again";
@@ -139,7 +148,9 @@ TEST_F(MirrorTest, AFlushedRedisIsToldThatEntriesAreMissing) {
   follower.StartOver();  // Nothing more happens in the job: the mirror finds out by itself.
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_THAT(follower.gaps(), ElementsAre("start", "lost"));
+
   redis_->Run({"FLUSHALL"});
   RunSteps(2);
   follower.StartOver();
@@ -160,6 +171,7 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   follower.StartOver();
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   // The latter: killed before it could acknowledge.
   EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));
   EXPECT_GE(follower.checked_hashes, 3) << "what waited meanwhile comes entry by entry";
@@ -176,6 +188,7 @@ TEST_F(MirrorTest, BrokenConnectionsRepeatNoEntry) {
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_EQ(follower.entries.size(), told_ + 1);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
 }
@@ -193,6 +206,7 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
   RunSteps(1);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_THAT(follower.gaps(), ElementsAre("start", "start"));
 }
 
@@ -204,10 +218,12 @@ TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
   mirror_->Note("other", 1, std::make_shared<BookEntry>(BooksOf(h_.job())));
   h_.Start();
   RunSteps(2);
+
   LedgerFollower follower(redis_.get(), "other");
   ASSERT_TRUE(follower.FollowTo(0));
   EXPECT_EQ(redis_->Run({"XLEN", LedgerMirror::KeyOf(kJob)}).number, 1);
   EXPECT_GT(mirror_->state().lag, 0u);
+
   redis_->Run({"DEL", LedgerMirror::KeyOf(kJob)});
   LedgerFollower freed(redis_.get(), kJob);
   ASSERT_TRUE(freed.FollowTo(noted_));
@@ -224,6 +240,7 @@ TEST_F(MirrorTest, AFreedJobsStreamExpires) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   mirror_->Freed(kJob);
   mirror_->Stop();  // Sends what waits.
+
   EXPECT_GT(redis_->Run({"PTTL", LedgerMirror::KeyOf(kJob)}).number, 0);
 }
 
@@ -238,8 +255,10 @@ TEST_F(MirrorPasswordTest, AWrongPasswordHoldsNothingUpUntilItIsRight) {
   StartMirror(options);
   h_.Start();
   RunSteps(3);
+
   EXPECT_FALSE(mirror_->state().connected);
   EXPECT_EQ(mirror_->state().lag, told_ + 1);
+
   redis_->Run({"CONFIG", "SET", "requirepass", "wrong"});
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));

@@ -109,6 +109,7 @@ TEST_F(RecoveryTest, AJobThatMustOutliveItsQueueNeedsADataDirectory) {
   table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 1});
   const Reply reply = Set(kJob, First(Durability::kFull));
   ASSERT_TRUE(std::holds_alternative<absl::Status>(reply));
+
   const absl::Status& status = std::get<absl::Status>(reply);
   EXPECT_EQ(ReasonOf(status), "NO_DATA_DIR");
   EXPECT_THAT(DetailOf(status).hint, testing::HasSubstr("--data-dir"));
@@ -122,6 +123,7 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
   Restart();
   const Reply reply = Set(kJob, First(Durability::kFull));
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
+
   const SetJobAnswer& answer = std::get<SetJobAnswer>(reply);
   EXPECT_TRUE(answer.repeat);
   EXPECT_TRUE(answer.restored);
@@ -143,6 +145,7 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
       reply = Set(kJob, First(Durability::kFull));
     registered.join();
     ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
+
     EXPECT_TRUE(std::get<SetJobAnswer>(reply).repeat);
   }
 }
@@ -152,9 +155,11 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
   table_.reset();
   table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
   ASSERT_TRUE(table_->Recover().ok());
+
   EXPECT_TRUE(absl::IsUnavailable(table_->Find(kJob).status()));
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))),
             "NOT_REGISTERED");
+
   table_->SetIncarnation(1);  // A controller that forgot: the job's own count goes on.
   EXPECT_EQ(std::get<SetJobAnswer>(Set(kJob, First(Durability::kFull))).incarnation, 2);
 }
@@ -162,11 +167,13 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
 TEST_F(RecoveryTest, AFreedJobLeavesNothingBehind) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   EXPECT_TRUE(PathExists(JobDir(Data(), kJob)));
+
   SetJob freed = First(Durability::kFull);
   freed.revision = 2;
   freed.phase = Phase::kFreed;
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, freed)));
   EXPECT_TRUE(ListDir(JobsDir(Data()))->empty());
+
   Restart();
   EXPECT_TRUE(table_->All().empty());
   EXPECT_TRUE(std::get<SetJobAnswer>(Set(kJob, freed)).repeat) << "freed again is a repeat";
@@ -182,11 +189,13 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
   table_.reset();
   WriteRows("another prompt");
   Start();
+
   const absl::Status refused = table_->Find(kJob).status();
   EXPECT_EQ(ReasonOf(refused), "DATA_CHANGED") << refused;
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(Rows()));
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))), "DATA_CHANGED");
   EXPECT_TRUE(table_->Find(kOther).ok());
+
   // Put back, it goes on; or it is freed.
   WriteRows("prompt");
   Restart();
@@ -204,12 +213,15 @@ TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     ASSERT_TRUE(WriteFileAtomic(path, bytes).ok());
   }
+
   const auto report = FsckDataDir(Data());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->ok());
   EXPECT_TRUE(absl::IsDataLoss(report->jobs[0].status)) << report->jobs[0].status;
+
   Start();
   EXPECT_TRUE(absl::IsDataLoss(table_->Find(kJob).status())) << table_->Find(kJob).status();
+
   SetJob freed = First(Durability::kFull);
   freed.revision = 2;
   freed.phase = Phase::kFreed;
@@ -224,6 +236,7 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
   ASSERT_TRUE(Call<AdvanceVersionAnswer>(kJob, {"t1", 1}, AdvanceVersion{.next = {1, 0}}).ok());
   ASSERT_TRUE(Call<RenewAnswer>(kJob, {"r1", 1}, Renew{.loaded = {{0, {1, 0}, true}}}).ok());
   ASSERT_EQ(Call<AdmitAnswer>(kJob, {"r1", 1}, Admit{.room = 4})->grants.size(), 2u);
+
   {
     const auto owner = DirLock::Take(Data());
     ASSERT_TRUE(owner.ok());
@@ -232,6 +245,7 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
   table_.reset();
   ASSERT_TRUE(RemoveTree(Rows()).ok());  // The data may be gone.
   const auto before = Files();
+
   const auto report = FsckDataDir(Data());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->ok());

@@ -77,6 +77,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
   runner.Shut(absl::UnavailableError("over"));
   over = true;
   for (size_t t = kRollouts; t < threads.size(); ++t) threads[t].join();
+
   EXPECT_EQ(asked, kRollouts * kRounds);
   EXPECT_EQ(settled, asked);
   EXPECT_TRUE(absl::IsUnavailable(std::get<absl::Status>(call({"t", 1}, Renew{}))));

@@ -125,6 +125,7 @@ TEST_F(SharedMemoryKillTest, AClientKilledBetweenItsCopyAndItsMessageLeavesWhatW
   }
   const auto client = Start("put", "");  // Goes on: what was put before is a repeat.
   AwaitLine(*client, "put all");
+
   EXPECT_EQ(*client->Await(absl::Seconds(120)), 0);
   ExpectNoBuffers();
   ExpectStoredOnce();
@@ -140,6 +141,7 @@ TEST_F(SharedMemoryKillTest, AClientKilledAtAnyMomentOfItsPutsCorruptsNothing) {
     client->Await(absl::Seconds(120)).IgnoreError();
     ExpectNoBuffers();
   }
+
   const auto client = Start("put", "");
   EXPECT_EQ(*client->Await(absl::Seconds(120)), 0);
   ExpectStoredOnce();
@@ -147,15 +149,18 @@ TEST_F(SharedMemoryKillTest, AClientKilledAtAnyMomentOfItsPutsCorruptsNothing) {
 
 TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   EXPECT_EQ(*Start("put", "")->Await(absl::Seconds(120)), 0);
+
   for (const char* place : {"before_copy", "after_copy"}) {
     const auto client = Start("get", absl::StrCat("queue_client.get.", place, "=kill"));
     EXPECT_EQ(*client->Await(absl::Seconds(120)), -SIGKILL) << "it reads through shared memory";
     ExpectNoBuffers();
   }
   ExpectStoredOnce();
+
   // It stands still with the segments mapped.
   const auto client = Start("get", "queue_client.get.before_copy=stop");
   EXPECT_TRUE(Becomes([] { return Buffers() > 0; }));
+
   v1::DropRequest drop;
   for (const v1::Member& dropped : grant().members()) {
     v1::DropItem& item = *drop.add_items();
@@ -166,6 +171,7 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   ASSERT_TRUE(client_->Drop(drop).ok());
   client->Signal(SIGKILL);
   client->Await(absl::Seconds(120)).IgnoreError();
+
   ExpectNoBuffers();
   EXPECT_TRUE(Becomes([&] { return arena()->use().used_bytes <= prompt_.used_bytes; }))
       << "all memory is there for the next";

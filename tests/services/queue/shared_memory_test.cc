@@ -114,6 +114,7 @@ TEST_P(PayloadTest, FieldsOfEveryDtypeComeBackAsTheyWere) {
                      3 * 1024 * 8,
                      {}});
   }
+
   ExpectComesBack(Whole(), specs);
 }
 
@@ -162,6 +163,7 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   piece.set_count(kTokens);
   piece.add_runs()->mutable_version()->set_incarnation(gang_);
   piece.mutable_runs(0)->set_count(kTokens);
+
   ExpectComesBack(record,
                   {{"tokens", common::v1::DTYPE_I32, {kTokens}, kTokens * 4, {}},
                    {"logprobs", common::v1::DTYPE_F32, {kTokens}, kTokens * 4, {}},
@@ -241,6 +243,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   const std::string bytes(kBytes, 'x');
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::copy(bytes.begin(), bytes.end(), (*mine)->at(slice));
+
   const auto ack = PutOne(Header((*mine)->session(), bytes), slice);
   ASSERT_TRUE(ack.ok()) << ack.status();
   EXPECT_EQ(ack->failed_size(), 0);
@@ -249,6 +252,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   ASSERT_TRUE(frame.ok()) << frame.status();
   ASSERT_EQ(frame->shared().size(), 1u);
   EXPECT_EQ(frame->payload_bytes(), 0u);
+
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   ASSERT_TRUE((*mine)->Map(frame->shared(), &segments).ok());
   EXPECT_TRUE(absl::string_view(segments[0]->data() + frame->shared()[0].offset, kBytes) == bytes);
@@ -277,11 +281,13 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   item.set_lease(grant().members(0).lease().id());
   item.set_reason("env_lost");
   ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
+
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
   ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; }))
       << "a reader holds nothing";
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
+
   const std::shared_ptr<char> next = (*runner)->arena()->Allocate(kBytes);  // In the same place.
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
 }
@@ -294,6 +300,7 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
   const auto refused = [&](const std::string& session, const shm::Slice& slice) {
     return PutOne(Header(session, bytes), slice).status();
   };
+
   constexpr uint64_t kMost = ~uint64_t{0};
   for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes},
                                 shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},
@@ -301,6 +308,7 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
     EXPECT_EQ(ReasonOf(refused((*mine)->session(), bad)), "BAD_SLICE");
   }
   EXPECT_EQ(ReasonOf(refused("", good)), "BAD_SLICE") << "without a session there is no memory";
+
   const auto others = Attach("w1", reward_);
   ASSERT_TRUE(others.ok()) << others.status();
   EXPECT_EQ(ReasonOf(refused((*others)->session(), good)), "NO_SESSION");
@@ -312,6 +320,7 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'y');  // After the CRC was made.
+
   const auto ack = PutOne(Header((*mine)->session(), std::string(kBytes, 'x')), slice);
   ASSERT_TRUE(ack.ok()) << ack.status();
   ASSERT_EQ(ack->failed_size(), 1);
@@ -338,6 +347,7 @@ TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
   ASSERT_TRUE(
       stream.Put(record, payload, [&](const PutOutcome& put) { outcome = put.status; }).ok());
   ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
+
   EXPECT_EQ(ReasonOf(outcome), "OVER_RESERVATION");
   EXPECT_LT((*jobs_.Find(kJob))->arena()->use().used_bytes, 1u << 20);
 }

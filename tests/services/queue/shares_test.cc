@@ -73,6 +73,7 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   Train(0, 3);
   Switch(kJob);
   AwaitShare(kGroups / 2);
+
   const v1::AdmitResponse parked = AdmitNow();
   EXPECT_EQ(parked.grants_size(), 0);
   EXPECT_EQ(parked.edge().on().kind(), common::v1::NODE_KIND_BYTES);
@@ -85,8 +86,10 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   durable.set_version(8);
   durable.set_hash(Once<v1::StatsResponse>(stats)->ledger().hash());
   ASSERT_TRUE(Client("t1", gang_)->Durable(durable).ok());
+
   EXPECT_EQ(BytesOf("reserved"), 0u);
   EXPECT_EQ(Admitted(1).grants_size(), 1) << "a parked call of it would be answered now";
+
   Switch(kOther);
   AwaitShare(kGroups / 2);
   Train(3, 6);
@@ -108,6 +111,7 @@ TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {
   ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
   Load();
   Train(0, 4);
+
   const v1::AdmitResponse parked = AdmitNow();
   EXPECT_EQ(parked.grants_size(), 0);
   EXPECT_EQ(parked.edge().on().kind(), common::v1::NODE_KIND_BYTES);

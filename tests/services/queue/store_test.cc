@@ -51,12 +51,14 @@ TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
   const Script::Result first = Script(&job).Run();
   ASSERT_TRUE(first.finished) << first.failure;
   EXPECT_EQ(Books(job), expected);
+
   job.Close();
   disk.Restart();
   ASSERT_TRUE(job.Open().ok());
   EXPECT_EQ(job.replayed, 0u) << "a clean end leaves a snapshot and nothing to replay";
   EXPECT_EQ(Books(job), expected);
   EXPECT_EQ(job.Look([](const Job& core) { return core.queue_incarnation(); }), 2u);
+
   const Script::Result again = Script(&job).Run();
   EXPECT_TRUE(again.finished) << again.failure;
   EXPECT_EQ(Books(job), expected);
@@ -78,6 +80,7 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
       Script::Result before;
       if (job.Open().ok()) before = Script(&job).Run();
       EXPECT_EQ(before.failure, "");
+
       finished = before.finished;
       if (!disk.dead()) disk.DieAt(disk.calls() + 1);
       job.Close();
@@ -85,6 +88,7 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
           [&](size_t piece) { return die_at % 3 == 0 || (die_at % 3 == 1 && piece % 2 == 0); });
       const absl::Status opened = job.Open();
       ASSERT_TRUE(opened.ok()) << "killed at call " << die_at << ": " << opened;
+
       const Script::Result after = Script(&job).Run();
       ASSERT_TRUE(after.finished) << "killed at call " << die_at << ": " << after.failure;
       EXPECT_EQ(Books(job), expected) << "killed at call " << die_at;
@@ -94,10 +98,12 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
         EXPECT_TRUE(repeat || !before.answered.contains(call))
             << call << " was answered before the kill at call " << die_at << " and is not known";
       }
+
       ++calls;
       ASSERT_LT(die_at, 5000u);
     }
   }
+
   EXPECT_GT(calls, 100u);
 }
 
@@ -108,6 +114,7 @@ TEST(StoreTest, NoAnswerGoesOutWhileTheDiskDoesNotSync) {
   disk.SetFault([&](uint64_t, const std::string& name, const std::string&) {
     return name == "sync" ? absl::UnknownError("the disk does not sync") : absl::OkStatus();
   });
+
   const SetJob set{.revision = 1, .spec = job.spec()};
   EXPECT_FALSE(job.Ask({"controller", 0}, set).has_value());
   EXPECT_TRUE(job.fatal()) << "a failed sync is final";
@@ -128,6 +135,7 @@ TEST(StoreTest, ADamagedRecordInTheMiddleIsDataLossThatNamesThePlace) {
   std::string bytes = disk.Snapshot().at(last);
   bytes[6000] = static_cast<char>(bytes[6000] ^ 0x10);
   disk.Put(last, bytes);
+
   const absl::Status opened = job.Open();
   EXPECT_TRUE(absl::IsDataLoss(opened)) << opened;
   EXPECT_THAT(std::string(opened.message()), testing::HasSubstr("log-"));
@@ -162,13 +170,16 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
                                              SegmentRole::kSampled, 900, 100, {{{1, 1}, 100, 0}})}})
             .status();
   }
+
   EXPECT_EQ(ReasonOf(refused), "DISK_FULL") << refused;
   EXPECT_GT(DetailOf(refused).retry_after, absl::ZeroDuration());
+
   const auto parked = job.Call<AdmitAnswer>(
       rollout, Admit{.request = Id16{}, .room = 1, .wait = absl::ZeroDuration()});
   ASSERT_TRUE(parked.ok()) << "control calls still fit: " << parked.status();
   ASSERT_TRUE(parked->edge.has_value());
   EXPECT_EQ(parked->edge->on.kind, NodeKind::kStore);
+
   disk.SetCapacity(~uint64_t{0} >> 1);
   absl::Status put = refused;
   // Until the log has looked for room again.
@@ -179,7 +190,9 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
                                                SegmentRole::kPrompt, 0, 4)}})
               .status();
   }
+
   EXPECT_TRUE(put.ok()) << put;
+
   job.Close();
   disk.Restart();
   ASSERT_TRUE(job.Open().ok());
@@ -244,17 +257,21 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   job.Close();
   disk.Crash([](size_t) { return false; });
   ASSERT_TRUE(job.Open().ok());
+
   EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
             std::vector<std::string>());
+
   const Ledger after = job.Look([](const Job& core) { return core.ledger(); });
   EXPECT_EQ(after.accepted, before.accepted);
   EXPECT_EQ(after.hash, before.hash);
   EXPECT_EQ(after.dropped.at("lost"), 2);
   EXPECT_EQ(after.gap(), 0);
   EXPECT_EQ(job.Look([&](const Job& core) { return core.group(sealed.group.ordinal); }), nullptr);
+
   // The holder is told to send from the beginning, and may.
   const TrajectoryRef ref{running.group, 0, 1};
   const Id16 lease = running.members[0].lease.id;
+
   const auto gap = job.Call<PutAnswer>(
       rollout, Put{{PieceRecord(ref, lease, SegmentRole::kSampled, 34, 5, {{{1, 2}, 5, 0}})}});
   ASSERT_TRUE(gap.ok());
@@ -262,6 +279,7 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   EXPECT_EQ(gap->failed[0].watermark, 0u);
   EXPECT_TRUE(put({.group = running.group}, lease, SegmentRole::kPrompt, 0, 4).ok());
   EXPECT_TRUE(put(ref, lease, SegmentRole::kSampled, 4, 30).ok());
+
   // Batch 1 is trained, but another trainer cannot read it again: it goes back to a checkpoint, and
   // its groups are sampled anew.
   SetJob set{.revision = 2,
@@ -273,9 +291,11 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   const Caller next{"t1", 2};
   Cursor cursor{.job = std::string(32, 'd'), .version = 1, .ledger = before};
   cursor.ledger.hash = job.Look([](const Job& core) { return core.batches().at(1).hash; });
+
   const auto wrong = job.Call<RestoreAnswer>(
       next, Restore{.cursor = EncodeCursor(cursor), .mode = RestoreMode::kReplay});
   EXPECT_EQ(ReasonOf(wrong.status()), "BAD_CRC");
+
   const auto restored = job.Call<RestoreAnswer>(next, Restore{.mode = RestoreMode::kReplay});
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -314,11 +334,13 @@ TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart
   job.Close();
   disk.Crash([](size_t) { return false; });
   ASSERT_TRUE(job.Open().ok());
+
   EXPECT_GT(job.replayed, 0u);
   EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 1);
   EXPECT_EQ(job.Look([](const Job& core) { return core.batches().size(); }), 2u);
   EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
             std::vector<std::string>());
+
   // Now it is lost, and stays so.
   set.revision = 3;
   set.workers[0].incarnation = 3;
@@ -353,8 +375,10 @@ TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
   ASSERT_TRUE(job.Open().ok());
   job.clock.Advance(absl::Seconds(59));
   job.runner().Tick();
+
   auto renewed = job.Call<RenewAnswer>(rollout, Renew{.leases = {lease}});
   EXPECT_TRUE(renewed->lost.empty());
+
   job.clock.Advance(absl::Seconds(61));
   job.runner().Tick();
   renewed = job.Call<RenewAnswer>(rollout, Renew{.leases = {lease}});
@@ -373,10 +397,12 @@ TEST(StoreTest, ALogOfAnotherLogicIsRefusedAndSaysWhatToDo) {
   session.head.back() = static_cast<char>(kLogic + 1);
   ASSERT_TRUE(replay.OnRecord({.position = 2, .type = session.type, .head = session.head}).ok());
   const wal::Record event = EventRecord({.input = Tick{}}, Payload::kKept);
+
   const absl::Status refused =
       replay.OnRecord({.position = 3, .type = event.type, .head = event.head});
   EXPECT_EQ(ReasonOf(refused), "OTHER_LOGIC") << refused;
   EXPECT_THAT(DetailOf(refused).hint, testing::HasSubstr("SIGTERM"));
+
   session.head[0] = static_cast<char>(kFormat + 1);
   EXPECT_EQ(ReasonOf(replay.OnRecord({.position = 4, .type = session.type, .head = session.head})),
             "NEWER_FORMAT");

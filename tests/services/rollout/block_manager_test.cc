@@ -59,6 +59,7 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
   for (const char* adapter : {"", "a", "b"}) {
     BlockTable table = table_of(adapter);
     EXPECT_EQ(manager.Match(tokens, &table), 0u) << "adapter " << adapter;
+
     ASSERT_TRUE(manager.Reserve(&table, 0, 100, &copies));
     manager.Index(tokens, &table);
     BlockTable fork = table_of(adapter);
@@ -66,8 +67,10 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
     manager.Release(&fork);
     manager.Release(&table);
     EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a table goes on from its root";
+
     manager.Release(&table);
   }
+
   EXPECT_EQ(manager.cached(), 9u);
 }
 
@@ -75,6 +78,7 @@ TEST(BlockManagerTest, FullBlocksAreFoundAgainAndPartsAreNot) {
   BlockManager manager(8, Salt(1));
   BlockTable table = Compute(&manager, Count(0, 100));
   EXPECT_EQ(manager.active(), 4u);
+
   manager.Release(&table);
   EXPECT_EQ(manager.active(), 0u);
   EXPECT_EQ(manager.cached(), 3u);
@@ -94,6 +98,7 @@ TEST(BlockManagerTest, NoBlockIsFoundUnderAnotherSalt) {
     EXPECT_EQ(Found(&manager, Count(0, 64)), 0u);
   }
   manager.SetSalt(Salt(1));
+
   EXPECT_EQ(Found(&manager, Count(0, 64)), 64u) << "a rewind finds what it left";
 }
 
@@ -104,12 +109,14 @@ TEST(BlockManagerTest, TheBlocksOfOlderWeightsLeaveFirstAndTailsBeforeHeads) {
   manager.SetSalt(Salt(2));
   BlockTable fresh = Compute(&manager, Count(0, 96));
   EXPECT_EQ(manager.available(), 2u);
+
   manager.Release(&fresh);
   manager.Release(&kept);  // Of older weights, though it was used last.
   BlockTable table;
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&table, 0, 3 * 32, &copies));
   EXPECT_EQ(Found(&manager, Count(0, 96)), 96u) << "three blocks of older weights went";
+
   ASSERT_TRUE(manager.Reserve(&table, 3 * 32, 4 * 32, &copies));
   EXPECT_EQ(Found(&manager, Count(0, 96)), 64u) << "then the tail";
   manager.SetSalt(Salt(1));
@@ -123,15 +130,18 @@ TEST(BlockManagerTest, AForkSharesAndItsSecondWriterCopies) {
   manager.Fork(first, 39, &fork);
   EXPECT_EQ(fork.blocks, first.blocks);
   EXPECT_EQ(manager.active(), 2u);
+
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&fork, 39, 40, &copies));
   EXPECT_THAT(copies, ElementsAre(Copy{first.blocks[1], fork.blocks[1]}));
   EXPECT_EQ(fork.blocks[0], first.blocks[0]);
+
   copies.clear();
   ASSERT_TRUE(manager.Reserve(&first, 40, 41, &copies));
   EXPECT_THAT(copies, IsEmpty()) << "alone again";
   manager.Release(&first);
   EXPECT_EQ(manager.references(fork.blocks[0]), 1u);
+
   manager.Release(&fork);
   EXPECT_EQ(manager.active(), 0u);
 }
@@ -141,9 +151,11 @@ TEST(BlockManagerTest, ASharedBlockThatIsFullIsCopiedToo) {
   BlockTable first = Compute(&manager, Count(0, 64)), fork;
   manager.Fork(first, 63, &fork);
   EXPECT_EQ(fork.indexed, 1u);
+
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&fork, 63, 64, &copies));
   EXPECT_EQ(copies.size(), 1u);
+
   // Computed again, it is what the index has already.
   manager.Index(Count(0, 64), &fork);
   EXPECT_EQ(fork.blocks, first.blocks);
@@ -156,6 +168,7 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   manager.Fork(first, 39, &fork);
   const std::vector<int32_t> before = fork.blocks;
   std::vector<Copy> copies;
+
   EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies)) << "a copy and one more, of one";
   EXPECT_EQ(fork.blocks, before);
   EXPECT_THAT(copies, IsEmpty());
@@ -315,6 +328,7 @@ TEST(BlockManagerTest, AHundredThousandRandomOperationsKeepContentsAndReferences
     hits += model.hits();
     refused += model.refused();
   }
+
   EXPECT_GT(hits, 500u);
   EXPECT_GT(refused, 500u);
 }

@@ -103,6 +103,7 @@ TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
     request.seed = seed;
     const std::vector<TokenEvent> events = Sample(engine_.get(), request);
     EXPECT_EQ(Text(events), tokenizer_->Decode(TokensOf(events), /*skip_special=*/true)) << seed;
+
     std::string so_far;
     for (const TokenEvent& event : events) {
       so_far += event.details->text;
@@ -126,19 +127,23 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
       ++tried;
       Request request = AskFor(2, 120);
       request.sampling.stop = {"never in it", stop};
+
       const std::vector<TokenEvent> events = Sample(engine_.get(), request);
       EXPECT_EQ(Text(events), text.substr(0, text.find(stop))) << "stop " << stop;
       EXPECT_EQ(events.back().finish, FinishReason::kStop);
       EXPECT_EQ(events.back().details->stop, 1);
+
       // Nothing was drawn behind it: without the last token the text does not hold it.
       std::vector<int32_t> tokens = TokensOf(events);
       EXPECT_THAT(tokenizer_->Decode(tokens, true), HasSubstr(stop));
+
       tokens.pop_back();
       EXPECT_EQ(tokenizer_->Decode(tokens, true).find(stop), std::string::npos);
       EXPECT_EQ(tokens, std::vector<int32_t>(all.begin(),
                                              all.begin() + static_cast<ptrdiff_t>(tokens.size())));
     }
   }
+
   EXPECT_GT(tried, 10);
 }
 
@@ -153,10 +158,12 @@ TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
   request.sampled = TokensOf(Sample(engine_.get(), request));
   ASSERT_GT(request.sampled.size(), 2u);
   request.sampled.pop_back();
+
   const std::vector<TokenEvent> rest = Sample(engine_.get(), request);
   ASSERT_THAT(rest, SizeIs(1));
   EXPECT_EQ(rest[0].finish, FinishReason::kStop);
   EXPECT_EQ(Text(rest), "");
+
   request.sampled.push_back(rest[0].token);
   EXPECT_THAT(engine_->AddRequest(request).message(), HasSubstr("holds the stop text"));
 }
@@ -168,6 +175,7 @@ TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
   const std::vector<TokenEvent> events = Sample(engine_.get(), request);
   std::vector<int32_t> before = TokensOf(events);
   before.pop_back();
+
   EXPECT_EQ(events.back().finish, FinishReason::kStop);
   EXPECT_EQ(events.back().details->stop, -1);
   EXPECT_EQ(Text(events), tokenizer_->Decode(before, true));
@@ -176,10 +184,12 @@ TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
 TEST_F(EngineDetailsTest, TextWithoutATokenizerIsRefused) {
   auto engine = TinyEngine(1);
   EXPECT_EQ(engine->AddRequest(AskFor(1, 5)).code(), absl::StatusCode::kFailedPrecondition);
+
   Request stops = AskFor(1, 5);
   stops.text = false;
   stops.sampling.stop = {"x"};
   EXPECT_EQ(engine->AddRequest(stops).code(), absl::StatusCode::kFailedPrecondition);
+
   stops.sampling.stop.clear();
   EXPECT_TRUE(engine->AddRequest(stops).ok());
 }
@@ -194,10 +204,12 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
   for (const TokenEvent& event : Sample(engine_.get(), request)) {
     const TokenDetails& details = *event.details;
     EXPECT_TRUE(std::is_sorted(details.kept.begin(), details.kept.end()));
+
     if (details.kept.empty()) continue;
     ++cut;
     EXPECT_TRUE(std::find(details.kept.begin(), details.kept.end(), event.token) !=
                 details.kept.end());
+
     double sum = 0;
     for (const TokenLogprob& top : details.top) {
       sum += std::exp(static_cast<double>(top.logprob));
@@ -210,6 +222,7 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
       EXPECT_NEAR(sum, 1, 1e-5);
     }
   }
+
   EXPECT_GT(cut, 50u);
 }
 
@@ -218,6 +231,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
   plain.text = false;
   const std::vector<TokenEvent> sampled = Sample(engine_.get(), plain);
   EXPECT_EQ(sampled[0].details, nullptr) << "nothing was asked for";
+
   Request raw = plain;
   raw.sampling.temperature = 0;
   raw.raw_logprobs = true;
@@ -231,6 +245,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
     EXPECT_GE(event.details->top[0].logprob, event.details->top[1].logprob);
   }
   raw.top_logprobs = 21;
+
   EXPECT_THAT(engine_->AddRequest(raw).message(), HasSubstr("top_logprobs 21; the limit is 20"));
 }
 
@@ -240,6 +255,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   request.text = false;
   request.kept_sets = true;
   request.sampling.min_tokens = 30;
+
   const std::vector<TokenEvent> events = Sample(engine.get(), request);
   ASSERT_GE(events.size(), 30u);
   for (size_t i = 0; i < 30; ++i) {
@@ -269,8 +285,10 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
     std::vector<TokenEvent> scored = Sample(engine_.get(), scoring);
     std::erase_if(scored, [](const TokenEvent& event) { return event.request != 2; });
     ASSERT_THAT(scored, SizeIs(1)) << "nothing is drawn";
+
     EXPECT_EQ(scored[0].token, tokens.back());
     EXPECT_EQ(scored[0].finish, FinishReason::kLength);
+
     const std::vector<float> scores = Scores(scored[0]);
     ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
@@ -290,7 +308,9 @@ TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
     scored.insert(scored.end(), step->tokens.begin(), step->tokens.end());
   }
   ASSERT_THAT(scored, SizeIs(1));
+
   EXPECT_EQ(scored[0].version, (PolicyVersion{1, 1}));
+
   const std::vector<float> scores = Scores(scored[0]);
   for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
 }
@@ -325,6 +345,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
                            .routing = true};
   const auto engine = ExpertsEngine(1), other = ExpertsEngine(2);
   EXPECT_TRUE(engine->caps().routing);
+
   const std::vector<TokenEvent> events = Sample(engine.get(), request);
   ASSERT_THAT(events, SizeIs(20));
   std::set<std::vector<uint16_t>> seen;
@@ -335,6 +356,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
                 routing[3] < 6);
     seen.insert(routing);
   }
+
   EXPECT_GT(seen.size(), 1u);
 
   // Resumed on another engine, in company: the same tokens by the same experts.
@@ -348,6 +370,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
   std::vector<TokenEvent> again = Sample(other.get(), rest);
   std::erase_if(again, [](const TokenEvent& event) { return event.request != 1; });
   ASSERT_THAT(again, SizeIs(11));
+
   for (size_t i = 0; i < again.size(); ++i) {
     EXPECT_EQ(again[i].token, events[9 + i].token);
     EXPECT_EQ(again[i].details->routing, events[9 + i].details->routing);

@@ -134,6 +134,7 @@ TEST(EngineRandomTest, AThousandAnswersAreTheSameInBitsWhateverHappensAroundThem
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RunOne(seed, quiet.get(), &counts);
   }
+
   EXPECT_GE(counts.cases, 1000u);
   EXPECT_GT(counts.preempted, 20u);
   EXPECT_GT(counts.forked, 1000u);
@@ -264,6 +265,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
     }
   }
   ASSERT_EQ(events.size(), 64u);
+
   for (const auto& [id, tokens] : events) EXPECT_EQ(tokens.size(), 150u) << id;
 }
 
@@ -293,7 +295,9 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   Events events, again;
   for (uint64_t id : {0, 1, 2}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
   while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &events);
+
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 0u);
+
   for (uint64_t id : {0, 1, 2}) {
     auto alone = TinyEngine(1, {.slots = 1, .max_context = 128});
     const std::vector<TokenEvent> expected = Undisturbed(alone.get(), request_of(id));
@@ -303,8 +307,10 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
       ASSERT_EQ(events[id][i].logprob, expected[i].logprob);
     }
   }
+
   EXPECT_NE(events[0][0].logprob, events[1][0].logprob);
   EXPECT_NE(events[1][0].logprob, events[2][0].logprob);
+
   for (uint64_t id : {3, 4, 5}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
   while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &again);
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u)
@@ -314,6 +320,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   Request trained = request_of(7);
   trained.trainable = true;
   EXPECT_FALSE(engine->AddRequest(trained).ok());
+
   Request member = request_of(8);
   member.group = 3;
   ASSERT_TRUE(engine->AddRequest(member).ok());
@@ -364,8 +371,10 @@ TEST(EngineRandomTest,
     ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)
                     ->accepted);
   }
+
   EXPECT_GE(version, 4);
   ASSERT_EQ(events.size(), 64u);
+
   for (const auto& [id, tokens] : events) {
     ASSERT_EQ(tokens.size(), 100u) << "none was aborted";
     std::vector<int32_t> all = prompt_of(id);
@@ -380,6 +389,7 @@ TEST(EngineRandomTest,
       ASSERT_EQ(score.logprob, event.logprob) << "request " << id << ", position " << event.position
                                               << ", version " << event.version.str();
     }
+
     EXPECT_GE(logits.size(), 4u);
   }
 }

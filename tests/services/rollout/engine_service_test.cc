@@ -195,12 +195,15 @@ class EngineServiceTest : public SessionTest {
 TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   EXPECT_EQ(ReasonOf(Describe().status()), "NOT_LISTED");
+
   Session* const session = StartSession("rollout-0");
   const auto before = Describe();
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_EQ(before->loaded_size(), 0) << "none is published yet";
+
   Publish(0, kInitSeed);
   TakeBatch(0);
+
   const auto described = Describe();
   ASSERT_TRUE(described.ok()) << described.status();
   EXPECT_TRUE(described->caps().exact_stamps());
@@ -212,6 +215,7 @@ TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   EXPECT_EQ(described->slots(), session->engine().slots());
   EXPECT_EQ(described->max_context(), session->engine().max_context());
   EXPECT_THAT(std::string(Describe("another").status().message()), HasSubstr("job 'another'"));
+
   Serve(1, kInitSeed + 1);  // Other weights: those that the engine began with are gone.
   const auto switched = Describe();
   ASSERT_TRUE(switched.ok()) << switched.status();
@@ -225,6 +229,7 @@ TEST_F(EngineServiceTest, GenerateDrawsWhatTheEngineAloneDrawsFromTheSeed) {
   const auto answers = Generate(Ask(40, /*n=*/3), &status);
   EXPECT_TRUE(status.ok()) << status;
   ASSERT_EQ(answers.size(), 3u);
+
   for (const auto& [member, generated] : answers) {
     const Answer expected = Expected(0, member, "4821", 40, true);
     EXPECT_EQ(generated.answer.tokens, expected.tokens);
@@ -250,6 +255,7 @@ TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
   }
   messages.clear_prompt();
   messages.set_messages(R"([{"role": "user", "content": "4821"}])");
+
   absl::Status status;
   const auto by_ids = Generate(ids, &status), by_messages = Generate(messages, &status);
   ASSERT_TRUE(status.ok()) << status;
@@ -264,12 +270,15 @@ TEST_F(EngineServiceTest, GenerateRefusesWhoMayNotAskAndWhomItDoesNotKnow) {
   *request.mutable_call() = CallOf("trainer-0", 1);
   EXPECT_EQ(ReasonOf(Refusal(request)), "WRONG_ROLE");
   EXPECT_EQ(Refusal(request).code(), absl::StatusCode::kPermissionDenied);
+
   *request.mutable_call() = CallOf("reward-0", 1, "another");
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_LISTED");
   *request.mutable_call() = CallOf("reward-9", 1);
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_LISTED");
+
   *request.mutable_call() = CallOf("reward-0", 0);
   EXPECT_EQ(ReasonOf(Refusal(request)), "FENCED");
+
   *request.mutable_call() = CallOf("someone", 0);  // An operator.
   absl::Status status;
   EXPECT_EQ(Generate(request, &status).size(), 1u);
@@ -281,20 +290,24 @@ TEST_F(EngineServiceTest, AVersionThatIsNotLoadedIsRefusedWithTheOneThatIs) {
   StartSession("rollout-0");
   EXPECT_THAT(std::string(Refusal(Ask(4)).message()),
               HasSubstr("no published version is loaded yet"));
+
   Serve(0, kInitSeed);
   engine::v1::GenerateRequest request = Ask(4);
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 1});
+
   const absl::Status early = Refusal(request);
   EXPECT_EQ(early.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(early), "NOT_YET");
   EXPECT_THAT(std::string(early.message()),
               HasSubstr("version 1:1 is asked for; version 1:0 is loaded"));
+
   TakeBatch(0);
   Serve(1, kInitSeed + 1);
   absl::Status status;
   const auto answers = Generate(request, &status);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(answers.at(0).answer.runs.front().version, (PolicyVersion{1, 1}));
+
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 0});
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_YET");
 }
@@ -316,23 +329,28 @@ TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
+
   EXPECT_THAT(refusal(Ask(100)), HasSubstr("tokens and max_tokens is 100; this model's context "
                                            "holds 48; shorten the one or lower the other"));
   EXPECT_THAT(refusal(Ask(4, /*n=*/1000)), HasSubstr("n is 1000; at most 128"));
+
   engine::v1::GenerateRequest request = Ask(4);
   request.set_messages(R"([{"role": "user", "content": "4821"}])");
   EXPECT_THAT(refusal(request), HasSubstr("give one of them"));
   request.clear_prompt();
   EXPECT_THAT(refusal(request), HasSubstr("no chat template"));
+
   request.set_messages(R"([{"role": "king", "content": "4821"}])");
   EXPECT_THAT(refusal(request), HasSubstr("messages[0].role is \"king\""));
   request.clear_messages();
   EXPECT_THAT(refusal(request), HasSubstr("neither prompt nor messages"));
+
   request.add_prompt(100'000);
   EXPECT_THAT(refusal(request), HasSubstr("token 100000 is outside the vocabulary"));
   request = Ask(4);
   request.set_priority(static_cast<engine::v1::Priority>(77));
   EXPECT_THAT(refusal(request), HasSubstr("priority: 77 is not a value"));
+
   request = Ask(4);
   request.mutable_sampling()->set_top_p(2);
   EXPECT_THAT(refusal(request), HasSubstr("top_p is 2"));
@@ -349,11 +367,13 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
     ASSERT_TRUE(status.ok()) << status;
     std::vector<std::vector<int32_t>> answers;
     for (const auto& [member, one] : generated) answers.push_back(one.answer.tokens);
+
     const Scores scores = Score(AskScores(answers, temperature), &status);
     EXPECT_TRUE(status.ok()) << status;
     ASSERT_EQ(scores.size(), 1 + 2 * answers.size());
     EXPECT_FALSE(scores[0].first.owner().has_member());
     EXPECT_TRUE(scores[0].second.empty()) << "the prompt comes back as it went";
+
     for (uint32_t member = 0; member < answers.size(); ++member) {
       std::vector<float> logprobs;
       for (size_t piece : {1 + 2 * member, 2 + 2 * member}) {
@@ -364,6 +384,7 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
                   (VersionRun{.version = {1, 0}, .count = record.piece().count()}));
         logprobs.insert(logprobs.end(), of_piece.begin(), of_piece.end());
       }
+
       EXPECT_EQ(logprobs, generated.at(member).answer.logprobs);
     }
   }
@@ -376,6 +397,7 @@ TEST_F(EngineServiceTest, AFullContextIsScoredAndOneTokenMoreIsRefused) {
   absl::Status status;
   EXPECT_EQ(Score(AskScores({std::vector<int32_t>(room, 5)}), &status).size(), 3u);
   EXPECT_TRUE(status.ok()) << status;
+
   status = Refusal(AskScores({std::vector<int32_t>(room + 1, 5)}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
@@ -394,6 +416,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
   const auto message = [&](const std::function<void(Scored*)>& spoil) {
     return std::string(refusal(spoil).message());
   };
+
   EXPECT_TRUE(refusal([](Scored*) {}).ok());
   EXPECT_EQ(
       ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("trainer-0", 1); })),
@@ -446,6 +469,7 @@ TEST_F(EngineServiceTest, AnAnswerComesAsSoonAsARecordSaysThatItIsTheLast) {
     EXPECT_EQ(frame.payload_bytes(), 2 * sizeof(float));
   }
   stream.WritesDone();
+
   EXPECT_FALSE(stream.ReadFrame(&frame));
   EXPECT_TRUE(stream.Finish().ok());
 }
@@ -462,9 +486,11 @@ TEST_F(EngineServiceTest, CallsEndWithTheJob) {
       << "the prompt; the answer waits for the end of the requests";
   session->Stop(absl::ZeroDuration());
   before.WritesDone();
+
   EXPECT_FALSE(before.ReadFrame(&frame));
   EXPECT_EQ(before.Finish().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(Refusal(Ask(4)).message()), HasSubstr("the job is leaving this worker"));
+
   engine_->RemoveJob(kJob, absl::UnavailableError("gone"));
   EXPECT_EQ(ReasonOf(Refusal(Ask(4))), "NOT_LISTED");
 }
@@ -584,6 +610,7 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
        {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
     const auto result = Evaluate(Ask(version));
     ASSERT_TRUE(result.ok()) << result.status();
+
     const EvalResult alone = Alone(seed);
     EXPECT_EQ(result->rows(), 60u);
     EXPECT_EQ(result->answers(), 240u);
@@ -591,12 +618,14 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
     EXPECT_EQ(result->truncated(), alone.truncated);
     EXPECT_EQ(result->tokens(), alone.tokens);
   }
+
   EXPECT_NE(Alone(kInitSeed).score_mean, Alone(106).score_mean);
 }
 
 TEST_F(EvaluateTest, DrawnAnswersAreTheSameEachTime) {
   ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/4, /*temperature=*/1));
   const auto once = Evaluate(Ask(*publisher_->latest()));
+
   const auto again = Evaluate(Ask(*publisher_->latest()));
   ASSERT_TRUE(once.ok() && again.ok()) << once.status() << again.status();
   EXPECT_EQ(once->answers(), 240u);
@@ -619,6 +648,7 @@ TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
   do result = Evaluate(request);
   while (ReasonOf(result.status()) == "BUSY");
   ASSERT_TRUE(result.ok()) << result.status();
+
   EXPECT_EQ(result->answers(), 1200u);
 }
 
@@ -627,11 +657,13 @@ TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
   const LatestVersion version = *publisher_->latest();
   EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()),
               HasSubstr("have no \"train\""));
+
   engine::v1::EvaluateRequest request = Ask(version);
   *request.mutable_call() = CallOf("reward-0", 1);
   EXPECT_EQ(Evaluate(request).status().code(), absl::StatusCode::kPermissionDenied);
   ASSERT_TRUE(WriteFileAtomic(data_, "{\"other\": 1}\n").ok());
   EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("digits"));
+
   ASSERT_TRUE(WriteFileAtomic(data_, "{\"digits\": \"123456789\"}\n").ok());
   EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("1 are too long"));
 }

@@ -78,8 +78,10 @@ TEST(EngineTest, LogprobsAreThoseOfTheDistributionDrawnFrom) {
   const std::vector<TokenEvent> events = RunToEnd(engine.get())[1];
   ASSERT_EQ(events.size(), 60u);
   EXPECT_EQ(events.back().finish, FinishReason::kLength);
+
   std::vector<int32_t> all = {5, 6, 7};
   for (const TokenEvent& event : events) all.push_back(event.token);
+
   const std::vector<double> logprobs = LogprobsUnder(1, all, 0.8f);
   for (size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].position, 3 + i);
@@ -114,6 +116,7 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
     }
     EXPECT_TRUE(answer[1].details->prompt_logprobs.empty());
   }
+
   EXPECT_EQ(events.at(3)[0].details, nullptr);
 }
 
@@ -137,6 +140,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
                       .ok());
     }
     const Events events = RunToEnd(engine.get());
+
     const std::vector<TokenEvent>& member = events.at(1 + 3);
     ASSERT_EQ(Tokens(member), Tokens(expected));
     for (size_t i = 0; i < member.size(); ++i)
@@ -155,6 +159,7 @@ TEST(EngineTest, AResumedAnswerGoesOnAsIfNeverInterrupted) {
     request.sampled = Tokens({expected.begin(), expected.begin() + cut});
     request.order = RequestClass::kResumed;
     ASSERT_TRUE(engine->AddRequest(request).ok());
+
     const std::vector<TokenEvent> rest = RunToEnd(engine.get())[1];
     ASSERT_EQ(rest.size(), expected.size() - cut);
     for (size_t i = 0; i < rest.size(); ++i) {
@@ -229,21 +234,25 @@ TEST(EngineTest, ABitFlippedInThePackedWeightsKeepsTheOldVersionAndTheNextTryRec
   }
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   const StagedWeights staged = Stage(2, {1, 1});
+
   const absl::StatusOr<Activation> refused = engine->ActivateWeights(staged, KvPolicy::kKeep);
   ASSERT_TRUE(refused.ok()) << refused.status();
   EXPECT_FALSE(refused->accepted);
   EXPECT_EQ(refused->version, (PolicyVersion{1, 0}));
   EXPECT_THAT(refused->blame, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
   EXPECT_THAT(refused->cause, HasSubstr(staged.state.hex()));
+
   for (int i = 0; i < 10; ++i) {
     StepOnce(engine.get(), &events);
     StepOnce(untouched.get(), &expected);
   }
+
   for (size_t i = 0; i < 20; ++i) {
     EXPECT_EQ(events[1][i].token, expected[1][i].token);
     EXPECT_EQ(events[1][i].logprob, expected[1][i].logprob);
     EXPECT_EQ(events[1][i].version, (PolicyVersion{1, 0}));
   }
+
   ASSERT_TRUE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
   EXPECT_EQ(engine->fingerprint(), staged.state);
   StepOnce(engine.get(), &events);
@@ -254,6 +263,7 @@ TEST(EngineTest, StagedBytesThatAreNotThePublishedOnesAreRefused) {
   auto engine = TinyEngine(1);
   StagedWeights staged = Stage(2, {1, 1});
   staged.state.f[0] ^= 1;
+
   const absl::StatusOr<Activation> refused = engine->ActivateWeights(staged, KvPolicy::kKeep);
   ASSERT_TRUE(refused.ok());
   EXPECT_FALSE(refused->accepted);
@@ -269,6 +279,7 @@ TEST(EngineTest, AVersionOfEqualWeightsIsARelabel) {
   staged.state = engine->fingerprint();
   ASSERT_TRUE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
   EXPECT_EQ(engine->version(), (PolicyVersion{2, 5}));
+
   staged.version = {2, 6};
   staged.state.f[1] ^= 4;
   EXPECT_FALSE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
@@ -289,6 +300,7 @@ TEST(EngineTest, StopTokensAreReportedAndEndTheAnswer) {
   ignoring.sampling.ignore_eos = true;
   for (const Request& request : {Ask(1, {5}, 30), by_request, ignoring})
     ASSERT_TRUE(engine->AddRequest(request).ok());
+
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), first + 1);
   EXPECT_EQ(events.at(1).back().token, stop);
@@ -302,6 +314,7 @@ TEST(EngineTest, GreedyTakesTheMostLikelyTokenWithLogprobZero) {
   Request request = Ask(1, {5, 6, 7}, 10);
   request.sampling.temperature = 0;
   EXPECT_EQ(engine->AddRequest(request).code(), absl::StatusCode::kInvalidArgument) << "trainable";
+
   request.trainable = false;
   ASSERT_TRUE(engine->AddRequest(request).ok());
   const Events events = RunToEnd(engine.get());
@@ -319,6 +332,7 @@ TEST(EngineTest, OneTokenAndAPromptAtTheLimitFit) {
   EXPECT_THAT(engine->AddRequest(Ask(6, {40}, 1)).message(),
               HasSubstr("outside the vocabulary of 40"));
   EXPECT_EQ(engine->AddRequest(Ask(2, {3}, 1)).code(), absl::StatusCode::kAlreadyExists);
+
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), 1u);
   EXPECT_EQ(events.at(2).size(), 15u);
@@ -330,21 +344,26 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
   SamplingParams bad = good;
   bad.top_p = 0.9;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("top_p"));
+
   bad = good;
   bad.top_k = 5;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("top_k"));
   bad = good;
   bad.min_p = 0.1;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_p"));
+
   bad = good;
   bad.stop = {"END"};
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("sampling.stop"));
+
   bad = good;
   bad.min_tokens = 2;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_tokens"));
   EXPECT_TRUE(CheckSampling(bad, false).ok());
+
   bad.stop = {"END"};
   EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_tokens"));
+
   for (const double wrong : {-0.1, 1.1, std::nan("")}) {
     bad = good;
     bad.top_p = wrong;
@@ -355,6 +374,7 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
   }
   bad = good;
   bad.temperature = 1e-7f;
+
   EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("temperature"));
 }
 
@@ -367,6 +387,7 @@ TEST(EngineTest, AnAbortedRequestSaysNothingMoreAndFreesItsSlot) {
   engine->Abort(1, AbortReason::kLeaseLost);
   engine->Abort(99, AbortReason::kLeaseLost);
   while (!engine->idle()) StepOnce(engine.get(), &events);
+
   EXPECT_EQ(events[1].size(), 4u);
   EXPECT_EQ(events[2].size(), 3u);
 }
@@ -382,6 +403,7 @@ TEST(EngineTest, LogitsThatAreNotFiniteFailOnlyTheirRequest) {
   ASSERT_TRUE(engine->AddRequest(Ask(1, {9}, 5)).ok());
   Request good = Ask(2, {5}, 1);
   ASSERT_TRUE(engine->AddRequest(good).ok());
+
   const absl::StatusOr<StepEvents> step = engine->Step();
   ASSERT_TRUE(step.ok());
   ASSERT_EQ(step->failures.size(), 1u);

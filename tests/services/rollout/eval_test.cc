@@ -52,14 +52,17 @@ TEST_F(EvalTest, EveryRowIsAnsweredAndTheResultDoesNotDependOnSlots) {
   options.samples = 3;
   options.sampling.temperature = 1;
   options.keep = 100;
+
   const absl::StatusOr<EvalResult> many = Evaluate(options, Length);
   ASSERT_TRUE(many.ok()) << many.status();
   EXPECT_EQ(many->rows, 100u);
   EXPECT_EQ(many->answers, 300u);
   ASSERT_EQ(many->kept.size(), 300u);
+
   std::set<std::string> texts;
   for (const EvalAnswer& answer : many->kept) texts.insert(answer.text);
   EXPECT_GT(texts.size(), 200u);
+
   options.engine.slots = 1;
   const absl::StatusOr<EvalResult> few = Evaluate(options, Length);
   ASSERT_TRUE(few.ok());
@@ -113,6 +116,7 @@ TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
                        .passes = (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2)};
   };
   options.engine.slots = 1;  // One row after the other.
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, score);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_NEAR(result->pass.at(1), (0.25 + 0.5 + 0) / 3, 1e-12);
@@ -136,6 +140,7 @@ TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
     EXPECT_EQ(tensors->layout_id(), layout.layout_id());
     return StagedWeights{.version = {2, 9}, .state = FingerprintOf(*tensors), .tensors = tensors};
   };
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->version, (PolicyVersion{2, 9}));
@@ -152,12 +157,14 @@ TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
       return absl::InvalidArgumentError("no gold");
     return EvalVerdict{.score = 1, .passes = true};
   };
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, refuse);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->unscorable, 1u);
   EXPECT_EQ(result->first_unscorable, "no gold");
   EXPECT_EQ(result->answers, 9u);
   EXPECT_EQ(result->pass.at(1), 1);
+
   options.max_prompt = 2;
   EXPECT_THAT(Evaluate(options, refuse).status().message(), HasSubstr("10 are too long"));
 }
@@ -170,6 +177,7 @@ TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
     EXPECT_EQ(Evaluate(options, Length)->rows, 1u) << rows;
   }
   options.first_row = 4;
+
   EXPECT_THAT(std::string(Evaluate(options, Length).status().message()),
               HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
 }
@@ -199,8 +207,10 @@ TEST_F(EvalTest, KeysOfTheConfigThatAreNotActedOnAreTold) {
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
+
   EvalOptions options = Options(1);
   EXPECT_THAT(Evaluate(options, Length)->ignored, testing::IsEmpty());
+
   options.engine.model_path = dir;
   EXPECT_THAT(Evaluate(options, Length)->ignored, testing::ElementsAre("auto_map"));
 }
@@ -222,6 +232,7 @@ TEST_F(EvalTest, ATrainedModelContinuesItsStoriesGreedilyAsTheReferenceDoes) {
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"prompt\": \"Once upon a time\"}\n").ok());
   options.fields = {{"prompt", "prompt"}};
   options.sampling.max_tokens = 40;
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(result->kept.at(0).text, HasSubstr("there was a"));

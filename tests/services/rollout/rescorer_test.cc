@@ -65,6 +65,7 @@ TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
   const auto rescorer = Make(1);
   rescorer->Sealed(Sampled(7, 2), kNow);
   ASSERT_EQ(asked_.size(), 1u);
+
   EXPECT_THAT(*asked_[0].prompt, ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(asked_[0].given, 5);
   EXPECT_EQ(asked_[0].order, RequestClass::kIdle);
@@ -80,10 +81,12 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
   prefilled_before.granted_under = kOld;
   rescorer->Sealed(prefilled_before, kNow);
   EXPECT_THAT(asked_, IsEmpty());
+
   rescorer->Sealed(Sampled(7, 3), kNow);
   StepEvents later = Scored({-9, -9, -9}, {1, 6});
   testing::internal::CaptureStderr();
   rescorer->Take(&later);
+
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "")
       << "another version was loaded before it was scored";
   EXPECT_THAT(registry_.Text(),
@@ -107,10 +110,13 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
         }
       }
     }
+
     EXPECT_GT(asked_.size(), 16u) << "of 32000";
     EXPECT_LT(asked_.size(), 64u);
+
     counts.push_back(chosen);
   }
+
   EXPECT_EQ(counts[0], counts[1]);
 }
 
@@ -121,6 +127,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   StepEvents equal = Scored({-1, -2, -3});
   equal.tokens.push_back({.request = 12});
   rescorer->Take(&equal);
+
   EXPECT_EQ(equal.tokens.size(), 1u) << "what is not its own stays";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
@@ -129,6 +136,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   rescorer->Sealed(Sampled(0x2f, 3), kNow);
   StepEvents apart = Scored({-1, -2.5f, -3.1f});
   rescorer->Take(&apart);
+
   const std::string warned = testing::internal::GetCapturedStderr();
   for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1",
                            "\"position\":3", "\"max_nats\":0.5", "\"version\":\"1:5\""})

@@ -94,6 +94,7 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
     Scheduler scheduler(Small(64, 256, 300));
     for (uint64_t id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, prompt, 7)).ok());
     EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, prompt, true}));
+
     const SchedulerPlan& plan = scheduler.Plan();
     ASSERT_THAT(plan.rows, SizeIs(64));
     // A block that all hold in full is shared; the one with the last prompt token is each member's
@@ -107,6 +108,7 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
       for (uint32_t j = 0; j < shared; ++j) EXPECT_EQ(row.blocks[j], plan.rows[0].blocks[j]);
       last.insert(row.blocks[shared]);
     }
+
     EXPECT_THAT(last, SizeIs(64));
     EXPECT_THAT(plan.copies, SizeIs((prompt - 1) % kBlockTokens == 0 ? 0 : 63));
     EXPECT_EQ(scheduler.prompt_tokens_forked(), 63 * (prompt - 1));
@@ -121,6 +123,7 @@ TEST(SchedulerTest, AllMembersMayEndInTheirFirstStep) {
     for (const Work& work : Step(&scheduler, {1, 2, 3, 4, 5, 6, 7, 8}))
       ran.insert(std::get<0>(work));
   }
+
   EXPECT_THAT(ran, SizeIs(8));
   EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
@@ -140,8 +143,10 @@ TEST(SchedulerTest, APromptThatExtendsAnotherBeginsWithItsFullBlocks) {
   ASSERT_TRUE(scheduler.Add(shorter).ok());
   Step(&scheduler, {1});
   ASSERT_TRUE(scheduler.Add(longer).ok());
+
   EXPECT_THAT(Step(&scheduler, {2}), ElementsAre(Work{2, 64, 1, true}));
   EXPECT_EQ(scheduler.prompt_tokens_cached(), 64u);
+
   shorter.id = 3;
   ASSERT_TRUE(scheduler.Add(shorter).ok());
   EXPECT_THAT(Step(&scheduler, {3}), ElementsAre(Work{3, 32, 32, true}))
@@ -154,6 +159,7 @@ TEST(SchedulerTest, NoPromptOfOlderWeightsIsForkedOrFound) {
   Step(&scheduler);
   scheduler.Switched(Salt(1), /*recompute=*/false);
   ASSERT_TRUE(scheduler.Add(Ask(2, 40, 7)).ok());
+
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 40, 1, true}, Work{2, 0, 40, true}));
   EXPECT_EQ(scheduler.prompt_tokens_forked() + scheduler.prompt_tokens_cached(), 0u);
 }
@@ -166,6 +172,7 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   for (int i = 0; i < 60; ++i)
     Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
   EXPECT_EQ(scheduler.blocks().cached(), 1u) << "the prompt's full block, of the older weights";
+
   scheduler.Switched(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
   ASSERT_TRUE(scheduler.Add(again).ok());
@@ -199,6 +206,7 @@ TEST(SchedulerTest, OneThatDoesNotAgeWaitsForAsLongAsOthersWantItsPlace) {
     ASSERT_TRUE(scheduler.Add(Ask(next, 5)).ok());
     EXPECT_NE(ran(), 100u);
   }
+
   EXPECT_NE(ran(), 100u) << "the last of the others";
   EXPECT_EQ(ran(), 100u);
 }
@@ -221,6 +229,7 @@ TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
     scheduler.Advance({{Drawn{5, true}}});
     ASSERT_TRUE(scheduler.Add(ask(next, 1)).ok());
   }
+
   EXPECT_THAT(order, ElementsAre(2, 3, 4, 1, 5));
 }
 
@@ -237,6 +246,7 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
   Step(&scheduler, {3});
+
   const std::vector<Work> next = Step(&scheduler, {5});
   EXPECT_EQ(std::get<0>(next.at(0)), 5u) << "expected as long as most are; its group's last was 10";
 }
@@ -263,6 +273,7 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
     }
     scheduler.Advance(drawn);
   }
+
   EXPECT_EQ(preempted, 1u);
   EXPECT_EQ(known, 90u);
   EXPECT_EQ(scheduler.preemptions(), 1u);
@@ -279,13 +290,16 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
   Step(&scheduler);
   for (int i : {1, 2}) ASSERT_TRUE(scheduler.Add(members[i]).ok());
   Step(&scheduler);
+
   EXPECT_EQ(scheduler.prompt_tokens_forked(), 2 * 62u);
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{2, 63, 1, true}, Work{3, 63, 1, true}))
       << "the first waits for a block";
+
   const SchedulerPlan& plan = scheduler.Plan();
   EXPECT_THAT(plan.preempted, ElementsAre(1));
   EXPECT_THAT(WorkOf(plan), ElementsAre(Work{2, 64, 1, true}));
   EXPECT_EQ(scheduler.blocks().references(plan.rows[0].blocks[0]), 2u) << "the third member's too";
+
   scheduler.Advance({{Drawn{2, false}}});
   std::map<uint64_t, uint32_t> known = {{2, 66}};
   for (int step = 0; step < 40 && scheduler.running() + scheduler.waiting() > 0; ++step) {
@@ -297,6 +311,7 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
     }
     scheduler.Advance(drawn);
   }
+
   EXPECT_THAT(known, ElementsAre(std::pair(1, 68), std::pair(2, 68), std::pair(3, 68)));
   EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
@@ -309,10 +324,13 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
                        .salt = Salt(0)});
   for (uint64_t id = 1; id <= 200; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 20, 0, 0, 200)).ok());
   Step(&scheduler);
+
   EXPECT_EQ(scheduler.running(), 90u) << "a block each, and none is begun above 0.9";
+
   for (int i = 0; i < 150; ++i) Step(&scheduler);
   EXPECT_LT(scheduler.running(), 30u) << "answers grew";
   EXPECT_LT(scheduler.limit(), 30u) << "trimmed with them";
+
   for (uint64_t id = 1; id <= 200; ++id) scheduler.Remove(id);
   for (uint64_t id = 1001; id <= 1060; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 2)).ok());
   for (int i = 0; i < 25; ++i) Step(&scheduler);
@@ -323,12 +341,14 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
 TEST(SchedulerTest, BadRequestsAreRefused) {
   Scheduler scheduler(Small(1, 1, 2));
   EXPECT_EQ(scheduler.Add({.id = 1}).code(), absl::StatusCode::kInvalidArgument);
+
   SchedulerRequest request = Ask(1, 3);
   request.prompt = 4;
   EXPECT_EQ(scheduler.Add(request).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(scheduler.Add(Ask(1, 3, 0, 0, 0)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(scheduler.Add(Ask(1, 32, 0, 0, 34)).message(),
               testing::HasSubstr("need 3 blocks of 32; the KV cache has 2"));
+
   ASSERT_TRUE(scheduler.Add(Ask(1, 32, 0, 0, 33)).ok()) << "the last token is never computed";
   EXPECT_EQ(scheduler.Add(Ask(1, 1, 0, 0, 1)).code(), absl::StatusCode::kAlreadyExists);
 }
@@ -514,6 +534,7 @@ TEST(SchedulerTest, AHundredThousandRandomEventsKeepBlocksTrueAndEveryRequestEnd
     Totals again;
     EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "same events, other plans";
   }
+
   EXPECT_GT(totals.ended, 10000u);
   EXPECT_GT(totals.preempted, 500u);
   EXPECT_GT(totals.forked, 10000u);

@@ -45,6 +45,7 @@ TEST_F(SessionTest, TheVersionThatServesHasADigestAtEveryMoment) {
     Publish(k + 1, kInitSeed + k + 1);
   }
   session->Stop(absl::ZeroDuration());  // The last switch may be under way.
+
   EXPECT_GT(switches, 0);
 }
 
@@ -62,6 +63,7 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
     }
     Publish(k + 1, kInitSeed + k + 1);
   }
+
   EXPECT_GE(newest.number, 5);
 }
 
@@ -85,6 +87,7 @@ TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
       went_on += answer.attempt == 2;
     }
   }
+
   EXPECT_EQ(went_on, 8u);
 }
 
@@ -123,6 +126,7 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
       went_on += answer.attempt > 1;
     }
   }
+
   EXPECT_EQ(went_on, 1u);
 }
 
@@ -134,6 +138,7 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   StartSession("rollout-0");
   Publish(0, kInitSeed + 1);  // Not what the engine starts with, so it is taken, and a bit flipped.
+
   const Answers answers = TakeBatch(0);
   EXPECT_EQ(answers.size(), 8u);
   EXPECT_EQ(sessions_[0]->refused_versions(), 1);
@@ -179,6 +184,7 @@ TEST_F(RescoreTest, ACorruptBlockOfKeysAndValuesIsFound) {
   StartSession("rollout-0", /*rescore_one_in=*/1);
   ASSERT_NO_FATAL_FAILURE(AwaitRescored());
   sessions_.front()->Stop(absl::ZeroDuration());
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(Rescored("+Inf") - Rescored("0.02"), 1);
   EXPECT_EQ(Rescored("0.02"), Rescored("0")) << "all others are in the same bits";
@@ -196,6 +202,7 @@ TEST_F(SessionTest, KeysOfTheConfigThatAreNotActedOnAreLoggedOnce) {
   spec_.mutable_model()->mutable_init()->set_config(dir);
   testing::internal::CaptureStderr();
   StartSession("rollout-0");
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_THAT(
       logged,
@@ -210,6 +217,7 @@ TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   for (const auto& [key, answer] : TakeBatch(0)) EXPECT_EQ(PromptText(answer), "77");
+
   queue::v1::StatsRequest request;
   request.mutable_call()->mutable_job()->set_job(kJob);
   request.mutable_call()->mutable_job()->set_worker("controller");
@@ -234,10 +242,12 @@ TEST_F(SessionTest, WhatThisBuildLacksIsRefusedByName) {
   const auto refusal = [&] { return std::string(ReadSpec(spec_, 1).status().message()); };
   spec_.mutable_rollout()->mutable_sampling()->set_top_p(0.9);
   EXPECT_THAT(refusal(), testing::HasSubstr("rollout.sampling.top_p: "));
+
   spec_.mutable_rollout()->mutable_sampling()->set_top_p(1);
   spec_.mutable_rollout()->mutable_environment()->set_name("calculator");
   EXPECT_THAT(refusal(),
               testing::HasSubstr("rollout.environment.name: environments are not in this build"));
+
   spec_.mutable_rollout()->clear_environment();
   EXPECT_TRUE(ReadSpec(spec_, 1).ok());
 }

@@ -85,6 +85,7 @@ TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
   for (std::thread& thread : threads) thread.join();
   listener.AwaitEnded(100);
   loop.Stop();
+
   EXPECT_EQ(listener.tokens_.size(), 100u);
   EXPECT_EQ(loop.stats().tokens_generated, 500u);
 }
@@ -101,6 +102,7 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   loop.Add({Ask(2, 3)});
   listener.AwaitEnded(2);
   loop.Stop();
+
   EXPECT_TRUE(listener.activations_[0].accepted);
   EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
   for (const TokenEvent& event : listener.tokens_[2])
@@ -123,6 +125,7 @@ TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
   loop.SetPaused(false);
   listener.AwaitEnded(1);
   MutexLock lock(&listener.mu_);
+
   EXPECT_EQ(listener.tokens_.at(1).size(), 20u);
   for (const TokenEvent& token : listener.tokens_.at(1))
     EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
@@ -138,8 +141,10 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   loop.Abort(3, AbortReason::kCancelled);
   listener.AwaitFailures(1);
   listener.AwaitEnded(1);
+
   EXPECT_EQ(listener.failures_[0].request, 1u);
   EXPECT_EQ(listener.failures_[0].status.code(), absl::StatusCode::kInvalidArgument);
+
   loop.Stop();
 }
 
@@ -175,6 +180,7 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
     watcher.AwaitEnded(round);
   }
   loop.Stop();
+
   EXPECT_EQ(watcher.seen_, std::set<int>{1});
   EXPECT_EQ(trainer->threads(), 2);
 }
@@ -192,6 +198,7 @@ TEST(StepLoopTest, AnEngineGivenAnotherModelsWeightsIsBroken) {
   staged.state = FingerprintOf(*staged.tensors);
   loop.Activate(std::move(staged));
   listener.AwaitBroken();
+
   EXPECT_EQ(listener.broken_.code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -26,10 +26,12 @@ TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
   EXPECT_EQ(first.at, 3u);
   EXPECT_THAT(first.tokens, ElementsAre(103, 104, 105, 106));
   EXPECT_THAT(first.runs, ElementsAre(VersionRun{{1, 4}, 2}, VersionRun{{1, 5}, 2}));
+
   const Trajectory::Piece second = trajectory.TakePiece(100);
   EXPECT_EQ(second.at, 7u);
   EXPECT_THAT(second.runs, ElementsAre(VersionRun{{1, 5}, 3}));
   EXPECT_EQ(trajectory.unsent(), 0u);
+
   trajectory.Acked(7);
   EXPECT_EQ(trajectory.unacked(), 3u);
   trajectory.Acked(10);
@@ -42,6 +44,7 @@ TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefix) {
   EXPECT_TRUE(trajectory.all_acked());
   trajectory.Append(Token(5, 9));
   EXPECT_EQ(trajectory.TakePiece(10).at, 5u);
+
   trajectory.Rewind(5);
   EXPECT_EQ(trajectory.unsent(), 1u);
 }
@@ -54,6 +57,7 @@ TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   trajectory.TakePiece(10);
   trajectory.Rewind(3);
   EXPECT_EQ(trajectory.unacked(), 3u);
+
   const Trajectory::Piece again = trajectory.TakePiece(10);
   EXPECT_EQ(again.at, 3u);
   EXPECT_THAT(again.tokens, ElementsAre(7, 8, 105));
@@ -71,8 +75,10 @@ TEST(TrajectoryTest, ExpertsComeWithTheirTokensAndThoseOfALostPrefixAreUnknown) 
     event.details = std::move(details);
     trajectory.Append(event);
   }
+
   EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(1, 6, 3, 6));
   EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(5, 6));
+
   trajectory.Rewind(3);
   EXPECT_THAT(trajectory.TakePiece(3).routing, ElementsAre(kAnyExpert, kAnyExpert, 1, 6, 3, 6));
   trajectory.Truncate(5);
@@ -88,6 +94,7 @@ TEST(TrajectoryTest, TheCrcIsOfTokensThenLogprobsOfTheWholeAnswer) {
   std::string bytes(16, '\0');
   std::memcpy(bytes.data(), tokens, 8);
   std::memcpy(bytes.data() + 8, logprobs, 8);
+
   EXPECT_EQ(trajectory.Crc32c(), Crc32c(bytes));
 }
 
@@ -97,6 +104,7 @@ TEST(TrajectoryTest, ATruncatedAnswerEndsByLength) {
   trajectory.TakePiece(6);
   trajectory.Acked(4);
   trajectory.Truncate(4);
+
   EXPECT_EQ(trajectory.finish(), FinishReason::kLength);
   EXPECT_EQ(trajectory.position(), 4u);
   EXPECT_TRUE(trajectory.all_acked());

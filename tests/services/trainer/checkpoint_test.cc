@@ -118,6 +118,7 @@ TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
 TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   moments_.as<float>(0)[1] = 0.5f;
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
+
   std::vector<std::string> damaged;
   const auto checkpoint = Store().Newest(&damaged);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -160,6 +161,7 @@ TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
     EXPECT_EQ((*checkpoint)->state.version.number, 1) << name;
     ASSERT_THAT(damaged, SizeIs(1)) << name;
     EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
+
     ASSERT_TRUE(RemoveTree(*path).ok());
   }
 }
@@ -186,6 +188,7 @@ TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
     ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
   EXPECT_THAT(PathsOf(Store().List()),
               ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
+
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 6).ok());
   ASSERT_TRUE(RemoveLink(dir_, kEvaluatingLink).ok());
   ASSERT_TRUE(Write(Store(1), 7, 6).ok());
@@ -348,8 +351,10 @@ TEST_F(CheckpointTest, ModelFilesKeepTheTypesOfTheModelAndTheRunItsFp32Parameter
     const auto type = types_.find(spec.name);
     EXPECT_EQ(spec.dtype, type == types_.end() ? DType::kF32 : type->second) << spec.name;
   }
+
   const TensorSet masters = *ReadSafetensors(*path + "/masters.safetensors");
   EXPECT_EQ(masters.size(), 2u);
+
   const Checkpoint read = *ReadCheckpoint(*path);
   EXPECT_EQ(read.model.buffer(), weights_.buffer());
   EXPECT_EQ(ReadCheckpointModel(*path)->buffer(), weights_.buffer());
@@ -369,6 +374,7 @@ TEST_F(CheckpointTest, ALostMasterIsDamage) {
   ASSERT_TRUE(path.ok());
   FlipABit(*path + "/masters.safetensors");
   EXPECT_EQ(ReadCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
+
   ASSERT_TRUE(RemoveTree(*path + "/masters.safetensors").ok());
   EXPECT_THAT(MessageOf(ReadCheckpoint(*path).status()), HasSubstr("masters.safetensors"));
 }

@@ -37,6 +37,7 @@ TEST_F(EvaluationsTest, TheBestIsTheHighestScoreAndTheEarliestOfEquals) {
   ASSERT_TRUE(log_.Add(Of(50, 0.4)).ok());
   ASSERT_TRUE(log_.Add(Of(100, 0.6)).ok());
   ASSERT_TRUE(log_.Add(Of(150, 0.6)).ok());
+
   EXPECT_EQ(log_.totals().versions, 4);
   EXPECT_EQ(log_.totals().first, 0.9);
   EXPECT_EQ(log_.totals().last, 0.6);
@@ -56,6 +57,7 @@ TEST_F(EvaluationsTest, AnotherProcessFindsThem) {
   Evaluation expected = Of(50, 0.7);
   expected.reported = 52;
   ASSERT_NE(again.Find(50), nullptr);
+
   EXPECT_EQ(*again.Find(50), expected);
   EXPECT_EQ(again.Last()->version.number, 100);
   EXPECT_EQ(again.totals().best_version, 50);
@@ -86,6 +88,7 @@ TEST_F(EvaluationsTest, ADamagedFileIsNamedWithItsLine) {
   const std::string path = dir_ + "/evaluations.jsonl";
   ASSERT_TRUE(WriteFileAtomic(path, *ReadFile(path) + "{\"version\": 100}\n").ok());
   EvaluationLog damaged(dir_);
+
   const absl::Status status = damaged.Load(100);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("evaluations.jsonl, line 2: "));

@@ -136,10 +136,12 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   Evaluator& evaluator = Make();
   const LatestVersion version = Publish(50, 1);
   evaluator.Start(version);
+
   const engine::v1::EvaluateRequest request = rollout_.AwaitCall(0);
   EXPECT_EQ(rpc::FromProto(request.version()), (PolicyVersion{3, 50}));
   EXPECT_EQ(request.manifest(), version.manifest);
   EXPECT_EQ(request.dataset(), "heldout");
+
   for (int64_t number = 51; number < 60; ++number) Publish(number, static_cast<uint64_t>(number));
   EXPECT_TRUE(evaluator.running().has_value());
   EXPECT_NE(publisher_.Object(version.manifest), nullptr);
@@ -149,6 +151,7 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   evaluator.Await();
   EXPECT_FALSE(evaluator.running().has_value());
   EXPECT_EQ(publisher_.Object(version.manifest), nullptr);
+
   const std::map<std::string, double> values = evaluator.TakeValues(56);
   EXPECT_EQ(values.at("eval/heldout/reward"), 0.8);
   EXPECT_EQ(values.at("eval/heldout/pass@1"), 0.4);
@@ -169,6 +172,7 @@ TEST_F(EvaluatorTest, TheScoreIsTheMeanOverTheDatasets) {
   EXPECT_EQ(rollout_.AwaitCall(0).dataset(), "sums");
   rollout_.Answer(0, 0.2);
   EXPECT_EQ(rollout_.AwaitCall(1).dataset(), "words");
+
   rollout_.Answer(1, 0.6);
   evaluator.Await();
   EXPECT_DOUBLE_EQ(evaluator.totals().best, 0.4);
@@ -182,6 +186,7 @@ TEST_F(EvaluatorTest, WhatARolloutThatDiesLeavesIsAskedAgain) {
   rollout_.End(0, absl::UnavailableError("killed"));
   const engine::v1::EvaluateRequest second = rollout_.AwaitCall(1);
   EXPECT_EQ(first.manifest(), second.manifest());
+
   rollout_.Answer(1, 0.5);
   evaluator.Await();
   EXPECT_EQ(evaluator.totals().versions, 1);
@@ -199,6 +204,7 @@ TEST_F(EvaluatorTest, ARolloutThatLeavesTheJobIsWaitedForNoLonger) {
   other.AwaitCall(0);
   other.Answer(0, 0.5);
   evaluator.Await();
+
   EXPECT_EQ(evaluator.totals().last, 0.5);
   EXPECT_THAT(events()[0],
               HasSubstr(absl::StrCat("the rollout at ", rollout_.address(), " has left the job")));
@@ -224,6 +230,7 @@ TEST_F(EvaluatorTest, ALaterEvaluationThatCannotBeDoneIsAnEvent) {
   rollout_.AwaitCall(1);
   rollout_.End(1, absl::NotFoundError("no file"));
   evaluator.Await();
+
   EXPECT_TRUE(evaluator.status().ok());
   EXPECT_EQ(evaluator.totals().versions, 1);
   EXPECT_THAT(events().back(), HasSubstr("eval_failed: version 50 could not be evaluated: "));
@@ -238,11 +245,13 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
     rollout_.Answer(0, 0.5);
     before.Await();
     EXPECT_EQ(before.TakeValues(52).size(), 10u);
+
     cancel_.Trigger();
     evaluator_.reset();
   }
   EvaluationLog log(dir_);  // The trainer went back to version 40, and comes to 50 again.
   ASSERT_TRUE(log.Load(40).ok());
+
   rpc::Cancel cancel;
   Evaluator again({.job_name = "test",
                    .worker = "trainer-0",
@@ -252,11 +261,13 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
                   std::move(log), &publisher_, &waits_, &cancel,
                   {.happened = [](auto, auto, auto) {}});
   EXPECT_EQ(again.totals().versions, 0);
+
   again.Start(version);
   again.Await();
   EXPECT_EQ(rollout_.calls(), 1u);
   EXPECT_EQ(again.totals().versions, 1);
   EXPECT_EQ(again.TakeValues(51).at("eval/score"), 0.5);
+
   cancel.Trigger();
 }
 
@@ -268,6 +279,7 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore)
           .ok());
   ASSERT_TRUE(log.SetReported(50, 63).ok());
   EXPECT_EQ(Make(/*version=*/60).TakeValues(60).at("eval/score"), 0.5);
+
   cancel_.Trigger();
 }
 
@@ -279,6 +291,7 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
           .ok());
   ASSERT_TRUE(log.SetReported(50, 53).ok());
   EXPECT_THAT(Make(/*version=*/60).TakeValues(60), IsEmpty());
+
   cancel_.Trigger();
 }
 

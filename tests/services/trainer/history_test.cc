@@ -183,6 +183,7 @@ TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
   std::filesystem::remove(path_);
   ASSERT_TRUE(log.Append(Record(count)).ok());
   EXPECT_EQ(log.lost(), 6);
+
   const std::vector<int64_t> steps = StepsIn(path_);
   EXPECT_EQ(steps.front(), 6);
   EXPECT_EQ(steps.back(), count);
@@ -369,6 +370,7 @@ TEST(TensorBoardTest, AnotherReaderFindsEveryValueOfEveryStep) {
                         " value { tag: \"train/reward_mean\" simple_value: 0.5 }",
                         " value { tag: \"seconds/step\" simple_value: 2 } }");
   };
+
   EXPECT_EQ(file.path(), dir + "/events.out.tfevents.0000000003.sluice");
   EXPECT_THAT(EventReader().Read(file.path()),
               ElementsAre("wall_time: 1700000020.25 file_version: \"brain.Event:2\"",
@@ -397,6 +399,7 @@ TEST(TensorBoardTest, AFileThatSomebodyDeletedIsBegunAnew) {
   ASSERT_TRUE(file.Append(Record(0)).ok());
   std::filesystem::remove_all(std::filesystem::path(file.path()).parent_path());
   ASSERT_TRUE(file.Append(Record(1)).ok());
+
   EXPECT_THAT(EventReader().Read(file.path()),
               ElementsAre(HasSubstr("file_version"), HasSubstr("step: 1 session_log"),
                           HasSubstr("step: 1 summary")));

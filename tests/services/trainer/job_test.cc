@@ -167,11 +167,13 @@ TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
   const std::optional<Checkpoint> checkpoint = Newest();
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_EQ(checkpoint->state.version, (PolicyVersion{1, 5}));
+
   const common::v1::Ledger ledger = queue_.Stats().ledger();
   EXPECT_EQ(ledger.hash(), checkpoint->state.ledger_hash);
   EXPECT_EQ(ledger.durable(), 40);
   ExpectBalanced(ledger);
   EXPECT_EQ(StepsOfHistory(), Steps(5));
+
   MutexLock lock(&seen_.mu);
   EXPECT_LT(seen_.steps.at(4).values().at("loss"), seen_.steps.at(0).values().at("loss"));
 }
@@ -195,11 +197,14 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
     }
     LoopActor actor(queue);
     const std::unique_ptr<TrainingJob> job = Start(config);
+
     const TrainingJob::Standing end = AwaitEnd();
     EXPECT_EQ(end.phase, "done") << end.cause;
+
     const common::v1::Ledger ledger = queue.Stats().ledger();
     EXPECT_EQ(ledger.durable(), 6 * 16);
     ExpectBalanced(ledger);
+
     MutexLock lock(&seen_.mu);
     ASSERT_EQ(seen_.steps.size(), 6u);
     for (const auto& [k, report] : seen_.steps) {
@@ -218,7 +223,9 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   std::unique_ptr<TrainingJob> job = Start(Config(1, 1'000'000));
   ASSERT_TRUE(AwaitStep(2));
   job->Leave(/*checkpoint=*/true);
+
   EXPECT_EQ(AwaitEnd().phase, "left");
+
   job.reset();
   const std::optional<Checkpoint> left = Newest();
   ASSERT_TRUE(left.has_value());
@@ -232,6 +239,7 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   queue_.SetJob(spec, 2);
   const int64_t last = left->state.version.number + 4;
   job = Start(Config(2, last));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, last}));
@@ -276,17 +284,20 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
     ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
     std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
     EXPECT_EQ(AwaitEnd().phase, "failed");  // It saw its fault, mid-job.
+
     job.reset();
     queue_.SetJob(spec, ++gang);
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
   const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
 
   const std::optional<Checkpoint> checkpoint = Newest();
   ASSERT_TRUE(checkpoint.has_value());
+
   const absl::StatusOr<LineageSummary> lineage =
       CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
   ASSERT_TRUE(lineage.ok()) << lineage.status();
@@ -313,10 +324,12 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
     EXPECT_TRUE(WriteFileAtomic(damaged + "/lineage.jsonl", "").ok());
   };
   std::unique_ptr<TrainingJob> job = Start(Config(1, 12));
+
   const TrainingJob::Standing first = AwaitEnd();
   EXPECT_EQ(first.phase, "restore");
   EXPECT_THAT(first.cause, HasSubstr(damaged + "/lineage.jsonl"));
   EXPECT_THAT(first.cause, HasSubstr("goes back to the newest checkpoint that verifies"));
+
   job.reset();
 
   {
@@ -325,8 +338,10 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   }
   queue_.SetJob(spec, 2);
   job = Start(Config(2, 12));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
+
   const auto newest = CheckpointStore({.dir = dir_}).Newest(nullptr);
   ASSERT_TRUE(newest.ok() && newest->has_value());
   EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 12}));
@@ -337,6 +352,7 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
 TEST_F(JobTest, ACheckpointOfAnotherJobIsRefusedAtTheStart) {
   std::unique_ptr<TrainingJob> job = Start(Supervise(2));
   EXPECT_EQ(AwaitEnd().phase, "done");
+
   job.reset();
   {
     MutexLock lock(&seen_.mu);
@@ -345,6 +361,7 @@ TEST_F(JobTest, ACheckpointOfAnotherJobIsRefusedAtTheStart) {
   JobConfig other = Config(1, 4);
   other.id = "ffffffffffffffffffffffffffffffff";
   job = Start(other);
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "failed");
   EXPECT_THAT(end.cause, HasSubstr(kJob));
@@ -366,6 +383,7 @@ TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
   job = Start(config);
   job->Wait();
   ASSERT_EQ(told.size(), 1u);
+
   EXPECT_THAT(told[0], HasSubstr(dir_ + "/loop-01234567/step-2"));
   EXPECT_THAT(told[0], HasSubstr(kJob));
 }
@@ -388,7 +406,9 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
   JobConfig config = Config(1, 4);
   config.queue = queue->address();
   std::unique_ptr<TrainingJob> job = Start(config);
+
   EXPECT_EQ(AwaitEnd().phase, "done");
+
   job.reset();
   actor.reset();
   queue.reset();
@@ -399,6 +419,7 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
   queue_.SetJob(spec, 2);  // Another queue, which knows nothing, goes on from the cursor.
   LoopActor anew(queue_);
   job = Start(Config(2, 7));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
@@ -417,6 +438,7 @@ TEST_F(JobTest, KeysOfTheConfigThatAreNotActedOnAreLogged) {
   std::unique_ptr<TrainingJob> job = Start(config);
   const TrainingJob::Standing end = AwaitEnd();
   job.reset();
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_THAT(logged, HasSubstr("\"model_keys_ignored\""));
@@ -428,6 +450,7 @@ TEST_F(JobTest, AMissingModelIsAFailureThatNamesIt) {
   JobConfig config = Config(1, 4);
   config.model_dir = "/nowhere/model";
   const std::unique_ptr<TrainingJob> job = Start(config);
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "failed");
   EXPECT_THAT(end.cause, HasSubstr("/nowhere/model"));

@@ -29,6 +29,7 @@ TEST(MicroBatchTest, APromptLiesOnceBeforeTheAnswersOfItsGroup) {
       MakeSequence(0, {7, 8, 1, 2}, 2), MakeSequence(0, {7, 8, 3}, 2), MakeSequence(1, {5, 6}, 1)};
   const std::vector<MicroBatch> batches = MakeMicroBatches(sequences, 100);
   ASSERT_EQ(batches.size(), 1u);
+
   const PackedBatch& packed = batches[0].packed;
   EXPECT_THAT(packed.tokens, ElementsAre(7, 8, 1, 2, 3, 5, 6));
   EXPECT_THAT(packed.positions, ElementsAre(0, 1, 2, 3, 2, 0, 1));
@@ -56,9 +57,11 @@ TEST(MicroBatchTest, ExpertsComeAlongAndTokensOfOtherExpertsAreNotShared) {
   sequences[0].routing = {0, 1, 2, 3, 4, 5};
   sequences[1].routing = {0, 1, 2, 3, 0, 5};
   sequences[2].routing = {1, 2, 3, 4};
+
   const PackedBatch shared = MakeMicroBatches(sequences, 100)[0].packed;
   EXPECT_THAT(shared.tokens, ElementsAre(7, 8, 1, 3, 5, 6));
   EXPECT_THAT(shared.routing, ElementsAre(0, 1, 2, 3, 4, 5, 0, 5, 1, 2, 3, 4));
+
   sequences[1].routing[3] = 4;
   const PackedBatch apart = MakeMicroBatches(sequences, 100)[0].packed;
   EXPECT_THAT(apart.tokens, ElementsAre(7, 8, 1, 8, 3, 5, 6));
@@ -91,6 +94,7 @@ TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
     for (const MicroBatch& batch : MakeMicroBatches(sequences, 64)) {
       const PackedBatch& packed = batch.packed;
       EXPECT_LE(packed.tokens.size(), 64u);
+
       for (size_t i = 0; i < packed.score_rows.size(); ++i) {
         const int64_t row = packed.score_rows[i];
         const auto b = std::upper_bound(packed.cu_seqlens.begin(), packed.cu_seqlens.end(), row) -
@@ -102,10 +106,13 @@ TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
                         packed.tokens.begin() + packed.cu_seqlens[prefix + 1]);
         tokens.insert(tokens.end(), packed.tokens.begin() + packed.cu_seqlens[b],
                       packed.tokens.begin() + row + 1);
+
         EXPECT_EQ(packed.positions[row] + 1, static_cast<int64_t>(tokens.size()));
+
         tokens.push_back(batch.targets[i]);
       }
     }
+
     EXPECT_THAT(got, testing::UnorderedElementsAreArray(want)) << "seed " << seed;
   }
 }

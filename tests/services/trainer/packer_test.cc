@@ -65,8 +65,10 @@ TEST(PackTest, EverySequenceIsThereOnceAndNoMicroBatchIsOver) {
         prefixes[items[index].group] = items[index].shared;
       }
       for (const auto& [group, shared] : prefixes) tokens += shared;
+
       EXPECT_LE(tokens, 64u) << "seed " << seed;
     }
+
     for (int t : times) EXPECT_EQ(t, 1) << "seed " << seed;
   }
 }

@@ -218,6 +218,7 @@ TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
       const std::unique_ptr<Trainer> parts = Make(settings);
       std::vector<Group> batch = RandomBatch(2);
       if (limit == 9) std::reverse(batch.begin(), batch.end());
+
       const StepResult result = Run(*parts, 0, std::move(batch));
       EXPECT_NEAR(result.loss, expected.loss, 1e-6) << aggregation << " " << limit;
       EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
@@ -252,6 +253,7 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T
         ASSERT_TRUE(streamed->Add(k, {}).ok());
         ASSERT_TRUE(streamed->Add(k, {batch[1], batch[2], batch[3]}).ok());
         ASSERT_TRUE(streamed->Add(k, {batch[4], batch[5]}).ok());
+
         const StepResult result = *streamed->Finish(k);
         EXPECT_NEAR(result.loss, expected.loss, 2e-6) << advantage << regular;
         EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
@@ -259,6 +261,7 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T
         EXPECT_NEAR(result.metrics.at("advantage_std"), expected.metrics.at("advantage_std"), 1e-5);
         EXPECT_EQ(result.tokens, expected.tokens);
       }
+
       EXPECT_LE(MaxDifference(*streamed->Weights(), *eager->Weights()), 5e-6)
           << advantage << regular;
     }
@@ -271,6 +274,7 @@ TEST_F(TrainerTest, OneStaleSampleShowsInStalenessAndRatio) {  // T22
   const std::unique_ptr<Trainer> trainer = Make(settings);
   std::vector<Group> batch = RandomBatch(5, 3, 2);
   std::fill(batch[0].members[0].versions.begin(), batch[0].members[0].versions.end(), 1);
+
   const StepResult result = Run(*trainer, 2, std::move(batch));
   EXPECT_GT(result.staleness.at(1), 0);
   EXPECT_GT(result.metrics.at("staleness_max"), 0);
@@ -289,6 +293,7 @@ TEST_F(TrainerTest, TheFirstUpdateOfARecomputedBatchHasRatioOne) {  // T23
   settings.optimizer.lr = 0;  // Every update is then a first one.
   settings.optimizer.weight_decay = 0;
   result = Run(*Make(settings), 0, RandomBatch(3));
+
   EXPECT_EQ(result.metrics.at("kl_prox_theta_k1"), 0);
   EXPECT_EQ(result.metrics.at("kl_prox_theta_k3"), 0);
   EXPECT_EQ(result.metrics.at("clip_high"), 0);
@@ -298,6 +303,7 @@ TEST_F(TrainerTest, LaterMinibatchesMoveAwayFromTheProximalPolicy) {
   Settings settings = BaseSettings();
   settings.minibatches = 3;
   const std::unique_ptr<Trainer> trainer = Make(settings);
+
   const StepResult result = Run(*trainer, 0, RandomBatch(3));
   EXPECT_EQ(trainer->updates(), 3);
   EXPECT_EQ(result.metrics.at("skipped_updates"), 0);
@@ -320,6 +326,7 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
       second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
   EXPECT_EQ(second->updates(), whole->updates());
@@ -342,11 +349,13 @@ TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
   // The model files are the published weights, bit for bit.
   const TensorSet published = *first->Weights(DType::kBF16);
   EXPECT_TRUE(SameBits(*ReadSafetensors(found.path + "/model.safetensors"), published));
+
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
       second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
 }
@@ -360,17 +369,20 @@ TEST_F(TrainerTest, InBf16TheParametersStayFp32AndEnginesGetThemRounded) {
   const TensorSet before = *trainer->Weights(DType::kBF16);
   for (int64_t k = 0; k < 3; ++k)
     EXPECT_EQ(Run(*trainer, k, RandomBatch(20 + k, 6, k)).skipped, "");
+
   const TensorSet parameters = *trainer->Weights(), published = *trainer->Weights(DType::kBF16);
   EXPECT_GT(MaxDifference(parameters, weights_), 2e-5);
   TensorSet rounded = *TensorSet::Create(model_.config.Parameters(DType::kBF16));
   ASSERT_TRUE(ConvertTensors(parameters, &rounded).ok());
   EXPECT_TRUE(SameBits(published, rounded));
+
   int64_t moved = 0, all = 0;
   for (size_t i = 0; i < before.size(); ++i) {
     const auto old = before.as<uint16_t>(i), now = published.as<uint16_t>(i);
     for (size_t j = 0; j < old.size(); ++j) moved += old[j] != now[j];
     all += static_cast<int64_t>(old.size());
   }
+
   EXPECT_GT(moved, 0);
   EXPECT_LT(moved, all);
 }
@@ -387,10 +399,12 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
     const TensorSet weights = *trainer->Weights(), moments = *trainer->Moments();
 
     EXPECT_EQ(Run(*trainer, 1, {}).skipped, "no_tokens");
+
     TensorSet broken = reference_;
     for (size_t i = 0; i < broken.size(); ++i)
       broken.as<float>(i)[0] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(trainer->SetReference(broken).ok());
+
     const StepResult skipped = Run(*trainer, 2, RandomBatch(2, 6, 2));
     EXPECT_EQ(skipped.skipped, "nonfinite_logprob");
     EXPECT_EQ(skipped.skips_in_a_row, 2);
@@ -421,6 +435,7 @@ TEST_F(TrainerTest, ABatchWhoseTokensAreAllRejectedHasNoTerms) {  // T11
     // w is far below the veto.
     for (Trajectory& t : group.members) std::fill(t.logprobs.begin(), t.logprobs.end(), 15.0f);
   }
+
   EXPECT_EQ(Run(*trainer, 0, batch).skipped, "no_terms");
 
   settings.algorithm.loss.entropy = 0.05;  // The entropy term still acts.
@@ -461,6 +476,7 @@ TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {  // T9, T10
     }
   }
   Run(*noisy, 0, batch);
+
   EXPECT_TRUE(SameBits(*noisy->Weights(), *plain->Weights()));
 }
 
@@ -480,6 +496,7 @@ TEST_F(TrainerTest, FilteringTruncatedAnswersKeepsTheirRewardInTheBaseline) {  /
   std::vector<Group> masked = batch;  // The same member, without a trainable token.
   std::fill(masked[0].members[1].mask.begin(), masked[0].members[1].mask.end(), 0);
   masked[0].members[1].truncated = false;
+
   const StepResult expected = Run(*Make(settings), 0, masked);
   EXPECT_EQ(filtered.tokens, expected.tokens);
   EXPECT_EQ(filtered.sequences, 3);
@@ -504,6 +521,7 @@ TEST_F(TrainerTest, WithAnOverlongPenaltyThePoolStaysOutOfTheStatistics) {
   Settings settings = BaseSettings();
   settings.algorithm.advantage.truncated = "penalty";
   settings.max_response = 5;  // The penalty begins at 4 tokens.
+
   const StepResult alone = Run(*Make(settings), 0, batch), beside = Run(*Make(settings), 0, pooled);
   EXPECT_EQ(alone.loss, beside.loss);
   EXPECT_EQ(alone.metrics.at("advantage_std"), beside.metrics.at("advantage_std"));
@@ -518,6 +536,7 @@ TEST_F(TrainerTest, TheReportedKlIsTheMeanOverTokensUnderEveryAggregation) {
   settings.reference = true;
   const double expected = Run(*Make(settings), 0, RandomBatch(2)).metrics.at("kl");
   EXPECT_GT(expected, 0);
+
   for (const char* aggregation :
        {"seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
     settings.algorithm.loss.aggregation = aggregation;
@@ -533,6 +552,7 @@ TEST_F(TrainerTest, AMinibatchWithoutAFiniteGradientIsNoPartOfTheStepsNumbers) {
   std::vector<Group> batch = RandomBatch(3);
   const std::unique_ptr<Trainer> trainer = Make(settings);
   batch[0].members[0].reward = 1e300;  // Its advantage is no fp32 number.
+
   const StepResult result = Run(*trainer, 0, batch);
   EXPECT_EQ(result.skipped, "");
   EXPECT_EQ(result.metrics.at("skipped_updates"), 1);
@@ -558,6 +578,7 @@ TEST_F(TrainerTest, TheSpreadOfRewardsIsReported) {
   for (int g = 0; g < 4; ++g) {
     for (int m = 0; m < 4; ++m) batch[g].members[m].reward = rewards[g][m];
   }
+
   StepResult result = Run(*Make(BaseSettings()), 0, batch);
   EXPECT_DOUBLE_EQ(result.reward_mean, 0.5);
   EXPECT_NEAR(result.metrics.at("reward_std"), std::sqrt((10 - 16 * 0.25) / 15), 1e-12);
@@ -580,6 +601,7 @@ TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   settings.minibatches = 2;
   EXPECT_EQ(Trainer::Create(settings, model_.config, Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);
+
   settings = BaseSettings();
   settings.optimizer.name = "sgd";
   EXPECT_THAT(std::string(Validate(settings).message()), HasSubstr("adamw"));
@@ -652,6 +674,7 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
         square += (wanted[j] - found[j]) * (wanted[j] - found[j]);
         size += wanted[j] * wanted[j];
       }
+
       EXPECT_LE(std::sqrt(square / size), 2e-3) << name << " " << reference.spec(i).name;
     }
   }

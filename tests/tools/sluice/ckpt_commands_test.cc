@@ -92,6 +92,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   for (const std::string& dir : {job, dir_ + "/job"}) {
     const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, kFailed);
+
     const nlohmann::json all = nlohmann::json::parse(ran.out);
     ASSERT_EQ(all.size(), 2u);
     EXPECT_EQ(all[0].at("kind"), "checkpoint");

@@ -50,6 +50,7 @@ TEST(CurveTest, ASupervisedJobShowsItsLoss) {
   job::v1::JobResult result = Result({3, 1, 2}, /*loss=*/true);
   *result.mutable_best() = result.curve(1);
   *result.mutable_worst() = result.curve(0);
+
   EXPECT_THAT(
       CurveRows(result, false),
       ElementsAre(

@@ -88,6 +88,7 @@ TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
 
 TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   EXPECT_THAT(RunEval(kModel, {}).err, IsEmpty());
+
   const std::string dir = absl::StrCat(testing::TempDir(), "/eval-", ToHex(RandomId16()));
   ASSERT_TRUE(MakeDirs(dir).ok());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
@@ -95,10 +96,12 @@ TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
+
   const EvalRun ran = RunEval(dir, {"-o", "json"});
   EXPECT_EQ(ran.code, kDone);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(dir + "/config.json"), HasSubstr("auto_map is ignored")));
   EXPECT_EQ(nlohmann::json::parse(ran.out)["ignored"], nlohmann::json({"auto_map"}));
+
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 
@@ -109,8 +112,10 @@ TEST(ChooseVersionTest, AVersionThatIsNotKeptIsSaidToBeGoneOrYetToCome) {
   job.mutable_spec()->mutable_checkpoint()->set_dir("/ckpt");
   std::vector<LatestVersion> kept;
   for (const int64_t number : {12, 40, 41, 42}) kept.push_back({.version = {1, number}});
+
   EXPECT_EQ(ChooseVersion(job, kept, 40)->version.number, 40);
   EXPECT_EQ(ChooseVersion(job, kept, std::nullopt)->version.number, 42);
+
   const absl::Status gone = ChooseVersion(job, kept, 30).status(),
                      future = ChooseVersion(job, kept, 43).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);

@@ -101,6 +101,7 @@ TEST(Examples, OfTheReadmesParse) {
       EXPECT_EQ(Complaint(command), "") << readme << ": " << command;
     }
   }
+
   EXPECT_GE(found, 10u);
 }
 

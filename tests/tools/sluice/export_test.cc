@@ -122,6 +122,7 @@ TEST_F(ExportTest, ADamagedFileIsNotExported) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(weights));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("sluice ckpt verify " + dir_));
   }
+
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-10", "step-9"));
 }
 

@@ -68,6 +68,7 @@ TEST(Fleet, ThreadsAreOneNumberOrOneForEachRole) {
     return parsed.ok() ? absl::StrCat(parsed->rollout, " ", parsed->trainer)
                        : std::string(parsed.status().message());
   };
+
   EXPECT_EQ(choice("2"), "2 2");
   EXPECT_EQ(choice("trainer=4"), "0 4");
   EXPECT_EQ(choice("rollout=2,trainer=4"), "2 4");
@@ -97,6 +98,7 @@ TEST(Fleet, TheControllerComesFirstAndPortsAreKnownInAdvance) {
                                        .cores = 2})) {
     listen.push_back(spec.name + " " + spec.listen + " " + spec.ops);
   }
+
   EXPECT_THAT(listen, ElementsAre("controller-0 127.0.0.1:7400 127.0.0.1:7401",
                                   "queue-0 127.0.0.1:7410 127.0.0.1:7411",
                                   "rollout-0 127.0.0.1:7420 127.0.0.1:7421",
@@ -120,6 +122,7 @@ TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
     addresses.insert(spec.ops);
     if (spec.role == "rollout") addresses.insert(spec.args.back());
   }
+
   EXPECT_EQ(addresses.size(), 2 * specs.size() + 11);
 }
 
@@ -127,6 +130,7 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   const std::string dir = ::testing::TempDir() + "/fleet-" + std::to_string(getpid());
   ASSERT_TRUE(MakeDirs(dir).ok());
   EXPECT_EQ(ReadFleetState(dir).status().code(), absl::StatusCode::kNotFound);
+
   FleetState state{7, 8, "127.0.0.1:9", {}};
   state.daemons.push_back({.name = "queue-0",
                            .role = "queue",

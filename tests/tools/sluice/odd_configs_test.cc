@@ -358,6 +358,7 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
     const int status = std::system(command.c_str());
     return std::make_pair(WEXITSTATUS(status), *ReadFile(dir_ + "/err"));
   };
+
   EXPECT_EQ(validate("{\"q\": 34, \"a\": \"43\"}").first, 0);
 
   const auto [exit, missing] = validate("{\"q\": \"34\"}");

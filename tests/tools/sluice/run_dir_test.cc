@@ -68,6 +68,7 @@ TEST_F(RunDirTest, ADirectoryThatTheCallerNamedStaysWhole) {
   Fill(dir->path());
   dir->KeepLogs();
   dir->Remove();
+
   EXPECT_TRUE(PathExists(tmp_ + "/mine/queue-0/segment"));
   EXPECT_EQ(RunDir::Make(tmp_ + "/mine").status().code(), absl::StatusCode::kFailedPrecondition)
       << "it is in use";

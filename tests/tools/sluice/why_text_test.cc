@@ -82,6 +82,7 @@ TEST_F(WhyTextTest, AJobThatMovesSaysWhatComesByItselfOnceItsChainEndsAtSomebody
   edge->mutable_waiter()->set_id("rollout-1");
   EXPECT_EQ(WhyText(job_, why_, 1000).find("by itself: "), std::string::npos)
       << "it waits for another";
+
   edge->mutable_on()->set_id("rollout-1");
   EXPECT_EQ(WhyText(job_, why_, 1000),
             "gsm is moving, in step 75 for 9s. At this moment: batch 75 has 63 of 64 groups <- "

@@ -52,6 +52,7 @@ TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
   EXPECT_EQ(ReplaceTrainer(h, "", "").version, 0);
+
   const auto again = h.Acquired(0);
   EXPECT_EQ(again->crc32c, before.crc32c);
   EXPECT_NE(again->lease.id, before.lease.id);
@@ -63,9 +64,11 @@ TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
   const std::string hash = h.ApplyBatch(before)->ledger.hash;
+
   const RestoreAnswer restored = ReplaceTrainer(h, "", "");
   EXPECT_EQ(restored.end, 1);
   EXPECT_EQ(restored.ledger.applied, 0) << "what was applied is live again";
+
   const auto again = h.ApplyBatch(*h.Acquired(0));
   EXPECT_EQ(again->ledger.hash, hash);
   EXPECT_EQ(again->ledger.applied, 4);
@@ -75,6 +78,7 @@ TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+
   const RestoreAnswer restored = ReplaceTrainer(h, applied->cursor, "c1");
   EXPECT_EQ(restored.version, 1);
   EXPECT_EQ(restored.ledger.durable, 4) << "the checkpoint holds it";
@@ -85,6 +89,7 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+
   const Durable durable{1, "c1", applied->ledger.hash};
   EXPECT_FALSE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
   EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
@@ -146,6 +151,7 @@ TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   const Caller old = h.Trainer();
   h.now += absl::Seconds(30);  // It is stopped; the controller gives it up.
   ReplaceTrainer(h, "", "");
+
   const Ledger before = h.job().ledger();
   EXPECT_EQ(
       ReasonOf(h.Call<ApplyAnswer>(
@@ -177,6 +183,7 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   // The engine finishes what it began, under version 3.
   const queue::Grant& grant = admitted->grants[0];
   const Member& first = grant.members[0];
+
   const TrajectoryRef ref = RefOf(grant, first);
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, first.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
@@ -225,7 +232,9 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
     }
   }
   h.ScoreAll();
+
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 4) << "all of it is two versions old";
+
   const auto batch = h.Acquired(3);  // What was sampled a version ago.
   ASSERT_TRUE(batch->filled);
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
@@ -241,6 +250,7 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
     auto admitted = h.Admitted(2);
     ASSERT_TRUE(admitted.ok());
     EXPECT_EQ(admitted->grants[0].row.ref.occurrence, occurrence);
+
     h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
     const Member hangs = admitted->grants[0].members[1];
     ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(admitted->grants[0], hangs), hangs.lease.id,
@@ -248,13 +258,16 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
                     .ok());
     h.Advance(spec.stalled_after() + absl::Seconds(1));
     h.Load(h.Rollout(), {1, 0});
+
     const auto resumed = h.Admitted(1);
     ASSERT_TRUE(resumed.ok());
     EXPECT_EQ(resumed->grants[0].members[0].attempt, 2u);
     EXPECT_EQ(resumed->grants[0].members[0].prefix, 7u) << "it goes on from its prefix";
+
     h.Advance(spec.stalled_after() + absl::Seconds(1));
     h.Load(h.Rollout(), {1, 0});
   }
+
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 4);
   EXPECT_EQ(h.job().Stats().groups.at("quarantined"), 1u);
   EXPECT_EQ(h.job().counters().stalled, 4);
@@ -278,16 +291,20 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     h.Sample(h.Rollout(), admitted->grants[2], member, {{{1, 0}, 3, 0}});
   h.ScoreAll();
   h.Advance(absl::Seconds(11));
+
   EXPECT_EQ(ReasonOf(seal(0, 1).status), "LEASE_LOST") << "shrunk";
+
   const DropItem drop{.ref = {.group = admitted->grants[3].group},
                       .lease = admitted->grants[3].members[0].lease.id,
                       .reason = "env_lost"};
   h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}}).IgnoreError();
   EXPECT_EQ(ReasonOf(seal(3, 0).status), "LEASE_LOST") << "dropped";
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch->filled);
   EXPECT_TRUE(seal(0, 0).repeat) << "consumed: sealed before";
   EXPECT_EQ(ReasonOf(seal(0, 1).status), "LEASE_LOST") << "consumed without it";
+
   const auto applied = h.ApplyBatch(*batch);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "c", applied->ledger.hash}).ok());
   EXPECT_EQ(ReasonOf(seal(0, 0).status), "GONE") << "freed";
@@ -306,9 +323,11 @@ TEST(Case08, APutRepeatedAfterALostAnswerIsARepeatAndWithOtherBytesAConflict) {
   Record record = PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3,
                               {{{1, 0}, 3, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
+
   uint32_t repeats = 0;
   EXPECT_TRUE(h.PutOne(h.Rollout(), record, nullptr, &repeats).ok());
   EXPECT_EQ(repeats, 1u);
+
   record.fields[0] = MakeField<int32_t>("tokens", Dtype::kI32, {1, 2, 3});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), record)), "CONFLICT");
   EXPECT_EQ(h.alarms.size(), 1u);
@@ -326,6 +345,7 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
     }
   }
   h.ScoreAll();
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch->filled);
   EXPECT_EQ(Groups(*batch),
@@ -438,6 +458,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
     ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Which looks at every token's age again.
     h.Publish();
   }
+
   EXPECT_GT(h.job().version(), 40);
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
   EXPECT_GT(h.job().ledger().tokens_masked, 0);
@@ -452,6 +473,7 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
   h.Publish();
+
   const auto read = h.job().Read(h.Trainer(), false, second.lease.id,
                                  {{.owner = {second.groups[0].group, 0, 1}}});
   EXPECT_TRUE(read.ok() && read->missing.empty());
@@ -476,6 +498,7 @@ TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
       ASSERT_TRUE(h.ApplyBatch(*batch).ok()) << eta;
       h.Publish();
     }
+
     EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
   }
 }
@@ -514,6 +537,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
                   .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(grant, member), member.lease.id).status.ok());
   h.ScoreAll();
+
   const auto batch = h.Acquired(4);
   ASSERT_TRUE(batch.ok() && batch->filled);
   ASSERT_EQ(batch->groups[0].group, grant.group) << "the oldest goes first";
@@ -544,6 +568,7 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
     }
   }
   h.ScoreAll();
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch.ok() && batch->filled);
   EXPECT_EQ(batch->groups[0].members[0].trained, 0u);
@@ -564,9 +589,11 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(20));
+
   const auto late = h.Call<AcquireBatchAnswer>({"t2", 1}, AcquireBatch{.k = 0});
   EXPECT_EQ(late->lease.id, first.lease.id);
   EXPECT_EQ(Groups(*late), Groups(first));
+
   h.gang = 2;  // t2 died; the gang comes back with three ranks.
   ranks.revision = 1001;
   for (Worker& worker : ranks.workers) worker.incarnation += worker.role == WorkerRole::kTrainer;
@@ -592,6 +619,7 @@ TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   ASSERT_TRUE(parked.ok());
   // What was admitted fits, to the last byte.
   if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
+
   const auto none = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   EXPECT_TRUE(none->grants.empty());
@@ -607,6 +635,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
                               PieceRecord(RefOf(grant, member), member.lease.id,
@@ -629,6 +658,7 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   Record many{.owner = ref, .lease = lease};
   for (int i = 0; i < 100000; ++i) many.fields.push_back(TextField(absl::StrCat("f", i), "x"));
   ASSERT_TRUE(h.PutOne(h.Rollout(), std::move(many)).ok());
+
   EXPECT_EQ(h.job().group(0)->members[0].fields.size(), 100001u);
   EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
 }
@@ -639,6 +669,7 @@ TEST(Case16, ALeaseOfAReaderThatStoppedRunsOutAndTheListIsOfferedAgain) {
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(61));
   EXPECT_EQ(ReasonOf(h.ApplyBatch(first).status()), "LEASE_LOST");
+
   const auto again = h.Acquired(0);
   EXPECT_EQ(Groups(*again), Groups(first));
   EXPECT_TRUE(h.ApplyBatch(*again).ok());
@@ -657,16 +688,19 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
                                                 SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
                   .ok());
   h.Advance(absl::Hours(240));  // The holder was stopped that long.
+
   EXPECT_EQ(
       ReasonOf(h.PutOne(h.Rollout(), PieceRecord(RefOf(grant, member), member.lease.id,
                                                  SegmentRole::kSampled, 7, 1, {{{1, 0}, 1, 0}}))),
       "LEASE_LOST");
+
   const auto renewed = h.Call<RenewAnswer>(
       h.Rollout(), Renew{.leases = {member.lease.id}, .loaded = {{0, {1, 0}, true}}});
   EXPECT_EQ(renewed->lost.size(), 1u);
   const auto again = h.Admitted(2);
   ASSERT_EQ(again->grants[0].group, grant.group);
   EXPECT_EQ(again->grants[0].members[0].prefix, 7u);
+
   // Events of one lock come in order, but a clock may read the same or less.
   h.now -= absl::Seconds(5);
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
@@ -683,7 +717,9 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   ASSERT_EQ(leased->tasks.size(), 1u) << "no task before the seal";
   TaskGrant early = leased->tasks[0];
   early.owner.member = 1;
+
   EXPECT_EQ(ReasonOf(h.PutReward(early, 1)), "LEASE_LOST") << "a reward before the seal";
+
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 1).ok());
   EXPECT_EQ(ReasonOf(h.PutReward(leased->tasks[0], 0)), "CONFLICT") << "two differing rewards";
   EXPECT_EQ(h.job().group(0)->members[0].task_reward, 1);
@@ -693,6 +729,7 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   h.Sample(h.Rollout(), lost, lost.members[0], {{{1, 0}, 3, 0}});
   const auto task = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+
   const DropItem drop{
       .ref = {.group = lost.group}, .lease = lost.members[1].lease.id, .reason = "env_lost"};
   ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
@@ -704,12 +741,14 @@ TEST(Case20, WithAllProducersDeadTheTrainersWaitEndsWithAReason) {
   h.Start();
   ASSERT_TRUE(h.Admitted(2).ok());
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0, .wait = absl::Seconds(30)});
+
   for (const char* rollout : {"r1", "r2"}) {
     EXPECT_TRUE(h.Call<ReleaseAnswer>(
                      {"controller", 0},
                      Release{.worker = rollout, .incarnation = 1, .reason = ReleaseReason::kLost})
                     .ok());
   }
+
   h.Advance(absl::Seconds(30));
   const auto answer = h.Result<AcquireBatchAnswer>(waits);
   ASSERT_TRUE(answer.ok());

@@ -44,6 +44,7 @@ TEST_F(ExplainTest, ABatchOneGroupShortLeadsToTheMemberThatLacksAndWhoHoldsIt) {
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   ASSERT_FALSE(h.Answered(waits));
   h.Advance(absl::Seconds(9));
+
   EXPECT_THAT(Chain(0),
               testing::ElementsAre("batch 0 has 1 of 2 groups", "group 1:01 lacks member 1 of 2",
                                    "r1 has had member 1 for 9s, stored up to token 4"));
@@ -54,6 +55,7 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
   const auto admitted = h.Admitted(2);
   for (const Member& member : admitted->grants[0].members)
     h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
+
   EXPECT_THAT(Chain(0), testing::ElementsAre("batch 0 has 0 of 2 groups",
                                              "group 1:00 lacks the reward of member 0 of 2",
                                              "no reward has taken task reward (pool cpu) for 0"));
@@ -61,6 +63,7 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
   ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(),
                                        LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}})
                   .ok());
+
   h.Advance(absl::Seconds(3));
   EXPECT_EQ(Chain(0).back(), "w1 has had task reward for 3s");
   EXPECT_EQ(last.id, "w1");
@@ -72,6 +75,7 @@ TEST_F(ExplainTest, AMemberThatNobodyHoldsWaitsForAnyRollout) {
                    {"controller", 0},
                    Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
                   .ok());
+
   EXPECT_EQ(Chain(0).back(), "nobody holds member 0");
   EXPECT_EQ(last.daemon, "rollout");
 }
@@ -96,6 +100,7 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
     const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
     return admit == nullptr ? Node() : admit->on;
   };
+
   EXPECT_EQ(admit_waits_on().kind, NodeKind::kSlot);
   EXPECT_EQ(admit_waits_on().daemon, "trainer");
 
@@ -105,6 +110,7 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   fresh.RunStep();  // r1 holds version 1 from now on, r2 still 0.
   while (fresh.Admitted(100).ok()) {
   }
+
   const std::vector<WaitEdge> edges = fresh.job().Explain(fresh.now);
   ASSERT_NE(From(edges, NodeKind::kCall, "Admit"), nullptr);
   EXPECT_EQ(From(edges, NodeKind::kCall, "Admit")->on.kind, NodeKind::kVersion);
@@ -114,6 +120,7 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
 TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueEnd) {
   h.Send({}, DiskSpace{Space::kLow});
   EXPECT_FALSE(h.Admitted(4).ok());
+
   const std::vector<WaitEdge> edges = h.job().Explain(h.now);
   const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
   ASSERT_NE(admit, nullptr);
@@ -128,6 +135,7 @@ TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueE
     EXPECT_THAT(disk->hint, HasSubstr("--data-dir"));
   }
   h.Send({}, DiskSpace{Space::kOk});
+
   EXPECT_EQ(From(h.job().Explain(h.now), NodeKind::kStore, "disk"), nullptr);
 }
 
@@ -151,6 +159,7 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       for (const GroupMember& member : h.job().group(g)->members)
         leases += member.lease.has_value();
     }
+
     EXPECT_EQ(calls, waiting);
     EXPECT_EQ(held, leases);
   };

@@ -68,6 +68,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   EXPECT_THAT(after.hashes, testing::ElementsAre(before.hashes[2], before.hashes[3]));
   EXPECT_EQ(h.job().ledger().tokens_trained, at_death.tokens_trained);  // Not twice.
   EXPECT_EQ(h.job().Stats().staleness, stats);
+
   TrainStep(h, &after);  // The one that was cut.
   EXPECT_EQ(h.job().version(), 5);
 }
@@ -81,10 +82,12 @@ TEST(RestoreTest, WithoutACheckpointAllBatchesComeAgain) {
     TrainStep(h, &before);
     h.Publish();
   }
+
   const auto restored = RestartTrainer(h, "", "");
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->ledger.hash, std::string(32, '\0'));
   EXPECT_EQ(restored->ledger.live, h.job().ledger().live);
+
   for (int step = 0; step < 3; ++step) TrainStep(h, &after);
   EXPECT_EQ(after.hashes, before.hashes);
 }
@@ -102,7 +105,9 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
   // The engine still holds (1, 3); K is 0.
   const auto admitted = h.Admitted(2);
   ASSERT_TRUE(admitted.ok());
+
   EXPECT_GE(admitted->grants[0].step, 3);
+
   h.SampleAll(h.Rollout(), *admitted, {1, 3});
 }
 
@@ -112,6 +117,7 @@ TEST(RestoreTest, TheFirstCallsOfAGangAreRefusedUntilItRestores) {
   h.RunStep();
   ++h.gang;
   h.SetWorkers();
+
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
   EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 1}).status()),
             "RESTORE_FIRST");
@@ -127,6 +133,7 @@ TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
   h.Start();
   h.RunStep();
   const auto first = RestartTrainer(h, "", "");
+
   const auto again = h.Call<RestoreAnswer>(h.Trainer(), Restore{});
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->end, first->end);
@@ -141,6 +148,7 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   Sample(h);
   // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
   const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
+
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->end, 0);
@@ -148,12 +156,14 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   EXPECT_EQ(h.job().ledger().applied, 0);
   EXPECT_GT(h.job().ledger().dropped.at("off_branch"), 0);
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 4u);  // Those of version 0.
+
   Lineage lineage;
   TrainStep(h, &lineage);
   EXPECT_EQ(h.job().version(), 1);
   // An engine that still holds an off-branch version is admitted nothing.
   const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(call));
+
   h.Load(h.Rollout(), {2, 1});
   EXPECT_TRUE(h.Answered(call));
 }
@@ -168,6 +178,7 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   std::set<uint64_t> trained;
   for (const FrozenGroup& group : h.job().batches().at(1).groups) trained.insert(group.row.index);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", h.job().ledger().hash}).ok());
+
   const auto restored = RestartTrainer(h, one, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -177,6 +188,7 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(
                    h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 2}, .next = {2, 1}})
                   .ok());
+
   h.Load(h.Rollout(), {2, 1});
   std::set<uint64_t> drawn;
   const auto admitted = h.Admitted(4);
@@ -199,6 +211,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.gang = 1;
+
   const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -209,6 +222,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
   EXPECT_EQ(restored->ledger.dropped.at("lost"), 4);
   EXPECT_EQ(restored->ledger.gap(), 0);
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {2, 1}}).ok());
+
   h.Load(h.Rollout(), {2, 1});
   const auto admitted = h.Admitted(4);
   std::set<uint64_t> drawn;
@@ -218,6 +232,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     EXPECT_EQ(grant.group.incarnation, 2u);
     EXPECT_GE(grant.group.ordinal, 4u);  // Never used again.
   }
+
   EXPECT_EQ(drawn, live);
 }
 
@@ -232,6 +247,7 @@ TEST(RestoreTest, ABadCursorIsRefusedAndChangesNothing) {
   const auto restore = [&](const std::string& cursor) {
     return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, "c"}).status();
   };
+
   EXPECT_EQ(ReasonOf(restore("rubbish")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore("{\"format\":99}")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore(other)), "BAD_CRC");
@@ -250,6 +266,7 @@ TEST(RestoreTest, TheSameEventsGiveTheSameState) {
     Effects effects;
     twin.Step(event, &effects);
   }
+
   EXPECT_EQ(twin.ledger().hash, h.job().ledger().hash);
   EXPECT_EQ(twin.ledger().accepted, h.job().ledger().accepted);
   EXPECT_EQ(twin.ledger().event, h.job().ledger().event);

@@ -20,6 +20,7 @@ TEST(StalenessTest, TokensBeyondTheBoundLeaveTheMask) {
   spec.max_staleness = 2;
   const GroupMember member =
       MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}, {{1, 5}, 3, 0}, {{1, 7}, 1, 0}});
+
   const Verdict verdict = Judge(member, 7, spec, Branch());
   EXPECT_TRUE(verdict.legal);
   EXPECT_EQ(verdict.trained, 4u);
@@ -40,6 +41,7 @@ TEST(StalenessTest, TooFewTokensLeftMakeItIllegalAndStrictAllowsNone) {
   const GroupMember member = MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}});
   EXPECT_FALSE(Judge(member, 4, spec, Branch()).legal);
   EXPECT_STREQ(Judge(member, 4, spec, Branch()).reason, "stale");
+
   spec.min_trainable = 1;
   EXPECT_TRUE(Judge(member, 4, spec, Branch()).legal);
   spec.statistic = Statistic::kStrict;
@@ -57,6 +59,7 @@ TEST(StalenessTest, VersionsBeyondAForkAreOffTheBranch) {
   EXPECT_TRUE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({1, 6}));
   EXPECT_TRUE(branch.Holds({2, 6}));
+
   branch.Fork(3, 4);
   EXPECT_FALSE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({2, 5}));
@@ -106,10 +109,12 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   const auto batch = h.Acquired(7);
   ASSERT_TRUE(batch.ok()) << batch.status();
   ASSERT_EQ(batch->groups[0].group, ref.group);  // The earliest deadline.
+
   const BatchMember& member = batch->groups[0].members[0];
   EXPECT_EQ(member.trained, static_cast<uint64_t>(GetParam()));  // Of versions 7 - eta .. 6.
   EXPECT_EQ(member.masked[0].count, 7u - GetParam());
   EXPECT_EQ(member.oldest.number, 7 - GetParam());
+
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
   for (const auto& [age, count] : h.job().Stats().staleness) EXPECT_LE(std::stoll(age), GetParam());
   EXPECT_GE(h.job().Stats().staleness.at(absl::StrCat(GetParam())), 1);
@@ -141,7 +146,9 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   h.Publish();
+
   EXPECT_NE(h.job().group(0), nullptr);
+
   h.RunStep();
   EXPECT_EQ(h.job().group(0), nullptr);
   EXPECT_GE(h.job().ledger().dropped.at("stale"), 1);
@@ -177,9 +184,11 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   h.check = false;    // The books are wrong on purpose, and say so.
   h.reload_each = 0;  // A failpoint is no event.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
+
   const auto batch = h.Acquired(2);
   ASSERT_TRUE(batch.ok());
   EXPECT_EQ(batch->groups[0].members[0].trained, 3u);
+
   const absl::Status refused = h.ApplyBatch(*batch).status();
   EXPECT_EQ(ReasonOf(refused), "STALE");
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("2 tokens"));

@@ -49,6 +49,7 @@ TEST(UnscorableTest, ARowAtFaultIsDrawnNoMoreAndReportedOnce) {
     if (admitted->grants.empty()) break;
     rows.insert(admitted->grants[0].row.ref.index);
   }
+
   EXPECT_THAT(rows, SizeIs(1)) << "the other row, in each epoch";
   EXPECT_THAT(h.alarms, SizeIs(1));
 }
@@ -90,6 +91,7 @@ TEST(UnscorableTest, WhereNothingIsEverScoredTheJobFailsWithinALimitedNumberOfGr
     ASSERT_TRUE(PlayUnscorable(h, "bad_value"));
     ++groups;
   }
+
   EXPECT_EQ(groups, 64);
   EXPECT_EQ(ReasonOf(h.Result<AcquireBatchAnswer>(batch).status()), "UNSCORABLE");
   EXPECT_THAT(std::string(h.Result<AcquireBatchAnswer>(batch).status().message()),
@@ -149,6 +151,7 @@ TEST(UnscorableTest, DataThatEndsWithoutABatchFailsTheJobWithWhatBecameOfIt) {
                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, "client_gone"}}})
         .IgnoreError();
   }
+
   const absl::Status end = h.Acquired(0).status();
   EXPECT_EQ(ReasonOf(end), "NOTHING_TRAINED");
   EXPECT_THAT(std::string(end.message()),
@@ -168,6 +171,7 @@ TEST(AlarmTest, AFaultOfEveryRowIsToldTenTimesAndThenAtEachDoubling) {
                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})
         .IgnoreError();
   }
+
   EXPECT_EQ(h.job().counters().quarantined, 100);
   EXPECT_THAT(h.alarms, AllOf(SizeIs(10 + 3), Each(testing::Field(&Alarm::code, "quarantined"))))
       << "at 20, 40 and 80 too";

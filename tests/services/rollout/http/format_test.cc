@@ -82,6 +82,7 @@ TEST_F(FormatTest, IdsThatEndInsideACharacterAreEchoedUpToIt) {
   const Prepared prepared = Prepare({{"prompt", {'a', kEnd, 0xC3}}, {"echo", true}});
   EXPECT_EQ(prepared.prompts[0].text, "a") << "the character comes with the answer's first token";
   EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 1, 1}));
+
   AnswerPart part{.text =
                       "a\xC3\xA9"
                       "b"};
@@ -96,6 +97,7 @@ TEST_F(FormatTest, PartsOfCharactersAreToldApartByTheirBytes) {
   auto details = std::make_shared<TokenDetails>();
   details->top = {{0xC4, -0.1f}, {0xE2, -2.0f}};
   event.details = details;
+
   const Json logprobs = Logprobs(prepared, {.tokens = {event, Sampled(0, ' ', " ")}});
   EXPECT_EQ(logprobs["tokens"], (Json{"bytes:\\xc3", " "}));
   ASSERT_EQ(logprobs["top_logprobs"][0].size(), 3u)
@@ -123,6 +125,7 @@ TEST_F(FormatTest, ASampledSpecialTokenHasANameAndNoBytesAsItPutsNothingIntoTheC
   EXPECT_EQ(content[1]["bytes"], Json::array());
   EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "<|end|>");
   EXPECT_EQ(content[0]["top_logprobs"][0]["bytes"], Json::array());
+
   std::string joined;
   for (const Json& token : content) {
     for (const Json& byte : token["bytes"]) joined.push_back(static_cast<char>(byte.get<int>()));

@@ -38,6 +38,7 @@ TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
   Come(2, &two_);
   guests_.Stepped(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
                         Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
+
   EXPECT_THAT(one_, ElementsAre("0:8"));
   EXPECT_THAT(two_, ElementsAre("1:7", "0:9"));
   EXPECT_EQ(guests_.running(), 2u);
@@ -48,6 +49,7 @@ TEST_F(GuestsTest, OfOneWhoLeavesWhatStillRunsIsAborted) {
   guests_.Stepped(Step({Sampled(IdOf(1), 7, "", FinishReason::kLength)}));
   guests_.Leave(guest);
   EXPECT_THAT(model_->AwaitAborted(0), ElementsAre(IdOf(0), IdOf(2)));
+
   guests_.Stepped(Step({Sampled(IdOf(0), 8, "")}));
   EXPECT_THAT(one_, ElementsAre("1:7"));
   EXPECT_EQ(guests_.running(), 0u);
@@ -61,6 +63,7 @@ TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
   EXPECT_EQ(ReasonOf(refused.status()), "BUSY");
   EXPECT_EQ(refused.status().message(),
             "3 answers are being sampled and 2 more asked for; at most 4 go at once");
+
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   Come(2, &two_);
   EXPECT_EQ(guests_.running(), 4u);
@@ -72,6 +75,7 @@ TEST_F(GuestsTest, AModelThatGoesFailsWhatRunsOnIt) {
   ASSERT_TRUE(guests_.Add(other, std::vector<Request>(1), [](StepEvents) {}).ok());
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   guests_.ModelLeft(model_.get(), absl::UnavailableError("gone"));
+
   EXPECT_THAT(one_, ElementsAre("0:7", "1:gone"));
   EXPECT_THAT(model_->AwaitAborted(0), IsEmpty());
   EXPECT_EQ(guests_.running(), 1u);

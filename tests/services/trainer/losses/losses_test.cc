@@ -33,6 +33,7 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
   LossSpec spec = Ppo();
   spec.kl = 0.1, spec.kl_kind = "k3", spec.entropy = 0.01;
   const LossRule rule = ResolveLoss(spec, 0).value();
+
   PolicyStats stats;
   const LossTerms terms =
       ComputeLossTerms(rule, lp, entropy, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
@@ -46,6 +47,7 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
                             kl = {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859};
   std::vector<double> wanted;
   for (int t = 0; t < 5; ++t) wanted.push_back(policy[t] + 0.1 * kl[t]);
+
   ExpectAllClose(Floats(lp.grad()), wanted, "gradient");
   ExpectAllClose(Floats(entropy.grad()), std::vector<double>(5, -0.01), "entropy gradient");
 }
@@ -58,6 +60,7 @@ TEST(LossesTest, SequenceWeightsMultiplyEveryTerm) {
   PolicyStats stats;
   const std::vector<double> weights = {rule.aggregation.sequence_weight(3, 3),
                                        rule.aggregation.sequence_weight(2, 2)};
+
   const LossTerms terms =
       ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), weights, &stats);
   ExpectClose(terms.policy.item<float>() *
@@ -69,6 +72,7 @@ TEST(LossesTest, TheReportedKlCountsEveryTokenOnce) {
   const F1 f;
   LossSpec spec = Ppo();
   spec.kl = 0.1, spec.kl_kind = "k3";
+
   PolicyStats stats;
   const LossTerms terms =
       ComputeLossTerms(ResolveLoss(spec, 0).value(), Leaf(f.theta), {},
@@ -134,9 +138,11 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
           const LossRule rule = ResolveLoss(spec, 0).value();
           const LossTerms terms =
               ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats);
+
           const at::Tensor other =
               (ByAutograd(spec, lp2, f) * torch::tensor({1.0f, 1.0f, 1.0f, 0.5f, 0.5f})).sum();
           EXPECT_NEAR(terms.policy.item<float>(), other.item<float>(), 1e-5);
+
           terms.policy.backward();
           other.backward();
           EXPECT_TRUE(torch::allclose(lp1.grad(), lp2.grad(), 1e-5, 1e-6))
@@ -182,9 +188,12 @@ TEST(LossesTest, WhatLiesAtMaskedPositionsTouchesNothing) {
         ComputeLossTerms(rule, lp.index_select(0, trainable), entropy.index_select(0, trainable),
                          f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
     (terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy).backward();
+
     EXPECT_EQ(stats.bad_policy(), 0);
+
     grads.push_back(torch::cat({lp.grad(), entropy.grad()}));
   }
+
   EXPECT_TRUE(torch::equal(grads[0], grads[1]));
   EXPECT_TRUE(torch::equal(grads[0], grads[2]));
 }
@@ -204,6 +213,7 @@ TEST(LossesTest, NoTokensAndNoKeptTokensStillRunBackward) {
   terms =
       ComputeLossTerms(rule, lp, torch::ones({5}), f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
   terms.policy.backward();
+
   EXPECT_EQ(terms.policy.item<float>(), 0);
   EXPECT_THAT(Floats(lp.grad()), testing::Each(0));
   EXPECT_EQ(terms.entropy.item<float>(), 5);
@@ -315,6 +325,7 @@ TEST(LossesTest, AnyPartitionAndOrderOfSequencesGivesOneGradient) {
         ResolveLoss({.aggregation = std::string(row.name), .kl = 0.2, .entropy = 0.05}, 1).value();
     const at::Tensor whole = StepGradient(toy, rule, {{0, 1, 2, 3, 4, 5, 6, 7, 8}}, false);
     EXPECT_GT(whole.abs().max().item<float>(), 1e-3);
+
     for (const auto& partition : partitions) {
       for (bool streamed : {false, true}) {
         const at::Tensor parts = StepGradient(toy, rule, partition, streamed);
