@@ -13,6 +13,7 @@
 
 namespace sluice::queue {
 
+// Small segments: a short test fills several of them.
 inline wal::Log::Options SmallLog(wal::FileSystem* file_system) {
   return {.segment_bytes = 64 << 10,
           .low_bytes = 0,
@@ -21,15 +22,15 @@ inline wal::Log::Options SmallLog(wal::FileSystem* file_system) {
           .file_system = file_system};
 }
 
-// One job with its log, on a file system that fails as told. Calls wait for their answer, or for
-// the log's end.
+// One job with its log, on a file system that fails where the test says. A call waits for its
+// answer, or until the log fails, which ends the job (fatal()).
 class DurableJob {
  public:
   DurableJob(wal::FileSystem* file_system, Spec spec, uint64_t snapshot_bytes = 64 << 20)
       : file_system_(file_system), spec_(std::move(spec)), snapshot_bytes_(snapshot_bytes) {}
   ~DurableJob() { Close(); }
 
-  // As a daemon that starts: brings the job back, or makes it where there is none.
+  // Does what a daemon does at its start: recovers the job, or creates it if there is none.
   absl::Status Open() {
     {
       MutexLock lock(&mu_);
@@ -43,6 +44,7 @@ class DurableJob {
                                 return std::shared_ptr<char>(new char[bytes],
                                                              std::default_delete<char[]>());
                               }));
+
     const bool recovered = stored.job != nullptr;
     found = stored.found;
     replayed = stored.events;
@@ -57,6 +59,7 @@ class DurableJob {
                                                  .sources = {{.rows = 1000}}},
                                                 rows));
     }
+
     runner_ = std::make_unique<JobRunner>(JobRunner::Options{.name = "durable",
                                                              .clock = &clock,
                                                              .snapshot_bytes = snapshot_bytes_,
@@ -70,7 +73,7 @@ class DurableJob {
     if (recovered) runner_->Restart(++incarnation);
     return absl::OkStatus();
   }
-  // As SIGTERM does.
+  // Shuts down as the daemon does on SIGTERM.
   void Close() {
     if (runner_ != nullptr) runner_->Shut(absl::UnavailableError("shutting down"));
     runner_.reset();
@@ -80,7 +83,7 @@ class DurableJob {
     return !fatal_.ok();
   }
 
-  // None: the log ended before the answer.
+  // Returns nullopt if the log failed before the answer came.
   std::optional<Reply> Ask(const Caller& caller, Input input) {
     struct Slot {
       std::optional<Reply> reply;
@@ -126,22 +129,22 @@ class DurableJob {
   std::unique_ptr<JobRunner> runner_;
 };
 
-// What the workers of a job ask in its first two steps, one call after the other, each with all it
-// would repeat. Run again from the beginning it changes nothing that is there already, and makes up
-// what is not.
+// The calls that the workers of a job make in its first two steps, one after the other, each in the
+// form in which a worker would repeat it. A second run repeats the calls that were answered before,
+// which changes nothing, and makes those that were not.
 class Script {
  public:
-  // `durable`: step 0 is said to be durable at the end.
+  // `durable`: at the end the trainer reports that step 0 is durable.
   explicit Script(DurableJob* job, bool durable = true) : job_(job), durable_(durable) {}
 
   struct Result {
     bool finished = false;
-    // Changing calls by name: whether what they did was known already.
+    // For each call that changes the job: true if the queue had done it before.
     std::map<std::string, bool> answered;
-    std::string failure;  // A call that ended as it must not.
+    std::string failure;  // The call that failed although the log works, and how.
   };
 
-  // Until the end, or until the log ends.
+  // Makes the calls until the last one, or until the log fails.
   Result Run() {
     result_ = Result();
     Steps();
@@ -194,7 +197,8 @@ class Script {
   }
   void Step(int64_t k) {
     const uint8_t n = static_cast<uint8_t>(k);
-    // A trainer that comes back asks what is out first.
+
+    // A trainer that comes back first asks which version is published.
     const std::vector<Loaded> out =
         job_->Look([](const Job& job) { return job.watch().published; });
     if (out.empty() || out[0].version.number <= k) {
@@ -204,10 +208,12 @@ class Script {
               .expected = k == 0 ? std::nullopt : std::make_optional(PolicyVersion{1, k - 1}),
               .next = {1, k}});
     }
+
     Do<RenewAnswer>("Renew", rollout_, Renew{.loaded = {{0, {1, k}, true}}});
     const auto admitted = Do<AdmitAnswer>(absl::StrCat("Admit ", k), rollout_,
                                           Admit{.request = Request(n), .room = 4});
     if (!admitted) return;
+
     std::vector<std::pair<TrajectoryRef, uint32_t>> members;
     for (const queue::Grant& grant : admitted->grants) {
       PutOne(absl::StrCat("prompt ", grant.group.ordinal), rollout_,
@@ -215,10 +221,12 @@ class Script {
                          4));
       for (const Member& member : grant.members) {
         const TrajectoryRef ref{grant.group, member.member, member.attempt};
+
         std::vector<Record> pieces;
         for (uint64_t at : {4, 24})
           pieces.push_back(
               PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at, 20, {{{1, k}, 20, 0}}));
+
         uint32_t tokens = 0, logprobs = 0;
         uint64_t bytes = 0;
         for (Record& piece : pieces) {
@@ -230,6 +238,7 @@ class Script {
                               piece.piece->at),
                  rollout_, piece);
         }
+
         const std::string name = absl::StrCat(ref.group.ordinal, "/", member.member);
         PutOne("messages " + name, rollout_,
                {.owner = ref,
@@ -241,6 +250,7 @@ class Script {
                                                    .tokens = 44,
                                                    .crc32c = Crc32cConcat(tokens, logprobs, bytes),
                                                    .finish = Finish::kStop}}});
+
         if (!sealed) return;
         const absl::Status& status = sealed->items[0].status;
         if (ReasonOf(status) == "GONE") result_.answered["Seal " + name] = true;
@@ -250,6 +260,7 @@ class Script {
         return;
       }
     }
+
     const auto leased =
         Do<LeaseTasksAnswer>(absl::StrCat("LeaseTasks ", k), reward_,
                              LeaseTasks{.request = Request(100 + n), .rooms = {{"cpu", 4}}});
@@ -262,6 +273,8 @@ class Script {
       PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_,
              record);
     }
+    // A repeated run may find this batch applied.
+
     const bool over = job_->Look([](const Job& job) { return job.version(); }) > k;
     if (!over) {
       const auto batch =

@@ -14,8 +14,8 @@
 
 namespace sluice::rollout::http {
 
-// The digits tokenizer or another directory's, with or without a chat template, and an engine that
-// samples what the test says.
+// A model for the HTTP server: the tokenizer of the digits example or of another directory, with or
+// without a chat template. In place of an engine it records the requests; the test sends the tokens.
 class FakeModel : public Model {
  public:
   static constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
@@ -62,7 +62,7 @@ class FakeModel : public Model {
     requests_.clear();
     aborted_.clear();
   }
-  // Waits until so many requests have come, ever; gives them.
+  // Waits until `count` requests have come since the last Clear(), and returns them all.
   std::vector<Request> AwaitRequests(size_t count) {
     MutexLock lock(&mu_);
     while (requests_.size() < count) changed_.Wait(&mu_);
