@@ -28,7 +28,7 @@
 
 namespace sluice::queue {
 
-// Polls `condition` until it holds. Returns false if it does not hold within 30 s, which is far more
+// Polls `condition` until it holds. Returns false if it does not hold within 30 s, which is more
 // than a busy machine needs.
 template <typename Condition>
 bool Becomes(Condition condition) {

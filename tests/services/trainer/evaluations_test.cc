@@ -54,10 +54,10 @@ TEST_F(EvaluationsTest, AnotherProcessFindsThem) {
 
   EvaluationLog again(dir_);
   ASSERT_TRUE(again.Load(100).ok());
+
   Evaluation expected = Of(50, 0.7);
   expected.reported = 52;
   ASSERT_NE(again.Find(50), nullptr);
-
   EXPECT_EQ(*again.Find(50), expected);
   EXPECT_EQ(again.Last()->version.number, 100);
   EXPECT_EQ(again.totals().best_version, 50);
@@ -68,13 +68,13 @@ TEST_F(EvaluationsTest, WhatIsAheadOfTheRunCountsOnlyOnceItIsReachedAgain) {
   for (const auto& [number, score] : {std::pair(50, 0.4), {100, 0.8}, {150, 0.5}})
     ASSERT_TRUE(log_.Add(Of(number, score)).ok());
 
-  EvaluationLog back(dir_);  // The trainer goes on from version 60.
+  EvaluationLog back(dir_);  // The trainer continues from version 60.
   ASSERT_TRUE(back.Load(60).ok());
   EXPECT_EQ(back.totals().versions, 1);
   EXPECT_EQ(LinkedVersion(dir_, kBestLink), 50);
   ASSERT_NE(back.Find(100), nullptr) << "it may come again with the same weights";
 
-  // Version 100 is skipped this time, so what is known of it is of a branch that was given up.
+  // Version 100 is skipped this time, so its evaluation belongs to a branch that was given up.
   ASSERT_TRUE(back.Add(Of(150, 0.3, "bb")).ok());
   EXPECT_EQ(back.Find(100), nullptr);
   EXPECT_EQ(back.totals().versions, 2);

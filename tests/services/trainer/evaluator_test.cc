@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 
 using Service = engine::v1::EngineService;
 
-// A rollout on the wire whose answers the test gives.
+// A rollout daemon's Evaluate call over gRPC. The test gives the answers.
 class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
  public:
   using Stream = rpc::WriteStream<engine::v1::EvaluateResponse>;
@@ -41,7 +41,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
   }
   const std::string& address() const { return server_->address(); }
 
-  // Waits for the nth call, from 0.
+  // Waits for call n, counted from 0.
   engine::v1::EvaluateRequest AwaitCall(size_t n) {
     MutexLock lock(&mu_);
     while (requests_.size() <= n) changed_.Wait(&mu_);
@@ -51,6 +51,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     MutexLock lock(&mu_);
     return requests_.size();
   }
+  // Ends call n with a result of 10 rows, half of them truncated.
   void Answer(size_t n, double reward) {
     engine::v1::EvaluateResponse response;
     engine::v1::EvaluationResult& result = *response.mutable_result();
@@ -68,7 +69,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
   grpc::ServerWriteReactor<engine::v1::EvaluateResponse>* Evaluate(
       grpc::CallbackServerContext*, const engine::v1::EvaluateRequest* request) override {
     const auto stream = rpc::MakeStream<Stream>();
-    stream->Send({});  // A beat.
+    stream->Send({});  // A heartbeat is a message without a result.
     MutexLock lock(&mu_);
     calls_.push_back(stream);
     requests_.push_back(*request);
@@ -91,10 +92,11 @@ class EvaluatorTest : public ::testing::Test {
  protected:
   ~EvaluatorTest() override { cancel_.Trigger(); }
 
-  // Goes on from `version`.
+  // Makes the evaluator of a trainer that continues from `version`.
   Evaluator& Make(int64_t version = 0, std::vector<std::string> datasets = {"heldout"}) {
     EvaluationLog log(dir_);
     EXPECT_TRUE(log.Load(version).ok());
+
     Evaluator::Options options{.job = std::string(32, 'a'),
                                .job_name = "test",
                                .worker = "trainer-0",
@@ -102,12 +104,14 @@ class EvaluatorTest : public ::testing::Test {
                                .dir = dir_,
                                .datasets = std::move(datasets),
                                .version = version};
+
     Evaluator::Hooks hooks;
     hooks.happened = [this](Evaluator::Severity, absl::string_view code,
                             absl::string_view message) {
       MutexLock lock(&mu_);
       events_.push_back(absl::StrCat(code, ": ", message));
     };
+
     evaluator_ = std::make_unique<Evaluator>(std::move(options), std::move(log), &publisher_,
                                              &waits_, &cancel_, std::move(hooks));
     evaluator_->SetRollouts({rollout_.address()});
@@ -142,6 +146,7 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   EXPECT_EQ(request.manifest(), version.manifest);
   EXPECT_EQ(request.dataset(), "heldout");
 
+  // The publisher retains one version by itself, so it has version 50 because that is pinned.
   for (int64_t number = 51; number < 60; ++number) Publish(number, static_cast<uint64_t>(number));
   EXPECT_TRUE(evaluator.running().has_value());
   EXPECT_NE(publisher_.Object(version.manifest), nullptr);
@@ -199,6 +204,7 @@ TEST_F(EvaluatorTest, ARolloutThatLeavesTheJobIsWaitedForNoLonger) {
   Evaluator& evaluator = Make();
   evaluator.Start(Publish(50, 1));
   rollout_.AwaitCall(0);  // It never answers.
+
   Rollout other;
   evaluator.SetRollouts({other.address()});
   other.AwaitCall(0);
@@ -226,6 +232,7 @@ TEST_F(EvaluatorTest, ALaterEvaluationThatCannotBeDoneIsAnEvent) {
   rollout_.AwaitCall(0);
   rollout_.Answer(0, 0.5);
   evaluator.Await();
+
   evaluator.Start(Publish(50, 2));
   rollout_.AwaitCall(1);
   rollout_.End(1, absl::NotFoundError("no file"));

@@ -33,8 +33,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A trainer's job against a real queue; where it is reinforcement learning, with an actor that
-// feeds it.
+// A trainer's job and a real queue. A test of reinforcement learning also starts a LoopActor, which
+// fills the queue.
 class JobTest : public ::testing::Test {
  protected:
   struct Seen {
@@ -90,19 +90,20 @@ class JobTest : public ::testing::Test {
                                          nullptr, std::move(hooks));
   }
 
-  // Waits until the job has said how it ends.
+  // Waits until the job has ended, and returns how.
   TrainingJob::Standing AwaitEnd() {
     MutexLock lock(&seen_.mu);
     while (!seen_.ended()) seen_.changed.Wait(&seen_.mu);
     return seen_.standings.back();
   }
-  // Waits until step k is done. False: the job ended before.
+  // Waits until step k is done. Returns false if the job ended before.
   bool AwaitStep(int64_t k) {
     MutexLock lock(&seen_.mu);
     while (seen_.steps.count(k) == 0 && !seen_.ended()) seen_.changed.Wait(&seen_.mu);
     return seen_.steps.count(k) > 0;
   }
 
+  // The newest checkpoint. None of the checkpoints is damaged.
   std::optional<Checkpoint> Newest() {
     std::vector<std::string> damaged;
     auto checkpoint = CheckpointStore({.dir = dir_}).Newest(&damaged);
@@ -111,7 +112,7 @@ class JobTest : public ::testing::Test {
     return checkpoint.ok() ? *std::move(checkpoint) : std::nullopt;
   }
 
-  // The steps that metrics.jsonl has, in its order.
+  // The steps in metrics.jsonl, in the order of its lines.
   std::vector<int64_t> StepsOfHistory() {
     std::vector<int64_t> steps;
     for (const absl::string_view line :
@@ -133,7 +134,7 @@ class JobTest : public ::testing::Test {
     EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped);
   }
 
-  // Gives the queue a supervised job of so many steps, and what its trainer is told.
+  // Sets a supervised job of `steps` steps in the queue. Returns the config of its trainer.
   JobConfig Supervise(int steps) {
     queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
     spec.set_rows_only(true);
@@ -142,6 +143,7 @@ class JobTest : public ::testing::Test {
     spec.clear_tasks();
     spec.set_max_steps(steps);
     queue_.SetJob(spec, 1);
+
     JobConfig config = Config(1, steps);
     config.settings.kind = Settings::Kind::kSft;
     return config;
@@ -195,6 +197,7 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
       seen_.standings.clear();
       seen_.steps.clear();
     }
+
     LoopActor actor(queue);
     const std::unique_ptr<TrainingJob> job = Start(config);
 
@@ -219,11 +222,11 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
-  // Steps without an end: it leaves.
+
+  // The job has more steps than it can train: it ends because it is told to leave.
   std::unique_ptr<TrainingJob> job = Start(Config(1, 1'000'000));
   ASSERT_TRUE(AwaitStep(2));
   job->Leave(/*checkpoint=*/true);
-
   EXPECT_EQ(AwaitEnd().phase, "left");
 
   job.reset();
@@ -254,6 +257,7 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
              trainer = *CoreShare::Open(path, "trainer-0");
   unlink(path.c_str());
   const CoreShare::Busy sampling(rollout.get());
+
   TrainingJob::Hooks hooks;
   std::atomic<int> while_loading = 0;
   hooks.told = [&](const TrainingJob::Standing& standing) {
@@ -262,7 +266,7 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
   queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
   TrainingJob job(Config(1, 10), "trainer-0", trainer.get(), &weights_, nullptr, std::move(hooks));
 
-  // Nobody samples: no data comes.
+  // Nobody samples, so that no data comes and the trainer lends its core.
   while (while_loading == 0 || rollout->threads() != 2) std::this_thread::yield();
   EXPECT_EQ(while_loading, 1);
   job.Leave(false);
@@ -283,15 +287,15 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
     SCOPED_TRACE(failpoint);
     ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
     std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
-    EXPECT_EQ(AwaitEnd().phase, "failed");  // It saw its fault, mid-job.
+    EXPECT_EQ(AwaitEnd().phase, "failed");  // The failpoint was hit.
 
     job.reset();
     queue_.SetJob(spec, ++gang);
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
-  const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
 
+  const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
 
@@ -316,22 +320,22 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
   std::string damaged;
-  on_event_ = [&](const common::v1::Event& event) {  // Before the next checkpoint begins.
+  // The event comes before the next checkpoint begins.
+  on_event_ = [&](const common::v1::Event& event) {
     if (event.code() != "checkpoint" || !absl::EndsWith(event.message(), "step-4") ||
         !damaged.empty())
       return;
     damaged = event.message();
     EXPECT_TRUE(WriteFileAtomic(damaged + "/lineage.jsonl", "").ok());
   };
-  std::unique_ptr<TrainingJob> job = Start(Config(1, 12));
 
+  std::unique_ptr<TrainingJob> job = Start(Config(1, 12));
   const TrainingJob::Standing first = AwaitEnd();
   EXPECT_EQ(first.phase, "restore");
   EXPECT_THAT(first.cause, HasSubstr(damaged + "/lineage.jsonl"));
   EXPECT_THAT(first.cause, HasSubstr("goes back to the newest checkpoint that verifies"));
 
   job.reset();
-
   {
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
@@ -382,8 +386,8 @@ TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
   config.checkpoint_dir = dir_ + "/loop-ffffffff";
   job = Start(config);
   job->Wait();
-  ASSERT_EQ(told.size(), 1u);
 
+  ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], HasSubstr(dir_ + "/loop-01234567/step-2"));
   EXPECT_THAT(told[0], HasSubstr(kJob));
 }
@@ -416,7 +420,7 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
-  queue_.SetJob(spec, 2);  // Another queue, which knows nothing, goes on from the cursor.
+  queue_.SetJob(spec, 2);  // Another queue, which never heard of the job, starts from the cursor.
   LoopActor anew(queue_);
   job = Start(Config(2, 7));
 
@@ -434,6 +438,7 @@ TEST_F(JobTest, KeysOfTheConfigThatAreNotActedOnAreLogged) {
   std::string text = *ReadFile(config.model_dir + "/config.json");
   text.insert(text.find('{') + 1, R"("auto_map": {"AutoModelForCausalLM": "modeling.Model"},)");
   ASSERT_TRUE(WriteFileAtomic(config.model_dir + "/config.json", text).ok());
+
   testing::internal::CaptureStderr();
   std::unique_ptr<TrainingJob> job = Start(config);
   const TrainingJob::Standing end = AwaitEnd();

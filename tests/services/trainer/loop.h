@@ -219,8 +219,9 @@ class LoopActor {
     const auto bytes = [](const auto& values) {
       return absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     };
-    const std::vector<int32_t> prompt = {1, 5, 6};
 
+    // The first member of a group brings the prompt.
+    const std::vector<int32_t> prompt = {1, 5, 6};
     if (prompts.insert(grant.group()).second) {
       common::v1::Record record;
       record.mutable_owner()->set_group(grant.group());
@@ -231,8 +232,8 @@ class LoopActor {
       AddField("tokens", common::v1::DTYPE_I32, {3}, bytes(prompt), &record, &payload);
       Put(pieces_, std::move(record), std::move(payload));
     }
-    const uint32_t count = 2 + static_cast<uint32_t>(random_.Below(5));
 
+    const uint32_t count = 2 + static_cast<uint32_t>(random_.Below(5));
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
     for (uint32_t i = 0; i < count; ++i) {
@@ -255,8 +256,8 @@ class LoopActor {
     piece.set_trainable(true);
     common::v1::VersionRun& run = *piece.add_runs();
     *run.mutable_version() = version;
-
     run.set_count(count);
+
     std::string payload;
     AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(count)}, bytes(tokens), &record,
              &payload);

@@ -12,10 +12,10 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// The first `prompt` tokens do not train.
+// A sequence whose first `prompt` tokens are not trained.
 Sequence MakeSequence(uint32_t group, std::vector<int32_t> tokens, size_t prompt) {
   Sequence sequence{.group = group, .tokens = std::move(tokens)};
-  // The last target is never an input.
+  // Row t - 1 predicts token t. The target after the last token, 99, is never an input.
   for (size_t t = prompt; t < sequence.tokens.size() + 1; ++t) {
     sequence.rows.push_back(static_cast<int32_t>(t) - 1);
     sequence.targets.push_back(t < sequence.tokens.size() ? sequence.tokens[t] : 99);
@@ -50,7 +50,7 @@ TEST(MicroBatchTest, EqualAnswersLieOnce) {
   EXPECT_THAT(packed.score_rows, ElementsAre(1, 2, 1, 2));
 }
 
-// What each token went through, two experts each.
+// `routing` lists the two experts that each token went through.
 TEST(MicroBatchTest, ExpertsComeAlongAndTokensOfOtherExpertsAreNotShared) {
   std::vector<Sequence> sequences = {MakeSequence(0, {7, 8, 1}, 2), MakeSequence(0, {7, 8, 3}, 2),
                                      MakeSequence(1, {5, 6}, 1)};
@@ -68,8 +68,8 @@ TEST(MicroBatchTest, ExpertsComeAlongAndTokensOfOtherExpertsAreNotShared) {
   EXPECT_THAT(apart.routing, ElementsAre(0, 1, 2, 3, 4, 5, 2, 4, 0, 5, 1, 2, 3, 4));
 }
 
-// Whatever is shared and however it is cut: each score row, followed back to the start, gives the
-// tokens it had in its sequence.
+// However prompts are shared and batches are cut: the tokens before a scored row, back to the start
+// of its sequence, are those that the sequence had.
 TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SplitMix64 random(seed);
@@ -84,6 +84,7 @@ TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
         sequences.push_back(MakeSequence(group, tokens, prompt.size()));
       }
     }
+
     std::vector<std::vector<int64_t>> want, got;  // Tokens up to a scored row, then its target.
     for (const Sequence& sequence : sequences) {
       for (size_t i = 0; i < sequence.rows.size(); ++i) {
@@ -91,6 +92,7 @@ TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
             .push_back(sequence.targets[i]);
       }
     }
+
     for (const MicroBatch& batch : MakeMicroBatches(sequences, 64)) {
       const PackedBatch& packed = batch.packed;
       EXPECT_LE(packed.tokens.size(), 64u);
@@ -100,15 +102,14 @@ TEST(MicroBatchTest, EveryScoredRowStandsBehindTheTokensOfItsSequence) {
         const auto b = std::upper_bound(packed.cu_seqlens.begin(), packed.cu_seqlens.end(), row) -
                        packed.cu_seqlens.begin() - 1;
         std::vector<int64_t>& tokens = got.emplace_back();
+        // A shared prompt is a sequence of its own, which `prefix` names.
         const int64_t prefix = packed.prefix[b];
         if (prefix >= 0)
           tokens.assign(packed.tokens.begin() + packed.cu_seqlens[prefix],
                         packed.tokens.begin() + packed.cu_seqlens[prefix + 1]);
         tokens.insert(tokens.end(), packed.tokens.begin() + packed.cu_seqlens[b],
                       packed.tokens.begin() + row + 1);
-
         EXPECT_EQ(packed.positions[row] + 1, static_cast<int64_t>(tokens.size()));
-
         tokens.push_back(batch.targets[i]);
       }
     }

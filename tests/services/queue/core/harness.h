@@ -21,7 +21,7 @@
 // Drives a Job as its daemon would: one event after another, each answered or parked. After every
 // event the invariants of the job are checked. A twin gets the same events in the form in which the
 // log gives them back, and is replaced from time to time by a job loaded from the twin's dump. The
-// twin must answer like the job and reach the same state (invariant I10).
+// twin must answer like the job and reach the same state (I10 in property_test.cc).
 namespace sluice::queue {
 
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
@@ -219,8 +219,8 @@ class Harness {
     ASSERT_TRUE(PutOne(caller, PieceRecord({.group = grant.group}, member.lease.id,
                                            SegmentRole::kPrompt, 0, 4))
                     .ok());
-    // A later attempt continues after the prefix that is stored.
 
+    // A later attempt continues after the prefix that is stored.
     uint64_t at = std::max<uint64_t>(4, member.prefix);
     for (const VersionRun& run : runs) {
       ASSERT_TRUE(PutOne(caller, PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at,
@@ -321,7 +321,6 @@ class Harness {
   std::vector<Event> events;                // All that were delivered.
   // The twin is loaded from its dump each time so many events have come. 0: there is no twin, for a
   // test whose faults are not in the events.
-
   size_t reload_each = 16;
 
  private:

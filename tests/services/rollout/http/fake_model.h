@@ -15,7 +15,7 @@
 namespace sluice::rollout::http {
 
 // A model for the HTTP server: the tokenizer of the digits example or of another directory, with or
-// without a chat template. In place of an engine it records the requests; the test sends the tokens.
+// without a chat template. In place of an engine it records the requests; the test sends tokens.
 class FakeModel : public Model {
  public:
   static constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";

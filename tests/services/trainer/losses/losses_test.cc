@@ -88,17 +88,19 @@ TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
   ExpectAllClose(Floats(lp.grad()), std::vector<double>(5, -1), "gradient");
 }
 
-// A second implementation, by autograd, of every loss row under every anchor and weight: l = u f(x,
-// A) written with tensors.
+// A second implementation of every loss, for every proximal policy and importance weight:
+// l = u f(x, A), written with tensors and differentiated by autograd.
 at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const at::Tensor behav = torch::tensor(f.behav), a = torch::tensor(f.advantage);
   const at::Tensor prox = spec.prox == "none"   ? behav
                           : spec.prox == "self" ? lp.detach()
                                                 : torch::tensor(f.prox);
-  // PPO's ratio x leads from prox to theta, so its weight leads from behav to prox. REINFORCE has
-  // no x.
+
+  // In PPO, x is the ratio of the current policy to prox, so the weight u is the ratio of prox to
+  // behav. REINFORCE has no x, so its u is the ratio of the current policy to behav.
   const at::Tensor numerator =
       spec.prox == "recompute" && spec.kind != "reinforce" ? prox : lp.detach();
+
   at::Tensor u = torch::ones({5});
   if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
   if (spec.tis && spec.tis_level == "sequence") {
@@ -107,6 +109,7 @@ at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
                     log_w.slice(0, 3, 5).sum().exp().expand({2})})
             .clamp_max(*spec.tis);
   }
+
   if (spec.kind == "reinforce") return u * (-a * lp);
   const at::Tensor x = (lp - prox).exp();
   at::Tensor l = torch::maximum(-a * x, -a * x.clamp(1 - spec.clip_low, 1 + spec.clip_high));
@@ -121,18 +124,21 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
         for (uint64_t seed = 0; seed < 10; ++seed) {
           SCOPED_TRACE(testing::Message()
                        << loss.name << " " << prox.name << " " << level.name << " seed " << seed);
+
           SplitMix64 random(seed);
           F1 f;
           for (auto* v : {&f.theta, &f.prox, &f.behav}) {
             for (float& x : *v) x = static_cast<float>(-2 * random.Uniform());
           }
           for (float& x : f.advantage) x = static_cast<float>(2 * random.Uniform() - 1);
+
           LossSpec spec{.kind = std::string(loss.name),
                         .prox = std::string(prox.name),
                         .dual = 2.0,
                         .tis = 1.5,
                         .tis_level = std::string(level.name),
                         .veto = std::nullopt};
+
           const at::Tensor lp1 = Leaf(f.theta), lp2 = Leaf(f.theta);
           PolicyStats stats;
           const LossRule rule = ResolveLoss(spec, 0).value();
@@ -159,11 +165,13 @@ TEST(LossesTest, EveryKlRowThatIsALossHasAGradientHere) {
     if (!row.value.as_loss) continue;
     LossSpec spec = Ppo();
     spec.kl = 1, spec.kl_kind = std::string(row.name);
+
     const at::Tensor lp = Leaf(f.theta);
     PolicyStats stats;
     ComputeLossTerms(ResolveLoss(spec, 0).value(), lp, {}, f.Tokens(ProxMode::kRecompute), {1, 1},
                      &stats)
         .kl.backward();
+
     for (int t = 0; t < 5; ++t) {
       const KlToken token{f.theta[t], f.ref[t], f.behav[t]};
       EXPECT_FLOAT_EQ(Floats(lp.grad())[t], static_cast<float>(row.value.function(token).grad))
@@ -182,15 +190,14 @@ TEST(LossesTest, WhatLiesAtMaskedPositionsTouchesNothing) {
     for (int t = 0; t < 5; ++t)
       padded[trainable[t].item<int64_t>()] = f.theta[t],
       padded_entropy[trainable[t].item<int64_t>()] = 1;
+
     const at::Tensor lp = Leaf(padded), entropy = Leaf(padded_entropy);
     PolicyStats stats;
     const LossTerms terms =
         ComputeLossTerms(rule, lp.index_select(0, trainable), entropy.index_select(0, trainable),
                          f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
     (terms.policy + rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy).backward();
-
     EXPECT_EQ(stats.bad_policy(), 0);
-
     grads.push_back(torch::cat({lp.grad(), entropy.grad()}));
   }
 
@@ -272,8 +279,9 @@ struct Toy {
   }
 };
 
-// The gradient of the whole step in the weights, with the sequences cut into micro-batches as
-// listed; scaled before the backward pass, or after all of them.
+// The gradient of the whole step with respect to the weights, with the sequences cut into
+// micro-batches as listed. If `streamed`, the step's scale is applied to the sum at the end, else to
+// the loss of each micro-batch.
 at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
                         const std::vector<std::vector<int>>& micro_batches, bool streamed) {
   const at::Tensor weights = toy.weights.clone().requires_grad_(true);
@@ -292,6 +300,7 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
               ? 0
               : rule.aggregation.sequence_weight(toy.lengths[i], toy.GroupTokens(toy.groups[i])));
     }
+
     const at::Tensor index = torch::tensor(rows, torch::kLong);
     const auto pick = [&](const std::vector<float>& all) {
       std::vector<float> out;
@@ -300,6 +309,7 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
     };
     const std::vector<float> prox = pick(toy.prox), behav = pick(toy.behav), ref = pick(toy.ref),
                              advantage = pick(toy.advantage);
+
     const at::Tensor log_p =
         torch::log_softmax(toy.features.index_select(0, index).matmul(weights), 1);
     const LossTerms terms =
