@@ -273,8 +273,8 @@ class Script {
       PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_,
              record);
     }
-    // A repeated run may find this batch applied.
 
+    // A repeated run may find this batch applied.
     const bool over = job_->Look([](const Job& job) { return job.version(); }) > k;
     if (!over) {
       const auto batch =

@@ -45,8 +45,8 @@ class LedgerFollower {
 
   std::vector<std::pair<std::string, Fields>> entries;  // Id and fields, in the order read.
   int64_t checked_hashes = 0;
-  // The reason of each gap, in the order read.
 
+  // The reason of each gap, in the order read.
   std::vector<std::string> gaps() const {
     std::vector<std::string> all;
     for (const auto& [id, fields] : entries) {

@@ -116,7 +116,6 @@ class WireTest : public testing::Test {
         channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
   }
   // Sets the job, restores the trainer, publishes version (gang_, 0), and loads it into r1.
-
   void Begin() {
     ASSERT_TRUE(Once<v1::SetJobResponse>(JobRequest()).ok());
 

@@ -28,7 +28,7 @@ Tokens Count(int32_t from, size_t count) {
   return tokens;
 }
 
-// As a request does it: find, make room, compute, index.
+// Does what a request does: finds a prefix, reserves blocks for the rest, indexes what it computed.
 BlockTable Compute(BlockManager* manager, const Tokens& tokens) {
   BlockTable table;
   std::vector<Copy> copies;
@@ -40,6 +40,7 @@ BlockTable Compute(BlockManager* manager, const Tokens& tokens) {
   return table;
 }
 
+// The number of leading tokens that are found.
 uint32_t Found(BlockManager* manager, const Tokens& tokens) {
   BlockTable table;
   const uint32_t found = manager->Match(tokens, &table);
@@ -97,8 +98,8 @@ TEST(BlockManagerTest, NoBlockIsFoundUnderAnotherSalt) {
     manager.SetSalt(other);
     EXPECT_EQ(Found(&manager, Count(0, 64)), 0u);
   }
-  manager.SetSalt(Salt(1));
 
+  manager.SetSalt(Salt(1));
   EXPECT_EQ(Found(&manager, Count(0, 64)), 64u) << "a rewind finds what it left";
 }
 
@@ -111,7 +112,7 @@ TEST(BlockManagerTest, TheBlocksOfOlderWeightsLeaveFirstAndTailsBeforeHeads) {
   EXPECT_EQ(manager.available(), 2u);
 
   manager.Release(&fresh);
-  manager.Release(&kept);  // Of older weights, though it was used last.
+  manager.Release(&kept);  // Of older weights, although it was used last.
   BlockTable table;
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&table, 0, 3 * 32, &copies));
@@ -156,7 +157,7 @@ TEST(BlockManagerTest, ASharedBlockThatIsFullIsCopiedToo) {
   ASSERT_TRUE(manager.Reserve(&fork, 63, 64, &copies));
   EXPECT_EQ(copies.size(), 1u);
 
-  // Computed again, it is what the index has already.
+  // Computed again, it equals a block of the index, which takes its place.
   manager.Index(Count(0, 64), &fork);
   EXPECT_EQ(fork.blocks, first.blocks);
   EXPECT_EQ(manager.active(), 2u);
@@ -176,8 +177,8 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   EXPECT_EQ(manager.available(), 0u);
 }
 
-// What blocks hold, told from the outside: every operation's effect is recomputed from all tables
-// and from contents that are written as a model would write them.
+// Applies random operations to a BlockManager. Check() counts all references anew, and compares what
+// the blocks hold with what each sequence must have written.
 class Model {
  public:
   explicit Model(uint64_t seed)
@@ -191,6 +192,8 @@ class Model {
     if (what < 35) return ForkOne();
     if (what < 80) return Write();
     if (what < 97) return End();
+
+    // Other weights are loaded.
     salt_ = random_.Below(3);
     manager_.SetSalt(Salt(salt_));
     ++epoch_;
@@ -207,6 +210,7 @@ class Model {
             << "position " << at;
       }
     }
+
     uint32_t active = 0;
     for (uint32_t block = 0; block < manager_.blocks(); ++block) {
       ASSERT_EQ(references[block], manager_.references(static_cast<int32_t>(block)));
@@ -223,13 +227,13 @@ class Model {
   uint64_t refused() const { return refused_; }
 
  private:
-  // One position's keys and values: which tokens up to it, under which weights each.
+  // The keys and values of one position: the tokens up to it, and the weights of each.
   using Written = std::pair<Tokens, std::vector<uint64_t>>;
   struct Sequence {
     Tokens tokens;
     BlockTable table;
     uint32_t computed = 0;
-    // While it equals epoch_, all was computed under the salt of now.
+    // While it equals epoch_, everything was computed with the current salt.
     uint64_t epoch = 0;
     std::vector<uint64_t> written;  // A hash of prefix and weights, by position.
   };
@@ -254,6 +258,7 @@ class Model {
     const auto kind = static_cast<int32_t>(random_.Below(3));
     for (size_t i = 0; i < length; ++i)
       s.tokens.push_back(kind + (i > 70 ? static_cast<int32_t>(random_.Below(2)) : 0));
+
     s.computed = manager_.Match(absl::MakeConstSpan(s.tokens).first(length - 1), &s.table);
     hits_ += s.computed > 0;
     for (uint32_t at = 0; at < s.computed; ++at) s.written.push_back(WrittenAt(s, at, salt_));
@@ -288,6 +293,7 @@ class Model {
           << "there was room";
       return;
     }
+
     for (const Copy& copy : copies) contents_[copy.to] = contents_[copy.from];
     for (uint32_t at = s->computed; at < s->computed + count; ++at) {
       const int32_t block = s->table.blocks[at / kBlockTokens];
@@ -296,6 +302,7 @@ class Model {
       s->written.push_back(WrittenAt(*s, at, salt_));
       contents_[block][at % kBlockTokens] = s->written[at];
     }
+
     s->computed += count;
     if (s->epoch == epoch_)
       manager_.Index(absl::MakeConstSpan(s->tokens).first(s->computed), &s->table);

@@ -43,7 +43,8 @@ class RescorerTest : public testing::Test {
     return sampled;
   }
 
-  // The engine's event for the last request: of the prompt's second token, and the answer's.
+  // The engine's event for the last request that was asked. -9 is the log-prob of the prompt's
+  // second token; `answer` has those of the answer's three tokens.
   StepEvents Scored(std::vector<float> answer, PolicyVersion version = kNow) {
     auto details = std::make_shared<TokenDetails>();
     details->prompt_logprobs = {-9, answer[0], answer[1]};
@@ -95,6 +96,7 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
 
 TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
   std::vector<uint64_t> counts;
+
   for (int run = 0; run < 2; ++run) {
     const auto rescorer = Make(1000);
     asked_.clear();
@@ -103,6 +105,7 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
       for (uint32_t member = 0; member < 8; ++member) {
         const size_t before = asked_.size();
         rescorer->Sealed(Sampled(ordinal, member), kNow);
+        // `chosen` becomes a hash of all that were chosen.
         chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
         if (asked_.size() > before) {
           StepEvents step = Scored({-1, -2, -3});
@@ -113,7 +116,6 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
 
     EXPECT_GT(asked_.size(), 16u) << "of 32000";
     EXPECT_LT(asked_.size(), 64u);
-
     counts.push_back(chosen);
   }
 

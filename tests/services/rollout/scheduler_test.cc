@@ -40,14 +40,15 @@ SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t 
                            .order_class = 1,
                            .prompt = prompt,
                            .end = prompt + prefix + answer};
-  // Of each group, and of those alone, other prompts; the prefix is the member's own.
+
+  // Each group, or request without one, has a prompt of its own. The prefix is the member's own.
   request.tokens = Count(prompt, static_cast<int32_t>(1000 * (group != 0 ? group : id)));
   for (uint32_t i = 0; i < prefix; ++i)
     request.tokens.push_back(static_cast<int32_t>(1'000'000 + id * 100 + i));
   return request;
 }
 
-// What a plan computes: request, first, count, sample.
+// A row of a plan: request, first position, number of tokens, whether one is sampled.
 using Work = std::tuple<uint64_t, uint32_t, uint32_t, bool>;
 std::vector<Work> WorkOf(const SchedulerPlan& plan) {
   std::vector<Work> work;
@@ -56,7 +57,7 @@ std::vector<Work> WorkOf(const SchedulerPlan& plan) {
   return work;
 }
 
-// Plans a step and draws, wherever one is drawn, the request's id; those in `ending` end.
+// Plans a step. Each token that is drawn is the request's id; the requests in `ending` end with it.
 std::vector<Work> Step(Scheduler* scheduler, const std::set<uint64_t>& ending = {}) {
   const SchedulerPlan& plan = scheduler->Plan();
   std::vector<Work> work = WorkOf(plan);
@@ -97,8 +98,8 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
 
     const SchedulerPlan& plan = scheduler.Plan();
     ASSERT_THAT(plan.rows, SizeIs(64));
-    // A block that all hold in full is shared; the one with the last prompt token is each member's
-    // own.
+    // Members share the blocks before the one with the last prompt token, which each computes in a
+    // block of its own.
     const uint32_t shared = (prompt - 1) / kBlockTokens;
     std::set<int32_t> last;
     for (const SchedulerPlan::Row& row : plan.rows) {
@@ -240,9 +241,11 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   Step(&scheduler, {1});  // One token.
   for (int i = 0; i < 50; ++i)
     Step(&scheduler, i == 49 ? std::set<uint64_t>{2} : std::set<uint64_t>{});
+
   ASSERT_TRUE(scheduler.Add(Ask(3, 4, 3)).ok());
   for (int i = 0; i < 9; ++i) Step(&scheduler);
-  // A sibling has 9 so far, of which nothing is said before its end.
+
+  // A sibling has 9 tokens so far, which says nothing about lengths before it ends.
   ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
   Step(&scheduler, {3});
@@ -252,8 +255,9 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
 }
 
 TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
-  Scheduler scheduler(Small(2, 64, 4));  // Each ends within three blocks.
+  Scheduler scheduler(Small(2, 64, 4));  // Each request needs three blocks.
   for (uint64_t id : {1, 2}) ASSERT_TRUE(scheduler.Add(Ask(id, 31, 0, 0, 60)).ok());
+
   uint32_t known = 0;
   uint64_t preempted = 0;
   for (int step = 0; step < 400 && scheduler.running() + scheduler.waiting() > 0; ++step) {
@@ -281,7 +285,7 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
 }
 
 TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
-  // Each has a block of its own beside the shared one; there is none for a third.
+  // Each member has a block of its own beside the shared one. There is none for a third.
   Scheduler scheduler(Small(4, 256, 4));
   std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5),
                                            Ask(3, 63, 7, 0, 5)};
@@ -353,9 +357,8 @@ TEST(SchedulerTest, BadRequestsAreRefused) {
   EXPECT_EQ(scheduler.Add(Ask(1, 1, 0, 0, 1)).code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Follows a scheduler and checks each plan against a pool that is written as a model would: a
-// position's keys and values are a hash of all tokens up to it and of the weights each was computed
-// with.
+// Drives a scheduler and checks each plan with a simulated KV cache: the keys and values of a
+// position are a hash of all tokens up to it and of the weights that each was computed with.
 class Checker {
  public:
   explicit Checker(const Scheduler::Options& options)
@@ -389,11 +392,13 @@ class Checker {
     }
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
-    // No block that a row writes is in any other row's table.
+
+    // In how many tables each block is: Computes() checks that a row shares no block that it writes.
     std::map<int32_t, int> holders;
     for (const SchedulerPlan::Row& row : plan.rows) {
       for (int32_t block : row.blocks) ++holders[block];
     }
+
     std::vector<Drawn> drawn;
     std::vector<uint64_t> ended;
     bool prefills = false;
@@ -408,12 +413,14 @@ class Checker {
       if (testing::Test::HasFatalFailure()) return;
       ASSERT_EQ(row.sample, row.first + row.count == known.tokens.size());
       if (!row.sample) continue;
+
       const bool fails = random->Below(200) == 0;
       known.tokens.push_back(static_cast<int32_t>(random->Below(3)));
       const bool ends = fails || known.tokens.size() == known.end || random->Below(60) == 0;
       drawn.push_back({fails ? -1 : known.tokens.back(), ends});
       if (ends) ended.push_back(row.request);
     }
+
     for (uint64_t id : ended) {
       worst_ = std::max(worst_, scheduler_.steps() - live_[id].since);
       live_.erase(id);
@@ -434,20 +441,23 @@ class Checker {
   struct Known {
     std::vector<int32_t> tokens;
     uint32_t prompt = 0, end = 0;
-    uint64_t since = 0;
+    uint64_t since = 0;             // The step at which it was added.
     std::vector<uint64_t> written;  // What the pool must hold for it, by position.
   };
 
+  // Computes the row's positions in the simulated cache, and checks what it holds before them.
   void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
                 Known* known) {
     ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
     ASSERT_GE(row.first, known->written.size());
-    // What it did not compute itself it was given: it must be what the weights of now would have
-    // computed.
+
+    // What the request did not compute itself it shares or found in the cache. It must be what the
+    // current weights would have computed.
     ASSERT_TRUE(row.first == known->written.size() || known->written.empty());
     while (known->written.size() < row.first) known->written.push_back(Next(*known));
     for (uint32_t at = 0; at < row.first; ++at)
       ASSERT_EQ(pool_[row.blocks[at / kBlockTokens]][at % kBlockTokens], known->written[at]) << at;
+
     for (uint32_t at = row.first; at < row.first + row.count; ++at) {
       const int32_t block = row.blocks[at / kBlockTokens];
       ASSERT_EQ(holders.at(block), 1);
@@ -467,6 +477,7 @@ class Checker {
   Scheduler scheduler_;
   std::map<uint64_t, Known> live_;
   std::vector<std::array<uint64_t, kBlockTokens>> pool_;
+  // `worst_`: the most steps that a request took from Add() to its end.
   uint64_t weights_ = 0, ended_ = 0, worst_ = 0;
 };
 
@@ -474,6 +485,7 @@ struct Totals {
   uint64_t ended = 0, worst = 0, preempted = 0, forked = 0, cached = 0;
 };
 
+// Runs random operations, then steps until all requests have ended. Returns the digest of the plans.
 uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
   SplitMix64 random(seed);
   const uint32_t most = 1 + static_cast<uint32_t>(random.Below(12));
@@ -484,6 +496,7 @@ uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
       .max_batch_tokens = most + static_cast<uint32_t>(random.Below(60)),
       .aging_steps = 50,
       .salt = Salt(0)};
+
   Checker checker(options);
   uint64_t next = 1;
   for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
@@ -513,11 +526,14 @@ uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
       checker.Step(&random);
     }
   }
+
   for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i)
     checker.Step(&random);
+
   EXPECT_EQ(checker.live(), 0u);
   EXPECT_EQ(checker.scheduler().blocks().active(), 0u) << "a block leaked";
   EXPECT_EQ(checker.scheduler().running() + checker.scheduler().waiting(), 0u);
+
   totals->ended += checker.ended();
   totals->worst = std::max(totals->worst, checker.worst());
   totals->preempted += checker.scheduler().preemptions();

@@ -22,6 +22,7 @@ TokenEvent Token(uint32_t position, int64_t version) {
 TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
   Trajectory trajectory(3);
   for (uint32_t i = 0; i < 7; ++i) trajectory.Append(Token(3 + i, i < 2 ? 4 : 5));
+
   const Trajectory::Piece first = trajectory.TakePiece(4);
   EXPECT_EQ(first.at, 3u);
   EXPECT_THAT(first.tokens, ElementsAre(103, 104, 105, 106));
@@ -49,8 +50,8 @@ TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefix) {
   EXPECT_EQ(trajectory.unsent(), 1u);
 }
 
-// Contracts, the queue restarts: 4. It kept no payload; a holder sends what it was given as prefix
-// too.
+// A queue that restarted without its payload has lost the prefix too. The worker was given it with
+// the grant and sends it again.
 TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   Trajectory trajectory(3, {7, 8}, {-1, -2}, {{1, 4}, {2, 5}});
   trajectory.Append(Token(5, 9));

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Keeps what a client would see.
+// Records what a client would see.
 class Seen : public Reply {
  public:
   void Send(Response response) override {
@@ -37,7 +37,7 @@ class Seen : public Reply {
   void End() override { ended = true; }
 
   Json body() const { return Json::parse(sent->body); }
-  // The stream's objects; [DONE] as a text, comments left out.
+  // The objects of the stream. [DONE] is a text, and comments are left out.
   std::vector<Json> events() const {
     std::vector<Json> events;
     for (absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
@@ -68,7 +68,7 @@ class ApiTest : public testing::Test {
         .post = [](std::function<void()> run) { run(); }});
     api_->SetModel(model_);
   }
-  // With a model that has this chat template, and without keys.
+  // Makes the model one with this chat template, and uses no keys.
   void MakeWithTemplate(const std::string& chat_template) {
     const std::string path = testing_data::TempPath("chat_template");
     ASSERT_TRUE(WriteFileAtomic(path, chat_template).ok());
@@ -93,6 +93,7 @@ class ApiTest : public testing::Test {
     }
     return seen;
   }
+  // Asks for a completion of "12=". `more` adds fields or replaces them.
   std::shared_ptr<Seen> Complete(Json more = Json::object()) {
     Json body = {{"model", "digits"}, {"prompt", "12="}};
     body.update(more);
@@ -107,7 +108,7 @@ class ApiTest : public testing::Test {
 
   ManualClock clock_;
   SplitMix64 random_{1};
-  bool hold_ = false;
+  bool hold_ = false;  // Work waits in held_ until the test runs it.
   std::deque<std::function<void()>> held_;
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
   std::unique_ptr<Guests> guests_;
@@ -402,9 +403,9 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
     EXPECT_EQ(status(head), 415) << encoding;
     EXPECT_THAT(ApiErrorOf(api_->Admit(head).status()).message, testing::HasSubstr(encoding));
   }
+
   RequestHead head = post;
   head.content_type = "Application/JSON ; charset=utf-8", head.content_encoding = "Identity";
-
   EXPECT_TRUE(api_->Admit(head).ok());
   for (const char* target : {"/livez", "/readyz", "/v1/models", "/v1/models/digits"})
     EXPECT_TRUE(api_->Admit({.method = "HEAD", .target = target}).ok()) << target;
@@ -478,7 +479,8 @@ TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
   guests_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
   api_->Cancel(last_call_);
 
-  hold_ = true;  // Parsing, then preparing.
+  // A call is parsed and then prepared. The client leaves before the first, then before the second.
+  hold_ = true;
   for (size_t rounds : {1u, 2u}) {
     const auto seen = Complete();
     for (size_t i = 1; i < rounds; ++i) {
@@ -492,7 +494,6 @@ TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
       held_.pop_front();
       run();
     }
-
     EXPECT_FALSE(seen->sent);
   }
 

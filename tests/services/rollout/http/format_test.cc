@@ -1,4 +1,4 @@
-// How tokens and their texts are written, with a tokenizer whose tokens are bytes.
+// How tokens and their texts are written into answers. Each token of the tokenizer is one byte.
 #include "services/rollout/http/format.h"
 
 #include <filesystem>
@@ -17,11 +17,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int32_t kEnd = 256;  // <|end|>; token b is byte b.
 
-// Of the digits model, with another tokenizer.
+// The directory of the digits model, with the tokenizer of bytes.
 std::string ByteModelDir() {
   const std::string dir = testing_data::TempPath("byte_model");
-  std::filesystem::remove_all(dir);  // Of the test before.
+  std::filesystem::remove_all(dir);  // The test before may have left it.
   std::filesystem::copy(FakeModel::kDigits, dir);
+
   Json vocab = Json::object();
   for (int b = 0; b < 256; ++b)
     vocab[ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))] = b;
@@ -42,6 +43,7 @@ std::string ByteModelDir() {
       {"pre_tokenizer", level},
       {"decoder", level},
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+
   SLUICE_CHECK(WriteFileAtomic(dir + "/tokenizer.json", tokenizer.dump()).ok());
   return dir;
 }

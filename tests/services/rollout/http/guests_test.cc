@@ -13,7 +13,7 @@ using testing::IsEmpty;
 
 class GuestsTest : public testing::Test {
  protected:
-  // A guest with so many requests, who keeps what it hears: "REQUEST:TOKEN", or "REQUEST:ERROR".
+  // Adds a guest with `requests` requests, which notes "REQUEST:TOKEN" or "REQUEST:ERROR".
   uint64_t Come(size_t requests, std::vector<std::string>* heard, uint64_t group = 0) {
     const auto guest = guests_.Add(
         model_, std::vector<Request>(requests, Request{.group = group}),

@@ -147,13 +147,13 @@ TEST_F(ServerTest, AClientThatTakesItsTimeIsTold408) {
   ASSERT_TRUE(
       body.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: "
                 "application/json\r\nContent-Length: 100\r\n\r\n{\"model"));
-
   Client silent(server_->address());
+
   EXPECT_THAT(head.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(body.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_EQ(silent.Rest(), "");
 
-  head.Send("els HTTP/1.1\r\n\r\n");  // Too late: what still comes goes nowhere.
+  head.Send("els HTTP/1.1\r\n\r\n");  // Too late: it is ignored.
   body.Send("\": \"m\"}");
   for (Client* client : {&head, &body, &silent}) client->Close();
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
@@ -204,7 +204,8 @@ TEST_F(ServerTest, AReaderWhoStaysBehindIsCutOff) {
   ASSERT_TRUE(client.Send(PostText(kPath, kStream)));
   const uint64_t request = model_->AwaitRequests(1)[0].id;
   const std::string text(16 << 10, '7');
-  // 8 MB: more than the kernel holds.
+
+  // 8 MB are more than the kernel's buffers hold.
   for (int i = 0; i < 500; ++i) Answer(request, text, FinishReason::kNone);
 
   EXPECT_EQ(model_->AwaitAborted(1)[0], request);
@@ -227,6 +228,7 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
     clients.emplace_back(server_->address());
     ASSERT_TRUE(clients.back().Send(PostText(kPath, kStream)));
   }
+
   const std::vector<Request> requests = model_->AwaitRequests(kStreams);
   for (size_t t = 0; t < kTokens; ++t) {
     StepEvents step;
@@ -236,6 +238,7 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
                   t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
     guests_.Stepped(std::move(step));
   }
+
   for (Client& client : clients) {
     const std::string all = client.Until("[DONE]\n\n\r\n0\r\n\r\n");
     for (size_t t = 0; t < kTokens; ++t)
@@ -290,7 +293,7 @@ TEST_F(ServerTest, OffLoopbackThereIsNoServerWithoutKeysAndTls) {
             absl::StatusCode::kAlreadyExists);
 }
 
-// A key and a certificate of its own, as PEM files.
+// Writes a key and a self-signed certificate as PEM files.
 void WriteCertificate(const std::string& cert, const std::string& key) {
   EVP_PKEY* const pair = EVP_EC_gen("P-256");
   X509* const x509 = X509_new();
@@ -302,12 +305,14 @@ void WriteCertificate(const std::string& cert, const std::string& key) {
                              reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
   X509_set_issuer_name(x509, X509_get_subject_name(x509));
   X509_sign(x509, pair, EVP_sha256());
+
   FILE* file = fopen(cert.c_str(), "w");
   PEM_write_X509(file, x509);
   fclose(file);
   file = fopen(key.c_str(), "w");
   PEM_write_PrivateKey(file, pair, nullptr, nullptr, 0, nullptr, nullptr);
   fclose(file);
+
   X509_free(x509);
   EVP_PKEY_free(pair);
 }
@@ -332,8 +337,8 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
     while (!absl::StrContains(seen, text) && SSL_read(tls, &c, 1) == 1) seen += c;
     return seen;
   };
-  ASSERT_TRUE(send(PostText(kPath, kBody)));
 
+  ASSERT_TRUE(send(PostText(kPath, kBody)));
   EXPECT_THAT(until("}}"), StartsWith("HTTP/1.1 401"));
 
   const std::string bearer = "Authorization: Bearer 0123456789abcdef\r\n";
@@ -343,13 +348,13 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
   ASSERT_EQ(SSL_connect(tls), 1);
   ASSERT_TRUE(send(PostText(kPath, kStream, bearer)));
   Answer(model_->AwaitRequests(1)[0].id, "4", FinishReason::kStop);
-
   EXPECT_THAT(until("[DONE]\n\n\r\n0\r\n\r\n"), HasSubstr("\"text\":\"4\""));
-  ASSERT_TRUE(send(PostText(kPath, kStream, bearer)));
 
+  ASSERT_TRUE(send(PostText(kPath, kStream, bearer)));
   const uint64_t left = model_->AwaitRequests(2)[1].id;
   again.Close();
   EXPECT_EQ(model_->AwaitAborted(1)[0], left);
+
   SSL_free(tls);
   SSL_CTX_free(context);
 }

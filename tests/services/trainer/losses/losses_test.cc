@@ -280,8 +280,8 @@ struct Toy {
 };
 
 // The gradient of the whole step with respect to the weights, with the sequences cut into
-// micro-batches as listed. If `streamed`, the step's scale is applied to the sum at the end, else to
-// the loss of each micro-batch.
+// micro-batches as listed. If `streamed`, the step's scale is applied to the sum at the end;
+// otherwise to the loss of each micro-batch.
 at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
                         const std::vector<std::vector<int>>& micro_batches, bool streamed) {
   const at::Tensor weights = toy.weights.clone().requires_grad_(true);
