@@ -35,7 +35,7 @@ class EngineServiceTest : public SessionTest {
     return call;
   }
 
-  // One try, for what is not known yet would be asked for again.
+  // Makes one attempt, because a call about a job that is not known yet would be repeated.
   absl::StatusOr<engine::v1::DescribeResponse> Describe(const std::string& job = kJob) {
     engine::v1::DescribeRequest request;
     *request.mutable_call() = CallOf("someone", 0, job);
@@ -49,7 +49,7 @@ class EngineServiceTest : public SessionTest {
     return response;
   }
 
-  // A prompt of "4821=" and up to `max_tokens` tokens behind it, as reward-0 asks for them.
+  // Asks, as reward-0, for up to `max_tokens` tokens after the prompt "4821=".
   engine::v1::GenerateRequest Ask(uint32_t max_tokens, uint32_t n = 1) {
     engine::v1::GenerateRequest request;
     *request.mutable_call() = CallOf("reward-0", 1);
@@ -71,7 +71,7 @@ class EngineServiceTest : public SessionTest {
     Answer answer;
     std::string text;
   };
-  // By member; how the call ended.
+  // Returns what came, by member. `status` is how the call ended.
   std::map<uint32_t, Generated> Generate(const engine::v1::GenerateRequest& request,
                                          absl::Status* status) {
     const auto channel = Channel();
@@ -101,7 +101,7 @@ class EngineServiceTest : public SessionTest {
     return status;
   }
 
-  // What Score is sent: the prompt of a group, and answers behind it.
+  // What Score is sent: the prompt of a group, and answers that follow it.
   struct Scored {
     engine::v1::ScoreHeader header;
     std::string payload;
@@ -112,7 +112,8 @@ class EngineServiceTest : public SessionTest {
     scored.header.set_temperature(temperature);
     const std::vector<int32_t> prompt = Prompt();
     AddPiece({}, 0, 0, common::v1::SEGMENT_ROLE_PROMPT, prompt, &scored);
-    for (uint32_t member = 0; member < answers.size(); ++member) {  // Each in two pieces.
+    // Each answer is sent in two pieces.
+    for (uint32_t member = 0; member < answers.size(); ++member) {
       const auto half =
           answers[member].begin() + static_cast<ptrdiff_t>(answers[member].size() / 2);
       AddPiece(member, prompt.size(), 1, common::v1::SEGMENT_ROLE_SAMPLED,
@@ -169,19 +170,20 @@ class EngineServiceTest : public SessionTest {
     return status;
   }
 
-  // Starts a worker and waits until the version samples.
+  // Starts a worker if there is none, publishes version `number`, and waits until that samples.
   Session* Serve(int64_t number, uint64_t seed) {
     Session* const session =
         sessions_.empty() ? StartSession("rollout-0") : sessions_.front().get();
     Publish(number, seed);
+
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
     while (session->serving() != PolicyVersion{1, number} && Clock::Real()->Monotonic() < until)
       std::this_thread::yield();
     EXPECT_EQ(session->serving(), (PolicyVersion{1, number}));
     return session;
   }
-  // A call that the engine has not heard the end of yet goes on asking: none may be running now and
-  // some a moment later.
+  // Waits until no request of a guest runs, because the engine has heard that their calls ended.
+  // Returns false if some still run after 60 s.
   bool AwaitNoGuests() {
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
     while (Clock::Real()->Monotonic() < until) {
@@ -216,7 +218,7 @@ TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   EXPECT_EQ(described->max_context(), session->engine().max_context());
   EXPECT_THAT(std::string(Describe("another").status().message()), HasSubstr("job 'another'"));
 
-  Serve(1, kInitSeed + 1);  // Other weights: those that the engine began with are gone.
+  Serve(1, kInitSeed + 1);  // Other weights replace those that the engine began with.
   const auto switched = Describe();
   ASSERT_TRUE(switched.ok()) << switched.status();
   EXPECT_EQ(switched->layout(), before->layout());
@@ -247,10 +249,11 @@ TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
   spec_.mutable_model()->set_chat_template(path);
   ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
   Serve(0, kInitSeed);
+
   engine::v1::GenerateRequest ids = Ask(20), messages = ids;
   ids.clear_prompt();
   for (const int32_t id : Prompt()) {
-    // Templates write their own special tokens; this one none.
+    // A template writes special tokens itself. This one writes none, so leave out token 1.
     if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));
   }
   messages.clear_prompt();
@@ -279,7 +282,7 @@ TEST_F(EngineServiceTest, GenerateRefusesWhoMayNotAskAndWhomItDoesNotKnow) {
   *request.mutable_call() = CallOf("reward-0", 0);
   EXPECT_EQ(ReasonOf(Refusal(request)), "FENCED");
 
-  *request.mutable_call() = CallOf("someone", 0);  // An operator.
+  *request.mutable_call() = CallOf("someone", 0);  // An operator is no worker, and may ask.
   absl::Status status;
   EXPECT_EQ(Generate(request, &status).size(), 1u);
   EXPECT_TRUE(status.ok()) << status;
@@ -468,8 +471,8 @@ TEST_F(EngineServiceTest, AnAnswerComesAsSoonAsARecordSaysThatItIsTheLast) {
     ASSERT_TRUE(stream.ReadFrame(&frame));
     EXPECT_EQ(frame.payload_bytes(), 2 * sizeof(float));
   }
-  stream.WritesDone();
 
+  stream.WritesDone();
   EXPECT_FALSE(stream.ReadFrame(&frame));
   EXPECT_TRUE(stream.Finish().ok());
 }
@@ -522,28 +525,32 @@ TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
 
 class EvaluateTest : public EngineServiceTest {
  protected:
-  // A job that evaluates 60 rows, four digits each, as the example does.
+  // Starts a job that evaluates 60 rows of four digits, as the example does.
   void StartEvaluating(uint32_t samples = 1, double temperature = 0) {
     std::string rows;
     for (int i = 0; i < 60; ++i) absl::StrAppend(&rows, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
     data_ = testing_data::TempPath("evaluate_rows.jsonl");
     ASSERT_TRUE(WriteFileAtomic(data_, rows).ok());
+
     job::v1::RewardEntry& reward = *spec_.mutable_reward()->add_rewards();
     reward.set_name("reversed");
     reward.set_verifier("text");
     reward.set_weight(1);
     (*reward.mutable_args()->mutable_fields())["property"].set_string_value("reversed");
+
     job::v1::Eval& eval = *spec_.mutable_eval();
     eval.set_every_steps(10);
     eval.set_samples(samples);
     eval.set_temperature(temperature);
     eval.set_share(0.1);
+
     job::v1::DataSource& dataset = *eval.add_datasets();
     dataset.set_name("heldout");
     dataset.set_path(data_);
     dataset.set_prompt("digits");
     dataset.set_answer("digits");
     dataset.set_format("{digits}=");
+
     ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
     Serve(0, kInitSeed);
   }
@@ -573,7 +580,7 @@ class EvaluateTest : public EngineServiceTest {
     return *result;
   }
 
-  // What the random weights of `seed` come to in an engine that does nothing else.
+  // Evaluates the random weights of `seed` in an engine that does nothing else.
   EvalResult Alone(uint64_t seed) {
     EvalOptions options;
     options.engine = {.model_path = kModel,
@@ -589,6 +596,7 @@ class EvaluateTest : public EngineServiceTest {
                         .max_tokens = 7};
     options.samples = spec_.eval().samples();
     options.seed = spec_.run().seed();
+
     const Scorer scorer = *MakeScorer(spec_.reward());
     return *sluice::Evaluate(
         options, [&](absl::string_view text, bool truncated, absl::string_view row) {
@@ -606,6 +614,7 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
   const LatestVersion first = *publisher_->latest();
   TakeBatch(0);
   Publish(1, 106);
+
   for (const auto& [version, seed] :
        {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
     const auto result = Evaluate(Ask(version));
@@ -625,7 +634,6 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
 TEST_F(EvaluateTest, DrawnAnswersAreTheSameEachTime) {
   ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/4, /*temperature=*/1));
   const auto once = Evaluate(Ask(*publisher_->latest()));
-
   const auto again = Evaluate(Ask(*publisher_->latest()));
   ASSERT_TRUE(once.ok() && again.ok()) << once.status() << again.status();
   EXPECT_EQ(once->answers(), 240u);
@@ -644,11 +652,12 @@ TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
     stream.TryCancel();
     EXPECT_FALSE(stream.Finish().ok());
   }
+
   absl::StatusOr<engine::v1::EvaluationResult> result = absl::UnknownError("not asked");
+  // As long as the evaluation of an earlier call has not ended, another one is refused.
   do result = Evaluate(request);
   while (ReasonOf(result.status()) == "BUSY");
   ASSERT_TRUE(result.ok()) << result.status();
-
   EXPECT_EQ(result->answers(), 1200u);
 }
 
@@ -661,6 +670,7 @@ TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
   engine::v1::EvaluateRequest request = Ask(version);
   *request.mutable_call() = CallOf("reward-0", 1);
   EXPECT_EQ(Evaluate(request).status().code(), absl::StatusCode::kPermissionDenied);
+
   ASSERT_TRUE(WriteFileAtomic(data_, "{\"other\": 1}\n").ok());
   EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("digits"));
 

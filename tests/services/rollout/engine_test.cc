@@ -53,6 +53,7 @@ std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tok
   const ModelConfig config = TinyConfig();
   auto model =
       *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+
   std::vector<DecodeModel::Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
     rows.push_back(
@@ -60,6 +61,7 @@ std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tok
   }
   std::vector<float> logits(tokens.size() * config.vocab_size);
   model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
+
   std::vector<double> logprobs(tokens.size(), 0);
   for (size_t i = 1; i < tokens.size(); ++i) {
     const float* z = logits.data() + (i - 1) * config.vocab_size;
@@ -94,8 +96,10 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
   auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 40});
   std::vector<int32_t> prompt;
   for (int32_t i = 0; i < 70; ++i) prompt.push_back((i * 7 + 3) % 39);
+
   ASSERT_TRUE(engine->AddRequest(Ask(9, prompt, 3)).ok());
   const std::vector<TokenEvent> plain = RunToEnd(engine.get())[9];
+
   for (uint64_t id : {1, 2}) {
     Request request = Ask(id, prompt, 3);
     request.prompt_logprobs = true;
@@ -104,6 +108,7 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
   }
   ASSERT_TRUE(engine->AddRequest(Ask(3, prompt, 3)).ok());
   const Events events = RunToEnd(engine.get());
+
   const std::vector<double> expected = LogprobsUnder(1, prompt, 1);
   for (uint64_t id : {1, 2}) {
     const std::vector<TokenEvent>& answer = events.at(id);
@@ -153,6 +158,7 @@ TEST(EngineTest, AResumedAnswerGoesOnAsIfNeverInterrupted) {
   auto whole = TinyEngine(1);
   ASSERT_TRUE(whole->AddRequest(Ask(1, {3, 1, 4}, 50)).ok());
   const std::vector<TokenEvent> expected = RunToEnd(whole.get())[1];
+
   for (size_t cut : {size_t{1}, size_t{17}, size_t{49}}) {
     auto engine = TinyEngine(1);
     Request request = Ask(1, {3, 1, 4}, 50);
@@ -184,6 +190,7 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
       }
       StepOnce(engine.get(), &events);
     }
+
     std::vector<int32_t> all = {5, 6};
     for (const TokenEvent& event : events[1]) all.push_back(event.token);
     ASSERT_EQ(all.size(), 2 + kTokens);
@@ -202,6 +209,7 @@ TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
   auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 4});
   for (uint64_t id = 1; id <= 6; ++id)
     ASSERT_TRUE(engine->AddRequest(Ask(id, {1, 2, 3, 4, 5, 6}, 20, id, id % 2)).ok());
+
   Events events;
   for (int64_t step = 1; !engine->idle(); ++step) {
     StepOnce(engine.get(), &events);
@@ -209,6 +217,7 @@ TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
       ASSERT_TRUE(engine->ActivateWeights(Stage(step, {1, step}), KvPolicy::kKeep)->accepted);
     }
   }
+
   for (uint64_t id = 1; id <= 6; ++id) {
     ASSERT_EQ(events[id].size(), 20u);
     for (size_t i = 1; i < 20; ++i) {
@@ -227,11 +236,13 @@ TEST(EngineTest, ABitFlippedInThePackedWeightsKeepsTheOldVersionAndTheNextTryRec
   for (Engine* e : {static_cast<Engine*>(engine.get()), static_cast<Engine*>(untouched.get())}) {
     ASSERT_TRUE(e->AddRequest(Ask(1, {5, 6}, 30)).ok());
   }
+
   Events events, expected;
   for (int i = 0; i < 10; ++i) {
     StepOnce(engine.get(), &events);
     StepOnce(untouched.get(), &expected);
   }
+
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   const StagedWeights staged = Stage(2, {1, 1});
 
@@ -348,6 +359,7 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
   bad = good;
   bad.top_k = 5;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("top_k"));
+
   bad = good;
   bad.min_p = 0.1;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_p"));
@@ -372,9 +384,9 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
     bad.min_p = wrong;
     EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_p"));
   }
+
   bad = good;
   bad.temperature = 1e-7f;
-
   EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("temperature"));
 }
 
@@ -382,6 +394,7 @@ TEST(EngineTest, AnAbortedRequestSaysNothingMoreAndFreesItsSlot) {
   auto engine = TinyEngine(1, {.slots = 1});
   ASSERT_TRUE(engine->AddRequest(Ask(1, {1}, 100)).ok());
   ASSERT_TRUE(engine->AddRequest(Ask(2, {2}, 3)).ok());
+
   Events events;
   for (int i = 0; i < 4; ++i) StepOnce(engine.get(), &events);
   engine->Abort(1, AbortReason::kLeaseLost);
@@ -393,7 +406,8 @@ TEST(EngineTest, AnAbortedRequestSaysNothingMoreAndFreesItsSlot) {
 }
 
 TEST(EngineTest, LogitsThatAreNotFiniteFailOnlyTheirRequest) {
-  // Token 9's embedding is broken. The head is untied, or every row would meet it.
+  // Token 9's embedding is broken. The output head is untied, because each row would meet the
+  // broken number there.
   ModelConfig config = TinyConfig();
   config.tie_word_embeddings = false;
   TensorSet untied = *InitWeights(config, 1);

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Keeps what the loop says.
+// Records what the loop reports.
 class Listener : public StepLoop::Sink {
  public:
   void OnStep(StepEvents events) override {
@@ -76,6 +76,7 @@ TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -95,6 +96,7 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   loop.Add({Ask(1, 250)});
   listener.AwaitTokens(1, 1);
   loop.Activate(Stage(2, {1, 1}));
@@ -122,10 +124,10 @@ TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
     MutexLock lock(&listener.mu_);
     EXPECT_TRUE(listener.tokens_.empty());
   }
+
   loop.SetPaused(false);
   listener.AwaitEnded(1);
   MutexLock lock(&listener.mu_);
-
   EXPECT_EQ(listener.tokens_.at(1).size(), 20u);
   for (const TokenEvent& token : listener.tokens_.at(1))
     EXPECT_EQ(token.version, (PolicyVersion{1, 1}));
@@ -136,6 +138,7 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   loop.Add({Ask(1, 10'000), Ask(2, 5)});
   loop.Add({Ask(3, 250)});
   loop.Abort(3, AbortReason::kCancelled);
@@ -148,7 +151,7 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   loop.Stop();
 }
 
-// The cores that the trainer of the same machine has, as each step told of its tokens.
+// Records how many cores the trainer on this machine has each time a step reports its tokens.
 class CoresWatcher : public Listener {
  public:
   explicit CoresWatcher(CoreShare* trainer) : trainer_(trainer) {}
@@ -156,7 +159,7 @@ class CoresWatcher : public Listener {
     seen_.insert(trainer_->threads());
     Listener::OnStep(std::move(events));
   }
-  std::set<int> seen_;  // Of the step thread until the loop has stopped.
+  std::set<int> seen_;  // Belongs to the step thread until the loop has stopped.
 
  private:
   CoreShare* const trainer_;
@@ -170,6 +173,7 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
   unlink(path.c_str());
   const CoreShare::Busy training(trainer.get());
   CoresWatcher watcher(trainer.get());
+
   auto engine = TinyEngine(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, rollout.get(), &watcher);
 
@@ -190,12 +194,14 @@ TEST(StepLoopTest, AnEngineGivenAnotherModelsWeightsIsBroken) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   ModelConfig other = TinyConfig();
   other.vocab_size = 41;
   StagedWeights staged;
   staged.version = {1, 1};
   staged.tensors = std::make_shared<const TensorSet>(*InitWeights(other, 1));
   staged.state = FingerprintOf(*staged.tensors);
+
   loop.Activate(std::move(staged));
   listener.AwaitBroken();
 

@@ -285,12 +285,15 @@ TEST(RequestTest, AMisspelledFieldIsToldItsNearest) {
 TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
   const std::string deep =
       absl::StrCat("{\"model\": ", std::string(100'000, '['), std::string(100'000, ']'), "}");
+
   std::string wide = "{\"model\": \"m\", \"prompt\": [[1]";
   for (int i = 0; i < 1'100'000; ++i) wide += ",[]";
   wide += "]}";
+
   std::string members = "{\"model\": \"m\"";
   for (int i = 0; i < 500'000; ++i) members += absl::StrCat(",\"", i, "\":0");
   members += "}";
+
   std::string objects = "{\"model\": [{}";
   while (objects.size() < kMaxBody - 10) objects += ",{}";
   objects += "]}";
@@ -304,6 +307,7 @@ TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
     EXPECT_EQ(CompletionError(body).code, "invalid_json") << body.substr(0, 40);
     EXPECT_EQ(ChatError(body).status, 400) << body.substr(0, 40);
   }
+
   EXPECT_EQ(CompletionError(std::string(kMaxBody + 1, ' ')).status, 413);
 }
 
@@ -318,6 +322,7 @@ TEST(RequestTest, MessagesAndToolsHaveTheirLimits) {
   const Json tools = {
       {{"type", "function"}, {"function", {{"name", std::string(kMaxTools, 'f')}}}}};
   EXPECT_EQ(ChatError(Chat({{"tools", tools}}).dump()).code, "tools_too_large");
+
   EXPECT_EQ(CompletionError(
                 Completion({{"prompt", std::vector<std::string>(100, "a")}, {"n", 100}}).dump())
                 .param,
