@@ -86,8 +86,8 @@ TEST_F(QueueFsckTest, AFlippedBitIsNamedByFileAndOffsetAndTheBytesStayAsTheyAre)
     EXPECT_LE(report["jobs"][0]["end_offset"].get<uint64_t>(), at);
     EXPECT_EQ(*ReadFile(path), bytes);
   }
-  ASSERT_EQ(WriteFileAtomic(path, whole), absl::OkStatus());
 
+  ASSERT_EQ(WriteFileAtomic(path, whole), absl::OkStatus());
   EXPECT_EQ(Fsck().exit, 0);
 }
 

@@ -559,8 +559,8 @@ TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
     world_.Start("trainer-0", Role::kTrainer);
     if (i < 2) world_.AllReady(job);
   }
-  world_.Leave();
 
+  world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0017");
   EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");

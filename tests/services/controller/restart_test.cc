@@ -49,8 +49,8 @@ TEST_F(RestartTest, AStoredRecordWithAByteThatIsNotUtf8IsReadWithThatByteReplace
     text.insert(at, "caf\xe9 ");
     ASSERT_TRUE(world_.store()->Txn({}, {{key, text}}).ok());
   }
-  Restart();
 
+  Restart();
   EXPECT_EQ(world_.State(job), JobState::kWaiting);
   EXPECT_EQ(world_.Events(job).at(0).message, "caf\xef\xbf\xbd job digits was submitted");
 }

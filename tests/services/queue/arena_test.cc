@@ -58,8 +58,8 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
       held.push_back({arena.Allocate(bytes), bytes, static_cast<char>(random())});
       std::memset(held.back().memory.get(), held.back().fill, bytes);
     }
-    held.clear();
 
+    held.clear();
     EXPECT_EQ(arena.use().allocations, 0u);
     EXPECT_EQ(arena.use().used_bytes, 0u);
   }

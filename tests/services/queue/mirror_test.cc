@@ -185,10 +185,10 @@ TEST_F(MirrorTest, BrokenConnectionsRepeatNoEntry) {
     RunSteps(1);
     redis_->Run({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
   }
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
-
   EXPECT_EQ(follower.entries.size(), told_ + 1);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
 }

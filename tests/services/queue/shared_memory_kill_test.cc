@@ -123,9 +123,9 @@ TEST_F(SharedMemoryKillTest, AClientKilledBetweenItsCopyAndItsMessageLeavesWhatW
     EXPECT_EQ(*client->Await(absl::Seconds(120)), -SIGKILL) << "it puts through shared memory";
     ExpectNoBuffers();
   }
+
   const auto client = Start("put", "");  // Goes on: what was put before is a repeat.
   AwaitLine(*client, "put all");
-
   EXPECT_EQ(*client->Await(absl::Seconds(120)), 0);
   ExpectNoBuffers();
   ExpectStoredOnce();
@@ -168,10 +168,10 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
     item.set_lease(dropped.lease().id());
     item.set_reason("straggler");
   }
+
   ASSERT_TRUE(client_->Drop(drop).ok());
   client->Signal(SIGKILL);
   client->Await(absl::Seconds(120)).IgnoreError();
-
   ExpectNoBuffers();
   EXPECT_TRUE(Becomes([&] { return arena()->use().used_bytes <= prompt_.used_bytes; }))
       << "all memory is there for the next";

@@ -177,8 +177,8 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   EXPECT_EQ(manager.available(), 0u);
 }
 
-// Applies random operations to a BlockManager. Check() counts all references anew, and compares what
-// the blocks hold with what each sequence must have written.
+// Applies random operations to a BlockManager. Check() counts all references anew, and compares
+// what the blocks hold with what each sequence must have written.
 class Model {
  public:
   explicit Model(uint64_t seed)

@@ -393,7 +393,7 @@ class Checker {
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
 
-    // In how many tables each block is: Computes() checks that a row shares no block that it writes.
+    // In how many tables each block is. A row must share no block that it writes (Computes()).
     std::map<int32_t, int> holders;
     for (const SchedulerPlan::Row& row : plan.rows) {
       for (int32_t block : row.blocks) ++holders[block];
@@ -485,7 +485,7 @@ struct Totals {
   uint64_t ended = 0, worst = 0, preempted = 0, forked = 0, cached = 0;
 };
 
-// Runs random operations, then steps until all requests have ended. Returns the digest of the plans.
+// Runs random operations, then steps until all requests have ended. Returns a digest of the plans.
 uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
   SplitMix64 random(seed);
   const uint32_t most = 1 + static_cast<uint32_t>(random.Below(12));

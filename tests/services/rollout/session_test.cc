@@ -46,8 +46,8 @@ TEST_F(SessionTest, TheVersionThatServesHasADigestAtEveryMoment) {
     TakeBatch(k);
     Publish(k + 1, kInitSeed + k + 1);
   }
-  session->Stop(absl::ZeroDuration());  // The last switch may be under way.
 
+  session->Stop(absl::ZeroDuration());  // The last switch may be under way.
   EXPECT_GT(switches, 0);
 }
 

@@ -183,8 +183,8 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
     loop.Add({Ask(round, 20)});
     watcher.AwaitEnded(round);
   }
-  loop.Stop();
 
+  loop.Stop();
   EXPECT_EQ(watcher.seen_, std::set<int>{1});
   EXPECT_EQ(trainer->threads(), 2);
 }

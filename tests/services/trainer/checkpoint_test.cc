@@ -419,10 +419,10 @@ TEST_F(CheckpointTest, AProcessKilledBeforeTheRenameLeavesTheOldCheckpointNewest
     (void)Write(Store(), 2, 1);
     ::_exit(0);
   }
+
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-
   EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 1);
   ASSERT_TRUE(Write(Store(), 2, 1).ok());  // What the killed process left is no obstacle.
   EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 2);

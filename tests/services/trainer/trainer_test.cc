@@ -486,8 +486,8 @@ TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {
       t.versions.push_back(-1);
     }
   }
-  Run(*noisy, 0, batch);
 
+  Run(*noisy, 0, batch);
   EXPECT_TRUE(SameBits(*noisy->Weights(), *plain->Weights()));
 }
 

@@ -231,8 +231,8 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
       h.SealIt(h.Rollout(), ref, member.lease.id);
     }
   }
-  h.ScoreAll();
 
+  h.ScoreAll();
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 4) << "all of it is two versions old";
 
   const auto batch = h.Acquired(3);  // What was sampled a version ago.

@@ -134,8 +134,8 @@ TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueE
     EXPECT_EQ(disk->on.id, disk->waiter.id) << "a fault: nothing else is to blame";
     EXPECT_THAT(disk->hint, HasSubstr("--data-dir"));
   }
-  h.Send({}, DiskSpace{Space::kOk});
 
+  h.Send({}, DiskSpace{Space::kOk});
   EXPECT_EQ(From(h.job().Explain(h.now), NodeKind::kStore, "disk"), nullptr);
 }
 

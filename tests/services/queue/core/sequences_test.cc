@@ -331,9 +331,9 @@ TEST(SequenceTest, TheQueueLosesTheJobAndGoesOnFromTheTrainersCursor) {  // Step
     cursor = h.cursor;
     ledger = h.job().ledger();
   }
+
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.SetWorkers();
-
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
 
   const auto restored = RestartTrainer(h, cursor, "c1", RestoreMode::kRequeue);

@@ -70,8 +70,8 @@ TEST(StragglerTest, WaitCutsAtOnceWhenItsOwnGroupsAreDone) {
     for (const Member& member : admitted->grants[g].members)
       h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
   }
-  h.ScoreAll();
 
+  h.ScoreAll();
   EXPECT_THAT(Ordinals(*h.Acquired(0)), testing::ElementsAre(0, 1));
 }
 

@@ -193,8 +193,8 @@ TEST_F(ServerTest, AClientThatLeavesIsAborted) {
     waits.Close();
     EXPECT_EQ(model_->AwaitAborted(1)[0], first);
   }
-  model_->AwaitAborted(2);
 
+  model_->AwaitAborted(2);
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
 
