@@ -79,7 +79,7 @@ TEST(ArenaTest, SegmentsThatStayEmptyGoBackToTheSystem) {
   EXPECT_EQ(arena.use().segments, 8u);
 
   held.resize(1);
-  arena.Trim();  // They were in use since the last one.
+  arena.Trim();  // The segments were in use since the Trim() before.
   EXPECT_EQ(arena.use().segments, 8u);
   arena.Trim();
   EXPECT_EQ(arena.use().segments, 2u);  // One in use, one spare.
@@ -94,10 +94,12 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
   Arena arena(kSmall);
   std::shared_ptr<char> memory = arena.Allocate(1000);
   std::memset(memory.get(), 'x', 1000);
-  // A part of the allocation, as a field of a record is.
+
+  // A field of a record is a part of an allocation.
   const std::shared_ptr<const char> field(memory, memory.get() + 100);
   const std::optional<shm::Slice> slice = Arena::SliceOf(field, 200);
   ASSERT_TRUE(slice.has_value());
+
   auto shared = arena.Share(slice->segment);
   ASSERT_TRUE(shared.ok());
 

@@ -11,6 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
+// A claim is what a job needs at least, its quota, and what it has reserved.
 TEST(MemoryTest, JobsThatFitHaveTheirQuota) {
   EXPECT_THAT(FairShares(100, {{{10, 40, 0}, {10, 60, 0}}}), ElementsAre(40, 60));
 }
@@ -48,6 +49,7 @@ TEST(MemoryTest, OverRandomJobsTheLimitHoldsAndSharesAreFair) {
       claim.reserved = random() % (std::min(hold_left, claim.quota) + 1);
       hold_left -= claim.reserved;
     }
+
     const auto shares = FairShares(limit, claims);
     uint64_t most = 0;
     for (size_t i = 0; i < claims.size(); ++i) {

@@ -5,21 +5,22 @@
 #include "google/protobuf/descriptor.h"
 #include "tests/services/queue/wire.h"
 
-// Every method of the service: a repeat changes once and answers the same, a lower incarnation is
-// fenced and changes nothing, a parked call ends with a non-empty edge. The walk goes by the
-// descriptor, so no method can be forgotten.
+// Checks every method of the service: a repeat changes nothing and gets the same answer, a lower
+// incarnation is fenced and changes nothing, and a parked call ends with an edge that says what it
+// waited for. The methods are read from the service's descriptor, so that none can be forgotten.
 namespace sluice::queue {
 namespace {
 
 class MethodsTest : public WireTest {
  protected:
-  // The job as its books and counts tell it; what a call must not change.
+  // The job's ledger and lists as text: what a repeated or refused call must not change.
   std::string State() {
     v1::StatsRequest request;
     FillCall("controller", 0, request.mutable_call());
     v1::StatsResponse stats = *Once<v1::StatsResponse>(request);
     stats.mutable_ledger()->clear_event();
     std::string state = stats.ShortDebugString();
+
     v1::PeekRequest peek;
     FillCall("controller", 0, peek.mutable_call());
     for (v1::PeekWhat what : {v1::PEEK_WHAT_GROUPS, v1::PEEK_WHAT_TASKS, v1::PEEK_WHAT_BATCHES,
@@ -28,29 +29,32 @@ class MethodsTest : public WireTest {
       const v1::PeekResponse rows = *Once<v1::PeekResponse>(peek);
       for (v1::PeekRow row : rows.rows()) {
         row.clear_age();
-        // Of members.
+        // A group's row has the ages of its members.
         state += std::regex_replace(row.ShortDebugString(), std::regex("age[^,}]*"), "");
       }
     }
     return state;
   }
-  // The same request twice: the second answer is marked and else equal, the state the same as after
-  // the first.
+  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the state
+  // stays as it was after the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);
     ASSERT_TRUE(first.ok()) << first.status();
     EXPECT_FALSE(first->repeat());
+
     const std::string state = State();
     auto again = Once<Response>(request);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_TRUE(again->repeat());
     EXPECT_EQ(State(), state);
+
     Response same = *first;
     Normalize(&same);
     Normalize(&*again);
     EXPECT_EQ(again->ShortDebugString(), same.ShortDebugString());
   }
+  // The request of a lower incarnation is refused and changes nothing.
   template <typename Response, typename Request>
   void ExpectFenced(Request request) {
     const std::string state = State();
@@ -58,6 +62,7 @@ class MethodsTest : public WireTest {
     EXPECT_EQ(ReasonOf(Once<Response>(request).status()), "FENCED") << request.GetTypeName();
     EXPECT_EQ(State(), state);
   }
+  // The request parks, and its answer names what it waited for.
   template <typename Response, typename Request>
   void ExpectEdge(Request request) {
     request.mutable_wait()->set_nanos(1000000);
@@ -80,6 +85,7 @@ class MethodsTest : public WireTest {
   }
 
  private:
+  // Clears what may differ between an answer and its repeat.
   template <typename Response>
   static void Normalize(Response* response) {
     const auto* descriptor = response->GetDescriptor();
@@ -105,11 +111,13 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   v1::LeaseTasksResponse tasks;
   v1::Batch batch;
   std::string hash;
-  // In the order of a step; each leaves what the next needs.
+
+  // The methods in the order of a step: each prepares the next.
   std::vector<std::string> order = {"SetJob", "Restore", "AdvanceVersion", "Renew",        "Admit",
                                     "Put",    "Seal",    "LeaseTasks",     "AcquireBatch", "Get",
                                     "Apply",  "Durable", "Release",        "Drop",         "Stats",
                                     "Peek",   "Watch",   "Retask"};
+
   walks["SetJob"] = [&] {
     v1::SetJobRequest request = JobRequest();
     auto first = Once<v1::SetJobResponse>(request);
@@ -179,7 +187,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   walks["Seal"] = [&] {
     Sample(admitted.grants(0), admitted.grants(0).members(0));
     const v1::Member& member = admitted.grants(0).members(1);
-    Sample(admitted.grants(0), member);  // Sealed once in there.
+    Sample(admitted.grants(0), member);  // Seals it, so that each Seal below is a repeat.
     auto request = For<v1::SealRequest>("r1");
     *request.add_items() = SealOf(admitted.grants(0), member);
     ExpectFenced<v1::SealResponse>(request);

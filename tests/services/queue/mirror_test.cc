@@ -13,7 +13,7 @@ using testing::ElementsAre;
 
 const std::string kJob = std::string(32, 'a');
 
-// A job whose books are mirrored, as its runner does it.
+// A job whose ledger is copied to Redis, as its JobRunner does it.
 class MirrorTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -21,7 +21,7 @@ class MirrorTest : public testing::Test {
     ASSERT_NE(redis_, nullptr);
   }
   LedgerMirror::Options MirrorOptions() const {
-    // Quick, so that the test is; nothing depends on how quick.
+    // Short times make the test quick. Nothing else depends on them.
     return {.redis = redis_->endpoint(),
             .timeout = absl::Milliseconds(200),
             .check = absl::Milliseconds(20),
@@ -31,7 +31,7 @@ class MirrorTest : public testing::Test {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
     Watch();
   }
-  // A run of the queue begins, with the job as it is.
+  // Starts a run of the queue, which has the job in its current state.
   void Watch() {
     watch_ = std::make_unique<BookWatch>(h_.job());
     mirror_->Note(kJob, incarnation_, std::make_shared<BookEntry>(BooksOf(h_.job())));
@@ -59,6 +59,7 @@ class MirrorTest : public testing::Test {
   std::string password_;
   std::unique_ptr<RedisServer> redis_;
   Harness h_;
+  // `noted_` is the event of the newest entry, `told_` the number of entries.
   uint64_t incarnation_ = 1, noted_ = 0, told_ = 0;
   std::unique_ptr<BookWatch> watch_;
   std::unique_ptr<LedgerMirror> mirror_;
@@ -68,6 +69,7 @@ TEST_F(MirrorTest, AFollowerRecomputesBooksAndHashChain) {
   StartMirror(MirrorOptions());
   h_.Start();
   RunSteps(5);
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
@@ -84,6 +86,7 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   h_.RunStep(/*want_cursor=*/true);
   const std::string cursor = h_.cursor;
   h_.RunStep();
+
   ++h_.gang;  // The trainer dies, and its next incarnation goes back a step.
   h_.SetWorkers();
   ASSERT_TRUE(
@@ -92,9 +95,9 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_EQ(follower.entries.back().second.at("kind"), "restored");
-
   follower.ExpectIs(h_.job());
-  const auto batch = h_.Acquired(2);  // Again as it was.
+
+  const auto batch = h_.Acquired(2);  // The same batch as before.
   ASSERT_TRUE(batch.ok()) << batch.status();
   ASSERT_TRUE(h_.ApplyBatch(*batch).ok());
   h_.SetWorkers(Phase::kClosed);
@@ -111,11 +114,12 @@ TEST_F(MirrorTest, AStoppedRedisHoldsNothingUpAndGetsTheSumsLater) {
   StartMirror(options);
   h_.Start();
   RunSteps(1);
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
-  redis_->Signal(SIGSTOP);
-  RunSteps(20);  // Here, on the thread of the queue.
 
+  redis_->Signal(SIGSTOP);
+  RunSteps(20);  // This thread is the queue's. It does not wait for Redis.
   EXPECT_GT(mirror_->state().dropped, 0u);
   EXPECT_GT(mirror_->state().lag, 0u);
 
@@ -144,11 +148,11 @@ TEST_F(MirrorTest, AFlushedRedisIsToldThatEntriesAreMissing) {
   RunSteps(2);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   redis_->Run({"FLUSHALL"});
   follower.StartOver();  // Nothing more happens in the job: the mirror finds out by itself.
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
-
   EXPECT_THAT(follower.gaps(), ElementsAre("start", "lost"));
 
   redis_->Run({"FLUSHALL"});
@@ -165,6 +169,7 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   RunSteps(2);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   redis_->Kill();
   RunSteps(2);
   ASSERT_TRUE(redis_->Restart().ok());
@@ -172,7 +177,7 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
 
-  // The latter: killed before it could acknowledge.
+  // It is "start" if Redis was killed before it could acknowledge an entry.
   EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));
   EXPECT_GE(follower.checked_hashes, 3) << "what waited meanwhile comes entry by entry";
   EXPECT_EQ(mirror_->state().dropped, 0u);
@@ -199,6 +204,7 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
   RunSteps(1);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   mirror_ = nullptr;
   RunSteps(0);
   ++incarnation_;

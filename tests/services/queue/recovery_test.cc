@@ -9,7 +9,7 @@
 #include "services/queue/jobs.h"
 #include "tests/services/queue/core/harness.h"
 
-// The jobs of a data directory, from one life of the queue to the next.
+// What becomes of the jobs in a data directory when the queue is started again.
 namespace sluice::queue {
 namespace {
 
@@ -36,6 +36,7 @@ class RecoveryTest : public testing::Test {
   std::string Rows() const { return dir_ + "/rows.jsonl"; }
   std::string Data() const { return dir_ + "/data"; }
 
+  // `incarnation`: 0 takes the next one.
   void Start(int64_t incarnation = 0) {
     table_ = std::make_unique<JobTable>(JobTable::Options{
         .incarnation = 0,
@@ -68,6 +69,7 @@ class RecoveryTest : public testing::Test {
     while (!result) changed.Wait(&mu);
     return *std::move(result);
   }
+  // The first SetJob of a job.
   SetJob First(Durability durability) const {
     return {.revision = 1,
             .spec = SpecOf(durability),
@@ -120,6 +122,7 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kOther, First(Durability::kMetadata))));
   ASSERT_TRUE(Call<RestoreAnswer>(kJob, {"t1", 1}, Restore{}).ok());
+
   Restart();
   const Reply reply = Set(kJob, First(Durability::kFull));
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
@@ -138,6 +141,7 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
     table_.reset();
     table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
     ASSERT_TRUE(table_->Recover().ok());
+
     std::thread registered([&] { table_->SetIncarnation(round + 1); });
     Reply reply = Set(kJob, First(Durability::kFull));
     while (std::holds_alternative<absl::Status>(reply) &&
@@ -145,7 +149,6 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
       reply = Set(kJob, First(Durability::kFull));
     registered.join();
     ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
-
     EXPECT_TRUE(std::get<SetJobAnswer>(reply).repeat);
   }
 }
@@ -160,7 +163,7 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))),
             "NOT_REGISTERED");
 
-  table_->SetIncarnation(1);  // A controller that forgot: the job's own count goes on.
+  table_->SetIncarnation(1);  // The controller lost its count, but the job has its own.
   EXPECT_EQ(std::get<SetJobAnswer>(Set(kJob, First(Durability::kFull))).incarnation, 2);
 }
 
@@ -186,6 +189,7 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
   ASSERT_TRUE(WriteFileAtomic(rows, "{\"prompt\": \"x\"}\n").ok());
   other.spec.sources[0].path = rows;
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kOther, other)));
+
   table_.reset();
   WriteRows("another prompt");
   Start();
@@ -196,7 +200,7 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))), "DATA_CHANGED");
   EXPECT_TRUE(table_->Find(kOther).ok());
 
-  // Put back, it goes on; or it is freed.
+  // When its data is there again, the job goes on.
   WriteRows("prompt");
   Restart();
   EXPECT_TRUE(table_->Find(kJob).ok());
@@ -205,6 +209,7 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
 TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   table_.reset();
+
   const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, "snapshot")) continue;
@@ -242,8 +247,9 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
     ASSERT_TRUE(owner.ok());
     EXPECT_EQ(ReasonOf(FsckDataDir(Data()).status()), "DATA_DIR_IN_USE");
   }
+
   table_.reset();
-  ASSERT_TRUE(RemoveTree(Rows()).ok());  // The data may be gone.
+  ASSERT_TRUE(RemoveTree(Rows()).ok());  // The check needs no data files.
   const auto before = Files();
 
   const auto report = FsckDataDir(Data());

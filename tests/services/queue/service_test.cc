@@ -96,20 +96,23 @@ TEST_F(WireTest, AParkedCallIsAnsweredByTheCallItWaitsFor) {
 
 TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
   Begin();
-  Admitted(100);  // All slots.
+  Admitted(100);  // Takes all slots.
   rpc::Cancel cancel;
   v1::AdmitRequest request;
   FillCall("r1", rollout_, request.mutable_call(), true);
   request.set_room(1);
+
   std::thread leaves([&] {
     v1::AdmitResponse response;
     EXPECT_TRUE(absl::IsCancelled(rpc::Call(*channel_, request, &response, {.cancel = &cancel})));
   });
+
   const auto waiting = [&] {
     return (*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
       return job.Stats().waiting.at("Admit");
     });
   };
+
   while (waiting() == 0) std::this_thread::yield();
   cancel.Trigger();
   leaves.join();
@@ -120,6 +123,7 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
   Begin();
   const v1::AdmitResponse admitted = Admitted(1);
   const v1::Grant& grant = admitted.grants(0);
+
   std::string payload;
   v1::PutHeader header;
   FillCall("r1", rollout_, header.mutable_call());
@@ -127,6 +131,7 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
   *header.add_records() = PromptRecord(grant, grant.members(0));
   *header.add_records() = SampledRecord(grant, grant.members(0), 2, &payload);
   header.mutable_records(1)->mutable_fields(1)->set_crc32c(1);
+
   rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
   ASSERT_TRUE(stream.WriteFrame(header, {{.bytes = Column(3, 0)}, {.bytes = payload}}).ok());
   v1::PutAck ack;
@@ -178,6 +183,7 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
                     .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
   }
+
   std::vector<common::v1::Want> wants(600);  // 8 KB each: more than one message.
   for (common::v1::Want& want : wants) *want.mutable_owner() = RefOf(grant, grant.members(0));
 
@@ -208,6 +214,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
     MutexLock lock(&mu);
     while (!until()) changed.Wait(&mu);
   };
+
   wait([&] { return version == 0 && published == 0; });
   ASSERT_TRUE(Client("t1", gang_)->Apply(ApplyOf(ReadyBatch(0))).ok());
   wait([&] { return version == 1; });
@@ -216,8 +223,8 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   close.set_phase(v1::PHASE_CLOSED);
   ASSERT_TRUE(Once<v1::SetJobResponse>(close).ok());
   wait([&] { return !cancelled.empty(); });
-  MutexLock lock(&mu);
 
+  MutexLock lock(&mu);
   EXPECT_EQ(cancelled[0], "closed");
 }
 
@@ -229,6 +236,7 @@ TEST_F(WireTest, ShuttingDownEndsParkedCallsWithAReason) {
     FillCall("t1", gang_, request.mutable_call());
     ended = Once<v1::AcquireBatchResponse>(request).status();
   });
+
   while ((*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
     return job.Stats().waiting.at("AcquireBatch");
   }) == 0)
@@ -294,7 +302,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   metrics.ObserveWait("wire", "Admit", absl::Seconds(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 
-  metrics.Add(runner);  // Freed, its last numbers stay as long.
+  metrics.Add(runner);  // A freed job's series last as long, from the time it was closed.
   metrics.Remove(runner);
   EXPECT_THAT(told(), Not(HasSubstr("job_id"))) << "it was closed long ago";
 

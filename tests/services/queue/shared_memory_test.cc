@@ -5,8 +5,8 @@
 #include "common/queue_client/attachment.h"
 #include "tests/services/queue/wire.h"
 
-// Payload of every kind, in messages and through shared memory, and what the queue makes of clients
-// that misuse the latter.
+// Payload of every kind, in messages and through shared memory, and how the queue treats clients
+// that misuse shared memory.
 namespace sluice::queue {
 namespace {
 
@@ -18,7 +18,7 @@ struct FieldSpec {
   std::vector<uint32_t> rows;
 };
 
-// Bits of any value, but for floats, which have to be finite.
+// Random bytes, except that floats are finite.
 std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   std::string bytes(spec.bytes, '\0');
   const bool floats = spec.dtype == common::v1::DTYPE_F32 || spec.dtype == common::v1::DTYPE_F64;
@@ -27,7 +27,8 @@ std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   return bytes;
 }
 
-// The client wants none; the queue has none; both do.
+// How payload goes: in messages because the client wants it so, in messages because the queue shares
+// no memory, or through shared memory.
 enum class Path { kMessages, kNotShared, kShared };
 
 class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
@@ -55,7 +56,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     record.set_lease(member().lease().id());
     return record;
   }
-  // Puts a record of such fields and reads it back.
+  // Puts a record with these fields and reads it back.
   void ExpectComesBack(common::v1::Record record, const std::vector<FieldSpec>& specs) {
     std::mt19937 random(7);
     std::map<std::string, std::string> sent;
@@ -67,6 +68,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
           ->mutable_rows()
           ->Add(spec.rows.begin(), spec.rows.end());
     }
+
     {
       sluice::PutStream stream(client_.get());
       ASSERT_TRUE(stream
@@ -77,15 +79,18 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
                       .ok());
       ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
     }
+
     common::v1::Want want;
     *want.mutable_owner() = record.owner();
     const auto read = client_->GetAll(member().lease().id(), {&want, 1});
     ASSERT_TRUE(read.ok()) << read.status();
     ASSERT_EQ(read->size(), 1u);
     ASSERT_EQ((*read)[0].fields.size(), specs.size());
+
     std::map<std::string, int> places;  // Whole fields come in the order of their names.
     const common::v1::Record& got = (*read)[0].record;
     for (int f = 0; f < got.fields_size(); ++f) places[got.fields(f).name()] = f;
+
     for (size_t f = 0; f < specs.size(); ++f) {
       const FieldSpec& spec = specs[f];
       ASSERT_TRUE(places.contains(spec.name)) << spec.name;
@@ -180,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, PayloadTest,
                                                   : "ThroughSharedMemory");
                          });
 
-// A client made by hand, attached by hand. --------------------------------------------------------
+// In the tests below, the test itself is the client that attaches. --------------------------------
 
 class SharedMemoryTest : public WireTest {
  protected:
@@ -200,7 +205,7 @@ class SharedMemoryTest : public WireTest {
     return Attachment::Attach(rpc_->address(), call);
   }
   const v1::Grant& grant() const { return admitted_.grants(0); }
-  // A record with one field of kBytes that `bytes` would be.
+  // The header of a message with one record, whose field is `bytes`.
   v1::PutHeader Header(const std::string& session, absl::string_view bytes) {
     v1::PutHeader header;
     FillCall("r1", rollout_, header.mutable_call());
@@ -214,14 +219,14 @@ class SharedMemoryTest : public WireTest {
              std::vector<int64_t>{static_cast<int64_t>(bytes.size())}, bytes, &record, &payload);
     return header;
   }
-  // The ack of one message, or how its stream ended.
+  // Sends one message. Returns its ack, or how the stream ended.
   absl::StatusOr<v1::PutAck> PutOne(const v1::PutHeader& header, const shm::Slice& slice) {
     rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
     v1::PutAck ack;
     if (stream.WriteSharedFrame(header, {&slice, 1}).ok() && stream.Read(&ack)) return ack;
     return stream.Finish();
   }
-  // One message of a Get by `session`.
+  // Returns the first message of a Get by `session`.
   absl::StatusOr<rpc::Frame> GetOne(const std::string& session) {
     v1::GetRequest request;
     FillCall("r1", rollout_, request.mutable_call());
@@ -258,7 +263,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   EXPECT_TRUE(absl::string_view(segments[0]->data() + frame->shared()[0].offset, kBytes) == bytes);
   EXPECT_TRUE(Attachment::CheckStill(frame->shared(), segments).ok());
 
-  // Who is not attached gets the bytes.
+  // A client that is not attached gets the bytes.
   const auto plain = GetOne("");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->payload_bytes(), kBytes);
@@ -270,6 +275,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'x');
   ASSERT_TRUE(PutOne(Header((*mine)->session(), std::string(kBytes, 'x')), slice).ok());
+
   const auto frame = GetOne((*mine)->session());
   ASSERT_TRUE(frame.ok()) << frame.status();
   std::vector<std::shared_ptr<const shm::Segment>> segments;
@@ -319,7 +325,7 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
   const auto mine = Attach("r1", rollout_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
-  std::fill_n((*mine)->at(slice), kBytes, 'y');  // After the CRC was made.
+  std::fill_n((*mine)->at(slice), kBytes, 'y');  // The header has the CRC of other bytes.
 
   const auto ack = PutOne(Header((*mine)->session(), std::string(kBytes, 'x')), slice);
   ASSERT_TRUE(ack.ok()) << ack.status();
@@ -343,6 +349,7 @@ TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
   std::string payload;
   AddField("field", common::v1::DTYPE_U8, std::vector<int64_t>{5 << 20}, std::string(5 << 20, 'x'),
            &record, &payload);
+
   absl::Status outcome;
   ASSERT_TRUE(
       stream.Put(record, payload, [&](const PutOutcome& put) { outcome = put.status; }).ok());

@@ -10,7 +10,8 @@ std::vector<int64_t> Steps(const AdmitAnswer& answer) {
   return steps;
 }
 
-TEST(AdmitTest, GroupsGetTheLowestFreeSlotsOfTheWindowAndNoMore) {  // B = 2, eta = 1
+// There are two groups per step, and max_staleness is 1: the window has four slots.
+TEST(AdmitTest, GroupsGetTheLowestFreeSlotsOfTheWindowAndNoMore) {
   Harness h;
   h.Start();
 
@@ -29,7 +30,7 @@ TEST(AdmitTest, TheWindowFollowsTheLowestEngine) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
-  h.Publish();  // r1 holds version 1, r2 still 0: steps up to 0 + eta.
+  h.Publish();  // r1 holds version 1, r2 still 0: slots reach up to step 0 + max_staleness.
 
   const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(call));
@@ -42,7 +43,7 @@ TEST(AdmitTest, AnEngineFarBehindIsLeftOutAndParks) {
   Harness h;
   h.Start();
   h.RunStep();
-  h.RunStep();  // Version 2 is out, eta = 1.
+  h.RunStep();  // Version 2 is published, and max_staleness is 1.
   h.Load(h.Rollout("r2"), {1, 0});
   EXPECT_EQ(h.job().Stats().lowest, 2);
 
@@ -117,6 +118,7 @@ TEST(AdmitTest, ALowerIncarnationIsFencedAndItsMembersGoOnElsewhere) {
   h.Start();
   const Caller old = h.Rollout();
   const auto admitted = h.Admitted(1);
+
   h.rollouts["r1"] = 2;
   h.SetWorkers();
 
@@ -163,12 +165,14 @@ TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
   const queue::Grant& grant = admitted->grants[0];
   const Id16 lease = grant.members[0].lease.id;
   const TrajectoryRef first{grant.group, 0, 1};
+
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, lease, SegmentRole::kPrompt, 0, 4))
           .ok());
   ASSERT_TRUE(h.PutOne(h.Rollout(),
                        PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}}))
                   .ok());
+
   ASSERT_TRUE(h.Call<ReleaseAnswer>(
                    {"controller", 0},
                    Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
@@ -222,12 +226,14 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
   ASSERT_EQ(second->grants.size(), 2u);
   EXPECT_EQ(second->grants[0].group.ordinal, 0u);
+
   ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"),
                                     Release{.leases = {first->grants[0].members[0].lease.id},
                                             .reason = ReleaseReason::kDrain})
                   .ok());
-  // Free now: group 0 member 0 (r2 holds its sibling) and group 1 member 1 (likewise). r1 takes one
-  // of group 0 first, by age.
+
+  // Free are member 0 of group 0 and member 1 of group 1, and r2 holds the sibling of each. It gets
+  // the one of the older group; r1 gets the other.
   EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
   EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);
 }
@@ -290,7 +296,7 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
   }
   {
     Spec spec = SmallSpec();
-    // Three steps' worth; nothing becomes durable.
+    // There is room for three steps, and none becomes durable.
     spec.quota_bytes = 3 * 2 * 2 * spec.member_bytes();
     Harness h(spec);
     h.Start();
@@ -336,7 +342,8 @@ TEST(AdmitTest, AJobReservesWithinItsShareOfTheMemoryAndGoesOnWhenThatGrows) {
   EXPECT_EQ(h.Result<AdmitAnswer>(waits)->grants.size(), 1u);
 }
 
-TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four slots
+// The window has four slots.
+TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {
   Harness h;
   h.Start();
   const auto own = [&](uint32_t room) {
