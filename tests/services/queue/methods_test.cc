@@ -35,8 +35,8 @@ class MethodsTest : public WireTest {
     }
     return state;
   }
-  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the state
-  // stays as it was after the first.
+  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the
+  // state stays as it was after the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);

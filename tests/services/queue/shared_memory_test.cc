@@ -27,8 +27,8 @@ std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   return bytes;
 }
 
-// How payload goes: in messages because the client wants it so, in messages because the queue shares
-// no memory, or through shared memory.
+// How payload goes: in messages because the client wants it so, in messages because the queue
+// shares no memory, or through shared memory.
 enum class Path { kMessages, kNotShared, kShared };
 
 class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {

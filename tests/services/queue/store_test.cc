@@ -294,8 +294,8 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   EXPECT_TRUE(put({.group = running.group}, lease, SegmentRole::kPrompt, 0, 4).ok());
   EXPECT_TRUE(put(ref, lease, SegmentRole::kSampled, 4, 30).ok());
 
-  // Batch 1 is trained, but another trainer cannot read it again: the job goes back to a checkpoint,
-  // and the groups of the batch are sampled anew.
+  // Batch 1 is trained, but another trainer cannot read it again: the job goes back to a
+  // checkpoint, and the groups of the batch are sampled anew.
   SetJob set{.revision = 2,
              .spec = job.spec(),
              .workers = {{"t1", WorkerRole::kTrainer, 2},
@@ -319,8 +319,8 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   EXPECT_EQ(job.Look([](const Job& core) { return core.ledger().gap(); }), 0);
 }
 
-// At the level metadata, the log has no payload. A restore that replayed batches while their payload
-// was in memory must not become a requeue, which forgets them, when the log is replayed.
+// At the level metadata, the log has no payload. A restore that replayed batches while their
+// payload was in memory must not become a requeue, which forgets them, when the log is replayed.
 TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart) {
   wal::FaultFileSystem disk;
   DurableJob job(&disk, DurableSpec(Durability::kMetadata));

@@ -15,6 +15,7 @@ uint32_t SlowCrc32c(absl::string_view bytes) {
   return ~crc;
 }
 
+// Appends `value` in so many bytes, little-endian.
 void Little(uint64_t value, int bytes, std::string& out) {
   for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i));
 }
@@ -37,6 +38,7 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
     h.SampleAll(h.Rollout(), *admitted, {1, h.loaded});
     h.ScoreAll();
     const auto batch = h.Acquired(k);
+
     std::string canonical;
     for (const BatchGroup& group : batch->groups) {
       for (const BatchMember& member : group.members) {
@@ -49,6 +51,7 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
             if (field.name == "logprobs") logprobs += std::string(field.bytes.view());
           }
         }
+
         for (int i = 3; i >= 0; --i)
           canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
         canonical.append(4, '\0');
@@ -93,7 +96,7 @@ TEST(BatchTest, EveryAskerGetsTheSameFrozenList) {
   EXPECT_EQ(first->groups[0].members[1].fields.size(), 3u);  // messages, reward_status, task_reward
 }
 
-// eta = 1: groups 0, 1 hold slots of step 0
+// Groups 0 and 1 hold the slots of step 0.
 TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
   Harness h;
   h.Start();
@@ -169,7 +172,7 @@ TEST(BatchTest, OnPolicyGroupsComeInSlicesAsTheyFinishAndLeftoversAreDropped) {
   EXPECT_EQ(whole->groups[0].group.ordinal, 2u);
   EXPECT_EQ(whole->groups[1].group.ordinal, 0u);
 
-  // No slot until the engine moves on.
+  // There is no slot until the engine holds the next version.
   ASSERT_TRUE(h.ApplyBatch(*last).ok());
   const uint64_t admit = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(admit));
@@ -189,7 +192,7 @@ TEST(BatchTest, LeftoversOfAnOversampledStepMoveToTheNextOne) {
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
 
-  // Step 1 is full as long as the engine is old.
+  // Step 1 is full as long as the engine holds version 0.
   EXPECT_EQ(h.job().Stats().slots.at("overdue"), 1u);
 
   h.Publish();
@@ -204,9 +207,9 @@ TEST(BatchTest, ApplyIsOnceAndNeedsTheLeaseAndTheBytes) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   auto batch = *h.Acquired(0);
+
   AcquireBatchAnswer wrong = batch;
   wrong.crc32c ^= 1;
-
   EXPECT_EQ(ReasonOf(h.ApplyBatch(wrong).status()), "BAD_CRC");
 
   wrong = batch;
@@ -394,6 +397,7 @@ TEST(BatchTest, ThePoolHoldsRewardsOfOtherSamplesOfThePrompt) {
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();  // Four groups, members rewarded 0 and 1.
+
   const auto batch = h.Acquired(0);
   EXPECT_THAT(batch->groups[0].pool, testing::UnorderedElementsAre(0, 1, 0, 1, 0, 1));
 }

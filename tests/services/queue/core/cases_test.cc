@@ -4,16 +4,15 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/harness.h"
 
-// The twenty cases that broke other queues, each a test named after it. Cases that need a log,
-// shared memory, streams or processes live with those:
+// Twenty cases in which other queues failed. Each test has the number of its case. Cases that need a
+// log, shared memory or processes are tested elsewhere too:
 //
 //   case  what                                     where
-//   1     the trainer dies around Apply, Durable   here; with real processes tests/integration
+//   1     the trainer dies around Apply, Durable   here; with real processes in tests/integration
 //   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal,
 //                                                  store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
-//   16    a reader that stops while it leases      here: the lease; the stream's cut:
-//                                                  tests/services/queue/service_test.cc
+//   16    a reader that stops while it leases      here
 //   17    a shared-memory client dies              tests/services/queue, tests/common/shm
 //   18-20 clock jumps .. all producers dead        here
 namespace sluice::queue {
@@ -22,7 +21,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// A filled batch of step K.
+// Samples and scores groups, and acquires the batch of the next step.
 AcquireBatchAnswer Ready(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
@@ -32,6 +31,7 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
+// The trainer comes back as its next incarnation and restores the queue.
 RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
                              RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
@@ -96,17 +96,20 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
   EXPECT_EQ(ReplaceTrainer(h, applied->cursor, "c1").ledger.durable, 4);
 }
 
-// Rows of the batches of three steps.
+// Trains three steps and returns the rows of their batches. With `queue_dies` the queue restarts
+// after each call.
 std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   Spec spec = SmallSpec();
   spec.durability = Durability::kFull;
   Harness h(spec);
   h.Start();
+
   const auto die = [&] {
     if (!queue_dies) return;
     h.RestartQueue();
     h.Load(h.Rollout(), {1, h.loaded});
   };
+
   std::vector<std::vector<uint64_t>> rows;
   for (int64_t step = 0; step < 3; ++step) {
     const auto admitted = h.Admitted(8);
@@ -117,12 +120,14 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
         die();
       }
     }
+
     const auto leased = h.Call<LeaseTasksAnswer>(
         h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 100}}});
     for (const TaskGrant& task : leased->tasks) {
       die();
       EXPECT_TRUE(h.PutReward(task, *task.owner.member).ok());
     }
+
     const auto batch = h.Acquired(step);
     die();
     const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);
@@ -132,9 +137,11 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
     EXPECT_TRUE(
         h.Call<DurableAnswer>(h.Trainer(), Durable{step + 1, "c", applied->ledger.hash}).ok());
     die();
+
     rows.emplace_back();
     for (const BatchGroup& group : batch->groups) rows.back().push_back(group.row.ref.index);
   }
+
   EXPECT_EQ(h.job().ledger().durable, 12);
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
   return rows;
@@ -149,7 +156,7 @@ TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   h.Start();
   const AcquireBatchAnswer batch = Ready(h);
   const Caller old = h.Trainer();
-  h.now += absl::Seconds(30);  // It is stopped; the controller gives it up.
+  h.now += absl::Seconds(30);  // It stands still, and the controller gives it up.
   ReplaceTrainer(h, "", "");
 
   const Ledger before = h.job().ledger();
@@ -176,14 +183,15 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   h.RunStep();  // The engines hold version 3.
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
-  ReplaceTrainer(h, cursor, "c1",
-                 RestoreMode::kRequeue);  // Version 1 again: 2 and 3 are off the branch.
-  // What was accepted under 2 and 3.
+
+  // The trainer goes back to version 1. Versions 2 and 3 are then off the branch, and what was
+  // accepted under them is dropped.
+  ReplaceTrainer(h, cursor, "c1", RestoreMode::kRequeue);
   const int64_t before = h.job().ledger().dropped.at("off_branch");
+
   // The engine finishes what it began, under version 3.
   const queue::Grant& grant = admitted->grants[0];
   const Member& first = grant.members[0];
-
   const TrajectoryRef ref = RefOf(grant, first);
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, first.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
@@ -206,12 +214,13 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
 
 TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   Spec spec = SmallSpec();
-  spec.max_version_span = 5;  // The job believes it to be near.
+  spec.max_version_span = 5;  // The job does not take the engine for one that is far behind.
   Harness h(spec);
   h.Start();
   h.RunStep();
   h.RunStep();
-  h.RunStep();  // K = 3, eta = 1.
+  h.RunStep();  // Step 3 is next, and max_staleness is 1.
+
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
   for (const queue::Grant& grant : admitted->grants) {
@@ -240,7 +249,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
 }
 
-// reissues = 1
+// A prompt is drawn again once (reissues = 1).
 TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {
   Spec spec = SmallSpec();
   spec.lease = absl::Hours(100);
@@ -252,6 +261,7 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
     EXPECT_EQ(admitted->grants[0].row.ref.occurrence, occurrence);
 
     h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
+
     const Member hangs = admitted->grants[0].members[1];
     ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(admitted->grants[0], hangs), hangs.lease.id,
                                                   SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
@@ -285,6 +295,7 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     const queue::Grant& grant = admitted->grants[g];
     return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
+
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
   for (const Member& member : admitted->grants[2].members)
@@ -354,11 +365,12 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
     EXPECT_EQ(group.members.size(), 2u) << "whole groups of one prompt";
 }
 
-// Two sources; those whose names are in `bad` give equal rewards.
+// A job with two sources, after 30 rounds. The members of each group of the source "letters" have
+// equal rewards; with `all` those of every group have.
 Harness Filtered(bool all) {
   Spec spec = SmallSpec();
   spec.filter = Filter::kSignal;
-  spec.max_rejected_steps = 5;  // x B = 2: ten groups.
+  spec.max_rejected_steps = 5;  // Of two groups each.
   spec.sources.push_back({.name = "letters", .path = "letters.jsonl", .weight = 1, .fields = {}});
   Harness h(spec, {100, 100});
   h.Start();
@@ -372,6 +384,7 @@ Harness Filtered(bool all) {
         h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
     for (const TaskGrant& task : leased->tasks)
       EXPECT_TRUE(h.PutReward(task, bad ? 0 : *task.owner.member).ok());
+
     const auto batch = h.Call<AcquireBatchAnswer>(
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     if (!batch.ok() || !batch->filled) continue;
@@ -424,6 +437,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
           h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                             SegmentRole::kPrompt, 0, 4))
               .ok());
+
+      // The sum of 12 uniform numbers is nearly normal, so that lengths are nearly log-normal.
       double normal = -6;
       for (int i = 0; i < 12; ++i) normal += static_cast<double>(random.Below(1000)) / 1000;
       running.push_back(
@@ -450,12 +465,13 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
         ++i;
       }
     }
+
     h.ScoreAll();
     const auto batch = h.Call<AcquireBatchAnswer>(
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     ASSERT_TRUE(batch.ok());
     if (!batch->filled) continue;
-    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Which looks at every token's age again.
+    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // It checks the age of every token again.
     h.Publish();
   }
 
@@ -469,7 +485,7 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer first = Ready(h);
-  const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut at K = 0 for step 1.
+  const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut while the version is 0.
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
   h.Publish();
@@ -481,6 +497,7 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   EXPECT_TRUE(h.ApplyBatch(second).ok());
 }
 
+// `eta` is max_staleness.
 TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
   for (uint32_t eta : {0u, 1000000u}) {
     Spec spec = SmallSpec();
@@ -516,6 +533,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   uint64_t at = 4;
   uint32_t segment = 1;
   const auto turn = [&](SegmentRole role, uint32_t count, std::vector<VersionRun> runs) {
@@ -530,6 +548,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
     turn(SegmentRole::kObservation, 2, {});
     if (version < 4) h.RunStep();
   }
+
   ASSERT_EQ(h.job().version(), 4);
   ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                      .lease = member.lease.id,
@@ -555,10 +574,12 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
     ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                                   SegmentRole::kPrompt, 0, 4))
                     .ok());
+
     const Member& forced = grant.members[0];
     Record record = PieceRecord(RefOf(grant, forced), forced.lease.id, SegmentRole::kForced, 4, 3);
     record.piece->segment = 1;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
+
     for (const Member& member : grant.members) {  // The second has no token of its own.
       ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                          .lease = member.lease.id,
@@ -609,14 +630,16 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
 
 TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   Spec spec = SmallSpec();
-  spec.quota_bytes = 6 * spec.group_bytes();  // The least: (eta + 2) x B groups.
+  spec.quota_bytes = 6 * spec.group_bytes();  // The least: max_staleness + 2 steps of two groups.
   Harness h(spec);
   h.Start();
   for (int step = 0; step < 2; ++step) h.RunStep();  // Not durable: their bytes stay.
+
   const uint64_t waits =
       h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   const auto parked = h.Result<AdmitAnswer>(waits);
   ASSERT_TRUE(parked.ok());
+
   // What was admitted fits, to the last byte.
   if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
 
@@ -649,12 +672,14 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   Harness h(spec);
   h.check = false;
   h.Start();
+
   const auto admitted = h.Admitted(1);
   const TrajectoryRef ref = RefOf(admitted->grants[0], admitted->grants[0].members[0]);
   const Id16 lease = admitted->grants[0].members[0].lease.id;
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("empty", "")}})
           .ok());
+
   Record many{.owner = ref, .lease = lease};
   for (int i = 0; i < 100000; ++i) many.fields.push_back(TextField(absl::StrCat("f", i), "x"));
   ASSERT_TRUE(h.PutOne(h.Rollout(), std::move(many)).ok());
@@ -701,7 +726,7 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
   ASSERT_EQ(again->grants[0].group, grant.group);
   EXPECT_EQ(again->grants[0].members[0].prefix, 7u);
 
-  // Events of one lock come in order, but a clock may read the same or less.
+  // A clock may read the same or less than at the event before.
   h.now -= absl::Seconds(5);
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
 }
@@ -715,9 +740,9 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
   ASSERT_EQ(leased->tasks.size(), 1u) << "no task before the seal";
+
   TaskGrant early = leased->tasks[0];
   early.owner.member = 1;
-
   EXPECT_EQ(ReasonOf(h.PutReward(early, 1)), "LEASE_LOST") << "a reward before the seal";
 
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 1).ok());

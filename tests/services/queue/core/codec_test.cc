@@ -39,7 +39,7 @@ TEST(CodecTest, AStateIsWrittenInTheseBytes) {
   Harness h;
   h.Start();
   h.RunStep();
-  // A change here is a new kFormat, unless no build was released between.
+  // If these bytes change, kFormat must change too, unless no build with this format was released.
   EXPECT_EQ(ToHex(Sha256(h.job().Dump(Payload::kKept).head)).substr(0, 16), "976e97f25df05695");
 }
 

@@ -2,12 +2,14 @@
 
 #include "tests/services/queue/core/harness.h"
 
-// Nothing waits in silence: each parked call and each lease has an edge, and they join into chains.
+// Every wait is explained: each parked call and each lease has an edge that says what it waits on,
+// and edges join into chains.
 namespace sluice::queue {
 namespace {
 
 using testing::HasSubstr;
 
+// The first edge of this waiter; null if it has none.
 const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const std::string& id) {
   const auto it = std::find_if(edges.begin(), edges.end(), [&](const WaitEdge& e) {
     return e.waiter.kind == kind && e.waiter.id == id;
@@ -18,8 +20,8 @@ const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const st
 class ExplainTest : public testing::Test {
  protected:
   ExplainTest() { h.Start(); }
-  // The causes on the way from the batch that the trainer waits for, by the first edge of each
-  // node.
+  // The causes along the chain that begins at batch k, by the first edge of each node. `last` is the
+  // node where it ends.
   std::vector<std::string> Chain(int64_t k) {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     std::vector<std::string> causes;
@@ -41,6 +43,7 @@ TEST_F(ExplainTest, ABatchOneGroupShortLeadsToTheMemberThatLacksAndWhoHoldsIt) {
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[1], {{{1, 0}, 3, 0}});
   h.Sample(h.Rollout(), admitted->grants[1], admitted->grants[1].members[0], {{{1, 0}, 3, 0}});
   h.ScoreAll();
+
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   ASSERT_FALSE(h.Answered(waits));
   h.Advance(absl::Seconds(9));
@@ -60,6 +63,7 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
                                              "group 1:00 lacks the reward of member 0 of 2",
                                              "no reward has taken task reward (pool cpu) for 0"));
   EXPECT_EQ(last.daemon, "reward");
+
   ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(),
                                        LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}})
                   .ok());
@@ -95,7 +99,7 @@ TEST_F(ExplainTest, ALeasedBatchIsItsTrainers) {
 TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   const auto admit_waits_on = [&] {
     while (h.Admitted(100).ok()) {
-    }  // The last one parks.
+    }  // The last call parks.
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
     return admit == nullptr ? Node() : admit->on;
@@ -150,6 +154,7 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       held += edge.on.kind == NodeKind::kDaemon &&
               (edge.on.id == "r1" || edge.on.id == "w1" || edge.on.id == "t1");
     }
+
     size_t waiting = 0, leases = 0;
     for (const auto& [call, count] : h.job().Stats().waiting) waiting += count;
     for (PeekWhat what : {PeekWhat::kTasks, PeekWhat::kBatches}) {
@@ -163,6 +168,7 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
     EXPECT_EQ(calls, waiting);
     EXPECT_EQ(held, leases);
   };
+
   check();
   h.Send(h.Trainer(), AcquireBatch{.k = 0});
   h.Send(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});

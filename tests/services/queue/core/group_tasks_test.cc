@@ -29,7 +29,7 @@ class GroupTasksTest : public testing::Test {
                                                              .generation = generation,
                                                              .wait = absl::ZeroDuration()});
   }
-  // One group of two, sealed.
+  // One group of two members, sealed.
   void Fill() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
@@ -146,13 +146,14 @@ TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
   EXPECT_EQ(Lease("cpu", 5)->tasks.size(), 1u);
 }
 
-TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {  // straggler wait 60 s
+// The straggler's wait is 60 s.
+TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
   Fill();
   const auto old = h_.Call<LeaseTasksAnswer>(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
-  h_.Advance(absl::Seconds(50));
 
+  h_.Advance(absl::Seconds(50));
   EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(), Renew{}).ok());
   EXPECT_TRUE(Lease("cpu", 6)->tasks.empty());
 
@@ -196,7 +197,7 @@ TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNoth
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 0u);
   EXPECT_EQ(h_.ScoreAll(), 2);
 
-  const auto judge = Lease("judges");  // It rests on the reward.
+  const auto judge = Lease("judges");  // It needs the reward, so it judges again too.
   ASSERT_EQ(judge->tasks.size(), 1u);
   EXPECT_EQ(judge->tasks[0].round, 2u);
 

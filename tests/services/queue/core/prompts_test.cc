@@ -95,7 +95,7 @@ TEST(PromptsTest, AFailureOfAQuarantinedRowIsNotReportedAgain) {
 }
 
 TEST(PromptsTest, WithEveryRowQuarantinedASourceEndsThoughItsEpochsDoNot) {
-  // epochs = 0: for ever
+  // The spec limits no epochs, so that they go on for ever.
   Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{3}));
   for (uint64_t row = 0; row < 3; ++row) {
     EXPECT_FALSE(prompts.exhausted());

@@ -494,17 +494,19 @@ class Simulation {
     if (answer->mode == RestoreMode::kRequeue) place_.clear();
   }
 
-  // With all alive and fair, steps go on; closed, nothing lives. ----------------------------------
+  // In the end all workers behave: steps go on, and nothing is live in the closed job. ------------
   void EndWell() {
     fair_ = true;
     h_.Advance(absl::Seconds(100));
     held_.clear();
+
     // A checkpoint frees what was applied.
     if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {
       const auto again = h_.ApplyBatch(last->second, /*want_cursor=*/true);
       ASSERT_TRUE(again.ok() && again->repeat) << again.status();
       checkpoints_.push_back({model_.version(), again->cursor, again->ledger.hash});
     }
+
     const int64_t goal = model_.version() + 2;
     for (int round = 0; round < 60 && model_.version() < goal && !testing::Test::HasFailure();
          ++round) {
@@ -525,19 +527,21 @@ class Simulation {
       MakeDurable();
     }
     EXPECT_GE(model_.version(), goal) << "no progress though all are well";
+
     h_.SetWorkers(Phase::kClosed);
     EXPECT_EQ(h_.job().ledger().live, 0);
     model_.Check(h_.job().ledger());
   }
+
   SplitMix64 random_;
   Harness h_;
   Model model_;
-  bool fair_ = false;  // Faults are over.
-  std::vector<Held> held_;
+  bool fair_ = false;       // All workers behave from now on.
+  std::vector<Held> held_;  // Members that the rollouts sample.
   std::map<std::string, PolicyVersion> loaded_;
   std::optional<PolicyVersion> published_;
-  std::map<int64_t, AcquireBatchAnswer> batch_;
-  std::map<int64_t, size_t> place_;
+  std::map<int64_t, AcquireBatchAnswer> batch_;  // The newest answer, by step.
+  std::map<int64_t, size_t> place_;              // How many groups were handed out, by step.
   std::vector<Checkpoint> checkpoints_;
 };
 

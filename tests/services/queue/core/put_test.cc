@@ -111,7 +111,7 @@ TEST_F(PutTest, AMissingOrImpossibleStampIsRefusedNeverDefaulted) {
   EXPECT_EQ(ReasonOf(Put(none)), "BAD_PIECE");
 
   Record ahead = Piece(4, 3);
-  ahead.piece->runs[0].version = {1, 1};  // K is 0.
+  ahead.piece->runs[0].version = {1, 1};  // The job's version is 0.
   EXPECT_EQ(ReasonOf(Put(ahead)), "BAD_VERSION");
   Record stranger = Piece(4, 3);
   stranger.piece->runs[0].version = {9, 0};

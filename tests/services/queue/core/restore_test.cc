@@ -3,12 +3,13 @@
 namespace sluice::queue {
 namespace {
 
-// What a trainer keeps of a run: the lists it trained and H after each.
+// What a trainer remembers of its steps: the CRC32C of each batch, and H after it.
 struct Lineage {
   std::vector<uint32_t> crcs;
   std::vector<std::string> hashes;
 };
 
+// Trains the next step and adds it to `lineage`.
 void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
   const int64_t k = h.job().version();
   auto batch = h.Acquired(k);
@@ -20,6 +21,7 @@ void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
   lineage->hashes.push_back(applied->ledger.hash);
 }
 
+// Samples and scores everything that may be admitted.
 void Sample(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok())
@@ -28,7 +30,6 @@ void Sample(Harness& h) {
   h.ScoreAll();
 }
 
-// A new gang, as the controller lists it.
 TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   Harness h;
   h.Start();
@@ -102,10 +103,10 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
     h.Publish();
   }
   ASSERT_TRUE(RestartTrainer(h, "", "").ok());
-  // The engine still holds (1, 3); K is 0.
+
+  // The engine still holds (1, 3), and the job is back at version 0.
   const auto admitted = h.Admitted(2);
   ASSERT_TRUE(admitted.ok());
-
   EXPECT_GE(admitted->grants[0].step, 3);
 
   h.SampleAll(h.Rollout(), *admitted, {1, 3});
@@ -146,9 +147,9 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   for (int step = 0; step < 2; ++step) h.RunStep(/*want_cursor=*/step == 0);
   h.RunStep();
   Sample(h);
+
   // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
   const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
-
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->end, 0);
@@ -160,7 +161,8 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   Lineage lineage;
   TrainStep(h, &lineage);
   EXPECT_EQ(h.job().version(), 1);
-  // An engine that still holds an off-branch version is admitted nothing.
+
+  // An engine that holds a version off the branch is granted nothing.
   const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(call));
 
@@ -230,7 +232,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     drawn.insert(grant.row.ref.index);
     EXPECT_EQ(grant.row.ref.occurrence, 1u);
     EXPECT_EQ(grant.group.incarnation, 2u);
-    EXPECT_GE(grant.group.ordinal, 4u);  // Never used again.
+    EXPECT_GE(grant.group.ordinal, 4u);  // Ordinals are not used again.
   }
 
   EXPECT_EQ(drawn, live);

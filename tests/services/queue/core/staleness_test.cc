@@ -68,7 +68,7 @@ TEST(StalenessTest, VersionsBeyondAForkAreOffTheBranch) {
   EXPECT_STREQ(Judge(MemberWith({{{2, 5}, 3, 0}}), 6, spec, branch).reason, "off_branch");
 }
 
-// One group runs while the version moves on; then step k trains it.
+// One group runs while the version moves on; then step 7 trains it. The parameter is max_staleness.
 class BoundTest : public testing::TestWithParam<int> {};
 
 TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
@@ -80,6 +80,7 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   spec.oversample = 1;  // The slow group holds nobody up.
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   ASSERT_TRUE(first.ok());
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
@@ -87,31 +88,36 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4))
           .ok());
+
   uint64_t at = 4;
   for (int64_t version = 0; version < 7; ++version) {
-    // The slow one samples a token per version.
+    // The slow group samples a token per version.
     const absl::Status put = h.PutOne(
         h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, at, 1, {{{1, version}, 1, 0}}));
-    if (!put.ok()) break;  // Dropped, at eta = 0.
+    if (!put.ok()) break;  // With max_staleness 0 it is dropped.
     ++at;
     h.RunStep();
     if (testing::Test::HasFatalFailure()) return;
   }
+
   if (GetParam() == 0) {
     EXPECT_EQ(h.job().ledger().dropped.at("stale"), 1);
     return;
   }
+
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}})
           .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
+
   const auto batch = h.Acquired(7);
   ASSERT_TRUE(batch.ok()) << batch.status();
-  ASSERT_EQ(batch->groups[0].group, ref.group);  // The earliest deadline.
+  ASSERT_EQ(batch->groups[0].group, ref.group);  // The oldest goes first.
 
   const BatchMember& member = batch->groups[0].members[0];
-  EXPECT_EQ(member.trained, static_cast<uint64_t>(GetParam()));  // Of versions 7 - eta .. 6.
+  // Versions 7 - max_staleness to 6 are young enough.
+  EXPECT_EQ(member.trained, static_cast<uint64_t>(GetParam()));
   EXPECT_EQ(member.masked[0].count, 7u - GetParam());
   EXPECT_EQ(member.oldest.number, 7 - GetParam());
 
@@ -132,6 +138,7 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   spec.oversample = 1;
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
@@ -141,6 +148,7 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}))
           .ok());
+
   // Step 1, which is cut next, may still train version 0; step 2 may not.
   h.SampleAll(h.Rollout(), *h.Admitted(1), {1, 0});
   h.ScoreAll();
@@ -162,6 +170,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   spec.oversample = 1;
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
@@ -171,6 +180,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 2, {{{1, 0}, 2, 0}}))
           .ok());
+
   h.RunStep();
   h.RunStep();
   ASSERT_TRUE(
@@ -181,7 +191,8 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
           .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
-  h.check = false;    // The books are wrong on purpose, and say so.
+
+  h.check = false;    // The job's state is wrong on purpose, which Violations() reports.
   h.reload_each = 0;  // A failpoint is no event.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
 

@@ -9,14 +9,14 @@ namespace {
 using testing::HasSubstr;
 
 Spec With(Straggler policy) {
-  Spec spec = SmallSpec();  // B = 2, G = 2, eta = 1: four groups at once.
+  Spec spec = SmallSpec();  // Two groups per step and max_staleness 1: four groups at once.
   spec.straggler = policy;
   spec.wait = absl::Seconds(40);
   spec.lease = absl::Hours(10);
   return spec;
 }
 
-// All but the first of the groups are written, sealed and scored.
+// Writes, seals and scores all groups but the first.
 void FinishAllButFirst(Harness& h, const AdmitAnswer& admitted) {
   for (size_t g = 1; g < admitted.grants.size(); ++g) {
     for (const Member& member : admitted.grants[g].members)
@@ -33,6 +33,7 @@ std::vector<uint64_t> Ordinals(const AcquireBatchAnswer& batch) {
 
 // Policies. ---------------------------------------------------------------------------------------
 
+// T is the straggler's wait of 40 s.
 TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   Harness h(With(Straggler::kWait));
   h.Start();
@@ -139,7 +140,8 @@ TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
 
 // Members that stand still. -----------------------------------------------------------------------
 
-TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {  // 10 x 40 s
+// A holder loses its member after 10 straggler's waits of 40 s.
+TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
   Harness h(With(Straggler::kMask));
   h.Start();
   const auto admitted = h.Admitted(2);
@@ -152,6 +154,7 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   for (uint64_t i = 0; i < 4; ++i) {  // Member 0 writes a token each 200 s, member 1 none.
     ASSERT_TRUE(write(0, 4 + i).ok());
     h.Advance(absl::Seconds(200));
@@ -165,7 +168,7 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
 
 // The window. -------------------------------------------------------------------------------------
 
-// Steps of one second with these shares of idle time and old tokens.
+// Runs the steps of one window, of a second each, with these shares of idle time and old tokens.
 void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
                double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {
@@ -266,7 +269,7 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
   h.Start();
   EXPECT_EQ(h.job().Stats().admission_staleness, 1);
 
-  // Each group is one version old when trained.
+  // Half of the tokens come from two versions before, and are too old to be trained.
   for (int step = 0; step < 40 && h.job().Stats().admission_staleness == 1; ++step) {
     const auto admitted = h.Admitted(1000);
     if (!admitted.ok()) continue;

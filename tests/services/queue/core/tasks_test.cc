@@ -32,7 +32,7 @@ TEST_F(TasksTest, ASealedMemberBecomesATaskWithItsRowAndInputs) {
   EXPECT_FALSE(task.row.json.empty());
   EXPECT_EQ(task.finish, Finish::kStop);
   EXPECT_EQ(task.tries, 3u);
-  ASSERT_EQ(task.fields.size(), 1u);  // messages, small enough to ride along.
+  ASSERT_EQ(task.fields.size(), 1u);  // messages, which is small enough to come along.
   EXPECT_TRUE(h_.job()
                   .Read(h_.Reward(), false, task.lease.id,
                         {{.owner = task.owner}, {.owner = leased->tasks[1].owner}})
@@ -108,7 +108,7 @@ TEST_F(TasksTest, AnUnscorableMemberTakesItsGroupBelowTheMinimumAlong) {
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   EXPECT_EQ(h_.job().counters().reissued, 1);
-  // Known, though its group is gone.
+  // A repeat is known, although the group is gone.
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[1], 1)), "LEASE_LOST");
 }
@@ -188,7 +188,8 @@ TEST_F(TasksTest, ALeaseThatRunsOutUsesATry) {
   EXPECT_EQ(again->tasks[0].tries, 2u);
 }
 
-TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {  // deadline 10 s, TTL 60 s
+// A task's lease can be renewed up to its deadline (10 s) and one lease time (60 s) after its grant.
+TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {
   const auto leased = Lease();
   h_.now += absl::Seconds(50);
   EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Reward(), Renew{})->lost.empty());
@@ -216,12 +217,15 @@ TEST_F(TasksTest, AScoreForADroppedMemberLostItsLease) {
   h.Start();
   const auto admitted = h.Admitted(2);
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
+
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 0});
   h.Call<RenewAnswer>(h.Reward(), Renew{}).IgnoreError();
-  // The straggler's wait is over; its group goes, and its prompt comes again.
+
+  // The straggler's wait is over: its group is dropped, and its prompt will be drawn again.
   h.Advance(absl::Seconds(1));
 
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 2);
