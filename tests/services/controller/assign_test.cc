@@ -107,7 +107,7 @@ TEST(AssignTest, AnEndingJobKeepsWhatItHasAndGetsNothing) {
   EXPECT_THAT(plan.at("a").trainers, IsEmpty());
 }
 
-// Random jobs over random fleets, applied again and again as daemons come and go.
+// Random jobs and a random fleet. Each plan is applied before daemons come and go again.
 class AssignProperty : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOfTheViews) {
@@ -116,6 +116,7 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
   for (int i = 0; i < 14; ++i) {
     daemons.push_back(Up(absl::StrCat("d", i), kRoles[random.Below(4)]));
   }
+
   std::vector<JobView> jobs;
   for (int i = 0; i < 5; ++i) {
     const int min = 1 + static_cast<int>(random.Below(2));
@@ -123,6 +124,7 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
         MakeJob(absl::StrCat("j", i), i, {min, min + static_cast<int>(random.Below(3))}, {1, 2}));
     jobs.back().needs.priority = static_cast<int>(random.Below(3));
   }
+
   for (int round = 0; round < 20; ++round) {
     for (DaemonView& daemon : daemons) {
       daemon.present = random.Below(6) != 0;

@@ -39,7 +39,7 @@ class FleetTest : public testing::Test {
 
   ManualClock clock_;
   Fleet fleet_;
-  std::vector<std::string> gone_, back_;
+  std::vector<std::string> gone_, back_;  // ID/INCARNATION of lost daemons; ids of those back.
 };
 
 TEST_F(FleetTest, TheSameBootKeepsItsIncarnationAndAnotherGetsTheNext) {

@@ -20,7 +20,7 @@ double Between(SplitMix64& random, double low, double high) {
   return low + (high - low) * random.Uniform();
 }
 
-// How a policy stands at one step of a made-up run.
+// The state of a policy at one step of a simulated run.
 struct Policy {
   double success = 0;    // Chance that an answer is right.
   double sameness = 0;   // Share of prompts whose answers are all right or all wrong.
@@ -131,14 +131,16 @@ TEST(LearningWatchTest, ATaskThatIsSolvedIsNoCollapse) {
   EXPECT_THAT(watch.Text(Finding::kNoSignal), HasSubstr("The data is learned"));
 }
 
-// The policy is certain of wrong answers from step `end` on; kLong steps later it must be known.
+// The policy is certain of wrong answers from step `end` on. It must be reported within kLong steps.
 TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     HealthyRun run(seed);
+
     const int begin = 1 + static_cast<int>(run.random.Below(80)),
               end = begin + static_cast<int>(run.random.Below(5));
     const double left =
         Between(run.random, 0, 0.5) * run.start;  // Some prompts are answered right by luck.
+
     LearningWatch watch;
     int alarmed = -1;
     for (int k = 0; k < end + LearningWatch::kLong && alarmed < 0; ++k) {
@@ -170,8 +172,8 @@ TEST(LearningWatchTest, AnEntropyThatIsGoneAfterTheFirstStepIsAlarmed) {
   EXPECT_THAT(watch.Text(Finding::kEntropyCollapse), HasSubstr("lower trainer.optimizer.lr"));
 }
 
-// Reward falls to a quarter and less, at once or over 30 steps; kLong steps after the fall it must
-// be known.
+// Reward falls to a quarter or less, at once or over 30 steps. It must be reported within kLong
+// steps after the fall.
 TEST(LearningWatchTest, ARewardThatFallsToAQuarterIsAlarmedWithinTenSteps) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     SplitMix64 random(seed);
@@ -209,6 +211,7 @@ TEST(LearningWatchTest, ACollapsedRewardThatComesBackMayCollapseAgain) {
   EXPECT_TRUE(watch.holds(Finding::kRewardCollapse));
 }
 
+// A step in which all rewards are 0, so that it teaches nothing.
 StepSignal Silent(int64_t k) {
   return {.k = k,
           .reward_mean = 0,
@@ -218,6 +221,7 @@ StepSignal Silent(int64_t k) {
           .grad_norm = 0.1,
           .lr = 1e-3};
 }
+// A step in which rewards differ.
 StepSignal Teaching(int64_t k) {
   return {.k = k,
           .reward_mean = 0.03,
@@ -262,6 +266,7 @@ TEST(LearningWatchTest, WhatCanBeDoneDependsOnWhyNothingIsLearned) {
   StepSignal step = Teaching(0);
   step.grad_norm = 0;
   EXPECT_THAT(text(step), HasSubstr("the gradient is 0"));
+
   step = Teaching(0);
   step.lr = 0;
   EXPECT_THAT(text(step), HasSubstr("control run"));
@@ -301,8 +306,8 @@ TEST(LearningWatchTest, TheSameStepsGiveTheSameFindings) {
     for (int k = 0; k < 60; ++k) steps.push_back(Sample(run.random, k, run.At(k), run.groups));
     for (int k = 60; k < 90; ++k)
       steps.push_back(Sample(run.random, k, {.sameness = 1, .entropy = 0}, run.groups));
-    LearningWatch first, second;
 
+    LearningWatch first, second;
     for (const StepSignal& step : steps) EXPECT_EQ(first.Add(step), second.Add(step));
     EXPECT_EQ(first.Warnings(), second.Warnings());
     EXPECT_FALSE(first.Warnings().empty());

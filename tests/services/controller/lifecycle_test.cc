@@ -22,7 +22,7 @@ class LifecycleTest : public testing::Test {
     world_.Say("trainer-0", job, "done");
     world_.Leave();
   }
-  // An event in the trainer's next heartbeat.
+  // The trainer's next heartbeat brings this event.
   void TrainerTells(const char* code, const char* message) {
     Event event;
     event.seq = 1;
@@ -32,7 +32,7 @@ class LifecycleTest : public testing::Test {
     world_.Settle();
   }
 
-  // Messages of the events of this code, and the severity of the last.
+  // The messages of the events with this code. SeverityTold() gives the severity of the last one.
   std::vector<std::string> Told(const std::string& code) {
     std::vector<std::string> messages;
     for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {
@@ -200,7 +200,7 @@ TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
   world_.Say("trainer-0", job, "restore", "the queue has lost the job");
-  // From a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  // The next gang starts from a checkpoint at step 4: steps 0 to 3 are those of the first gang.
   world_.actors["trainer-0"].progress[job].step = 4;
   world_.AllReady(job);
   ASSERT_EQ(world_.State(job), JobState::kRunning);
@@ -244,7 +244,7 @@ TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
   world_.Leave();
   ASSERT_EQ(world_.State(first), JobState::kFailed);
 
-  for (const char* hash : {"bb", "aa"}) {  // A mended file, and the same one again.
+  for (const char* hash : {"bb", "aa"}) {  // A changed file, and then the same one again.
     const std::string before = (*world_.core->Find("digits"))->record.id;
     const auto again = world_.core->Submit(
         world_.now(), {absl::StrCat(hash, "0"), "digits", hash, "spec", World::DefaultNeeds()});
@@ -412,9 +412,9 @@ TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
   const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(),
                                     [](const Worker& w) { return w.role == Role::kTrainer; });
   ASSERT_NE(trainer, listed.workers.end());
-  EXPECT_EQ(trainer->incarnation, 2);  // As it calls: the gang's.
+  EXPECT_EQ(trainer->incarnation, 2);  // Its calls have the incarnation of the gang.
 
-  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
+  world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
@@ -451,7 +451,7 @@ TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
   EXPECT_EQ(world_.job(job).record.step, 0);
 }
 
-// How many steps' reports the store has of a job.
+// The steps of the job whose reports are stored.
 std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   std::vector<int64_t> steps;
   const std::vector<meta::Entry> entries = world.store()->List(JobKey(job, "steps/")).value();
@@ -466,7 +466,7 @@ TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady)
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
   world_.Kill("trainer-0");
   world_.Start("trainer-0", Role::kTrainer);
-  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
+  world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
   ASSERT_EQ(world_.job(job).assign.gang, 2);
 
@@ -534,7 +534,7 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   EXPECT_EQ(steps[steps.size() - 2048], kSteps - 2048);
   for (size_t i = 10; i < steps.size(); ++i) EXPECT_LE(steps[i] - steps[i - 1], 32);
 
-  world_.Restart();  // The sums come from the store.
+  world_.Restart();  // The sums are computed anew from the store.
   for (auto& [id, actor] : world_.actors) ASSERT_TRUE(world_.Reregister(id).ok());
   world_.Settle();
   Finish(job);
@@ -542,7 +542,7 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   const Result result = world_.ResultOfJob(job);
   EXPECT_EQ(result.staleness_histogram.at("0"), 10 * kSteps);
   EXPECT_EQ(result.staleness_histogram.at("1"), kSteps / 2);
-  EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test tells no tokens.
+  EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test reports no tokens.
   EXPECT_NEAR(*result.reward_first, 0.2, 1e-12);
   ASSERT_EQ(result.curve.size(), 60u);
   EXPECT_NEAR(*result.curve[29].reward, 0.2, 1e-12);
@@ -566,14 +566,15 @@ TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
   EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
 }
 
-// Contracts, the queue restarts: 5.
+// The queue comes back without the job, which the trainers must restore.
 TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
-  world_.Start("rollout-1", Role::kRollout);  // A new list, and with it the ledger.
+  world_.Start("rollout-1", Role::kRollout);  // The queue gets a new list, and answers its ledger.
   world_.Settle();
   ASSERT_EQ(world_.job(job).record.ledger.accepted, 7);
+
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
   world_.queues["queue-0"].ledger = {};
@@ -582,10 +583,11 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0).incarnation, 2);
-  // What a queue without the job says does not count.
+
+  // The ledger of a queue that lost the job does not count.
   EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);
 
-  // Of the old gang: no reason for a third.
+  // The old gang asks for it too, which is no reason for a third gang.
   world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");
   world_.AllReady(job);
 
@@ -595,7 +597,7 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   EXPECT_EQ(world_.job(job).record.restarts.count("trainer"), 0u);
 }
 
-// Contracts, the queue restarts: 3.
+// The queue comes back with the job, which its log had.
 TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
@@ -605,7 +607,7 @@ TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
   world_.Start("queue-0", Role::kQueue);
   world_.Settle();
 
-  EXPECT_EQ(world_.State(job), JobState::kRecovering);  // There, and reading its log.
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);  // The queue is there and reads its log.
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0011");
 
   world_.queues["queue-0"] = log;
@@ -628,11 +630,11 @@ TEST_F(LifecycleTest, AQueueThatStaysAwayFailsTheJobOnlyAfterLimitsStallFail) {
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("queue queue-0 is lost"));
 
   world_.Leave();
-  world_.Pass(absl::Seconds(16));  // It may yet come and close the books.
+  world_.Pass(absl::Seconds(16));  // The queue may still come and report the final ledger.
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.stage, Stage::kFreeing);
 
-  world_.Start("queue-0", Role::kQueue);  // What it has of the job is freed, however late it comes.
+  world_.Start("queue-0", Role::kQueue);  // However late it comes, it frees the job.
   world_.Settle();
   EXPECT_EQ(world_.history.back().phase, QueuePhase::kFreed);
   EXPECT_EQ(world_.job(job).record.stage, Stage::kOver);
@@ -668,14 +670,15 @@ TEST_F(LifecycleTest, AnEndingJobsTrainerThatCannotReachItsLastCheckpointHoldsNo
 TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  world_.Start("rollout-1", Role::kRollout);  // A new list is due..
+  world_.Start("rollout-1", Role::kRollout);  // The queue is due a new list.
   world_.Beat("rollout-1").IgnoreError();
   ASSERT_EQ(world_.calls.size(), 1u);
   const SetJobCall late = world_.calls.front();
   world_.calls.clear();
+
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
-  // ..and the old process had taken it.
+  // The old process had taken the list, but its answer comes only now.
   world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});
   world_.AllReady(job);
 
@@ -707,7 +710,7 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
   const Part& part = world_.actors["trainer-0"].down.parts.at(0);
   EXPECT_EQ(part.phase, PartPhase::kStop);
   EXPECT_TRUE(part.checkpoint);
-  // Until the trainer has left.
+  // Rollouts go on until the trainer has left.
   EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);
 
   world_.Leave();

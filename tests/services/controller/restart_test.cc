@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class RestartTest : public testing::Test {
  protected:
-  // Daemons register again with the same boot.
+  // The controller restarts, and the daemons register again with the boots they had.
   void Restart() {
     world_.Restart();
     for (auto& [id, actor] : world_.actors) {
@@ -94,7 +94,8 @@ TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Step(job, 0);
-  StepReport lost;  // Told to a controller that dies before it stores.
+
+  StepReport lost;  // Reported to a controller that dies before it stores it.
   lost.k = 1;
   lost.version = {1, 2};
   world_.actors["trainer-0"].steps.emplace_back(job, lost);

@@ -54,7 +54,7 @@ limits: {max_steps: 100}
   return *file.spec;
 }
 
-// Answers SetJob, Stats and Release; keeps what it was told.
+// Answers SetJob, Stats and Release, and remembers what it was told.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
   grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context,
@@ -90,7 +90,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     changed_.NotifyAll();
     return Finish(context);
   }
-  // Takes no job from now on, and says so byte for byte, as a peer that is not ours may.
+  // Refuses every job from now on. The reason goes out as it is, even if it is not UTF-8.
   void Refuse(absl::Status why) {
     MutexLock lock(&mu_);
     refusal_ = std::move(why);
@@ -103,7 +103,8 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     MutexLock lock(&mu_);
     return phases_;
   }
-  // Whom the controller has released; the call may still be on its way when the loss is told.
+  // Waits for the workers that the controller releases. The call may come later than the event that
+  // tells of the loss.
   std::vector<std::string> AwaitReleased() {
     MutexLock lock(&mu_);
     while (released_.empty()) changed_.Wait(&mu_);
@@ -124,7 +125,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
 };
 
-// A daemon that says `ready` for what it is assigned, and leaves when told to.
+// A daemon that reports that it is ready for each assignment, and leaves a job when told to.
 class FakeDaemon {
  public:
   FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role,
@@ -241,7 +242,7 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(rpc::Call(*channel_, request, &status, {.give_up = absl::Seconds(20)}).ok());
     return status;
   }
-  // Follows the job until its status fits; what was seen on the way is added to `seen`.
+  // Follows the job until `enough` is true of a message. Adds all messages to `seen`.
   void WatchUntil(job::v1::WatchRequest request, std::vector<job::v1::WatchResponse>* seen,
                   const std::function<bool(const job::v1::WatchResponse&)>& enough) {
     request.set_follow(true);
@@ -316,6 +317,7 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
   StartFleet();
   const std::string ran = Submit(Spec("ran"))->job();
   WaitFor(ran, job::v1::JOB_STATE_RUNNING);
+
   common::v1::Event event;
   event.set_code("checkpoint");
   event.set_message("/ckpt/caf\xe9");
@@ -348,6 +350,7 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   const std::string job = Submit(Spec("digits"))->job();
   WaitFor(job, job::v1::JOB_STATE_RUNNING);
   for (int k = 0; k < 5; ++k) Report(job, k);
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);
@@ -356,11 +359,11 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
 
   const std::string address = server_->address();
   StopController();
-  Report(job, 5);  // Said to nobody.
+  Report(job, 5);  // No controller is there to hear it.
   StartController(address);
 
-  // Calls are tried again, streams are not: gRPC may give the new channel the connection that has
-  // just broken.
+  // A call is repeated, and a stream is not: gRPC may give the new channel the connection that has
+  // just broken. So a call comes first.
   EXPECT_EQ(Get(job).job(), job);
 
   for (int k = 6; k < 9; ++k) Report(job, k);
@@ -419,12 +422,12 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0009 checkpoint.dir is missing"));
 
-  spec = Spec("digits");  // What only the values together show.
+  spec = Spec("digits");  // A value that is wrong only together with another.
   spec.mutable_rollout()->mutable_group()->set_min(9);
   EXPECT_THAT(std::string(Submit(spec).status().message()),
               HasSubstr("rollout.group.min is 9, most is rollout.group.size = 8"));
 
-  spec = Spec("digits");  // What no job file can say.
+  spec = Spec("digits");  // A value that no job file can have.
   (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]
       .set_number_value(std::nan(""));
   EXPECT_THAT(std::string(Submit(spec).status().message()),
@@ -441,6 +444,7 @@ TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {
   spec.mutable_trainer()->mutable_optimizer()->set_lr(1000);
   const auto submitted = Submit(spec);
   ASSERT_TRUE(submitted.ok()) << submitted.status();
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(submitted->job());
@@ -454,7 +458,7 @@ TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {
 
 TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhereIsNot) {
   job::v1::JobSpec spec = Spec("digits");
-  ASSERT_TRUE(Submit(spec).ok());  // /models/tiny and /data/digits.jsonl are nowhere to be seen.
+  ASSERT_TRUE(Submit(spec).ok());  // /models/tiny and /data/digits.jsonl do not exist here.
 
   const std::string file = dir_ + "/rows.jsonl";
   ASSERT_EQ(WriteFileAtomic(file, "{\"text\": \"1234\"}\n"), absl::OkStatus());
@@ -484,6 +488,7 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   const std::string job = Submit(Spec("digits"))->job();
   WaitFor(job, job::v1::JOB_STATE_RUNNING);
   daemons_.erase("rollout-0");
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);

@@ -24,7 +24,7 @@ Edge Fault(const std::string& id, double seconds) {
   return Waiting(Daemon(id), Daemon(id), seconds, id + ", silent");
 }
 
-// A job in its 75th step: the trainer waits for its batch, which lacks a group of each rollout.
+// A job in its 75th step. The trainer waits for its batch, which lacks a group of each rollout.
 class WhyTest : public testing::Test {
  protected:
   WhyTest() {
@@ -111,7 +111,7 @@ TEST_F(WhyTest, ASilentTrainerIsBlamedInAStartForWhichItsRolloutsWaitToo) {
   waits_.silent = {"trainer-0"};
   EXPECT_THAT(Causes(), ElementsAre("trainer-0 is not ready", "trainer-0 does not answer"));
 
-  // And where the trainer itself has said that it is ready.
+  // The same holds where the trainer itself has said that it is ready.
   waits_.edges.erase(waits_.edges.begin() + 1);
   EXPECT_THAT(Causes(), ElementsAre("rollout-0 is not ready", "rollout-0 waits for weights", "",
                                     "trainer-0 does not answer"));

@@ -4,8 +4,8 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/harness.h"
 
-// Twenty cases in which other queues failed. Each test has the number of its case. Cases that need a
-// log, shared memory or processes are tested elsewhere too:
+// Twenty cases in which other queues failed. Each test has the number of its case. Cases that need
+// a log, shared memory or processes are tested elsewhere too:
 //
 //   case  what                                     where
 //   1     the trainer dies around Apply, Durable   here; with real processes in tests/integration

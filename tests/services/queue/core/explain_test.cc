@@ -20,8 +20,8 @@ const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const st
 class ExplainTest : public testing::Test {
  protected:
   ExplainTest() { h.Start(); }
-  // The causes along the chain that begins at batch k, by the first edge of each node. `last` is the
-  // node where it ends.
+  // The causes along the chain that begins at batch k, by the first edge of each node. `last` is
+  // the node where it ends.
   std::vector<std::string> Chain(int64_t k) {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     std::vector<std::string> causes;
