@@ -19,8 +19,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What people and other programs get wrong is said with its code, its place and what to do, and
-// nothing is lost by it.
+// Mistakes of people and of other programs are reported with a code, a place and what to do, and
+// nothing is lost by them.
 namespace sluice::integration {
 namespace {
 
@@ -35,7 +35,7 @@ constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
 
 class JobFileTest : public testing::Test {
  protected:
-  // `sluice config validate` of the example with one line changed.
+  // Runs `sluice config validate` on the example with one line changed.
   Finished Validate(const std::string& line, const std::string& instead) {
     std::string text = *ReadFile(kDigits);
     const size_t at = text.find(line);
@@ -43,6 +43,7 @@ class JobFileTest : public testing::Test {
     text.replace(at, line.size(), instead);
     const std::string file = cluster_.dir() + "/bad.yaml";
     EXPECT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
+
     const auto finished = RunToEnd({.binary = "sluice",
                                     .args = {"config", "validate", file},
                                     .log = cluster_.dir() + "/validate.log"},
@@ -51,7 +52,7 @@ class JobFileTest : public testing::Test {
     return finished.value_or(Finished{});
   }
 
-  Cluster cluster_;  // Not started: its folder is what is needed.
+  Cluster cluster_;  // Not started: only its folder is used.
 };
 
 TEST_F(JobFileTest, AMisspeltKeyIsNamedWithItsPlaceAndTheNearestKey) {
@@ -78,20 +79,22 @@ TEST_F(JobFileTest, AModelDirectoryThatIsNotThereIsNamedWithItsPlace) {
 
 class FilesTest : public testing::Test {
  protected:
-  // The job fails, and says why in `message`.
+  // The job fails with `message`.
   void ExpectFailure(std::vector<std::string> sets, const testing::Matcher<std::string>& message) {
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = SubmitDigits(&cluster_, 3, std::move(sets));
-    if (!job.ok()) {  // Some things are seen before it is taken.
+    if (!job.ok()) {  // Some mistakes are found before the job is accepted.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
       return;
     }
+
     const auto end = (*job)->AwaitEnd(kLong);
     ASSERT_EQ(end.status(), absl::OkStatus());
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
     EXPECT_THAT(end->code(), testing::StartsWith("SLUICE-"));
     EXPECT_THAT(end->message(), message);
+
     const common::v1::Ledger& ledger = end->result().ledger();
     int64_t dropped = 0;
     for (const auto& [reason, count] : ledger.dropped()) dropped += count;
@@ -99,7 +102,7 @@ class FilesTest : public testing::Test {
         << ledger.DebugString();
   }
 
-  // Every command that asks about the job is answered, in both formats.
+  // Every command that asks about the job gets an answer, in both formats.
   void ExpectAnswers(const std::string& job) {
     const std::vector<std::vector<std::string>> commands = {{"job", "list"},
                                                             {"job", "describe", job},
@@ -135,6 +138,7 @@ class FilesTest : public testing::Test {
     return testing_data::Path("models/qwen3-tiny/" + file);
   }
 
+  // A job whose model has one file replaced fails with `message`.
   void ExpectModelFailure(const std::string& file, const std::string& bytes,
                           const testing::Matcher<std::string>& message) {
     const std::string dir = ModelWith(file, bytes);
@@ -145,16 +149,18 @@ class FilesTest : public testing::Test {
     text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"),
                  SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
     ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
+
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = Job::Submit(
         &cluster_, yaml,
         {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
-         "data.order.max_prompt=64", "model.max_context=128"});  // Room for its tokens.
-    if (!job.ok()) {  // Some things are seen before it is taken.
+         "data.order.max_prompt=64", "model.max_context=128"});  // Its prompts have more tokens.
+    if (!job.ok()) {  // Some mistakes are found before the job is accepted.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
       return;
     }
+
     const auto end = (*job)->AwaitEnd(kLong);
     ASSERT_EQ(end.status(), absl::OkStatus());
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
@@ -162,6 +168,7 @@ class FilesTest : public testing::Test {
     EXPECT_THAT(end->message(), message);
   }
 
+  // A safetensors file with this header and so many zero bytes of data.
   static std::string Safetensors(const std::string& header, size_t data_bytes) {
     const uint64_t size = header.size();
     return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header +
@@ -179,7 +186,7 @@ TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
 
 TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswering) {
   const std::string file = cluster_.dir() + "/bytes.jsonl";
-  std::string text;  // Rows that far down are read when the job starts.
+  std::string text;  // Rows so far down are read only when the job starts.
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, "{\"digits\": \"4821\"}\n");
   ASSERT_EQ(WriteFileAtomic(file, text + "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
 
@@ -256,7 +263,6 @@ TEST_F(FilesTest, BadRowsAreSkippedAndCountedWhereTheJobAsksForIt) {
 
   ASSERT_EQ((*job)->AwaitEvent("rows_skipped", kLong), absl::OkStatus());
   const std::vector<common::v1::Event> events = (*job)->events();
-
   const auto told = std::find_if(events.begin(), events.end(),
                                  [](const auto& event) { return event.code() == "rows_skipped"; });
   EXPECT_THAT(
@@ -278,8 +284,7 @@ TEST_F(FilesTest, ARowThatNestsTooDeeplyFailsTheJobWithFileLineAndLimit) {
                 AllOf(HasSubstr("deep.jsonl:2:"), HasSubstr("the limit is 64")));
 }
 
-// The example's rows, each with its digits as a number in a column of its own. `gold` gives row
-// i's.
+// Rows like those of the example, with a further column "gold". `gold` gives its value in row i.
 std::string RowsWithGolds(int rows, const std::function<std::string(int)>& gold) {
   std::string text;
   for (int i = 0; i < rows; ++i)
@@ -430,7 +435,7 @@ TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
 
 // Ctrl-C. -----------------------------------------------------------------------------------------
 
-// Lines up to the first with `text`.
+// Reads lines up to the first that has `text`.
 absl::Status ReadUntil(Process* process, const std::string& text) {
   std::vector<std::string> seen;
   while (true) {
@@ -470,7 +475,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
 }
 
 TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
-  Cluster cluster;  // Not started: `run` has daemons of its own, in this folder.
+  Cluster cluster;  // Not started: `run` starts daemons of its own, in this folder.
   const std::string data = cluster.dir() + "/run";
   const auto run = Process::Start(
       {.binary = "sluice",
@@ -481,7 +486,8 @@ TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
   ASSERT_EQ(ReadUntil(run->get(), "step "), absl::OkStatus());
 
   (*run)->Signal(SIGINT);
-  const auto rest = (*run)->ReadAll(kLong);  // Ends when the last process that holds the pipe has.
+  const auto rest =
+      (*run)->ReadAll(kLong);  // Until the last process that holds the pipe has ended.
   ASSERT_EQ(rest.status(), absl::OkStatus());
   EXPECT_THAT(*rest, AllOf(HasSubstr("cancelling the job"), HasSubstr("\"state\": \"CANCELLED\"")));
   EXPECT_EQ((*run)->Await(kLong).value_or(-1), 130);

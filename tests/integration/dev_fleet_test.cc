@@ -6,7 +6,7 @@
 #include "common/base/file.h"
 #include "tests/integration/harness/process.h"
 
-// A fleet of `sluice dev up`, and `sluice run` where it cannot start.
+// A fleet that `sluice dev up` starts, and runs of `sluice run` that cannot start.
 namespace sluice::integration {
 namespace {
 
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Minutes(3);
 
-// Commands of a user whose home and temporary files lie in a folder of their own.
+// Runs commands as a user whose state and temporary files are in a folder of the test.
 class DevFleetTest : public ::testing::Test {
  protected:
   DevFleetTest() : dir_(::testing::TempDir() + "/dev-fleet-" + std::to_string(getpid())) {
@@ -61,7 +61,7 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
     const Finished submitted = Submit(name);
     ASSERT_EQ(submitted.exit, 0) << submitted.err;
   }
-  for (const char* name : {"one", "two"}) {  // Neither has an end.
+  for (const char* name : {"one", "two"}) {  // Neither ends by itself.
     const Finished runs = Sluice({"job", "wait", name, "--for", "RUNNING", "--timeout", "2m"});
     EXPECT_EQ(runs.exit, 0) << runs.out << runs.err;
   }

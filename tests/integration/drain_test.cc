@@ -5,7 +5,7 @@
 namespace sluice::integration {
 namespace {
 
-// SIGTERM in the middle of a job, one role after the other.
+// A daemon gets SIGTERM in the middle of a job. The parameter is its id.
 class DrainTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {

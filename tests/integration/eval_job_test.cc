@@ -7,7 +7,7 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// `sluice eval` asks a version of a job that goes on training.
+// `sluice eval` evaluates a version of a job that goes on training.
 namespace sluice::integration {
 namespace {
 
@@ -47,6 +47,7 @@ TEST_F(EvalJobTest, TheNewestVersionAnswersWhileTheJobTrainsOn) {
   const auto said = Eval(job_->id());
   ASSERT_EQ(said.status(), absl::OkStatus());
   ASSERT_EQ(said->exit, 0) << said->err;
+
   const nlohmann::json result = nlohmann::json::parse(said->out);
   EXPECT_EQ(result["rows"], 50);
 

@@ -22,7 +22,7 @@ Fingerprint FingerprintOfDir(const std::string& dir) {
   return FingerprintOf(*tensors);
 }
 
-// Real questions, a model with a chat template of its own.
+// Real questions, and a model that has a chat template.
 TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
@@ -46,8 +46,8 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
       << "three steps changed no weight";
 }
 
-// What transformers loads from a checkpoint of a bf16 model is what the engines were given, bit for
-// bit.
+// A checkpoint of a bf16 model, in the format that transformers loads, has bit for bit the weights
+// that the engines were given.
 TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
   SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny-bf16-sharded/model.safetensors.index.json");
@@ -61,6 +61,7 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   PublishedVersions published(&cluster, "trainer-0", (*job)->id());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -74,7 +75,6 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
     ASSERT_EQ(stored.status(), absl::OkStatus());
     for (const TensorSpec& spec : stored->specs()) EXPECT_EQ(spec.dtype, DType::kBF16) << spec.name;
     EXPECT_EQ(FingerprintOf(*stored).bytes(), gangs.begin()->second) << weights;
-
     ++compared;
   }
 

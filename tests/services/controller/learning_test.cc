@@ -131,7 +131,8 @@ TEST(LearningWatchTest, ATaskThatIsSolvedIsNoCollapse) {
   EXPECT_THAT(watch.Text(Finding::kNoSignal), HasSubstr("The data is learned"));
 }
 
-// The policy is certain of wrong answers from step `end` on. It must be reported within kLong steps.
+// The policy is certain of wrong answers from step `end` on, which must be reported within kLong
+// steps.
 TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     HealthyRun run(seed);
