@@ -36,10 +36,12 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(WriteFileAtomic(dir + "/template.jinja", kTemplate), absl::OkStatus());
     ASSERT_EQ(WriteFileAtomic(dir + "/keys", absl::StrCat("test ", kKey, "\n")), absl::OkStatus());
     ASSERT_EQ(chmod((dir + "/keys").c_str(), 0600), 0);
+
     const auto model = ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
     ASSERT_EQ(model.status(), absl::OkStatus());
     WriteAdapter(dir + "/extra", AdapterConfig(4, 64, kAllAdapterModules),
                  AdapterTensors(model->config, 4, kAllAdapterModules, 1));
+
     StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"},
                       {"SLUICE_HTTP_KEYS", dir + "/keys"},
                       {"SLUICE_HTTP_ADAPTERS",
@@ -160,9 +162,9 @@ TEST_F(HttpTest, AThousandStreamsRunBesideTheJob) {
   }
   for (Client& client : clients)
     ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
+
   AwaitNoAnswers();
   Happened();
-
   ExpectGoesOn();
 }
 
@@ -171,14 +173,17 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
     for (int i = 0; i < rounds; ++i) {
       std::vector<Client> clients;
       for (int c = 0; c < 12; ++c) clients.emplace_back(address_);
-      // Leaves at once.
+
+      // These leave at once.
       for (int c = 0; c < 4; ++c) clients[c].Send(PostText(kPath, Body(c % 2 == 0), Bearer()));
-      // In the middle of its request.
+      // This one leaves in the middle of its request.
       clients[4].Send(PostText(kPath, Body(true), Bearer()).substr(0, 150));
-      // No key.
+      // These have no key, or a wrong one.
       clients[5].Send(PostText(kPath, Body(true)));
       clients[6].Send(
           PostText(kPath, Body(true), "Authorization: Bearer not-the-key-of-anybody\r\n"));
+
+      // The others send broken JSON, too many tokens, no HTTP, a long head, or too long a body.
       clients[7].Send(PostText(kPath, std::string(200, '['), Bearer()));
       clients[8].Send(
           PostText(kPath, R"({"model": "digits", "prompt": "1=", "max_tokens": 99999})", Bearer()));
@@ -199,13 +204,12 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   };
   storm(40);
   AwaitNoAnswers();
+
   [[maybe_unused]] const double before = Metric("process_resident_memory_bytes");
   storm(160);
   AwaitNoAnswers();
 #ifndef SLUICE_SANITIZED  // AddressSanitizer keeps what is freed.
-
   EXPECT_LT(Metric("process_resident_memory_bytes"), before + (32 << 20));
-
 #endif
   Client client(address_);
   ASSERT_TRUE(client.Send(PostText(kPath, Body(false), Bearer())));

@@ -24,7 +24,7 @@ class QueueFsckTest : public QueueScene {
     WriteAndSeal(admitted.grants(0));
   }
   std::string DataDir() const { return cluster_.dir() + "/queue-0"; }
-  // The files of the job's log whose names start so.
+  // The files of the job's log whose names begin with `prefix`.
   std::vector<std::string> Files(const std::string& prefix) {
     const std::string dir = DataDir() + "/jobs/" + job_;
     std::vector<std::string> paths;
@@ -51,8 +51,8 @@ TEST_F(QueueFsckTest, ARunningQueueKeepsItsDirectoryAKilledOneLeavesItWhole) {
   const Finished running = Fsck();
   EXPECT_EQ(running.exit, 8) << running.err;
   EXPECT_THAT(running.err, HasSubstr(DataDir()));
-  ASSERT_EQ(cluster_.Kill("queue-0"), absl::OkStatus());
 
+  ASSERT_EQ(cluster_.Kill("queue-0"), absl::OkStatus());
   const Finished whole = Fsck();
   EXPECT_EQ(whole.exit, 0) << whole.out << whole.err;
   EXPECT_THAT(whole.out, HasSubstr(job_));

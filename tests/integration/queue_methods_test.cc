@@ -20,6 +20,7 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
   item.set_lease(granted.grants(1).members(0).lease().id());
   item.set_reason("prompt_too_long");
   Walk<queue::v1::DropResponse>(drop, {"items.repeat"});
+
   const auto again = Admit();
   ASSERT_EQ(again.grants_size(), 1);
 

@@ -11,7 +11,8 @@ class QueueRecoveryTest : public QueueScene {
     ASSERT_NO_FATAL_FAILURE(QueueScene::SetUp());
     spec_.set_durability(queue::v1::DURABILITY_FULL);
   }
-  // kill -9, and a new process on the same data directory; the rollout tells its version again.
+  // Kills the queue and starts it again on its data directory. The rollout reports its version
+  // again.
   void KillQueue() {
     ASSERT_EQ(cluster_.Kill("queue-0"), absl::OkStatus());
     ASSERT_EQ(cluster_.Start("queue-0"), absl::OkStatus());
@@ -43,7 +44,8 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   KillQueue();
   EXPECT_EQ(State(), before);
 
-  WriteAndSeal(admitted.grants(1));  // Under the leases of before.
+  WriteAndSeal(admitted.grants(1));  // With leases from before the kill.
+
   queue::v1::LeaseTasksRequest tasks;
   *tasks.mutable_call() = CallOf(reward_, /*with_request=*/true);
   tasks.set_generation(1);
@@ -53,9 +55,9 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   queue::v1::LeaseTasksResponse leased, again;
   ASSERT_EQ(rpc::Call(queue(), tasks, &leased), absl::OkStatus());
   ASSERT_EQ(leased.tasks_size(), 4);
+
   KillQueue();
   ASSERT_EQ(rpc::Call(queue(), tasks, &again), absl::OkStatus());
-
   EXPECT_TRUE(again.repeat());
 
   again.clear_repeat();
@@ -76,13 +78,13 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
     ASSERT_EQ(ack.status(), absl::OkStatus());
     EXPECT_EQ(ack->failed_size(), 0) << ack->DebugString();
   }
+
   const queue::v1::Batch batch = Acquire(0);
   KillQueue();
   queue::v1::AcquireBatchRequest acquire;
   *acquire.mutable_call() = CallOf(trainer_);
   queue::v1::AcquireBatchResponse same;
   ASSERT_EQ(rpc::Call(queue(), acquire, &same), absl::OkStatus());
-
   EXPECT_TRUE(same.repeat());
   EXPECT_EQ(same.batch().SerializeAsString(), batch.SerializeAsString());
 

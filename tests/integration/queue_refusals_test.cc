@@ -3,7 +3,7 @@
 #include "common/queue_client/queue_client.h"
 #include "tests/integration/queue_scene.h"
 
-// What a running queue refuses of workers, so that it is never trained on.
+// What a running queue refuses to take from workers, so that it is never trained on.
 namespace sluice::integration {
 namespace {
 
@@ -36,6 +36,7 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   queue::v1::LeaseTasksResponse leased;
   ASSERT_EQ(rpc::Call(queue(), request, &leased), absl::OkStatus());
   ASSERT_EQ(leased.tasks_size(), 1);
+
   common::v1::Record record;
   *record.mutable_owner() = leased.tasks(0).owner();
   record.set_task(leased.tasks(0).id());
@@ -72,6 +73,7 @@ class OverAgeTest : public QueueRefusals {
     }
     ASSERT_NO_FATAL_FAILURE(Train(Acquire(0)));
     ASSERT_NO_FATAL_FAILURE(Publish(1));
+
     const auto granted = Admit();
     ASSERT_EQ(granted.grants_size(), 2);
     ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(0), {1, 1}, /*began=*/0));
@@ -96,6 +98,7 @@ TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {
   ASSERT_EQ(cluster_.Arm("queue-0", "queue.cut.keep_over_age", "error", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
   const queue::v1::Batch batch = Acquire(1);
+
   queue::v1::ApplyRequest apply;
   *apply.mutable_call() = CallOf(trainer_);
   apply.set_k(1);

@@ -9,6 +9,7 @@
 namespace sluice::integration {
 namespace {
 
+// The parameter is max_staleness.
 class StalenessTest : public testing::TestWithParam<int> {};
 
 TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
@@ -36,7 +37,7 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
   EXPECT_LE(end->result().staleness_max(), bound);
   EXPECT_TRUE(bound < 4 || old > 0) << "the rollout never ran ahead: " << Text(*end);
 
-  // What people see is the same: `job describe` has the histogram, `queue fsck` the ledger.
+  // The CLI shows the same: `job describe` has the histogram, `queue fsck` the ledger.
   const auto described = cluster.Sluice({"job", "describe", (*job)->id(), "-o", "json"});
   ASSERT_EQ(described.status(), absl::OkStatus());
   ASSERT_EQ(described->exit, 0) << described->err;

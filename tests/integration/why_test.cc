@@ -16,8 +16,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// Nothing waits in silence: daemons stop (SIGSTOP, or for good) while a job runs, and `why` names
-// them.
+// Every wait is explained: daemons stop, for a time (SIGSTOP) or for good, while a job runs, and
+// `why` names them.
 namespace sluice::integration {
 namespace {
 
@@ -50,7 +50,7 @@ class WhyTest : public testing::Test {
     return response;
   }
 
-  // The chain ends at `daemon`, which is its own cause: not at what it waits for.
+  // The chain ends at `daemon`, which is its own cause, and not at something that it waits for.
   static bool EndsAt(const job::v1::WhyResponse& why, const std::string& daemon) {
     if (why.chain_size() == 0) return false;
     const common::v1::WaitEdge& last = why.chain(why.chain_size() - 1);
@@ -78,7 +78,7 @@ class WhyTest : public testing::Test {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.ok() ? said->out : "";
   }
-  // Asks until `sluice why` says so.
+  // Asks until `sluice why` prints `part`.
   std::string AwaitText(const std::string& part) {
     const absl::Duration end = Clock::Real()->Monotonic() + kLong;
     std::string text;
@@ -87,9 +87,9 @@ class WhyTest : public testing::Test {
     EXPECT_THAT(text, HasSubstr(part));
     return text;
   }
-  // Stops `daemon` again and again, until it is named with work of those `kinds` that it holds, and
-  // `sluice why` says all `parts` of that. It may be stopped without such work, and where the
-  // answers take their time the controller gives it up first (10 s of silence), and its work goes
+  // Stops `daemon` again and again, until it is named with work of all `kinds` that it holds and
+  // `sluice why` prints all `parts`. A stop may find it without such work. If answers are slow, the
+  // controller may also give the daemon up first (after 10 s of silence), and its work goes
   // elsewhere.
   void ExpectNamedWithItsWork(const std::string& daemon, const std::function<void()>& stop,
                               const std::vector<common::v1::NodeKind>& kinds,
@@ -99,6 +99,7 @@ class WhyTest : public testing::Test {
     std::string text;
     const auto mentioned = [&](common::v1::NodeKind kind) { return Mentions(why, kind); };
     const auto said = [&](const std::string& part) { return absl::StrContains(text, part); };
+
     for (int i = 0; i < kStops; ++i) {
       ASSERT_NO_FATAL_FAILURE(stop());
       for (int ask = 0; ask < kAsks; ++ask) {
@@ -123,6 +124,7 @@ class WhyTest : public testing::Test {
   std::unique_ptr<Job> job_;
 };
 
+// A file system in memory, mounted at `dir` as long as this object lives. Only root may mount it.
 class Tmpfs {
  public:
   Tmpfs(std::string dir, const char* options)
@@ -190,7 +192,7 @@ TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
   Cancel();
 }
 
-// The queue's data directory is a small tmpfs of its own, which another file fills.
+// The queue's data directory is a small file system of its own, which another file fills.
 TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   cluster_ = std::make_unique<Cluster>();
   const std::string dir = cluster_->dir() + "/queue-0";
@@ -200,17 +202,17 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit({"queue.keep.durability=full"}));
   ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+
   struct statvfs room;
   ASSERT_EQ(statvfs(dir.c_str(), &room), 0);
-
   const int file = open((dir + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600);
   ASSERT_GE(file, 0);
   ASSERT_EQ(
       posix_fallocate(file, 0, static_cast<off_t>(room.f_bavail * room.f_frsize) - (32 << 20)), 0);
   EXPECT_THAT(AwaitText("the disk of the queue's log is "),
               HasSubstr("you could: make room on the disk"));
-  EXPECT_EQ(ftruncate(file, 0), 0);
 
+  EXPECT_EQ(ftruncate(file, 0), 0);
   close(file);
   EXPECT_EQ(job_->AwaitStep(job_->steps() + 3, kLong), absl::OkStatus());
   Cancel();
@@ -227,7 +229,8 @@ TEST_F(WhyTest, AStoppedTrainerIsNamedThoughRolloutsWaitForIt) {
 
 TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  // Its first weights: it has the job.
+
+  // It stops before it publishes its first weights, when it has the job.
   ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.publish.before", "stop", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit());
   ASSERT_EQ(cluster_->process("trainer-0").AwaitStopped(), absl::OkStatus());
