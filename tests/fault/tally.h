@@ -10,20 +10,20 @@
 
 namespace sluice::fault {
 
-// What a run of the matrix has done and found so far, and how it is told.
+// What a run of the kill matrix has done and found so far, and the report of it.
 class Tally {
  public:
   // `most`: kills wanted. `as_json`: a line of JSON each, the report too; else for people, progress
   // on stderr.
   Tally(int most, bool as_json) : most_(most), as_json_(as_json) {}
 
-  // `point`: of which failpoint it died; empty: at random.
+  // A process of `role` was killed at the failpoint `point`; empty: at a random moment.
   void Killed(const std::string& regime, const std::string& role, const std::string& point);
-  // `role` works again `took` after its death.
+  // `role` worked again `took` after its death.
   void Back(const std::string& role, absl::Duration took) {
     back_[role].push_back(absl::ToDoubleMilliseconds(took));
   }
-  // What became of a regime.
+  // The verdict on the job of a regime.
   void Judged(const std::string& regime, const Verdict& verdict) { verdicts_[regime] = verdict; }
 
   int kills() const { return kills_; }

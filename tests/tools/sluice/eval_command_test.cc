@@ -25,7 +25,7 @@ struct EvalRun {
   std::string out, err;
 };
 
-// `sluice eval DIR ARGS..` on two rows of the example.
+// Runs `sluice eval DIR ARGS..` on two rows of the example.
 EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
   for (const char* arg :
        {dir.c_str(), "--init-seed", "1", "--data",
@@ -34,15 +34,17 @@ EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
         "--max-tokens", "4", "--threads", "1"}) {
     args.push_back(arg);
   }
+
   CLI::App app;
   const auto run = EvalCommands().front().bind(&app);
-  std::reverse(args.begin(), args.end());  // As CLI11 wants them.
+  std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
   EvalRun ran;
   try {
     app.parse(args);
   } catch (const CLI::ParseError& error) {
     return {kMisuse, "", error.what()};
   }
+
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   ran.code = run();

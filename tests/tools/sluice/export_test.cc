@@ -28,6 +28,7 @@ class ExportTest : public ::testing::Test {
   }
   ~ExportTest() override { (void)RemoveTree(dir_); }
 
+  // Writes the checkpoint of version (incarnation, number) in `dir`.
   void Write(const std::string& dir, int64_t number, int64_t incarnation) {
     trainer::CheckpointStore store({.dir = dir, .source = model_, .model_types = types_});
     trainer::CheckpointContents contents{.model = &parameters_, .optimizer = &moments_};
@@ -39,6 +40,7 @@ class ExportTest : public ::testing::Test {
     const auto written = store.Write(contents);
     EXPECT_TRUE(written.ok()) << written.status();
   }
+  // The parameters, converted to `dtype`.
   TensorSet In(DType dtype) {
     TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));
     EXPECT_TRUE(ConvertTensors(parameters_, &set).ok());

@@ -23,7 +23,7 @@ std::vector<DaemonSpec> Specs(const FleetOptions& options) {
   return FleetSpecs(options, PlanCores(options));
 }
 
-// "rollout-0 4, trainer-0 4", with a ! behind what is fixed.
+// "rollout-0 4, trainer-0 4", with a ! after what is fixed.
 std::string Planned(const FleetOptions& options) {
   std::vector<std::string> members;
   for (const CorePlan::Member& member : PlanCores(options).members) {
@@ -145,7 +145,6 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   ASSERT_TRUE(WriteFleetState(dir, state).ok());
 
   const absl::StatusOr<FleetState> read = ReadFleetState(dir);
-
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(FleetStateJson(*read), FleetStateJson(state));
   RemoveFleetState(dir);
@@ -153,7 +152,7 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   (void)RemoveTree(dir);
 }
 
-// This user's state lies in a folder of its own.
+// The state of this test's user is in a folder of its own.
 class FindFleetTest : public ::testing::Test {
  protected:
   FindFleetTest() : dir_(::testing::TempDir() + "find-fleet-" + std::to_string(getpid())) {
@@ -166,7 +165,7 @@ class FindFleetTest : public ::testing::Test {
     (void)RemoveTree(dir_);
   }
 
-  // As if this process were the supervisor of a fleet on `data_dir`.
+  // Acts as if this process were the supervisor of a fleet on `data_dir`.
   void Run(const std::string& data_dir) {
     ASSERT_TRUE(MakeDirs(data_dir).ok());
     ASSERT_TRUE(

@@ -12,7 +12,7 @@
 namespace sluice::cli {
 namespace {
 
-// Temporary directories of these tests lie in a folder of their own.
+// The temporary directories of these tests are in a folder of their own.
 class RunDirTest : public ::testing::Test {
  protected:
   RunDirTest() : tmp_(::testing::TempDir() + "/run-dir-" + std::to_string(getpid())) {
@@ -30,7 +30,7 @@ class RunDirTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomic(dir + "/logs/queue-0.log", "a line").ok());
     ASSERT_TRUE(WriteFileAtomic(dir + "/queue-0/segment", "data").ok());
   }
-  // What a run leaves that was killed: its directory, which nobody holds any more.
+  // What a killed run leaves: its directory, which nobody holds any more.
   std::string LeftBehind() {
     std::string path;
     {

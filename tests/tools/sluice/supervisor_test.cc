@@ -35,7 +35,7 @@ class SupervisorTest : public ::testing::Test {
             .program = std::string(SLUICE_BIN_DIR) + "/test_daemon",
             .args = std::move(args)};
   }
-  // The first report of which `holds`.
+  // Waits for the first report of which `holds` is true.
   template <typename Holds>
   DaemonState Await(Holds holds) {
     MutexLock lock(&mu_);
@@ -69,7 +69,6 @@ TEST_F(SupervisorTest, AKilledDaemonComesBackAtItsAddress) {
 
   const DaemonState back =
       Await([](const DaemonState& state) { return state.ready && state.restarts == 1; });
-
   EXPECT_NE(back.pid, first);
   EXPECT_EQ(back.listening, "127.0.0.1:4321");
   EXPECT_THAT(back.last_end, HasSubstr("signal 9"));
@@ -96,9 +95,8 @@ TEST_F(SupervisorTest, StopEndsAllAndStartsNoneAgain) {
   const std::vector<DaemonState> before = supervisor.states();
 
   supervisor.Stop(absl::Milliseconds(200));
-
   EXPECT_THAT(supervisor.states()[0].last_end, HasSubstr("signal 15"));
-  EXPECT_THAT(supervisor.states()[1].last_end, HasSubstr("signal 9"));  // It would not hear.
+  EXPECT_THAT(supervisor.states()[1].last_end, HasSubstr("signal 9"));  // It ignores SIGTERM.
   for (const DaemonState& state : before) EXPECT_NE(ProcessStart(state.pid), state.start);
   EXPECT_EQ(supervisor.Signal("a", SIGTERM).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(supervisor.Signal("c", SIGTERM).code(), absl::StatusCode::kNotFound);

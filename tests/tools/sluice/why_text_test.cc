@@ -8,6 +8,7 @@
 namespace sluice::cli {
 namespace {
 
+// A job in step 75, whose batch waits for a member that rollout-1 samples.
 class WhyTextTest : public testing::Test {
  protected:
   WhyTextTest() {
@@ -35,6 +36,7 @@ class WhyTextTest : public testing::Test {
     edge->set_cause(cause);
     return edge;
   }
+  // Adds that rollout-1 is silent.
   void Suspect() {
     common::v1::WaitEdge* edge = Add(common::v1::NODE_KIND_DAEMON, common::v1::NODE_KIND_DAEMON, 7,
                                      "rollout-1, silent for 7s (suspect)");

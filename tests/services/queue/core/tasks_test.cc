@@ -188,7 +188,8 @@ TEST_F(TasksTest, ALeaseThatRunsOutUsesATry) {
   EXPECT_EQ(again->tasks[0].tries, 2u);
 }
 
-// A task's lease can be renewed up to its deadline (10 s) and one lease time (60 s) after the grant.
+// A task's lease can be renewed up to its deadline (10 s) and one lease time (60 s) after the
+// grant.
 TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {
   const auto leased = Lease();
   h_.now += absl::Seconds(50);
