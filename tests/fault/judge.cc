@@ -62,6 +62,7 @@ class Court {
     ++verdict_.lost;
     Wrong("LOST: " + std::move(what));
   }
+
   void Twice(std::string what) {
     ++verdict_.twice;
     Wrong("TWICE: " + std::move(what));

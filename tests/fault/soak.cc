@@ -60,6 +60,7 @@ class Memory {
     const double spread = n * tt - t * t;
     return spread <= 0 ? 0 : (n * tm - t * m) / spread;
   }
+
   // The mean of the samples' third number i, from 0.
   double Third(int i) const {
     const size_t from = samples_.size() * static_cast<size_t>(i) / 3,
@@ -68,6 +69,7 @@ class Memory {
     for (size_t s = from; s < to; ++s) sum += samples_[s].second;
     return to == from ? 0 : sum / static_cast<double>(to - from);
   }
+
   size_t samples() const { return samples_.size(); }
   bool Judged() const { return samples_.size() >= kJudged; }
   bool Flat() const { return !Judged() || Third(2) <= Third(0) * (1 + kGrowth) + kGrowthMib; }

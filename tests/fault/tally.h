@@ -23,6 +23,7 @@ class Tally {
   void Back(const std::string& role, absl::Duration took) {
     back_[role].push_back(absl::ToDoubleMilliseconds(took));
   }
+
   // The verdict on the job of a regime.
   void Judged(const std::string& regime, const Verdict& verdict) { verdicts_[regime] = verdict; }
 

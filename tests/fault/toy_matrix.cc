@@ -325,6 +325,7 @@ class Matrix {
                : absl::InternalError(absl::StrCat("it had ended with ", end,
                                                   " before it was killed; see the logs in ", dir_));
   }
+
   bool Died(Process* process) { return process->Await(kToyPatience).value_or(0) == -SIGKILL; }
 
   absl::Status KillAt(const KillPoint& point) {

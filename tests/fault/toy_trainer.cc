@@ -25,8 +25,9 @@ void Append64(uint64_t value, std::string* bytes) {
 }
 
 // Reads a member of batch k as a trainer would, and checks every byte: tokens and log-probs must be
-// what the rollout wrote, and no trained token may be older than max_staleness. Adds the bytes and
-// the mask to `digest`, and the member, in the form that the ledger hashes, to `canonical`.
+// what the rollout wrote, and no trained token may come from weights more than max_staleness
+// versions old. Adds the bytes and the mask to `digest`, and the member, in the form that the
+// ledger hashes, to `canonical`.
 absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
                         const queue::v1::Batch& batch, const std::string& group,
                         const queue::v1::BatchMember& member, Sha256Stream* digest,

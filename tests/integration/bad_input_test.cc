@@ -134,6 +134,7 @@ class FilesTest : public testing::Test {
     }
     return dir;
   }
+
   static std::string Model(const std::string& file) {
     return testing_data::Path("models/qwen3-tiny/" + file);
   }

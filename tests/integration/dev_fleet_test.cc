@@ -21,6 +21,7 @@ class DevFleetTest : public ::testing::Test {
   DevFleetTest() : dir_(::testing::TempDir() + "/dev-fleet-" + std::to_string(getpid())) {
     EXPECT_EQ(MakeDirs(dir_ + "/tmp"), absl::OkStatus());
   }
+
   ~DevFleetTest() override {
     (void)Sluice({"dev", "down"});
     if (!HasFailure()) (void)RemoveTree(dir_);
@@ -39,6 +40,7 @@ class DevFleetTest : public ::testing::Test {
     EXPECT_EQ(done.status(), absl::OkStatus());
     return done.value_or(Finished{.exit = -1});
   }
+
   Finished Submit(const std::string& name) {
     return Sluice({"job", "submit", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set",
                    "name=" + name, "--set", "limits.max_steps=1000000", "--set", "limits.wall=none",

@@ -24,6 +24,7 @@ class EvalJobTest : public testing::Test {
     job_ = *std::move(job);
     ASSERT_EQ(job_->AwaitStep(5, kLong), absl::OkStatus());
   }
+
   absl::StatusOr<Finished> Eval(const std::string& model) {
     return cluster_.Sluice(
         {"eval",         model,

@@ -154,6 +154,7 @@ class EvalTrainingTest : public FaultsTest {
     EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
     return *end;
   }
+
   int CountEvents(absl::string_view code) {
     int count = 0;
     for (const common::v1::Event& event : job_->events()) count += event.code() == code;

@@ -50,6 +50,7 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(job_->AwaitStep(2, kLong), absl::OkStatus());
     address_ = HttpAddress();
   }
+
   void TearDown() override { (void)RemoveTree(dir_); }
 
   std::string HttpAddress() const {
@@ -61,6 +62,7 @@ class HttpTest : public FaultsTest {
     ADD_FAILURE() << "rollout-0 has no HTTP API\n" << cluster_->Log("rollout-0");
     return "127.0.0.1:1";
   }
+
   static std::string Bearer() { return absl::StrCat("Authorization: Bearer ", kKey, "\r\n"); }
   static std::string Body(bool stream) {
     return absl::StrCat(
@@ -81,6 +83,7 @@ class HttpTest : public FaultsTest {
     }
     return sum;
   }
+
   // Waits until no answer of the API is being sampled.
   void AwaitNoAnswers() {
     const absl::Duration until = Clock::Real()->Monotonic() + kLong;

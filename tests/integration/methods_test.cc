@@ -49,6 +49,7 @@ class MethodsTest : public testing::Test {
     }
     return absl::DeadlineExceededError(absl::StrCat(id, " did not register"));
   }
+
   int64_t IncarnationOf(const std::string& id) {
     admin::v1::DaemonsResponse daemons;
     EXPECT_EQ(rpc::Call(cluster_.controller(), admin::v1::DaemonsRequest(), &daemons),

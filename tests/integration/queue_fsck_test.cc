@@ -23,6 +23,7 @@ class QueueFsckTest : public QueueScene {
     ASSERT_EQ(admitted.grants_size(), 2);
     WriteAndSeal(admitted.grants(0));
   }
+
   std::string DataDir() const { return cluster_.dir() + "/queue-0"; }
   // The files of the job's log whose names begin with `prefix`.
   std::vector<std::string> Files(const std::string& prefix) {
@@ -35,6 +36,7 @@ class QueueFsckTest : public QueueScene {
     }
     return paths;
   }
+
   Finished Fsck(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"queue", "fsck", DataDir()};
     args.insert(args.end(), more.begin(), more.end());
@@ -42,6 +44,7 @@ class QueueFsckTest : public QueueScene {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.value_or(Finished());
   }
+
   json FsckJson() {
     return json::parse(Fsck({"-o", "json"}).out, nullptr, /*allow_exceptions=*/false);
   }

@@ -11,6 +11,7 @@ class QueueRecoveryTest : public QueueScene {
     ASSERT_NO_FATAL_FAILURE(QueueScene::SetUp());
     spec_.set_durability(queue::v1::DURABILITY_FULL);
   }
+
   // Kills the queue and starts it again on its data directory. The rollout reports its version
   // again.
   void KillQueue() {
@@ -25,6 +26,7 @@ class QueueRecoveryTest : public QueueScene {
     ASSERT_EQ(rpc::Call(queue(), renew, &renewed), absl::OkStatus());
     EXPECT_EQ(renewed.lost_size(), 0);
   }
+
   std::string Violations() {
     queue::v1::PeekRequest peek;
     *peek.mutable_call() = CallOf("controller");

@@ -64,6 +64,7 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
     StartJob({},
              {absl::StrCat("queue.keep.durability=", GetParam()), "limits.restarts_per_hour=20"});
   }
+
   // At level memory, a trainer that goes back gets the next incarnation. Waits for that, because a
   // step from before the fault may be reported after it, and would prove nothing.
   void AwaitNextGang() {
@@ -74,6 +75,7 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
             [&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong),
         absl::OkStatus());
   }
+
   // The job goes on to its end, with the ledger of a job whose queue died `times` times.
   void ExpectRecovered(int times) {
     const job::v1::JobStatus end = ExpectGoesOn();

@@ -31,11 +31,13 @@ class WhyTest : public testing::Test {
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   }
+
   void Submit(std::vector<std::string> sets = {}) {
     auto job = SubmitDigits(cluster_.get(), /*steps=*/1000000, std::move(sets));
     ASSERT_EQ(job.status(), absl::OkStatus());
     job_ = *std::move(job);
   }
+
   void Run() {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_NO_FATAL_FAILURE(Submit());
@@ -56,11 +58,13 @@ class WhyTest : public testing::Test {
     const common::v1::WaitEdge& last = why.chain(why.chain_size() - 1);
     return last.waiter().id() == daemon && last.on().id() == daemon;
   }
+
   static bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
     return std::any_of(
         why.chain().begin(), why.chain().end(),
         [&](const common::v1::WaitEdge& edge) { return edge.waiter().kind() == kind; });
   }
+
   // Asks until the chain ends at `daemon`.
   job::v1::WhyResponse ExpectNamed(const std::string& daemon) {
     job::v1::WhyResponse why;
@@ -78,6 +82,7 @@ class WhyTest : public testing::Test {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.ok() ? said->out : "";
   }
+
   // Asks until `sluice why` prints `part`.
   std::string AwaitText(const std::string& part) {
     const absl::Duration end = Clock::Real()->Monotonic() + kLong;
@@ -87,6 +92,7 @@ class WhyTest : public testing::Test {
     EXPECT_THAT(text, HasSubstr(part));
     return text;
   }
+
   // Stops `daemon` again and again, until it is named with work of all `kinds` that it holds and
   // `sluice why` prints all `parts`. A stop may find it without such work. If answers are slow, the
   // controller may also give the daemon up first (after 10 s of silence), and its work goes
@@ -115,6 +121,7 @@ class WhyTest : public testing::Test {
     FAIL() << daemon << " is not named with its work; the last answer: " << why.DebugString()
            << text;
   }
+
   void Cancel() {
     EXPECT_EQ(cluster_->Sluice({"job", "cancel", job_->id()})->exit, 0);
     EXPECT_EQ(job_->AwaitEnd(kLong).status(), absl::OkStatus());
@@ -132,6 +139,7 @@ class Tmpfs {
   ~Tmpfs() {
     if (mounted_) umount2(dir_.c_str(), MNT_DETACH);
   }
+
   Tmpfs(const Tmpfs&) = delete;
   bool mounted() const { return mounted_; }
 

@@ -31,10 +31,12 @@ class FleetTest : public testing::Test {
     input.daemon.protocol_max = max;
     return fleet_.Register(Now(), input);
   }
+
   void Pass(absl::Duration time) {
     clock_.Advance(time);
     fleet_.Tick(Now());
   }
+
   Liveness State() { return fleet_.Find("r0")->liveness; }
 
   ManualClock clock_;

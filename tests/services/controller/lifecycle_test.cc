@@ -22,6 +22,7 @@ class LifecycleTest : public testing::Test {
     world_.Say("trainer-0", job, "done");
     world_.Leave();
   }
+
   // The trainer's next heartbeat brings this event.
   void TrainerTells(const char* code, const char* message) {
     Event event;
@@ -40,6 +41,7 @@ class LifecycleTest : public testing::Test {
     }
     return messages;
   }
+
   Severity SeverityTold(const std::string& code) {
     Severity severity = Severity::kInfo;
     for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {

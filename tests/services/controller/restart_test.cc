@@ -29,6 +29,7 @@ class RestartTest : public testing::Test {
     }
     world_.Settle();
   }
+
   World world_;
 };
 

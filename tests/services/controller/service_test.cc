@@ -76,12 +76,14 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     phases_.push_back(request->phase());
     return Finish(context);
   }
+
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const queue::v1::StatsRequest* request,
                                   queue::v1::StatsResponse* response) override {
     response->set_version(41);
     return Finish(context);
   }
+
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const queue::v1::ReleaseRequest* request,
                                     queue::v1::ReleaseResponse*) override {
@@ -90,19 +92,23 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     changed_.NotifyAll();
     return Finish(context);
   }
+
   // Refuses every job from now on. The reason goes out as it is, even if it is not UTF-8.
   void Refuse(absl::Status why) {
     MutexLock lock(&mu_);
     refusal_ = std::move(why);
   }
+
   queue::v1::SetJobRequest last() {
     MutexLock lock(&mu_);
     return last_;
   }
+
   std::vector<queue::v1::Phase> phases() {
     MutexLock lock(&mu_);
     return phases_;
   }
+
   // Waits for the workers that the controller releases. The call may come later than the event that
   // tells of the loss.
   std::vector<std::string> AwaitReleased() {
@@ -117,6 +123,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+
   Mutex mu_;
   CondVar changed_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
@@ -142,6 +149,7 @@ class FakeDaemon {
              .refused = {}}) {
     link_.Start();
   }
+
   ~FakeDaemon() { link_.Stop(); }
   daemon::ControllerLink& link() { return link_; }
 
@@ -192,6 +200,7 @@ class ServiceTest : public testing::Test {
     grpc::Service* services[] = {&queue_};
     queue_server_ = *rpc::Server::Start({}, services);
   }
+
   void TearDown() override {
     daemons_.clear();
     StopController();
@@ -209,12 +218,14 @@ class ServiceTest : public testing::Test {
     server_ = *std::move(server);
     channel_ = *rpc::Connect(server_->address());
   }
+
   void StopController() {
     program_->Drain();
     server_->Drain(absl::Seconds(1));
     server_.reset();
     program_.reset();
   }
+
   void StartFleet() {
     const std::string at = server_->address(), queue = queue_server_->address();
     daemons_["queue-0"] = std::make_unique<FakeDaemon>(at, "queue-0", rpc::Role::kQueue, queue);
@@ -235,6 +246,7 @@ class ServiceTest : public testing::Test {
     SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, request, &response));
     return response;
   }
+
   job::v1::JobStatus Get(const std::string& job) {
     job::v1::GetRequest request;
     request.set_job(job);
@@ -242,6 +254,7 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(rpc::Call(*channel_, request, &status, {.give_up = absl::Seconds(20)}).ok());
     return status;
   }
+
   // Follows the job until `enough` is true of a message. Adds all messages to `seen`.
   void WatchUntil(job::v1::WatchRequest request, std::vector<job::v1::WatchResponse>* seen,
                   const std::function<bool(const job::v1::WatchResponse&)>& enough) {
@@ -257,6 +270,7 @@ class ServiceTest : public testing::Test {
     }
     FAIL() << "the watch ended: " << stream.Finish();
   }
+
   void WaitFor(const std::string& job, job::v1::JobState state) {
     std::vector<job::v1::WatchResponse> seen;
     job::v1::WatchRequest request;
@@ -265,6 +279,7 @@ class ServiceTest : public testing::Test {
       return r.has_status() && r.status().state() == state;
     });
   }
+
   void Report(const std::string& job, int64_t k) {
     job::v1::StepReport step;
     step.set_job(job);

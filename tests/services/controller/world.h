@@ -50,6 +50,7 @@ class World {
     store_ = *meta::Open(absl::StrCat("sqlite:", dir_, "/meta.db"));
     Restart();
   }
+
   ~World() { std::filesystem::remove_all(dir_); }
 
   Instant now() { return {clock.Now(), clock.Monotonic()}; }
@@ -69,6 +70,7 @@ class World {
     if (role == Role::kQueue)
       queues[id] = {.ledger = queues[id].ledger, .answers = queues[id].answers};
   }
+
   absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
     Actor& actor = actors[id];
     RegisterInput input;
@@ -84,11 +86,13 @@ class World {
     Commit();
     return output;
   }
+
   void Kill(const std::string& id) {
     const uint64_t stream = std::exchange(actors[id].stream, 0);
     core->StreamClosed(now(), id, stream);
     Commit();
   }
+
   // Starts queue-0, trainer-0, rollout-0.., reward-0.
   void StartFleet(int rollouts = 1) {
     Start("queue-0", Role::kQueue);
@@ -105,6 +109,7 @@ class World {
     Settle();
     return output->job;
   }
+
   static Needs DefaultNeeds() {
     Needs needs;
     needs.trainers = {1, 1};
@@ -127,6 +132,7 @@ class World {
     }
     Commit();
   }
+
   absl::Status Beat(const std::string& id) {
     Actor& actor = actors[id];
     HeartbeatInput input;
@@ -151,6 +157,7 @@ class World {
                   [&](const Event& event) { return event.seq <= actor.down.events_stored; });
     return status;
   }
+
   void Commit() {
     Outbox out = core->Take(now());
     int64_t revision = 0;
@@ -168,6 +175,7 @@ class World {
       ++diagnoses;
     }
   }
+
   void AnswerCalls() {
     std::deque<SetJobCall> open;
     open.swap(calls);
@@ -187,6 +195,7 @@ class World {
     }
     Commit();
   }
+
   // Lets `time` pass while the daemons send heartbeats.
   void Pass(absl::Duration time, absl::Duration step = absl::Milliseconds(500)) {
     for (absl::Duration passed; passed < time; passed += step) {
@@ -215,6 +224,7 @@ class World {
     }
     Settle();
   }
+
   // Each worker that was told to stop leaves its job.
   void Leave() {
     Settle();
@@ -229,17 +239,20 @@ class World {
     }
     Settle();
   }
+
   std::string Run(const std::string& name, Needs needs = DefaultNeeds()) {
     const std::string job = Submit(name, needs);
     AllReady(job);
     EXPECT_EQ(State(job), JobState::kRunning);
     return job;
   }
+
   // The trainer reports step k.
   void Step(const std::string& job, int64_t k, double reward = 0.5, double count = 8) {
     AddReport(job, k, {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}});
     Settle();
   }
+
   // Adds step k to the next heartbeat of the trainer.
   void AddReport(const std::string& job, int64_t k, std::map<std::string, double> values) {
     Actor& trainer = actors["trainer-0"];
@@ -252,6 +265,7 @@ class World {
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
   }
+
   // Daemon `id` reports the phase of its part of the job, and the cause.
   void Say(const std::string& id, const std::string& job, const std::string& phase,
            const std::string& cause = "") {
@@ -273,6 +287,7 @@ class World {
     const std::string key = JobKey(id, "result");
     return *Decode<Result>(key, store_->Get(key).value().value);
   }
+
   std::vector<Event> Events(const std::string& id) {
     std::vector<Event> events;
     const std::vector<meta::Entry> entries = store_->List(JobKey(id, "events/")).value();
@@ -280,6 +295,7 @@ class World {
       events.push_back(*Decode<Event>(entry.key, entry.value));
     return events;
   }
+
   meta::Store* store() { return store_.get(); }
 
   ManualClock clock;

@@ -73,11 +73,13 @@ class DurableJob {
     if (recovered) runner_->Restart(++incarnation);
     return absl::OkStatus();
   }
+
   // Shuts down as the daemon does on SIGTERM.
   void Close() {
     if (runner_ != nullptr) runner_->Shut(absl::UnavailableError("shutting down"));
     runner_.reset();
   }
+
   bool fatal() {
     MutexLock lock(&mu_);
     return !fatal_.ok();
@@ -98,6 +100,7 @@ class DurableJob {
     while (!slot->reply && fatal_.ok()) changed_.Wait(&mu_);
     return slot->reply;
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const Caller& caller, Input input) {
     std::optional<Reply> reply = Ask(caller, std::move(input));
@@ -111,6 +114,7 @@ class DurableJob {
   auto Look(F f) {
     return runner_->Look([&](const Job& job, Instant) { return f(job); });
   }
+
   const Spec& spec() const { return spec_; }
 
   static constexpr char kDir[] = "/data/jobs/d";
@@ -169,6 +173,7 @@ class Script {
     if constexpr (requires { answer->repeat; }) result_.answered[what] = answer->repeat;
     return *std::move(answer);
   }
+
   void PutOne(const std::string& what, const Caller& caller, Record record) {
     const auto answer = Do<PutAnswer>(what, caller, Put{{std::move(record)}});
     if (!answer) return;
@@ -179,6 +184,7 @@ class Script {
     stopped_ = true;
     result_.failure = absl::StrCat(what, ": ", answer->failed[0].status.ToString());
   }
+
   static Id16 Request(uint8_t n) {
     Id16 id;
     id.bytes[0] = 7, id.bytes[1] = n;
@@ -195,6 +201,7 @@ class Script {
     Do<RestoreAnswer>("Restore", trainer_, Restore{});
     for (int64_t k = 0; k < kSteps && !stopped_; ++k) Step(k);
   }
+
   void Step(int64_t k) {
     const uint8_t n = static_cast<uint8_t>(k);
 
@@ -287,6 +294,7 @@ class Script {
     Do<DurableAnswer>(absl::StrCat("Durable ", k), trainer_,
                       Durable{.version = 1, .checkpoint = "c", .hash = FirstHash()});
   }
+
   std::string FirstHash() {
     return job_->Look(
         [](const Job& job) { return job.batches().contains(0) ? job.batches().at(0).hash : ""; });

@@ -40,6 +40,7 @@ class LedgerFollower {
     }
     return true;
   }
+
   // Reads from the beginning of the stream again. `entries` keeps what was read before.
   void StartOver() { last_ = "0-0", event_ = 0; }
 
@@ -54,6 +55,7 @@ class LedgerFollower {
     }
     return all;
   }
+
   // The number in `field` of the last entry.
   int64_t Number(const std::string& field) const {
     int64_t value = -1;
@@ -61,6 +63,7 @@ class LedgerFollower {
     EXPECT_TRUE(it != entries.back().second.end() && absl::SimpleAtoi(it->second, &value)) << field;
     return value;
   }
+
   // The last entry has the numbers of the job's own ledger.
   void ExpectIs(const Job& job) const {
     const Ledger& ledger = job.ledger();

@@ -35,6 +35,7 @@ class MethodsTest : public WireTest {
     }
     return state;
   }
+
   // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the
   // state stays as it was after the first.
   template <typename Response, typename Request>
@@ -54,6 +55,7 @@ class MethodsTest : public WireTest {
     Normalize(&*again);
     EXPECT_EQ(again->ShortDebugString(), same.ShortDebugString());
   }
+
   // The request of a lower incarnation is refused and changes nothing.
   template <typename Response, typename Request>
   void ExpectFenced(Request request) {
@@ -62,6 +64,7 @@ class MethodsTest : public WireTest {
     EXPECT_EQ(ReasonOf(Once<Response>(request).status()), "FENCED") << request.GetTypeName();
     EXPECT_EQ(State(), state);
   }
+
   // The request parks, and its answer names what it waited for.
   template <typename Response, typename Request>
   void ExpectEdge(Request request) {

@@ -20,6 +20,7 @@ class MirrorTest : public testing::Test {
     redis_ = RedisServer::Start(password_);
     ASSERT_NE(redis_, nullptr);
   }
+
   LedgerMirror::Options MirrorOptions() const {
     // Short times make the test quick. Nothing else depends on them.
     return {.redis = redis_->endpoint(),
@@ -27,10 +28,12 @@ class MirrorTest : public testing::Test {
             .check = absl::Milliseconds(20),
             .retry = absl::Milliseconds(20)};
   }
+
   void StartMirror(LedgerMirror::Options options) {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
     Watch();
   }
+
   // Starts a run of the queue, which has the job in its current state.
   void Watch() {
     watch_ = std::make_unique<BookWatch>(h_.job());
@@ -43,12 +46,14 @@ class MirrorTest : public testing::Test {
       noted_ = entry->ledger.event;
     };
   }
+
   void RunSteps(int steps) {
     for (int i = 0; i < steps; ++i) {
       h_.RunStep();
       MakeDurable();
     }
   }
+
   void MakeDurable() {
     ASSERT_TRUE(h_.Call<DurableAnswer>(h_.Trainer(), Durable{.version = h_.job().version(),
                                                              .checkpoint = "c",

@@ -24,15 +24,18 @@ class RecoveryTest : public testing::Test {
     WriteRows("prompt");
     Start();
   }
+
   void TearDown() override {
     table_.reset();
     EXPECT_TRUE(RemoveTree(dir_).ok());
   }
+
   void WriteRows(const std::string& text) {
     std::string rows;
     for (int i = 0; i < 50; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", text, " ", i, "\"}\n");
     ASSERT_TRUE(WriteFileAtomic(Rows(), rows).ok());
   }
+
   std::string Rows() const { return dir_ + "/rows.jsonl"; }
   std::string Data() const { return dir_ + "/data"; }
 
@@ -45,10 +48,12 @@ class RecoveryTest : public testing::Test {
     ASSERT_TRUE(table_->Recover().ok());
     table_->SetIncarnation(incarnation == 0 ? ++incarnation_ : incarnation);
   }
+
   void Restart() {
     table_.reset();
     Start();
   }
+
   Spec SpecOf(Durability durability) const {
     Spec spec = SmallSpec();
     spec.durability = durability;
@@ -56,6 +61,7 @@ class RecoveryTest : public testing::Test {
         {.name = "rows", .path = Rows(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
     return spec;
   }
+
   Reply Set(const std::string& job, SetJob set) {
     std::optional<Reply> result;
     Mutex mu;
@@ -69,12 +75,14 @@ class RecoveryTest : public testing::Test {
     while (!result) changed.Wait(&mu);
     return *std::move(result);
   }
+
   // The first SetJob of a job.
   SetJob First(Durability durability) const {
     return {.revision = 1,
             .spec = SpecOf(durability),
             .workers = {{"t1", WorkerRole::kTrainer, 1}, {"r1", WorkerRole::kRollout, 1}}};
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const std::string& job, const Caller& caller, Input input) {
     const auto runner = table_->Find(job);

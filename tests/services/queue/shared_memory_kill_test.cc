@@ -69,6 +69,7 @@ class SharedMemoryKillTest : public WireTest {
 
     prompt_ = arena()->use();
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
   Arena* arena() { return (*jobs_.Find(kJob))->arena(); }
@@ -87,6 +88,7 @@ class SharedMemoryKillTest : public WireTest {
     EXPECT_TRUE(process.ok()) << process.status();
     return *std::move(process);
   }
+
   static void AwaitLine(Process& process, absl::string_view wanted) {
     for (int i = 0; i < 1000; ++i) {
       const auto line = process.ReadLine(absl::Seconds(60));
@@ -95,10 +97,12 @@ class SharedMemoryKillTest : public WireTest {
     }
     FAIL() << wanted << " never came";
   }
+
   // The queue keeps nothing of a client that is gone.
   void ExpectNoBuffers() {
     EXPECT_TRUE(Becomes([] { return Buffers() == 0; })) << Buffers() << " are left";
   }
+
   // All pieces are stored, each once: their bytes come back, and they take no more memory.
   void ExpectStoredOnce() {
     common::v1::Want want;

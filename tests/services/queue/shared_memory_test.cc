@@ -47,6 +47,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
                                        .incarnation = rollout_,
                                        .shared_memory = GetParam() != Path::kMessages});
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
 
@@ -56,6 +57,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     record.set_lease(member().lease().id());
     return record;
   }
+
   // Puts a record with these fields and reads it back.
   void ExpectComesBack(common::v1::Record record, const std::vector<FieldSpec>& specs) {
     std::mt19937 random(7);
@@ -198,12 +200,14 @@ class SharedMemoryTest : public WireTest {
     Begin();
     admitted_ = Admitted(1);
   }
+
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const std::string& worker,
                                                      int64_t incarnation) {
     common::v1::Call call;
     FillCall(worker, incarnation, &call);
     return Attachment::Attach(rpc_->address(), call);
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
   // The header of a message with one record, whose field is `bytes`.
   v1::PutHeader Header(const std::string& session, absl::string_view bytes) {
@@ -219,6 +223,7 @@ class SharedMemoryTest : public WireTest {
              std::vector<int64_t>{static_cast<int64_t>(bytes.size())}, bytes, &record, &payload);
     return header;
   }
+
   // Sends one message. Returns its ack, or how the stream ended.
   absl::StatusOr<v1::PutAck> PutOne(const v1::PutHeader& header, const shm::Slice& slice) {
     rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
@@ -226,6 +231,7 @@ class SharedMemoryTest : public WireTest {
     if (stream.WriteSharedFrame(header, {&slice, 1}).ok() && stream.Read(&ack)) return ack;
     return stream.Finish();
   }
+
   // Returns the first message of a Get by `session`.
   absl::StatusOr<rpc::Frame> GetOne(const std::string& session) {
     v1::GetRequest request;

@@ -21,17 +21,20 @@ class SharesTest : public WireTest {
     job_ = job;
     name_ = job == kJob ? "first" : "second";
   }
+
   uint64_t BytesOf(const std::string& what) {
     return (*jobs_.Find(job_))->Look([&](const Job& job, Instant) {
       return job.Stats().bytes.at(what);
     });
   }
+
   // Waits until the job's share has room for so many whole groups. The share follows what the other
   // job holds within a tick of the timer.
   void AwaitShare(uint64_t groups) {
     EXPECT_TRUE(Becomes([&] { return BytesOf("share") / kGroupBytes == groups; }))
         << name_ << " has " << BytesOf("share") / kGroupBytes << " groups, not " << groups;
   }
+
   // Samples, scores and applies steps. None of them becomes durable, so their groups stay.
   void Train(int64_t from, int64_t to) {
     for (int64_t k = from; k < to; ++k) {
@@ -52,6 +55,7 @@ class SharesTest : public WireTest {
       ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
     }
   }
+
   // Asks for a member without waiting. Gets it, or what it would wait for.
   v1::AdmitResponse AdmitNow() {
     v1::AdmitRequest request;

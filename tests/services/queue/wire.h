@@ -59,6 +59,7 @@ class WireTest : public testing::Test {
     for (int i = 0; i < 100; ++i) rows += "{\"q\": \"" + std::to_string(i) + "\", \"a\": \"x\"}\n";
     ASSERT_TRUE(WriteFileAtomic(data_, rows).ok());
   }
+
   void TearDown() override {
     jobs_.Shut();
     server_.Shut();
@@ -71,6 +72,7 @@ class WireTest : public testing::Test {
     call->mutable_job()->set_incarnation(incarnation);
     if (with_request) call->set_request(RandomId16());
   }
+
   v1::SetJobRequest JobRequest() {
     v1::SetJobRequest request;
     FillCall("controller", 0, request.mutable_call());
@@ -99,6 +101,7 @@ class WireTest : public testing::Test {
     worker("w1", sluice::rpc::v1::ROLE_REWARD, reward_);
     return request;
   }
+
   // Makes one call without retries: the first backoff is longer than the time limit of the call.
   template <typename Response, typename Request>
   absl::StatusOr<Response> Once(const Request& request) {
@@ -111,10 +114,12 @@ class WireTest : public testing::Test {
     if (!status.ok()) return status;
     return response;
   }
+
   std::unique_ptr<QueueClient> Client(const std::string& worker, int64_t incarnation) {
     return std::make_unique<QueueClient>(
         channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
   }
+
   // Sets the job, restores the trainer, publishes version (gang_, 0), and loads it into r1.
   void Begin() {
     ASSERT_TRUE(Once<v1::SetJobResponse>(JobRequest()).ok());
@@ -128,6 +133,7 @@ class WireTest : public testing::Test {
     ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
     Load();
   }
+
   // Rollout r1 reports that it has loaded version (gang_, 0).
   void Load() {
     v1::RenewRequest renew;
@@ -136,6 +142,7 @@ class WireTest : public testing::Test {
     loaded.set_verified(true);
     ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
   }
+
   v1::AdmitResponse Admitted(uint32_t room) {
     v1::AdmitRequest request;
     request.set_room(room);
@@ -143,6 +150,7 @@ class WireTest : public testing::Test {
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::AdmitResponse();
   }
+
   static common::v1::TrajectoryRef RefOf(const v1::Grant& grant, const v1::Member& member) {
     common::v1::TrajectoryRef ref;
     ref.set_group(grant.group());
@@ -150,6 +158,7 @@ class WireTest : public testing::Test {
     ref.set_attempt(member.attempt());
     return ref;
   }
+
   // `count` values of 4 bytes: token ids if `logprob` is 0, else that log-prob, repeated.
   static std::string Column(int count, float logprob) {
     std::string bytes;
@@ -161,6 +170,7 @@ class WireTest : public testing::Test {
     }
     return bytes;
   }
+
   // Writes the prompt of the group, and `count` sampled tokens and the messages of the member; then
   // seals the member.
   void Sample(const v1::Grant& grant, const v1::Member& member, int count = 5) {
@@ -194,6 +204,7 @@ class WireTest : public testing::Test {
     ASSERT_TRUE(sealed.ok()) << sealed.status();
     ASSERT_EQ(sealed->items(0).code(), 0u) << sealed->items(0).reason();
   }
+
   static v1::SealItem SealOf(const v1::Grant& grant, const v1::Member& member, int count = 5) {
     v1::SealItem item;
     *item.mutable_ref() = RefOf(grant, member);
@@ -203,6 +214,7 @@ class WireTest : public testing::Test {
     item.set_finish(common::v1::FINISH_STOP);
     return item;
   }
+
   static common::v1::Record PromptRecord(const v1::Grant& grant, const v1::Member& member) {
     common::v1::Record record;
     record.mutable_owner()->set_group(grant.group());
@@ -214,6 +226,7 @@ class WireTest : public testing::Test {
              &payload);
     return record;
   }
+
   common::v1::Record SampledRecord(const v1::Grant& grant, const v1::Member& member, int count,
                                    std::string* payload) {
     common::v1::Record record;
@@ -238,6 +251,7 @@ class WireTest : public testing::Test {
              &record, payload);
     return record;
   }
+
   v1::LeaseTasksResponse Tasks(uint32_t count) {
     v1::LeaseTasksRequest request;
     v1::Room& room = *request.add_rooms();
@@ -247,6 +261,7 @@ class WireTest : public testing::Test {
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::LeaseTasksResponse();
   }
+
   void Score(const v1::Task& task, double reward) {
     const auto client = Client("w1", reward_);
     sluice::PutStream stream(client.get());
@@ -269,6 +284,7 @@ class WireTest : public testing::Test {
                     .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
   }
+
   // Samples and scores one group, then acquires batch `k`, which gets it.
   v1::Batch ReadyBatch(int64_t k) {
     const v1::AdmitResponse admitted = Admitted(2);
@@ -285,6 +301,7 @@ class WireTest : public testing::Test {
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? answer->batch() : v1::Batch();
   }
+
   v1::ApplyRequest ApplyOf(const v1::Batch& batch) {
     v1::ApplyRequest request;
     request.set_k(batch.k());

@@ -39,6 +39,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+
   grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(
       grpc::CallbackServerContext*) override {
     auto stream = rpc::MakeStream<Stream>(this);
@@ -64,6 +65,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     reward.set_name("right");
     reward.set_verifier("exact");
   }
+
   // Waits for a heartbeat that was sent after the newest assignment was applied.
   HeartbeatRequest AwaitApplied() {
     MutexLock lock(&mu_);
@@ -96,6 +98,7 @@ class RewardProgramTest : public testing::Test {
         daemon::Host{.flags = &flags_, .metrics = &metrics_, .stop = [](absl::Status) {}});
     ASSERT_EQ(program_->Start("127.0.0.1:1", "127.0.0.1:1"), absl::OkStatus());
   }
+
   void TearDown() override { program_->Drain(); }
 
   FakeController controller_;

@@ -36,6 +36,7 @@ class WorkerTest : public testing::Test {
       stream.Ack(header.seq());
     };
   }
+
   ~WorkerTest() override {
     if (worker_ != nullptr) worker_->Stop();
   }
@@ -59,12 +60,14 @@ class WorkerTest : public testing::Test {
     }
     return task;
   }
+
   // The next call of LeaseTasks gets these tasks.
   void Lease(const std::vector<queue::v1::Task>& tasks) {
     queue::v1::LeaseTasksResponse response;
     response.mutable_tasks()->Add(tasks.begin(), tasks.end());
     served_.queue.task_leases.push_back(response);
   }
+
   void Start() {
     served_.Start();
     Scorer scorer = *Scorer::Make({{.name = "right", .verifier = "exact"}}, Combine::kSum);

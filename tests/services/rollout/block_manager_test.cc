@@ -223,6 +223,7 @@ class Model {
     while (!live_.empty()) End();
     ASSERT_EQ(manager_.active(), 0u);
   }
+
   uint64_t hits() const { return hits_; }
   uint64_t refused() const { return refused_; }
 

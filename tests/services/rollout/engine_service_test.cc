@@ -61,6 +61,7 @@ class EngineServiceTest : public SessionTest {
     request.set_n(n);
     return request;
   }
+
   std::vector<int32_t> Prompt() {
     const auto renderer =
         *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
@@ -95,6 +96,7 @@ class EngineServiceTest : public SessionTest {
     *status = stream.Finish();
     return all;
   }
+
   absl::Status Refusal(const engine::v1::GenerateRequest& request) {
     absl::Status status;
     EXPECT_TRUE(Generate(request, &status).empty());
@@ -123,6 +125,7 @@ class EngineServiceTest : public SessionTest {
     }
     return scored;
   }
+
   static void AddPiece(std::optional<uint32_t> member, size_t at, uint32_t segment,
                        common::v1::SegmentRole role, const std::vector<int32_t>& tokens,
                        Scored* scored) {
@@ -164,6 +167,7 @@ class EngineServiceTest : public SessionTest {
     *status = stream.Finish();
     return scores;
   }
+
   absl::Status Refusal(const Scored& asked) {
     absl::Status status;
     (void)Score(asked, &status);
@@ -182,6 +186,7 @@ class EngineServiceTest : public SessionTest {
     EXPECT_EQ(session->serving(), (PolicyVersion{1, number}));
     return session;
   }
+
   // Waits until no request of a guest runs, because the engine has heard that their calls ended.
   // Returns false if some still run after 60 s.
   bool AwaitNoGuests() {

@@ -373,10 +373,12 @@ class Checker {
                          .since = scheduler_.steps()};
     ASSERT_TRUE(scheduler_.Add(std::move(request)).ok());
   }
+
   void Remove(uint64_t id) {
     scheduler_.Remove(id);
     live_.erase(id);
   }
+
   void Switch(uint64_t weights, bool recompute) {
     scheduler_.Switched(Salt(weights), recompute);
     weights_ = weights;
@@ -434,6 +436,7 @@ class Checker {
   uint64_t AnyLive(uint64_t random) const {
     return std::next(live_.begin(), static_cast<ptrdiff_t>(random % live_.size()))->first;
   }
+
   uint64_t ended() const { return ended_; }
   uint64_t worst() const { return worst_; }
 
@@ -467,6 +470,7 @@ class Checker {
       pool_[block][at % kBlockTokens] = known->written.back();
     }
   }
+
   uint64_t Next(const Known& known) const {
     const uint64_t before = known.written.empty() ? 7 : known.written.back();
     return Mix64(Mix64(before + kGolden) ^

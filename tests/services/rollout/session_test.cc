@@ -161,6 +161,7 @@ class RescoreTest : public SessionTest {
     const size_t at = text.find(name);
     return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + name.size());
   }
+
   // Waits until the answers of two steps were scored again. Some of a third step may be too.
   void AwaitRescored() {
     TakeBatch(0);

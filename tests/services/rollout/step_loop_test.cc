@@ -25,11 +25,13 @@ class Listener : public StepLoop::Sink {
     failures_.insert(failures_.end(), events.failures.begin(), events.failures.end());
     changed_.NotifyAll();
   }
+
   void OnActivation(const StagedWeights&, const Activation& activation) override {
     MutexLock lock(&mu_);
     activations_.push_back(activation);
     changed_.NotifyAll();
   }
+
   void OnBroken(absl::Status why) override {
     MutexLock lock(&mu_);
     broken_ = why;
@@ -40,18 +42,22 @@ class Listener : public StepLoop::Sink {
     MutexLock lock(&mu_);
     while (ended_ < count) changed_.Wait(&mu_);
   }
+
   void AwaitTokens(uint64_t request, size_t count) {
     MutexLock lock(&mu_);
     while (tokens_[request].size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitActivations(size_t count) {
     MutexLock lock(&mu_);
     while (activations_.size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitFailures(size_t count) {
     MutexLock lock(&mu_);
     while (failures_.size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitBroken() {
     MutexLock lock(&mu_);
     while (broken_.ok()) changed_.Wait(&mu_);
@@ -159,6 +165,7 @@ class CoresWatcher : public Listener {
     seen_.insert(trainer_->threads());
     Listener::OnStep(std::move(events));
   }
+
   std::set<int> seen_;  // Belongs to the step thread until the loop has stopped.
 
  private:

@@ -80,6 +80,7 @@ class CheckpointTest : public ::testing::Test {
                                     int64_t incarnation = 1) {
     return Write(store, number, from, incarnation);
   }
+
   absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from,
                                     int64_t incarnation = 1) {
     CheckpointContents contents;

@@ -19,6 +19,7 @@ class EvaluationsTest : public ::testing::Test {
     for (const int64_t number : {50, 100, 150})
       EXPECT_TRUE(MakeDirs(absl::StrCat(dir_, "/step-", number)).ok());
   }
+
   static Evaluation Of(int64_t number, double score, const std::string& state = "aa") {
     return {
         .version = {1, number}, .state = state, .score = score, .values = {{"eval/score", score}}};

@@ -34,11 +34,13 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     grpc::Service* services[] = {this};
     server_ = *rpc::Server::Start({}, services);
   }
+
   ~Rollout() override {
     for (const std::shared_ptr<Stream>& call : calls_)
       call->End(absl::UnavailableError("the test ends"));
     server_->Drain(absl::Seconds(1));
   }
+
   const std::string& address() const { return server_->address(); }
 
   // Waits for call n, counted from 0.
@@ -47,10 +49,12 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     while (requests_.size() <= n) changed_.Wait(&mu_);
     return requests_[n];
   }
+
   size_t calls() {
     MutexLock lock(&mu_);
     return requests_.size();
   }
+
   // Ends call n with a result of 10 rows, half of them truncated.
   void Answer(size_t n, double reward) {
     engine::v1::EvaluateResponse response;
@@ -63,6 +67,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     CallAt(n)->Send(std::move(response));
     End(n, absl::OkStatus());
   }
+
   void End(size_t n, absl::Status status) { CallAt(n)->End(std::move(status)); }
 
  private:
@@ -76,6 +81,7 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     changed_.NotifyAll();
     return stream.get();
   }
+
   std::shared_ptr<Stream> CallAt(size_t n) {
     MutexLock lock(&mu_);
     return calls_.at(n);
@@ -117,9 +123,11 @@ class EvaluatorTest : public ::testing::Test {
     evaluator_->SetRollouts({rollout_.address()});
     return *evaluator_;
   }
+
   LatestVersion Publish(int64_t number, uint64_t seed) {
     return *publisher_.Publish(*InitWeights(model_.config, seed), {3, number}, "");
   }
+
   std::vector<std::string> events() {
     MutexLock lock(&mu_);
     return events_;

@@ -215,6 +215,7 @@ class HistoryTest : public MetricsLogTest {
     return History(dir_, incarnation,
                    [this](const std::string& text) { warnings_.push_back(text); });
   }
+
   std::vector<std::string> warnings_;
 };
 

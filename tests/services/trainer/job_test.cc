@@ -96,6 +96,7 @@ class JobTest : public ::testing::Test {
     while (!seen_.ended()) seen_.changed.Wait(&seen_.mu);
     return seen_.standings.back();
   }
+
   // Waits until step k is done. Returns false if the job ended before.
   bool AwaitStep(int64_t k) {
     MutexLock lock(&seen_.mu);
@@ -121,6 +122,7 @@ class JobTest : public ::testing::Test {
     }
     return steps;
   }
+
   // 0 .. count - 1.
   static std::vector<int64_t> Steps(int64_t count) {
     std::vector<int64_t> steps(static_cast<size_t>(count));

@@ -38,6 +38,7 @@ class LoopQueue {
     server_ = *std::move(server);
     channel_ = *rpc::Connect(server_->address());
   }
+
   ~LoopQueue() {
     jobs_.Shut();
     service_.Shut();

@@ -116,6 +116,7 @@ class TrainerTest : public ::testing::Test {
     }
     return worst;
   }
+
   static bool SameBits(const TensorSet& a, const TensorSet& b) {
     return a.layout_id() == b.layout_id() &&
            std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());

@@ -48,6 +48,7 @@ class CkptCommandsTest : public testing::Test {
               kDone);
     return dir;
   }
+
   static nlohmann::json Verify(const std::string& dir, ExitCode want) {
     const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, want);

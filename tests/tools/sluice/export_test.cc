@@ -26,6 +26,7 @@ class ExportTest : public ::testing::Test {
     Write(dir_, 9, 1);
     Write(dir_, 10, 1);
   }
+
   ~ExportTest() override { (void)RemoveTree(dir_); }
 
   // Writes the checkpoint of version (incarnation, number) in `dir`.
@@ -40,6 +41,7 @@ class ExportTest : public ::testing::Test {
     const auto written = store.Write(contents);
     EXPECT_TRUE(written.ok()) << written.status();
   }
+
   // The parameters, converted to `dtype`.
   TensorSet In(DType dtype) {
     TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));

@@ -159,6 +159,7 @@ class FindFleetTest : public ::testing::Test {
     setenv("XDG_STATE_HOME", dir_.c_str(), 1);
     unsetenv("SLUICE_DATA_DIR");
   }
+
   ~FindFleetTest() override {
     unsetenv("XDG_STATE_HOME");
     unsetenv("SLUICE_DATA_DIR");

@@ -266,6 +266,7 @@ class OddConfigsTest : public testing::Test {
     Write("broken/config.json", "{");
     std::filesystem::remove(dir_ + "/mute/tokenizer.json");
   }
+
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void Write(const std::string& name, const std::string& text) {

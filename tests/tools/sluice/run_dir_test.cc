@@ -19,6 +19,7 @@ class RunDirTest : public ::testing::Test {
     EXPECT_TRUE(MakeDirs(tmp_).ok());
     setenv("TMPDIR", tmp_.c_str(), 1);
   }
+
   ~RunDirTest() override {
     unsetenv("TMPDIR");
     (void)RemoveTree(tmp_);
@@ -30,6 +31,7 @@ class RunDirTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomic(dir + "/logs/queue-0.log", "a line").ok());
     ASSERT_TRUE(WriteFileAtomic(dir + "/queue-0/segment", "data").ok());
   }
+
   // What a killed run leaves: its directory, which nobody holds any more.
   std::string LeftBehind() {
     std::string path;

@@ -18,6 +18,7 @@ class SupervisorTest : public ::testing::Test {
   SupervisorTest() : dir_(::testing::TempDir() + "/supervisor-" + std::to_string(getpid())) {
     EXPECT_TRUE(MakeDirs(dir_).ok());
   }
+
   ~SupervisorTest() override { (void)RemoveTree(dir_); }
 
   Supervisor::Options Options() {
@@ -29,12 +30,14 @@ class SupervisorTest : public ::testing::Test {
               changed_.NotifyAll();
             }};
   }
+
   static DaemonSpec Spec(const std::string& name, std::vector<std::string> args = {}) {
     return {.name = name,
             .role = "test",
             .program = std::string(SLUICE_BIN_DIR) + "/test_daemon",
             .args = std::move(args)};
   }
+
   // Waits for the first report of which `holds` is true.
   template <typename Holds>
   DaemonState Await(Holds holds) {

@@ -27,6 +27,7 @@ class WhyTextTest : public testing::Test {
         "rollout-1 has had member 3 for 30s")
         ->set_next("without rollout-1, member 3 goes on at another rollout from token 7904");
   }
+
   common::v1::WaitEdge* Add(common::v1::NodeKind waiter, common::v1::NodeKind on, double since,
                             const std::string& cause) {
     common::v1::WaitEdge* edge = why_.add_chain();
@@ -36,6 +37,7 @@ class WhyTextTest : public testing::Test {
     edge->set_cause(cause);
     return edge;
   }
+
   // Adds that rollout-1 is silent.
   void Suspect() {
     common::v1::WaitEdge* edge = Add(common::v1::NODE_KIND_DAEMON, common::v1::NODE_KIND_DAEMON, 7,

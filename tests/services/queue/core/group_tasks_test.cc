@@ -29,11 +29,13 @@ class GroupTasksTest : public testing::Test {
                                                              .generation = generation,
                                                              .wait = absl::ZeroDuration()});
   }
+
   // One group of two members, sealed.
   void Fill() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
   }
+
   absl::Status Judge(const TaskGrant& task, const std::string& verdict) {
     Record record{.owner = {.group = task.owner.group},
                   .task = task.id,
@@ -42,6 +44,7 @@ class GroupTasksTest : public testing::Test {
                   .last = true};
     return h_.PutOne(h_.Reward(), record);
   }
+
   Harness h_{JudgedSpec()};
 };
 

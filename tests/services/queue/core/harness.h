@@ -142,6 +142,7 @@ class Harness {
     EXPECT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.next = {gang, 0}}).ok());
     Load(Rollout(), {gang, 0});
   }
+
   void SetWorkers(Phase phase = Phase::kOpen) {
     SetJob set{.revision = ++revision_, .spec = spec_, .phase = phase};
     set.workers = {{"t1", WorkerRole::kTrainer, gang},
@@ -150,6 +151,7 @@ class Harness {
       set.workers.push_back({id, WorkerRole::kRollout, incarnation});
     EXPECT_TRUE(Call<SetJobAnswer>({"controller", 0}, set).ok());
   }
+
   void Load(const Caller& rollout, PolicyVersion version) {
     EXPECT_TRUE(Call<RenewAnswer>(rollout, Renew{.loaded = {{0, version, true}}}).ok());
   }
@@ -164,10 +166,12 @@ class Harness {
     Deliver({.now = now, .call = call, .caller = caller, .input = std::move(input)});
     return call;
   }
+
   void Advance(absl::Duration time) {
     now += time;
     Deliver({.now = now, .input = Tick{}});
   }
+
   bool Answered(uint64_t call) const { return answers_.contains(call); }
   template <typename T>
   absl::StatusOr<T> Result(uint64_t call) {
@@ -176,6 +180,7 @@ class Harness {
     if (const auto* status = std::get_if<absl::Status>(&it->second)) return *status;
     return std::get<T>(it->second);
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const Caller& caller, Input input) {
     return Result<T>(Send(caller, std::move(input)));
@@ -188,9 +193,11 @@ class Harness {
     std::memcpy(id.bytes.data() + 8, &n, 8);
     return id;
   }
+
   absl::StatusOr<AdmitAnswer> Admitted(uint32_t room, const std::string& rollout = "r1") {
     return Call<AdmitAnswer>(Rollout(rollout), Admit{.request = Request(), .room = room});
   }
+
   // Returns the status of this record.
   absl::Status PutOne(const Caller& caller, Record record, uint64_t* watermark = nullptr,
                       uint32_t* repeats = nullptr) {
@@ -201,6 +208,7 @@ class Harness {
     if (watermark != nullptr) *watermark = answer->failed[0].watermark;
     return answer->failed[0].status;
   }
+
   // Seals a member with the count and the CRC32C of the tokens that the job has of it.
   Item SealIt(const Caller& caller, const TrajectoryRef& ref, const Id16& lease) {
     const Group* group = job_->group(ref.group.ordinal);
@@ -211,6 +219,7 @@ class Harness {
     }
     return Call<ItemsAnswer>(caller, Seal{{item}})->items[0];
   }
+
   // Writes a whole member and seals it: 4 prompt tokens of the group, the sampled tokens of `runs`,
   // and the messages.
   void Sample(const Caller& caller, const queue::Grant& grant, const Member& member,
@@ -235,11 +244,13 @@ class Harness {
             .ok());
     ASSERT_TRUE(SealIt(caller, ref, member.lease.id).status.ok());
   }
+
   void SampleAll(const Caller& caller, const AdmitAnswer& admitted, PolicyVersion version) {
     for (const queue::Grant& grant : admitted.grants) {
       for (const Member& member : grant.members) Sample(caller, grant, member, {{version, 3, 0}});
     }
   }
+
   absl::Status PutReward(const TaskGrant& task, double reward, const std::string& status = "ok") {
     Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
     record.fields = {TextField("reward_status", status)};
@@ -247,6 +258,7 @@ class Harness {
       record.fields.push_back(MakeField<double>("task_reward", Dtype::kF64, {reward}));
     return PutOne(Reward(), record);
   }
+
   // Scores all ready tasks and returns their number. Member m gets reward m.
   int ScoreAll() {
     const uint64_t call =
@@ -263,10 +275,12 @@ class Harness {
       EXPECT_TRUE(PutReward(task, *task.owner.member).ok());
     return static_cast<int>(leased->tasks.size());
   }
+
   absl::StatusOr<AcquireBatchAnswer> Acquired(int64_t k, bool stream = false, uint32_t from = 0) {
     return Call<AcquireBatchAnswer>(Trainer(),
                                     AcquireBatch{.k = k, .from = from, .stream = stream});
   }
+
   absl::StatusOr<ApplyAnswer> ApplyBatch(const AcquireBatchAnswer& batch,
                                          bool want_cursor = false) {
     return Call<ApplyAnswer>(Trainer(), queue::Apply{.k = batch.k,
@@ -274,6 +288,7 @@ class Harness {
                                                      .crc32c = batch.crc32c,
                                                      .want_cursor = want_cursor});
   }
+
   // One whole step, from admission to AdvanceVersion.
   void RunStep(bool want_cursor = false) {
     const int64_t k = job_->version();
@@ -288,6 +303,7 @@ class Harness {
     cursor = applied->cursor;
     Publish();
   }
+
   void Publish() {
     ASSERT_TRUE(Call<AdvanceVersionAnswer>(
                     Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version,
@@ -328,6 +344,7 @@ class Harness {
   Payload kept() const {
     return spec_.durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept;
   }
+
   void DeliverToTwin(const Event& event, const Effects& expected) {
     const Encoded encoded = EncodeEvent(event, kept());
     const absl::StatusOr<Event> read = DecodeEvent(encoded.head, AsRead(encoded));
@@ -349,6 +366,7 @@ class Harness {
     EXPECT_TRUE(twin_->Dump(kept()).head == dump.head)
         << "a dump does not survive its loading, after event " << events.size();
   }
+
   void Deliver(Event event) {
     events.push_back(event);
     Effects effects;

@@ -39,6 +39,7 @@ class Model {
       t.attempt = member.attempt;
     }
   }
+
   void Stored(const TrajectoryRef& ref, const std::vector<VersionRun>& runs) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_EQ(ref.attempt, t.attempt) << "an attempt that was given away wrote";
@@ -49,12 +50,14 @@ class Model {
     }
     t.large = t.large || 4 * count > kInHead;
   }
+
   void Sealed(const TrajectoryRef& ref) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_FALSE(t.sealed) << "sealed twice";
     EXPECT_EQ(ref.attempt, t.attempt);
     t.sealed = true;
   }
+
   void Scored(const TrajectoryRef& ref, double reward) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_TRUE(t.sealed);
@@ -62,6 +65,7 @@ class Model {
     t.scored = true;
     t.reward = reward;
   }
+
   void Judged(uint64_t group, bool accepted) { verdicts_[group] = accepted; }
   // Everything that is in no batch will be scored again.
   void Rescored() {
@@ -73,6 +77,7 @@ class Model {
       if (!frozen.contains(key.first)) t.scored = false, verdicts_.erase(key.first);
     }
   }
+
   // The queue restarted without its payload: running members begin anew, and sealed ones lose their
   // payload. Columns of up to kInHead bytes are kept, as they are parts of the events.
   void LostPayload() {
@@ -81,11 +86,13 @@ class Model {
       if (!t.sealed) t = {.attempt = t.attempt};
     }
   }
+
   bool lost(const BatchGroup& group) const {
     return std::any_of(group.members.begin(), group.members.end(), [&](const BatchMember& m) {
       return trajectories_.at({group.group.ordinal, m.member}).lost;
     });
   }
+
   // True if a batch of step `version` or later, which a trainer may ask for again, lost payload.
   bool LostBatchFrom(int64_t version) const {
     return std::any_of(frozen_.lower_bound(version), frozen_.end(), [&](const auto& batch) {
@@ -93,6 +100,7 @@ class Model {
                          [&](const BatchGroup& group) { return lost(group); });
     });
   }
+
   // A trainer read a member: it got every byte that was written, or GONE.
   void Read(const BatchGroup& group, const BatchMember& member, const ReadAnswer& read) const {
     const TrajectoryRef ref{group.group, member.member, member.attempt};
@@ -112,9 +120,11 @@ class Model {
     }
     EXPECT_TRUE(tokens == expected) << ref.str() << ": bytes read differ from those written";
   }
+
   uint64_t tokens(const TrajectoryRef& ref) const {
     return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size();
   }
+
   int64_t accepted() const { return static_cast<int64_t>(trajectories_.size()); }
 
   // The trainer. ----------------------------------------------------------------------------------
@@ -138,6 +148,7 @@ class Model {
     EXPECT_EQ(answer.size, list.size());
     EXPECT_EQ(answer.crc32c, Crc32c(Canonical(list)));
   }
+
   void Applied(int64_t k, const Ledger& ledger) {
     ASSERT_EQ(k, version());
     const std::string hash = lineage_.empty() ? std::string(32, '\0') : lineage_.back().hash;
@@ -159,9 +170,11 @@ class Model {
     EXPECT_EQ(ledger.hash, lineage_.back().hash);
     Check(ledger);
   }
+
   void MadeDurable(int64_t version) {
     for (; durable_ < version; ++durable_) durable_members_ += lineage_[durable_].members;
   }
+
   // `checkpoint`: the trainer restored from a checkpoint, so that `answer.version` is durable.
   void Restored(int64_t incarnation, const RestoreAnswer& answer, bool checkpoint) {
     if (checkpoint && answer.version > durable_) MadeDurable(answer.version);
@@ -178,6 +191,7 @@ class Model {
     forks_.push_back({incarnation, answer.fork});
     Check(answer.ledger);
   }
+
   // The counters of the ledger are those of this model, and they balance.
   void Check(const Ledger& ledger) const {
     int64_t applied = 0;
@@ -188,6 +202,7 @@ class Model {
     EXPECT_EQ(ledger.accepted,
               ledger.durable + ledger.applied + ledger.live + ledger.dropped_total());
   }
+
   int64_t version() const { return static_cast<int64_t>(lineage_.size()); }
   int64_t durable() const { return durable_; }
   const std::vector<BatchGroup>& list(int64_t k) const { return frozen_.at(k); }
@@ -213,6 +228,7 @@ class Model {
     }
     return true;
   }
+
   // The group is complete and accepted, and it masks exactly the tokens that step k must not train.
   void CheckGroup(const BatchGroup& group, int64_t k) const {
     EXPECT_GE(group.members.size(), spec_.group_min);
@@ -251,6 +267,7 @@ class Model {
       EXPECT_TRUE(rewards.size() > 1 || shrunk) << "no signal";
     }
   }
+
   // The bytes of a batch that H and its CRC32C are computed from.
   std::string Canonical(const std::vector<BatchGroup>& groups) const {
     std::string out;

@@ -170,6 +170,7 @@ class Simulation {
       EXPECT_EQ(again->grants[0].members[0].lease.id, answer->grants[0].members[0].lease.id);
     }
   }
+
   // True if the call was refused because its lease is lost: the rollout then gives the member up.
   bool Lost(size_t i, const absl::Status& status) {
     if (status.ok()) return false;
@@ -177,9 +178,11 @@ class Simulation {
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     return true;
   }
+
   void Write() {
     if (!held_.empty()) WriteTo(Below(held_.size()), OneIn(6) ? 20 : 1 + Below(3));
   }
+
   bool WriteTo(size_t i, uint32_t count) {
     const Held held = held_[i];
     const Caller caller = h_.Rollout(held.rollout);
@@ -213,9 +216,11 @@ class Simulation {
     }
     return true;
   }
+
   void SealAny() {
     if (!held_.empty()) SealOne(Below(held_.size()));
   }
+
   void SealOne(size_t i) {
     const Held held = held_[i];
     if (model_.tokens(held.ref()) == 0) return;
@@ -234,6 +239,7 @@ class Simulation {
       EXPECT_TRUE(h_.SealIt(caller, held.ref(), held.member.lease.id).repeat);
     }
   }
+
   void DropAny() {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
@@ -247,6 +253,7 @@ class Simulation {
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}})->repeat);
   }
+
   void ReleaseAny() {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
@@ -256,10 +263,12 @@ class Simulation {
                     .ok());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
   }
+
   void LoadNewest(const std::string& rollout) {
     loaded_[rollout] = *published_;
     h_.Load(h_.Rollout(rollout), *published_);
   }
+
   void RenewAll() {
     for (const char* rollout : {"r1", "r2"})
       EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(rollout), Renew{}).ok());
@@ -322,6 +331,7 @@ class Simulation {
     }
     model_.Check(h_.job().ledger());
   }
+
   void FillDisk() {
     if (held_.empty()) return;
     h_.Send({}, DiskSpace{Space::kFull});
@@ -337,6 +347,7 @@ class Simulation {
     ExpectUnchanged(before);
     h_.Send({}, DiskSpace{Space::kOk});
   }
+
   void Share() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
 
   // Workers die; later calls of the dead change nothing. ------------------------------------------
@@ -375,6 +386,7 @@ class Simulation {
     ExpectUnchanged(before);
     if (OneIn(2)) LoadNewest(rollout);
   }
+
   void ExpectUnchanged(const StatsAnswer& before) {
     const StatsAnswer after = h_.job().Stats();
     EXPECT_EQ(after.groups, before.groups);
@@ -414,6 +426,7 @@ class Simulation {
       }
     }
   }
+
   void ApplyNext() {
     const int64_t k = model_.version();
     const auto it = batch_.find(k);
@@ -435,6 +448,7 @@ class Simulation {
     if (want_cursor) checkpoints_.push_back({k + 1, applied->cursor, applied->ledger.hash});
     Publish();
   }
+
   void Publish() {
     const PolicyVersion next{h_.gang, model_.version()};
     const auto answer = h_.Call<AdvanceVersionAnswer>(
@@ -446,6 +460,7 @@ class Simulation {
     published_ = next;
     if (loaded_.empty()) LoadNewest("r1"), LoadNewest("r2");
   }
+
   void MakeDurable() {
     if (checkpoints_.empty()) return;
     const Checkpoint& checkpoint =
@@ -457,6 +472,7 @@ class Simulation {
     if (!answer->repeat) model_.MadeDurable(checkpoint.version);
     model_.Check(h_.job().ledger());
   }
+
   void KillTrainer() {
     const Caller old = h_.Trainer();
     ++h_.gang;
@@ -474,6 +490,7 @@ class Simulation {
     Restart();
     Publish();
   }
+
   // Restores the newest checkpoint mostly, sometimes an older one or none.
   void Restart() {
     Checkpoint from{0, "", ""};

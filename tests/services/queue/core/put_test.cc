@@ -16,12 +16,15 @@ class PutTest : public testing::Test {
     ref_ = {grant_.group, 0, 1};
     ASSERT_TRUE(h_.PutOne(h_.Rollout(), Prompt(lease_)).ok());
   }
+
   Record Prompt(const Id16& lease) {
     return PieceRecord({.group = grant_.group}, lease, SegmentRole::kPrompt, 0, 4);
   }
+
   Record Piece(uint64_t at, uint32_t count) {
     return PieceRecord(ref_, lease_, SegmentRole::kSampled, at, count, {{{1, 0}, count, 0}});
   }
+
   absl::Status Put(Record record) {
     return h_.PutOne(h_.Rollout(), std::move(record), &watermark_, &repeats_);
   }

@@ -15,11 +15,13 @@ class TasksTest : public testing::Test {
     const auto admitted = h.Admitted(2);
     h.SampleAll(h.Rollout(), *admitted, {1, 0});
   }
+
   absl::StatusOr<LeaseTasksAnswer> Lease(uint32_t count = 10, uint32_t generation = 0) {
     return h_.Call<LeaseTasksAnswer>(
         h_.Reward(),
         LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", count}}, .generation = generation});
   }
+
   Harness h_;
 };
 

@@ -26,14 +26,17 @@ class Seen : public Reply {
     SLUICE_CHECK(!began && !sent);
     sent = std::move(response);
   }
+
   void BeginStream() override {
     SLUICE_CHECK(!began && !sent);
     began = true;
   }
+
   void Write(std::string events) override {
     SLUICE_CHECK(began && !ended);
     stream += events;
   }
+
   void End() override { ended = true; }
 
   Json body() const { return Json::parse(sent->body); }
@@ -68,6 +71,7 @@ class ApiTest : public testing::Test {
         .post = [](std::function<void()> run) { run(); }});
     api_->SetModel(model_);
   }
+
   // Makes the model one with this chat template, and uses no keys.
   void MakeWithTemplate(const std::string& chat_template) {
     const std::string path = testing_data::TempPath("chat_template");
@@ -93,17 +97,20 @@ class ApiTest : public testing::Test {
     }
     return seen;
   }
+
   // Asks for a completion of "12=". `more` adds fields or replaces them.
   std::shared_ptr<Seen> Complete(Json more = Json::object()) {
     Json body = {{"model", "digits"}, {"prompt", "12="}};
     body.update(more);
     return Ask("/v1/completions", body);
   }
+
   std::shared_ptr<Seen> Get(const std::string& path) {
     auto seen = std::make_shared<Seen>();
     api_->Handle(*api_->Admit({.method = "GET", .target = path}), "", seen);
     return seen;
   }
+
   std::vector<Request> requests() { return model_->AwaitRequests(0); }
 
   ManualClock clock_;

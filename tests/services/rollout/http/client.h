@@ -30,6 +30,7 @@ class Client {
     peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     SLUICE_CHECK(connect(fd_, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0);
   }
+
   ~Client() { Close(); }
   Client(Client&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), seen_(std::move(other.seen_)) {}
@@ -39,6 +40,7 @@ class Client {
   void Close() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
+
   // Returns false if the peer has closed the connection.
   bool Send(absl::string_view bytes) {
     while (!bytes.empty()) {
@@ -48,6 +50,7 @@ class Client {
     }
     return true;
   }
+
   // Reads until `text` has come and returns everything up to its end. If the connection ends first,
   // returns everything that came.
   std::string Until(absl::string_view text) {
@@ -62,6 +65,7 @@ class Client {
     seen_.erase(0, at + text.size());
     return taken;
   }
+
   // Everything up to the end of the connection.
   std::string Rest() { return Until("\xFF\xFE there is no such text"); }
 

@@ -59,6 +59,7 @@ class FormatTest : public testing::Test {
     SLUICE_CHECK_MSG(prepared.ok(), prepared.status().ToString());
     return *std::move(prepared);
   }
+
   Json Logprobs(const Prepared& prepared, const AnswerPart& part) {
     const Format format(prepared, model_.renderer().tokenizer());
     return Json::parse(format.Whole({}, {part}, {}))["choices"][0]["logprobs"];

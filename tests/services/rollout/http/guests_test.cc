@@ -26,6 +26,7 @@ class GuestsTest : public testing::Test {
     EXPECT_TRUE(guest.ok()) << guest.status();
     return guest.value_or(0);
   }
+
   uint64_t IdOf(size_t request) { return model_->AwaitRequests(request + 1)[request].id; }
 
   Guests guests_{4};

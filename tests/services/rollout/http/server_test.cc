@@ -33,6 +33,7 @@ class ServerTest : public testing::Test {
     server_ = *std::move(server);
     server_->api().SetModel(model_);
   }
+
   void Answer(uint64_t request, const std::string& text, FinishReason finish) {
     guests_.Stepped(Step({Sampled(request, 3, text, finish)}));
   }

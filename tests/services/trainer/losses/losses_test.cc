@@ -272,6 +272,7 @@ struct Toy {
     prox = noisy(), behav = noisy(), ref = noisy();
     advantage = Floats(torch::randn({n}));
   }
+
   int64_t GroupTokens(int64_t group) const {
     int64_t tokens = 0;
     for (size_t i = 0; i < lengths.size(); ++i) tokens += groups[i] == group ? lengths[i] : 0;
