@@ -13,9 +13,9 @@ namespace sluice::fault {
 std::vector<std::pair<std::string, std::string>> FleetPoints();
 
 // Runs jobs of the example model on the real controller, queue, rollout, reward and trainer, at
-// level full, and meanwhile kills queue, rollout, reward and trainer `kills` times. Each job must
-// succeed. The lineage of its checkpoint must give the ledger's hash, name no trajectory twice, and
-// have as many as the ledger counts; nothing may be dropped except for its age.
+// durability `full`, and meanwhile kills queue, rollout, reward and trainer `kills` times. Each job
+// must succeed. The lineage of its checkpoint must give the ledger's hash, name no trajectory
+// twice, and have as many as the ledger counts; nothing may be dropped except for its age.
 absl::StatusOr<Verdict> RunFleet(const MatrixOptions& options, int kills, Tally* tally);
 
 }  // namespace sluice::fault

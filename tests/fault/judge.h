@@ -32,7 +32,7 @@ struct Evidence {
 struct Verdict {
   int64_t steps = 0;     // In the lineage.
   int64_t replayed = 0;  // Steps trained again on the same batch, after a restore.
-  // Steps taken back by a restore that could not replay them (level metadata).
+  // Steps taken back by a restore that could not replay them (not at durability `full`).
   int64_t forgotten = 0;
   int64_t trained = 0;       // Trajectories in the lineage.
   int64_t acknowledged = 0;  // Pieces and seals.
@@ -45,9 +45,11 @@ struct Verdict {
 absl::StatusOr<Evidence> Gather(const std::string& dir);
 
 // Compares what every process was told with the checkpoint and the final state of the queue. Finds:
-// - LOST: an acknowledged piece that a later grant's prefix does not contain (level full); an
+// - LOST: an acknowledged piece that a later grant's prefix does not contain (durability `full`);
+// an
 //   acknowledged seal whose trajectory is neither trained nor live, beyond what the ledger counts
-//   as dropped; trained trajectories that the ledger does not count; at level full a step that had
+//   as dropped; trained trajectories that the ledger does not count; at durability `full` a step
+// that had
 //   to be forgotten, or a drop for another reason than staleness.
 // - TWICE: a trajectory in two steps of the lineage, or sealed by two attempts.
 // - A step whose list, bytes or hash differ between two trainings of it; a step left out; a ledger

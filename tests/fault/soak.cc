@@ -34,14 +34,14 @@ struct Options {
   std::vector<std::string> sets;
   double minutes = 30;
   double every = 20;    // Seconds between kills; 0: there are none.
-  double reward = 0.8;  // The least that each job must end with.
+  double reward = 0.8;  // The least reward that each job must end with.
   uint64_t seed = 1;
   std::string dir;
   bool as_json = false, keep = false;
 };
 
 constexpr absl::Duration kSample = absl::Seconds(1);
-constexpr absl::Duration kWarm = absl::Seconds(5);  // A younger process still loads.
+constexpr absl::Duration kWarm = absl::Seconds(5);  // A younger process is still loading.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
 // The memory of a daemon is flat if the mean of the last third of its samples is above that of the
 // first third by no more than this share plus these MiB.
@@ -61,7 +61,7 @@ class Memory {
     return spread <= 0 ? 0 : (n * tm - t * m) / spread;
   }
 
-  // The mean of the samples' third number i, from 0.
+  // The mean of one third of the samples: the first (0), second (1) or last (2).
   double Third(int i) const {
     const size_t from = samples_.size() * static_cast<size_t>(i) / 3,
                  to = samples_.size() * static_cast<size_t>(i + 1) / 3;
@@ -78,7 +78,7 @@ class Memory {
   std::vector<std::pair<double, double>> samples_;  // Minute, MiB.
 };
 
-// 0 if the process is gone.
+// The resident memory of a process in MiB; 0 if it is gone.
 double ResidentMib(pid_t pid) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat("/proc/", pid, "/statm"));
   const std::vector<std::string> words = absl::StrSplit(text.value_or(""), ' ');
@@ -98,7 +98,7 @@ class Soak {
   explicit Soak(const Options& options)
       : options_(options), random_(options.seed), supervisor_({.log_dir = options.dir + "/logs"}) {}
 
-  // OK: it ran to its end; wrong() says what was found.
+  // OK: the run came to its end, and wrong() says what it found.
   absl::Status Run() {
     SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir + "/logs"));
     SLUICE_ASSIGN_OR_RETURN(const std::string controller,

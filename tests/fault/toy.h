@@ -52,7 +52,7 @@ struct RoleOptions {
 absl::Status RunRollout(const RoleOptions& options);
 absl::Status RunReward(const RoleOptions& options);
 // OK: it found DIR/stop after a checkpoint. NOT_FOUND, reason GONE: the queue has lost the batch
-// (level metadata).
+// (not at durability `full`).
 absl::Status RunTrainer(const RoleOptions& options);
 
 // A toy checkpoint: the file DIR/checkpoint, written whole or not at all.

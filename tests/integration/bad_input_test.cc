@@ -187,7 +187,7 @@ TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
 
 TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswering) {
   const std::string file = cluster_.dir() + "/bytes.jsonl";
-  std::string text;  // Rows so far down are read only when the job starts.
+  std::string text;  // The bad row is so far down that it is read only when the job starts.
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, "{\"digits\": \"4821\"}\n");
   ASSERT_EQ(WriteFileAtomic(file, text + "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
 

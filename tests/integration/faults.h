@@ -10,7 +10,7 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What the tests share in which daemons die while a job runs. Each test proves that the fault came
+// For the tests in which daemons die while a job runs. Each test proves that the fault came
 // in the middle of the job, with at least kStepsAfter steps after it. If the fault comes at once,
 // the job has an end and must reach it. If a timeout must pass first, the job is endless, so that
 // it cannot be over too early on a fast machine, and the test cancels it.

@@ -344,7 +344,7 @@ TEST_F(MethodsTest, OfAdministration) {
   EXPECT_EQ(NotWalked("sluice.admin.v1.AdminService", walked_), "");
 }
 
-// A new service must be walked too. Those of env/ and plugin/ are served by user code.
+// A new service must be tested too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsWalkedOrServedByUserCode) {
   const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",
                                        "plugin", "queue",  "registry", "rpc", "weights"};

@@ -278,7 +278,8 @@ struct DeterministicRun {
 
 // A deterministic job of long answers. With `kill`, its first worker dies in the middle of some.
 void RunDeterministic(bool kill, DeterministicRun* run) {
-  // On a busy machine some steps pass before the worker is caught at the beginning of an answer.
+  // The job needs some steps: on a busy machine a few pass before the worker is caught at the
+  // beginning of an answer.
   constexpr int64_t kFew = 12;
   constexpr int kFirstAck = 1;  // A step's answers come in few messages.
 

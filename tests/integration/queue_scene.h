@@ -19,7 +19,7 @@
 namespace sluice::integration {
 
 // A running queue with a job of two groups of two members per step, at max_staleness 0. The test
-// plays controller, rollout, reward and trainer. Each call that changes something is walked: tried
+// plays controller, rollout, reward and trainer. Each call that changes something is tried
 // with a lower incarnation, made, and repeated.
 class QueueScene : public testing::Test {
  protected:

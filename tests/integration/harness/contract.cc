@@ -57,7 +57,7 @@ std::string MethodName(const pb::Message& request) {
 }
 
 absl::Status CallOnce(const rpc::Channel& channel, const pb::Message& request) {
-  // Of a stream, wait for the first message.
+  // On a stream, wait for the first message.
   if (rpc::MethodOf(request.GetDescriptor()).deadline == absl::InfiniteDuration()) {
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     rpc::Frame frame;

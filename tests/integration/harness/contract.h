@@ -8,7 +8,7 @@
 #include "common/rpc/channel.h"
 #include "google/protobuf/message.h"
 
-// What the tests that walk all methods of a service share.
+// For the tests that call all methods of a service.
 namespace sluice::integration {
 
 // The name of a request's method, such as "sluice.queue.v1.QueueService.Admit".
@@ -26,7 +26,7 @@ std::string Canonical(const google::protobuf::Message& message);
 void ExpectRepeat(const google::protobuf::Message& first, const google::protobuf::Message& second,
                   const std::set<std::string>& not_compared = {});
 
-// Nothing serves the method yet, so it answers UNIMPLEMENTED. It is added to `walked`.
+// Nothing serves the method yet, so it answers UNIMPLEMENTED. Adds the method to `walked`.
 void ExpectNotBuilt(const rpc::Channel& channel, const google::protobuf::Message& request,
                     std::set<std::string>* walked);
 

@@ -1,4 +1,4 @@
-// A job's life, against daemons that do what the test says.
+// The life of a job in the controller, with simulated daemons that do what the test says.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -573,7 +573,9 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
-  world_.Start("rollout-1", Role::kRollout);  // The queue gets a new list, and answers its ledger.
+  world_.Start(
+      "rollout-1",
+      Role::kRollout);  // The queue gets a new list of workers, and its answer has its ledger.
   world_.Settle();
   ASSERT_EQ(world_.job(job).record.ledger.accepted, 7);
 
@@ -672,7 +674,7 @@ TEST_F(LifecycleTest, AnEndingJobsTrainerThatCannotReachItsLastCheckpointHoldsNo
 TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  world_.Start("rollout-1", Role::kRollout);  // The queue is due a new list.
+  world_.Start("rollout-1", Role::kRollout);  // So the queue must get a new list of workers.
   world_.Beat("rollout-1").IgnoreError();
   ASSERT_EQ(world_.calls.size(), 1u);
   const SetJobCall late = world_.calls.front();

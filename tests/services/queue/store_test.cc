@@ -319,7 +319,7 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   EXPECT_EQ(job.Look([](const Job& core) { return core.ledger().gap(); }), 0);
 }
 
-// At the level metadata, the log has no payload. A restore that replayed batches while their
+// At durability `metadata`, the log has no payload. A restore that replayed batches while their
 // payload was in memory must not become a requeue, which forgets them, when the log is replayed.
 TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart) {
   wal::FaultFileSystem disk;

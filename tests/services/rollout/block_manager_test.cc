@@ -112,7 +112,7 @@ TEST(BlockManagerTest, TheBlocksOfOlderWeightsLeaveFirstAndTailsBeforeHeads) {
   EXPECT_EQ(manager.available(), 2u);
 
   manager.Release(&fresh);
-  manager.Release(&kept);  // Of older weights, although it was used last.
+  manager.Release(&kept);  // It is of older weights, although it was used last.
   BlockTable table;
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&table, 0, 3 * 32, &copies));

@@ -366,7 +366,8 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
 
   EXPECT_GT(seen.size(), 1u);
 
-  // Resumed on another engine, in company: the same tokens by the same experts.
+  // Resumed on another engine, beside another request, it draws the same tokens by the same
+  // experts.
   Request rest = request;
   for (size_t i = 0; i < 9; ++i) rest.sampled.push_back(events[i].token);
   ASSERT_TRUE(

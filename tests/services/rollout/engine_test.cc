@@ -136,7 +136,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
         NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
         NativeEngine::Options{.slots = 16, .threads = 2}}) {
     auto engine = TinyEngine(1, options);
-    // The prompt is shared, and others run beside.
+    // The members share a prompt, and other requests run beside them.
     for (uint32_t member = 0; member < 12; ++member) {
       ASSERT_TRUE(engine->AddRequest(Ask(1 + member, prompt, 40, member, 77)).ok());
       ASSERT_TRUE(engine

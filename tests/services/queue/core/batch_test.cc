@@ -312,7 +312,7 @@ TEST(BatchTest, GroupsWithoutSignalAreFilteredAndTheirSlotsComeBack) {
   EXPECT_EQ(h.job().Stats().slots.at("used"), 0u);
   EXPECT_FALSE(h.Answered(waits));
 
-  reject();  // Two steps' worth in a row: the job fails aloud.
+  reject();  // Two steps' worth of groups in a row are rejected: the job fails.
   const absl::Status failed = h.Result<AcquireBatchAnswer>(waits).status();
   EXPECT_EQ(ReasonOf(failed), "NO_SIGNAL");
   EXPECT_THAT(std::string(failed.message()), testing::HasSubstr("all one 4"));

@@ -30,7 +30,7 @@ class GroupTasksTest : public testing::Test {
                                                              .wait = absl::ZeroDuration()});
   }
 
-  // One group of two members, sealed.
+  // Samples and seals one group of two members.
   void Fill() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});

@@ -9,7 +9,7 @@ namespace {
 class TasksTest : public testing::Test {
  protected:
   void SetUp() override { Fill(h_); }
-  // One group of two members, sealed.
+  // Samples and seals one group of two members.
   static void Fill(Harness& h) {
     h.Start();
     const auto admitted = h.Admitted(2);
