@@ -15,43 +15,52 @@ namespace {
 using integration::Cluster;
 using integration::Job;
 
-constexpr absl::Duration kPatience = absl::Minutes(2);  // For anything that must come.
-constexpr absl::Duration kReach = absl::Seconds(4);     // For a failpoint that may come.
+constexpr absl::Duration kPatience = absl::Minutes(2);  // For what must happen.
+constexpr absl::Duration kReach = absl::Seconds(4);     // For a failpoint that may not be reached.
+// The kills of a job stop when fewer than kSpare of its steps are left.
 constexpr int kSteps = 400, kKillsPerJob = 20, kSpare = 20;
 
 using Point = std::pair<std::string, std::string>;
 
-// kill -9 of a daemon at a failpoint or now, and its start. The job has done a step or two since
-// the last one.
+// Kills a daemon with SIGKILL, at a failpoint or at once, and starts it again. Lets the job do up
+// to one step first, and at least one step afterwards.
 absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64* random,
                       Tally* tally) {
   const auto& [role, name] = point;
   const std::string id = role + "-0";
+
   SLUICE_RETURN_IF_ERROR(
       job->AwaitStep(job->steps() + static_cast<int64_t>(random->Below(2)), kPatience));
+
   if (name.empty()) {
     SLUICE_RETURN_IF_ERROR(cluster->Kill(id));
   } else {
     SLUICE_RETURN_IF_ERROR(cluster->Arm(id, name, "kill", 1 + static_cast<int>(random->Below(2))));
     const absl::Status died = cluster->AwaitKilled(id, kReach);
+    // The failpoint was not reached: disarm it, so that it does not kill later.
     if (absl::IsDeadlineExceeded(died)) return cluster->Arm(id, name, "", 1);
     SLUICE_RETURN_IF_ERROR(died);
   }
+
   const absl::Time death = absl::Now();
   tally->Killed("real-daemons", role, name);
+
   SLUICE_RETURN_IF_ERROR(cluster->Start(id));
   SLUICE_RETURN_IF_ERROR(job->AwaitStep(job->steps() + 1, kPatience));
   tally->Back("real " + role, absl::Now() - death);
   return absl::OkStatus();
 }
 
+// Checks how a job of the real daemons ended, and adds its numbers to `verdict`.
 absl::Status JudgeJob(const job::v1::JobStatus& status, Verdict* verdict) {
   if (status.state() != job::v1::JOB_STATE_SUCCEEDED)
     return absl::InternalError("the job did not succeed: " + integration::Text(status));
   SLUICE_RETURN_IF_ERROR(integration::CheckBooks(status));
+
   const common::v1::Ledger& ledger = status.result().ledger();
   verdict->steps += status.result().steps();
   verdict->trained += ledger.durable() + ledger.applied();
+
   for (const auto& [reason, count] : ledger.dropped()) {
     verdict->dropped += count;
     if (count == 0 || reason == "stale" || reason == "straggler" || reason == "closed") continue;
@@ -94,20 +103,25 @@ absl::StatusOr<Verdict> RunFleet(const MatrixOptions& options, int kills, Tally*
         integration::SubmitDigits(
             &cluster, kSteps,
             {"limits.wall=30m", "limits.restarts_per_hour=100000", "queue.keep.durability=full"}));
+
     const int enough = std::min(end, tally->kills() + kKillsPerJob);
+
     while (tally->kills() < enough && job->steps() + kSpare < kSteps) {
       if (walk.empty()) {
         walk = FleetPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random.Below(i)]);
       }
+
       const Point point = walk.back();
       walk.pop_back();
+
       const absl::Status killed = KillOnce(&cluster, job.get(), point, &random, tally);
       if (!killed.ok())
         return Annotate(killed, absl::StrCat("kill of the ", point.first, " at ",
                                              point.second.empty() ? "random" : point.second,
                                              ", step ", job->steps()));
     }
+
     SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, job->AwaitEnd(kPatience));
     SLUICE_RETURN_IF_ERROR(JudgeJob(status, &verdict));
   }

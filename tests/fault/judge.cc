@@ -16,12 +16,15 @@
 namespace sluice::fault {
 namespace {
 
-// "<group>.<member>" and "<attempt>" of each member in the canonical bytes of a batch.
+// Takes the canonical bytes of a batch apart. Per member they hold the group (16 bytes), the
+// member, the attempt, a CRC32C and the number of masked runs (4 bytes each), then 16 bytes for
+// each masked run. Returns "<group>.<member>" and the attempt of each member.
 std::vector<std::pair<std::string, uint32_t>> MembersOf(const std::string& canonical) {
   const auto u32 = [&](size_t at) {
     return static_cast<uint32_t>(static_cast<unsigned char>(canonical[at])) |
            static_cast<uint32_t>(static_cast<unsigned char>(canonical[at + 1])) << 8;
   };
+
   std::vector<std::pair<std::string, uint32_t>> members;
   for (size_t at = 0; at + 32 <= canonical.size(); at += 32 + 16 * u32(at + 28)) {
     members.emplace_back(absl::StrCat(ToHex(canonical.substr(at, 16)), ".", u32(at + 16)),
@@ -34,11 +37,12 @@ struct Step {
   std::string digest, canonical, hash;
 };
 
-// Words of a line: "train K DIGEST CANONICAL HASH", all but K in hex.
+// Parses a line "train K DIGEST CANONICAL HASH". All of its words but K are in hex.
 Step StepOf(const Line& line) {
   return {*FromHex(line.words[2]), *FromHex(line.words[3]), *FromHex(line.words[4])};
 }
 
+// Reads the evidence line by line, then checks it as a whole, and collects what is wrong.
 class Court {
  public:
   explicit Court(const Evidence& evidence)
@@ -58,6 +62,7 @@ class Court {
     ++verdict_.lost;
     Wrong("LOST: " + std::move(what));
   }
+
   void Twice(std::string what) {
     ++verdict_.twice;
     Wrong("TWICE: " + std::move(what));
@@ -87,10 +92,12 @@ class Court {
     }
   }
 
-  // What was acknowledged before it was asked for must be in the prefix.
+  // Every piece that was acknowledged before the process asked for this grant must be in the
+  // granted prefix.
   void Grant(const Line& line) {
     const std::vector<std::string>& words = line.words;
     const uint64_t prefix = std::stoull(words[3]);
+
     for (const auto& [at, end] : puts_[words[1]]) {
       if (full_ && at < asked_[line.process] && end > prefix)
         Lost(absl::StrCat("tokens up to ", end, " of ", words[1], "; attempt ", words[2],
@@ -101,6 +108,7 @@ class Court {
   void Train(int64_t k, const Step& step) {
     const auto [it, fresh] = steps_.try_emplace(k, step);
     if (fresh) return;
+
     ++verdict_.replayed;
     if (it->second.canonical != step.canonical)
       Wrong(absl::StrCat("step ", k, " was trained on another list when it came again"));
@@ -110,10 +118,12 @@ class Court {
       Wrong(absl::StrCat("step ", k, " has another H when it came again"));
   }
 
-  // The branch goes on behind `end`; what was trained beyond is not in the lineage.
+  // The new branch of training begins at step `end`. Steps from there on that were trained before
+  // are not in the lineage.
   void Restore(int64_t version, int64_t end) {
     if (version < durable_)
       Lost(absl::StrCat("a restore began at version ", version, ", ", durable_, " was durable"));
+
     for (auto it = steps_.lower_bound(end); it != steps_.end(); it = steps_.erase(it)) {
       ++verdict_.forgotten;
       if (full_)
@@ -125,20 +135,25 @@ class Court {
 
   void Lineage() {
     verdict_.steps = evidence_.checkpoint.version;
+
     if (durable_ > verdict_.steps)
       Lost(
           absl::StrCat("version ", durable_, " is durable, the checkpoint holds ", verdict_.steps));
+
     std::string weights(32, '\0'), hash = trainer::FirstLedgerHash();
     std::map<std::string, int64_t> where;
     int64_t next = 0;
+
     for (const auto& [k, step] : steps_) {
       if (k != next++)
         Wrong(absl::StrCat("step ", k, " was trained, step ", next - 1, " never was"));
+
       weights = Fold(weights, k, step.digest);
       hash = trainer::NextLedgerHash(hash, k, step.canonical);
       if (hash != step.hash)
         Wrong(absl::StrCat("H(", k + 1, ") recomputed is ", ToHex(hash), ", the queue said ",
                            ToHex(step.hash)));
+
       for (const auto& [member, attempt] : MembersOf(step.canonical)) {
         ++verdict_.trained;
         const auto [it, fresh] = where.try_emplace(member, k);
@@ -146,6 +161,7 @@ class Court {
         trained_.insert(member);
       }
     }
+
     if (next != verdict_.steps)
       Wrong(absl::StrCat("the checkpoint is of version ", verdict_.steps, ", ", next,
                          " steps were trained"));
@@ -164,10 +180,12 @@ class Court {
       if (!stale && !(!full_ && (reason == "lost" || reason == "off_branch")) && count > 0)
         Lost(absl::StrCat(count, " trajectories were dropped as ", reason));
     }
+
     std::vector<std::string> missing;
     for (const std::string& member : seals_) {
       if (!trained_.contains(member) && !evidence_.live.contains(member)) missing.push_back(member);
     }
+
     if (static_cast<int64_t>(missing.size()) <= verdict_.dropped) return;
     Lost(absl::StrCat(missing.size(),
                       " sealed trajectories are neither trained nor live, the ledger has ",
@@ -178,6 +196,7 @@ class Court {
     const common::v1::Ledger& ledger = evidence_.ledger;
     if (ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + verdict_.dropped)
       Wrong("the ledger does not balance: " + ledger.ShortDebugString());
+
     const int64_t booked = ledger.durable() + ledger.applied();
     if (booked < verdict_.trained)
       Lost(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
@@ -185,6 +204,7 @@ class Court {
     if (booked > verdict_.trained)
       Twice(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
                          verdict_.trained));
+
     if (ledger.live() != static_cast<int64_t>(evidence_.live.size()))
       Wrong(absl::StrCat("the ledger has ", ledger.live(), " live, Peek shows ",
                          evidence_.live.size()));
@@ -196,18 +216,18 @@ class Court {
   const Evidence& evidence_;
   const bool full_;
   Verdict verdict_;
-  // Last Admit, by process.
+  // When each process last asked Admit for work.
   std::map<std::string, int64_t> asked_;
-  // By trajectory: when, up to which token.
+  // For each trajectory, when each of its pieces was acknowledged and up to which token.
   std::map<std::string, std::vector<std::pair<int64_t, uint64_t>>> puts_;
   std::set<std::string> seals_, trained_;
-  std::map<int64_t, Step> steps_;  // Of the branch.
+  std::map<int64_t, Step> steps_;  // The steps of the current branch.
   int64_t durable_ = 0;
 };
 
 // Tampering. --------------------------------------------------------------------------------------
 
-// Of the branch: the last training of the last step.
+// The line of the last training of the branch's last step.
 Line* LastTraining(Evidence* evidence) {
   Line* last = nullptr;
   for (Line& line : evidence->lines) {
@@ -218,10 +238,11 @@ Line* LastTraining(Evidence* evidence) {
   return last;
 }
 
-// Canonical bytes of the last step, changed; every training of it tells the same.
+// Changes the canonical bytes of the last step in every line that tells of its training.
 void ChangeLastStep(Evidence* evidence, const std::function<std::string(std::string)>& change) {
   const Line* const last = LastTraining(evidence);
   const std::string k = last->words[1], changed = ToHex(change(*FromHex(last->words[3])));
+
   for (Line& line : evidence->lines) {
     if (line.words[0] == "train" && line.words[1] == k) line.words[3] = changed;
   }
@@ -241,8 +262,10 @@ absl::StatusOr<Evidence> Gather(const std::string& dir) {
       evidence.lines.push_back({at, std::move(words), file});
     }
   }
+
   std::stable_sort(evidence.lines.begin(), evidence.lines.end(),
                    [](const Line& a, const Line& b) { return a.at < b.at; });
+
   SLUICE_ASSIGN_OR_RETURN(evidence.checkpoint, LoadCheckpoint(dir));
   return evidence;
 }
@@ -260,6 +283,7 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
   const auto lost = [](const Verdict& verdict) { return verdict.lost > 0; };
   const auto twice = [](const Verdict& verdict) { return verdict.twice > 0; };
   const auto wrong = [](const Verdict& verdict) { return !verdict.wrong.empty(); };
+
   expect(
       "a trained trajectory that the ledger forgot",
       [](Evidence* e) {
@@ -282,12 +306,14 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
   expect(
       "a trajectory trained in two steps",
       [](Evidence* e) {
-        // Below level full a step may be taken back and trained anew: the last one told counts.
+        // Unless durability is full, a step may be taken back and trained anew; then its last
+        // training counts.
         std::string first_step;
         for (const Line& line : e->lines) {
           if (line.words[0] == "train" && line.words[1] == "0")
             first_step = *FromHex(line.words[3]);
         }
+
         ChangeLastStep(e, [&](const std::string& canonical) { return canonical + first_step; });
       },
       twice);

@@ -11,43 +11,45 @@
 
 namespace sluice::fault {
 
-// A line of a history.
+// A line of the history of a process (toy.h).
 struct Line {
-  int64_t at = 0;  // Monotonic, nanoseconds.
+  int64_t at = 0;  // By the monotonic clock, in ns.
   std::vector<std::string> words;
   std::string process;
 };
 
-// All that is known of a run, once everything is at rest and the trainer has stopped behind a
+// Everything that is known of a run after it has come to rest and the trainer has stopped at a
 // checkpoint.
 struct Evidence {
   std::vector<Line> lines;  // Of all processes, in the order of their times.
   Checkpoint checkpoint;
-  common::v1::Ledger ledger;   // The queue's, and
-  std::set<std::string> live;  // "<group>.<member>" of what it still holds, trained ones left out.
+  common::v1::Ledger ledger;   // Of the queue.
+  std::set<std::string> live;  // "<group>.<member>" of what the queue holds and has not trained.
   queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
   int64_t max_staleness = 0;
 };
 
 struct Verdict {
-  int64_t steps = 0;     // Of the lineage.
+  int64_t steps = 0;     // In the lineage.
   int64_t replayed = 0;  // Steps trained again on the same batch, after a restore.
-  // Steps taken back by a restore that could not replay them (level metadata).
+  // Steps taken back by a restore that could not replay them (not at durability `full`).
   int64_t forgotten = 0;
   int64_t trained = 0;       // Trajectories in the lineage.
   int64_t acknowledged = 0;  // Pieces and seals.
   int64_t dropped = 0;
-  int64_t lost = 0, twice = 0;
-  std::vector<std::string> wrong;  // Every broken promise, the above included.
+  int64_t lost = 0, twice = 0;     // How many findings of each kind Judge() has.
+  std::vector<std::string> wrong;  // Every broken promise, including those.
 };
 
-// The histories in DIR/history and the checkpoint; ledger and live are the caller's to fill in.
+// Reads the histories in DIR/history and the checkpoint. The caller fills in `ledger` and `live`.
 absl::StatusOr<Evidence> Gather(const std::string& dir);
 
-// Holds what everybody was told against the checkpoint and the queue's last word:
-// - LOST: an acknowledged piece that a later grant's prefix does not contain (level full); an
+// Compares what every process was told with the checkpoint and the final state of the queue. Finds:
+// - LOST: an acknowledged piece that a later grant's prefix does not contain (durability `full`);
+// an
 //   acknowledged seal whose trajectory is neither trained nor live, beyond what the ledger counts
-//   as dropped; trained trajectories that the ledger does not count; at level full a step that had
+//   as dropped; trained trajectories that the ledger does not count; at durability `full` a step
+// that had
 //   to be forgotten, or a drop for another reason than staleness.
 // - TWICE: a trajectory in two steps of the lineage, or sealed by two attempts.
 // - A step whose list, bytes or hash differ between two trainings of it; a step left out; a ledger
@@ -56,9 +58,9 @@ absl::StatusOr<Evidence> Gather(const std::string& dir);
 //   not balance.
 Verdict Judge(const Evidence& evidence);
 
-// Tampers with the evidence of a run in which nothing was wrong, one thing at a time: a trajectory
-// dropped, doubled, a token changed, a prefix cut, .. Answers with what the judge then failed to
-// see; empty: it saw everything.
+// Changes the evidence of a run without findings, in one way at a time: a trajectory is dropped or
+// doubled, a token is changed, a prefix is cut, .. Returns the changes that the judge did not see;
+// empty: it saw all of them.
 std::vector<std::string> SelfCheck(const Evidence& evidence);
 
 }  // namespace sluice::fault

@@ -24,8 +24,8 @@
 #include "tools/sluice/supervisor.h"
 
 // Trains the example again and again on one fleet, under the supervisor of `sluice run` and `sluice
-// dev up`, while every so often a random daemon is killed with SIGKILL and the supervisor starts it
-// again. Watches memory all along.
+// dev up`. Every so often a random daemon is killed with SIGKILL, and the supervisor starts it
+// again. Memory is watched all the time.
 namespace sluice::fault {
 namespace {
 
@@ -33,32 +33,35 @@ struct Options {
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
   double minutes = 30;
-  double every = 20;    // Seconds between kills; 0: none.
-  double reward = 0.8;  // Each job must end with.
+  double every = 20;    // Seconds between kills; 0: there are none.
+  double reward = 0.8;  // The least reward that each job must end with.
   uint64_t seed = 1;
   std::string dir;
   bool as_json = false, keep = false;
 };
 
 constexpr absl::Duration kSample = absl::Seconds(1);
-constexpr absl::Duration kWarm = absl::Seconds(5);  // A process younger than that still loads.
+constexpr absl::Duration kWarm = absl::Seconds(5);  // A younger process is still loading.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
-// Of the last third's mean over the first's: more is not flat.
+// The memory of a daemon is flat if the mean of the last third of its samples is above that of the
+// first third by no more than this share plus these MiB.
 constexpr double kGrowth = 0.10, kGrowthMib = 16;
-// Samples of one daemon: fewer say nothing of its growth.
+// With fewer samples of a daemon, its growth is not judged.
 constexpr size_t kJudged = 60;
 
-// Resident memory of one daemon's processes, one after the other.
+// The resident memory of a daemon, through all its processes.
 class Memory {
  public:
   void Add(absl::Duration at, double mib) { samples_.emplace_back(absl::ToDoubleMinutes(at), mib); }
-  // MiB per minute, by least squares.
+  // Growth in MiB per minute, by least squares.
   double Slope() const {
     double n = 0, t = 0, m = 0, tt = 0, tm = 0;
     for (const auto& [at, mib] : samples_) n += 1, t += at, m += mib, tt += at * at, tm += at * mib;
     const double spread = n * tt - t * t;
     return spread <= 0 ? 0 : (n * tm - t * m) / spread;
   }
+
+  // The mean of one third of the samples: the first (0), second (1) or last (2).
   double Third(int i) const {
     const size_t from = samples_.size() * static_cast<size_t>(i) / 3,
                  to = samples_.size() * static_cast<size_t>(i + 1) / 3;
@@ -66,6 +69,7 @@ class Memory {
     for (size_t s = from; s < to; ++s) sum += samples_[s].second;
     return to == from ? 0 : sum / static_cast<double>(to - from);
   }
+
   size_t samples() const { return samples_.size(); }
   bool Judged() const { return samples_.size() >= kJudged; }
   bool Flat() const { return !Judged() || Third(2) <= Third(0) * (1 + kGrowth) + kGrowthMib; }
@@ -74,7 +78,7 @@ class Memory {
   std::vector<std::pair<double, double>> samples_;  // Minute, MiB.
 };
 
-// 0: the process is gone.
+// The resident memory of a process in MiB; 0 if it is gone.
 double ResidentMib(pid_t pid) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat("/proc/", pid, "/statm"));
   const std::vector<std::string> words = absl::StrSplit(text.value_or(""), ' ');
@@ -94,18 +98,20 @@ class Soak {
   explicit Soak(const Options& options)
       : options_(options), random_(options.seed), supervisor_({.log_dir = options.dir + "/logs"}) {}
 
-  // OK: it ran to its end; wrong() says what was found.
+  // OK: the run came to its end, and wrong() says what it found.
   absl::Status Run() {
     SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir + "/logs"));
     SLUICE_ASSIGN_OR_RETURN(const std::string controller,
                             cli::StartFleet({.data_dir = options_.dir}, &supervisor_));
     SLUICE_ASSIGN_OR_RETURN(controller_, rpc::Connect(controller));
+
     const absl::Time end = start_ + absl::Seconds(60 * options_.minutes);
     next_kill_ = start_ + absl::Seconds(options_.every);
     while (absl::Now() < end) {
       SLUICE_ASSIGN_OR_RETURN(const std::string job, Submit());
       SLUICE_RETURN_IF_ERROR(Follow(job));
     }
+
     supervisor_.Stop(absl::Seconds(20));
     for (const auto& [daemon, memory] : memory_) {
       if (!memory.Flat())
@@ -131,6 +137,7 @@ class Soak {
                  {"rss_last_third_mib", memory.Third(2)},
                  {"rss_slope_mib_per_minute", memory.Slope()}});
     }
+
     if (options_.as_json) {
       std::printf("%s\n", out.dump().c_str());
       return;
@@ -167,13 +174,15 @@ class Soak {
     sets.insert(sets.end(), options_.sets.begin(), options_.sets.end());
     const JobFile loaded = ReadJobFile(options_.file, {.sets = sets});
     SLUICE_RETURN_IF_ERROR(ProblemStatus(loaded.problems));
+
     job::v1::SubmitRequest request;
     request.set_name(loaded.spec->name());
     request.set_hash(loaded.hash);
     *request.mutable_spec() = *loaded.spec;
     request.mutable_origins()->insert(loaded.origins.begin(), loaded.origins.end());
     job::v1::SubmitResponse response;
-    // The controller may be the one just killed.
+
+    // The controller may have been killed a moment ago.
     SLUICE_RETURN_IF_ERROR(
         rpc::Call(*controller_, request, &response, {.give_up = absl::Minutes(1)}));
     return response.job();
@@ -216,7 +225,7 @@ class Soak {
     next_kill_ += absl::Seconds(options_.every);
     const std::vector<cli::DaemonState> daemons = supervisor_.states();
     const std::string name = daemons[random_.Below(daemons.size())].name;
-    if (!supervisor_.Signal(name, SIGKILL).ok()) return;  // Down already.
+    if (!supervisor_.Signal(name, SIGKILL).ok()) return;  // It is down already.
     ++kills_[name];
     if (!options_.as_json)
       std::fprintf(stderr, "%5.0f s  kill -9 of %s\n", absl::ToDoubleSeconds(absl::Now() - start_),
@@ -238,6 +247,7 @@ class Soak {
                      {"steps", result.steps()},
                      {"reward_last", result.reward_last()},
                      {"balanced", books.ok()}});
+
     const std::string line = jobs_.back().dump();
     std::fprintf(options_.as_json ? stdout : stderr, "%s\n", line.c_str());
     std::fflush(stdout);
@@ -249,7 +259,7 @@ class Soak {
   SplitMix64 random_;
   cli::Supervisor supervisor_;
   std::shared_ptr<rpc::Channel> controller_;
-  std::map<std::string, std::pair<pid_t, absl::Time>> born_;
+  std::map<std::string, std::pair<pid_t, absl::Time>> born_;  // Process id, and since when.
   std::map<std::string, Memory> memory_;
   std::map<std::string, int> kills_;
   std::vector<nlohmann::json> jobs_;

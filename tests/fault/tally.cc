@@ -9,7 +9,7 @@
 
 namespace sluice::fault {
 namespace {
-constexpr absl::Duration kTellEach = absl::Seconds(5);
+constexpr absl::Duration kTellEach = absl::Seconds(5);  // Between two reports of progress.
 
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
@@ -35,9 +35,11 @@ void Tally::Killed(const std::string& regime, const std::string& role, const std
   ++kills_;
   ++points_[role][point];
   ++regimes_[regime][role];
+
   const absl::Time now = absl::Now();
   if (now - told_ < kTellEach) return;
   told_ = now;
+
   const double seconds = absl::ToDoubleSeconds(now - start_);
   if (as_json_) {
     std::printf(
@@ -61,6 +63,7 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
   nlohmann::json out = {{"kills", kills_},
                         {"seconds", absl::ToDoubleSeconds(absl::Now() - start_)},
                         {"never_reached", nlohmann::json::array()}};
+
   bool failed = verdicts_.empty();
   Verdict sum;
   for (const auto& [regime, verdict] : verdicts_) {
@@ -74,6 +77,7 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
     sum.steps += verdict.steps, sum.replayed += verdict.replayed,
         sum.forgotten += verdict.forgotten;
   }
+
   out["lost"] = sum.lost, out["twice"] = sum.twice, out["trained"] = sum.trained,
   out["acknowledged"] = sum.acknowledged;
   for (const auto& [role, counts] : points_) {
@@ -83,27 +87,32 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
   for (const auto& [role, times] : back_)
     out["back_ms"][role] = {
         {"p50", Quantile(times, 0.5)}, {"p99", Quantile(times, 0.99)}, {"n", times.size()}};
+
   for (const auto& [role, point] : points) {
     if (!SawKill(role, point))
       out["never_reached"].push_back(absl::StrCat(role, " ", point.empty() ? "at random" : point));
   }
+
   failed = failed || (every_point && !out["never_reached"].empty());
   out["ok"] = !failed;
   if (as_json_) {
     std::printf("%s\n", out.dump().c_str());
     return failed ? 1 : 0;
   }
+
   for (const auto& [role, counts] : points_) {
     for (const auto& [point, count] : counts)
       std::printf("  %-8s %-34s %4d\n", role.c_str(), point.empty() ? "at random" : point.c_str(),
                   count);
   }
+
   for (const auto& what : out["never_reached"])
     std::printf("  never reached: %s\n", what.get<std::string>().c_str());
   for (const auto& [role, times] : back_) {
     std::printf("%-8s works again after p50 %.0f ms, p99 %.0f ms (%zu)\n", role.c_str(),
                 Quantile(times, 0.5), Quantile(times, 0.99), times.size());
   }
+
   for (const auto& [regime, verdict] : verdicts_) {
     int count = 0;
     for (const auto& [role, n] :
@@ -117,6 +126,7 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
     for (const std::string& what : verdict.wrong)
       std::printf("WRONG: %s: %s\n", regime.c_str(), what.c_str());
   }
+
   std::printf(
       "%s: %d kills in %.0f s, lost %ld, trained twice %ld, of %ld trajectories trained and %ld "
       "acknowledgements\n",

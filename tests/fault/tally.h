@@ -10,27 +10,29 @@
 
 namespace sluice::fault {
 
-// What a run of the matrix has done and found so far, and how it is told.
+// What a run of the kill matrix has done and found so far, and the report of it.
 class Tally {
  public:
-  // `most`: kills wanted. `as_json`: a line of JSON each, the report too; else for people, progress
-  // on stderr.
+  // `most`: how many kills are planned. `as_json`: progress and report are lines of JSON on stdout;
+  // otherwise they are text, and the progress goes to stderr.
   Tally(int most, bool as_json) : most_(most), as_json_(as_json) {}
 
-  // `point`: of which failpoint it died; empty: at random.
+  // A process of `role` was killed at the failpoint `point`; empty: at a random moment.
   void Killed(const std::string& regime, const std::string& role, const std::string& point);
-  // `role` works again `took` after its death.
+  // `role` worked again `took` after its death.
   void Back(const std::string& role, absl::Duration took) {
     back_[role].push_back(absl::ToDoubleMilliseconds(took));
   }
-  // What became of a regime.
+
+  // The verdict on the job of a regime.
   void Judged(const std::string& regime, const Verdict& verdict) { verdicts_[regime] = verdict; }
 
   int kills() const { return kills_; }
   bool SawKill(const std::string& role, const std::string& point) const;
 
-  // `points`: role and failpoint of all that there are. Answers with the exit code: 0, all promises
-  // kept and, with `every_point`, each failpoint was seen to kill.
+  // Prints the report and returns the exit code. `points`: the role and failpoint of every place
+  // where the run kills. It is 0 if no promise was broken and, with `every_point`, if something was
+  // killed at each of them.
   int Report(const std::vector<std::pair<std::string, std::string>>& points,
              bool every_point) const;
 

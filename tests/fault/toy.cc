@@ -32,7 +32,7 @@ queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
   spec.set_job_name("matrix");
   spec.set_max_staleness(max_staleness);
   spec.set_admission_staleness(std::min(max_staleness, 3u));
-  spec.set_reissues(1000);  // As each kill of a queue of level metadata may cost one.
+  spec.set_reissues(1000);  // A kill of the queue may cost one, except at durability `full`.
   spec.set_durability(durability);
   spec.mutable_lease()->set_seconds(10);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "q";

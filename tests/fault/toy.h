@@ -12,28 +12,29 @@
 #include "common/queue_client/queue_client.h"
 #include "sluice/queue/v1/queue.pb.h"
 
-// A training job without a model, to be killed at any moment: small processes in the parts of
-// rollout, reward and trainer, on the same client library as the real ones. All they write is a
-// function of what it is written for, so whoever reads it can tell whether it is right; the
-// trainer's "weights" are a hash folded over every byte that it trained on. Each logs what it asks
-// and is told (History), and judge.h holds that together afterwards.
+// A training job without a model, whose processes may be killed at any moment. They take the parts
+// of rollout, reward and trainer, with the same client library as the real ones. Everything they
+// write is a function of what it is written for, so that each reader can tell whether it is right;
+// the trainer's "weights" are a hash over every byte that it trained on. Each process logs what it
+// asks and what it is told (History), and judge.h compares these logs afterwards.
 namespace sluice::fault {
 
 inline constexpr char kJob[] = "00000000000000000000000000000fab";
 inline constexpr int kPromptTokens = 4;
 inline constexpr int kPieces = 3;            // Of a member; 2 to 4 tokens each.
 inline constexpr int64_t kUnbounded = 1000;  // A max_staleness that nothing reaches.
-// Exit code of a trainer whose batch the queue lost: it wants to begin anew at its checkpoint.
+// Exit code of a trainer whose batch the queue has lost: it must be started anew at its checkpoint.
 inline constexpr int kRestoreMe = 3;
 
-// What a job of the matrix is.
+// The spec of a job of the matrix.
 queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
                              queue::v1::Durability durability);
 
-// Columns of `count` tokens of a member (of the prompt: no member) from place `at`.
+// The columns of `count` tokens of a member, from place `at`. Those of the prompt depend on the
+// group only.
 std::string Tokens(absl::string_view group, int member, uint64_t at, uint64_t count);
 std::string Logprobs(absl::string_view group, int member, uint64_t at, uint64_t count);
-// Tokens of a whole member, the prompt included, and where its pieces end.
+// Where each piece of a member ends, counted from the beginning of the prompt.
 std::vector<uint64_t> PieceEnds(absl::string_view group, int member);
 
 struct RoleOptions {
@@ -41,17 +42,17 @@ struct RoleOptions {
   std::string queue;   // HOST:PORT
   std::string worker;  // Daemon id.
   int64_t incarnation = 0;
-  std::string dir;  // Of the run: history, checkpoint, and at its end a file `stop`.
+  std::string dir;  // Of the run. It has histories, the checkpoint, and at the end a file `stop`.
   int64_t max_staleness = 0;
   queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
   int64_t checkpoint_every = 0;
 };
 
-// Each runs until it is killed, or something is wrong: that is its answer.
+// Each of these runs until it is killed, or returns what is wrong.
 absl::Status RunRollout(const RoleOptions& options);
 absl::Status RunReward(const RoleOptions& options);
-// OK: it found DIR/stop behind a checkpoint. NOT_FOUND GONE: the queue lost the batch (level
-// metadata).
+// OK: it found DIR/stop after a checkpoint. NOT_FOUND, reason GONE: the queue has lost the batch
+// (not at durability `full`).
 absl::Status RunTrainer(const RoleOptions& options);
 
 // A toy checkpoint: the file DIR/checkpoint, written whole or not at all.
@@ -63,20 +64,20 @@ struct Checkpoint {
 absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& dir);  // None yet: version 0.
 absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint);
 
-// weights after a step whose batch has this digest.
+// The weights after step k, whose batch has this digest.
 std::string Fold(const std::string& weights, int64_t k, const std::string& digest);
 
-// One process' lines: "<monotonic ns> <what> ..", each written whole before the call returns, so
-// that they outlive its kill. T = "<group in hex>.<member>":
+// The log of one process. A line is "<monotonic ns> <what> ..". It is written whole before Log()
+// returns, so that it outlives the process. With T = "<group in hex>.<member>":
 //   ask admit | grant T ATTEMPT PREFIX | put T ATTEMPT END | seal T ATTEMPT | score T
 //   restore VERSION END | ask apply K | train K DIGEST CANONICAL H | durable VERSION
-// all but those with `ask` once they are acknowledged.
+// Lines with `ask` are written before the call, all others after the queue has acknowledged it.
 class History {
  public:
   History(const std::string& dir, const std::string& worker, int64_t incarnation);
   ~History();
   void Log(const std::string& line);
-  // To the matrix, over stdout, once: the process does its work.
+  // Tells the matrix over stdout, once, that the process does its work.
   void Ready();
 
  private:
@@ -84,6 +85,7 @@ class History {
   bool ready_ = false;
 };
 
+// A client that retries fast.
 std::unique_ptr<QueueClient> Connect(const RoleOptions& options);
 
 }  // namespace sluice::fault

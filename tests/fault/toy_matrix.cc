@@ -22,12 +22,15 @@ namespace sluice::fault {
 namespace {
 using integration::Process;
 
-constexpr absl::Duration kToyPatience = absl::Seconds(60);  // For anything that must come.
-constexpr absl::Duration kToyReach = absl::Seconds(3);      // For a failpoint that may come.
-// Small, so that segments are filled, snapshots taken and segments recycled all the time.
+constexpr absl::Duration kToyPatience = absl::Seconds(60);  // For what must happen.
+constexpr absl::Duration kToyReach = absl::Seconds(3);  // For a failpoint that may not be reached.
+// Small sizes of the log's files, so that the queue fills and recycles segments and takes snapshots
+// all the time.
 constexpr char kSegmentBytes[] = "131072", kSnapshotBytes[] = "65536";
 
-enum class When { kRuns, kStarts, kRestores, kSetJob };  // How the queue is brought to a failpoint.
+// What makes the queue reach a failpoint: its normal work, its start, a Restore by a new trainer,
+// or a call of SetJob.
+enum class When { kRuns, kStarts, kRestores, kSetJob };
 struct KillPoint {
   std::string role, name;
   When when = When::kRuns;
@@ -41,6 +44,7 @@ std::vector<KillPoint> AllPoints() {
       points.push_back({"queue", name, When::kStarts});
     if (!opens) points.push_back({"queue", name, When::kRuns});
   }
+
   for (const std::string call : {"set_job", "admit", "put", "seal", "lease_tasks", "renew",
                                  "acquire", "apply", "advance", "durable", "restore"}) {
     const When when = call == "restore"   ? When::kRestores
@@ -49,6 +53,7 @@ std::vector<KillPoint> AllPoints() {
     for (const char* side : {"before", "after"})
       points.push_back({"queue", absl::StrCat("queue.", call, ".", side), when});
   }
+
   for (const char* name : {"granted", "put", "before_seal", "sealed"})
     points.push_back({"rollout", absl::StrCat("toy.rollout.", name)});
   for (const char* name : {"leased", "before_put", "scored"})
@@ -57,6 +62,7 @@ std::vector<KillPoint> AllPoints() {
                            "checkpointed", "durable"}) {
     points.push_back({"trainer", absl::StrCat("toy.trainer.", name)});
   }
+
   for (const char* role : {"queue", "queue", "rollout", "reward", "trainer"})
     points.push_back({role, ""});
   return points;
@@ -64,7 +70,7 @@ std::vector<KillPoint> AllPoints() {
 
 constexpr std::array<const char*, 3> kRoles = {"trainer", "rollout", "reward"};
 
-// One job, its queue and its workers.
+// Runs one job, that is its queue and its workers, and kills them.
 class Matrix {
  public:
   Matrix(const MatrixOptions& options, const Regime& regime, Tally* tally)
@@ -83,12 +89,13 @@ class Matrix {
       if (walk.empty()) {
         walk = AllPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random_.Below(i)]);
-        // What was never reached comes first: which failpoints a job meets while one is armed is
-        // chance.
+        // Points that were never reached come first: which failpoints a job meets while they are
+        // armed is a matter of chance.
         std::stable_partition(walk.begin(), walk.end(), [this](const KillPoint& point) {
           return tally_.SawKill(point.role, point.name);
         });
       }
+
       const KillPoint point = walk.back();
       walk.pop_back();
       if (absl::Status status = KillAt(point); !status.ok())
@@ -117,7 +124,8 @@ class Matrix {
 
   // The queue. ------------------------------------------------------------------------------------
 
-  // `failpoint`: armed from its first moment. An error: it died before it served, or soon after.
+  // Starts the queue with `failpoint` armed from its first moment. Fails if the queue dies before
+  // it serves, or soon after.
   absl::Status StartQueue(const std::string& failpoint) {
     SLUICE_ASSIGN_OR_RETURN(
         queue_,
@@ -127,12 +135,15 @@ class Matrix {
                                  kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
                         .env = {{"SLUICE_FAILPOINTS", failpoint}},
                         .log = dir_ + "/queue.log"}));
+
     const absl::StatusOr<std::string> line = queue_->ReadLine(kToyPatience);
     if (!line.ok())
       return absl::AbortedError(
           absl::StrCat("the queue ended before it served; see ", dir_, "/queue.log"));
+
     address_ = nlohmann::json::parse(*line).at("listening");
     SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
+
     if (failpoint.empty()) return SetJob(queue::v1::PHASE_OPEN);
     const absl::Status set = SetJob(queue::v1::PHASE_OPEN, kToyReach);
     return set.ok() || queue_->running() ? SetJob(queue::v1::PHASE_OPEN) : set;
@@ -145,6 +156,7 @@ class Matrix {
     *request.mutable_spec() = ToySpec(
         dir_ + "/rows.jsonl", static_cast<uint32_t>(regime_.max_staleness), regime_.durability);
     request.set_phase(phase);
+
     for (const auto& [role, worker] : workers_) {
       common::v1::Worker& listed = *request.add_workers();
       listed.set_id(role + "-0");
@@ -153,6 +165,7 @@ class Matrix {
                                           : rpc::v1::ROLE_REWARD);
       listed.set_incarnation(worker.incarnation);
     }
+
     queue::v1::SetJobResponse response;
     return rpc::Call(*channel_, request, &response,
                      {.give_up = patience,
@@ -182,16 +195,18 @@ class Matrix {
       tally_.Killed(regime_.name, "queue", "");
       const absl::Status started = StartQueue(point.name + "=kill");
       if (started.ok()) (void)Arm(point.name, "");
-      // What the point stands for had nothing to do in this start.
+      // In this start the failpoint was not reached.
       if (started.ok() && queue_->running()) return started;
+
       return Died(queue_.get())
                  ? RestartQueue(point.name)
                  : absl::InternalError(absl::StrCat("it did not start; see ", dir_, "/queue.log"));
     }
-    // It may die of it with its answer not yet through.
+    // The failpoint may kill the queue before the answer to Arm comes through.
     const absl::Status armed = Arm(point.name, "kill");
     if (!armed.ok() && !absl::IsUnavailable(armed) && !absl::IsDeadlineExceeded(armed))
       return armed;
+
     if (point.when == When::kRestores) {
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at("trainer").process.get()));
       tally_.Killed(regime_.name, "trainer", "");
@@ -199,8 +214,10 @@ class Matrix {
       if (!started.ok() && !absl::IsUnavailable(started) && !absl::IsDeadlineExceeded(started))
         return started;
     }
+
     for (int i = 0; point.when == When::kSetJob && i < 3; ++i)
       (void)SetJob(queue::v1::PHASE_OPEN, absl::Seconds(1));
+
     absl::StatusOr<int> end = queue_->Await(kToyReach);
     if (!end.ok()) {
       (void)Arm(point.name, "");
@@ -208,9 +225,11 @@ class Matrix {
       if (!end.ok())
         return point.when == When::kRestores ? AwaitReady("trainer") : absl::OkStatus();
     }
+
     if (*end != -SIGKILL)
       return absl::InternalError(
           absl::StrCat("it ended with ", *end, "; see ", dir_, "/queue.log"));
+
     SLUICE_RETURN_IF_ERROR(RestartQueue(point.name));
     return point.when == When::kRestores ? AwaitReady("trainer") : absl::OkStatus();
   }
@@ -233,7 +252,7 @@ class Matrix {
     return SetJob(queue::v1::PHASE_OPEN, patience);
   }
 
-  // Until it says that it works.
+  // Waits until the worker reports that it does its work.
   absl::Status AwaitReady(const std::string& role) {
     const absl::Time give_up = absl::Now() + kToyPatience;
     while (true) {
@@ -247,8 +266,9 @@ class Matrix {
     }
   }
 
-  // Looks at each worker for a while. Whoever has ended found something wrong, but a trainer that a
-  // queue of level metadata sent back to its checkpoint.
+  // Looks at each worker for a while. A worker that has ended by itself has found something wrong,
+  // except for a trainer that must start again from its checkpoint because the queue lost its batch
+  // (possible unless durability is full).
   absl::Status LookAfter(absl::Duration while_each) {
     for (const char* role : kRoles) {
       const absl::StatusOr<int> end = workers_.at(role).process->Await(while_each);
@@ -275,14 +295,17 @@ class Matrix {
   absl::Status KillWorkerAt(const KillPoint& point) {
     SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
     if (point.name.empty()) return RestartWorker(point.role, "");
+
     tally_.Killed(regime_.name, point.role, "");
     SLUICE_RETURN_IF_ERROR(
         StartWorker(point.role, absl::StrCat(point.name, "=kill@", 1 + random_.Below(4))));
+
     const absl::StatusOr<int> end = workers_.at(point.role).process->Await(kToyReach);
-    if (!end.ok()) {  // Not reached: killed as it is, so that it does not die of it later.
+    if (!end.ok()) {  // Not reached. The worker is killed now, so that it does not die of it later.
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
       return RestartWorker(point.role, "");
     }
+
     if (*end == kRestoreMe) return LookAfter(absl::ZeroDuration());
     if (*end != -SIGKILL)
       return absl::InternalError(
@@ -292,7 +315,8 @@ class Matrix {
 
   // Kills. ----------------------------------------------------------------------------------------
 
-  // SIGKILL; an error if it had ended by itself.
+  // Sends SIGKILL and waits for the end. Fails if the process had ended by itself, except for a
+  // trainer that asks to be restored.
   absl::Status KillNow(Process* process) {
     process->Signal(SIGKILL);
     SLUICE_ASSIGN_OR_RETURN(const int end, process->Await(kToyPatience));
@@ -301,16 +325,20 @@ class Matrix {
                : absl::InternalError(absl::StrCat("it had ended with ", end,
                                                   " before it was killed; see the logs in ", dir_));
   }
+
   bool Died(Process* process) { return process->Await(kToyPatience).value_or(0) == -SIGKILL; }
 
   absl::Status KillAt(const KillPoint& point) {
-    // A while of undisturbed work.
+    // First the job works undisturbed for a while.
     SLUICE_RETURN_IF_ERROR(LookAfter(absl::Milliseconds(random_.Below(30))));
     if (point.role != "queue") return KillWorkerAt(point);
+
     if (!point.name.empty()) return KillQueueAt(point);
+
     SLUICE_RETURN_IF_ERROR(KillNow(queue_.get()));
     if (random_.Below(4) != 0) return RestartQueue("");
-    const char* const other = kRoles[random_.Below(kRoles.size())];  // And a worker with it.
+
+    const char* const other = kRoles[random_.Below(kRoles.size())];  // Kill a worker as well.
     SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(other).process.get()));
     SLUICE_RETURN_IF_ERROR(RestartQueue(""));
     return RestartWorker(other, "");
@@ -318,10 +346,11 @@ class Matrix {
 
   // The end. --------------------------------------------------------------------------------------
 
-  // Undisturbed work up to another checkpoint, where the trainer stops; then all is at rest, and
-  // everybody is heard.
+  // Lets the job work undisturbed up to the next checkpoint, where the trainer stops. Then stops
+  // the others and judges the whole run.
   absl::StatusOr<Verdict> End() {
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/stop", ""));
+
     for (const absl::Time give_up = absl::Now() + kToyPatience; true;) {
       const absl::StatusOr<int> end = workers_.at("trainer").process->Await(absl::Milliseconds(20));
       if (end.ok() && *end == 0) break;
@@ -330,24 +359,30 @@ class Matrix {
         return absl::DeadlineExceededError(
             absl::StrCat("the trainer did not reach a checkpoint; see ", dir_));
     }
+
     for (const char* role : {"rollout", "reward"})
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(role).process.get()));
     SLUICE_RETURN_IF_ERROR(SetJob(queue::v1::PHASE_HOLD));
+
     SLUICE_ASSIGN_OR_RETURN(Evidence evidence, Gather(dir_));
     evidence.durability = regime_.durability;
     evidence.max_staleness = regime_.max_staleness;
+
     queue::v1::StatsRequest stats;
     FillCall(stats.mutable_call());
     queue::v1::StatsResponse told;
     SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, stats, &told));
     evidence.ledger = told.ledger();
     SLUICE_RETURN_IF_ERROR(ReadLive(told.version(), &evidence.live));
+
     Verdict verdict = Judge(evidence);
     if (verdict.wrong.empty()) {
       for (const std::string& missed : SelfCheck(evidence))
         verdict.wrong.push_back("the judge did not see " + missed);
     }
+
     SLUICE_RETURN_IF_ERROR(ReadViolations(&verdict));
+
     queue_->Signal(SIGTERM);
     SLUICE_ASSIGN_OR_RETURN(const int end, queue_->Await(kToyPatience));
     if (end != 0) verdict.wrong.push_back(absl::StrCat("the queue ended with ", end));
@@ -367,6 +402,7 @@ class Matrix {
     } while (!peek.page().empty());
     return absl::OkStatus();
   }
+
   absl::Status ReadLive(int64_t version, std::set<std::string>* live) {
     return Peek(queue::v1::PEEK_WHAT_GROUPS, [&](const queue::v1::PeekRow& row) {
       const nlohmann::json group = nlohmann::json::parse(row.json());
@@ -381,6 +417,7 @@ class Matrix {
       }
     });
   }
+
   absl::Status ReadViolations(Verdict* verdict) {
     return Peek(queue::v1::PEEK_WHAT_VIOLATIONS, [&](const queue::v1::PeekRow& row) {
       verdict->wrong.push_back(absl::StrCat("fsck: ", row.state(), " ", row.json()));

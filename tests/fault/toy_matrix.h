@@ -10,28 +10,28 @@
 
 namespace sluice::fault {
 
-// What a run kills at.
+// What all regimes of a run share.
 struct MatrixOptions {
   uint64_t seed = 1;
   std::string dir;   // Of the run's files.
-  std::string self;  // This program.
+  std::string self;  // This program, which the workers are started from.
 };
 
-// A job of the toy workers (toy.h) on the real queue.
+// A kind of job that the toy workers (toy.h) run on the real queue.
 struct Regime {
   const char* name = "";
   queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
   int64_t max_staleness = 0;
 };
 
-// Role and failpoint of every place where RunToyMatrix kills; no failpoint: at a random moment.
-// Those of the log (common/wal/failpoints.h), before and after each call of the queue, and between
-// the calls of each worker.
+// The role and failpoint of each place where RunToyMatrix() kills; no failpoint: at a random
+// moment. They are those of the log (common/wal/failpoints.h), before and after each call of the
+// queue, and between the calls of each worker.
 std::vector<std::pair<std::string, std::string>> ToyPoints();
 
-// Runs one job, and in it kills the queue and its workers `kills` times, walking over all points in
-// an order of the seed's; then lets it rest, judges it, and looks whether the judge was awake. An
-// error: it could not go on.
+// Runs one job and meanwhile kills the queue and its workers `kills` times, going through all
+// points in an order that follows from the seed. Then it lets the job come to rest, judges it, and
+// checks the judge. An error: the run could not go on.
 absl::StatusOr<Verdict> RunToyMatrix(const MatrixOptions& options, const Regime& regime, int kills,
                                      Tally* tally);
 

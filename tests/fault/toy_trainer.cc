@@ -24,14 +24,16 @@ void Append64(uint64_t value, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Reads a member of batch k as a trainer would, and looks at every byte: tokens and log-probs are
-// what a rollout writes, no token that is trained is older than max_staleness (S1). Its bytes and
-// mask go into `digest`, and as the ledger hashes them into `canonical`.
+// Reads a member of batch k as a trainer would, and checks every byte: tokens and log-probs must be
+// what the rollout wrote, and no trained token may come from weights more than max_staleness
+// versions old. Adds the bytes and the mask to `digest`, and the member, in the form that the
+// ledger hashes, to `canonical`.
 absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
                         const queue::v1::Batch& batch, const std::string& group,
                         const queue::v1::BatchMember& member, Sha256Stream* digest,
                         std::string* canonical) {
   const std::string name =
+
       absl::StrCat("batch ", batch.k(), " ", ToHex(group), " ", member.member());
   common::v1::Want want;
   want.mutable_owner()->set_group(group);
@@ -41,9 +43,11 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
   want.add_names("logprobs");
   SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> pieces,
                           client->GetAll(batch.lease().id(), {&want, 1}));
+
   const int m = static_cast<int>(member.member());
   uint64_t at = kPromptTokens, trained = 0;
   std::string tokens, logprobs;
+
   digest->Update(absl::StrCat(ToHex(group), ".", m, ".", member.attempt(), ":"));
   for (const QueueClient::Fetched& fetched : pieces) {
     const common::v1::Piece& piece = fetched.record.piece();
@@ -55,9 +59,11 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
         fetched.fields[1] != Logprobs(group, m, at, piece.count())) {
       return absl::DataLossError(absl::StrCat(name, ": bytes at ", at, " are not what was put"));
     }
+
     for (const std::string& field : fetched.fields) digest->Update(field);
     tokens += fetched.fields[0];
     logprobs += fetched.fields[1];
+
     for (const auto& run : piece.runs()) {
       for (uint64_t i = 0; i < run.count(); ++i, ++at) {
         if (Masked(member, at)) {
@@ -72,12 +78,15 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
       }
     }
   }
+
   if (at != PieceEnds(group, m).back() || at != member.tokens())
     return absl::DataLossError(
         absl::StrCat(name, " has ", at, " tokens, not ", PieceEnds(group, m).back()));
+
   if (trained != member.trained())
     return absl::DataLossError(absl::StrCat(name, " has ", trained,
                                             " tokens to train, the batch says ", member.trained()));
+
   canonical->append(group);
   Append32(member.member(), canonical);
   Append32(member.attempt(), canonical);
@@ -88,7 +97,7 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
   return absl::OkStatus();
 }
 
-// Batch k, whole.
+// Acquires batch k and waits until all of it is there.
 absl::StatusOr<queue::v1::Batch> Acquire(QueueClient* client, int64_t k) {
   while (true) {
     queue::v1::AcquireBatchRequest request;
@@ -96,12 +105,15 @@ absl::StatusOr<queue::v1::Batch> Acquire(QueueClient* client, int64_t k) {
     request.mutable_wait()->set_nanos(200'000'000);
     SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse answer,
                             client->AcquireBatch(request));
+
     if (answer.has_batch() && answer.batch().closed() &&
         answer.batch().groups_size() == static_cast<int>(answer.batch().size()))
       return answer.batch();
   }
 }
 
+// Publishes the weights of version `number`. The expected version lets only one trainer at a time
+// publish.
 absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t number,
                      common::v1::PolicyVersion* published) {
   queue::v1::AdvanceVersionRequest advance;
@@ -110,13 +122,14 @@ absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t nu
   advance.mutable_next()->set_number(number);
   advance.set_state(std::string(16, 's'));
   advance.set_manifest(std::string(32, 'm'));
+
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdvanceVersionResponse answer,
                           client->AdvanceVersion(advance));
   *published = answer.current();
   return absl::OkStatus();
 }
 
-// "A trainer whose batch lease ran out asks again; the list is the same."
+// A trainer whose batch lease ran out asks again, and gets the same batch.
 bool LeaseLost(const absl::Status& status) {
   return absl::IsAborted(status) && ReasonOf(status) == "LEASE_LOST";
 }
@@ -127,31 +140,41 @@ absl::Status RunTrainer(const RoleOptions& options) {
   const std::unique_ptr<QueueClient> client = Connect(options);
   History history(options.dir, options.worker, options.incarnation);
   LeaseKeeper keeper(client.get(), {});
+
   SLUICE_ASSIGN_OR_RETURN(Checkpoint state, LoadCheckpoint(options.dir));
+
   queue::v1::RestoreRequest restore;
   restore.set_cursor(state.cursor);
   if (state.version > 0) restore.set_checkpoint(absl::StrCat("checkpoint-", state.version));
   restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::RestoreResponse restored, client->Restore(restore));
+
   if ((restored.mode() != queue::v1::RESTORE_MODE_REPLAY &&
        options.durability == queue::v1::DURABILITY_FULL) ||
       restored.version() != state.version) {
     return absl::DataLossError(absl::StrCat("Restore of version ", state.version, " gave mode ",
                                             restored.mode(), ", version ", restored.version()));
   }
+
   history.Log(absl::StrCat("restore ", state.version, " ", restored.end()));
+
   common::v1::PolicyVersion published;
   if (restored.published_size() > 0) published = restored.published(0).version();
+
   SLUICE_FAILPOINT("toy.trainer.restored");
   SLUICE_RETURN_IF_ERROR(Publish(client.get(), options, state.version, &published));
+
   while (true) {
     const int64_t k = state.version;
     SLUICE_ASSIGN_OR_RETURN(const queue::v1::Batch batch, Acquire(client.get(), k));
     keeper.Hold(batch.lease().id());
     SLUICE_FAILPOINT("toy.trainer.acquired");
+
     Sha256Stream stream;
+
     std::string canonical;
     absl::Status read;
+
     for (const queue::v1::BatchGroup& group : batch.groups()) {
       for (const queue::v1::BatchMember& member : group.members()) {
         if (read.ok())
@@ -159,21 +182,26 @@ absl::Status RunTrainer(const RoleOptions& options) {
               ReadMember(options, client.get(), batch, group.group(), member, &stream, &canonical);
       }
     }
+
     keeper.Forget(batch.lease().id());
     if (LeaseLost(read)) continue;
     SLUICE_RETURN_IF_ERROR(read);
+
     const std::string digest = stream.Finish();
     SLUICE_FAILPOINT("toy.trainer.before_apply");
+
     const bool checkpoint = (k + 1) % options.checkpoint_every == 0;
     queue::v1::ApplyRequest apply;
     apply.set_k(k);
     apply.set_lease(batch.lease().id());
     apply.set_crc32c(batch.crc32c());
     apply.set_want_cursor(checkpoint);
+
     history.Log(absl::StrCat("ask apply ", k));
     const auto applied = client->Apply(apply);
     if (LeaseLost(applied.status())) continue;
     SLUICE_RETURN_IF_ERROR(applied.status());
+
     state.weights = Fold(state.weights, k, digest);
     state.version = k + 1;
     state.cursor = applied->cursor();
@@ -181,11 +209,14 @@ absl::Status RunTrainer(const RoleOptions& options) {
                              ToHex(applied->ledger().hash())));
     history.Ready();
     SLUICE_FAILPOINT("toy.trainer.applied");
+
     SLUICE_RETURN_IF_ERROR(Publish(client.get(), options, state.version, &published));
     if (!checkpoint) continue;
     SLUICE_FAILPOINT("toy.trainer.before_checkpoint");
+
     SLUICE_RETURN_IF_ERROR(SaveCheckpoint(options.dir, state));
     SLUICE_FAILPOINT("toy.trainer.checkpointed");
+
     queue::v1::DurableRequest durable;
     durable.set_version(state.version);
     durable.set_checkpoint(absl::StrCat("checkpoint-", state.version));
@@ -193,6 +224,7 @@ absl::Status RunTrainer(const RoleOptions& options) {
     SLUICE_RETURN_IF_ERROR(client->Durable(durable).status());
     history.Log(absl::StrCat("durable ", state.version));
     SLUICE_FAILPOINT("toy.trainer.durable");
+
     if (PathExists(options.dir + "/stop")) return absl::OkStatus();
   }
 }

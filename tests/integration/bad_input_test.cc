@@ -19,8 +19,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What people and other programs get wrong is said with its code, its place and what to do, and
-// nothing is lost by it.
+// Mistakes of people and of other programs are reported with a code, a place and what to do, and
+// nothing is lost by them.
 namespace sluice::integration {
 namespace {
 
@@ -35,7 +35,7 @@ constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
 
 class JobFileTest : public testing::Test {
  protected:
-  // `sluice config validate` of the example with one line changed.
+  // Runs `sluice config validate` on the example with one line changed.
   Finished Validate(const std::string& line, const std::string& instead) {
     std::string text = *ReadFile(kDigits);
     const size_t at = text.find(line);
@@ -43,6 +43,7 @@ class JobFileTest : public testing::Test {
     text.replace(at, line.size(), instead);
     const std::string file = cluster_.dir() + "/bad.yaml";
     EXPECT_EQ(WriteFileAtomic(file, text), absl::OkStatus());
+
     const auto finished = RunToEnd({.binary = "sluice",
                                     .args = {"config", "validate", file},
                                     .log = cluster_.dir() + "/validate.log"},
@@ -51,7 +52,7 @@ class JobFileTest : public testing::Test {
     return finished.value_or(Finished{});
   }
 
-  Cluster cluster_;  // Not started: its folder is what is needed.
+  Cluster cluster_;  // Not started: only its folder is used.
 };
 
 TEST_F(JobFileTest, AMisspeltKeyIsNamedWithItsPlaceAndTheNearestKey) {
@@ -78,20 +79,22 @@ TEST_F(JobFileTest, AModelDirectoryThatIsNotThereIsNamedWithItsPlace) {
 
 class FilesTest : public testing::Test {
  protected:
-  // The job fails, and says why in `message`.
+  // The job fails with `message`.
   void ExpectFailure(std::vector<std::string> sets, const testing::Matcher<std::string>& message) {
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = SubmitDigits(&cluster_, 3, std::move(sets));
-    if (!job.ok()) {  // Some things are seen before it is taken.
+    if (!job.ok()) {  // Some mistakes are found before the job is accepted.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
       return;
     }
+
     const auto end = (*job)->AwaitEnd(kLong);
     ASSERT_EQ(end.status(), absl::OkStatus());
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
     EXPECT_THAT(end->code(), testing::StartsWith("SLUICE-"));
     EXPECT_THAT(end->message(), message);
+
     const common::v1::Ledger& ledger = end->result().ledger();
     int64_t dropped = 0;
     for (const auto& [reason, count] : ledger.dropped()) dropped += count;
@@ -99,7 +102,7 @@ class FilesTest : public testing::Test {
         << ledger.DebugString();
   }
 
-  // Every command that asks about the job is answered, in both formats.
+  // Every command that asks about the job gets an answer, in both formats.
   void ExpectAnswers(const std::string& job) {
     const std::vector<std::vector<std::string>> commands = {{"job", "list"},
                                                             {"job", "describe", job},
@@ -131,10 +134,12 @@ class FilesTest : public testing::Test {
     }
     return dir;
   }
+
   static std::string Model(const std::string& file) {
     return testing_data::Path("models/qwen3-tiny/" + file);
   }
 
+  // A job whose model has one file replaced fails with `message`.
   void ExpectModelFailure(const std::string& file, const std::string& bytes,
                           const testing::Matcher<std::string>& message) {
     const std::string dir = ModelWith(file, bytes);
@@ -145,16 +150,18 @@ class FilesTest : public testing::Test {
     text.replace(text.find("digits/train.jsonl"), std::strlen("digits/train.jsonl"),
                  SLUICE_SOURCE_DIR "/configs/examples/digits/train.jsonl");
     ASSERT_EQ(WriteFileAtomic(yaml, text), absl::OkStatus());
+
     ASSERT_EQ(cluster_.Start(), absl::OkStatus());
     const auto job = Job::Submit(
         &cluster_, yaml,
         {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
-         "data.order.max_prompt=64", "model.max_context=128"});  // Room for its tokens.
-    if (!job.ok()) {  // Some things are seen before it is taken.
+         "data.order.max_prompt=64", "model.max_context=128"});  // Its prompts have more tokens.
+    if (!job.ok()) {  // Some mistakes are found before the job is accepted.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);
       return;
     }
+
     const auto end = (*job)->AwaitEnd(kLong);
     ASSERT_EQ(end.status(), absl::OkStatus());
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
@@ -162,6 +169,7 @@ class FilesTest : public testing::Test {
     EXPECT_THAT(end->message(), message);
   }
 
+  // A safetensors file with this header and so many zero bytes of data.
   static std::string Safetensors(const std::string& header, size_t data_bytes) {
     const uint64_t size = header.size();
     return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header +
@@ -179,9 +187,10 @@ TEST_F(FilesTest, ABrokenJsonLineFailsTheJobWithFileLineAndColumn) {
 
 TEST_F(FilesTest, BytesThatAreNotUtf8InARowFailTheJobAndLeaveTheControllerAnswering) {
   const std::string file = cluster_.dir() + "/bytes.jsonl";
-  std::string text;  // Rows that far down are read when the job starts.
+  std::string text;  // The bad row is so far down that it is read only when the job starts.
   for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, "{\"digits\": \"4821\"}\n");
   ASSERT_EQ(WriteFileAtomic(file, text + "{\"digits\": \"\xff\xfe\"}\n"), absl::OkStatus());
+
   ExpectFailure({"data.train.0.path=" + file},
                 ContainsRegex("bytes.jsonl:1001:[0-9]+: broken JSON.*UTF-8"));
   ExpectAnswers("digits");
@@ -208,6 +217,7 @@ TEST_F(FilesTest, APathThatIsNotUtf8IsRefusedWithItsPlaceAndAnotherClientsFailsI
   request.mutable_spec()->mutable_data()->mutable_train(0)->set_path(file);
   job::v1::SubmitResponse response;
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &response), absl::OkStatus());
+
   const auto wait = cluster_.Sluice({"job", "wait", "digits"});
   ASSERT_EQ(wait.status(), absl::OkStatus());
   EXPECT_EQ(wait->exit, 3);
@@ -229,11 +239,13 @@ TEST_F(FilesTest, AModelDirectoryWhoseFilesHoldBytesThatAreNotUtf8LeavesTheContr
   request.set_name(loaded.spec->name());
   request.set_hash(loaded.hash);
   *request.mutable_spec() = *loaded.spec;
+
   job::v1::SubmitResponse response;
   const absl::Status refused = rpc::Call(cluster_.controller(), request, &response);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("config.json"));
   EXPECT_TRUE(IsUtf8(refused.message()));
+
   const auto list = cluster_.Sluice({"job", "list"});
   ASSERT_EQ(list.status(), absl::OkStatus());
   EXPECT_EQ(list->exit, 0) << list->err;
@@ -273,8 +285,7 @@ TEST_F(FilesTest, ARowThatNestsTooDeeplyFailsTheJobWithFileLineAndLimit) {
                 AllOf(HasSubstr("deep.jsonl:2:"), HasSubstr("the limit is 64")));
 }
 
-// The example's rows, each with its digits as a number in a column of its own. `gold` gives row
-// i's.
+// Rows like those of the example, with a further column "gold". `gold` gives its value in row i.
 std::string RowsWithGolds(int rows, const std::function<std::string(int)>& gold) {
   std::string text;
   for (int i = 0; i < rows; ++i)
@@ -300,6 +311,7 @@ TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud)
   const auto job =
       SubmitDigits(&cluster_, 4, {"data.train.0.path=" + file, "data.train.0.answer=gold"});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -309,6 +321,7 @@ TEST_F(FilesTest, GoldsThatAreNumbersAreScoredAndRowsWithoutOneAreSetAsideAloud)
   for (const common::v1::Event& event : (*job)->events()) {
     said[event.code()].push_back(event.message());
   }
+
   EXPECT_THAT(said["rows_unscorable"],
               testing::ElementsAre(AllOf(HasSubstr("data source digits: answers to 25 of 50 rows"),
                                          HasSubstr("golds.jsonl:2: "))));
@@ -331,6 +344,7 @@ TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
   const auto job = SubmitDigits(&cluster_, 12, {"data.train.0.path=" + file});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -376,6 +390,7 @@ TEST_F(FilesTest, AnUnsupportedArchitectureFailsTheJobWithItsName) {
 TEST(DaemonsTest, AUsedPortIsNamed) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
+
   const auto second = RunToEnd({.binary = "sluice-controller",
                                 .args = {"--listen", cluster.address("controller-0"), "--data-dir",
                                          cluster.dir() + "/other"},
@@ -391,6 +406,7 @@ TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const std::string dir = cluster.dir() + "/controller-0";
+
   const auto second = RunToEnd({.binary = "sluice-controller",
                                 .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
                                 .log = cluster.dir() + "/second.log"},
@@ -410,6 +426,7 @@ TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
   request.set_boot(std::string(16, 'b'));
   request.set_protocol_min(2);
   request.set_protocol_max(3);
+
   registry::v1::RegisterResponse response;
   const absl::Status status = rpc::Call(cluster.controller(), request, &response);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
@@ -419,7 +436,7 @@ TEST(DaemonsTest, ADaemonOfAnotherProtocolIsRefusedAtRegister) {
 
 // Ctrl-C. -----------------------------------------------------------------------------------------
 
-// Lines up to the first with `text`.
+// Reads lines up to the first that has `text`.
 absl::Status ReadUntil(Process* process, const std::string& text) {
   std::vector<std::string> seen;
   while (true) {
@@ -451,6 +468,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
   const auto cancel = cluster.Sluice({"job", "cancel", (*job)->id()});
   ASSERT_EQ(cancel.status(), absl::OkStatus());
   EXPECT_EQ(cancel->exit, 0) << cancel->err;
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);
@@ -458,7 +476,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
 }
 
 TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
-  Cluster cluster;  // Not started: `run` has daemons of its own, in this folder.
+  Cluster cluster;  // Not started: `run` starts daemons of its own, in this folder.
   const std::string data = cluster.dir() + "/run";
   const auto run = Process::Start(
       {.binary = "sluice",
@@ -469,7 +487,8 @@ TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {
   ASSERT_EQ(ReadUntil(run->get(), "step "), absl::OkStatus());
 
   (*run)->Signal(SIGINT);
-  const auto rest = (*run)->ReadAll(kLong);  // Ends when the last process that holds the pipe has.
+  const auto rest =
+      (*run)->ReadAll(kLong);  // Until the last process that holds the pipe has ended.
   ASSERT_EQ(rest.status(), absl::OkStatus());
   EXPECT_THAT(*rest, AllOf(HasSubstr("cancelling the job"), HasSubstr("\"state\": \"CANCELLED\"")));
   EXPECT_EQ((*run)->Await(kLong).value_or(-1), 130);

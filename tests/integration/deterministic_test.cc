@@ -1,6 +1,6 @@
-// `run.deterministic`: the trainer finds each log-prob in the bits that the engine drew with, and
-// the same job gives the same weights, however many workers sample it and however many threads
-// compute in each daemon.
+// `run.deterministic`: the trainer computes each log-prob in the same bits as the engine that drew
+// the token, and the same job gives the same weights, however many workers sample it and however
+// many threads compute in each daemon.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,19 +24,23 @@ struct Outcome {
   std::vector<job::v1::StepReport> reports;
 };
 
+// Runs the example deterministically, to its end.
 void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {},
                int threads = 1) {
   Cluster cluster({.rollouts = rollouts, .threads = threads});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
+
   sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0",
                            absl::StrCat("resources.rollout.min=", rollouts),
                            absl::StrCat("resources.rollout.max=", rollouts)});
   const auto job = SubmitDigits(&cluster, kSteps, sets);
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+
   outcome->reports = (*job)->reports();
   outcome->hash = end->result().ledger().hash();
   const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
@@ -44,6 +48,7 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
   outcome->weights = *weights;
 }
 
+// The trainer's log-probs have the bits of the engine's, and every step has a gradient.
 void ExpectNoGap(const Outcome& outcome) {
   ASSERT_EQ(outcome.reports.size(), static_cast<size_t>(kSteps));
   for (const job::v1::StepReport& report : outcome.reports) {
@@ -70,7 +75,7 @@ TEST(DeterministicTest, SoItIsInBf16) {
   ExpectNoGap(outcome);
 }
 
-// The digits' model with eight small experts in each layer, in a directory of its own.
+// The digits model with eight small experts in each layer, in a directory of its own.
 std::string ExpertsModel() {
   const std::string from = SLUICE_SOURCE_DIR "/configs/examples/digits/",
                     dir = testing_data::TempPath("digits-experts");
@@ -79,6 +84,7 @@ std::string ExpertsModel() {
        {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     EXPECT_EQ(WriteFileAtomic(dir + "/" + name, *ReadFile(from + name)), absl::OkStatus());
   }
+
   const std::string config = absl::StrReplaceAll(
       *ReadFile(from + "config.json"),
       {{"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"},
@@ -96,6 +102,7 @@ TEST(DeterministicTest, SoItIsInAMixtureOfExpertsWhichTheTrainerIsTold) {
     ASSERT_NO_FATAL_FAILURE(RunDigits(
         /*rollouts=*/1, &outcome,
         {absl::StrCat("model.init.config=", ExpertsModel()), absl::StrCat("model.dtype=", dtype)}));
+
     ExpectNoGap(outcome);
     for (const job::v1::StepReport& report : outcome.reports)
       EXPECT_EQ(report.values().at("experts_recorded"), 1) << "step " << report.k();

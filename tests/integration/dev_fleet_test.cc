@@ -6,7 +6,7 @@
 #include "common/base/file.h"
 #include "tests/integration/harness/process.h"
 
-// A fleet of `sluice dev up`, and `sluice run` where it cannot start.
+// A fleet that `sluice dev up` starts, and runs of `sluice run` that cannot start.
 namespace sluice::integration {
 namespace {
 
@@ -15,12 +15,13 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Minutes(3);
 
-// Commands of a user whose home and temporary files lie in a folder of their own.
+// Runs commands as a user whose state and temporary files are in a folder of the test.
 class DevFleetTest : public ::testing::Test {
  protected:
   DevFleetTest() : dir_(::testing::TempDir() + "/dev-fleet-" + std::to_string(getpid())) {
     EXPECT_EQ(MakeDirs(dir_ + "/tmp"), absl::OkStatus());
   }
+
   ~DevFleetTest() override {
     (void)Sluice({"dev", "down"});
     if (!HasFailure()) (void)RemoveTree(dir_);
@@ -39,6 +40,7 @@ class DevFleetTest : public ::testing::Test {
     EXPECT_EQ(done.status(), absl::OkStatus());
     return done.value_or(Finished{.exit = -1});
   }
+
   Finished Submit(const std::string& name) {
     return Sluice({"job", "submit", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set",
                    "name=" + name, "--set", "limits.max_steps=1000000", "--set", "limits.wall=none",
@@ -61,7 +63,7 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
     const Finished submitted = Submit(name);
     ASSERT_EQ(submitted.exit, 0) << submitted.err;
   }
-  for (const char* name : {"one", "two"}) {  // Neither has an end.
+  for (const char* name : {"one", "two"}) {  // Neither ends by itself.
     const Finished runs = Sluice({"job", "wait", name, "--for", "RUNNING", "--timeout", "2m"});
     EXPECT_EQ(runs.exit, 0) << runs.out << runs.err;
   }
@@ -87,6 +89,7 @@ TEST_F(DevFleetTest, ARunThatFailsLeavesItsLogsAndNothingElse) {
       Sluice({"run", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", "--set", "limits.start=1ms",
               "-q", "--set", absl::StrCat("checkpoint.dir=", dir_, "/checkpoints")});
   EXPECT_EQ(failed.exit, 3) << failed.err;
+
   const auto left = *ListDir(dir_ + "/tmp");
   ASSERT_EQ(left.size(), 1u);
   const std::string run = absl::StrCat(dir_, "/tmp/", left[0]);

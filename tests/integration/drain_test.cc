@@ -5,7 +5,7 @@
 namespace sluice::integration {
 namespace {
 
-// SIGTERM in the middle of a job, one role after the other.
+// A daemon gets SIGTERM in the middle of a job. The parameter is its id.
 class DrainTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
@@ -15,6 +15,7 @@ TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
   const auto job = SubmitDigits(&cluster, kEndless);
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
+
   const auto exit = cluster.Terminate(id, kLong);
   ASSERT_EQ(exit.status(), absl::OkStatus());
   EXPECT_EQ(*exit, 0) << cluster.Log(id);
@@ -23,6 +24,7 @@ TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
   ASSERT_EQ((*job)->AwaitStep((*job)->steps() + kStepsAfter, kLong), absl::OkStatus());
   const auto said = cluster.Sluice({"job", "cancel", (*job)->id()});
   ASSERT_TRUE(said.ok() && said->exit == 0) << (said.ok() ? said->err : said.status().ToString());
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);

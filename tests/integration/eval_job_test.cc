@@ -7,7 +7,7 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// `sluice eval` asks a version of a job that goes on training.
+// `sluice eval` evaluates a version of a job that goes on training.
 namespace sluice::integration {
 namespace {
 
@@ -24,6 +24,7 @@ class EvalJobTest : public testing::Test {
     job_ = *std::move(job);
     ASSERT_EQ(job_->AwaitStep(5, kLong), absl::OkStatus());
   }
+
   absl::StatusOr<Finished> Eval(const std::string& model) {
     return cluster_.Sluice(
         {"eval",         model,
@@ -47,8 +48,10 @@ TEST_F(EvalJobTest, TheNewestVersionAnswersWhileTheJobTrainsOn) {
   const auto said = Eval(job_->id());
   ASSERT_EQ(said.status(), absl::OkStatus());
   ASSERT_EQ(said->exit, 0) << said->err;
+
   const nlohmann::json result = nlohmann::json::parse(said->out);
   EXPECT_EQ(result["rows"], 50);
+
   const std::string version = result["version"];
   int64_t number = 0;
   ASSERT_EQ(std::sscanf(version.c_str(), "1:%ld", &number), 1) << version;
@@ -67,6 +70,7 @@ TEST_F(EvalJobTest, AVersionThatIsGoneIsRefusedWithThoseThatAreThere) {
               HasSubstr("the trainer has not made version 999999999 yet; it has "));
   EXPECT_THAT(Eval(absl::StrCat(job_->id(), "@-1"))->err,
               HasSubstr("'-1' is no version; versions count from 0"));
+
   const auto word = Eval(absl::StrCat(job_->id(), "@best"));
   EXPECT_THAT(word->err, HasSubstr("'best' is no version"));
   EXPECT_THAT(Eval("no-such-job")->err, HasSubstr("no-such-job is no directory, and as a job"));

@@ -26,7 +26,7 @@ constexpr int kLast = 100;
 
 class EvalTrainingTest : public FaultsTest {
  protected:
-  // The example, evaluated every kEvery versions on 200 rows it does not train on.
+  // Starts the example. It is evaluated every kEvery versions, on 200 rows it does not train on.
   void StartEvaluated(ClusterOptions options = {}, std::vector<std::string> more = {}) {
     ASSERT_NO_FATAL_FAILURE(WriteRows());
     std::vector<std::string> sets = {
@@ -47,8 +47,8 @@ class EvalTrainingTest : public FaultsTest {
     ASSERT_EQ(WriteFileAtomic(rows_, absl::StrJoin(lines, "\n") + "\n"), absl::OkStatus());
   }
 
-  // The steps as the controller has stored them. A watch that was there all along does not see
-  // those again that a trainer came back to.
+  // The steps as the controller has stored them. A watch that was open all along does not get again
+  // the steps that a trainer repeats.
   std::map<int64_t, job::v1::StepReport> History() {
     job::v1::WatchRequest request;
     request.set_job(job_->id());
@@ -63,7 +63,7 @@ class EvalTrainingTest : public FaultsTest {
     return history;
   }
 
-  // The values of evaluated versions in it.
+  // The values of each evaluated version in that history.
   std::map<int64_t, std::map<std::string, double>> Evaluated() {
     const std::map<int64_t, job::v1::StepReport> history = History();
     EXPECT_EQ(history.size(), size_t{kLast});
@@ -81,13 +81,14 @@ class EvalTrainingTest : public FaultsTest {
     return evaluated;
   }
 
-  // Each version that was due is in the history, or an event says that it was skipped; what is in
-  // the history is what `sluice eval` finds on the version's checkpoint alone, in bits.
+  // Each version that was due is in the history, or an event says that it was skipped. The values
+  // in the history are, in bits, those that `sluice eval` computes from the version's checkpoint.
   void ExpectEvaluatedExactly(const job::v1::JobStatus& end) {
     const auto evaluated = Evaluated();
     std::set<int64_t> known;
     for (const auto& [version, values] : evaluated) known.insert(version);
     EXPECT_THAT(known, IsSupersetOf({0, kLast}));
+
     for (const common::v1::Event& event : job_->events()) {
       int64_t version = 0;
       if (event.code() != "eval_skipped") continue;
@@ -129,10 +130,12 @@ class EvalTrainingTest : public FaultsTest {
       EXPECT_EQ(values.at("eval/heldout/reward"), result["score_mean"]) << "version " << version;
       EXPECT_EQ(values.at("eval/heldout/pass@1"), result["pass"]["1"]) << "version " << version;
       EXPECT_EQ(values.at("eval/heldout/rows"), 200);
+
       if (values.at("eval/score") <= best) continue;
       best = values.at("eval/score");
       best_version = version;
     }
+
     const job::v1::EvalSummary& summary = end.result().eval();
     EXPECT_EQ(summary.versions(), evaluated.size());
     EXPECT_EQ(summary.first(), evaluated.at(0).at("eval/score"));
@@ -151,6 +154,7 @@ class EvalTrainingTest : public FaultsTest {
     EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
     return *end;
   }
+
   int CountEvents(absl::string_view code) {
     int count = 0;
     for (const common::v1::Event& event : job_->events()) count += event.code() == code;
@@ -188,6 +192,7 @@ TEST_F(EvalTrainingTest, TheBestCheckpointIsNotPruned) {
   const job::v1::JobStatus end = AwaitSuccess();
   const job::v1::EvalSummary& eval = end.result().eval();
   EXPECT_TRUE(PathExists(eval.best_checkpoint() + "/model.safetensors"));
+
   const std::filesystem::path folder = std::filesystem::path(eval.best_checkpoint()).parent_path();
   EXPECT_EQ(std::filesystem::read_symlink(folder / "best").string(),
             absl::StrCat("step-", eval.best_version()));
@@ -198,6 +203,7 @@ TEST_F(EvalTrainingTest, ARolloutKilledAmidAnEvaluationChangesNoResult) {
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.evaluate.step", "kill", 12), absl::OkStatus());
   ASSERT_EQ(cluster_->AwaitKilled("rollout-0", kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("rollout-0"), absl::OkStatus());
+
   const job::v1::JobStatus end = AwaitSuccess();
   EXPECT_EQ(CountEvents("eval_again"), 1);
   ExpectEvaluatedExactly(end);

@@ -10,16 +10,16 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// What the tests share in which daemons die while a job runs. Each is a witness: it saw its fault
-// in the middle of the job, and at least kStepsAfter steps behind it. Where the fault comes at once
-// the job has an end, and must get there; where a timeout must pass first it has none of its own,
-// so that it is not over before on a machine however fast: the test ends it.
+// For the tests in which daemons die while a job runs. Each test proves that the fault came
+// in the middle of the job, with at least kStepsAfter steps after it. If the fault comes at once,
+// the job has an end and must reach it. If a timeout must pass first, the job is endless, so that
+// it cannot be over too early on a fast machine, and the test cancels it.
 namespace sluice::integration {
 
 inline constexpr int kSteps = 150;
 inline constexpr int kEndless = 1'000'000;  // Steps.
 inline constexpr int64_t kBefore = 5;       // Steps between faults, and before the first.
-// And after the last; more than what is generated ahead would do without the dead one.
+// Steps after the last fault: more than the job could do with what was sampled ahead of it.
 inline constexpr int64_t kStepsAfter = 20;
 inline constexpr absl::Duration kLong = absl::Minutes(2);
 
@@ -35,13 +35,13 @@ class FaultsTest : public testing::Test {
     job_ = *std::move(job);
   }
 
-  // The fault has just happened: remembers where.
+  // Notes the step and the time of a fault that has just happened.
   void Happened() {
     fault_step_ = job_->steps();
     fault_time_ = absl::Now();
   }
 
-  // kill -9 once the job has done `after` steps more, and starts the daemon again.
+  // Kills the daemon with SIGKILL, kBefore steps after the last fault, and starts it again.
   void KillAndRestart(const std::string& id) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
     ASSERT_EQ(cluster_->Kill(id), absl::OkStatus());
@@ -49,7 +49,7 @@ class FaultsTest : public testing::Test {
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
   }
 
-  // A failpoint kills the daemon at its nth hit from now; it is started again.
+  // A failpoint kills the daemon at its nth hit from now. Then it is started again.
   void KillAt(const std::string& id, const std::string& failpoint, int nth) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
     ASSERT_EQ(cluster_->Arm(id, failpoint, "kill", nth), absl::OkStatus());
@@ -58,16 +58,18 @@ class FaultsTest : public testing::Test {
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
   }
 
-  // The job goes on behind the last fault, to its end or until it is ended, and its books balance.
+  // The job goes on after the last fault, to its end or until it is cancelled, and its ledger
+  // balances.
   job::v1::JobStatus ExpectGoesOn(bool went_behind = false) {
     EXPECT_EQ(job_->AwaitStep(fault_step_ + kStepsAfter, kLong), absl::OkStatus());
     if (steps_ == kEndless) {
-      // Steps of before the fault may be told behind it, and say nothing of what came after.
+      // Steps from before the fault may be reported after it, and prove nothing.
       EXPECT_EQ(job_->AwaitStepsSince(fault_time_, kStepsAfter, kLong), absl::OkStatus());
       const auto said = cluster_->Sluice({"job", "cancel", job_->id()});
       EXPECT_TRUE(said.ok() && said->exit == 0)
           << (said.ok() ? said->err : said.status().ToString());
     }
+
     const auto end = job_->AwaitEnd(kLong);
     EXPECT_EQ(end.status(), absl::OkStatus());
     if (!end.ok()) return {};

@@ -43,8 +43,7 @@ TEST_F(FaultsTest, AScoreThatWasNotPutIsScoredAgain) {
 
 class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<const char*> {
  protected:
-  // metrics.jsonl has each step once, in order, and `sluice job steps` says of a step what is
-  // there.
+  // metrics.jsonl has each step once and in order, and `sluice job steps` prints the same lines.
   void ExpectWholeHistory(const job::v1::JobStatus& end) {
     const std::string& checkpoint = end.result().checkpoint();
     const auto text = ReadFile(checkpoint.substr(0, checkpoint.rfind('/')) + "/metrics.jsonl");
@@ -99,12 +98,12 @@ TEST_F(FaultsTest, AControllerKilledWhileItStoresGoesOn) {
   ExpectGoesOn();
 }
 
-// The job's reader calls the controller from a thread of its own while the controller is started
-// again.
+// The thread of the job's watch calls the controller while that is started again.
 TEST_F(FaultsTest, AChannelOutlivesTheRestartOfItsDaemon) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   const rpc::Channel& before = cluster_->controller();
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("controller-0"));
+
   job::v1::ListResponse jobs;
   EXPECT_EQ(rpc::Call(before, job::v1::ListRequest(), &jobs, {.give_up = kLong}), absl::OkStatus());
   EXPECT_EQ(jobs.jobs_size(), 1);
@@ -128,7 +127,7 @@ TEST_F(FaultsTest, AKilledQueueSendsTheTrainerNowhere) {
   EXPECT_EQ(end.incarnation(), 1);
 }
 
-// A daemon that sleeps through its lease wakes fenced, and harms nothing.
+// A daemon that sleeps through its lease is fenced when it wakes, and does no harm.
 TEST_F(FaultsTest, ASleepingTrainerThatWasReplacedIsFenced) {
   ASSERT_NO_FATAL_FAILURE(StartJob());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
@@ -136,6 +135,7 @@ TEST_F(FaultsTest, ASleepingTrainerThatWasReplacedIsFenced) {
   Happened();
   ASSERT_EQ(job_->AwaitState(job::v1::JOB_STATE_RECOVERING, kLong), absl::OkStatus());
   cluster_->Signal("trainer-0", SIGCONT);
+
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_GE(end.incarnation(), 2);
 }
@@ -149,10 +149,11 @@ TEST_F(FaultsTest, ASleepingRolloutThatWasReplacedHarmsNothing) {
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal("rollout-0", SIGCONT);
   Happened();
+
   ExpectGoesOn();
 }
 
-// The only daemon of its role: nobody takes its work over, so it has to go on itself.
+// Nobody takes over the work of the only daemon of its role, so it has to go on itself.
 class SleepingDaemonTest : public FaultsTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(SleepingDaemonTest, WakesAndWorksAgainThoughItWasGivenUp) {
@@ -172,6 +173,7 @@ TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.activate.bitflip", "error", 1), absl::OkStatus());
   Happened();
+
   ExpectGoesOn();
   EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos)
       << "no bit was flipped";

@@ -15,8 +15,8 @@
 namespace sluice::integration {
 namespace {
 
-// The GSM8K example's tasks: a hand-made rollout writes what the data set says, or something else;
-// a real reward worker scores it.
+// The tasks of the GSM8K example. The test is a rollout that writes the answer of the data set or
+// another one, and a real reward worker scores it.
 class GoldAnswerTest : public QueueScene {
  protected:
   void SetUp() override {
@@ -38,6 +38,7 @@ class GoldAnswerTest : public QueueScene {
     std::string payload;
     common::v1::Record record = SampledRecord(grant, member, 3, {7, 8, 2}, &payload);
     Put(record, payload);
+
     queue::v1::SealRequest seal;
     *seal.mutable_call() = CallOf(rollout_);
     queue::v1::SealItem& item = *seal.add_items();
@@ -47,6 +48,7 @@ class GoldAnswerTest : public QueueScene {
     item.set_crc32c(Crc32c(payload));
     item.set_finish(common::v1::FINISH_STOP);
     item.set_turns(1);
+
     record.clear_piece();
     record.clear_fields();
     payload.clear();
@@ -54,6 +56,7 @@ class GoldAnswerTest : public QueueScene {
              nlohmann::json::array({{{"role", "assistant"}, {"content", text}}}).dump(), &record,
              &payload);
     Put(record, payload);
+
     queue::v1::SealResponse sealed;
     ASSERT_EQ(rpc::Call(queue(), seal, &sealed), absl::OkStatus());
     ASSERT_EQ(sealed.items(0).code(), 0U) << sealed.DebugString();
@@ -76,16 +79,19 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
     Answer(grant, 0, nlohmann::json::parse(grant.row().json()).at("answer"));
     Answer(grant, 1, "#### 123456789");
   }
+
   auto scorer = Scorer::Make({{.name = "gsm8k", .verifier = "gsm8k"}}, Combine::kSum);
   ASSERT_EQ(scorer.status(), absl::OkStatus());
   reward::Worker worker(
       {.job = job_, .job_name = "gold", .worker = reward_, .incarnation = kIncarnation},
       cluster_.channel("queue-0"), *std::move(scorer), {},
       [](const absl::Status& why) { ADD_FAILURE() << why; });
+
   queue::v1::AcquireBatchRequest acquire;
   *acquire.mutable_call() = CallOf(trainer_);
   queue::v1::AcquireBatchResponse batch;
   ASSERT_EQ(rpc::Call(queue(), acquire, &batch), absl::OkStatus());  // Parks until all are scored.
+
   ASSERT_EQ(batch.batch().groups_size(), 2);
   for (const queue::v1::BatchGroup& group : batch.batch().groups()) {
     for (const queue::v1::BatchMember& member : group.members()) {
@@ -98,6 +104,7 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
         EXPECT_EQ(reward, member.member() == 0 ? 1 : 0) << group.row().DebugString();
         scored = true;
       }
+
       EXPECT_TRUE(scored) << member.DebugString();
     }
   }

@@ -22,7 +22,7 @@ Fingerprint FingerprintOfDir(const std::string& dir) {
   return FingerprintOf(*tensors);
 }
 
-// Real questions, a model with a chat template of its own.
+// Real questions, and a model that has a chat template.
 TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny/model.safetensors");
@@ -35,6 +35,7 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
                    absl::StrCat("data.train.0.path=", testing_data::Path("gsm8k/train.jsonl")),
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -45,8 +46,8 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
       << "three steps changed no weight";
 }
 
-// What transformers loads from a checkpoint of a bf16 model is what the engines were given, bit for
-// bit.
+// A checkpoint of a bf16 model, in the format that transformers loads, has bit for bit the weights
+// that the engines were given.
 TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
   SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
   SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny-bf16-sharded/model.safetensors.index.json");
@@ -60,6 +61,7 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   PublishedVersions published(&cluster, "trainer-0", (*job)->id());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -75,6 +77,7 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
     EXPECT_EQ(FingerprintOf(*stored).bytes(), gangs.begin()->second) << weights;
     ++compared;
   }
+
   EXPECT_GE(compared, 1);
 }
 

@@ -36,10 +36,12 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(WriteFileAtomic(dir + "/template.jinja", kTemplate), absl::OkStatus());
     ASSERT_EQ(WriteFileAtomic(dir + "/keys", absl::StrCat("test ", kKey, "\n")), absl::OkStatus());
     ASSERT_EQ(chmod((dir + "/keys").c_str(), 0600), 0);
+
     const auto model = ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
     ASSERT_EQ(model.status(), absl::OkStatus());
     WriteAdapter(dir + "/extra", AdapterConfig(4, 64, kAllAdapterModules),
                  AdapterTensors(model->config, 4, kAllAdapterModules, 1));
+
     StartJob({.env = {{"SLUICE_HTTP", "127.0.0.1:0"},
                       {"SLUICE_HTTP_KEYS", dir + "/keys"},
                       {"SLUICE_HTTP_ADAPTERS",
@@ -48,6 +50,7 @@ class HttpTest : public FaultsTest {
     ASSERT_EQ(job_->AwaitStep(2, kLong), absl::OkStatus());
     address_ = HttpAddress();
   }
+
   void TearDown() override { (void)RemoveTree(dir_); }
 
   std::string HttpAddress() const {
@@ -59,6 +62,7 @@ class HttpTest : public FaultsTest {
     ADD_FAILURE() << "rollout-0 has no HTTP API\n" << cluster_->Log("rollout-0");
     return "127.0.0.1:1";
   }
+
   static std::string Bearer() { return absl::StrCat("Authorization: Bearer ", kKey, "\r\n"); }
   static std::string Body(bool stream) {
     return absl::StrCat(
@@ -79,6 +83,7 @@ class HttpTest : public FaultsTest {
     }
     return sum;
   }
+
   // Waits until no answer of the API is being sampled.
   void AwaitNoAnswers() {
     const absl::Duration until = Clock::Real()->Monotonic() + kLong;
@@ -99,6 +104,7 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   ASSERT_EQ(there.status(), absl::OkStatus());
   if (there->exit != 0)
     GTEST_SKIP() << "no Python package openai in " << packages << "; tools/test.sh installs it";
+
   const auto ran = RunToEnd({.binary = "/bin/sh",
                              .args = {"-c", absl::StrCat("exec python3 '" SLUICE_SOURCE_DIR
                                                          "/tests/integration/openai_client.py' ",
@@ -108,6 +114,7 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
                             kLong);
   ASSERT_EQ(ran.status(), absl::OkStatus());
   EXPECT_EQ(ran->exit, 0) << ran->out << ran->err;
+
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -117,11 +124,13 @@ TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
   Client client(address_);
   ASSERT_TRUE(
       client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
+
   const std::string models = client.Until("]}");
   EXPECT_TRUE(absl::StrContains(models, "\"digits\"") &&
               absl::StrContains(models, "\"digits:extra\"") && !absl::StrContains(models, "gone"))
       << models;
   EXPECT_TRUE(absl::StrContains(cluster_->Log("rollout-0"), "adapter_refused"));
+
   const auto ask = [&](const std::string& name) {
     EXPECT_TRUE(client.Send(PostText(
         kPath,
@@ -130,15 +139,18 @@ TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
             R"(", "prompt": "4821=", "max_tokens": 6, "temperature": 0, "ignore_eos": true, )"
             R"("echo": true, "logprobs": 0})"),
         Bearer())));
+
     const std::string answer = client.Until("\"usage\"");
     (void)client.Until("}}");
     EXPECT_TRUE(absl::StrContains(answer, "200 OK")) << answer;
     const size_t at = answer.find("\"token_logprobs\"");
     return at == std::string::npos ? answer : answer.substr(at, answer.find(']', at) - at);
   };
+
   const std::string plain = ask("digits"), extra = ask("digits:extra");
   EXPECT_TRUE(absl::StrContains(plain, "[null,")) << plain;
   EXPECT_NE(plain, extra);
+
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -153,6 +165,7 @@ TEST_F(HttpTest, AThousandStreamsRunBesideTheJob) {
   }
   for (Client& client : clients)
     ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
+
   AwaitNoAnswers();
   Happened();
   ExpectGoesOn();
@@ -163,14 +176,17 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
     for (int i = 0; i < rounds; ++i) {
       std::vector<Client> clients;
       for (int c = 0; c < 12; ++c) clients.emplace_back(address_);
-      // Leaves at once.
+
+      // These leave at once.
       for (int c = 0; c < 4; ++c) clients[c].Send(PostText(kPath, Body(c % 2 == 0), Bearer()));
-      // In the middle of its request.
+      // This one leaves in the middle of its request.
       clients[4].Send(PostText(kPath, Body(true), Bearer()).substr(0, 150));
-      // No key.
+      // These have no key, or a wrong one.
       clients[5].Send(PostText(kPath, Body(true)));
       clients[6].Send(
           PostText(kPath, Body(true), "Authorization: Bearer not-the-key-of-anybody\r\n"));
+
+      // The others send broken JSON, too many tokens, no HTTP, a long head, or too long a body.
       clients[7].Send(PostText(kPath, std::string(200, '['), Bearer()));
       clients[8].Send(
           PostText(kPath, R"({"model": "digits", "prompt": "1=", "max_tokens": 99999})", Bearer()));
@@ -180,6 +196,7 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
           "POST ", kPath,
           " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n", Bearer(),
           "\r\n"));
+
       EXPECT_TRUE(absl::StrContains(clients[5].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[6].Until("\r\n"), "401"));
       EXPECT_TRUE(absl::StrContains(clients[7].Until("\r\n"), "400"));
@@ -190,6 +207,7 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   };
   storm(40);
   AwaitNoAnswers();
+
   [[maybe_unused]] const double before = Metric("process_resident_memory_bytes");
   storm(160);
   AwaitNoAnswers();
@@ -199,6 +217,7 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   Client client(address_);
   ASSERT_TRUE(client.Send(PostText(kPath, Body(false), Bearer())));
   EXPECT_TRUE(absl::StrContains(client.Until("}}"), "\"finish_reason\":\"length\""));
+
   Happened();
   ExpectGoesOn();
 }
@@ -210,6 +229,7 @@ TEST_F(HttpTest, ADrainEndsStreamsOrTellsThem) {
   const auto exit = cluster_->Terminate("rollout-0", kLong);
   ASSERT_EQ(exit.status(), absl::OkStatus());
   EXPECT_EQ(*exit, 0) << cluster_->Log("rollout-0");
+
   const std::string rest = client.Rest();
   EXPECT_TRUE(absl::StrContains(rest, "[DONE]") || absl::StrContains(rest, "\"error\"")) << rest;
 }

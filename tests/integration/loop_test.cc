@@ -18,7 +18,7 @@
 namespace sluice::integration {
 namespace {
 
-// The whole answer to a GET, its headers first.
+// The whole answer to a GET, with its headers.
 std::string HttpGet(const std::string& address, const std::string& path) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(address, ':');
   int port = 0;
@@ -28,9 +28,11 @@ std::string HttpGet(const std::string& address, const std::string& path) {
                  .sin_addr = {htonl(INADDR_LOOPBACK)}};
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to), 0) << address;
+
   const std::string request =
       absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+
   std::string answer;
   char bytes[4096];
   for (ssize_t n; (n = read(fd, bytes, sizeof bytes)) > 0;)
@@ -76,6 +78,7 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
 
   const auto job = Job::Submit(&cluster, file, {});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   const auto end = (*job)->AwaitEnd(absl::Minutes(1));
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -93,6 +96,7 @@ TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {
   const auto job = SubmitDigits(&cluster, /*steps=*/100000);
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(3, absl::Minutes(1)), absl::OkStatus());
+
   for (const std::string& id : cluster.ids()) {
     EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/livez"), " 200 ")) << id;
     EXPECT_TRUE(absl::StrContains(HttpGet(cluster.ops(id), "/readyz"), " 200 ")) << id;
@@ -109,8 +113,9 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   const auto first = SubmitDigits(&cluster, /*steps=*/2);
   ASSERT_EQ(first.status(), absl::OkStatus());
   ASSERT_EQ((*first)->AwaitEnd(absl::Minutes(1)).status(), absl::OkStatus());
+
   for (const char* id : {"trainer-0", "rollout-0", "reward-0"}) {
-    // The last word of the controller may come a little after the job's end.
+    // The controller may tell the workers a little after the job's end.
     const absl::Time deadline = absl::Now() + absl::Minutes(1);
     while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), "job_id=\"digits\"") &&
            absl::Now() < deadline)
@@ -121,6 +126,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   const auto second = SubmitDigits(&cluster, /*steps=*/3);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_NE((*second)->id(), (*first)->id());
+
   const auto end = (*second)->AwaitEnd(absl::Minutes(1));
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -133,6 +139,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   EXPECT_TRUE(absl::StrContains(list->out, (*first)->id()) &&
               absl::StrContains(list->out, (*second)->id()))
       << list->out;
+
   const auto named = cluster.Sluice({"job", "describe", "digits"}),
              old = cluster.Sluice({"job", "describe", (*first)->id()});
   EXPECT_TRUE(absl::StrContains(named->out, (*second)->id())) << named->out;
@@ -140,7 +147,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
 }
 
 TEST(LoopTest, OfTwoWaitingJobsTheOneWithTheHigherPriorityStartsFirst) {
-  Cluster cluster;  // One trainer: one job at a time.
+  Cluster cluster;  // There is one trainer, so that one job runs at a time.
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   const auto first = SubmitDigits(&cluster, /*steps=*/100000);
   ASSERT_EQ(first.status(), absl::OkStatus());
@@ -148,6 +155,7 @@ TEST(LoopTest, OfTwoWaitingJobsTheOneWithTheHigherPriorityStartsFirst) {
 
   const auto earlier = SubmitDigits(&cluster, /*steps=*/3, {"name=earlier"});
   ASSERT_EQ(earlier.status(), absl::OkStatus());
+
   const auto urgent = SubmitDigits(&cluster, /*steps=*/100000, {"name=urgent", "run.priority=5"});
   ASSERT_EQ(urgent.status(), absl::OkStatus());
   ASSERT_EQ(cluster.Sluice({"job", "cancel", (*first)->id()})->exit, 0);

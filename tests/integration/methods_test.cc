@@ -20,7 +20,8 @@
 #include "tests/integration/harness/contract.h"
 #include "tests/integration/harness/job.h"
 
-// Every method of the running daemons but the queue's (queue_methods_test.cc), while a job runs.
+// Every method of the running daemons, except the queue's (queue_methods_test.cc), while a job
+// runs.
 namespace sluice::integration {
 namespace {
 
@@ -40,13 +41,15 @@ class MethodsTest : public testing::Test {
     ASSERT_EQ(job_->AwaitStep(1, kLong), absl::OkStatus());
   }
 
-  // Asks until it is so; each answer is a round trip, not a pause.
+  // Asks again and again until it is so. Each answer takes a round trip, so that no pause is
+  // needed.
   absl::Status AwaitRegistered(const std::string& id, int64_t incarnation) {
     for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
       if (IncarnationOf(id) == incarnation) return absl::OkStatus();
     }
     return absl::DeadlineExceededError(absl::StrCat(id, " did not register"));
   }
+
   int64_t IncarnationOf(const std::string& id) {
     admin::v1::DaemonsResponse daemons;
     EXPECT_EQ(rpc::Call(cluster_.controller(), admin::v1::DaemonsRequest(), &daemons),
@@ -63,6 +66,7 @@ class MethodsTest : public testing::Test {
     call->mutable_job()->set_incarnation(incarnation);
   }
 
+  // Makes a call twice, which must succeed each time. Returns the second answer.
   template <typename Response, typename Request>
   Response Twice(const rpc::Channel& channel, const Request& request) {
     walked_.insert(MethodName(request));
@@ -74,7 +78,7 @@ class MethodsTest : public testing::Test {
     return response;
   }
 
-  // A method for rollouts: rollout-0 may, its former incarnation is fenced.
+  // A method for rollouts: rollout-0 may call it, and its former incarnation is fenced.
   template <typename Request>
   void FencedAndTwice(const rpc::Channel& channel, Request request) {
     walked_.insert(MethodName(request));
@@ -85,7 +89,8 @@ class MethodsTest : public testing::Test {
       EXPECT_EQ(CallOnce(channel, request), absl::OkStatus()) << MethodName(request);
   }
 
-  // The first answer of a stream, of rollout-0; nullopt: it failed with `reason`.
+  // Opens a stream and reads its first message with `read`. `reason`: why it must fail instead;
+  // empty: it must not fail.
   template <typename Read>
   void OpenStream(const rpc::Channel& channel, const google::protobuf::Message& request,
                   const std::string& reason, Read read) {
@@ -93,6 +98,7 @@ class MethodsTest : public testing::Test {
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     ASSERT_TRUE(stream.Write(request));
     stream.WritesDone();
+
     const bool got = read(stream);
     EXPECT_EQ(got, reason.empty()) << MethodName(request);
     if (got) return;
@@ -121,6 +127,7 @@ TEST_F(MethodsTest, OfWeights) {
   lease.add_manifests(latest.manifest());
   lease.mutable_ttl()->set_seconds(60);
   FencedAndTwice(trainer, lease);
+
   weights::v1::ReportRequest report;
   report.set_replica("rollout-0");
   *report.mutable_version() = latest.version();
@@ -138,16 +145,19 @@ TEST_F(MethodsTest, OfWeights) {
       weights::v1::FetchHeader header;
       if (!stream.ReadFrame(&frame)) return false;
       EXPECT_EQ(frame.ParseHeader(&header), absl::OkStatus());
+
       std::swap(crcs[0], crcs[1]);
       crcs[1] = header.crc32c();
       return true;
     });
   }
+
   EXPECT_EQ(crcs[0], crcs[1]);
 
   weights::v1::ListRequest list;
   SetCall("controller-0", 0, list.mutable_call());
   EXPECT_GT(Twice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
+
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
   ExpectNotBuilt(trainer, verify, &walked_);
@@ -162,7 +172,8 @@ TEST_F(MethodsTest, OfEngines) {
   EXPECT_GT(described.slots(), 0U);
   EXPECT_TRUE(described.caps().verifies());
 
-  // Of reward-0, whose former incarnation is fenced, and of a rollout, which may not.
+  // Generate and Score are for rewards. reward-0 may call them, its former incarnation is fenced,
+  // and a rollout has the wrong role.
   const int64_t incarnation = IncarnationOf("reward-0");
   engine::v1::GenerateRequest generate;
   for (const uint32_t id : {1, 4, 5, 13}) generate.add_prompt(id);
@@ -170,6 +181,7 @@ TEST_F(MethodsTest, OfEngines) {
   generate.mutable_sampling()->set_max_tokens(6);
   engine::v1::GenerateResponse generated;
   const auto read = [&](rpc::ClientStream& stream) { return stream.Read(&generated); };
+
   SetCall("rollout-0", 2, generate.mutable_call());
   OpenStream(rollout, generate, "WRONG_ROLE", read);
   SetCall("reward-0", incarnation - 1, generate.mutable_call());
@@ -191,24 +203,26 @@ TEST_F(MethodsTest, OfEngines) {
   score.set_payload(payload);
   engine::v1::ScoreResponse scored;
   const auto read_scores = [&](rpc::ClientStream& stream) { return stream.Read(&scored); };
+
   SetCall("someone", 0, header.mutable_call());
   OpenStream(rollout, score, "NOT_LISTED", read_scores);
   SetCall("reward-0", incarnation, header.mutable_call());
   OpenStream(rollout, score, "", read_scores);
   EXPECT_EQ(scored.payload().size(), 5 * sizeof(float));
 
-  // The trainer's alone. What it does is walked by eval_training_test.cc.
+  // Evaluate is only for trainers. What it does is tested by eval_training_test.cc.
   engine::v1::EvaluateRequest evaluate;
   evaluate.set_dataset("heldout");
   engine::v1::EvaluateResponse evaluated;
   const auto read_result = [&](rpc::ClientStream& stream) { return stream.Read(&evaluated); };
   SetCall("reward-0", incarnation, evaluate.mutable_call());
   OpenStream(rollout, evaluate, "WRONG_ROLE", read_result);
+
   EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
 }
 
 TEST_F(MethodsTest, OfJobs) {
-  // A second job, which waits for the daemons that the first one has: it stands still.
+  // A second job waits for the daemons that the first one has, so that its state does not change.
   const JobFile file = ReadJobFile(
       SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
       {.sets = {"name=waiting", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/waiting")}});
@@ -217,12 +231,14 @@ TEST_F(MethodsTest, OfJobs) {
   submit.set_name("waiting");
   submit.set_hash(file.hash);
   *submit.mutable_spec() = *file.spec;
+
   walked_.insert(MethodName(submit));
   job::v1::SubmitResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &second), absl::OkStatus());
   ExpectRepeat(first, second, {"created", "status"});
   EXPECT_EQ(first.status().job(), second.status().job());
+
   submit.set_hash(std::string(32, 'h'));
   EXPECT_EQ(ReasonOf(CallOnce(cluster_.controller(), submit)), "CONFLICT");
 
@@ -232,9 +248,11 @@ TEST_F(MethodsTest, OfJobs) {
             job::v1::JOB_STATE_WAITING);
   EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(),
             2);
+
   job::v1::WhyRequest why;
   why.set_job("waiting");
   EXPECT_GT(Twice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
+
   job::v1::InspectRequest inspect;
   inspect.set_job(job_->id());
   inspect.mutable_queue_stats();
@@ -243,6 +261,7 @@ TEST_F(MethodsTest, OfJobs) {
                 .ledger()
                 .accepted(),
             0);
+
   job::v1::WatchRequest watch;
   watch.set_job("waiting");
   job::v1::WatchResponse seen;
@@ -254,6 +273,7 @@ TEST_F(MethodsTest, OfJobs) {
   job::v1::ControlRequest cancel;
   cancel.set_job("waiting");
   cancel.set_verb(job::v1::VERB_CANCEL);
+
   walked_.insert(MethodName(cancel));
   job::v1::ControlResponse cancelled, again;
   ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &cancelled), absl::OkStatus());
@@ -269,11 +289,13 @@ TEST_F(MethodsTest, OfTheRegistry) {
   request.set_boot(RandomId16());
   request.set_protocol_min(1);
   request.set_protocol_max(1);
+
   walked_.insert(MethodName(request));
   registry::v1::RegisterResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
   ExpectRepeat(first, second);
+
   request.set_boot(RandomId16());
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
   EXPECT_EQ(second.incarnation(), first.incarnation() + 1);
@@ -287,6 +309,7 @@ TEST_F(MethodsTest, OfTheRegistry) {
                [&](rpc::ClientStream& stream) { return stream.Read(&level); });
     EXPECT_EQ(IncarnationOf("reward-9"), second.incarnation());
   }
+
   EXPECT_EQ(NotWalked("sluice.registry.v1.RegistryService", walked_), "");
 }
 
@@ -296,29 +319,32 @@ TEST_F(MethodsTest, OfAdministration) {
     admin::v1::ExplainRequest explain;
     SetCall("controller-0", 0, explain.mutable_call());
     if (id == "controller-0") {
-      ExpectNotBuilt(daemon, explain, &walked_);  // It is who asks.
+      ExpectNotBuilt(daemon, explain, &walked_);  // The controller asks the other daemons.
     } else {
       Twice<admin::v1::ExplainResponse>(daemon, explain);
     }
+
     admin::v1::FailpointRequest failpoint;
     failpoint.set_name("tests.never.hit");
     failpoint.set_action("error");
     Twice<admin::v1::FailpointResponse>(daemon, failpoint);
-    failpoint.clear_action();  // Disarms.
+    failpoint.clear_action();  // Disarms it.
     Twice<admin::v1::FailpointResponse>(daemon, failpoint);
+
     failpoint.set_action("explode");
     EXPECT_EQ(CallOnce(daemon, failpoint).code(), absl::StatusCode::kInvalidArgument);
     ExpectNotBuilt(daemon, admin::v1::LogsRequest(), &walked_);
     ExpectNotBuilt(daemon, admin::v1::DrainRequest(), &walked_);
     ExpectNotBuilt(daemon, admin::v1::BackupRequest(), &walked_);
   }
+
   const auto daemons =
       Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
   EXPECT_EQ(static_cast<size_t>(daemons.daemons_size()), cluster_.ids().size() - 1);
   EXPECT_EQ(NotWalked("sluice.admin.v1.AdminService", walked_), "");
 }
 
-// A new service must be walked too. Those of env/ and plugin/ are served by user code.
+// A new service must be tested too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsWalkedOrServedByUserCode) {
   const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",
                                        "plugin", "queue",  "registry", "rpc", "weights"};

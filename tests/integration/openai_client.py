@@ -14,6 +14,7 @@ client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=120)
 MESSAGES = [{"role": "user", "content": "12"}]
 
 
+# The call fails with an error of class `kind` that has a message, and is about `param` if given.
 def refused(kind, call, param=None):
     try:
         call()
@@ -53,6 +54,7 @@ def prompts():
         == answer.choices[1].prompt_token_ids
         != answer.choices[2].prompt_token_ids
     )
+
     for choice in answer.choices:
         assert (
             len(choice.token_ids)
@@ -60,25 +62,29 @@ def prompts():
             == sum(v["tokens"] for v in choice.versions)
         )
         assert all(value <= 0 for value in choice.logprobs.token_logprobs)
+
     again = client.completions.create(
         model="digits", prompt=[c.prompt_token_ids for c in answer.choices[::2]], max_tokens=2
     )
     assert len(again.choices) == 2
+
     echoed = client.completions.create(model="digits", prompt="12=", max_tokens=2, echo=True)
     assert echoed.choices[0].text.startswith("12=")
+
     scored = client.completions.create(
         model="digits", prompt="12=", max_tokens=0, echo=True, logprobs=1
     )
     assert scored.choices[0].text == "12=" and scored.usage.completion_tokens == 0, scored
     assert all(value < 0 for value in scored.choices[0].logprobs.token_logprobs[1:]), scored
+
     client.completions.create(
         model="digits", prompt="12=", presence_penalty=0, logit_bias={}, best_of=1, user="me"
-    )  # Nothing asked for.
+    )  # None of these asks for anything.
 
 
 def seeds():
     ask = dict(model="digits", prompt="987=", max_tokens=5, n=4, seed=11)
-    for _ in range(200):  # Weights move on while the job trains; equal ones give equal answers.
+    for _ in range(200):  # Weights change while the job trains; equal ones give equal answers.
         calls = [
             client.completions.create(**ask, extra_body={"return_versions": True}) for _ in range(2)
         ]
@@ -100,18 +106,22 @@ def cuts():
         logprobs=2,
         extra_body={"top_k": 3, "min_p": 0.01},
     )
+
     logprobs = answer.choices[0].logprobs
     assert all(
         len(top) <= 3 and token in top for token, top in zip(logprobs.tokens, logprobs.top_logprobs)
     ), logprobs
+
     first = client.completions.create(
         model="digits", prompt="12=", max_tokens=1, n=32, top_p=0, logprobs=0
-    )  # One step, so one version.
+    )  # The first tokens come from one step, and so from one version.
     assert len({c.logprobs.tokens[0] for c in first.choices}) == 1, first.choices
+
     for chunk in client.completions.create(
         model="digits", prompt="12=", max_tokens=5, n=4, stop=list("0123456789"), stream=True
     ):
         assert not any(c.isdigit() for c in chunk.choices[0].text), chunk
+
     answer = client.chat.completions.create(
         model="digits",
         messages=MESSAGES,
@@ -155,6 +165,7 @@ def chat():
         .decode()
         .startswith(choice.message.content)
     ), choice
+
     ends, texts = {}, {0: "", 1: ""}
     for chunk in client.chat.completions.create(
         model="digits", messages=MESSAGES, n=2, max_tokens=4, stream=True
@@ -163,6 +174,7 @@ def chat():
         texts[choice.index] += choice.delta.content or ""
         ends[choice.index] = choice.finish_reason or ends.get(choice.index)
     assert ends.keys() == {0, 1} and all(ends.values()), (ends, texts)
+
     go_on = MESSAGES + [{"role": "assistant", "content": "2"}]
     client.chat.completions.create(
         model="digits", messages=go_on, max_tokens=2, extra_body={"continue_final_message": True}

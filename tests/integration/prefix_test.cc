@@ -26,10 +26,12 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Minutes(10);
 constexpr int64_t kSteps = 30;
-constexpr int kAcks = 60, kTries = 100;  // An answer of 380 tokens comes in at most 48 pieces.
-constexpr size_t kEarly = 96;            // Tokens.
+// The ack at which rollout-0 is stopped, and how often that is tried. An answer of 380 tokens comes
+// in at most 48 pieces.
+constexpr int kAcks = 60, kTries = 100;
+constexpr size_t kEarly = 96;  // An answer with at most so many tokens has just begun.
 
-// An answer as the queue holds it: bytes of its columns, and a version per token.
+// An answer as the queue holds it: the bytes of its columns, and the version of each token.
 struct Stored {
   uint32_t attempt = 0;
   std::string tokens, logprobs;
@@ -38,7 +40,7 @@ struct Stored {
 using Owner = std::pair<std::string, uint32_t>;  // Group and member.
 using Answers = std::map<Owner, Stored>;
 
-// Reads what the queue holds, in the controller's name.
+// Reads what the queue holds, as the controller.
 class Recorder {
  public:
   Recorder(const Cluster& cluster, const std::string& job)
@@ -46,7 +48,7 @@ class Recorder {
             cluster.channel("queue-0"),
             {.job = job, .worker = "controller", .incarnation = 0, .give_up = absl::Seconds(20)}) {}
 
-  // Members of groups that `keep` takes, by their row of Peek (member's JSON).
+  // The members that `keep` accepts by their JSON in the rows of Peek.
   absl::StatusOr<Answers> Read(
       const std::function<bool(const Owner& owner, const nlohmann::json& member)>& keep) {
     queue::v1::PeekRequest peek;
@@ -54,6 +56,7 @@ class Recorder {
     peek.set_what(queue::v1::PEEK_WHAT_GROUPS);
     queue::v1::PeekResponse groups;
     SLUICE_RETURN_IF_ERROR(rpc::Call(client_.channel(), peek, &groups));
+
     std::vector<common::v1::Want> wants;
     for (const queue::v1::PeekRow& row : groups.rows()) {
       const nlohmann::json json = nlohmann::json::parse(row.json());
@@ -76,6 +79,7 @@ class Recorder {
     std::vector<common::v1::Want> missing;
     SLUICE_ASSIGN_OR_RETURN(const std::vector<QueueClient::Fetched> records,
                             client_.GetAll("", wants, &missing));
+
     Answers answers;
     for (const QueueClient::Fetched& fetched : records) {
       const common::v1::Record& record = fetched.record;
@@ -103,7 +107,7 @@ class Recorder {
 
 enum class Loss { kKilled, kKilledAndThenTheQueue, kDrained };
 
-// As the queue has it.
+// By the state that the queue gives the member.
 bool Unfinished(const nlohmann::json& member) {
   return member.at("state") == "running" || member.at("state") == "reserved";
 }
@@ -111,7 +115,7 @@ bool AtRolloutZero(const Owner&, const nlohmann::json& member) {
   return member.at("worker") == "rollout-0" && Unfinished(member);
 }
 
-// `part` is how `whole` begins.
+// `part` is the beginning of `whole`.
 bool Begins(const Stored& part, const Stored& whole) {
   return absl::StartsWith(whole.tokens, part.tokens) &&
          absl::StartsWith(whole.logprobs, part.logprobs) &&
@@ -128,10 +132,10 @@ std::vector<common::v1::Want> WantsOf(const Answers& answers) {
   return wants;
 }
 
-// Stops rollout-0 at an ack that finds some of its answers begun, and tells what the queue has of
-// these. Any ack will not do: the queue may have all tokens of all answers by then, and lack only
-// their Seal. Such answers end where they are, or are dropped for their age before the controller
-// has given rollout-0 up; in neither case do they go on.
+// Stops rollout-0 at an ack when some of its answers have just begun; `held` gets what the queue
+// has of these. Not every ack will do: the queue may have all tokens of all answers by then, and
+// lack only their Seal. Such answers end where they are, or are dropped for their age before the
+// controller gives rollout-0 up. In neither case are they continued.
 void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answers* held) {
   for (int tries = 0; held->empty() && tries < kTries; ++tries) {
     if (tries > 0) cluster.Signal("rollout-0", SIGCONT);
@@ -150,7 +154,7 @@ void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answer
 
 using Trained = std::map<Owner, trainer::LineageEntry>;
 
-// What the last checkpoint was trained on.
+// The lineage of what the last checkpoint was trained on.
 void ReadTrained(const job::v1::JobStatus& end, Trained* trained) {
   const auto lineage = ReadFile(end.result().checkpoint() + "/lineage.jsonl");
   ASSERT_EQ(lineage.status(), absl::OkStatus());
@@ -163,16 +167,17 @@ void ReadTrained(const job::v1::JobStatus& end, Trained* trained) {
 
 class PrefixTest : public testing::TestWithParam<Loss> {
  protected:
-  // Takes the stopped rollout-0 away.
+  // Ends rollout-0, which is stopped.
   void Lose(Cluster& cluster, Recorder& recorder, const Answers& held) {
     if (GetParam() == Loss::kDrained) {
-      cluster.Signal("rollout-0", SIGTERM);  // Taken as soon as it goes on.
+      cluster.Signal("rollout-0", SIGTERM);  // It takes effect as soon as the process goes on.
       cluster.Signal("rollout-0", SIGCONT);
       ASSERT_EQ(cluster.process("rollout-0").Await(kLong).value_or(-1), 0);
       return;
     }
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
     if (GetParam() != Loss::kKilledAndThenTheQueue) return;
+
     ASSERT_EQ(cluster.Kill("queue-0"), absl::OkStatus());
     ASSERT_EQ(cluster.Start("queue-0"), absl::OkStatus());
     const auto after = recorder.Read(WantsOf(held));
@@ -185,8 +190,8 @@ class PrefixTest : public testing::TestWithParam<Loss> {
   }
 };
 
-// What the queue had acknowledged of the lost rollout's answers is what was trained on: the same
-// tokens, log-probs and versions, gone on with elsewhere.
+// What is trained begins with what the queue had acknowledged of the lost rollout's answers: the
+// same tokens, log-probs and versions, continued elsewhere.
 TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
   const std::string model = testing_data::Path("models/stories260k");
@@ -200,11 +205,14 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
+
   Recorder recorder(cluster, (*job)->id());
   Answers held;
   ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kAcks, &held));
   ASSERT_NO_FATAL_FAILURE(Lose(cluster, recorder, held));
   const int64_t fault_step = (*job)->steps();
+
+  // Wait until these answers have ended. The queue keeps them until the job ends.
   absl::StatusOr<Answers> left;
   const auto is_left = [&](const Owner& owner, const nlohmann::json& member) {
     return held.contains(owner) && Unfinished(member);
@@ -214,6 +222,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     left = recorder.Read(is_left);
     ASSERT_EQ(left.status(), absl::OkStatus());
   }
+
   const auto after = recorder.Read(WantsOf(held));
   ASSERT_EQ(after.status(), absl::OkStatus());
 
@@ -230,17 +239,21 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     if (now == after->end()) continue;
     const Stored& whole = now->second;
     EXPECT_TRUE(Begins(prefix, whole)) << "member " << owner.second << " has other tokens now";
+
     const auto used = trained.find(owner);
     if (used == trained.end()) continue;  // The job ended before its turn.
     EXPECT_EQ(used->second.attempt, whole.attempt);
     EXPECT_EQ(Crc32c(whole.tokens + whole.logprobs), used->second.crc32c);
-    // It ended before the drain did.
+
+    // The answer ended during the drain.
     if (GetParam() == Loss::kDrained && whole.attempt == 1) continue;
     EXPECT_GT(whole.attempt, 1U);
     if (whole.tokens.size() > prefix.tokens.size()) ++resumed;
   }
+
   EXPECT_GT(resumed, 0) << "of " << held.size()
                         << " answers none went on elsewhere and was trained on";
+
   const auto& dropped = end->result().ledger().dropped();
   const auto stale = dropped.find("stale");
   EXPECT_LE(held.size() - after->size(),
@@ -257,17 +270,19 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 struct DeterministicRun {
-  Answers held;     // Just begun by the worker that was killed.
-  Answers answers;  // All, whole.
+  Answers held;     // Those that the killed worker had just begun.
+  Answers answers;  // All that have ended.
   Trained trained;
   std::string weights;
 };
 
-// A deterministic job of long answers; `kill`: its first worker dies in the middle of some.
+// A deterministic job of long answers. With `kill`, its first worker dies in the middle of some.
 void RunDeterministic(bool kill, DeterministicRun* run) {
-  // On a busy machine some pass before the worker is caught at an answer's begin.
+  // The job needs some steps: on a busy machine a few pass before the worker is caught at the
+  // beginning of an answer.
   constexpr int64_t kFew = 12;
   constexpr int kFirstAck = 1;  // A step's answers come in few messages.
+
   const std::string model = testing_data::Path("models/stories260k");
   Cluster cluster({.rollouts = 2});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
@@ -278,18 +293,21 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
        absl::StrCat("limits.max_steps=", kFew),
        absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
+
   Recorder recorder(cluster, (*job)->id());
   ASSERT_EQ((*job)->AwaitStep(0, kLong), absl::OkStatus());
   if (kill) {
     ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kFirstAck, &run->held));
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
   }
+
   // The queue has the answers until the job ends.
   ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLong), absl::OkStatus());
   const auto answers = recorder.Read(
       [&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
   ASSERT_EQ(answers.status(), absl::OkStatus());
   run->answers = *answers;
+
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
@@ -297,6 +315,7 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
   for (const job::v1::StepReport& report : (*job)->reports())
     EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
   ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &run->trained));
+
   const auto weights = ReadFile(end->result().checkpoint() + "/model.safetensors");
   ASSERT_EQ(weights.status(), absl::OkStatus());
   run->weights = *weights;
@@ -307,8 +326,9 @@ TEST(DeterministicPrefixTest,
   SLUICE_NEEDS_TEST_DATA("models/stories260k/model.safetensors");
   DeterministicRun quiet;
   ASSERT_NO_FATAL_FAILURE(RunDeterministic(/*kill=*/false, &quiet));
-  // A worker that was caught so late that its answers were not whole when they were read tells
-  // nothing: then another job is run.
+
+  // A worker may be caught so late that its answers have not ended when they are read. That proves
+  // nothing, and another job is run.
   int went_on = 0;
   for (int jobs = 0; went_on == 0 && jobs < 4; ++jobs) {
     DeterministicRun killed;
@@ -320,7 +340,9 @@ TEST(DeterministicPrefixTest,
           << "member " << owner.second << " of step " << entry.k
           << " has other tokens or log-probs";
     }
+
     EXPECT_EQ(quiet.weights, killed.weights);
+
     for (const auto& [owner, prefix] : killed.held) {
       if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
       const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
@@ -328,9 +350,11 @@ TEST(DeterministicPrefixTest,
       EXPECT_EQ(whole.tokens, undisturbed.tokens);
       EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
       EXPECT_EQ(whole.versions, undisturbed.versions);
+
       if (whole.attempt > 1 && whole.tokens.size() > prefix.tokens.size()) ++went_on;
     }
   }
+
   EXPECT_GT(went_on, 0) << "in none of the jobs an answer went on elsewhere";
 }
 

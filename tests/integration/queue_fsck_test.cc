@@ -23,8 +23,9 @@ class QueueFsckTest : public QueueScene {
     ASSERT_EQ(admitted.grants_size(), 2);
     WriteAndSeal(admitted.grants(0));
   }
+
   std::string DataDir() const { return cluster_.dir() + "/queue-0"; }
-  // The files of the job's log whose names start so.
+  // The files of the job's log whose names begin with `prefix`.
   std::vector<std::string> Files(const std::string& prefix) {
     const std::string dir = DataDir() + "/jobs/" + job_;
     std::vector<std::string> paths;
@@ -35,6 +36,7 @@ class QueueFsckTest : public QueueScene {
     }
     return paths;
   }
+
   Finished Fsck(std::vector<std::string> more = {}) {
     std::vector<std::string> args = {"queue", "fsck", DataDir()};
     args.insert(args.end(), more.begin(), more.end());
@@ -42,6 +44,7 @@ class QueueFsckTest : public QueueScene {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.value_or(Finished());
   }
+
   json FsckJson() {
     return json::parse(Fsck({"-o", "json"}).out, nullptr, /*allow_exceptions=*/false);
   }
@@ -51,11 +54,13 @@ TEST_F(QueueFsckTest, ARunningQueueKeepsItsDirectoryAKilledOneLeavesItWhole) {
   const Finished running = Fsck();
   EXPECT_EQ(running.exit, 8) << running.err;
   EXPECT_THAT(running.err, HasSubstr(DataDir()));
+
   ASSERT_EQ(cluster_.Kill("queue-0"), absl::OkStatus());
   const Finished whole = Fsck();
   EXPECT_EQ(whole.exit, 0) << whole.out << whole.err;
   EXPECT_THAT(whole.out, HasSubstr(job_));
   EXPECT_THAT(whole.out, HasSubstr("balanced"));
+
   const json report = FsckJson();
   EXPECT_TRUE(report["ok"].get<bool>()) << report.dump(2);
   EXPECT_EQ(report["jobs"][0]["groups"], 2);
@@ -72,16 +77,19 @@ TEST_F(QueueFsckTest, AFlippedBitIsNamedByFileAndOffsetAndTheBytesStayAsTheyAre)
     std::string bytes = whole;
     bytes[at] = static_cast<char>(bytes[at] ^ 4);
     ASSERT_EQ(WriteFileAtomic(path, bytes), absl::OkStatus());
+
     const Finished said = Fsck();
     EXPECT_EQ(said.exit, 1) << said.out << said.err;
     EXPECT_THAT(said.out, HasSubstr("DAMAGED")) << at;
     EXPECT_THAT(said.out, HasSubstr("damage: " + path + " at offset ")) << at;
     EXPECT_THAT(said.out, HasSubstr("you could: ")) << at;
+
     const json report = FsckJson();
     EXPECT_EQ(report["jobs"][0]["error"]["reason"], "BAD_CRC") << report.dump(2);
     EXPECT_LE(report["jobs"][0]["end_offset"].get<uint64_t>(), at);
     EXPECT_EQ(*ReadFile(path), bytes);
   }
+
   ASSERT_EQ(WriteFileAtomic(path, whole), absl::OkStatus());
   EXPECT_EQ(Fsck().exit, 0);
 }
@@ -89,6 +97,7 @@ TEST_F(QueueFsckTest, AFlippedBitIsNamedByFileAndOffsetAndTheBytesStayAsTheyAre)
 TEST_F(QueueFsckTest, AMissingFileIsNamed) {
   ASSERT_TRUE(cluster_.Terminate("queue-0", absl::Seconds(30)).ok());  // Leaves a snapshot.
   for (const std::string& path : Files("log-")) ASSERT_EQ(RemoveTree(path), absl::OkStatus());
+
   const Finished said = Fsck();
   EXPECT_EQ(said.exit, 1) << said.out << said.err;
   EXPECT_THAT(said.out,

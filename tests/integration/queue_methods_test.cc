@@ -20,6 +20,7 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
   item.set_lease(granted.grants(1).members(0).lease().id());
   item.set_reason("prompt_too_long");
   Walk<queue::v1::DropResponse>(drop, {"items.repeat"});
+
   const auto again = Admit();
   ASSERT_EQ(again.grants_size(), 1);
 
@@ -32,6 +33,7 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
   queue::v1::StatsRequest stats;
   *stats.mutable_call() = CallOf("controller");
   EXPECT_EQ(Walk<queue::v1::StatsResponse>(stats).ledger().dropped().at("prompt_too_long"), 2);
+
   queue::v1::PeekRequest peek;
   *peek.mutable_call() = CallOf("controller");
   peek.set_what(queue::v1::PEEK_WHAT_VIOLATIONS);

@@ -12,11 +12,11 @@
 namespace sluice::integration {
 namespace {
 
-// What is said of one metric, by its page or by a table.
+// What the metrics page or the table in the README says of a metric.
 struct Metric {
   std::string type;
   std::set<std::string> labels, buckets;
-  bool later = false;  // Appears when it is first counted.
+  bool later = false;  // It appears only when it is first counted.
 };
 using Metrics = std::map<std::string, Metric>;
 
@@ -26,6 +26,7 @@ std::string Joined(absl::Span<const double> bounds) {
   return out.str();
 }
 
+// The words of a table's cell that are in backquotes.
 std::vector<std::string> Quoted(const std::string& cell) {
   std::vector<std::string> words;
   const std::vector<std::string> parts = absl::StrSplit(cell, '`');
@@ -56,17 +57,19 @@ Metrics Documented() {
   return table;
 }
 
+// A page of metrics.
 struct Page {
-  Metrics metrics;  // Of sluice_.
-  // By metric and label.
+  Metrics metrics;  // Those whose names begin with sluice_.
+  // The values that each label has, by metric and label.
   std::map<std::pair<std::string, std::string>, std::set<std::string>> values;
   size_t series = 0, bytes = 0;
 };
 
+// Reads a page in the text format of Prometheus.
 Page Read(const std::string& text) {
   Page page{.bytes = text.size()};
   std::string family;
-  std::map<std::string, std::string> bounds;  // By series.
+  std::map<std::string, std::string> bounds;  // Of the buckets, by series.
   for (const std::string& line :
        std::vector<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()))) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
@@ -76,6 +79,7 @@ Page Read(const std::string& text) {
     if (!line.starts_with("sluice_")) continue;
     const size_t open = line.find('{');
     if (open == line.npos) continue;
+
     std::string rest, le;
     for (const std::string& pair : std::vector<std::string>(
              absl::StrSplit(line.substr(open + 1, line.rfind('}') - open - 1), ','))) {
@@ -89,6 +93,7 @@ Page Read(const std::string& text) {
       page.values[{family, label.first}].insert(label.second);
       rest += pair;
     }
+
     if (le.empty() || le == "\"+Inf\"") continue;
     bounds[family + rest] += le.substr(1, le.size() - 2) + " ";
     page.metrics[family].buckets = {bounds[family + rest]};
@@ -104,12 +109,14 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
   EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u)
       << "at rest";
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
+
   const auto granted = Admit();
   for (const queue::v1::Grant& grant : granted.grants()) {
     ASSERT_NO_FATAL_FAILURE(WriteAndSeal(grant));
     ASSERT_NO_FATAL_FAILURE(Score());
   }
   ASSERT_NO_FATAL_FAILURE(Train(Acquire(0)));
+
   const std::string text = Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"));
   const Page page = Read(text);
 
@@ -120,10 +127,12 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
       ADD_FAILURE() << name << " is not in the table of services/queue/README.md";
       continue;
     }
+
     EXPECT_EQ(metric.type, row->second.type) << name;
     EXPECT_EQ(metric.labels, row->second.labels) << name;
     EXPECT_EQ(metric.buckets, row->second.buckets) << name;
   }
+
   for (const auto& [name, row] : table)
     EXPECT_TRUE(row.later || page.metrics.contains(name)) << name << " is in the table alone";
   for (const char* later : {"sluice_queue_acceptance_ratio", "sluice_queue_length_bias_ratio",
@@ -134,6 +143,7 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
     EXPECT_TRUE((page.values.at({"sluice_queue_staleness_versions", "where"}).contains(where)))
         << where;
   }
+
   for (const auto& [key, values] : page.values) {
     const bool wide = key.second == "method" || key.second == "reason" || key.second == "call";
     EXPECT_LE(values.size(), wide ? 32u : 10u) << key.first << " " << key.second;
@@ -143,6 +153,7 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
 
   const std::string file = cluster_.dir() + "/metrics.txt";
   ASSERT_TRUE(WriteFileAtomic(file, text).ok());
+
   const auto linted = RunToEnd({.binary = "/bin/sh",
                                 .args = {"-c", "promtool check metrics < " + file},
                                 .log = file + ".err"},

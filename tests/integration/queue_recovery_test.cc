@@ -11,7 +11,9 @@ class QueueRecoveryTest : public QueueScene {
     ASSERT_NO_FATAL_FAILURE(QueueScene::SetUp());
     spec_.set_durability(queue::v1::DURABILITY_FULL);
   }
-  // kill -9, and a new process on the same data directory; the rollout tells its version again.
+
+  // Kills the queue and starts it again on its data directory. The rollout reports its version
+  // again.
   void KillQueue() {
     ASSERT_EQ(cluster_.Kill("queue-0"), absl::OkStatus());
     ASSERT_EQ(cluster_.Start("queue-0"), absl::OkStatus());
@@ -24,6 +26,7 @@ class QueueRecoveryTest : public QueueScene {
     ASSERT_EQ(rpc::Call(queue(), renew, &renewed), absl::OkStatus());
     EXPECT_EQ(renewed.lost_size(), 0);
   }
+
   std::string Violations() {
     queue::v1::PeekRequest peek;
     *peek.mutable_call() = CallOf("controller");
@@ -42,7 +45,9 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   const std::string before = State();
   KillQueue();
   EXPECT_EQ(State(), before);
-  WriteAndSeal(admitted.grants(1));  // Under the leases of before.
+
+  WriteAndSeal(admitted.grants(1));  // With leases from before the kill.
+
   queue::v1::LeaseTasksRequest tasks;
   *tasks.mutable_call() = CallOf(reward_, /*with_request=*/true);
   tasks.set_generation(1);
@@ -52,11 +57,14 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   queue::v1::LeaseTasksResponse leased, again;
   ASSERT_EQ(rpc::Call(queue(), tasks, &leased), absl::OkStatus());
   ASSERT_EQ(leased.tasks_size(), 4);
+
   KillQueue();
   ASSERT_EQ(rpc::Call(queue(), tasks, &again), absl::OkStatus());
   EXPECT_TRUE(again.repeat());
+
   again.clear_repeat();
   EXPECT_EQ(again.SerializeAsString(), leased.SerializeAsString());
+
   for (const queue::v1::Task& task : leased.tasks()) {
     common::v1::Record record;
     *record.mutable_owner() = task.owner();
@@ -67,10 +75,12 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
     AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
     AddInlineField("task_reward", common::v1::DTYPE_F64,
                    {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
+
     const auto ack = PutOnce(CallOf(reward_), record, "");
     ASSERT_EQ(ack.status(), absl::OkStatus());
     EXPECT_EQ(ack->failed_size(), 0) << ack->DebugString();
   }
+
   const queue::v1::Batch batch = Acquire(0);
   KillQueue();
   queue::v1::AcquireBatchRequest acquire;
@@ -79,6 +89,7 @@ TEST_F(QueueRecoveryTest, AKilledQueueComesBackWithWhatItAcknowledgedAndHandsOut
   ASSERT_EQ(rpc::Call(queue(), acquire, &same), absl::OkStatus());
   EXPECT_TRUE(same.repeat());
   EXPECT_EQ(same.batch().SerializeAsString(), batch.SerializeAsString());
+
   Train(same.batch());
   KillQueue();
   EXPECT_EQ(Violations(), "");
@@ -89,10 +100,12 @@ TEST_F(QueueRecoveryTest, AQueueThatIsStoppedInPeaceLosesNothingAndReplaysNothin
   const queue::v1::AdmitResponse admitted = Admit();
   WriteAndSeal(admitted.grants(0));
   const std::string before = State();
+
   const auto code = cluster_.Terminate("queue-0", absl::Seconds(30));
   ASSERT_TRUE(code.ok()) << code.status();
   EXPECT_EQ(*code, 0);
   ASSERT_EQ(cluster_.Start("queue-0"), absl::OkStatus());
+
   KillQueue();
   EXPECT_EQ(State(), before);
   EXPECT_NE(cluster_.Log("queue-0").find("\"events\":0"), std::string::npos);

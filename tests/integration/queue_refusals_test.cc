@@ -3,7 +3,7 @@
 #include "common/queue_client/queue_client.h"
 #include "tests/integration/queue_scene.h"
 
-// What a running queue refuses of workers, so that it is never trained on.
+// What a running queue refuses to take from workers, so that it is never trained on.
 namespace sluice::integration {
 namespace {
 
@@ -13,6 +13,7 @@ TEST_F(QueueRefusals, ALogProbThatIsNoNumberLeavesTheMemberAsItWas) {
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
   const auto granted = Admit();
   ASSERT_EQ(granted.grants_size(), 2);
+
   std::string payload;
   const common::v1::Record record = SampledRecord(granted.grants(0), 0, 0, {7, 8, 2}, &payload,
                                                   std::numeric_limits<float>::quiet_NaN());
@@ -35,6 +36,7 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   queue::v1::LeaseTasksResponse leased;
   ASSERT_EQ(rpc::Call(queue(), request, &leased), absl::OkStatus());
   ASSERT_EQ(leased.tasks_size(), 1);
+
   common::v1::Record record;
   *record.mutable_owner() = leased.tasks(0).owner();
   record.set_task(leased.tasks(0).id());
@@ -44,6 +46,7 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
   AddInlineField("task_reward", common::v1::DTYPE_F64,
                  {reinterpret_cast<const char*>(&nan), sizeof nan}, &record);
+
   ExpectRefused(reward_, record, "");
 }
 
@@ -70,6 +73,7 @@ class OverAgeTest : public QueueRefusals {
     }
     ASSERT_NO_FATAL_FAILURE(Train(Acquire(0)));
     ASSERT_NO_FATAL_FAILURE(Publish(1));
+
     const auto granted = Admit();
     ASSERT_EQ(granted.grants_size(), 2);
     ASSERT_NO_FATAL_FAILURE(WriteAndSeal(granted.grants(0), {1, 1}, /*began=*/0));
@@ -82,6 +86,7 @@ class OverAgeTest : public QueueRefusals {
 TEST_F(OverAgeTest, TokensTooOldLeaveTheMaskAtTheCut) {
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
   const queue::v1::Batch batch = Acquire(1);
+
   const queue::v1::BatchMember& member = batch.groups(0).members(0);
   EXPECT_EQ(member.trained(), 1U);
   ASSERT_EQ(member.masked_size(), 1);
@@ -93,12 +98,14 @@ TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {
   ASSERT_EQ(cluster_.Arm("queue-0", "queue.cut.keep_over_age", "error", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
   const queue::v1::Batch batch = Acquire(1);
+
   queue::v1::ApplyRequest apply;
   *apply.mutable_call() = CallOf(trainer_);
   apply.set_k(1);
   apply.set_lease(batch.lease().id());
   apply.set_crc32c(batch.crc32c());
   const std::string before = State();
+
   const absl::Status status = CallOnce(queue(), apply);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("max_staleness"), std::string::npos) << status;

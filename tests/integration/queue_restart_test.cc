@@ -9,9 +9,9 @@
 #include "tests/integration/faults.h"
 #include "tests/integration/harness/versions.h"
 
-// The queue dies while a job runs, at each level of durability. Where each of the contracts'
-// sequences that have to do with the queue is tested; `core`: tests/services/queue/core,
-// `lifecycle`: tests/services/controller/lifecycle_test.cc.
+// The queue dies while a job runs, at each level of durability. The table says where each sequence
+// of calls that involves the queue is tested; `core` is tests/services/queue/core, `lifecycle` is
+// tests/services/controller/lifecycle_test.cc, and `here` is this file.
 //
 //   job start                          loop_test
 //   one group                          core/put_test, core/tasks_test, core/batch_test; loop_test
@@ -21,7 +21,7 @@
 //   a rollout dies                     prefix_test; faults_test
 //   a trainer rank dies: replay        core/restore_test; faults_test; here:
 //                                      AReplayGivesTheSameWeights
-//   .. requeue, the one before         core/restore_test; here: ATrainerThatRequeues..,
+//   .. requeue, an older checkpoint    core/restore_test; here: ATrainerThatRequeues..,
 //                                      ADamagedCheckpoint..
 //   .. two trainers alive              here: TwoTrainersAlive..
 //   the queue restarts, from its log   lifecycle (AQueueThatGoesOnFromItsLog..); here, levels full
@@ -41,14 +41,15 @@ bool SawEvent(const Job& job, const std::string& code) {
                      [&](const common::v1::Event& event) { return event.code() == code; });
 }
 
-// Cuts the weights of the newest checkpoint that the job has told of, and of one that it could not
-// tell of any more.
+// Truncates the weights of the newest checkpoint that the job has reported, and of one that it
+// could not report any more.
 void DamageNewestCheckpoint(const Job& job) {
   std::filesystem::path told;
   for (const common::v1::Event& event : job.events()) {
     if (event.code() == "checkpoint") told = event.message();
   }
   ASSERT_FALSE(told.empty()) << "no checkpoint yet";
+
   const auto written = std::filesystem::last_write_time(told);
   for (const auto& entry : std::filesystem::directory_iterator(told.parent_path())) {
     const std::filesystem::path weights = entry.path() / "model.safetensors";
@@ -63,8 +64,9 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
     StartJob({},
              {absl::StrCat("queue.keep.durability=", GetParam()), "limits.restarts_per_hour=20"});
   }
-  // At level memory a trainer that goes back has the next incarnation: a step reported before the
-  // fault may be told behind it, and says nothing of the recovery.
+
+  // At level memory, a trainer that goes back gets the next incarnation. Waits for that, because a
+  // step from before the fault may be reported after it, and would prove nothing.
   void AwaitNextGang() {
     if (GetParam() != "memory") return;
     const int64_t next = ++gang_;
@@ -73,7 +75,8 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
             [&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong),
         absl::OkStatus());
   }
-  // The books of a job whose queue died `times` times.
+
+  // The job goes on to its end, with the ledger of a job whose queue died `times` times.
   void ExpectRecovered(int times) {
     const job::v1::JobStatus end = ExpectGoesOn();
     EXPECT_EQ(end.result().restarts().at("queue"), times);
@@ -107,6 +110,7 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
         "queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
     ASSERT_NO_FATAL_FAILURE(AwaitNextGang());
   }
+
   ExpectRecovered(static_cast<int>(std::size(calls)));
 }
 
@@ -116,6 +120,7 @@ TEST_P(QueueRestartTest, AQueueKilledInTurnWithTheOthersIsGoneOnWith) {
                          "queue-0", "controller-0", "queue-0"}) {
     ASSERT_NO_FATAL_FAILURE(KillAndRestart(id));
   }
+
   const auto restarts = ExpectGoesOn().result().restarts();
   EXPECT_EQ(restarts.at("queue"), 5);
   for (const char* role : {"rollout", "reward"}) EXPECT_EQ(restarts.at(role), 1) << role;
@@ -130,6 +135,7 @@ TEST_P(QueueRestartTest, AQueueAndATrainerKilledAtOnceAreGoneOnWith) {
   Happened();
   ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+
   const job::v1::JobStatus end = ExpectGoesOn();
   EXPECT_EQ(end.result().restarts().at("queue"), 1);
   EXPECT_EQ(end.result().restarts().at("trainer"), 1);
@@ -148,8 +154,8 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"),
                          [](const auto& info) { return info.param; });
 
-// What the old gang published, the new one publishes again, bit for bit, until it is beyond. Steps
-// are large here, so that few versions are passed over.
+// What the old gang published, the new one publishes again, bit for bit, until it is beyond that.
+// Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));
   PublishedVersions published(cluster_.get(), "trainer-0", job_->id());
@@ -158,6 +164,7 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   Happened();
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
   ExpectGoesOn();
+
   int compared = 0;
   for (const auto& [number, gangs] : published.seen()) {
     if (gangs.size() < 2) continue;
@@ -165,6 +172,7 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
     for (const auto& [gang, state] : gangs)
       EXPECT_EQ(state, gangs.begin()->second) << "version " << number << " of gang " << gang;
   }
+
   EXPECT_GE(compared, 1);
 }
 
@@ -175,19 +183,20 @@ TEST_F(FaultsTest, ATrainerThatRequeuesTrainsOnANewBranch) {
 }
 
 TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
-  // Whatever is told late: the one before that is there.
+  // All checkpoints are kept, so that there is one before any that is reported late.
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.keep_last=1000"}));
   ASSERT_EQ(job_->AwaitStep(2 * kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
   Happened();
   ASSERT_NO_FATAL_FAILURE(DamageNewestCheckpoint(*job_));
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+
   ExpectGoesOn(/*went_behind=*/true);
   EXPECT_TRUE(SawEvent(*job_, "checkpoint_damaged"));
 }
 
-// The first trainer sleeps through its lease while the second works, then wakes: it is fenced, and
-// harms nothing.
+// The first trainer sleeps through its lease while the second one works. When it wakes it is
+// fenced, and does no harm.
 TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
   ASSERT_NO_FATAL_FAILURE(StartJob({.trainers = 2}));
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
@@ -195,6 +204,7 @@ TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
   const std::string old =
       std::count(before.daemons().begin(), before.daemons().end(), "trainer-0") > 0 ? "trainer-0"
                                                                                     : "trainer-1";
+
   cluster_->Signal(old, SIGSTOP);
   Happened();
   ASSERT_EQ(job_->AwaitStatus(
@@ -203,6 +213,7 @@ TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal(old, SIGCONT);
   Happened();
+
   EXPECT_EQ(ExpectGoesOn().incarnation(), 2);
 }
 

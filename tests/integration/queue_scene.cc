@@ -61,7 +61,9 @@ std::string QueueScene::State() {
     peek.set_what(what);
     queue::v1::PeekResponse rows;
     EXPECT_EQ(rpc::Call(queue(), peek, &rows), absl::OkStatus());
-    state += std::regex_replace(Canonical(rows), std::regex("age[^,}]*"), "");  // Of members.
+
+    // A group's row has the ages of its members.
+    state += std::regex_replace(Canonical(rows), std::regex("age[^,}]*"), "");
   }
   return state;
 }
@@ -78,6 +80,7 @@ absl::StatusOr<queue::v1::PutAck> QueueScene::PutOnce(const common::v1::Call& ca
   *header.add_records() = record;
   if (absl::Status status = stream.WriteFrame(header, {{.bytes = payload}}); !status.ok())
     return status;
+
   queue::v1::PutAck ack;
   if (!stream.Read(&ack)) return stream.Finish();
   return ack;
@@ -202,6 +205,7 @@ void QueueScene::SetUpJob() {
     worker.set_role(role);
     worker.set_incarnation(kIncarnation);
   }
+
   const auto answer = Walk<queue::v1::SetJobResponse>(set, {"restored", "ledger"});
   EXPECT_FALSE(answer.restored());
   set.set_revision(1);
@@ -251,6 +255,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
   std::string payload;
   common::v1::Record record = PromptRecord(grant, {1, 5, 6}, &payload);
   WalkPut(CallOf(rollout_), record, payload);
+
   queue::v1::SealRequest seal;
   *seal.mutable_call() = CallOf(rollout_);
   for (int m = 0; m < grant.members_size(); ++m) {
@@ -266,6 +271,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
       first.set_count(2);
     }
     WalkPut(CallOf(rollout_), record, payload);
+
     queue::v1::SealItem& item = *seal.add_items();
     *item.mutable_ref() = Owner(grant, m);
     item.set_lease(grant.members(m).lease().id());
@@ -281,6 +287,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
              R"([{"role":"assistant","content":"65"}])", &record, &payload);
     WalkPut(CallOf(rollout_), record, payload);
   }
+
   const auto sealed = Walk<queue::v1::SealResponse>(seal, {"items.repeat"});
   for (const common::v1::Item& item : sealed.items())
     EXPECT_EQ(item.code(), 0U) << item.DebugString();
@@ -295,14 +302,16 @@ void QueueScene::Score() {
   room.set_count(8);
   auto leased = Walk<queue::v1::LeaseTasksResponse>(request);
   ASSERT_EQ(leased.tasks_size(), 2);
+
   *request.mutable_call() = CallOf(reward_, /*with_request=*/true);
   ExpectParks<queue::v1::LeaseTasksResponse>(request);
 
-  queue::v1::ReleaseRequest release;  // Given back, and leased anew.
+  queue::v1::ReleaseRequest release;  // The tasks are given back and leased again.
   *release.mutable_call() = CallOf(reward_);
   for (const queue::v1::Task& task : leased.tasks()) release.add_leases(task.lease().id());
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
   Walk<queue::v1::ReleaseResponse>(release, {"released"});
+
   *request.mutable_call() = CallOf(reward_, /*with_request=*/true);
   leased = Walk<queue::v1::LeaseTasksResponse>(request);
   ASSERT_EQ(leased.tasks_size(), 2);

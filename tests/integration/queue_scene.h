@@ -18,9 +18,9 @@
 
 namespace sluice::integration {
 
-// A running queue with a job of two groups of two a step, at max_staleness 0, and hand-made clients
-// in the parts of controller, rollout, reward and trainer. Each call that changes something is
-// walked: tried with a lower incarnation, made, and repeated.
+// A running queue with a job of two groups of two members per step, at max_staleness 0. The test
+// plays controller, rollout, reward and trainer. Each call that changes something is tried with
+// a lower incarnation, made, and repeated.
 class QueueScene : public testing::Test {
  protected:
   static constexpr int64_t kIncarnation = 2;  // Of all workers, so that a lower one exists.
@@ -30,32 +30,36 @@ class QueueScene : public testing::Test {
   const rpc::Channel& queue() const { return *cluster_.channel("queue-0"); }
   common::v1::Call CallOf(const std::string& worker, bool with_request = false) const;
 
-  // All that the queue tells of its state, without ages.
+  // Everything that the queue tells of its state, without ages.
   std::string State();
 
-  // A unary call that changes something: a lower incarnation is fenced and changes nothing; the
-  // call works; its repeat changes nothing and answers the same, a KEYED one with `repeat`.
-  // `not_compared`: fields of the answer that tell what this call itself did.
+  // Makes a unary call that changes something. A lower incarnation is fenced and changes nothing;
+  // the call succeeds; its repeat changes nothing and gets the same answer, marked in the field
+  // `repeat` if there is one. `not_compared`: fields of the answer that tell what this call did.
   template <typename Response, typename Request>
   Response Walk(const Request& request, const std::set<std::string>& not_compared = {}) {
     walked_.insert(MethodName(request));
     ExpectFenced(request);
+
     Response first;
     EXPECT_EQ(rpc::Call(queue(), request, &first), absl::OkStatus()) << request.DebugString();
+
     const std::string state = State();
     Response second;
     EXPECT_EQ(rpc::Call(queue(), request, &second), absl::OkStatus()) << request.DebugString();
     EXPECT_EQ(State(), state) << MethodName(request) << " changed something when repeated";
+
     ExpectRepeat(first, second, not_compared);
     return first;
   }
 
   template <typename Request>
   void ExpectFenced(Request request) {
-    // The controller's: fenced by revision, not by incarnation.
+    // The controller is fenced by the revision, not by an incarnation.
     if (request.call().job().incarnation() == 0) return;
     request.mutable_call()->mutable_job()->set_incarnation(kIncarnation - 1);
     if (!request.call().request().empty()) request.mutable_call()->set_request(RandomId16());
+
     const std::string before = State();
     const absl::Status status = CallOnce(queue(), request);
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << MethodName(request) << ": " << status;
@@ -64,7 +68,7 @@ class QueueScene : public testing::Test {
                                << " of a lower incarnation changed something";
   }
 
-  // A parked call for which there is nothing.
+  // Makes a call for which there is nothing: it parks, and its answer says what it waited for.
   template <typename Response, typename Request>
   void ExpectParks(Request request) {
     *request.mutable_wait() = rpc::ToProto(absl::Milliseconds(20));
@@ -76,20 +80,21 @@ class QueueScene : public testing::Test {
     EXPECT_FALSE(response.edge().cause().empty()) << response.DebugString();
   }
 
-  // A Put of one message, on a stream of its own.
+  // Puts one record, on a stream of its own.
   absl::StatusOr<queue::v1::PutAck> PutOnce(const common::v1::Call& call,
                                             const common::v1::Record& record,
                                             const std::string& payload);
   void WalkPut(const common::v1::Call& call, const common::v1::Record& record,
                const std::string& payload);
-  // The record comes back INVALID_ARGUMENT and leaves no trace.
+  // The record is refused as INVALID_ARGUMENT and changes nothing.
   void ExpectRefused(const std::string& worker, const common::v1::Record& record,
                      const std::string& payload);
   void WalkGet(const common::v1::Call& call, const std::string& lease,
                const std::vector<common::v1::Want>& wants);
   void WalkWatch(const common::v1::Call& call);
 
-  // A piece of `tokens`: of the prompt, or sampled by `version` with `logprob` each.
+  // A piece of `tokens`, of the prompt or sampled by `version` with `logprob` each. `payload` gets
+  // its bytes.
   static common::v1::Record PromptRecord(const queue::v1::Grant& grant,
                                          std::initializer_list<int32_t> tokens,
                                          std::string* payload);
@@ -98,14 +103,15 @@ class QueueScene : public testing::Test {
                                           std::string* payload, float logprob = -0.5F,
                                           int64_t version = 0);
 
-  // SetJob, Restore, and version 0 published and loaded.
+  // Calls SetJob and Restore, publishes version 0 and loads it.
   void SetUpJob();
-  // Version `number` is published and loaded.
+  // Publishes version `number` and loads it.
   void Publish(int64_t number);
-  // All members that the step has room for; one more Admit parks.
+  // Admits all members that the step has room for. One more Admit parks.
   queue::v1::AdmitResponse Admit();
-  // Prompt, answer of three tokens and seal of each member; `versions`: of the members' tokens, in
-  // order; `began`: of the first member's first two, if it is another.
+  // Writes the prompt and an answer of three tokens for each member, and seals them. `versions`: of
+  // the members' tokens, in order. `began`: that of the first member's first two tokens, if it is
+  // another.
   void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0},
                     std::optional<int64_t> began = std::nullopt);
   // Leases the ready tasks of two members, gives them back, leases them again and puts their
@@ -113,7 +119,7 @@ class QueueScene : public testing::Test {
   void Score();
   // Acquires batch k of two groups.
   queue::v1::Batch Acquire(int64_t k);
-  // Applies it, and makes version k + 1 durable.
+  // Applies the batch and reports version k + 1 as durable.
   void Train(const queue::v1::Batch& batch);
 
   Cluster cluster_{{.rollouts = 0, .rewards = 0, .trainers = 0}};

@@ -9,6 +9,7 @@
 namespace sluice::integration {
 namespace {
 
+// The parameter is max_staleness.
 class StalenessTest : public testing::TestWithParam<int> {};
 
 TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
@@ -31,17 +32,19 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
     tokens += count;
     if (versions >= 2) old += count;
   }
+
   EXPECT_EQ(tokens, end->result().tokens_trained());
   EXPECT_LE(end->result().staleness_max(), bound);
   EXPECT_TRUE(bound < 4 || old > 0) << "the rollout never ran ahead: " << Text(*end);
 
-  // What people see is the same: `job describe` has the histogram, `queue fsck` the ledger.
+  // The CLI shows the same: `job describe` has the histogram, `queue fsck` the ledger.
   const auto described = cluster.Sluice({"job", "describe", (*job)->id(), "-o", "json"});
   ASSERT_EQ(described.status(), absl::OkStatus());
   ASSERT_EQ(described->exit, 0) << described->err;
   const nlohmann::json result = nlohmann::json::parse(described->out).at("result");
   EXPECT_EQ(result.at("staleness_histogram").size(),
             static_cast<size_t>(end->result().staleness_histogram_size()));
+
   const auto fsck = cluster.Sluice({"queue", "fsck", (*job)->id()});
   ASSERT_EQ(fsck.status(), absl::OkStatus());
   EXPECT_EQ(fsck->exit, 0) << fsck->out << fsck->err;

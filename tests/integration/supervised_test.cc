@@ -10,14 +10,14 @@
 #include "nlohmann/json.hpp"
 #include "tests/integration/harness/cluster.h"
 
-// A fleet under the supervisor of `sluice run`.
+// A fleet that the supervisor of `sluice run` keeps running.
 namespace sluice::integration {
 namespace {
 
 constexpr absl::Duration kLong = absl::Minutes(2);
 constexpr int kStepsAfter = 5;
 
-// Kills the daemon `name` of the fleet on `data_dir`, by the process id that its state tells.
+// Kills the daemon `name` of the fleet in `data_dir`. Its process id is in the fleet's state.json.
 void Kill(const std::string& data_dir, const std::string& name) {
   const auto text = ReadFile(data_dir + "/state.json");
   ASSERT_EQ(text.status(), absl::OkStatus());
@@ -41,8 +41,9 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
                 "queue.groups_per_step=4", "--set", "queue.keep.durability=full", "--set",
                 absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
   ASSERT_EQ(run.status(), absl::OkStatus());
-  // The newest step that was printed: about one a second is. The job has no end that could come
-  // before the kill: it is ended.
+
+  // The newest step that was printed, about one a second. The job does not end by itself, so that
+  // it cannot be over before the kill.
   int step = 0, killed_at = 0, back_at = 0;
   bool ended = false;
   std::string result;
@@ -58,10 +59,12 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
       ended = true;
     }
   }
+
   EXPECT_GT(killed_at, 0);
   EXPECT_GE(back_at, killed_at) << "it was not started again";
   EXPECT_TRUE(ended) << "the job did not go on";
   EXPECT_EQ((*run)->Await(kLong).value_or(-1), 130) << result;
+
   const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   ASSERT_TRUE(json.is_object()) << result;
   EXPECT_EQ(json.at("state"), "CANCELLED");

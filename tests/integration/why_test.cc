@@ -16,8 +16,8 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
-// Nothing waits in silence: daemons stop (SIGSTOP, or for good) while a job runs, and `why` names
-// them.
+// Every wait is explained: daemons stop, for a time (SIGSTOP) or for good, while a job runs, and
+// `why` names them.
 namespace sluice::integration {
 namespace {
 
@@ -31,11 +31,13 @@ class WhyTest : public testing::Test {
     cluster_ = std::make_unique<Cluster>(options);
     ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   }
+
   void Submit(std::vector<std::string> sets = {}) {
     auto job = SubmitDigits(cluster_.get(), /*steps=*/1000000, std::move(sets));
     ASSERT_EQ(job.status(), absl::OkStatus());
     job_ = *std::move(job);
   }
+
   void Run() {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_NO_FATAL_FAILURE(Submit());
@@ -50,17 +52,19 @@ class WhyTest : public testing::Test {
     return response;
   }
 
-  // The chain ends at `daemon`, which is its own cause: not at what it waits for.
+  // The chain ends at `daemon`, which is its own cause, and not at something that it waits for.
   static bool EndsAt(const job::v1::WhyResponse& why, const std::string& daemon) {
     if (why.chain_size() == 0) return false;
     const common::v1::WaitEdge& last = why.chain(why.chain_size() - 1);
     return last.waiter().id() == daemon && last.on().id() == daemon;
   }
+
   static bool Mentions(const job::v1::WhyResponse& why, common::v1::NodeKind kind) {
     return std::any_of(
         why.chain().begin(), why.chain().end(),
         [&](const common::v1::WaitEdge& edge) { return edge.waiter().kind() == kind; });
   }
+
   // Asks until the chain ends at `daemon`.
   job::v1::WhyResponse ExpectNamed(const std::string& daemon) {
     job::v1::WhyResponse why;
@@ -78,7 +82,8 @@ class WhyTest : public testing::Test {
     EXPECT_EQ(said.status(), absl::OkStatus());
     return said.ok() ? said->out : "";
   }
-  // Asks until `sluice why` says so.
+
+  // Asks until `sluice why` prints `part`.
   std::string AwaitText(const std::string& part) {
     const absl::Duration end = Clock::Real()->Monotonic() + kLong;
     std::string text;
@@ -87,9 +92,10 @@ class WhyTest : public testing::Test {
     EXPECT_THAT(text, HasSubstr(part));
     return text;
   }
-  // Stops `daemon` again and again, until it is named with work of those `kinds` that it holds, and
-  // `sluice why` says all `parts` of that. It may be stopped without such work, and where the
-  // answers take their time the controller gives it up first (10 s of silence), and its work goes
+
+  // Stops `daemon` again and again, until it is named with work of all `kinds` that it holds and
+  // `sluice why` prints all `parts`. A stop may find it without such work. If answers are slow, the
+  // controller may also give the daemon up first (after 10 s of silence), and its work goes
   // elsewhere.
   void ExpectNamedWithItsWork(const std::string& daemon, const std::function<void()>& stop,
                               const std::vector<common::v1::NodeKind>& kinds,
@@ -99,6 +105,7 @@ class WhyTest : public testing::Test {
     std::string text;
     const auto mentioned = [&](common::v1::NodeKind kind) { return Mentions(why, kind); };
     const auto said = [&](const std::string& part) { return absl::StrContains(text, part); };
+
     for (int i = 0; i < kStops; ++i) {
       ASSERT_NO_FATAL_FAILURE(stop());
       for (int ask = 0; ask < kAsks; ++ask) {
@@ -114,6 +121,7 @@ class WhyTest : public testing::Test {
     FAIL() << daemon << " is not named with its work; the last answer: " << why.DebugString()
            << text;
   }
+
   void Cancel() {
     EXPECT_EQ(cluster_->Sluice({"job", "cancel", job_->id()})->exit, 0);
     EXPECT_EQ(job_->AwaitEnd(kLong).status(), absl::OkStatus());
@@ -123,6 +131,7 @@ class WhyTest : public testing::Test {
   std::unique_ptr<Job> job_;
 };
 
+// A file system in memory, mounted at `dir` as long as this object lives. Only root may mount it.
 class Tmpfs {
  public:
   Tmpfs(std::string dir, const char* options)
@@ -130,6 +139,7 @@ class Tmpfs {
   ~Tmpfs() {
     if (mounted_) umount2(dir_.c_str(), MNT_DETACH);
   }
+
   Tmpfs(const Tmpfs&) = delete;
   bool mounted() const { return mounted_; }
 
@@ -144,6 +154,7 @@ TEST_F(WhyTest, AStoppedRolloutIsNamedWithTheGroupThatLacksItsWork) {
   const job::v1::WhyResponse why = ExpectNamed("rollout-0");
   EXPECT_TRUE(Mentions(why, common::v1::NODE_KIND_BATCH)) << why.DebugString();
   EXPECT_THAT(TextOf(job_->id()), HasSubstr("rollout-0"));
+
   cluster_->Signal("rollout-0", SIGCONT);
   Cancel();
 }
@@ -172,9 +183,11 @@ TEST_F(WhyTest, ARewardThatHangsIsNamedWithTheTaskTheGroupAndTheMemberItHolds) {
     ASSERT_EQ(cluster_->Arm("reward-0", "reward.leased", "stop", 1), absl::OkStatus());
     ASSERT_EQ(cluster_->process("reward-0").AwaitStopped(), absl::OkStatus());
   };
+
   ExpectNamedWithItsWork(
       "reward-0", stop, {common::v1::NODE_KIND_GROUP, common::v1::NODE_KIND_TASK},
       {"group 1:", "member ", "reward-0 has had task ", "by itself: ", "goes to another reward"});
+
   Cancel();
 }
 
@@ -187,7 +200,7 @@ TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
   Cancel();
 }
 
-// The queue's data directory is a small tmpfs of its own, which another file fills.
+// The queue's data directory is a small file system of its own, which another file fills.
 TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   cluster_ = std::make_unique<Cluster>();
   const std::string dir = cluster_->dir() + "/queue-0";
@@ -197,6 +210,7 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit({"queue.keep.durability=full"}));
   ASSERT_EQ(job_->AwaitStep(3, kLong), absl::OkStatus());
+
   struct statvfs room;
   ASSERT_EQ(statvfs(dir.c_str(), &room), 0);
   const int file = open((dir + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600);
@@ -205,6 +219,7 @@ TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
       posix_fallocate(file, 0, static_cast<off_t>(room.f_bavail * room.f_frsize) - (32 << 20)), 0);
   EXPECT_THAT(AwaitText("the disk of the queue's log is "),
               HasSubstr("you could: make room on the disk"));
+
   EXPECT_EQ(ftruncate(file, 0), 0);
   close(file);
   EXPECT_EQ(job_->AwaitStep(job_->steps() + 3, kLong), absl::OkStatus());
@@ -222,11 +237,13 @@ TEST_F(WhyTest, AStoppedTrainerIsNamedThoughRolloutsWaitForIt) {
 
 TEST_F(WhyTest, AJobThatStartsBlamesTheStoppedTrainerNotTheRolloutsThatWaitForIt) {
   ASSERT_NO_FATAL_FAILURE(Start());
-  // Its first weights: it has the job.
+
+  // It stops before it publishes its first weights, when it has the job.
   ASSERT_EQ(cluster_->Arm("trainer-0", "trainer.publish.before", "stop", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit());
   ASSERT_EQ(cluster_->process("trainer-0").AwaitStopped(), absl::OkStatus());
   ExpectNamed("trainer-0");
+
   cluster_->Signal("trainer-0", SIGCONT);
   ASSERT_EQ(job_->AwaitStep(0, kLong), absl::OkStatus());
   Cancel();
@@ -248,9 +265,11 @@ TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
   const auto end = job_->AwaitEnd(kLong);
   cluster_->Signal("reward-0", SIGCONT);
   ASSERT_EQ(end.status(), absl::OkStatus());
+
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
   EXPECT_THAT(end->message(), HasSubstr("reward")) << Text(*end);
   EXPECT_THAT(end->message(), HasSubstr("stall_fail"));
+
   bool told = false;
   for (const common::v1::Event& event : job_->events())
     told |= event.code() == "stalled" && event.message().find("reward") != std::string::npos;
@@ -262,19 +281,23 @@ TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
   const auto stats = cluster_->Sluice({"queue", "stats", job_->id()});
   ASSERT_EQ(stats->exit, 0) << stats->err;
   EXPECT_THAT(stats->out, HasSubstr("balanced"));
+
   cluster_->Signal("reward-0", SIGSTOP);  // So that some groups stay.
   ExpectNamed("reward-0");
   const auto list = cluster_->Sluice({"queue", "peek", job_->id()});
   ASSERT_EQ(list->exit, 0) << list->err;
   EXPECT_THAT(list->out, HasSubstr("1:"));
+
   const size_t at = list->out.find("\n1:");
   ASSERT_NE(at, std::string::npos) << list->out;
   const std::string group = list->out.substr(at + 1, list->out.find(' ', at) - at - 1);
+
   const auto one = cluster_->Sluice({"queue", "peek", job_->id(), group, "--show-text"});
   ASSERT_EQ(one->exit, 0) << one->err;
   EXPECT_THAT(one->out, HasSubstr("prompt:"));
   EXPECT_THAT(one->out, HasSubstr("=")) << "the digits' prompts end with it";
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0);
+
   cluster_->Signal("reward-0", SIGCONT);
   Cancel();
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0)

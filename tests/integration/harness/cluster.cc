@@ -138,7 +138,10 @@ absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint,
   request.set_action(action);
   request.set_nth(static_cast<uint32_t>(nth));
   admin::v1::FailpointResponse response;
+
   const absl::Status armed = rpc::Call(*channel(id), request, &response);
+
+  // The daemon may have died or stopped before it answered.
   const bool lost = (action == "kill" && absl::IsUnavailable(armed)) ||
                     (action == "stop" && absl::IsDeadlineExceeded(armed));
   return lost ? absl::OkStatus() : armed;

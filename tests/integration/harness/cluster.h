@@ -24,8 +24,8 @@ struct ClusterOptions {
 
 // The real daemons on loopback, in a fresh folder: controller-0, queue-0, rollout-0.., reward-0..,
 // trainer-0... A daemon that is started again keeps its id, its addresses and its data directory,
-// as under a supervisor; nothing starts again by itself. The folder is removed at the end, or,
-// where the test has failed, kept and named, with the ends of the logs.
+// as under a supervisor, but none is started again by itself. At the end the folder is removed. If
+// the test has failed it is kept, and its name and the ends of the logs are printed.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options = {});
@@ -36,20 +36,20 @@ class Cluster {
   // Starts all daemons.
   absl::Status Start();
 
-  // Starts a daemon, or starts it again. Its error is what its log says.
+  // Starts a daemon, or starts it again. An error has what its log says.
   absl::Status Start(const std::string& id, const std::string& failpoints = "");
-  // Removes what a daemon that does not run has stored.
+  // Removes what a daemon has stored. It must not be running.
   absl::Status LoseData(const std::string& id);
-  // kill -9, and waits for the end.
+  // Kills it with SIGKILL and waits for its end.
   absl::Status Kill(const std::string& id);
   void Signal(const std::string& id, int signal);
   // Waits until the daemon has died of signal 9, as a failpoint's `kill` does.
   absl::Status AwaitKilled(const std::string& id, absl::Duration timeout);
-  // SIGTERM; its exit code.
+  // Sends SIGTERM and returns the exit code.
   absl::StatusOr<int> Terminate(const std::string& id, absl::Duration timeout);
-  // Arms a failpoint at its nth hit from now. The daemon may die or stop of it with its answer to
-  // this call not yet through: that is not missed here, for AwaitKilled and AwaitStopped tell
-  // whether it did.
+  // Arms a failpoint at its nth hit from now. The daemon may die or stop of it before its answer to
+  // this call is through. That is no error here: AwaitKilled() and AwaitStopped() tell whether it
+  // did.
   absl::Status Arm(const std::string& id, const std::string& failpoint, const std::string& action,
                    int nth);
 
@@ -57,19 +57,19 @@ class Cluster {
   std::vector<std::string> ids() const;
   std::string address(const std::string& id) const { return daemons_.at(id).address; }
   std::string ops(const std::string& id) const { return daemons_.at(id).ops; }
-  // The newest. Those before it stay until the end: a thread that calls over one while the daemon
-  // is started again would otherwise use a channel that is being destroyed, which ends the process
-  // with std::bad_weak_ptr.
+  // The newest channel to the daemon. Older ones stay until the end: a thread may call over one
+  // while the daemon is started again, and if the channel were destroyed meanwhile, that would end
+  // the process with std::bad_weak_ptr.
   std::shared_ptr<rpc::Channel> channel(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(channels_mu_);
   const rpc::Channel& controller() const { return *channel("controller-0"); }
   Process& process(const std::string& id) { return *daemons_.at(id).process; }
   std::string Log(const std::string& id) const;
 
-  // The CLI against this controller, with its `exit`, `out` and `err`.
+  // Runs the CLI against this controller.
   absl::StatusOr<Finished> Sluice(std::vector<std::string> args,
                                   absl::Duration timeout = absl::Seconds(60));
-  // The same, not waited for; what it says on stderr comes with stdout.
+  // Starts the CLI and does not wait for its end. Its stderr comes with its stdout.
   absl::StatusOr<std::unique_ptr<Process>> StartSluice(std::vector<std::string> args);
 
  private:
@@ -87,7 +87,7 @@ class Cluster {
   const std::map<std::string, std::string> env_;
   const int threads_;
   std::string dir_;
-  int commands_ = 0;  // Of the CLI.
+  int commands_ = 0;  // How often the CLI was run.
   std::map<std::string, Daemon> daemons_;
   mutable Mutex channels_mu_;
 };

@@ -37,6 +37,7 @@ void ClearTimes(pb::Message* message) {
   }
 }
 
+// Clears the field at `path`, such as "a.b". Where a field is repeated, in each of its elements.
 void ClearPath(pb::Message* message, absl::string_view path) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(path, absl::MaxSplits('.', 1));
   const pb::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(parts.first);
@@ -56,13 +57,14 @@ std::string MethodName(const pb::Message& request) {
 }
 
 absl::Status CallOnce(const rpc::Channel& channel, const pb::Message& request) {
-  // A stream: its first answer.
+  // On a stream, wait for the first message.
   if (rpc::MethodOf(request.GetDescriptor()).deadline == absl::InfiniteDuration()) {
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     rpc::Frame frame;
     if (stream.Write(request) && stream.ReadFrame(&frame)) return absl::OkStatus();
     return stream.Finish();
   }
+
   const pb::Descriptor* type = rpc::MethodOf(request.GetDescriptor()).response;
   const std::unique_ptr<pb::Message> response(
       pb::MessageFactory::generated_factory()->GetPrototype(type)->New());
@@ -82,11 +84,13 @@ void ExpectRepeat(const pb::Message& first, const pb::Message& second,
   const std::unique_ptr<pb::Message> a(first.New()), b(second.New());
   a->CopyFrom(first);
   b->CopyFrom(second);
+
   if (const pb::FieldDescriptor* field = first.GetDescriptor()->FindFieldByName("repeat")) {
     EXPECT_FALSE(first.GetReflection()->GetBool(first, field)) << first.DebugString();
     EXPECT_TRUE(second.GetReflection()->GetBool(second, field)) << second.DebugString();
     b->GetReflection()->ClearField(b.get(), field);
   }
+
   for (const std::string& path : not_compared) {
     ClearPath(a.get(), path);
     ClearPath(b.get(), path);

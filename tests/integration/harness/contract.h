@@ -8,30 +8,30 @@
 #include "common/rpc/channel.h"
 #include "google/protobuf/message.h"
 
-// What the tests that walk all methods share.
+// For the tests that call all methods of a service.
 namespace sluice::integration {
 
-// "sluice.queue.v1.QueueService.Admit" of its request.
+// The name of a request's method, such as "sluice.queue.v1.QueueService.Admit".
 std::string MethodName(const google::protobuf::Message& request);
 
-// One call, or a stream up to its first answer; no tries beyond the first few seconds.
+// Makes one call, or opens a stream and waits for its first message. Repeats it for a few seconds
+// at most.
 absl::Status CallOnce(const rpc::Channel& channel, const google::protobuf::Message& request);
 
-// A message as text without what a clock puts in: durations and timestamps, which differ from call
-// to call.
+// The message as text without durations and timestamps, which differ from call to call.
 std::string Canonical(const google::protobuf::Message& message);
 
-// The answers to a call and its repeat are equal; where they have a field `repeat`, it is false,
-// then true. `not_compared`: paths of fields that tell what the call itself did.
+// A call and its repeat have equal answers. If these have a field `repeat`, it is false, then true.
+// `not_compared`: paths of fields that tell what the call itself did.
 void ExpectRepeat(const google::protobuf::Message& first, const google::protobuf::Message& second,
                   const std::set<std::string>& not_compared = {});
 
-// A method that nothing serves yet answers UNIMPLEMENTED.
+// Nothing serves the method yet, so it answers UNIMPLEMENTED. Adds the method to `walked`.
 void ExpectNotBuilt(const rpc::Channel& channel, const google::protobuf::Message& request,
                     std::set<std::string>* walked);
 
-// The service's methods that `walked` lacks, by name; read from the descriptors, so a new method is
-// not forgotten.
+// The names of the service's methods that `walked` lacks. They are read from the descriptor, so
+// that a new method is not forgotten.
 std::string NotWalked(const std::string& service, const std::set<std::string>& walked);
 
 }  // namespace sluice::integration

@@ -35,11 +35,13 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Submit(Cluster* cluster, const std::st
                                                  std::vector<std::string> sets) {
   const JobFile loaded = ReadJobFile(file, {.sets = std::move(sets)});
   SLUICE_RETURN_IF_ERROR(ProblemStatus(loaded.problems));
+
   job::v1::SubmitRequest request;
   request.set_name(loaded.spec->name());
   request.set_hash(loaded.hash);
   *request.mutable_spec() = *loaded.spec;
   request.mutable_origins()->insert(loaded.origins.begin(), loaded.origins.end());
+
   job::v1::SubmitResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(cluster->controller(), request, &response));
   return std::unique_ptr<Job>(new Job(cluster, response.job()));
@@ -69,6 +71,7 @@ void Job::ReadOnce() {
     if (!events_.empty()) request.set_after_event(events_.back().seq());
     if (!reports_.empty()) request.set_after_step(reports_.back().k());
   }
+
   rpc::ClientStream stream(cluster_->controller(), *request.GetDescriptor(), &cancel_);
   if (!stream.Write(request)) return;
   stream.WritesDone();
@@ -87,7 +90,7 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mu_);
   while (!done()) {
-    // A reader that was cut off hears of the end before it hears of the steps that it has missed.
+    // When the watch is opened again, the end may come before the steps that were missed.
     const bool heard_all =
         status_.step() == 0 || (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
     if (IsFinal(status_.state()) && heard_all) {
@@ -142,6 +145,7 @@ absl::StatusOr<job::v1::JobStatus> Job::AwaitEnd(absl::Duration timeout) {
       Await([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return IsFinal(status_.state()); }, "the end",
             timeout);
   if (!ended.ok()) return ended;
+
   job::v1::GetRequest request;
   request.set_job(id_);
   job::v1::JobStatus status;
@@ -200,6 +204,8 @@ absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind) {
     return absl::DataLossError(absl::StrCat(file, " gives the hash ", ToHex(lineage.hash),
                                             ", the ledger has ", ToHex(ledger.hash())));
   }
+
+  // If the job went behind a durable checkpoint, the ledger also counts the branch given up.
   const int64_t counted = ledger.durable() + ledger.applied();
   if (went_behind ? lineage.trajectories >= counted : lineage.trajectories != counted) {
     return absl::DataLossError(

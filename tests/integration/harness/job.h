@@ -17,8 +17,8 @@
 
 namespace sluice::integration {
 
-// A job of a cluster, followed over one Watch from its Submit to its end; the watch picks up behind
-// what it has seen where a controller comes back. Waits end with an error as soon as the job is
+// A job of a cluster, followed over a Watch from its Submit to its end. When a controller comes
+// back, the watch continues after what it has seen. A wait ends with an error as soon as the job is
 // over without what was waited for.
 //
 // Thread-safe. Owns the thread that reads the watch.
@@ -36,16 +36,16 @@ class Job {
   absl::Status AwaitStep(int64_t k, absl::Duration timeout);
   // Waits for the reports of `count` steps that ended after `since`, by the trainer's clock.
   absl::Status AwaitStepsSince(absl::Time since, int64_t count, absl::Duration timeout);
-  // Waits until `what` of the job's status.
+  // Waits until `what` is true of the job's status.
   absl::Status AwaitStatus(const std::function<bool(const job::v1::JobStatus&)>& what,
                            absl::Duration timeout);
   absl::Status AwaitState(job::v1::JobState state, absl::Duration timeout);
   // Waits for the first event with that code.
   absl::Status AwaitEvent(absl::string_view code, absl::Duration timeout);
-  // Waits for a final state, with its result.
+  // Waits for a final state and returns the status with the result.
   absl::StatusOr<job::v1::JobStatus> AwaitEnd(absl::Duration timeout);
 
-  // Steps done by now: the newest report's k + 1.
+  // Steps done so far: the newest report's k + 1.
   int64_t steps() const;
   // Reports in the order they came.
   std::vector<job::v1::StepReport> reports() const;
@@ -70,16 +70,19 @@ class Job {
   std::thread thread_;
 };
 
-// The example job over `steps` small steps of 4 groups, in `cluster`'s folder, with `more` --set's.
+// Submits the example job with `steps` small steps of 4 groups and its checkpoints in the folder of
+// `cluster`. `more`: further values as for --set.
 absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps,
                                                   std::vector<std::string> more = {});
 
+// The status as text, without the spec.
 std::string Text(const job::v1::JobStatus& status);
 
-// OK: the ledger of a job that has ended balances, nothing lives, and the lineage of its last
-// checkpoint gives the ledger's hash when the chain is recomputed, names no trajectory twice and as
-// many as the ledger counts. `went_behind`: the job went back behind a durable checkpoint, so that
-// the ledger also counts what is durable on the branch given up.
+// OK if the ledger of a job that has ended balances with nothing live, and if the lineage of the
+// last checkpoint agrees with it: recomputed, the chain gives the ledger's hash, no trajectory is
+// there twice, and there are as many as the ledger counts. `went_behind`: the job went back to
+// before a durable checkpoint, so that the ledger also counts what is durable on the branch given
+// up.
 absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind = false);
 
 }  // namespace sluice::integration

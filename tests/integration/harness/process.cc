@@ -23,7 +23,7 @@ extern char** environ;
 namespace sluice::integration {
 namespace {
 
-// True: `fd` is ready. False: not before `deadline`.
+// Returns true if `fd` is ready, false if it is not before `deadline`.
 bool AwaitReadable(int fd, absl::Time deadline) {
   while (true) {
     const int64_t left =
@@ -35,6 +35,7 @@ bool AwaitReadable(int fd, absl::Time deadline) {
   }
 }
 
+// The environment of this process, with the variables in `over` added or replaced.
 std::vector<std::string> Environment(const std::map<std::string, std::string>& over) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -59,14 +60,17 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
                                ? options.binary
                                : absl::StrCat(SLUICE_BIN_DIR, "/", options.binary);
   if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("no program ", path));
+
   std::vector<std::string> args = {path};
   args.insert(args.end(), options.args.begin(), options.args.end());
   std::vector<std::string> env = Environment(options.env);
   const std::vector<char*> argv = Pointers(args), envp = Pointers(env);
+
   const bool merged = options.log.empty();
   const int log =
       merged ? -1 : open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (!merged && log < 0) return ErrnoStatus(errno, options.log);
+
   int out[2];
   if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const pid_t parent = getpid();
@@ -74,6 +78,8 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   // Between fork and exec only async-signal-safe calls: this process has threads.
   const pid_t pid = fork();
   if (pid == 0) {
+    // The child dies with the thread that starts it. It has a process group of its own, so that
+    // Ctrl-C does not reach it, and blocks no signals.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     sigset_t none;
@@ -82,9 +88,11 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
     dup2(out[1], STDOUT_FILENO);
     dup2(merged ? out[1] : log, STDERR_FILENO);
     const bool there = options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0;
+    // The parent may have died before prctl().
     if (getppid() == parent && there) execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
+
   const int error = errno;
   close(out[1]);
   if (!merged) close(log);
@@ -125,6 +133,7 @@ absl::StatusOr<int> Process::Await(absl::Duration timeout) {
 
 absl::Status Process::AwaitStopped() {
   siginfo_t info{};
+  // WNOWAIT leaves the exit status to Await().
   while (waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WEXITED | WNOWAIT) != 0 &&
          errno == EINTR) {
   }
@@ -164,6 +173,7 @@ absl::StatusOr<std::string> Process::ReadAll(absl::Duration timeout) {
 }
 
 absl::StatusOr<Finished> RunToEnd(const Process::Options& options, absl::Duration timeout) {
+  // Start() appends to the log.
   (void)unlink(options.log.c_str());
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Process> process, Process::Start(options));
   Finished finished;

@@ -12,18 +12,18 @@ namespace sluice::integration {
 // A redis-server of Debian's package on a free port of loopback, that keeps nothing on disk.
 class RedisServer {
  public:
-  // Null, with a failure of the test, if it does not come up. `password`: what it requires; empty:
+  // Returns null, and fails the test, if it does not start. `password`: what it requires; empty:
   // none.
   static std::unique_ptr<RedisServer> Start(const std::string& password = "");
 
   redis::Endpoint endpoint() const { return {.port = port_, .password = password_}; }
-  // One command, over a connection of the test's own; its answer, or a kError.
+  // Runs one command over a connection of the test's own. An error is a reply of kind kError.
   redis::Reply Run(const redis::Command& command);
 
   void Signal(int signal) { process_->Signal(signal); }
-  // kill -9, and waits for the end.
+  // Kills it with SIGKILL and waits for its end.
   void Kill();
-  // Starts it again on its port, empty.
+  // Starts it again on the same port, without data.
   absl::Status Restart();
 
  private:

@@ -20,6 +20,7 @@ void PublishedVersions::Read() {
   request.mutable_call()->mutable_job()->set_worker("rollout-0");
   request.mutable_call()->mutable_job()->set_incarnation(1);
   request.set_policy("policy");
+
   rpc::Backoff backoff({.most = absl::Milliseconds(100)});
   do {
     const auto channel = rpc::Connect(address_);
@@ -28,7 +29,7 @@ void PublishedVersions::Read() {
     if (!stream.Write(request)) continue;
     stream.WritesDone();
     for (weights::v1::Latest latest; stream.Read(&latest);) {
-      if (!latest.has_version()) continue;  // A beat.
+      if (!latest.has_version()) continue;  // A heartbeat.
       MutexLock lock(&mu_);
       seen_[latest.version().number()][latest.version().incarnation()] = latest.state();
     }

@@ -14,8 +14,8 @@
 
 namespace sluice::integration {
 
-// Follows what a trainer publishes, in the name of rollout-0: which weights each version has. The
-// watch is opened again where the trainer comes back.
+// Watches as rollout-0 what a trainer publishes: the weights of each version. The watch is opened
+// again when the trainer comes back.
 //
 // Thread-safe. Owns the thread that reads the watch.
 class PublishedVersions {
@@ -24,7 +24,7 @@ class PublishedVersions {
   PublishedVersions(Cluster* cluster, std::string trainer, std::string job);
   ~PublishedVersions();
 
-  // Fingerprints by number, then by the gang's incarnation.
+  // The fingerprints of the weights, by version number and then by the gang's incarnation.
   std::map<int64_t, std::map<int64_t, std::string>> seen() const;
 
  private:

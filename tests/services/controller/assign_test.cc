@@ -78,6 +78,7 @@ TEST(AssignTest, ARunningJobIsNotPreemptedAndIsRepairedBeforeAnotherStarts) {
   running.held = {"rollout-0", "reward-0"};  // Its trainer is gone.
   JobView urgent = MakeJob("b", 0, {1, 1});
   urgent.needs.priority = 100;
+
   const auto plan = Assign({urgent, running}, MakeFleet(1, 2, 1));
   EXPECT_THAT(plan.at("a").trainers, ElementsAre("trainer-0"));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0"));
@@ -88,6 +89,7 @@ TEST(AssignTest, ASuspectDaemonIsKeptAndGetsNoNewWork) {
   std::vector<DaemonView> fleet = MakeFleet(1, 1, 1);
   fleet[2].usable = false;
   EXPECT_THAT(Assign({MakeJob("a", 0, {1, 1})}, fleet).at("a").lacks, HasSubstr("rollout"));
+
   JobView held = MakeJob("a", 0, {1, 1});
   held.started = true;
   held.held = {"rollout-0"};
@@ -99,12 +101,13 @@ TEST(AssignTest, AnEndingJobKeepsWhatItHasAndGetsNothing) {
   ending.started = ending.ending = true;
   ending.queue = "queue-0";
   ending.held = {"rollout-0"};
+
   const auto plan = Assign({ending}, MakeFleet(1, 3, 1));
   EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0"));
   EXPECT_THAT(plan.at("a").trainers, IsEmpty());
 }
 
-// Random jobs over random fleets, applied again and again as daemons come and go.
+// Random jobs and a random fleet. Each plan is applied before daemons come and go again.
 class AssignProperty : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOfTheViews) {
@@ -113,6 +116,7 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
   for (int i = 0; i < 14; ++i) {
     daemons.push_back(Up(absl::StrCat("d", i), kRoles[random.Below(4)]));
   }
+
   std::vector<JobView> jobs;
   for (int i = 0; i < 5; ++i) {
     const int min = 1 + static_cast<int>(random.Below(2));
@@ -120,6 +124,7 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
         MakeJob(absl::StrCat("j", i), i, {min, min + static_cast<int>(random.Below(3))}, {1, 2}));
     jobs.back().needs.priority = static_cast<int>(random.Below(3));
   }
+
   for (int round = 0; round < 20; ++round) {
     for (DaemonView& daemon : daemons) {
       daemon.present = random.Below(6) != 0;
@@ -142,12 +147,14 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
       EXPECT_EQ(parts.trainers, again.at(job.id).trainers);
       EXPECT_EQ(parts.rewards, again.at(job.id).rewards);
       EXPECT_EQ(parts.queue, again.at(job.id).queue);
+
       for (const auto* list : {&parts.trainers, &parts.rollouts}) {
         for (const std::string& id : *list)
           EXPECT_TRUE(exclusive.insert(id).second) << id << " has two jobs";
       }
       EXPECT_LE(static_cast<int>(parts.rollouts.size()), job.needs.rollouts.max);
       EXPECT_LE(static_cast<int>(parts.rewards.size()), job.needs.rewards.max);
+
       if (!job.started && !parts.lacks.empty()) {
         EXPECT_TRUE(parts.trainers.empty() && parts.rollouts.empty() && parts.rewards.empty())
             << "part of a minimum is held";
@@ -160,6 +167,7 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
           surplus_above_minimum = true;
       }
     }
+
     EXPECT_FALSE(surplus_above_minimum && minimum_missing)
         << "surplus was handed out while a started job lacks its minimum";
 

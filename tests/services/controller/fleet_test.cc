@@ -31,15 +31,17 @@ class FleetTest : public testing::Test {
     input.daemon.protocol_max = max;
     return fleet_.Register(Now(), input);
   }
+
   void Pass(absl::Duration time) {
     clock_.Advance(time);
     fleet_.Tick(Now());
   }
+
   Liveness State() { return fleet_.Find("r0")->liveness; }
 
   ManualClock clock_;
   Fleet fleet_;
-  std::vector<std::string> gone_, back_;
+  std::vector<std::string> gone_, back_;  // ID/INCARNATION of lost daemons; ids of those back.
 };
 
 TEST_F(FleetTest, TheSameBootKeepsItsIncarnationAndAnotherGetsTheNext) {
@@ -66,6 +68,7 @@ TEST_F(FleetTest, ABrokenStreamIsSuspectAtOnceAndLostAfterThreeSeconds) {
   EXPECT_EQ(State(), Liveness::kLive);
   fleet_.StreamClosed(Now(), "r0", 7);
   EXPECT_EQ(State(), Liveness::kSuspect);
+
   Pass(absl::Seconds(2));
   EXPECT_EQ(State(), Liveness::kSuspect);
   Pass(absl::Seconds(1));
@@ -78,6 +81,7 @@ TEST_F(FleetTest, SilenceIsSuspectAfterSixSecondsAndLostAfterTen) {
   ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
   Pass(absl::Seconds(6));
   EXPECT_EQ(State(), Liveness::kSuspect);
+
   Pass(absl::Seconds(3));
   EXPECT_THAT(gone_, IsEmpty());
   Pass(absl::Seconds(1));
@@ -89,6 +93,7 @@ TEST_F(FleetTest, ALateHeartbeatBringsALostDaemonBackUnderItsIncarnation) {
   ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
   Pass(absl::Seconds(11));
   ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+
   EXPECT_EQ(State(), Liveness::kLive);
   EXPECT_THAT(back_, ElementsAre("r0"));
   EXPECT_THAT(gone_, ElementsAre("r0/1"));
@@ -135,6 +140,7 @@ TEST_F(FleetTest, AfterTheControllersStartNobodyIsLostForTenSeconds) {
   fleet_.Restore(Now(), record, true);
   Pass(absl::Seconds(9));
   EXPECT_EQ(State(), Liveness::kSuspect);
+
   ASSERT_TRUE(fleet_.Beat(Now(), "r0", 4, 1).ok());
   Pass(absl::Seconds(2));
   EXPECT_EQ(State(), Liveness::kLive);

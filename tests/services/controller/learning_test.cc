@@ -20,7 +20,7 @@ double Between(SplitMix64& random, double low, double high) {
   return low + (high - low) * random.Uniform();
 }
 
-// How a policy stands at one step of a made-up run.
+// The state of a policy at one step of a simulated run.
 struct Policy {
   double success = 0;    // Chance that an answer is right.
   double sameness = 0;   // Share of prompts whose answers are all right or all wrong.
@@ -98,6 +98,7 @@ TEST(LearningWatchTest, NoAlarmIsRaisedInTenThousandRunsThatLearn) {
     runs_with_alarm += alarm;
     EXPECT_FALSE(alarm) << "seed " << seed << ": " << testing::PrintToString(watch.Warnings());
   }
+
   EXPECT_EQ(runs_with_alarm, 0);
 }
 
@@ -108,6 +109,7 @@ TEST(LearningWatchTest, RareRewardsAreNoCollapse) {
     const Policy policy{.success = Between(random, 0.0005, 0.02)};
     LearningWatch watch;
     for (int k = 0; k < 200; ++k) watch.Add(Sample(random, k, policy, 32));
+
     EXPECT_FALSE(watch.spell(Finding::kRewardCollapse).has_value())
         << "seed " << seed << ": " << watch.Text(Finding::kRewardCollapse);
     EXPECT_FALSE(watch.spell(Finding::kEntropyCollapse).has_value()) << "seed " << seed;
@@ -122,20 +124,24 @@ TEST(LearningWatchTest, ATaskThatIsSolvedIsNoCollapse) {
     watch.Add(
         Sample(random, k, {.success = 0.1 + 0.9 * sure, .entropy = 2.7 * (1 - sure) + 1e-6}, 32));
   }
+
   EXPECT_FALSE(watch.spell(Finding::kEntropyCollapse).has_value());
   EXPECT_FALSE(watch.spell(Finding::kRewardCollapse).has_value());
   EXPECT_TRUE(watch.holds(Finding::kNoSignal));
   EXPECT_THAT(watch.Text(Finding::kNoSignal), HasSubstr("The data is learned"));
 }
 
-// The policy is certain of wrong answers from step `end` on; kLong steps later it must be known.
+// The policy is certain of wrong answers from step `end` on, which must be reported within kLong
+// steps.
 TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     HealthyRun run(seed);
+
     const int begin = 1 + static_cast<int>(run.random.Below(80)),
               end = begin + static_cast<int>(run.random.Below(5));
     const double left =
         Between(run.random, 0, 0.5) * run.start;  // Some prompts are answered right by luck.
+
     LearningWatch watch;
     int alarmed = -1;
     for (int k = 0; k < end + LearningWatch::kLong && alarmed < 0; ++k) {
@@ -146,6 +152,7 @@ TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
         if (finding == Finding::kEntropyCollapse) alarmed = k;
       }
     }
+
     EXPECT_GE(alarmed, begin) << "seed " << seed << " collapses at step " << begin;
   }
 }
@@ -161,12 +168,13 @@ TEST(LearningWatchTest, AnEntropyThatIsGoneAfterTheFirstStepIsAlarmed) {
       if (finding == Finding::kEntropyCollapse) alarmed = k;
     }
   }
+
   EXPECT_EQ(alarmed, LearningWatch::kLong);
   EXPECT_THAT(watch.Text(Finding::kEntropyCollapse), HasSubstr("lower trainer.optimizer.lr"));
 }
 
-// Reward falls to a quarter and less, at once or over 30 steps; kLong steps after the fall it must
-// be known.
+// Reward falls to a quarter or less, at once or over 30 steps. It must be reported within kLong
+// steps after the fall.
 TEST(LearningWatchTest, ARewardThatFallsToAQuarterIsAlarmedWithinTenSteps) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     SplitMix64 random(seed);
@@ -182,6 +190,7 @@ TEST(LearningWatchTest, ARewardThatFallsToAQuarterIsAlarmedWithinTenSteps) {
         if (finding == Finding::kRewardCollapse) alarmed = k;
       }
     }
+
     EXPECT_GE(alarmed, begin) << "seed " << seed << ": from " << level << " to " << left
                               << " over steps " << begin << " to " << end;
   }
@@ -198,10 +207,12 @@ TEST(LearningWatchTest, ACollapsedRewardThatComesBackMayCollapseAgain) {
       alarms += finding == Finding::kRewardCollapse;
     }
   }
+
   EXPECT_EQ(alarms, 2);
   EXPECT_TRUE(watch.holds(Finding::kRewardCollapse));
 }
 
+// A step in which all rewards are 0, so that it teaches nothing.
 StepSignal Silent(int64_t k) {
   return {.k = k,
           .reward_mean = 0,
@@ -211,6 +222,7 @@ StepSignal Silent(int64_t k) {
           .grad_norm = 0.1,
           .lr = 1e-3};
 }
+// A step in which rewards differ.
 StepSignal Teaching(int64_t k) {
   return {.k = k,
           .reward_mean = 0.03,
@@ -229,10 +241,12 @@ TEST(LearningWatchTest, TenSilentStepsInARowAreToldOnceASpell) {
         (k >= 5 && k < 30) || (k >= 31 && k < 40) || k >= 45;  // 25, 9 and 15 in a row.
     if (!watch.Add(silent ? Silent(k) : Teaching(k)).empty()) told.push_back(k);
   }
+
   EXPECT_THAT(told, ElementsAre(14, 54));
   EXPECT_EQ(watch.spell(Finding::kNoSignal)->first, 45);
   EXPECT_EQ(watch.spell(Finding::kNoSignal)->last, 59);
   EXPECT_TRUE(watch.holds(Finding::kNoSignal));
+
   watch.Add(Teaching(60));
   EXPECT_FALSE(watch.holds(Finding::kNoSignal));
   EXPECT_THAT(watch.Warnings(), ElementsAre(HasSubstr("steps 45 to 59")));
@@ -247,13 +261,17 @@ TEST(LearningWatchTest, WhatCanBeDoneDependsOnWhyNothingIsLearned) {
     }
     return watch.Text(Finding::kNoSignal);
   };
+
   EXPECT_THAT(text(Silent(0)), HasSubstr("the verifier and the gold answers"));
+
   StepSignal step = Teaching(0);
   step.grad_norm = 0;
   EXPECT_THAT(text(step), HasSubstr("the gradient is 0"));
+
   step = Teaching(0);
   step.lr = 0;
   EXPECT_THAT(text(step), HasSubstr("control run"));
+
   step = Teaching(0);
   step.skipped = true;
   EXPECT_THAT(text(step), HasSubstr("skipped"));
@@ -289,6 +307,7 @@ TEST(LearningWatchTest, TheSameStepsGiveTheSameFindings) {
     for (int k = 0; k < 60; ++k) steps.push_back(Sample(run.random, k, run.At(k), run.groups));
     for (int k = 60; k < 90; ++k)
       steps.push_back(Sample(run.random, k, {.sameness = 1, .entropy = 0}, run.groups));
+
     LearningWatch first, second;
     for (const StepSignal& step : steps) EXPECT_EQ(first.Add(step), second.Add(step));
     EXPECT_EQ(first.Warnings(), second.Warnings());

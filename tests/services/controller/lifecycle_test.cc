@@ -1,4 +1,4 @@
-// A job's life, against daemons that do what the test says.
+// The life of a job in the controller, with simulated daemons that do what the test says.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@ class LifecycleTest : public testing::Test {
     world_.Say("trainer-0", job, "done");
     world_.Leave();
   }
-  // An event in the trainer's next heartbeat.
+
+  // The trainer's next heartbeat brings this event.
   void TrainerTells(const char* code, const char* message) {
     Event event;
     event.seq = 1;
@@ -32,7 +33,7 @@ class LifecycleTest : public testing::Test {
     world_.Settle();
   }
 
-  // Messages of the events of this code, and the severity of the last.
+  // The messages of the events with this code. SeverityTold() gives the severity of the last one.
   std::vector<std::string> Told(const std::string& code) {
     std::vector<std::string> messages;
     for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {
@@ -40,6 +41,7 @@ class LifecycleTest : public testing::Test {
     }
     return messages;
   }
+
   Severity SeverityTold(const std::string& code) {
     Severity severity = Severity::kInfo;
     for (const Event& event : world_.Events(world_.core->jobs().begin()->first)) {
@@ -59,6 +61,7 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   world_.StartFleet();
   world_.Settle();
   EXPECT_EQ(world_.State(job), JobState::kStarting);
+
   const World::Actor& trainer = world_.actors["trainer-0"];
   ASSERT_EQ(trainer.down.parts.size(), 1u);
   EXPECT_EQ(trainer.down.parts[0].incarnation, 1);
@@ -68,6 +71,7 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
 
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
+
   world_.clock.Advance(absl::Seconds(10));
   for (int k = 0; k < 12; ++k) world_.Step(job, k, k / 20.0);
   world_.queues["queue-0"].ledger = {
@@ -75,6 +79,7 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   Finish(job);
 
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
+
   const Result result = world_.ResultOfJob(job);
   EXPECT_EQ(result.state, "SUCCEEDED");
   EXPECT_EQ(result.steps, 12);
@@ -96,6 +101,7 @@ TEST_F(LifecycleTest, TheQueueHearsOpenThenHoldThenClosedThenFreed) {
   for (const SetJobCall& call : world_.history) {
     if (phases.empty() || phases.back() != call.phase) phases.push_back(call.phase);
   }
+
   EXPECT_THAT(phases, ElementsAre(QueuePhase::kOpen, QueuePhase::kHold, QueuePhase::kClosed,
                                   QueuePhase::kFreed));
   EXPECT_TRUE(std::is_sorted(world_.history.begin(), world_.history.end(),
@@ -107,6 +113,7 @@ TEST_F(LifecycleTest, DaemonsHearOfAJobOnlyAfterItsQueue) {
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
   EXPECT_TRUE(world_.actors["trainer-0"].down.parts.empty());
+
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(1));
   EXPECT_EQ(world_.actors["trainer-0"].down.parts.size(), 1u);
@@ -128,6 +135,7 @@ TEST_F(LifecycleTest, ASupervisedJobHasNoRewardAndItsTrainersTokens) {
   world_.Step(job, 1, 0, 0);
   world_.queues["queue-0"].ledger = {.accepted = 64, .durable = 64};
   Finish(job);
+
   const Result result = world_.ResultOfJob(job);
   EXPECT_THAT(result.restarts,
               ElementsAre(Pair("controller", 0), Pair("queue", 0), Pair("reward", 0),
@@ -143,8 +151,10 @@ TEST_F(LifecycleTest, AJobThatLearnsNothingIsWarnedOfWhileItRunsAndInItsResult) 
   world_.step_values = {
       {"flat_share", 1}, {"lr", 1e-3}, {"grad_norm", 0.1}, {"reward_min", 0}, {"reward_max", 0}};
   for (int k = 0; k < 9; ++k) world_.Step(job, k, 0);
+
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre());
   EXPECT_THAT(Told("no_signal"), ElementsAre());
+
   for (int k = 9; k < 30; ++k) world_.Step(job, k, 0);
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
   EXPECT_THAT(Told("no_signal"), ElementsAre(HasSubstr("steps 0 to 9")));
@@ -174,9 +184,11 @@ TEST_F(LifecycleTest, ACollapseIsAnAlarmAndAConditionUntilItIsOver) {
   int k = 0;
   for (; k < 30; ++k) world_.Step(job, k, 0.5);
   for (; k < 45; ++k) world_.Step(job, k, 0.05);
+
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("RewardCollapsed"));
   EXPECT_THAT(Told("reward_collapsed"), ElementsAre(HasSubstr("was 0.500 at best")));
   EXPECT_EQ(SeverityTold("reward_collapsed"), Severity::kAlarm);
+
   for (; k < 60; ++k) world_.Step(job, k, 0.5);
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre());
   EXPECT_EQ(Told("reward_collapsed").size(), 1u);
@@ -190,11 +202,12 @@ TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
   world_.Say("trainer-0", job, "restore", "the queue has lost the job");
-  // From a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  // The next gang starts from a checkpoint at step 4: steps 0 to 3 are those of the first gang.
   world_.actors["trainer-0"].progress[job].step = 4;
   world_.AllReady(job);
   ASSERT_EQ(world_.State(job), JobState::kRunning);
   for (int k = 4; k < 12; ++k) world_.Step(job, k, 0);
+
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
@@ -212,6 +225,7 @@ TEST_F(LifecycleTest, SubmitIsIdempotentByNameAndHash) {
   ASSERT_TRUE(again.ok());
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->job, job);
+
   const absl::Status other =
       world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status();
   EXPECT_EQ(other.code(), absl::StatusCode::kAlreadyExists);
@@ -223,14 +237,16 @@ TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
   world_.StartFleet();
   const std::string first = world_.Run("digits");
   world_.Say("rollout-0", first, "failed", "no config.json");
+
   EXPECT_EQ(
       ReasonOf(world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status()),
       "CONFLICT")
       << "it ends, and has not ended";
+
   world_.Leave();
   ASSERT_EQ(world_.State(first), JobState::kFailed);
 
-  for (const char* hash : {"bb", "aa"}) {  // A mended file, and the same one again.
+  for (const char* hash : {"bb", "aa"}) {  // A changed file, and then the same one again.
     const std::string before = (*world_.core->Find("digits"))->record.id;
     const auto again = world_.core->Submit(
         world_.now(), {absl::StrCat(hash, "0"), "digits", hash, "spec", World::DefaultNeeds()});
@@ -243,6 +259,7 @@ TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
     world_.Leave();
     ASSERT_EQ(world_.State(again->job), JobState::kCancelled);
   }
+
   EXPECT_EQ((*world_.core->Find(first))->record.state, JobState::kFailed);
   EXPECT_EQ(world_.core->jobs().size(), 3u);
 
@@ -261,6 +278,7 @@ TEST_F(LifecycleTest, ATryWhoseAnswerWasLostMakesNoSecondJobThoughTheFirstHasEnd
   world_.Settle();
   ASSERT_EQ(world_.State("f1"), JobState::kCancelled);
   world_.Restart();
+
   const auto again = world_.core->Submit(
       world_.now(), {"f2", "digits", "aa", "spec", World::DefaultNeeds(), "call"});
   ASSERT_TRUE(again.ok());
@@ -279,6 +297,7 @@ TEST_F(LifecycleTest, AJobThatTrainedNoStepFailsWhateverItsTrainerWasDoneWith) {
   EXPECT_EQ(world_.State(job), JobState::kFinishing);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0018")
       << "a failure shows its code from the first stage on";
+
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
@@ -294,6 +313,7 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallBeforeTheFirstStepIsAFailure) {
   world_.Pass(absl::Seconds(30));
   world_.Leave();
   world_.Leave();
+
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0018");
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("ended by limits.wall 30s"));
@@ -311,6 +331,7 @@ TEST_F(LifecycleTest, TheStepUnderWayAtLimitsWallMakesItASuccessAndTheTimeItTook
   world_.Step(job, 0);
   world_.Leave();
   world_.Leave();
+
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
   EXPECT_EQ(world_.job(job).record.message,
             "ended by limits.wall 30s; the end took 8s: 8s for the step under way and the last "
@@ -328,6 +349,7 @@ TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
                 "revision 1 is below the stored 41"));
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(1));
+
   EXPECT_EQ(world_.history.back().revision, 42u);
   EXPECT_TRUE(world_.job(job).assign.opened);
 }
@@ -351,6 +373,7 @@ TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
   EXPECT_EQ(world_.job(job).assign.Find("rollout-0")->incarnation, 2);
   EXPECT_TRUE(world_.job(job).record.conditions.empty());
   EXPECT_EQ(world_.job(job).record.restarts.at("rollout"), 1);
+
   int told = 0;
   for (const Event& event : world_.Events(job))
     told += event.severity == Severity::kWarning && event.daemon == "rollout-0" ? 1 : 0;
@@ -364,8 +387,10 @@ TEST_F(LifecycleTest, ARewardThatRestartsAtOnceIsListedUnderItsNewIncarnation) {
   world_.Kill("reward-0");
   world_.Start("reward-0", Role::kReward);
   world_.AllReady(job);
+
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).record.restarts.at("reward"), 1);
+
   const SetJobCall& last = world_.history.back();
   const auto reward = std::find_if(last.workers.begin(), last.workers.end(),
                                    [](const Worker& w) { return w.id == "reward-0"; });
@@ -384,12 +409,14 @@ TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
   world_.Start("trainer-0", Role::kTrainer);
   world_.Settle();
   EXPECT_EQ(world_.job(job).assign.gang, 2);
+
   const SetJobCall& listed = world_.history.back();
   const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(),
                                     [](const Worker& w) { return w.role == Role::kTrainer; });
   ASSERT_NE(trainer, listed.workers.end());
-  EXPECT_EQ(trainer->incarnation, 2);                 // As it calls: the gang's.
-  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
+  EXPECT_EQ(trainer->incarnation, 2);  // Its calls have the incarnation of the gang.
+
+  world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
@@ -407,6 +434,7 @@ TEST_F(LifecycleTest, ATrainerThatAsksToRestoreGetsANewIncarnationOnce) {
   const std::string job = world_.Run("digits");
   world_.Say("trainer-0", job, "restore", "the queue lost the batch");
   world_.Settle();
+
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].incarnation, 2);
   EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
@@ -421,10 +449,11 @@ TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
   stale.version = {1, 1};
   world_.actors["trainer-0"].steps.emplace_back(job, stale);
   world_.Settle();
+
   EXPECT_EQ(world_.job(job).record.step, 0);
 }
 
-// How many steps' reports the store has of a job.
+// The steps of the job whose reports are stored.
 std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   std::vector<int64_t> steps;
   const std::vector<meta::Entry> entries = world.store()->List(JobKey(job, "steps/")).value();
@@ -439,7 +468,7 @@ TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady)
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
   world_.Kill("trainer-0");
   world_.Start("trainer-0", Role::kTrainer);
-  world_.actors["trainer-0"].progress[job].step = 3;  // Of its checkpoint.
+  world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
   ASSERT_EQ(world_.job(job).assign.gang, 2);
 
@@ -457,6 +486,7 @@ TEST_F(LifecycleTest, TheResultShowsACollapseThatFirstAndLastRewardHide) {
   }
   world_.Settle();
   Finish(job);
+
   const Result result = world_.ResultOfJob(job);
   EXPECT_NEAR(*result.reward_first, 0.1, 1e-12);
   EXPECT_NEAR(*result.reward_last, 0.1, 1e-12);
@@ -480,6 +510,7 @@ TEST_F(LifecycleTest, TheCurveOfASupervisedJobIsItsLoss) {
   for (int k = 0; k < 3; ++k) world_.AddReport(job, k, {{"loss", 3.0 - k}, {"tokens", 10}});
   world_.Settle();
   Finish(job);
+
   const Result result = world_.ResultOfJob(job);
   ASSERT_EQ(result.curve.size(), 3u);
   EXPECT_FALSE(result.curve[0].reward.has_value());
@@ -505,14 +536,15 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   EXPECT_EQ(steps[steps.size() - 2048], kSteps - 2048);
   for (size_t i = 10; i < steps.size(); ++i) EXPECT_LE(steps[i] - steps[i - 1], 32);
 
-  world_.Restart();  // The sums come from the store.
+  world_.Restart();  // The sums are computed anew from the store.
   for (auto& [id, actor] : world_.actors) ASSERT_TRUE(world_.Reregister(id).ok());
   world_.Settle();
   Finish(job);
+
   const Result result = world_.ResultOfJob(job);
   EXPECT_EQ(result.staleness_histogram.at("0"), 10 * kSteps);
   EXPECT_EQ(result.staleness_histogram.at("1"), kSteps / 2);
-  EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test tells no tokens.
+  EXPECT_EQ(result.tokens_trained, 10 * kSteps);  // The queue of this test reports no tokens.
   EXPECT_NEAR(*result.reward_first, 0.2, 1e-12);
   ASSERT_EQ(result.curve.size(), 60u);
   EXPECT_NEAR(*result.curve[29].reward, 0.2, 1e-12);
@@ -529,40 +561,47 @@ TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
     world_.Start("trainer-0", Role::kTrainer);
     if (i < 2) world_.AllReady(job);
   }
+
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0017");
   EXPECT_EQ(world_.ResultOfJob(job).state, "FAILED");
 }
 
-// Contracts, the queue restarts: 5.
+// The queue comes back without the job, which the trainers must restore.
 TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
-  world_.Start("rollout-1", Role::kRollout);  // A new list, and with it the ledger.
+  world_.Start(
+      "rollout-1",
+      Role::kRollout);  // The queue gets a new list of workers, and its answer has its ledger.
   world_.Settle();
   ASSERT_EQ(world_.job(job).record.ledger.accepted, 7);
+
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
   world_.queues["queue-0"].ledger = {};
   world_.Settle();
+
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0).incarnation, 2);
-  // What a queue without the job says does not count.
+
+  // The ledger of a queue that lost the job does not count.
   EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);
 
-  // Of the old gang: no reason for a third.
+  // The old gang asks for it too, which is no reason for a third gang.
   world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");
   world_.AllReady(job);
+
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.job(job).record.restarts.at("queue"), 1);
   EXPECT_EQ(world_.job(job).record.restarts.count("trainer"), 0u);
 }
 
-// Contracts, the queue restarts: 3.
+// The queue comes back with the job, which its log had.
 TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
@@ -571,8 +610,10 @@ TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
   world_.queues["queue-0"].answers = false;
   world_.Start("queue-0", Role::kQueue);
   world_.Settle();
-  EXPECT_EQ(world_.State(job), JobState::kRecovering);  // There, and reading its log.
+
+  EXPECT_EQ(world_.State(job), JobState::kRecovering);  // The queue is there and reads its log.
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0011");
+
   world_.queues["queue-0"] = log;
   world_.Pass(absl::Seconds(1));
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -587,15 +628,17 @@ TEST_F(LifecycleTest, AQueueThatStaysAwayFailsTheJobOnlyAfterLimitsStallFail) {
   world_.Kill("queue-0");
   world_.Pass(absl::Minutes(29), absl::Seconds(2));
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
+
   world_.Pass(absl::Minutes(2), absl::Seconds(2));
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0014");
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("queue queue-0 is lost"));
+
   world_.Leave();
-  world_.Pass(absl::Seconds(16));  // It may yet come and close the books.
+  world_.Pass(absl::Seconds(16));  // The queue may still come and report the final ledger.
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.stage, Stage::kFreeing);
 
-  world_.Start("queue-0", Role::kQueue);  // What it has of the job is freed, however late it comes.
+  world_.Start("queue-0", Role::kQueue);  // However late it comes, it frees the job.
   world_.Settle();
   EXPECT_EQ(world_.history.back().phase, QueuePhase::kFreed);
   EXPECT_EQ(world_.job(job).record.stage, Stage::kOver);
@@ -611,6 +654,7 @@ TEST_F(LifecycleTest, AQueueThatDiesAgainAndAgainFailsTheJob) {
     world_.Start("queue-0", Role::kQueue);
     if (i < 2) world_.AllReady(job);
   }
+
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0017");
 }
 
@@ -623,22 +667,25 @@ TEST_F(LifecycleTest, AnEndingJobsTrainerThatCannotReachItsLastCheckpointHoldsNo
   world_.actors["rollout-0"].progress.clear();
   world_.actors["reward-0"].progress.clear();
   world_.Settle();
+
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
 }
 
 TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  world_.Start("rollout-1", Role::kRollout);  // A new list is due..
+  world_.Start("rollout-1", Role::kRollout);  // So the queue must get a new list of workers.
   world_.Beat("rollout-1").IgnoreError();
   ASSERT_EQ(world_.calls.size(), 1u);
   const SetJobCall late = world_.calls.front();
   world_.calls.clear();
+
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
-  // ..and the old process had taken it.
+  // The old process had taken the list, but its answer comes only now.
   world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});
   world_.AllReady(job);
+
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
 }
@@ -649,6 +696,7 @@ TEST_F(LifecycleTest, AQueueThatComesBackWithItsStateOnlyPausesTheJob) {
   world_.actors["queue-0"].silent = true;
   world_.Pass(absl::Seconds(11));
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
+
   world_.actors["queue-0"].silent = false;
   world_.Pass(absl::Seconds(1));
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -662,11 +710,13 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
   world_.Step(job, 0);
   world_.Pass(absl::Seconds(30));
   EXPECT_EQ(world_.State(job), JobState::kFinishing);
+
   const Part& part = world_.actors["trainer-0"].down.parts.at(0);
   EXPECT_EQ(part.phase, PartPhase::kStop);
   EXPECT_TRUE(part.checkpoint);
-  // Until the trainer has left.
+  // Rollouts go on until the trainer has left.
   EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);
+
   world_.Leave();
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
@@ -677,9 +727,11 @@ TEST_F(LifecycleTest, CancelStopsTheTrainerWithACheckpointAndIsIdempotent) {
   const std::string job = world_.Run("digits");
   EXPECT_FALSE(*world_.core->Cancel(world_.now(), "digits", false));
   EXPECT_TRUE(*world_.core->Cancel(world_.now(), "digits", false));
+
   world_.Settle();
   EXPECT_EQ(world_.State(job), JobState::kCancelling);
   EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+
   world_.Leave();
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
@@ -693,6 +745,7 @@ TEST_F(LifecycleTest, AHardCancelStopsAllAtOnce) {
   world_.Settle();
   EXPECT_FALSE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
   EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kStop);
+
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
 }
@@ -702,6 +755,7 @@ TEST_F(LifecycleTest, AWaitingJobIsCancelledAtOnceAndAnEndedOneNotAtAll) {
   ASSERT_TRUE(world_.core->Cancel(world_.now(), job, false).ok());
   world_.Settle();
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
+
   world_.StartFleet();
   const std::string second = world_.Run("other");
   Finish(second);
@@ -722,15 +776,19 @@ TEST_F(LifecycleTest, AJobWithoutStepsIsStalledThenFails) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Pass(absl::Seconds(61), absl::Seconds(1));
+
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
   EXPECT_EQ(world_.diagnoses, 1);
   EXPECT_EQ(world_.Events(job).back().code, "stalled");
   EXPECT_THAT(world_.Events(job).back().message, HasSubstr("batch 0 has 1 of 2 groups"));
+
   world_.Step(job, 0);
   EXPECT_TRUE(world_.job(job).record.conditions.empty());
+
   world_.diagnosis = "no rollout works for the job";
   world_.Pass(absl::Minutes(31), absl::Seconds(2));
   world_.Leave();
+
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0015");
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("no rollout works for the job"));
@@ -755,6 +813,7 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
       world_.now(), call, absl::InvalidArgumentError("train.jsonl line 3: no field \"question\""));
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(12));
+
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("line 3"));
 }
@@ -769,6 +828,7 @@ TEST_F(LifecycleTest, AQueueShortOfMemoryFailsTheJobAtOnceAndFreesItsDaemons) {
           "the job needs at least 20000 B of the queue's memory, and the queue may use 10000 B"));
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(12));
+
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("20000 B of the queue's memory"));
   EXPECT_TRUE(world_.job(job).assign.workers.empty());
@@ -779,6 +839,7 @@ TEST_F(LifecycleTest, AStartThatTakesTooLongSaysWhyTheQueueDidNotTakeTheJob) {
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
   world_.Pass(absl::Minutes(5), absl::Seconds(5));
+
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0013");
   EXPECT_THAT(world_.job(job).record.message,
               HasSubstr("queue queue-0 has not taken the job yet: no answer"));
@@ -791,6 +852,7 @@ TEST_F(LifecycleTest, AQueueThatDoesNotCloseItsBooksDoesNotHoldTheEnd) {
   world_.queues["queue-0"].answers = false;
   Finish(job);
   world_.Pass(absl::Seconds(16));
+
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
   EXPECT_FALSE(world_.job(job).record.ledger_final);
 }
@@ -801,6 +863,7 @@ TEST_F(LifecycleTest, EventsAreNumberedWithoutGapsAndStoredOnce) {
   TrainerTells("checkpoint", "/ckpt/step-20");
   EXPECT_TRUE(world_.actors["trainer-0"].events.empty());
   EXPECT_EQ(world_.job(job).record.checkpoint, "/ckpt/step-20");
+
   const std::vector<Event> events = world_.Events(job);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
@@ -812,6 +875,7 @@ TEST_F(LifecycleTest, TheResultTellsWhatTheEvaluationsCameTo) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   EXPECT_EQ(world_.job(job).record.eval.versions, 0);
+
   const EvalSummary eval{.versions = 3,
                          .first = 0.1,
                          .last = 0.7,
@@ -821,6 +885,7 @@ TEST_F(LifecycleTest, TheResultTellsWhatTheEvaluationsCameTo) {
   world_.Evaluated(job, eval);
   Finish(job);
   world_.Pass(absl::Seconds(16));
+
   EXPECT_EQ(world_.ResultOfJob(job).eval, eval);
 }
 
@@ -830,6 +895,7 @@ TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
   world_.Pass(kSuspectAfter);
   const std::string job = world_.Submit("digits");
   EXPECT_EQ(world_.State(job), JobState::kWaiting);
+
   const std::vector<Edge> chain = Chain(world_.core->WaitsOf(world_.now(), world_.job(job)));
   ASSERT_EQ(chain.size(), 2u);
   EXPECT_EQ(chain[0].cause, "waits for 1 of 1 trainer");
@@ -850,10 +916,12 @@ TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
   const std::string first = world_.Run("first");
   const std::string second = world_.Submit("second");
   EXPECT_EQ(world_.State(second), JobState::kWaiting);
+
   const std::vector<Edge> waits = world_.core->WaitsOf(world_.now(), world_.job(second)).edges;
   ASSERT_EQ(waits.size(), 1u);
   EXPECT_EQ(waits[0].cause,
             "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
+
   Finish(first);
   world_.Leave();
   world_.AllReady(second);
@@ -866,6 +934,7 @@ TEST_F(LifecycleTest, ADrainedRolloutLeavesWithoutCountingAsARestart) {
   world_.actors["rollout-1"].draining = true;
   world_.Settle();
   EXPECT_NE(world_.job(job).assign.Find("rollout-1"), nullptr);
+
   world_.Kill("rollout-1");
   world_.Settle();
   EXPECT_EQ(world_.job(job).assign.Find("rollout-1"), nullptr);
@@ -877,6 +946,7 @@ TEST_F(LifecycleTest, ARolloutThatJoinsARunningJobIsListedToTheQueueAndItsPeers)
   const std::string job = world_.Run("digits");
   world_.Start("rollout-1", Role::kRollout);
   world_.Settle();
+
   EXPECT_EQ(world_.history.back().workers.size(), 4u);
   EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].peers.size(), 4u);
   EXPECT_EQ(world_.job(job).assign.gang, 1);

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class RestartTest : public testing::Test {
  protected:
-  // Daemons register again with the same boot.
+  // The controller restarts, and the daemons register again with the boots they had.
   void Restart() {
     world_.Restart();
     for (auto& [id, actor] : world_.actors) {
@@ -29,6 +29,7 @@ class RestartTest : public testing::Test {
     }
     world_.Settle();
   }
+
   World world_;
 };
 
@@ -49,6 +50,7 @@ TEST_F(RestartTest, AStoredRecordWithAByteThatIsNotUtf8IsReadWithThatByteReplace
     text.insert(at, "caf\xe9 ");
     ASSERT_TRUE(world_.store()->Txn({}, {{key, text}}).ok());
   }
+
   Restart();
   EXPECT_EQ(world_.State(job), JobState::kWaiting);
   EXPECT_EQ(world_.Events(job).at(0).message, "caf\xef\xbf\xbd job digits was submitted");
@@ -59,6 +61,7 @@ TEST_F(RestartTest, AStartingJobGoesOnStarting) {
   const std::string job = world_.Submit("digits");
   Restart();
   EXPECT_EQ(world_.State(job), JobState::kStarting);
+
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).assign.gang, 1);
@@ -80,6 +83,7 @@ TEST_F(RestartTest, ARunningJobIsNotDisturbed) {
   EXPECT_EQ(world_.repeats, repeats + 1);  // SetJob with the stored revision.
   EXPECT_EQ(world_.job(job).record.restarts.at("controller"), 1);
   EXPECT_EQ(world_.job(job).record.restarts.size(), 1u);
+
   for (int k = 3; k < 6; ++k) world_.Step(job, k, 0.75);
   world_.Say("trainer-0", job, "done");
   world_.Leave();
@@ -91,7 +95,8 @@ TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Step(job, 0);
-  StepReport lost;  // Told to a controller that dies before it stores.
+
+  StepReport lost;  // Reported to a controller that dies before it stores it.
   lost.k = 1;
   lost.version = {1, 2};
   world_.actors["trainer-0"].steps.emplace_back(job, lost);
@@ -102,7 +107,9 @@ TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   input.steps = world_.actors["trainer-0"].steps;
   ASSERT_TRUE(world_.core->Heartbeat(world_.now(), input).ok());
   Restart();
+
   EXPECT_EQ(world_.store()->List(JobKey(job, "steps/"))->size(), 2u);
+
   const std::vector<Event> events = world_.Events(job);
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i].seq, i + 1);
 }
@@ -115,11 +122,13 @@ TEST_F(RestartTest, WhatTheStepsHaveShownIsKnownAndNotToldAgain) {
   Restart();
   for (int k = 8; k < 12; ++k) world_.Step(job, k, 0);
   Restart();
+
   EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("NoSignal"));
 
   world_.Say("trainer-0", job, "done");
   world_.Leave();
   EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 11")));
+
   const std::vector<Event> events = world_.Events(job);
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
                           [](const Event& event) { return event.code == "no_signal"; }),
@@ -133,6 +142,7 @@ TEST_F(RestartTest, ADaemonThatDiesMeanwhileIsLostAfterTheGraceAndNotBefore) {
   Restart();
   world_.Pass(absl::Seconds(9));
   EXPECT_NE(world_.job(job).assign.Find("rollout-1"), nullptr);
+
   world_.Pass(absl::Seconds(2));
   EXPECT_EQ(world_.job(job).assign.Find("rollout-1"), nullptr);
   EXPECT_EQ(world_.releases.size(), 1u);
@@ -146,10 +156,12 @@ TEST_F(RestartTest, ARecoveringJobDrawsItsNextGangOnce) {
   ASSERT_EQ(world_.State(job), JobState::kRecovering);
   Restart();
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
+
   world_.Start("trainer-0", Role::kTrainer);
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).assign.gang, 2);
+
   Restart();
   EXPECT_EQ(world_.job(job).assign.gang, 2);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -162,8 +174,10 @@ TEST_F(RestartTest, ACancelUnderWayGoesOnToItsEnd) {
   world_.Settle();
   ASSERT_EQ(world_.State(job), JobState::kCancelling);
   Restart();
+
   EXPECT_EQ(world_.State(job), JobState::kCancelling);
   EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+
   world_.Leave();
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
@@ -182,8 +196,10 @@ TEST_F(RestartTest, AFinishingJobClosesItsBooksAndStaysFinished) {
   world_.queues["queue-0"].ledger.accepted = 3;
   world_.Pass(absl::Seconds(1));
   world_.Leave();
+
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
   EXPECT_EQ(world_.ResultOfJob(job).ledger.accepted, 3);
+
   Restart();
   EXPECT_EQ(world_.State(job), JobState::kSucceeded);
   EXPECT_EQ(world_.ResultOfJob(job).steps, 1);
@@ -198,7 +214,9 @@ TEST_F(RestartTest, TheWallLimitCountsFromTheFirstRunning) {
   world_.Pass(absl::Seconds(20));
   Restart();
   world_.Pass(absl::Seconds(9));
+
   EXPECT_EQ(world_.State(job), JobState::kRunning);
+
   world_.Pass(absl::Seconds(1));
   EXPECT_EQ(world_.State(job), JobState::kFinishing);
 }

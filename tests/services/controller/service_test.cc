@@ -54,7 +54,7 @@ limits: {max_steps: 100}
   return *file.spec;
 }
 
-// Answers SetJob, Stats and Release; keeps what it was told.
+// Answers SetJob, Stats and Release, and remembers what it was told.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
   grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context,
@@ -76,12 +76,14 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     phases_.push_back(request->phase());
     return Finish(context);
   }
+
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const queue::v1::StatsRequest* request,
                                   queue::v1::StatsResponse* response) override {
     response->set_version(41);
     return Finish(context);
   }
+
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const queue::v1::ReleaseRequest* request,
                                     queue::v1::ReleaseResponse*) override {
@@ -90,20 +92,25 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     changed_.NotifyAll();
     return Finish(context);
   }
-  // Takes no job from now on, and says so byte for byte, as a peer that is not ours may.
+
+  // Refuses every job from now on. The reason goes out as it is, even if it is not UTF-8.
   void Refuse(absl::Status why) {
     MutexLock lock(&mu_);
     refusal_ = std::move(why);
   }
+
   queue::v1::SetJobRequest last() {
     MutexLock lock(&mu_);
     return last_;
   }
+
   std::vector<queue::v1::Phase> phases() {
     MutexLock lock(&mu_);
     return phases_;
   }
-  // Whom the controller has released; the call may still be on its way when the loss is told.
+
+  // Waits for the workers that the controller releases. The call may come later than the event that
+  // tells of the loss.
   std::vector<std::string> AwaitReleased() {
     MutexLock lock(&mu_);
     while (released_.empty()) changed_.Wait(&mu_);
@@ -116,6 +123,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+
   Mutex mu_;
   CondVar changed_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
@@ -124,7 +132,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
 };
 
-// A daemon that says `ready` for what it is assigned, and leaves when told to.
+// A daemon that reports that it is ready for each assignment, and leaves a job when told to.
 class FakeDaemon {
  public:
   FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role,
@@ -141,6 +149,7 @@ class FakeDaemon {
              .refused = {}}) {
     link_.Start();
   }
+
   ~FakeDaemon() { link_.Stop(); }
   daemon::ControllerLink& link() { return link_; }
 
@@ -191,6 +200,7 @@ class ServiceTest : public testing::Test {
     grpc::Service* services[] = {&queue_};
     queue_server_ = *rpc::Server::Start({}, services);
   }
+
   void TearDown() override {
     daemons_.clear();
     StopController();
@@ -208,12 +218,14 @@ class ServiceTest : public testing::Test {
     server_ = *std::move(server);
     channel_ = *rpc::Connect(server_->address());
   }
+
   void StopController() {
     program_->Drain();
     server_->Drain(absl::Seconds(1));
     server_.reset();
     program_.reset();
   }
+
   void StartFleet() {
     const std::string at = server_->address(), queue = queue_server_->address();
     daemons_["queue-0"] = std::make_unique<FakeDaemon>(at, "queue-0", rpc::Role::kQueue, queue);
@@ -234,6 +246,7 @@ class ServiceTest : public testing::Test {
     SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, request, &response));
     return response;
   }
+
   job::v1::JobStatus Get(const std::string& job) {
     job::v1::GetRequest request;
     request.set_job(job);
@@ -241,7 +254,8 @@ class ServiceTest : public testing::Test {
     EXPECT_TRUE(rpc::Call(*channel_, request, &status, {.give_up = absl::Seconds(20)}).ok());
     return status;
   }
-  // Follows the job until its status fits; what was seen on the way is added to `seen`.
+
+  // Follows the job until `enough` is true of a message. Adds all messages to `seen`.
   void WatchUntil(job::v1::WatchRequest request, std::vector<job::v1::WatchResponse>* seen,
                   const std::function<bool(const job::v1::WatchResponse&)>& enough) {
     request.set_follow(true);
@@ -256,6 +270,7 @@ class ServiceTest : public testing::Test {
     }
     FAIL() << "the watch ended: " << stream.Finish();
   }
+
   void WaitFor(const std::string& job, job::v1::JobState state) {
     std::vector<job::v1::WatchResponse> seen;
     job::v1::WatchRequest request;
@@ -264,6 +279,7 @@ class ServiceTest : public testing::Test {
       return r.has_status() && r.status().state() == state;
     });
   }
+
   void Report(const std::string& job, int64_t k) {
     job::v1::StepReport step;
     step.set_job(job);
@@ -304,6 +320,7 @@ TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
   ASSERT_TRUE(daemons_["trainer-0"]->link().Flush(absl::Seconds(10)));
   daemons_["trainer-0"]->Done(job);
   WaitFor(job, job::v1::JOB_STATE_SUCCEEDED);
+
   const job::v1::JobStatus status = Get("digits");
   EXPECT_EQ(status.result().steps(), 3);
   EXPECT_DOUBLE_EQ(status.result().reward_last(), 0.5);
@@ -315,12 +332,14 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
   StartFleet();
   const std::string ran = Submit(Spec("ran"))->job();
   WaitFor(ran, job::v1::JOB_STATE_RUNNING);
+
   common::v1::Event event;
   event.set_code("checkpoint");
   event.set_message("/ckpt/caf\xe9");
   daemons_["trainer-0"]->link().Raise(event);
   daemons_["trainer-0"]->Say(ran, "failed", "tensor \xff is missing");
   WaitFor(ran, job::v1::JOB_STATE_FAILED);
+
   EXPECT_THAT(Get(ran).message(), HasSubstr("tensor \xef\xbf\xbd is missing"));
   EXPECT_EQ(Get(ran).result().checkpoint(), "/ckpt/caf\xef\xbf\xbd");
 
@@ -333,7 +352,9 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
     job::v1::WhyResponse because;
     EXPECT_EQ(rpc::Call(*channel_, why, &because), absl::OkStatus());
   }
+
   EXPECT_THAT(Get(refused).message(), HasSubstr("ill-formed \xef\xbf\xbd\xef\xbf\xbd"));
+
   job::v1::ListResponse list;
   EXPECT_EQ(rpc::Call(*channel_, job::v1::ListRequest(), &list), absl::OkStatus());
   EXPECT_EQ(list.jobs_size(), 2);
@@ -344,6 +365,7 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   const std::string job = Submit(Spec("digits"))->job();
   WaitFor(job, job::v1::JOB_STATE_RUNNING);
   for (int k = 0; k < 5; ++k) Report(job, k);
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);
@@ -352,11 +374,13 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
 
   const std::string address = server_->address();
   StopController();
-  Report(job, 5);  // Said to nobody.
+  Report(job, 5);  // No controller is there to hear it.
   StartController(address);
-  // Calls are tried again, streams are not: gRPC may give the new channel the connection that has
-  // just broken.
+
+  // A call is repeated, and a stream is not: gRPC may give the new channel the connection that has
+  // just broken. So a call comes first.
   EXPECT_EQ(Get(job).job(), job);
+
   for (int k = 6; k < 9; ++k) Report(job, k);
   for (const job::v1::WatchResponse& r : seen) {
     if (r.has_event()) request.set_after_event(r.event().seq());
@@ -371,6 +395,7 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
     if (r.has_event()) events.push_back(r.event().seq());
     if (r.has_step()) steps.push_back(r.step().k());
   }
+
   for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(events[i], i + 1);
   EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_EQ(Get(job).state(), job::v1::JOB_STATE_RUNNING);
@@ -384,6 +409,7 @@ TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference
   EXPECT_TRUE(first->created());
   EXPECT_FALSE(again->created());
   EXPECT_EQ(first->job(), again->job());
+
   job::v1::JobSpec other = Spec("digits");
   other.mutable_run()->set_seed(8);
   const absl::Status conflict = Submit(other, 'x').status();
@@ -397,9 +423,11 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   spec.mutable_rollout()->mutable_sampling()->set_top_k(5);
   spec.mutable_trainer()->mutable_optimizer()->set_lr(-1);
   spec.clear_checkpoint();
+
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(DetailOf(status).catalogue, "SLUICE-CTL-0007");
+
   const std::string message(status.message());
   EXPECT_THAT(
       message,
@@ -409,15 +437,17 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0009 checkpoint.dir is missing"));
 
-  spec = Spec("digits");  // What only the values together show.
+  spec = Spec("digits");  // A value that is wrong only together with another.
   spec.mutable_rollout()->mutable_group()->set_min(9);
   EXPECT_THAT(std::string(Submit(spec).status().message()),
               HasSubstr("rollout.group.min is 9, most is rollout.group.size = 8"));
-  spec = Spec("digits");  // What no job file can say.
+
+  spec = Spec("digits");  // A value that no job file can have.
   (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]
       .set_number_value(std::nan(""));
   EXPECT_THAT(std::string(Submit(spec).status().message()),
               HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
+
   spec = Spec("digits");
   spec.set_kind("dpo");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
@@ -429,24 +459,27 @@ TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {
   spec.mutable_trainer()->mutable_optimizer()->set_lr(1000);
   const auto submitted = Submit(spec);
   ASSERT_TRUE(submitted.ok()) << submitted.status();
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(submitted->job());
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_event() && r.event().code() == "unusual";
   });
+
   EXPECT_EQ(seen.back().event().severity(), common::v1::SEVERITY_WARNING);
   EXPECT_THAT(seen.back().event().message(), HasSubstr("trainer.optimizer.lr is 1000"));
 }
 
 TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhereIsNot) {
   job::v1::JobSpec spec = Spec("digits");
-  ASSERT_TRUE(Submit(spec).ok());  // /models/tiny and /data/digits.jsonl are nowhere to be seen.
+  ASSERT_TRUE(Submit(spec).ok());  // /models/tiny and /data/digits.jsonl do not exist here.
 
   const std::string file = dir_ + "/rows.jsonl";
   ASSERT_EQ(WriteFileAtomic(file, "{\"text\": \"1234\"}\n"), absl::OkStatus());
   spec.set_name("other");
   spec.mutable_data()->mutable_train(0)->set_path(file);
+
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
@@ -458,6 +491,7 @@ TEST_F(ServiceTest, AVerbThatIsNotBuiltIsRefusedByName) {
   job::v1::ControlRequest pause;
   pause.set_job("digits");
   pause.set_verb(job::v1::VERB_PAUSE);
+
   job::v1::ControlResponse response;
   const absl::Status refused = rpc::Call(*channel_, pause, &response);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
@@ -469,6 +503,7 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   const std::string job = Submit(Spec("digits"))->job();
   WaitFor(job, job::v1::JOB_STATE_RUNNING);
   daemons_.erase("rollout-0");
+
   std::vector<job::v1::WatchResponse> seen;
   job::v1::WatchRequest request;
   request.set_job(job);
@@ -480,6 +515,7 @@ TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {
   WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) {
     return r.has_status() && r.status().conditions_size() == 0 && r.status().daemons_size() == 4;
   });
+
   EXPECT_THAT(queue_.AwaitReleased(), ElementsAre("rollout-0"));
 }
 
@@ -499,6 +535,7 @@ TEST_F(ServiceTest, InspectAsksTheQueueAndWhyNamesWhoIsMissing) {
   inspect.mutable_queue_stats();
   job::v1::InspectResponse answer;
   ASSERT_TRUE(rpc::Call(*channel_, inspect, &answer).ok());
+
   EXPECT_EQ(answer.queue_stats().version(), 41);
 }
 
@@ -512,6 +549,7 @@ TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {
   job::v1::ControlResponse response;
   ASSERT_TRUE(rpc::Call(*channel_, cancel, &response).ok());
   WaitFor(job, job::v1::JOB_STATE_CANCELLED);
+
   EXPECT_EQ(queue_.phases().front(), queue::v1::PHASE_OPEN);
 
   admin::v1::DaemonsResponse daemons;
@@ -524,12 +562,14 @@ TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
   get.set_job("nobody");
   job::v1::JobStatus status;
   EXPECT_EQ(ReasonOf(rpc::Call(*channel_, get, &status)), "JOB");
+
   job::v1::WatchRequest watch;
   watch.set_job("nobody");
   rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor());
   ASSERT_TRUE(stream.Write(watch));
   stream.WritesDone();
   job::v1::WatchResponse response;
+
   EXPECT_FALSE(stream.Read(&response));
   EXPECT_EQ(ReasonOf(stream.Finish()), "JOB");
 }
@@ -545,8 +585,10 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   spec.clear_rollout();
   spec.clear_reward();
   ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec).status();
+
   EXPECT_EQ(NeedsOf(spec).rollouts.max, 0);
   EXPECT_EQ(NeedsOf(spec).rewards.max, 0);
+
   const queue::v1::QueueSpec queue = QueueSpecOf(spec);
   EXPECT_TRUE(queue.rows_only());
   EXPECT_EQ(queue.group_size(), 1u);

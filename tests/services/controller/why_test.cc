@@ -24,7 +24,7 @@ Edge Fault(const std::string& id, double seconds) {
   return Waiting(Daemon(id), Daemon(id), seconds, id + ", silent");
 }
 
-// A job in its 75th step: the trainer waits for its batch, which lacks a group of each rollout.
+// A job in its 75th step. The trainer waits for its batch, which lacks a group of each rollout.
 class WhyTest : public testing::Test {
  protected:
   WhyTest() {
@@ -80,6 +80,7 @@ TEST_F(WhyTest, ATaskNobodyTookLeadsToTheRewardsAndTheirFault) {
   waits_.edges.push_back(
       Waiting(Task("b/1/math"), {"DAEMON", "reward", "reward"}, 5, "no reward has taken it"));
   waits_.silent = {"reward-0"};
+
   EXPECT_THAT(Causes(),
               ElementsAre("", "waits for batch 75", "batch 75 lacks b", "b lacks the math of 1",
                           "no reward has taken it", "", "reward-0 does not answer"));
@@ -106,9 +107,11 @@ TEST_F(WhyTest, ASilentTrainerIsBlamedInAStartForWhichItsRolloutsWaitToo) {
                           "rollout-0 waits for weights")};
   EXPECT_EQ(Causes().front(), "trainer-0 is not ready")
       << "trainers come before rollouts, which wait for them";
+
   waits_.silent = {"trainer-0"};
   EXPECT_THAT(Causes(), ElementsAre("trainer-0 is not ready", "trainer-0 does not answer"));
-  // And where the trainer itself has said that it is ready.
+
+  // The same holds where the trainer itself has said that it is ready.
   waits_.edges.erase(waits_.edges.begin() + 1);
   EXPECT_THAT(Causes(), ElementsAre("rollout-0 is not ready", "rollout-0 waits for weights", "",
                                     "trainer-0 does not answer"));
@@ -119,6 +122,7 @@ TEST_F(WhyTest, WaitsInACircleEnd) {
       Waiting(Daemon("rollout-0"), {"CALL", "Admit", "rollout-0"}, 1, "rollout-0 asks for work"));
   waits_.edges.push_back(
       Waiting({"CALL", "Admit", "rollout-0"}, {"SLOT", "76..77", "trainer"}, 1, "no slot is free"));
+
   EXPECT_THAT(Causes(),
               ElementsAre("", "waits for batch 75", "batch 75 lacks a", "a lacks 0",
                           "rollout-0 has a/0", "rollout-0 asks for work", "no slot is free"));
@@ -139,8 +143,10 @@ TEST_F(WhyTest, WorkThatNobodyTookLeadsToTheCallsOfItsRoleWorkThatSomebodyHasDoe
                                  "the quota is reserved"));
   waits_.edges.push_back(
       Waiting(Daemon("rollout-0"), {"CALL", "decode", ""}, 0, "rollout-0 samples"));
+
   EXPECT_THAT(Causes(),
               ElementsAre("", "waits for batch 75", "no group is open", "the quota is reserved"));
+
   waits_.edges[2] = Waiting(Batch("75"), Daemon("rollout-1"), 3, "rollout-1 has it");
   EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "rollout-1 has it"));
 }

@@ -19,20 +19,20 @@
 
 namespace sluice::controller {
 
-// A controller's core over a real store, a clock that is moved by hand, and daemons that do what
-// the test says. Daemons beat at each Settle() and so say the newest generation as applied; the
-// queue answers SetJob at once.
+// A controller's core with a real store, a clock that the test moves, and simulated daemons. At
+// each Settle() every daemon sends a heartbeat, which reports the newest generation as applied, and
+// the queue answers SetJob.
 class World {
  public:
   struct Actor {
     Role role;
     std::string boot;
     int64_t incarnation = 0;
-    uint64_t stream = 0;  // 0: it is dead.
+    uint64_t stream = 0;  // Of its heartbeats; 0: the daemon is dead.
     bool silent = false;
     bool draining = false;
     std::map<std::string, Progress> progress;
-    std::vector<std::pair<std::string, StepReport>> steps;  // Not stored yet.
+    std::vector<std::pair<std::string, StepReport>> steps;  // Reported until they are stored.
     std::vector<Event> events;
     Down down;
   };
@@ -50,11 +50,12 @@ class World {
     store_ = *meta::Open(absl::StrCat("sqlite:", dir_, "/meta.db"));
     Restart();
   }
+
   ~World() { std::filesystem::remove_all(dir_); }
 
   Instant now() { return {clock.Now(), clock.Monotonic()}; }
 
-  // A new controller process: what was not stored is gone, streams are broken.
+  // Starts a new controller process. What was not stored is gone, and it knows no streams.
   void Restart() {
     absl::StatusOr<std::unique_ptr<Controller>> loaded = Controller::Load(store_.get(), now());
     SLUICE_CHECK_MSG(loaded.ok(), loaded.status().ToString());
@@ -69,6 +70,7 @@ class World {
     if (role == Role::kQueue)
       queues[id] = {.ledger = queues[id].ledger, .answers = queues[id].answers};
   }
+
   absl::StatusOr<RegisterOutput> Reregister(const std::string& id) {
     Actor& actor = actors[id];
     RegisterInput input;
@@ -84,12 +86,14 @@ class World {
     Commit();
     return output;
   }
+
   void Kill(const std::string& id) {
     const uint64_t stream = std::exchange(actors[id].stream, 0);
     core->StreamClosed(now(), id, stream);
     Commit();
   }
-  // queue-0, trainer-0, rollout-0.., reward-0.
+
+  // Starts queue-0, trainer-0, rollout-0.., reward-0.
   void StartFleet(int rollouts = 1) {
     Start("queue-0", Role::kQueue);
     Start("trainer-0", Role::kTrainer);
@@ -105,6 +109,7 @@ class World {
     Settle();
     return output->job;
   }
+
   static Needs DefaultNeeds() {
     Needs needs;
     needs.trainers = {1, 1};
@@ -113,7 +118,8 @@ class World {
     return needs;
   }
 
-  // Stores what is due and hands it out, daemons beat, the queue answers; until nothing changes.
+  // Lets daemons and queue react until nothing changes: stores what is due, hands it out, sends the
+  // heartbeats, and answers the calls to the queue.
   void Settle() {
     for (int round = 0; round < 6; ++round) {
       Commit();
@@ -126,6 +132,7 @@ class World {
     }
     Commit();
   }
+
   absl::Status Beat(const std::string& id) {
     Actor& actor = actors[id];
     HeartbeatInput input;
@@ -141,6 +148,7 @@ class World {
     Commit();
     if (!status.ok()) return status;
     actor.down = core->DownFor(id);
+
     std::erase_if(actor.steps, [&](const auto& step) {
       const auto stored = actor.down.steps_stored.find(step.first);
       return stored != actor.down.steps_stored.end() && step.second.k <= stored->second;
@@ -149,6 +157,7 @@ class World {
                   [&](const Event& event) { return event.seq <= actor.down.events_stored; });
     return status;
   }
+
   void Commit() {
     Outbox out = core->Take(now());
     int64_t revision = 0;
@@ -158,6 +167,7 @@ class World {
       revision = *done;
     }
     core->Committed(revision);
+
     for (const ReleaseCall& call : out.releases) releases.push_back(call);
     for (const SetJobCall& call : out.set_jobs) calls.push_back(call);
     for (const std::string& job : out.diagnose) {
@@ -165,6 +175,7 @@ class World {
       ++diagnoses;
     }
   }
+
   void AnswerCalls() {
     std::deque<SetJobCall> open;
     open.swap(calls);
@@ -175,6 +186,7 @@ class World {
         core->SetJobAnswered(now(), call, absl::UnavailableError("no answer"));
         continue;
       }
+
       const bool knows = queue.revisions.count(call.job) > 0;
       repeats += knows && queue.revisions[call.job] == call.revision;
       queue.revisions[call.job] = call.revision;
@@ -183,7 +195,8 @@ class World {
     }
     Commit();
   }
-  // Lets `time` pass as daemons beat.
+
+  // Lets `time` pass while the daemons send heartbeats.
   void Pass(absl::Duration time, absl::Duration step = absl::Milliseconds(500)) {
     for (absl::Duration passed; passed < time; passed += step) {
       clock.Advance(step);
@@ -192,8 +205,8 @@ class World {
     }
   }
 
-  // All workers of the job say `ready`, for the incarnations they were assigned; the trainers have
-  // restored the queue.
+  // Each worker of the job reports that it is ready, with the incarnation that it was assigned, and
+  // the trainers restore the queue.
   void AllReady(const std::string& job) {
     Settle();
     for (auto& [id, actor] : actors) {
@@ -211,7 +224,8 @@ class World {
     }
     Settle();
   }
-  // Whoever is told to stop leaves.
+
+  // Each worker that was told to stop leaves its job.
   void Leave() {
     Settle();
     for (auto& [id, actor] : actors) {
@@ -225,17 +239,21 @@ class World {
     }
     Settle();
   }
+
   std::string Run(const std::string& name, Needs needs = DefaultNeeds()) {
     const std::string job = Submit(name, needs);
     AllReady(job);
     EXPECT_EQ(State(job), JobState::kRunning);
     return job;
   }
+
+  // The trainer reports step k.
   void Step(const std::string& job, int64_t k, double reward = 0.5, double count = 8) {
     AddReport(job, k, {{"reward_mean", reward}, {"reward_count", count}, {"tokens", 10}});
     Settle();
   }
-  // For the trainer's next heartbeat.
+
+  // Adds step k to the next heartbeat of the trainer.
   void AddReport(const std::string& job, int64_t k, std::map<std::string, double> values) {
     Actor& trainer = actors["trainer-0"];
     StepReport step;
@@ -247,6 +265,8 @@ class World {
     step.staleness = {{"0", 10}, {"1", k % 2}};
     trainer.steps.emplace_back(job, step);
   }
+
+  // Daemon `id` reports the phase of its part of the job, and the cause.
   void Say(const std::string& id, const std::string& job, const std::string& phase,
            const std::string& cause = "") {
     Progress& progress = actors[id].progress[job];
@@ -255,7 +275,7 @@ class World {
     Settle();
   }
 
-  // The trainer tells what its evaluations came to.
+  // The trainer reports a summary of its evaluations.
   void Evaluated(const std::string& job, const EvalSummary& eval) {
     actors["trainer-0"].progress[job].eval = eval;
     Settle();
@@ -267,6 +287,7 @@ class World {
     const std::string key = JobKey(id, "result");
     return *Decode<Result>(key, store_->Get(key).value().value);
   }
+
   std::vector<Event> Events(const std::string& id) {
     std::vector<Event> events;
     const std::vector<meta::Entry> entries = store_->List(JobKey(id, "events/")).value();
@@ -274,19 +295,20 @@ class World {
       events.push_back(*Decode<Event>(entry.key, entry.value));
     return events;
   }
+
   meta::Store* store() { return store_.get(); }
 
   ManualClock clock;
   std::unique_ptr<Controller> core;
-  std::string diagnosis = "batch 0 has 1 of 2 groups";  // Of any stalled job.
-  int diagnoses = 0;                                    // How often it was asked.
+  std::string diagnosis = "batch 0 has 1 of 2 groups";  // The answer for every stalled job.
+  int diagnoses = 0;                                    // How often it was asked for.
   std::map<std::string, Actor> actors;
   std::map<std::string, QueueState> queues;
   std::deque<SetJobCall> calls;     // Not answered yet.
   std::vector<SetJobCall> history;  // All that were made.
   std::vector<ReleaseCall> releases;
-  std::map<std::string, double> step_values;  // Further ones of each step that is reported.
-  int repeats = 0;                            // SetJobs that the queue knew already.
+  std::map<std::string, double> step_values;  // Are added to those of each reported step.
+  int repeats = 0;                            // SetJob calls that the queue knew already.
 
  private:
   std::string dir_;

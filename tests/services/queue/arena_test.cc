@@ -58,6 +58,7 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
       held.push_back({arena.Allocate(bytes), bytes, static_cast<char>(random())});
       std::memset(held.back().memory.get(), held.back().fill, bytes);
     }
+
     held.clear();
     EXPECT_EQ(arena.use().allocations, 0u);
     EXPECT_EQ(arena.use().used_bytes, 0u);
@@ -76,11 +77,13 @@ TEST(ArenaTest, SegmentsThatStayEmptyGoBackToTheSystem) {
   std::vector<std::shared_ptr<char>> held;
   for (int i = 0; i < 8; ++i) held.push_back(arena.Allocate(1000 << 10));
   EXPECT_EQ(arena.use().segments, 8u);
+
   held.resize(1);
-  arena.Trim();  // They were in use since the last one.
+  arena.Trim();  // The segments were in use since the Trim() before.
   EXPECT_EQ(arena.use().segments, 8u);
   arena.Trim();
   EXPECT_EQ(arena.use().segments, 2u);  // One in use, one spare.
+
   held.clear();
   arena.Trim();
   arena.Trim();
@@ -91,12 +94,15 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
   Arena arena(kSmall);
   std::shared_ptr<char> memory = arena.Allocate(1000);
   std::memset(memory.get(), 'x', 1000);
-  // A part of the allocation, as a field of a record is.
+
+  // A field of a record is a part of an allocation.
   const std::shared_ptr<const char> field(memory, memory.get() + 100);
   const std::optional<shm::Slice> slice = Arena::SliceOf(field, 200);
   ASSERT_TRUE(slice.has_value());
+
   auto shared = arena.Share(slice->segment);
   ASSERT_TRUE(shared.ok());
+
   const auto mapped = shm::Segment::Map(std::move(shared->fd), shared->bytes, /*writable=*/false);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   ASSERT_TRUE(shm::InBounds(*mapped, *slice));
@@ -107,6 +113,7 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
   EXPECT_TRUE(shm::BlockIs(*mapped, *slice));  // The field still shares it.
   const_cast<std::shared_ptr<const char>&>(field).reset();
   EXPECT_FALSE(shm::BlockIs(*mapped, *slice));
+
   const std::shared_ptr<char> next = arena.Allocate(1000);
   EXPECT_EQ(Arena::SliceOf(next, 1)->block, slice->block);
   EXPECT_FALSE(shm::BlockIs(*mapped, *slice));
@@ -119,6 +126,7 @@ TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {
   ASSERT_TRUE(shared.ok());
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd.get(), 0),
             MAP_FAILED);
+
   void* const readable = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, shared->fd.get(), 0);
   ASSERT_NE(readable, MAP_FAILED);
   EXPECT_NE(mprotect(readable, 4096, PROT_READ | PROT_WRITE), 0);
@@ -149,6 +157,7 @@ TEST(ArenaTest, ManyThreadsAllocateAndFree) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+
   EXPECT_EQ(arena.use().allocations, 0u);
 }
 

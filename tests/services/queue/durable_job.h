@@ -13,6 +13,7 @@
 
 namespace sluice::queue {
 
+// Small segments: a short test fills several of them.
 inline wal::Log::Options SmallLog(wal::FileSystem* file_system) {
   return {.segment_bytes = 64 << 10,
           .low_bytes = 0,
@@ -21,15 +22,15 @@ inline wal::Log::Options SmallLog(wal::FileSystem* file_system) {
           .file_system = file_system};
 }
 
-// One job with its log, on a file system that fails as told. Calls wait for their answer, or for
-// the log's end.
+// One job with its log, on a file system that fails where the test says. A call waits for its
+// answer, or until the log fails, which ends the job (fatal()).
 class DurableJob {
  public:
   DurableJob(wal::FileSystem* file_system, Spec spec, uint64_t snapshot_bytes = 64 << 20)
       : file_system_(file_system), spec_(std::move(spec)), snapshot_bytes_(snapshot_bytes) {}
   ~DurableJob() { Close(); }
 
-  // As a daemon that starts: brings the job back, or makes it where there is none.
+  // Does what a daemon does at its start: recovers the job, or creates it if there is none.
   absl::Status Open() {
     {
       MutexLock lock(&mu_);
@@ -43,6 +44,7 @@ class DurableJob {
                                 return std::shared_ptr<char>(new char[bytes],
                                                              std::default_delete<char[]>());
                               }));
+
     const bool recovered = stored.job != nullptr;
     found = stored.found;
     replayed = stored.events;
@@ -57,6 +59,7 @@ class DurableJob {
                                                  .sources = {{.rows = 1000}}},
                                                 rows));
     }
+
     runner_ = std::make_unique<JobRunner>(JobRunner::Options{.name = "durable",
                                                              .clock = &clock,
                                                              .snapshot_bytes = snapshot_bytes_,
@@ -70,17 +73,19 @@ class DurableJob {
     if (recovered) runner_->Restart(++incarnation);
     return absl::OkStatus();
   }
-  // As SIGTERM does.
+
+  // Shuts down as the daemon does on SIGTERM.
   void Close() {
     if (runner_ != nullptr) runner_->Shut(absl::UnavailableError("shutting down"));
     runner_.reset();
   }
+
   bool fatal() {
     MutexLock lock(&mu_);
     return !fatal_.ok();
   }
 
-  // None: the log ended before the answer.
+  // Returns nullopt if the log failed before the answer came.
   std::optional<Reply> Ask(const Caller& caller, Input input) {
     struct Slot {
       std::optional<Reply> reply;
@@ -95,6 +100,7 @@ class DurableJob {
     while (!slot->reply && fatal_.ok()) changed_.Wait(&mu_);
     return slot->reply;
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const Caller& caller, Input input) {
     std::optional<Reply> reply = Ask(caller, std::move(input));
@@ -108,6 +114,7 @@ class DurableJob {
   auto Look(F f) {
     return runner_->Look([&](const Job& job, Instant) { return f(job); });
   }
+
   const Spec& spec() const { return spec_; }
 
   static constexpr char kDir[] = "/data/jobs/d";
@@ -126,22 +133,22 @@ class DurableJob {
   std::unique_ptr<JobRunner> runner_;
 };
 
-// What the workers of a job ask in its first two steps, one call after the other, each with all it
-// would repeat. Run again from the beginning it changes nothing that is there already, and makes up
-// what is not.
+// The calls that the workers of a job make in its first two steps, one after the other, each in the
+// form in which a worker would repeat it. A second run repeats the calls that were answered before,
+// which changes nothing, and makes those that were not.
 class Script {
  public:
-  // `durable`: step 0 is said to be durable at the end.
+  // `durable`: at the end the trainer reports that step 0 is durable.
   explicit Script(DurableJob* job, bool durable = true) : job_(job), durable_(durable) {}
 
   struct Result {
     bool finished = false;
-    // Changing calls by name: whether what they did was known already.
+    // For each call that changes the job: true if the queue had done it before.
     std::map<std::string, bool> answered;
-    std::string failure;  // A call that ended as it must not.
+    std::string failure;  // The call that failed although the log works, and how.
   };
 
-  // Until the end, or until the log ends.
+  // Makes the calls until the last one, or until the log fails.
   Result Run() {
     result_ = Result();
     Steps();
@@ -166,6 +173,7 @@ class Script {
     if constexpr (requires { answer->repeat; }) result_.answered[what] = answer->repeat;
     return *std::move(answer);
   }
+
   void PutOne(const std::string& what, const Caller& caller, Record record) {
     const auto answer = Do<PutAnswer>(what, caller, Put{{std::move(record)}});
     if (!answer) return;
@@ -176,6 +184,7 @@ class Script {
     stopped_ = true;
     result_.failure = absl::StrCat(what, ": ", answer->failed[0].status.ToString());
   }
+
   static Id16 Request(uint8_t n) {
     Id16 id;
     id.bytes[0] = 7, id.bytes[1] = n;
@@ -192,9 +201,11 @@ class Script {
     Do<RestoreAnswer>("Restore", trainer_, Restore{});
     for (int64_t k = 0; k < kSteps && !stopped_; ++k) Step(k);
   }
+
   void Step(int64_t k) {
     const uint8_t n = static_cast<uint8_t>(k);
-    // A trainer that comes back asks what is out first.
+
+    // A trainer that comes back first asks which version is published.
     const std::vector<Loaded> out =
         job_->Look([](const Job& job) { return job.watch().published; });
     if (out.empty() || out[0].version.number <= k) {
@@ -204,10 +215,12 @@ class Script {
               .expected = k == 0 ? std::nullopt : std::make_optional(PolicyVersion{1, k - 1}),
               .next = {1, k}});
     }
+
     Do<RenewAnswer>("Renew", rollout_, Renew{.loaded = {{0, {1, k}, true}}});
     const auto admitted = Do<AdmitAnswer>(absl::StrCat("Admit ", k), rollout_,
                                           Admit{.request = Request(n), .room = 4});
     if (!admitted) return;
+
     std::vector<std::pair<TrajectoryRef, uint32_t>> members;
     for (const queue::Grant& grant : admitted->grants) {
       PutOne(absl::StrCat("prompt ", grant.group.ordinal), rollout_,
@@ -215,10 +228,12 @@ class Script {
                          4));
       for (const Member& member : grant.members) {
         const TrajectoryRef ref{grant.group, member.member, member.attempt};
+
         std::vector<Record> pieces;
         for (uint64_t at : {4, 24})
           pieces.push_back(
               PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at, 20, {{{1, k}, 20, 0}}));
+
         uint32_t tokens = 0, logprobs = 0;
         uint64_t bytes = 0;
         for (Record& piece : pieces) {
@@ -230,6 +245,7 @@ class Script {
                               piece.piece->at),
                  rollout_, piece);
         }
+
         const std::string name = absl::StrCat(ref.group.ordinal, "/", member.member);
         PutOne("messages " + name, rollout_,
                {.owner = ref,
@@ -241,6 +257,7 @@ class Script {
                                                    .tokens = 44,
                                                    .crc32c = Crc32cConcat(tokens, logprobs, bytes),
                                                    .finish = Finish::kStop}}});
+
         if (!sealed) return;
         const absl::Status& status = sealed->items[0].status;
         if (ReasonOf(status) == "GONE") result_.answered["Seal " + name] = true;
@@ -250,6 +267,7 @@ class Script {
         return;
       }
     }
+
     const auto leased =
         Do<LeaseTasksAnswer>(absl::StrCat("LeaseTasks ", k), reward_,
                              LeaseTasks{.request = Request(100 + n), .rooms = {{"cpu", 4}}});
@@ -262,6 +280,8 @@ class Script {
       PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_,
              record);
     }
+
+    // A repeated run may find this batch applied.
     const bool over = job_->Look([](const Job& job) { return job.version(); }) > k;
     if (!over) {
       const auto batch =
@@ -274,6 +294,7 @@ class Script {
     Do<DurableAnswer>(absl::StrCat("Durable ", k), trainer_,
                       Durable{.version = 1, .checkpoint = "c", .hash = FirstHash()});
   }
+
   std::string FirstHash() {
     return job_->Look(
         [](const Job& job) { return job.batches().contains(0) ? job.batches().at(0).hash : ""; });

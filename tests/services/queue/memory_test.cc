@@ -11,6 +11,7 @@ namespace {
 
 using testing::ElementsAre;
 
+// A claim is what a job needs at least, its quota, and what it has reserved.
 TEST(MemoryTest, JobsThatFitHaveTheirQuota) {
   EXPECT_THAT(FairShares(100, {{{10, 40, 0}, {10, 60, 0}}}), ElementsAre(40, 60));
 }
@@ -48,13 +49,16 @@ TEST(MemoryTest, OverRandomJobsTheLimitHoldsAndSharesAreFair) {
       claim.reserved = random() % (std::min(hold_left, claim.quota) + 1);
       hold_left -= claim.reserved;
     }
+
     const auto shares = FairShares(limit, claims);
     uint64_t most = 0;
     for (size_t i = 0; i < claims.size(); ++i) {
       most += std::max(shares[i], claims[i].reserved);
       EXPECT_LE(shares[i], claims[i].quota) << "seed " << seed;
     }
+
     EXPECT_LE(most, limit) << "seed " << seed;
+
     // Once nothing is held above a share, two jobs that both want more have the same.
     for (MemoryClaim& claim : claims) claim.reserved = 0;
     const auto rest = FairShares(limit, claims);

@@ -5,21 +5,22 @@
 #include "google/protobuf/descriptor.h"
 #include "tests/services/queue/wire.h"
 
-// Every method of the service: a repeat changes once and answers the same, a lower incarnation is
-// fenced and changes nothing, a parked call ends with a non-empty edge. The walk goes by the
-// descriptor, so no method can be forgotten.
+// Checks every method of the service: a repeat changes nothing and gets the same answer, a lower
+// incarnation is fenced and changes nothing, and a parked call ends with an edge that says what it
+// waited for. The methods are read from the service's descriptor, so that none can be forgotten.
 namespace sluice::queue {
 namespace {
 
 class MethodsTest : public WireTest {
  protected:
-  // The job as its books and counts tell it; what a call must not change.
+  // The job's ledger and lists as text: what a repeated or refused call must not change.
   std::string State() {
     v1::StatsRequest request;
     FillCall("controller", 0, request.mutable_call());
     v1::StatsResponse stats = *Once<v1::StatsResponse>(request);
     stats.mutable_ledger()->clear_event();
     std::string state = stats.ShortDebugString();
+
     v1::PeekRequest peek;
     FillCall("controller", 0, peek.mutable_call());
     for (v1::PeekWhat what : {v1::PEEK_WHAT_GROUPS, v1::PEEK_WHAT_TASKS, v1::PEEK_WHAT_BATCHES,
@@ -28,29 +29,34 @@ class MethodsTest : public WireTest {
       const v1::PeekResponse rows = *Once<v1::PeekResponse>(peek);
       for (v1::PeekRow row : rows.rows()) {
         row.clear_age();
-        // Of members.
+        // A group's row has the ages of its members.
         state += std::regex_replace(row.ShortDebugString(), std::regex("age[^,}]*"), "");
       }
     }
     return state;
   }
-  // The same request twice: the second answer is marked and else equal, the state the same as after
-  // the first.
+
+  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the
+  // state stays as it was after the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);
     ASSERT_TRUE(first.ok()) << first.status();
     EXPECT_FALSE(first->repeat());
+
     const std::string state = State();
     auto again = Once<Response>(request);
     ASSERT_TRUE(again.ok()) << again.status();
     EXPECT_TRUE(again->repeat());
     EXPECT_EQ(State(), state);
+
     Response same = *first;
     Normalize(&same);
     Normalize(&*again);
     EXPECT_EQ(again->ShortDebugString(), same.ShortDebugString());
   }
+
+  // The request of a lower incarnation is refused and changes nothing.
   template <typename Response, typename Request>
   void ExpectFenced(Request request) {
     const std::string state = State();
@@ -58,6 +64,8 @@ class MethodsTest : public WireTest {
     EXPECT_EQ(ReasonOf(Once<Response>(request).status()), "FENCED") << request.GetTypeName();
     EXPECT_EQ(State(), state);
   }
+
+  // The request parks, and its answer names what it waited for.
   template <typename Response, typename Request>
   void ExpectEdge(Request request) {
     request.mutable_wait()->set_nanos(1000000);
@@ -80,6 +88,7 @@ class MethodsTest : public WireTest {
   }
 
  private:
+  // Clears what may differ between an answer and its repeat.
   template <typename Response>
   static void Normalize(Response* response) {
     const auto* descriptor = response->GetDescriptor();
@@ -105,17 +114,20 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   v1::LeaseTasksResponse tasks;
   v1::Batch batch;
   std::string hash;
-  // In the order of a step; each leaves what the next needs.
+
+  // The methods in the order of a step: each prepares the next.
   std::vector<std::string> order = {"SetJob", "Restore", "AdvanceVersion", "Renew",        "Admit",
                                     "Put",    "Seal",    "LeaseTasks",     "AcquireBatch", "Get",
                                     "Apply",  "Durable", "Release",        "Drop",         "Stats",
                                     "Peek",   "Watch",   "Retask"};
+
   walks["SetJob"] = [&] {
     v1::SetJobRequest request = JobRequest();
     auto first = Once<v1::SetJobResponse>(request);
     ASSERT_TRUE(first.ok()) << first.status();
     request.set_revision(++revision_);
     ExpectKeyed<v1::SetJobResponse>(request);
+
     request.set_revision(1);
     EXPECT_EQ(ReasonOf(Once<v1::SetJobResponse>(request).status()), "LOST_RACE");
   };
@@ -144,6 +156,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_room(4);
     ExpectFenced<v1::AdmitResponse>(request);
     ExpectKeyed<v1::AdmitResponse>(request);
+
     admitted = *Once<v1::AdmitResponse>(request);
     ASSERT_EQ(admitted.grants_size(), 2);
     ExpectEdge<v1::AdmitResponse>(request);
@@ -157,16 +170,19 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
       *header.add_records() = PromptRecord(grant, grant.members(0));
       rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
       EXPECT_TRUE(stream.WriteFrame(header, {{.bytes = Column(3, 0)}}).ok());
+
       v1::PutAck ack;
       const bool read = stream.Read(&ack);
       EXPECT_EQ(ack.failed_size(), 0);
       stream.WritesDone();
       return read ? absl::OkStatus() : stream.Finish();
     };
+
     const std::string before = State();
     EXPECT_EQ(ReasonOf(put(rollout_ - 1)), "FENCED");
     EXPECT_EQ(State(), before);
     EXPECT_TRUE(put(rollout_).ok());
+
     const std::string after = State();
     EXPECT_TRUE(put(rollout_).ok());
     EXPECT_EQ(State(), after);
@@ -174,10 +190,11 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   walks["Seal"] = [&] {
     Sample(admitted.grants(0), admitted.grants(0).members(0));
     const v1::Member& member = admitted.grants(0).members(1);
-    Sample(admitted.grants(0), member);  // Sealed once in there.
+    Sample(admitted.grants(0), member);  // Seals it, so that each Seal below is a repeat.
     auto request = For<v1::SealRequest>("r1");
     *request.add_items() = SealOf(admitted.grants(0), member);
     ExpectFenced<v1::SealResponse>(request);
+
     const std::string state = State();
     const auto again = Once<v1::SealResponse>(request);
     EXPECT_TRUE(again->repeat() && again->items(0).repeat());
@@ -190,6 +207,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.mutable_rooms(0)->set_count(2);
     ExpectFenced<v1::LeaseTasksResponse>(request);
     ExpectKeyed<v1::LeaseTasksResponse>(request);
+
     tasks = *Once<v1::LeaseTasksResponse>(request);
     ASSERT_EQ(tasks.tasks_size(), 2);
     ExpectEdge<v1::LeaseTasksResponse>(request);
@@ -205,6 +223,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   walks["Get"] = [&] {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
+
     const std::string state = State();
     for (int i = 0; i < 2; ++i)
       EXPECT_EQ(Client("t1", gang_)->GetAll(batch.lease().id(), wants)->size(), 1u);
@@ -232,6 +251,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_reason(v1::RELEASE_REASON_DRAIN);
     ExpectFenced<v1::ReleaseResponse>(request);
     EXPECT_EQ(Once<v1::ReleaseResponse>(request)->released(), 1u);
+
     const std::string state = State();
     const auto again = Once<v1::ReleaseResponse>(request);
     EXPECT_TRUE(again->repeat());
@@ -244,6 +264,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     item.mutable_ref()->set_group(admitted.grants(1).group());
     item.set_lease(admitted.grants(1).members(1).lease().id());
     item.set_reason("prompt_too_long");
+
     ExpectFenced<v1::DropResponse>(request);
     ExpectKeyed<v1::DropResponse>(request);
   };
@@ -266,6 +287,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
       if (read) stream.TryCancel();
       return std::make_pair(state.version(), read ? absl::OkStatus() : stream.Finish());
     };
+
     EXPECT_EQ(first(rollout_).first, 1);
     EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
   };
@@ -275,6 +297,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_mode(v1::RETASK_MODE_READMIT);
     EXPECT_TRUE(Once<v1::RetaskResponse>(request).ok());
     EXPECT_EQ(Once<v1::RetaskResponse>(request)->count(), 0u) << "again it moves nothing";
+
     FillCall("r1", rollout_, request.mutable_call());
     EXPECT_EQ(ReasonOf(Once<v1::RetaskResponse>(request).status()), "WRONG_ROLE");
   };
@@ -283,6 +306,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size()) << "a method is not walked";
   for (int m = 0; m < service->method_count(); ++m)
     EXPECT_TRUE(walks.contains(service->method(m)->name())) << service->method(m)->name();
+
   for (const std::string& name : order) {
     SCOPED_TRACE(name);
     walks.at(name)();

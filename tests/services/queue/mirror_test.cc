@@ -13,25 +13,28 @@ using testing::ElementsAre;
 
 const std::string kJob = std::string(32, 'a');
 
-// A job whose books are mirrored, as its runner does it.
+// A job whose ledger is copied to Redis, as its JobRunner does it.
 class MirrorTest : public testing::Test {
  protected:
   void SetUp() override {
     redis_ = RedisServer::Start(password_);
     ASSERT_NE(redis_, nullptr);
   }
+
   LedgerMirror::Options MirrorOptions() const {
-    // Quick, so that the test is; nothing depends on how quick.
+    // Short times make the test quick. Nothing else depends on them.
     return {.redis = redis_->endpoint(),
             .timeout = absl::Milliseconds(200),
             .check = absl::Milliseconds(20),
             .retry = absl::Milliseconds(20)};
   }
+
   void StartMirror(LedgerMirror::Options options) {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
     Watch();
   }
-  // A run of the queue begins, with the job as it is.
+
+  // Starts a run of the queue, which has the job in its current state.
   void Watch() {
     watch_ = std::make_unique<BookWatch>(h_.job());
     mirror_->Note(kJob, incarnation_, std::make_shared<BookEntry>(BooksOf(h_.job())));
@@ -43,12 +46,14 @@ class MirrorTest : public testing::Test {
       noted_ = entry->ledger.event;
     };
   }
+
   void RunSteps(int steps) {
     for (int i = 0; i < steps; ++i) {
       h_.RunStep();
       MakeDurable();
     }
   }
+
   void MakeDurable() {
     ASSERT_TRUE(h_.Call<DurableAnswer>(h_.Trainer(), Durable{.version = h_.job().version(),
                                                              .checkpoint = "c",
@@ -59,6 +64,7 @@ class MirrorTest : public testing::Test {
   std::string password_;
   std::unique_ptr<RedisServer> redis_;
   Harness h_;
+  // `noted_` is the event of the newest entry, `told_` the number of entries.
   uint64_t incarnation_ = 1, noted_ = 0, told_ = 0;
   std::unique_ptr<BookWatch> watch_;
   std::unique_ptr<LedgerMirror> mirror_;
@@ -68,9 +74,11 @@ TEST_F(MirrorTest, AFollowerRecomputesBooksAndHashChain) {
   StartMirror(MirrorOptions());
   h_.Start();
   RunSteps(5);
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_EQ(follower.checked_hashes, 5);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
   EXPECT_EQ(follower.entries.size(), told_ + 1);
@@ -83,20 +91,24 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   h_.RunStep(/*want_cursor=*/true);
   const std::string cursor = h_.cursor;
   h_.RunStep();
+
   ++h_.gang;  // The trainer dies, and its next incarnation goes back a step.
   h_.SetWorkers();
   ASSERT_TRUE(
       h_.Call<RestoreAnswer>(h_.Trainer(), Restore{.cursor = cursor, .checkpoint = "c"}).ok());
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_EQ(follower.entries.back().second.at("kind"), "restored");
   follower.ExpectIs(h_.job());
-  const auto batch = h_.Acquired(2);  // Again as it was.
+
+  const auto batch = h_.Acquired(2);  // The same batch as before.
   ASSERT_TRUE(batch.ok()) << batch.status();
   ASSERT_TRUE(h_.ApplyBatch(*batch).ok());
   h_.SetWorkers(Phase::kClosed);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_EQ(follower.checked_hashes, 4);
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
 }
@@ -107,23 +119,29 @@ TEST_F(MirrorTest, AStoppedRedisHoldsNothingUpAndGetsTheSumsLater) {
   StartMirror(options);
   h_.Start();
   RunSteps(1);
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   redis_->Signal(SIGSTOP);
-  RunSteps(20);  // Here, on the thread of the queue.
+  RunSteps(20);  // This thread is the queue's. It does not wait for Redis.
   EXPECT_GT(mirror_->state().dropped, 0u);
   EXPECT_GT(mirror_->state().lag, 0u);
+
   redis_->Signal(SIGCONT);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
   EXPECT_THAT(follower.gaps(), testing::Contains("overflow"));
+
   int64_t missed = 0;
   for (const auto& [id, fields] : follower.entries) {
     if (fields.contains("missed")) missed += std::stoll(fields.at("missed"));
   }
+
   EXPECT_EQ(follower.entries.size() + missed, told_ + 1)
       << "each entry is there or counted as missed";
   EXPECT_EQ(mirror_->state().dropped, static_cast<uint64_t>(missed));
+
   RunSteps(1);
   ASSERT_TRUE(follower.FollowTo(noted_));
   EXPECT_GE(follower.checked_hashes, 1) << "from the gap on the chain is whole again";
@@ -135,11 +153,13 @@ TEST_F(MirrorTest, AFlushedRedisIsToldThatEntriesAreMissing) {
   RunSteps(2);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   redis_->Run({"FLUSHALL"});
   follower.StartOver();  // Nothing more happens in the job: the mirror finds out by itself.
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
   EXPECT_THAT(follower.gaps(), ElementsAre("start", "lost"));
+
   redis_->Run({"FLUSHALL"});
   RunSteps(2);
   follower.StartOver();
@@ -154,13 +174,15 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   RunSteps(2);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   redis_->Kill();
   RunSteps(2);
   ASSERT_TRUE(redis_->Restart().ok());
   follower.StartOver();
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
-  // The latter: killed before it could acknowledge.
+
+  // It is "start" if Redis was killed before it could acknowledge an entry.
   EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));
   EXPECT_GE(follower.checked_hashes, 3) << "what waited meanwhile comes entry by entry";
   EXPECT_EQ(mirror_->state().dropped, 0u);
@@ -173,6 +195,7 @@ TEST_F(MirrorTest, BrokenConnectionsRepeatNoEntry) {
     RunSteps(1);
     redis_->Run({"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"});
   }
+
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
@@ -186,6 +209,7 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
   RunSteps(1);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
+
   mirror_ = nullptr;
   RunSteps(0);
   ++incarnation_;
@@ -193,6 +217,7 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
   RunSteps(1);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+
   EXPECT_THAT(follower.gaps(), ElementsAre("start", "start"));
 }
 
@@ -204,10 +229,12 @@ TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
   mirror_->Note("other", 1, std::make_shared<BookEntry>(BooksOf(h_.job())));
   h_.Start();
   RunSteps(2);
+
   LedgerFollower follower(redis_.get(), "other");
   ASSERT_TRUE(follower.FollowTo(0));
   EXPECT_EQ(redis_->Run({"XLEN", LedgerMirror::KeyOf(kJob)}).number, 1);
   EXPECT_GT(mirror_->state().lag, 0u);
+
   redis_->Run({"DEL", LedgerMirror::KeyOf(kJob)});
   LedgerFollower freed(redis_.get(), kJob);
   ASSERT_TRUE(freed.FollowTo(noted_));
@@ -224,6 +251,7 @@ TEST_F(MirrorTest, AFreedJobsStreamExpires) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   mirror_->Freed(kJob);
   mirror_->Stop();  // Sends what waits.
+
   EXPECT_GT(redis_->Run({"PTTL", LedgerMirror::KeyOf(kJob)}).number, 0);
 }
 
@@ -238,8 +266,10 @@ TEST_F(MirrorPasswordTest, AWrongPasswordHoldsNothingUpUntilItIsRight) {
   StartMirror(options);
   h_.Start();
   RunSteps(3);
+
   EXPECT_FALSE(mirror_->state().connected);
   EXPECT_EQ(mirror_->state().lag, told_ + 1);
+
   redis_->Run({"CONFIG", "SET", "requirepass", "wrong"});
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));

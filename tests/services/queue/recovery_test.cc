@@ -9,7 +9,7 @@
 #include "services/queue/jobs.h"
 #include "tests/services/queue/core/harness.h"
 
-// The jobs of a data directory, from one life of the queue to the next.
+// What becomes of the jobs in a data directory when the queue is started again.
 namespace sluice::queue {
 namespace {
 
@@ -24,18 +24,22 @@ class RecoveryTest : public testing::Test {
     WriteRows("prompt");
     Start();
   }
+
   void TearDown() override {
     table_.reset();
     EXPECT_TRUE(RemoveTree(dir_).ok());
   }
+
   void WriteRows(const std::string& text) {
     std::string rows;
     for (int i = 0; i < 50; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", text, " ", i, "\"}\n");
     ASSERT_TRUE(WriteFileAtomic(Rows(), rows).ok());
   }
+
   std::string Rows() const { return dir_ + "/rows.jsonl"; }
   std::string Data() const { return dir_ + "/data"; }
 
+  // `incarnation`: 0 takes the next one.
   void Start(int64_t incarnation = 0) {
     table_ = std::make_unique<JobTable>(JobTable::Options{
         .incarnation = 0,
@@ -44,10 +48,12 @@ class RecoveryTest : public testing::Test {
     ASSERT_TRUE(table_->Recover().ok());
     table_->SetIncarnation(incarnation == 0 ? ++incarnation_ : incarnation);
   }
+
   void Restart() {
     table_.reset();
     Start();
   }
+
   Spec SpecOf(Durability durability) const {
     Spec spec = SmallSpec();
     spec.durability = durability;
@@ -55,6 +61,7 @@ class RecoveryTest : public testing::Test {
         {.name = "rows", .path = Rows(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
     return spec;
   }
+
   Reply Set(const std::string& job, SetJob set) {
     std::optional<Reply> result;
     Mutex mu;
@@ -68,11 +75,14 @@ class RecoveryTest : public testing::Test {
     while (!result) changed.Wait(&mu);
     return *std::move(result);
   }
+
+  // The first SetJob of a job.
   SetJob First(Durability durability) const {
     return {.revision = 1,
             .spec = SpecOf(durability),
             .workers = {{"t1", WorkerRole::kTrainer, 1}, {"r1", WorkerRole::kRollout, 1}}};
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const std::string& job, const Caller& caller, Input input) {
     const auto runner = table_->Find(job);
@@ -109,6 +119,7 @@ TEST_F(RecoveryTest, AJobThatMustOutliveItsQueueNeedsADataDirectory) {
   table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 1});
   const Reply reply = Set(kJob, First(Durability::kFull));
   ASSERT_TRUE(std::holds_alternative<absl::Status>(reply));
+
   const absl::Status& status = std::get<absl::Status>(reply);
   EXPECT_EQ(ReasonOf(status), "NO_DATA_DIR");
   EXPECT_THAT(DetailOf(status).hint, testing::HasSubstr("--data-dir"));
@@ -119,9 +130,11 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kOther, First(Durability::kMetadata))));
   ASSERT_TRUE(Call<RestoreAnswer>(kJob, {"t1", 1}, Restore{}).ok());
+
   Restart();
   const Reply reply = Set(kJob, First(Durability::kFull));
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(reply)) << std::get<absl::Status>(reply);
+
   const SetJobAnswer& answer = std::get<SetJobAnswer>(reply);
   EXPECT_TRUE(answer.repeat);
   EXPECT_TRUE(answer.restored);
@@ -136,6 +149,7 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
     table_.reset();
     table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
     ASSERT_TRUE(table_->Recover().ok());
+
     std::thread registered([&] { table_->SetIncarnation(round + 1); });
     Reply reply = Set(kJob, First(Durability::kFull));
     while (std::holds_alternative<absl::Status>(reply) &&
@@ -152,21 +166,25 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
   table_.reset();
   table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
   ASSERT_TRUE(table_->Recover().ok());
+
   EXPECT_TRUE(absl::IsUnavailable(table_->Find(kJob).status()));
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))),
             "NOT_REGISTERED");
-  table_->SetIncarnation(1);  // A controller that forgot: the job's own count goes on.
+
+  table_->SetIncarnation(1);  // The controller lost its count, but the job has its own.
   EXPECT_EQ(std::get<SetJobAnswer>(Set(kJob, First(Durability::kFull))).incarnation, 2);
 }
 
 TEST_F(RecoveryTest, AFreedJobLeavesNothingBehind) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   EXPECT_TRUE(PathExists(JobDir(Data(), kJob)));
+
   SetJob freed = First(Durability::kFull);
   freed.revision = 2;
   freed.phase = Phase::kFreed;
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, freed)));
   EXPECT_TRUE(ListDir(JobsDir(Data()))->empty());
+
   Restart();
   EXPECT_TRUE(table_->All().empty());
   EXPECT_TRUE(std::get<SetJobAnswer>(Set(kJob, freed)).repeat) << "freed again is a repeat";
@@ -179,15 +197,18 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
   ASSERT_TRUE(WriteFileAtomic(rows, "{\"prompt\": \"x\"}\n").ok());
   other.spec.sources[0].path = rows;
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kOther, other)));
+
   table_.reset();
   WriteRows("another prompt");
   Start();
+
   const absl::Status refused = table_->Find(kJob).status();
   EXPECT_EQ(ReasonOf(refused), "DATA_CHANGED") << refused;
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(Rows()));
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))), "DATA_CHANGED");
   EXPECT_TRUE(table_->Find(kOther).ok());
-  // Put back, it goes on; or it is freed.
+
+  // When its data is there again, the job goes on.
   WriteRows("prompt");
   Restart();
   EXPECT_TRUE(table_->Find(kJob).ok());
@@ -196,6 +217,7 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
 TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   table_.reset();
+
   const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, "snapshot")) continue;
@@ -204,12 +226,15 @@ TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     ASSERT_TRUE(WriteFileAtomic(path, bytes).ok());
   }
+
   const auto report = FsckDataDir(Data());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->ok());
   EXPECT_TRUE(absl::IsDataLoss(report->jobs[0].status)) << report->jobs[0].status;
+
   Start();
   EXPECT_TRUE(absl::IsDataLoss(table_->Find(kJob).status())) << table_->Find(kJob).status();
+
   SetJob freed = First(Durability::kFull);
   freed.revision = 2;
   freed.phase = Phase::kFreed;
@@ -224,14 +249,17 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
   ASSERT_TRUE(Call<AdvanceVersionAnswer>(kJob, {"t1", 1}, AdvanceVersion{.next = {1, 0}}).ok());
   ASSERT_TRUE(Call<RenewAnswer>(kJob, {"r1", 1}, Renew{.loaded = {{0, {1, 0}, true}}}).ok());
   ASSERT_EQ(Call<AdmitAnswer>(kJob, {"r1", 1}, Admit{.room = 4})->grants.size(), 2u);
+
   {
     const auto owner = DirLock::Take(Data());
     ASSERT_TRUE(owner.ok());
     EXPECT_EQ(ReasonOf(FsckDataDir(Data()).status()), "DATA_DIR_IN_USE");
   }
+
   table_.reset();
-  ASSERT_TRUE(RemoveTree(Rows()).ok());  // The data may be gone.
+  ASSERT_TRUE(RemoveTree(Rows()).ok());  // The check needs no data files.
   const auto before = Files();
+
   const auto report = FsckDataDir(Data());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->ok());

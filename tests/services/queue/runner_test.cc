@@ -8,8 +8,8 @@
 namespace sluice::queue {
 namespace {
 
-// Threads of our own, so that ThreadSanitizer sees all there is: rollouts that admit, wait, drop
-// and leave, a timer, a watcher that comes and goes, readers.
+// The test uses threads of its own, so that ThreadSanitizer sees everything: rollouts that admit,
+// wait, drop and leave, a timer, a watcher that comes and goes, and readers.
 TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) {
   constexpr int kRollouts = 3, kRounds = 200;
   Spec spec = SmallSpec();
@@ -24,13 +24,16 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
     runner.Run(caller, std::move(input), [&](Reply answer) { reply = std::move(answer); });
     return reply;
   };
+
   SetJob set{.revision = 1, .spec = spec, .workers = {{"t", WorkerRole::kTrainer, 1}}};
   for (int r = 0; r < kRollouts; ++r)
     set.workers.push_back({absl::StrCat("r", r), WorkerRole::kRollout, 1});
   call({"controller", 0}, set);
   call({"t", 1}, Restore{});
+
   std::atomic<int> asked = 0, settled = 0;
   std::atomic<bool> over = false;
+
   std::vector<std::thread> threads;
   for (int r = 0; r < kRollouts; ++r) {
     threads.emplace_back([&, r] {
@@ -41,7 +44,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
         request.bytes = {static_cast<uint8_t>(r), static_cast<uint8_t>(i),
                          static_cast<uint8_t>(i >> 8)};
         ++asked;
-        // 0 open, 1 answered, 2 given up.
+        // 0: open, 1: answered, 2: forgotten.
         const auto state = std::make_shared<std::atomic<int>>(0);
         const uint64_t number = runner.Run(
             caller, Admit{.request = request, .room = 1}, [&, state, caller](Reply reply) {
@@ -55,6 +58,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
                          Drop{{{{.group = grant.group}, grant.members[0].lease.id, "bad_row"}}},
                          [](Reply) {});
             });
+        // Every third call is forgotten, unless its answer came first.
         if (i % 3 == 0) {
           runner.Forget(number);
           int open = 0;
@@ -73,10 +77,12 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
       EXPECT_TRUE(runner.Look([](const Job& job, Instant) { return job.Violations(); }).empty());
     }
   });
+
   for (int r = 0; r < kRollouts; ++r) threads[r].join();
   runner.Shut(absl::UnavailableError("over"));
   over = true;
   for (size_t t = kRollouts; t < threads.size(); ++t) threads[t].join();
+
   EXPECT_EQ(asked, kRollouts * kRounds);
   EXPECT_EQ(settled, asked);
   EXPECT_TRUE(absl::IsUnavailable(std::get<absl::Status>(call({"t", 1}, Renew{}))));

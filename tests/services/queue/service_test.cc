@@ -21,6 +21,7 @@ TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   std::promise<absl::Status> answer;
   small.SetJob(kJob, "wire", {"controller", 0}, *set,
                [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
+
   const absl::Status refused = answer.get_future().get();
   EXPECT_EQ(ReasonOf(refused), "NO_MEMORY");
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << "the controller would wait for what passes";
@@ -35,6 +36,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   ASSERT_EQ(batch.groups_size(), 1);
   ASSERT_EQ(batch.groups(0).members_size(), 2);
   EXPECT_EQ(batch.groups(0).members(0).trained(), 5u);
+
   std::vector<common::v1::Want> wants(3);
   wants[0].mutable_owner()->set_group(batch.groups(0).group());  // The prompt.
   for (uint32_t m = 0; m < 2; ++m) {
@@ -42,6 +44,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
     wants[1 + m].mutable_owner()->set_member(m);
     wants[1 + m].mutable_owner()->set_attempt(1);
   }
+
   const auto read = Client("t1", gang_)->GetAll(batch.lease().id(), wants);
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->size(), 5u);  // Prompt; per member a piece and the whole fields.
@@ -52,11 +55,13 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
 
   v1::ApplyRequest apply = ApplyOf(batch);
   apply.set_want_cursor(true);
+
   const auto applied = Client("t1", gang_)->Apply(apply);
   ASSERT_TRUE(applied.ok()) << applied.status();
   EXPECT_EQ(applied->version(), 1);
   EXPECT_FALSE(applied->cursor().empty());
   EXPECT_EQ(applied->ledger().dropped().size(), 14u);
+
   v1::DurableRequest durable;
   durable.set_version(1);
   durable.set_hash(applied->ledger().hash());
@@ -65,10 +70,12 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   v1::StatsRequest stats;
   FillCall("controller", 0, stats.mutable_call());
   EXPECT_EQ(Once<v1::StatsResponse>(stats)->ledger().durable(), 2);
+
   v1::PeekRequest peek;
   FillCall("controller", 0, peek.mutable_call());
   peek.set_what(v1::PEEK_WHAT_VIOLATIONS);
   EXPECT_EQ(Once<v1::PeekResponse>(peek)->rows_size(), 0);
+
   metrics_.Update();
   const std::string text = registry_.Text();
   EXPECT_THAT(text, HasSubstr("sluice_queue_durable_total{job_id=\"wire\"} 2"));
@@ -89,20 +96,23 @@ TEST_F(WireTest, AParkedCallIsAnsweredByTheCallItWaitsFor) {
 
 TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
   Begin();
-  Admitted(100);  // All slots.
+  Admitted(100);  // Takes all slots.
   rpc::Cancel cancel;
   v1::AdmitRequest request;
   FillCall("r1", rollout_, request.mutable_call(), true);
   request.set_room(1);
+
   std::thread leaves([&] {
     v1::AdmitResponse response;
     EXPECT_TRUE(absl::IsCancelled(rpc::Call(*channel_, request, &response, {.cancel = &cancel})));
   });
+
   const auto waiting = [&] {
     return (*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
       return job.Stats().waiting.at("Admit");
     });
   };
+
   while (waiting() == 0) std::this_thread::yield();
   cancel.Trigger();
   leaves.join();
@@ -113,6 +123,7 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
   Begin();
   const v1::AdmitResponse admitted = Admitted(1);
   const v1::Grant& grant = admitted.grants(0);
+
   std::string payload;
   v1::PutHeader header;
   FillCall("r1", rollout_, header.mutable_call());
@@ -120,19 +131,23 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
   *header.add_records() = PromptRecord(grant, grant.members(0));
   *header.add_records() = SampledRecord(grant, grant.members(0), 2, &payload);
   header.mutable_records(1)->mutable_fields(1)->set_crc32c(1);
+
   rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
   ASSERT_TRUE(stream.WriteFrame(header, {{.bytes = Column(3, 0)}, {.bytes = payload}}).ok());
   v1::PutAck ack;
   ASSERT_TRUE(stream.Read(&ack));
+
   EXPECT_EQ(ack.seq(), 1u);
   ASSERT_EQ(ack.failed_size(), 1);
   EXPECT_EQ(ack.failed(0).record(), 1u);
   EXPECT_EQ(ack.failed(0).reason(), "BAD_CRC");
+
   // A payload that is not what the fields say fails the message, and with it the stream.
   header.mutable_records()->DeleteSubrange(1, 1);
   header.clear_call();
   header.set_seq(2);
   ASSERT_TRUE(stream.WriteFrame(header, {{.bytes = "abc"}}).ok());
+
   EXPECT_FALSE(stream.Read(&ack));
   EXPECT_TRUE(absl::IsInvalidArgument(stream.Finish()));
 }
@@ -144,6 +159,7 @@ TEST_F(WireTest, AValueOfANewerBuildIsRefusedByItsPath) {
   const absl::Status status = FromProto(seal).status();
   EXPECT_EQ(ReasonOf(status), "UNKNOWN_VALUE");
   EXPECT_THAT(status.message(), testing::HasSubstr("items.finish: 7 is not a value of Finish"));
+
   v1::SetJobRequest set = JobRequest();
   set.mutable_spec()->set_straggler(static_cast<v1::Straggler>(99));
   EXPECT_EQ(ReasonOf(FromProto(set).status()), "UNKNOWN_VALUE");
@@ -167,8 +183,10 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
                     .ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(20)).ok());
   }
+
   std::vector<common::v1::Want> wants(600);  // 8 KB each: more than one message.
   for (common::v1::Want& want : wants) *want.mutable_owner() = RefOf(grant, grant.members(0));
+
   const auto read = client->GetAll(grant.members(0).lease().id(), wants);
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->size(), 600u);
@@ -196,6 +214,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
     MutexLock lock(&mu);
     while (!until()) changed.Wait(&mu);
   };
+
   wait([&] { return version == 0 && published == 0; });
   ASSERT_TRUE(Client("t1", gang_)->Apply(ApplyOf(ReadyBatch(0))).ok());
   wait([&] { return version == 1; });
@@ -204,6 +223,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   close.set_phase(v1::PHASE_CLOSED);
   ASSERT_TRUE(Once<v1::SetJobResponse>(close).ok());
   wait([&] { return !cancelled.empty(); });
+
   MutexLock lock(&mu);
   EXPECT_EQ(cancelled[0], "closed");
 }
@@ -216,12 +236,14 @@ TEST_F(WireTest, ShuttingDownEndsParkedCallsWithAReason) {
     FillCall("t1", gang_, request.mutable_call());
     ended = Once<v1::AcquireBatchResponse>(request).status();
   });
+
   while ((*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
     return job.Stats().waiting.at("AcquireBatch");
   }) == 0)
     std::this_thread::yield();
   jobs_.Shut();
   waits.join();
+
   EXPECT_TRUE(absl::IsUnavailable(ended));
   EXPECT_EQ(ReasonOf(ended), "SHUTTING_DOWN");
 }
@@ -232,6 +254,7 @@ TEST_F(WireTest, AJobNotHeardOfIsToldToComeAgain) {
   const absl::Status status = Once<v1::StatsResponse>(stats).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
   EXPECT_EQ(ReasonOf(status), "NOT_LISTED");
+
   stats.mutable_call()->mutable_job()->set_job("short");
   EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::StatsResponse>(stats).status()));
 }
@@ -252,6 +275,7 @@ TEST_F(WireTest, AFreedJobIsGone) {
   request.set_phase(v1::PHASE_FREED);
   request.set_revision(++revision_);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
+
   EXPECT_FALSE(jobs_.Find(kJob).ok());
   EXPECT_TRUE(Once<v1::SetJobResponse>(request)->repeat());
 }
@@ -267,17 +291,21 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   request.set_phase(v1::PHASE_CLOSED);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
   const auto told = [&] { return metrics.Update(), registry.Text(); };
+
   EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));
+
   clock.Advance(absl::Minutes(9));
   EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));
   clock.Advance(absl::Minutes(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
+
   metrics.ObserveWait("wire", "Admit", absl::Seconds(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 
-  metrics.Add(runner);  // Freed, its last numbers stay as long.
+  metrics.Add(runner);  // A freed job's series last as long, from the time it was closed.
   metrics.Remove(runner);
   EXPECT_THAT(told(), Not(HasSubstr("job_id"))) << "it was closed long ago";
+
   metrics.ObserveSync(absl::Milliseconds(1));
   metrics.ObserveRecovery(absl::Seconds(2));
   EXPECT_THAT(told(), HasSubstr("sluice_queue_recovery_duration_seconds 2"));
@@ -292,6 +320,7 @@ TEST(QueueProgramTest, ADataDirectoryHasOneOwner) {
   const daemon::Host host{.flags = &flags, .metrics = &registry};
   const auto first = QueueProgram::Make(host);
   ASSERT_TRUE(first.ok()) << first.status();
+
   const absl::Status second = QueueProgram::Make(host).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(second));
   EXPECT_THAT(std::string(second.message()), HasSubstr(dir));

@@ -11,8 +11,8 @@
 #include "tests/integration/harness/process.h"
 #include "tests/services/queue/wire.h"
 
-// Clients killed while they put and get through shared memory: this test's queue, and clients in
-// processes of their own, which are this program again (ClientProcess below).
+// Clients are killed while they put and get through shared memory. The queue runs in this process;
+// each client runs in a process of its own, which is this program again (ClientProcess below).
 namespace sluice::queue {
 namespace {
 using integration::Process;
@@ -37,7 +37,7 @@ std::string Logprobs(int piece) {
   return bytes;
 }
 
-// Mappings of clients' buffers in this process, which maps none as a client.
+// The number of clients' buffers that the queue has mapped. This process has no client that does.
 int Buffers() {
   const auto maps = ReadFile("/proc/self/maps");
   EXPECT_TRUE(maps.ok());
@@ -57,6 +57,7 @@ class SharedMemoryKillTest : public WireTest {
     ASSERT_NO_FATAL_FAILURE(WireTest::SetUp());
     ASSERT_TRUE(server_.ShareMemory(rpc_->address()).ok());
     Begin();
+
     admitted_ = Admitted(1);
     client_ = std::make_unique<QueueClient>(
         channel_,
@@ -65,13 +66,15 @@ class SharedMemoryKillTest : public WireTest {
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
+
     prompt_ = arena()->use();
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
   Arena* arena() { return (*jobs_.Find(kJob))->arena(); }
 
-  // A client that puts all pieces, or reads them, telling each step.
+  // Starts a client that puts all pieces, saying so before each, or one that reads them.
   std::unique_ptr<Process> Start(const std::string& what, const std::string& failpoints) {
     auto process = Process::Start(
         {.binary = "/proc/self/exe",
@@ -85,6 +88,7 @@ class SharedMemoryKillTest : public WireTest {
     EXPECT_TRUE(process.ok()) << process.status();
     return *std::move(process);
   }
+
   static void AwaitLine(Process& process, absl::string_view wanted) {
     for (int i = 0; i < 1000; ++i) {
       const auto line = process.ReadLine(absl::Seconds(60));
@@ -93,11 +97,13 @@ class SharedMemoryKillTest : public WireTest {
     }
     FAIL() << wanted << " never came";
   }
+
   // The queue keeps nothing of a client that is gone.
   void ExpectNoBuffers() {
     EXPECT_TRUE(Becomes([] { return Buffers() == 0; })) << Buffers() << " are left";
   }
-  // All pieces, each once: by the bytes that come back, and by the memory they take.
+
+  // All pieces are stored, each once: their bytes come back, and they take no more memory.
   void ExpectStoredOnce() {
     common::v1::Want want;
     *want.mutable_owner() = RefOf(grant(), member());
@@ -108,6 +114,7 @@ class SharedMemoryKillTest : public WireTest {
       EXPECT_TRUE((*read)[piece].fields[0] == Tokens(piece)) << piece;
       EXPECT_TRUE((*read)[piece].fields[1] == Logprobs(piece)) << piece;
     }
+
     const auto own = [&] { return arena()->use().used_bytes - prompt_.used_bytes; };
     EXPECT_TRUE(Becomes([&] { return own() == kPieces * (8 * kPieceTokens + 64); })) << own();
   }
@@ -123,7 +130,8 @@ TEST_F(SharedMemoryKillTest, AClientKilledBetweenItsCopyAndItsMessageLeavesWhatW
     EXPECT_EQ(*client->Await(absl::Seconds(120)), -SIGKILL) << "it puts through shared memory";
     ExpectNoBuffers();
   }
-  const auto client = Start("put", "");  // Goes on: what was put before is a repeat.
+
+  const auto client = Start("put", "");  // Puts all again: what is stored is a repeat.
   AwaitLine(*client, "put all");
   EXPECT_EQ(*client->Await(absl::Seconds(120)), 0);
   ExpectNoBuffers();
@@ -135,11 +143,13 @@ TEST_F(SharedMemoryKillTest, AClientKilledAtAnyMomentOfItsPutsCorruptsNothing) {
   for (int kill = 0; kill < 12; ++kill) {
     const auto client = Start("put", "");
     AwaitLine(*client, absl::StrCat("put ", random() % kPieces));
+    // The client gets a little further, so that it may be killed at any point.
     for (uint32_t spin = random() % 200'000; spin > 0; --spin) asm volatile("");
     client->Signal(SIGKILL);
     client->Await(absl::Seconds(120)).IgnoreError();
     ExpectNoBuffers();
   }
+
   const auto client = Start("put", "");
   EXPECT_EQ(*client->Await(absl::Seconds(120)), 0);
   ExpectStoredOnce();
@@ -147,15 +157,18 @@ TEST_F(SharedMemoryKillTest, AClientKilledAtAnyMomentOfItsPutsCorruptsNothing) {
 
 TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
   EXPECT_EQ(*Start("put", "")->Await(absl::Seconds(120)), 0);
+
   for (const char* place : {"before_copy", "after_copy"}) {
     const auto client = Start("get", absl::StrCat("queue_client.get.", place, "=kill"));
     EXPECT_EQ(*client->Await(absl::Seconds(120)), -SIGKILL) << "it reads through shared memory";
     ExpectNoBuffers();
   }
   ExpectStoredOnce();
-  // It stands still with the segments mapped.
+
+  // This reader stops while it has the segments mapped.
   const auto client = Start("get", "queue_client.get.before_copy=stop");
   EXPECT_TRUE(Becomes([] { return Buffers() > 0; }));
+
   v1::DropRequest drop;
   for (const v1::Member& dropped : grant().members()) {
     v1::DropItem& item = *drop.add_items();
@@ -164,6 +177,7 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
     item.set_reason("straggler");
   }
   ASSERT_TRUE(client_->Drop(drop).ok());
+
   client->Signal(SIGKILL);
   client->Await(absl::Seconds(120)).IgnoreError();
   ExpectNoBuffers();
@@ -171,7 +185,7 @@ TEST_F(SharedMemoryKillTest, AReaderKilledWhileItCopiesHoldsNothing) {
       << "all memory is there for the next";
 }
 
-// The other side: run by the tests above alone.
+// The client's process, which only the tests above run.
 TEST(ClientProcess, DISABLED_DoesAsTold) {
   common::v1::TrajectoryRef owner;
   ASSERT_TRUE(owner.ParseFromString(absl::HexStringToBytes(getenv("CLIENT_OWNER"))));
@@ -180,16 +194,19 @@ TEST(ClientProcess, DISABLED_DoesAsTold) {
   ASSERT_TRUE(channel.ok());
   QueueClient client(*channel,
                      {.job = "00112233445566778899aabbccddeeff", .worker = "r1", .incarnation = 1});
+
   const auto say = [](const std::string& line) {
     std::puts(line.c_str());
     std::fflush(stdout);
   };
+
   if (getenv("CLIENT_DOES") == std::string("get")) {
     common::v1::Want want;
     *want.mutable_owner() = owner;
     EXPECT_TRUE(client.GetAll(lease, {&want, 1}).ok());
     return;
   }
+
   sluice::PutStream stream(&client);
   for (int piece = 0; piece < kPieces; ++piece) {
     common::v1::Record record;
@@ -203,11 +220,13 @@ TEST(ClientProcess, DISABLED_DoesAsTold) {
     columns.set_count(kPieceTokens);
     columns.add_runs()->mutable_version()->set_incarnation(1);
     columns.mutable_runs(0)->set_count(kPieceTokens);
+
     std::string payload;
     AddField("tokens", common::v1::DTYPE_I32, std::vector<int64_t>{kPieceTokens}, Tokens(piece),
              &record, &payload);
     AddField("logprobs", common::v1::DTYPE_F32, std::vector<int64_t>{kPieceTokens}, Logprobs(piece),
              &record, &payload);
+
     say(absl::StrCat("put ", piece));
     ASSERT_TRUE(stream
                     .Put(record, payload,

@@ -5,8 +5,8 @@
 #include "common/queue_client/attachment.h"
 #include "tests/services/queue/wire.h"
 
-// Payload of every kind, in messages and through shared memory, and what the queue makes of clients
-// that misuse the latter.
+// Payload of every kind, in messages and through shared memory, and how the queue treats clients
+// that misuse shared memory.
 namespace sluice::queue {
 namespace {
 
@@ -18,7 +18,7 @@ struct FieldSpec {
   std::vector<uint32_t> rows;
 };
 
-// Bits of any value, but for floats, which have to be finite.
+// Random bytes, except that floats are finite.
 std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   std::string bytes(spec.bytes, '\0');
   const bool floats = spec.dtype == common::v1::DTYPE_F32 || spec.dtype == common::v1::DTYPE_F64;
@@ -27,7 +27,8 @@ std::string RandomBytes(const FieldSpec& spec, std::mt19937* random) {
   return bytes;
 }
 
-// The client wants none; the queue has none; both do.
+// How payload goes: in messages because the client wants it so, in messages because the queue
+// shares no memory, or through shared memory.
 enum class Path { kMessages, kNotShared, kShared };
 
 class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
@@ -46,6 +47,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
                                        .incarnation = rollout_,
                                        .shared_memory = GetParam() != Path::kMessages});
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
 
@@ -55,7 +57,8 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     record.set_lease(member().lease().id());
     return record;
   }
-  // Puts a record of such fields and reads it back.
+
+  // Puts a record with these fields and reads it back.
   void ExpectComesBack(common::v1::Record record, const std::vector<FieldSpec>& specs) {
     std::mt19937 random(7);
     std::map<std::string, std::string> sent;
@@ -67,6 +70,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
           ->mutable_rows()
           ->Add(spec.rows.begin(), spec.rows.end());
     }
+
     {
       sluice::PutStream stream(client_.get());
       ASSERT_TRUE(stream
@@ -77,15 +81,18 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
                       .ok());
       ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
     }
+
     common::v1::Want want;
     *want.mutable_owner() = record.owner();
     const auto read = client_->GetAll(member().lease().id(), {&want, 1});
     ASSERT_TRUE(read.ok()) << read.status();
     ASSERT_EQ(read->size(), 1u);
     ASSERT_EQ((*read)[0].fields.size(), specs.size());
+
     std::map<std::string, int> places;  // Whole fields come in the order of their names.
     const common::v1::Record& got = (*read)[0].record;
     for (int f = 0; f < got.fields_size(); ++f) places[got.fields(f).name()] = f;
+
     for (size_t f = 0; f < specs.size(); ++f) {
       const FieldSpec& spec = specs[f];
       ASSERT_TRUE(places.contains(spec.name)) << spec.name;
@@ -114,6 +121,7 @@ TEST_P(PayloadTest, FieldsOfEveryDtypeComeBackAsTheyWere) {
                      3 * 1024 * 8,
                      {}});
   }
+
   ExpectComesBack(Whole(), specs);
 }
 
@@ -162,6 +170,7 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   piece.set_count(kTokens);
   piece.add_runs()->mutable_version()->set_incarnation(gang_);
   piece.mutable_runs(0)->set_count(kTokens);
+
   ExpectComesBack(record,
                   {{"tokens", common::v1::DTYPE_I32, {kTokens}, kTokens * 4, {}},
                    {"logprobs", common::v1::DTYPE_F32, {kTokens}, kTokens * 4, {}},
@@ -178,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Paths, PayloadTest,
                                                   : "ThroughSharedMemory");
                          });
 
-// A client made by hand, attached by hand. --------------------------------------------------------
+// In the tests below, the test itself is the client that attaches. --------------------------------
 
 class SharedMemoryTest : public WireTest {
  protected:
@@ -191,14 +200,16 @@ class SharedMemoryTest : public WireTest {
     Begin();
     admitted_ = Admitted(1);
   }
+
   absl::StatusOr<std::shared_ptr<Attachment>> Attach(const std::string& worker,
                                                      int64_t incarnation) {
     common::v1::Call call;
     FillCall(worker, incarnation, &call);
     return Attachment::Attach(rpc_->address(), call);
   }
+
   const v1::Grant& grant() const { return admitted_.grants(0); }
-  // A record with one field of kBytes that `bytes` would be.
+  // The header of a message with one record, whose field is `bytes`.
   v1::PutHeader Header(const std::string& session, absl::string_view bytes) {
     v1::PutHeader header;
     FillCall("r1", rollout_, header.mutable_call());
@@ -212,14 +223,16 @@ class SharedMemoryTest : public WireTest {
              std::vector<int64_t>{static_cast<int64_t>(bytes.size())}, bytes, &record, &payload);
     return header;
   }
-  // The ack of one message, or how its stream ended.
+
+  // Sends one message. Returns its ack, or how the stream ended.
   absl::StatusOr<v1::PutAck> PutOne(const v1::PutHeader& header, const shm::Slice& slice) {
     rpc::ClientStream stream(*channel_, *v1::PutMessage::descriptor());
     v1::PutAck ack;
     if (stream.WriteSharedFrame(header, {&slice, 1}).ok() && stream.Read(&ack)) return ack;
     return stream.Finish();
   }
-  // One message of a Get by `session`.
+
+  // Returns the first message of a Get by `session`.
   absl::StatusOr<rpc::Frame> GetOne(const std::string& session) {
     v1::GetRequest request;
     FillCall("r1", rollout_, request.mutable_call());
@@ -241,6 +254,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   const std::string bytes(kBytes, 'x');
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::copy(bytes.begin(), bytes.end(), (*mine)->at(slice));
+
   const auto ack = PutOne(Header((*mine)->session(), bytes), slice);
   ASSERT_TRUE(ack.ok()) << ack.status();
   EXPECT_EQ(ack->failed_size(), 0);
@@ -249,12 +263,13 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   ASSERT_TRUE(frame.ok()) << frame.status();
   ASSERT_EQ(frame->shared().size(), 1u);
   EXPECT_EQ(frame->payload_bytes(), 0u);
+
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   ASSERT_TRUE((*mine)->Map(frame->shared(), &segments).ok());
   EXPECT_TRUE(absl::string_view(segments[0]->data() + frame->shared()[0].offset, kBytes) == bytes);
   EXPECT_TRUE(Attachment::CheckStill(frame->shared(), segments).ok());
 
-  // Who is not attached gets the bytes.
+  // A client that is not attached gets the bytes.
   const auto plain = GetOne("");
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->payload_bytes(), kBytes);
@@ -266,6 +281,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'x');
   ASSERT_TRUE(PutOne(Header((*mine)->session(), std::string(kBytes, 'x')), slice).ok());
+
   const auto frame = GetOne((*mine)->session());
   ASSERT_TRUE(frame.ok()) << frame.status();
   std::vector<std::shared_ptr<const shm::Segment>> segments;
@@ -277,11 +293,13 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   item.set_lease(grant().members(0).lease().id());
   item.set_reason("env_lost");
   ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
+
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
   ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; }))
       << "a reader holds nothing";
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
+
   const std::shared_ptr<char> next = (*runner)->arena()->Allocate(kBytes);  // In the same place.
   EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
 }
@@ -294,6 +312,7 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
   const auto refused = [&](const std::string& session, const shm::Slice& slice) {
     return PutOne(Header(session, bytes), slice).status();
   };
+
   constexpr uint64_t kMost = ~uint64_t{0};
   for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes},
                                 shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},
@@ -301,6 +320,7 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
     EXPECT_EQ(ReasonOf(refused((*mine)->session(), bad)), "BAD_SLICE");
   }
   EXPECT_EQ(ReasonOf(refused("", good)), "BAD_SLICE") << "without a session there is no memory";
+
   const auto others = Attach("w1", reward_);
   ASSERT_TRUE(others.ok()) << others.status();
   EXPECT_EQ(ReasonOf(refused((*others)->session(), good)), "NO_SESSION");
@@ -311,7 +331,8 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
   const auto mine = Attach("r1", rollout_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
-  std::fill_n((*mine)->at(slice), kBytes, 'y');  // After the CRC was made.
+  std::fill_n((*mine)->at(slice), kBytes, 'y');  // The header has the CRC of other bytes.
+
   const auto ack = PutOne(Header((*mine)->session(), std::string(kBytes, 'x')), slice);
   ASSERT_TRUE(ack.ok()) << ack.status();
   ASSERT_EQ(ack->failed_size(), 1);
@@ -334,10 +355,12 @@ TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
   std::string payload;
   AddField("field", common::v1::DTYPE_U8, std::vector<int64_t>{5 << 20}, std::string(5 << 20, 'x'),
            &record, &payload);
+
   absl::Status outcome;
   ASSERT_TRUE(
       stream.Put(record, payload, [&](const PutOutcome& put) { outcome = put.status; }).ok());
   ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
+
   EXPECT_EQ(ReasonOf(outcome), "OVER_RESERVATION");
   EXPECT_LT((*jobs_.Find(kJob))->arena()->use().used_bytes, 1u << 20);
 }

@@ -2,13 +2,13 @@
 
 #include "tests/services/queue/wire.h"
 
-// Two jobs of one queue whose memory is short, through its service.
+// Two jobs of a queue that has little memory, through its service.
 namespace sluice::queue {
 namespace {
 using testing::HasSubstr;
 
-constexpr uint64_t kGroupBytes = 2 * (1000 * 20 + 8192);  // What a group reserves.
-// That fit in all; a job needs three at the least.
+constexpr uint64_t kGroupBytes = 2 * (1000 * 20 + 8192);  // A group reserves so much.
+// So many groups fit into the memory of all jobs. A job needs three at least.
 constexpr int kGroups = 12;
 
 class SharesTest : public WireTest {
@@ -16,25 +16,31 @@ class SharesTest : public WireTest {
   SharesTest() : WireTest(kGroups * kGroupBytes + 1000) {}
 
   static constexpr char kOther[] = "ffeeddccbbaa99887766554433221100";
+  // From now on the calls are about `job`.
   void Switch(const std::string& job) {
     job_ = job;
     name_ = job == kJob ? "first" : "second";
   }
+
   uint64_t BytesOf(const std::string& what) {
     return (*jobs_.Find(job_))->Look([&](const Job& job, Instant) {
       return job.Stats().bytes.at(what);
     });
   }
-  // In whole groups. The share follows what others hold within a tick of the timer.
+
+  // Waits until the job's share has room for so many whole groups. The share follows what the other
+  // job holds within a tick of the timer.
   void AwaitShare(uint64_t groups) {
     EXPECT_TRUE(Becomes([&] { return BytesOf("share") / kGroupBytes == groups; }))
         << name_ << " has " << BytesOf("share") / kGroupBytes << " groups, not " << groups;
   }
-  // Samples, scores and applies steps, none of them durable: their groups stay.
+
+  // Samples, scores and applies steps. None of them becomes durable, so their groups stay.
   void Train(int64_t from, int64_t to) {
     for (int64_t k = from; k < to; ++k) {
       sampled_version_ = k;
       ASSERT_TRUE(Client("t1", gang_)->Apply(ApplyOf(ReadyBatch(k))).ok());
+
       v1::AdvanceVersionRequest advance;
       common::v1::PolicyVersion& expected = *advance.mutable_expected();
       expected.set_incarnation(gang_);
@@ -42,13 +48,15 @@ class SharesTest : public WireTest {
       *advance.mutable_next() = expected;
       advance.mutable_next()->set_number(k + 1);
       ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
+
       v1::RenewRequest renew;
       *renew.add_loaded()->mutable_version() = advance.next();
       renew.mutable_loaded(0)->set_verified(true);
       ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
     }
   }
-  // An Admit that takes what there is now, or tells what it waits on.
+
+  // Asks for a member without waiting. Gets it, or what it would wait for.
   v1::AdmitResponse AdmitNow() {
     v1::AdmitRequest request;
     FillCall("r1", rollout_, request.mutable_call(), true);
@@ -68,11 +76,12 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   EXPECT_EQ(BytesOf("reserved"), 8 * kGroupBytes);
 
   Switch(kOther);
-  Begin();  // Half of the memory is its due; the first gives back nothing yet.
+  Begin();  // It is due half of the memory, but the first job gives nothing back yet.
   AwaitShare(kGroups - 8);
   Train(0, 3);
   Switch(kJob);
   AwaitShare(kGroups / 2);
+
   const v1::AdmitResponse parked = AdmitNow();
   EXPECT_EQ(parked.grants_size(), 0);
   EXPECT_EQ(parked.edge().on().kind(), common::v1::NODE_KIND_BYTES);
@@ -85,8 +94,10 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   durable.set_version(8);
   durable.set_hash(Once<v1::StatsResponse>(stats)->ledger().hash());
   ASSERT_TRUE(Client("t1", gang_)->Durable(durable).ok());
+
   EXPECT_EQ(BytesOf("reserved"), 0u);
   EXPECT_EQ(Admitted(1).grants_size(), 1) << "a parked call of it would be answered now";
+
   Switch(kOther);
   AwaitShare(kGroups / 2);
   Train(3, 6);
@@ -100,6 +111,7 @@ TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {
   v1::SetJobRequest request = JobRequest();
   request.mutable_spec()->set_quota_bytes(4 * kGroupBytes);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
+
   v1::RestoreRequest restore;
   restore.set_mode(v1::RESTORE_MODE_REPLAY);
   ASSERT_TRUE(Client("t1", gang_)->Restore(restore).ok());
@@ -108,6 +120,7 @@ TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {
   ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
   Load();
   Train(0, 4);
+
   const v1::AdmitResponse parked = AdmitNow();
   EXPECT_EQ(parked.grants_size(), 0);
   EXPECT_EQ(parked.edge().on().kind(), common::v1::NODE_KIND_BYTES);
@@ -125,9 +138,11 @@ TEST_F(SharesTest, AReadersBytesAreTheSameWhileAnotherJobWrites) {
     wants[m].mutable_owner()->set_member(m);
     wants[m].mutable_owner()->set_attempt(1);
   }
+
   const auto trainer = Client("t1", gang_);
   const auto alone = trainer->GetAll(batch.lease().id(), wants);
   ASSERT_TRUE(alone.ok()) << alone.status();
+
   std::atomic<bool> stop = false;
   std::thread reader([&] {
     do {
@@ -137,6 +152,7 @@ TEST_F(SharesTest, AReadersBytesAreTheSameWhileAnotherJobWrites) {
       for (size_t i = 0; i < read->size(); ++i) ASSERT_EQ((*read)[i].fields, (*alone)[i].fields);
     } while (!stop);
   });
+
   Switch(kOther);
   Begin();
   Train(0, 4);

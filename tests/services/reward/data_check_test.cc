@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A job on one file, whose answers `exact` scores.
+// A job with one data file, whose answers the verifier `exact` scores.
 class DataCheckTest : public testing::Test {
  protected:
   absl::StatusOr<std::vector<std::string>> Check(const std::string& rows) {

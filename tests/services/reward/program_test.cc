@@ -21,7 +21,7 @@ using registry::v1::HeartbeatResponse;
 using testing::HasSubstr;
 using testing::Not;
 
-// A controller that assigns what the test says, and keeps the newest heartbeat.
+// A controller that assigns what the test says and remembers the newest heartbeat.
 class FakeController : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
@@ -39,6 +39,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
+
   grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* Heartbeat(
       grpc::CallbackServerContext*) override {
     auto stream = rpc::MakeStream<Stream>(this);
@@ -46,23 +47,26 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     return stream.get();
   }
 
-  // One job whose queue is at that address; empty: no job.
+  // Assigns one job whose queue is at `queue`; no job if that is empty.
   void Assign(const std::string& queue) {
     MutexLock lock(&mu_);
     const uint64_t generation = level_.generation() + 1;
     level_.Clear();
     level_.set_generation(generation);
     if (queue.empty()) return;
+
     registry::v1::Assignment& job = *level_.add_jobs();
     job.set_job("0123456789abcdef0123456789abcdef");
     job.set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
     job.add_queues(queue);
     job.mutable_spec()->set_name("digits");
+
     job::v1::RewardEntry& reward = *job.mutable_spec()->mutable_reward()->add_rewards();
     reward.set_name("right");
     reward.set_verifier("exact");
   }
-  // The first heartbeat behind the newest assignment.
+
+  // Waits for a heartbeat that was sent after the newest assignment was applied.
   HeartbeatRequest AwaitApplied() {
     MutexLock lock(&mu_);
     while (last_.generation() < level_.generation()) changed_.Wait(&mu_);
@@ -79,8 +83,8 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
 
   Mutex mu_;
   CondVar changed_;
-  HeartbeatResponse level_ ABSL_GUARDED_BY(mu_);
-  HeartbeatRequest last_ ABSL_GUARDED_BY(mu_);
+  HeartbeatResponse level_ ABSL_GUARDED_BY(mu_);  // What is assigned.
+  HeartbeatRequest last_ ABSL_GUARDED_BY(mu_);    // The newest heartbeat.
 };
 
 class RewardProgramTest : public testing::Test {
@@ -94,6 +98,7 @@ class RewardProgramTest : public testing::Test {
         daemon::Host{.flags = &flags_, .metrics = &metrics_, .stop = [](absl::Status) {}});
     ASSERT_EQ(program_->Start("127.0.0.1:1", "127.0.0.1:1"), absl::OkStatus());
   }
+
   void TearDown() override { program_->Drain(); }
 
   FakeController controller_;

@@ -36,6 +36,7 @@ class WorkerTest : public testing::Test {
       stream.Ack(header.seq());
     };
   }
+
   ~WorkerTest() override {
     if (worker_ != nullptr) worker_->Stop();
   }
@@ -49,6 +50,7 @@ class WorkerTest : public testing::Test {
     task.mutable_row()->set_json(R"({"answer": "42"})");
     task.mutable_lease()->set_id(absl::StrCat("lease ", member));
     task.set_finish(common::v1::FINISH_STOP);
+
     if (with_answer) {
       common::v1::Field& field = *task.add_fields();
       field.set_name("messages");
@@ -58,11 +60,14 @@ class WorkerTest : public testing::Test {
     }
     return task;
   }
+
+  // The next call of LeaseTasks gets these tasks.
   void Lease(const std::vector<queue::v1::Task>& tasks) {
     queue::v1::LeaseTasksResponse response;
     response.mutable_tasks()->Add(tasks.begin(), tasks.end());
     served_.queue.task_leases.push_back(response);
   }
+
   void Start() {
     served_.Start();
     Scorer scorer = *Scorer::Make({{.name = "right", .verifier = "exact"}}, Combine::kSum);
@@ -72,7 +77,7 @@ class WorkerTest : public testing::Test {
         [this](absl::Status why) { failed_.Push(why); });
   }
 
-  // Filled by the server's threads, so they go after it.
+  // The server's threads fill these, so they are destroyed after it.
   Handed<std::vector<std::string>> released_;
   Handed<std::string> scored_;
   Handed<absl::Status> failed_;

@@ -28,7 +28,7 @@ Tokens Count(int32_t from, size_t count) {
   return tokens;
 }
 
-// As a request does it: find, make room, compute, index.
+// Does what a request does: finds a prefix, reserves blocks for the rest, indexes what it computed.
 BlockTable Compute(BlockManager* manager, const Tokens& tokens) {
   BlockTable table;
   std::vector<Copy> copies;
@@ -40,6 +40,7 @@ BlockTable Compute(BlockManager* manager, const Tokens& tokens) {
   return table;
 }
 
+// The number of leading tokens that are found.
 uint32_t Found(BlockManager* manager, const Tokens& tokens) {
   BlockTable table;
   const uint32_t found = manager->Match(tokens, &table);
@@ -59,6 +60,7 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
   for (const char* adapter : {"", "a", "b"}) {
     BlockTable table = table_of(adapter);
     EXPECT_EQ(manager.Match(tokens, &table), 0u) << "adapter " << adapter;
+
     ASSERT_TRUE(manager.Reserve(&table, 0, 100, &copies));
     manager.Index(tokens, &table);
     BlockTable fork = table_of(adapter);
@@ -66,8 +68,10 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
     manager.Release(&fork);
     manager.Release(&table);
     EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a table goes on from its root";
+
     manager.Release(&table);
   }
+
   EXPECT_EQ(manager.cached(), 9u);
 }
 
@@ -75,6 +79,7 @@ TEST(BlockManagerTest, FullBlocksAreFoundAgainAndPartsAreNot) {
   BlockManager manager(8, Salt(1));
   BlockTable table = Compute(&manager, Count(0, 100));
   EXPECT_EQ(manager.active(), 4u);
+
   manager.Release(&table);
   EXPECT_EQ(manager.active(), 0u);
   EXPECT_EQ(manager.cached(), 3u);
@@ -93,6 +98,7 @@ TEST(BlockManagerTest, NoBlockIsFoundUnderAnotherSalt) {
     manager.SetSalt(other);
     EXPECT_EQ(Found(&manager, Count(0, 64)), 0u);
   }
+
   manager.SetSalt(Salt(1));
   EXPECT_EQ(Found(&manager, Count(0, 64)), 64u) << "a rewind finds what it left";
 }
@@ -104,12 +110,14 @@ TEST(BlockManagerTest, TheBlocksOfOlderWeightsLeaveFirstAndTailsBeforeHeads) {
   manager.SetSalt(Salt(2));
   BlockTable fresh = Compute(&manager, Count(0, 96));
   EXPECT_EQ(manager.available(), 2u);
+
   manager.Release(&fresh);
-  manager.Release(&kept);  // Of older weights, though it was used last.
+  manager.Release(&kept);  // It is of older weights, although it was used last.
   BlockTable table;
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&table, 0, 3 * 32, &copies));
   EXPECT_EQ(Found(&manager, Count(0, 96)), 96u) << "three blocks of older weights went";
+
   ASSERT_TRUE(manager.Reserve(&table, 3 * 32, 4 * 32, &copies));
   EXPECT_EQ(Found(&manager, Count(0, 96)), 64u) << "then the tail";
   manager.SetSalt(Salt(1));
@@ -123,15 +131,18 @@ TEST(BlockManagerTest, AForkSharesAndItsSecondWriterCopies) {
   manager.Fork(first, 39, &fork);
   EXPECT_EQ(fork.blocks, first.blocks);
   EXPECT_EQ(manager.active(), 2u);
+
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&fork, 39, 40, &copies));
   EXPECT_THAT(copies, ElementsAre(Copy{first.blocks[1], fork.blocks[1]}));
   EXPECT_EQ(fork.blocks[0], first.blocks[0]);
+
   copies.clear();
   ASSERT_TRUE(manager.Reserve(&first, 40, 41, &copies));
   EXPECT_THAT(copies, IsEmpty()) << "alone again";
   manager.Release(&first);
   EXPECT_EQ(manager.references(fork.blocks[0]), 1u);
+
   manager.Release(&fork);
   EXPECT_EQ(manager.active(), 0u);
 }
@@ -141,10 +152,12 @@ TEST(BlockManagerTest, ASharedBlockThatIsFullIsCopiedToo) {
   BlockTable first = Compute(&manager, Count(0, 64)), fork;
   manager.Fork(first, 63, &fork);
   EXPECT_EQ(fork.indexed, 1u);
+
   std::vector<Copy> copies;
   ASSERT_TRUE(manager.Reserve(&fork, 63, 64, &copies));
   EXPECT_EQ(copies.size(), 1u);
-  // Computed again, it is what the index has already.
+
+  // Computed again, it equals a block of the index, which takes its place.
   manager.Index(Count(0, 64), &fork);
   EXPECT_EQ(fork.blocks, first.blocks);
   EXPECT_EQ(manager.active(), 2u);
@@ -156,6 +169,7 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   manager.Fork(first, 39, &fork);
   const std::vector<int32_t> before = fork.blocks;
   std::vector<Copy> copies;
+
   EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies)) << "a copy and one more, of one";
   EXPECT_EQ(fork.blocks, before);
   EXPECT_THAT(copies, IsEmpty());
@@ -163,8 +177,8 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   EXPECT_EQ(manager.available(), 0u);
 }
 
-// What blocks hold, told from the outside: every operation's effect is recomputed from all tables
-// and from contents that are written as a model would write them.
+// Applies random operations to a BlockManager. Check() counts all references anew, and compares
+// what the blocks hold with what each sequence must have written.
 class Model {
  public:
   explicit Model(uint64_t seed)
@@ -178,6 +192,8 @@ class Model {
     if (what < 35) return ForkOne();
     if (what < 80) return Write();
     if (what < 97) return End();
+
+    // Other weights are loaded.
     salt_ = random_.Below(3);
     manager_.SetSalt(Salt(salt_));
     ++epoch_;
@@ -194,6 +210,7 @@ class Model {
             << "position " << at;
       }
     }
+
     uint32_t active = 0;
     for (uint32_t block = 0; block < manager_.blocks(); ++block) {
       ASSERT_EQ(references[block], manager_.references(static_cast<int32_t>(block)));
@@ -206,17 +223,18 @@ class Model {
     while (!live_.empty()) End();
     ASSERT_EQ(manager_.active(), 0u);
   }
+
   uint64_t hits() const { return hits_; }
   uint64_t refused() const { return refused_; }
 
  private:
-  // One position's keys and values: which tokens up to it, under which weights each.
+  // The keys and values of one position: the tokens up to it, and the weights of each.
   using Written = std::pair<Tokens, std::vector<uint64_t>>;
   struct Sequence {
     Tokens tokens;
     BlockTable table;
     uint32_t computed = 0;
-    // While it equals epoch_, all was computed under the salt of now.
+    // While it equals epoch_, everything was computed with the current salt.
     uint64_t epoch = 0;
     std::vector<uint64_t> written;  // A hash of prefix and weights, by position.
   };
@@ -241,6 +259,7 @@ class Model {
     const auto kind = static_cast<int32_t>(random_.Below(3));
     for (size_t i = 0; i < length; ++i)
       s.tokens.push_back(kind + (i > 70 ? static_cast<int32_t>(random_.Below(2)) : 0));
+
     s.computed = manager_.Match(absl::MakeConstSpan(s.tokens).first(length - 1), &s.table);
     hits_ += s.computed > 0;
     for (uint32_t at = 0; at < s.computed; ++at) s.written.push_back(WrittenAt(s, at, salt_));
@@ -275,6 +294,7 @@ class Model {
           << "there was room";
       return;
     }
+
     for (const Copy& copy : copies) contents_[copy.to] = contents_[copy.from];
     for (uint32_t at = s->computed; at < s->computed + count; ++at) {
       const int32_t block = s->table.blocks[at / kBlockTokens];
@@ -283,6 +303,7 @@ class Model {
       s->written.push_back(WrittenAt(*s, at, salt_));
       contents_[block][at % kBlockTokens] = s->written[at];
     }
+
     s->computed += count;
     if (s->epoch == epoch_)
       manager_.Index(absl::MakeConstSpan(s->tokens).first(s->computed), &s->table);
@@ -315,6 +336,7 @@ TEST(BlockManagerTest, AHundredThousandRandomOperationsKeepContentsAndReferences
     hits += model.hits();
     refused += model.refused();
   }
+
   EXPECT_GT(hits, 500u);
   EXPECT_GT(refused, 500u);
 }

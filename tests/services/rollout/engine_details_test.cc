@@ -1,4 +1,4 @@
-// What a request may ask to be told with its tokens, and stop texts.
+// Texts, log-probs and other details that a request may ask for with its tokens, and stop texts.
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -19,8 +19,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Token i of the tiny model's vocabulary is a byte: letters, a space, and the three of U+2028's
-// UTF-8 and of "é".
+// Token i of the tiny model is byte i of this text: letters, space and period, the three bytes of
+// U+2028, the two of "é", and a newline.
 constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
 
 std::unique_ptr<Tokenizer> ByteTokenizer() {
@@ -33,6 +33,7 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
     if (code < 128) return {static_cast<char>(code)};
     return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
   };
+
   std::string vocab;
   for (size_t i = 0; i < 40; ++i) {
     const std::string token =
@@ -50,6 +51,7 @@ std::unique_ptr<Tokenizer> ByteTokenizer() {
       R"("continuing_subword_prefix": null, "end_of_word_suffix": null,
     "fuse_unk": false, "byte_fallback": false, "ignore_merges": false, "vocab": {)" +
       vocab + R"(}, "merges": []}})";
+
   const std::string path = testing_data::TempPath("tokenizer.json");
   EXPECT_TRUE(WriteFileAtomic(path, json).ok());
   auto tokenizer = Tokenizer::Load(path);
@@ -103,6 +105,7 @@ TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
     request.seed = seed;
     const std::vector<TokenEvent> events = Sample(engine_.get(), request);
     EXPECT_EQ(Text(events), tokenizer_->Decode(TokensOf(events), /*skip_special=*/true)) << seed;
+
     std::string so_far;
     for (const TokenEvent& event : events) {
       so_far += event.details->text;
@@ -115,8 +118,9 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
   const std::vector<TokenEvent> whole = Sample(engine_.get(), AskFor(1, 120));
   const std::string text = Text(whole);
   const std::vector<int32_t> all = TokensOf(whole);
-  // Each run of one to four letters of the answer, somewhere within, as a stop text: over tokens,
-  // and ending the answer early.
+
+  // Try many runs of one to four letters of the answer as the stop text. They span tokens and end
+  // the answer early.
   int tried = 0;
   for (size_t at = 0; at + 4 < text.size(); at += 5) {
     for (size_t length = 1; length <= 4; ++length) {
@@ -126,37 +130,46 @@ TEST_F(EngineDetailsTest, AStopTextCutsTheTextAndTheTokensStandUpToTheOneThatCom
       ++tried;
       Request request = AskFor(2, 120);
       request.sampling.stop = {"never in it", stop};
+
       const std::vector<TokenEvent> events = Sample(engine_.get(), request);
       EXPECT_EQ(Text(events), text.substr(0, text.find(stop))) << "stop " << stop;
       EXPECT_EQ(events.back().finish, FinishReason::kStop);
       EXPECT_EQ(events.back().details->stop, 1);
-      // Nothing was drawn behind it: without the last token the text does not hold it.
+
+      // Nothing was drawn after the stop text: without the last token, the text lacks it.
       std::vector<int32_t> tokens = TokensOf(events);
       EXPECT_THAT(tokenizer_->Decode(tokens, true), HasSubstr(stop));
+
       tokens.pop_back();
       EXPECT_EQ(tokenizer_->Decode(tokens, true).find(stop), std::string::npos);
       EXPECT_EQ(tokens, std::vector<int32_t>(all.begin(),
                                              all.begin() + static_cast<ptrdiff_t>(tokens.size())));
     }
   }
+
   EXPECT_GT(tried, 10);
 }
 
 TEST_F(EngineDetailsTest, AResumedAnswerSeesAStopTextThatBeganInItsPrefix) {
   const std::string text = Text(Sample(engine_.get(), AskFor(1, 120)));
+
+  // The stop text is the first pair of lowercase letters after position 20.
   size_t at = 20;
   while (at + 2 < text.size() &&
          !(absl::ascii_islower(text[at]) && absl::ascii_islower(text[at + 1])))
     ++at;
+
   Request request = AskFor(2, 120);
   request.sampling.stop = {text.substr(at, 2)};
   request.sampled = TokensOf(Sample(engine_.get(), request));
   ASSERT_GT(request.sampled.size(), 2u);
   request.sampled.pop_back();
+
   const std::vector<TokenEvent> rest = Sample(engine_.get(), request);
   ASSERT_THAT(rest, SizeIs(1));
   EXPECT_EQ(rest[0].finish, FinishReason::kStop);
   EXPECT_EQ(Text(rest), "");
+
   request.sampled.push_back(rest[0].token);
   EXPECT_THAT(engine_->AddRequest(request).message(), HasSubstr("holds the stop text"));
 }
@@ -168,6 +181,7 @@ TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
   const std::vector<TokenEvent> events = Sample(engine_.get(), request);
   std::vector<int32_t> before = TokensOf(events);
   before.pop_back();
+
   EXPECT_EQ(events.back().finish, FinishReason::kStop);
   EXPECT_EQ(events.back().details->stop, -1);
   EXPECT_EQ(Text(events), tokenizer_->Decode(before, true));
@@ -176,10 +190,12 @@ TEST_F(EngineDetailsTest, AStopTokenGivesNoTextAndReleasesWhatWasHeld) {
 TEST_F(EngineDetailsTest, TextWithoutATokenizerIsRefused) {
   auto engine = TinyEngine(1);
   EXPECT_EQ(engine->AddRequest(AskFor(1, 5)).code(), absl::StatusCode::kFailedPrecondition);
+
   Request stops = AskFor(1, 5);
   stops.text = false;
   stops.sampling.stop = {"x"};
   EXPECT_EQ(engine->AddRequest(stops).code(), absl::StatusCode::kFailedPrecondition);
+
   stops.sampling.stop.clear();
   EXPECT_TRUE(engine->AddRequest(stops).ok());
 }
@@ -194,10 +210,12 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
   for (const TokenEvent& event : Sample(engine_.get(), request)) {
     const TokenDetails& details = *event.details;
     EXPECT_TRUE(std::is_sorted(details.kept.begin(), details.kept.end()));
+
     if (details.kept.empty()) continue;
     ++cut;
     EXPECT_TRUE(std::find(details.kept.begin(), details.kept.end(), event.token) !=
                 details.kept.end());
+
     double sum = 0;
     for (const TokenLogprob& top : details.top) {
       sum += std::exp(static_cast<double>(top.logprob));
@@ -210,6 +228,7 @@ TEST_F(EngineDetailsTest, TheKeptSetHoldsTheTokenAndItsProbabilitiesSumToOne) {
       EXPECT_NEAR(sum, 1, 1e-5);
     }
   }
+
   EXPECT_GT(cut, 50u);
 }
 
@@ -218,6 +237,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
   plain.text = false;
   const std::vector<TokenEvent> sampled = Sample(engine_.get(), plain);
   EXPECT_EQ(sampled[0].details, nullptr) << "nothing was asked for";
+
   Request raw = plain;
   raw.sampling.temperature = 0;
   raw.raw_logprobs = true;
@@ -230,6 +250,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
     EXPECT_LT(event.details->raw_logprob, 0);
     EXPECT_GE(event.details->top[0].logprob, event.details->top[1].logprob);
   }
+
   raw.top_logprobs = 21;
   EXPECT_THAT(engine_->AddRequest(raw).message(), HasSubstr("top_logprobs 21; the limit is 20"));
 }
@@ -240,6 +261,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   request.text = false;
   request.kept_sets = true;
   request.sampling.min_tokens = 30;
+
   const std::vector<TokenEvent> events = Sample(engine.get(), request);
   ASSERT_GE(events.size(), 30u);
   for (size_t i = 0; i < 30; ++i) {
@@ -248,7 +270,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   }
 }
 
-// A prompt and what was drawn behind it, by an engine with the weights of `seed`.
+// Draws 100 tokens with the weights of `seed`. `tokens` gets the prompt and these.
 std::vector<TokenEvent> Drawn(uint64_t seed, float temperature, std::vector<int32_t>* tokens) {
   Request request = AskFor(1, 100);
   request.text = false;
@@ -263,7 +285,8 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
   for (const float temperature : {1.0f, 0.7f}) {
     std::vector<int32_t> tokens;
     const std::vector<TokenEvent> drawn = Drawn(1, temperature, &tokens);
-    ASSERT_TRUE(engine_->AddRequest(AskFor(9, 30)).ok());  // In company.
+    ASSERT_TRUE(engine_->AddRequest(AskFor(9, 30)).ok());  // Another request runs beside it.
+
     Request scoring = MakeScoring(tokens, temperature);
     scoring.id = 2;
     std::vector<TokenEvent> scored = Sample(engine_.get(), scoring);
@@ -271,6 +294,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
     ASSERT_THAT(scored, SizeIs(1)) << "nothing is drawn";
     EXPECT_EQ(scored[0].token, tokens.back());
     EXPECT_EQ(scored[0].finish, FinishReason::kLength);
+
     const std::vector<float> scores = Scores(scored[0]);
     ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
@@ -282,15 +306,18 @@ TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
   const std::vector<TokenEvent> drawn = Drawn(2, 1, &tokens);
   Request scoring = MakeScoring(tokens, 1);
   ASSERT_TRUE(engine_->AddRequest(scoring).ok());
-  ASSERT_TRUE(engine_->Step().ok());  // A part of it under the old weights.
+  ASSERT_TRUE(engine_->Step().ok());  // Computes a part of it with the old weights.
   ASSERT_TRUE(engine_->ActivateWeights(Stage(2, {1, 1}), KvPolicy::kKeep)->accepted);
+
   std::vector<TokenEvent> scored;
   while (!engine_->idle()) {
     const absl::StatusOr<StepEvents> step = engine_->Step();
     scored.insert(scored.end(), step->tokens.begin(), step->tokens.end());
   }
+
   ASSERT_THAT(scored, SizeIs(1));
   EXPECT_EQ(scored[0].version, (PolicyVersion{1, 1}));
+
   const std::vector<float> scores = Scores(scored[0]);
   for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
 }
@@ -325,6 +352,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
                            .routing = true};
   const auto engine = ExpertsEngine(1), other = ExpertsEngine(2);
   EXPECT_TRUE(engine->caps().routing);
+
   const std::vector<TokenEvent> events = Sample(engine.get(), request);
   ASSERT_THAT(events, SizeIs(20));
   std::set<std::vector<uint16_t>> seen;
@@ -335,9 +363,11 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
                 routing[3] < 6);
     seen.insert(routing);
   }
+
   EXPECT_GT(seen.size(), 1u);
 
-  // Resumed on another engine, in company: the same tokens by the same experts.
+  // Resumed on another engine, beside another request, it draws the same tokens by the same
+  // experts.
   Request rest = request;
   for (size_t i = 0; i < 9; ++i) rest.sampled.push_back(events[i].token);
   ASSERT_TRUE(
@@ -347,6 +377,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
           .ok());
   std::vector<TokenEvent> again = Sample(other.get(), rest);
   std::erase_if(again, [](const TokenEvent& event) { return event.request != 1; });
+
   ASSERT_THAT(again, SizeIs(11));
   for (size_t i = 0; i < again.size(); ++i) {
     EXPECT_EQ(again[i].token, events[9 + i].token);

@@ -1,5 +1,6 @@
-// Tokens and log-probs depend on prefix, weights, parameters and key alone: the same in bits
-// whatever runs beside them, however prompts are cut, shared, found or computed again.
+// Tokens and log-probs depend only on the prefix, the weights, the sampling parameters and the key.
+// They are the same in bits whatever else runs, and however prompts are split, shared, found in the
+// cache or computed again.
 #include <map>
 #include <vector>
 
@@ -29,7 +30,7 @@ void StepAndCollect(NativeEngine* engine, Events* events) {
   }
 }
 
-// A request alone in an engine with room for everything.
+// What a request gets alone in an engine with room for everything.
 std::vector<TokenEvent> Undisturbed(NativeEngine* engine, const Request& request) {
   Events events;
   EXPECT_TRUE(engine->AddRequest(request).ok());
@@ -37,7 +38,7 @@ std::vector<TokenEvent> Undisturbed(NativeEngine* engine, const Request& request
   return events[request.id];
 }
 
-// Prompts of few kinds, many of whose prefixes meet, around the ends of blocks.
+// Few kinds of prompts, so that many prefixes meet, with lengths around the ends of blocks.
 std::shared_ptr<const std::vector<int32_t>> AnyPrompt(SplitMix64* random) {
   constexpr size_t kLengths[] = {1, 2, 20, 31, 32, 33, 63, 64, 65, 90};
   std::vector<int32_t> tokens(kLengths[random->Below(10)]);
@@ -52,7 +53,8 @@ struct Counts {
   uint64_t cases = 0, preempted = 0, forked = 0, cached = 0, resumed = 0;
 };
 
-// Some ten requests in a small engine, with aborts, late comers and prefixes sampled elsewhere.
+// Runs some ten requests in a small engine, with aborts, late arrivals, and prefixes that were
+// sampled elsewhere. `quiet` gives the expected answers.
 void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
   SplitMix64 random(seed);
   const uint32_t slots = 1 + static_cast<uint32_t>(random.Below(6));
@@ -63,6 +65,7 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
                                .max_batch_tokens = slots + static_cast<uint32_t>(random.Below(70)),
                                .aging_steps = 20,
                                .threads = 1 + static_cast<int>(random.Below(2))});
+
   std::vector<Request> coming;
   Events expected, events;
   for (uint64_t id = 1; coming.size() < 10;) {
@@ -79,10 +82,13 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
                                    .max_tokens = 1 + static_cast<uint32_t>(random.Below(40))},
                       .target_step = static_cast<int64_t>(random.Below(3)),
                       .trainable = false};
+
       if (random.Below(4) == 0) request.sampling.top_p = 0.8;
       if (random.Below(4) == 0) request.sampling.top_k = 7;
       expected[id] = Undisturbed(quiet, request);
-      if (random.Below(4) == 0 && expected[id].size() > 1) {  // Sampled in part on another worker.
+
+      // Part of the answer was sampled by another worker.
+      if (random.Below(4) == 0 && expected[id].size() > 1) {
         const size_t cut = 1 + random.Below(expected[id].size() - 1);
         for (size_t i = 0; i < cut; ++i) request.sampled.push_back(expected[id][i].token);
         expected[id].erase(expected[id].begin(),
@@ -93,6 +99,7 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
       coming.push_back(std::move(request));
     }
   }
+
   size_t next = 0;
   for (int step = 0; step < 5000 && (next < coming.size() || !engine->idle()) &&
                      !testing::Test::HasFatalFailure();
@@ -101,15 +108,19 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
       const absl::Status added = engine->AddRequest(coming[next++]);
       ASSERT_TRUE(added.ok()) << added;
     }
+
     if (random.Below(60) == 0 && next > 0) {
       const uint64_t id = coming[random.Below(next)].id;
       engine->Abort(id, AbortReason::kCancelled);
+      // What it has got so far stays.
       if (events[id].size() < expected[id].size()) expected[id].resize(events[id].size());
     }
     StepAndCollect(engine.get(), &events);
   }
+
   ASSERT_TRUE(engine->idle());
   ASSERT_EQ(engine->scheduler().blocks().active(), 0u);
+
   for (const Request& request : coming) {
     const std::vector<TokenEvent>&got = events[request.id], &wanted = expected[request.id];
     ASSERT_EQ(got.size(), wanted.size()) << "request " << request.id;
@@ -121,6 +132,7 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
     }
     ++counts->cases;
   }
+
   const EngineStats stats = engine->Stats();
   counts->preempted += stats.preemptions;
   counts->forked += stats.prompt_tokens_forked;
@@ -134,6 +146,7 @@ TEST(EngineRandomTest, AThousandAnswersAreTheSameInBitsWhateverHappensAroundThem
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RunOne(seed, quiet.get(), &counts);
   }
+
   EXPECT_GE(counts.cases, 1000u);
   EXPECT_GT(counts.preempted, 20u);
   EXPECT_GT(counts.forked, 1000u);
@@ -141,8 +154,8 @@ TEST(EngineRandomTest, AThousandAnswersAreTheSameInBitsWhateverHappensAroundThem
   EXPECT_GT(counts.resumed, 100u);
 }
 
-// The logits behind each of `tokens`, where the keys and values of its first `old` positions are of
-// weights 1, the rest of 2.
+// The logits after each of `tokens`. The keys and values of the first `old` positions come from
+// weights 1, the others from weights 2.
 std::vector<std::vector<float>> LogitsOver(size_t old, const std::vector<int32_t>& tokens) {
   const ModelConfig config = TinyConfig();
   const TensorSet weights = TinyWeights(1), next = TinyWeights(2);
@@ -161,13 +174,14 @@ std::vector<std::vector<float>> LogitsOver(size_t old, const std::vector<int32_t
   return logits;
 }
 
-// A prompt that takes three steps and two forks of it, switched to other weights before step `at`:
-// each token must be the draw, in bits, from the logits of the version in its stamp, over keys and
-// values of the versions that computed them.
+// Switches to other weights before step `at`, while a prompt of three chunks and two forks of it
+// run. Each token must be, in bits, the draw from the logits of the version in its stamp, over keys
+// and values of the versions that computed them.
 void SwitchAt(uint32_t at, KvPolicy kv) {
   constexpr uint32_t kPrompt = 40, kChunk = 16;
   const auto answer = [](uint64_t id) { return id == 1 ? 200u : 20u; };
   auto engine = TinyEngine(1, {.slots = 4, .max_context = 256, .max_batch_tokens = kChunk});
+
   std::vector<int32_t> prompt(kPrompt);
   for (uint32_t i = 0; i < kPrompt; ++i) prompt[i] = static_cast<int32_t>(i % 39);
   for (uint64_t id : {1, 2, 3}) {
@@ -180,22 +194,26 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
                                   .sampling = {.max_tokens = answer(id)}})
                     .ok());
   }
+
   Events events;
-  std::map<uint64_t, size_t> computed;  // Before the switch.
+  std::map<uint64_t, size_t> computed;  // Positions of each request before the switch.
   for (uint32_t step = 0; !engine->idle() && !testing::Test::HasFatalFailure(); ++step) {
     if (step == at) {
       const absl::StatusOr<Activation> activation = engine->ActivateWeights(Stage(2, {1, 1}), kv);
       ASSERT_TRUE(activation.ok() && activation->accepted) << activation->cause;
       for (uint64_t id : {1, 2, 3})
         computed[id] = events[id].empty() ? 0 : kPrompt + events[id].size() - 1;
+      // Until its first token, request 1 computes a chunk of the prompt in each step.
       if (events[1].empty()) computed[1] = kChunk * at;
     }
     StepAndCollect(engine.get(), &events);
   }
+
   for (uint64_t id : {1, 2, 3}) {
     std::vector<int32_t> all = prompt;
     for (const TokenEvent& event : events[id]) all.push_back(event.token);
     ASSERT_EQ(all.size(), kPrompt + answer(id));
+
     const auto before = LogitsOver(all.size(), all),
                after = LogitsOver(kv == KvPolicy::kKeep ? computed[id] : 0, all);
     for (const TokenEvent& event : events[id]) {
@@ -251,7 +269,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
             << "every request got its token, of the version in hand";
       }
     }
-    if (step % 20 == 1 && step > 1) {  // The first step behind an update.
+    if (step % 20 == 1 && step > 1) {  // The first step after an update.
       EXPECT_EQ(engine->Stats().prompt_tokens_cached, cached);
       EXPECT_EQ(engine->Stats().prompt_tokens_forked, forked);
     }
@@ -263,12 +281,13 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
                       ->accepted);
     }
   }
+
   ASSERT_EQ(events.size(), 64u);
   for (const auto& [id, tokens] : events) EXPECT_EQ(tokens.size(), 150u) << id;
 }
 
-// Requests of one prompt with one adapter, another and none, in one batch: each answer is that of
-// an engine that has it alone, and no prefix of one is found for another.
+// Requests with one prompt and with one adapter, another or none run in one batch. Each answer is
+// that of an engine that has it alone, and no request finds a prefix of another adapter.
 TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAnother) {
   const std::string dir = testing_data::TempPath("engine_adapters/");
   std::vector<std::shared_ptr<const Adapter>> adapters = {nullptr};
@@ -279,6 +298,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
     adapters.push_back(*Adapter::Read(path, TinyConfig()));
   }
   std::filesystem::remove_all(dir);
+
   std::vector<int32_t> prompt(70);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i % 39);
   const auto request_of = [&](uint64_t id) {
@@ -289,11 +309,14 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
                    .trainable = false,
                    .adapter = adapters[id % 3]};
   };
+
   auto engine = TinyEngine(1, {.slots = 3, .max_context = 128, .max_batch_tokens = 50});
   Events events, again;
   for (uint64_t id : {0, 1, 2}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
   while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &events);
+
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 0u);
+
   for (uint64_t id : {0, 1, 2}) {
     auto alone = TinyEngine(1, {.slots = 1, .max_context = 128});
     const std::vector<TokenEvent> expected = Undisturbed(alone.get(), request_of(id));
@@ -303,8 +326,10 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
       ASSERT_EQ(events[id][i].logprob, expected[i].logprob);
     }
   }
+
   EXPECT_NE(events[0][0].logprob, events[1][0].logprob);
   EXPECT_NE(events[1][0].logprob, events[2][0].logprob);
+
   for (uint64_t id : {3, 4, 5}) ASSERT_TRUE(engine->AddRequest(request_of(id)).ok());
   while (!engine->idle() && !HasFatalFailure()) StepAndCollect(engine.get(), &again);
   EXPECT_EQ(engine->Stats().prompt_tokens_cached, 3 * 64u)
@@ -314,6 +339,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   Request trained = request_of(7);
   trained.trainable = true;
   EXPECT_FALSE(engine->AddRequest(trained).ok());
+
   Request member = request_of(8);
   member.group = 3;
   ASSERT_TRUE(engine->AddRequest(member).ok());
@@ -321,7 +347,7 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   EXPECT_FALSE(engine->AddRequest(member).ok()) << "members of a group have one adapter";
 }
 
-// All logits behind `tokens` under the weights of `seed`, computed at once.
+// The logits after each of `tokens` under the weights of `seed`, computed in one step.
 std::vector<float> LogitsUnder(uint64_t seed, const std::vector<int32_t>& tokens) {
   const ModelConfig config = TinyConfig();
   const TensorSet weights = TinyWeights(seed);
@@ -346,6 +372,7 @@ TEST(EngineRandomTest,
   const auto prompt_of = [](uint64_t id) {
     return std::vector<int32_t>(10 + id % 30, static_cast<int32_t>(id % 39));
   };
+
   for (uint64_t id = 1; id <= 64; ++id) {
     ASSERT_TRUE(engine
                     ->AddRequest({.id = id,
@@ -355,6 +382,7 @@ TEST(EngineRandomTest,
                                   .sampling = {.max_tokens = 100}})
                     .ok());
   }
+
   Events events;
   int64_t version = 0;
   for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
@@ -364,8 +392,10 @@ TEST(EngineRandomTest,
     ASSERT_TRUE(engine->ActivateWeights(Stage(seed_of(version), {1, version}), KvPolicy::kRecompute)
                     ->accepted);
   }
+
   EXPECT_GE(version, 4);
   ASSERT_EQ(events.size(), 64u);
+
   for (const auto& [id, tokens] : events) {
     ASSERT_EQ(tokens.size(), 100u) << "none was aborted";
     std::vector<int32_t> all = prompt_of(id);
@@ -380,6 +410,7 @@ TEST(EngineRandomTest,
       ASSERT_EQ(score.logprob, event.logprob) << "request " << id << ", position " << event.position
                                               << ", version " << event.version.str();
     }
+
     EXPECT_GE(logits.size(), 4u);
   }
 }

@@ -35,7 +35,7 @@ class EngineServiceTest : public SessionTest {
     return call;
   }
 
-  // One try, for what is not known yet would be asked for again.
+  // Makes one attempt, because a call about a job that is not known yet would be repeated.
   absl::StatusOr<engine::v1::DescribeResponse> Describe(const std::string& job = kJob) {
     engine::v1::DescribeRequest request;
     *request.mutable_call() = CallOf("someone", 0, job);
@@ -49,7 +49,7 @@ class EngineServiceTest : public SessionTest {
     return response;
   }
 
-  // A prompt of "4821=" and up to `max_tokens` tokens behind it, as reward-0 asks for them.
+  // Asks, as reward-0, for up to `max_tokens` tokens after the prompt "4821=".
   engine::v1::GenerateRequest Ask(uint32_t max_tokens, uint32_t n = 1) {
     engine::v1::GenerateRequest request;
     *request.mutable_call() = CallOf("reward-0", 1);
@@ -61,6 +61,7 @@ class EngineServiceTest : public SessionTest {
     request.set_n(n);
     return request;
   }
+
   std::vector<int32_t> Prompt() {
     const auto renderer =
         *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
@@ -71,7 +72,7 @@ class EngineServiceTest : public SessionTest {
     Answer answer;
     std::string text;
   };
-  // By member; how the call ended.
+  // Returns what came, by member. `status` is how the call ended.
   std::map<uint32_t, Generated> Generate(const engine::v1::GenerateRequest& request,
                                          absl::Status* status) {
     const auto channel = Channel();
@@ -95,13 +96,14 @@ class EngineServiceTest : public SessionTest {
     *status = stream.Finish();
     return all;
   }
+
   absl::Status Refusal(const engine::v1::GenerateRequest& request) {
     absl::Status status;
     EXPECT_TRUE(Generate(request, &status).empty());
     return status;
   }
 
-  // What Score is sent: the prompt of a group, and answers behind it.
+  // What Score is sent: the prompt of a group, and answers that follow it.
   struct Scored {
     engine::v1::ScoreHeader header;
     std::string payload;
@@ -112,7 +114,8 @@ class EngineServiceTest : public SessionTest {
     scored.header.set_temperature(temperature);
     const std::vector<int32_t> prompt = Prompt();
     AddPiece({}, 0, 0, common::v1::SEGMENT_ROLE_PROMPT, prompt, &scored);
-    for (uint32_t member = 0; member < answers.size(); ++member) {  // Each in two pieces.
+    // Each answer is sent in two pieces.
+    for (uint32_t member = 0; member < answers.size(); ++member) {
       const auto half =
           answers[member].begin() + static_cast<ptrdiff_t>(answers[member].size() / 2);
       AddPiece(member, prompt.size(), 1, common::v1::SEGMENT_ROLE_SAMPLED,
@@ -122,6 +125,7 @@ class EngineServiceTest : public SessionTest {
     }
     return scored;
   }
+
   static void AddPiece(std::optional<uint32_t> member, size_t at, uint32_t segment,
                        common::v1::SegmentRole role, const std::vector<int32_t>& tokens,
                        Scored* scored) {
@@ -163,25 +167,28 @@ class EngineServiceTest : public SessionTest {
     *status = stream.Finish();
     return scores;
   }
+
   absl::Status Refusal(const Scored& asked) {
     absl::Status status;
     (void)Score(asked, &status);
     return status;
   }
 
-  // Starts a worker and waits until the version samples.
+  // Starts a worker if there is none, publishes version `number`, and waits until that samples.
   Session* Serve(int64_t number, uint64_t seed) {
     Session* const session =
         sessions_.empty() ? StartSession("rollout-0") : sessions_.front().get();
     Publish(number, seed);
+
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
     while (session->serving() != PolicyVersion{1, number} && Clock::Real()->Monotonic() < until)
       std::this_thread::yield();
     EXPECT_EQ(session->serving(), (PolicyVersion{1, number}));
     return session;
   }
-  // A call that the engine has not heard the end of yet goes on asking: none may be running now and
-  // some a moment later.
+
+  // Waits until no request of a guest runs, because the engine has heard that their calls ended.
+  // Returns false if some still run after 60 s.
   bool AwaitNoGuests() {
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
     while (Clock::Real()->Monotonic() < until) {
@@ -195,12 +202,15 @@ class EngineServiceTest : public SessionTest {
 TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   EXPECT_EQ(ReasonOf(Describe().status()), "NOT_LISTED");
+
   Session* const session = StartSession("rollout-0");
   const auto before = Describe();
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_EQ(before->loaded_size(), 0) << "none is published yet";
+
   Publish(0, kInitSeed);
   TakeBatch(0);
+
   const auto described = Describe();
   ASSERT_TRUE(described.ok()) << described.status();
   EXPECT_TRUE(described->caps().exact_stamps());
@@ -212,7 +222,8 @@ TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   EXPECT_EQ(described->slots(), session->engine().slots());
   EXPECT_EQ(described->max_context(), session->engine().max_context());
   EXPECT_THAT(std::string(Describe("another").status().message()), HasSubstr("job 'another'"));
-  Serve(1, kInitSeed + 1);  // Other weights: those that the engine began with are gone.
+
+  Serve(1, kInitSeed + 1);  // Other weights replace those that the engine began with.
   const auto switched = Describe();
   ASSERT_TRUE(switched.ok()) << switched.status();
   EXPECT_EQ(switched->layout(), before->layout());
@@ -225,6 +236,7 @@ TEST_F(EngineServiceTest, GenerateDrawsWhatTheEngineAloneDrawsFromTheSeed) {
   const auto answers = Generate(Ask(40, /*n=*/3), &status);
   EXPECT_TRUE(status.ok()) << status;
   ASSERT_EQ(answers.size(), 3u);
+
   for (const auto& [member, generated] : answers) {
     const Answer expected = Expected(0, member, "4821", 40, true);
     EXPECT_EQ(generated.answer.tokens, expected.tokens);
@@ -242,14 +254,16 @@ TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
   spec_.mutable_model()->set_chat_template(path);
   ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
   Serve(0, kInitSeed);
+
   engine::v1::GenerateRequest ids = Ask(20), messages = ids;
   ids.clear_prompt();
   for (const int32_t id : Prompt()) {
-    // Templates write their own special tokens; this one none.
+    // A template writes special tokens itself. This one writes none, so leave out token 1.
     if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));
   }
   messages.clear_prompt();
   messages.set_messages(R"([{"role": "user", "content": "4821"}])");
+
   absl::Status status;
   const auto by_ids = Generate(ids, &status), by_messages = Generate(messages, &status);
   ASSERT_TRUE(status.ok()) << status;
@@ -264,13 +278,16 @@ TEST_F(EngineServiceTest, GenerateRefusesWhoMayNotAskAndWhomItDoesNotKnow) {
   *request.mutable_call() = CallOf("trainer-0", 1);
   EXPECT_EQ(ReasonOf(Refusal(request)), "WRONG_ROLE");
   EXPECT_EQ(Refusal(request).code(), absl::StatusCode::kPermissionDenied);
+
   *request.mutable_call() = CallOf("reward-0", 1, "another");
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_LISTED");
   *request.mutable_call() = CallOf("reward-9", 1);
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_LISTED");
+
   *request.mutable_call() = CallOf("reward-0", 0);
   EXPECT_EQ(ReasonOf(Refusal(request)), "FENCED");
-  *request.mutable_call() = CallOf("someone", 0);  // An operator.
+
+  *request.mutable_call() = CallOf("someone", 0);  // An operator is no worker, and may ask.
   absl::Status status;
   EXPECT_EQ(Generate(request, &status).size(), 1u);
   EXPECT_TRUE(status.ok()) << status;
@@ -281,20 +298,24 @@ TEST_F(EngineServiceTest, AVersionThatIsNotLoadedIsRefusedWithTheOneThatIs) {
   StartSession("rollout-0");
   EXPECT_THAT(std::string(Refusal(Ask(4)).message()),
               HasSubstr("no published version is loaded yet"));
+
   Serve(0, kInitSeed);
   engine::v1::GenerateRequest request = Ask(4);
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 1});
+
   const absl::Status early = Refusal(request);
   EXPECT_EQ(early.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(early), "NOT_YET");
   EXPECT_THAT(std::string(early.message()),
               HasSubstr("version 1:1 is asked for; version 1:0 is loaded"));
+
   TakeBatch(0);
   Serve(1, kInitSeed + 1);
   absl::Status status;
   const auto answers = Generate(request, &status);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(answers.at(0).answer.runs.front().version, (PolicyVersion{1, 1}));
+
   *request.mutable_version() = rpc::ToProto(PolicyVersion{1, 0});
   EXPECT_EQ(ReasonOf(Refusal(request)), "NOT_YET");
 }
@@ -316,23 +337,28 @@ TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
+
   EXPECT_THAT(refusal(Ask(100)), HasSubstr("tokens and max_tokens is 100; this model's context "
                                            "holds 48; shorten the one or lower the other"));
   EXPECT_THAT(refusal(Ask(4, /*n=*/1000)), HasSubstr("n is 1000; at most 128"));
+
   engine::v1::GenerateRequest request = Ask(4);
   request.set_messages(R"([{"role": "user", "content": "4821"}])");
   EXPECT_THAT(refusal(request), HasSubstr("give one of them"));
   request.clear_prompt();
   EXPECT_THAT(refusal(request), HasSubstr("no chat template"));
+
   request.set_messages(R"([{"role": "king", "content": "4821"}])");
   EXPECT_THAT(refusal(request), HasSubstr("messages[0].role is \"king\""));
   request.clear_messages();
   EXPECT_THAT(refusal(request), HasSubstr("neither prompt nor messages"));
+
   request.add_prompt(100'000);
   EXPECT_THAT(refusal(request), HasSubstr("token 100000 is outside the vocabulary"));
   request = Ask(4);
   request.set_priority(static_cast<engine::v1::Priority>(77));
   EXPECT_THAT(refusal(request), HasSubstr("priority: 77 is not a value"));
+
   request = Ask(4);
   request.mutable_sampling()->set_top_p(2);
   EXPECT_THAT(refusal(request), HasSubstr("top_p is 2"));
@@ -349,11 +375,13 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
     ASSERT_TRUE(status.ok()) << status;
     std::vector<std::vector<int32_t>> answers;
     for (const auto& [member, one] : generated) answers.push_back(one.answer.tokens);
+
     const Scores scores = Score(AskScores(answers, temperature), &status);
     EXPECT_TRUE(status.ok()) << status;
     ASSERT_EQ(scores.size(), 1 + 2 * answers.size());
     EXPECT_FALSE(scores[0].first.owner().has_member());
     EXPECT_TRUE(scores[0].second.empty()) << "the prompt comes back as it went";
+
     for (uint32_t member = 0; member < answers.size(); ++member) {
       std::vector<float> logprobs;
       for (size_t piece : {1 + 2 * member, 2 + 2 * member}) {
@@ -364,6 +392,7 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
                   (VersionRun{.version = {1, 0}, .count = record.piece().count()}));
         logprobs.insert(logprobs.end(), of_piece.begin(), of_piece.end());
       }
+
       EXPECT_EQ(logprobs, generated.at(member).answer.logprobs);
     }
   }
@@ -376,6 +405,7 @@ TEST_F(EngineServiceTest, AFullContextIsScoredAndOneTokenMoreIsRefused) {
   absl::Status status;
   EXPECT_EQ(Score(AskScores({std::vector<int32_t>(room, 5)}), &status).size(), 3u);
   EXPECT_TRUE(status.ok()) << status;
+
   status = Refusal(AskScores({std::vector<int32_t>(room + 1, 5)}));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
@@ -394,6 +424,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
   const auto message = [&](const std::function<void(Scored*)>& spoil) {
     return std::string(refusal(spoil).message());
   };
+
   EXPECT_TRUE(refusal([](Scored*) {}).ok());
   EXPECT_EQ(
       ReasonOf(refusal([](Scored* s) { *s->header.mutable_call() = CallOf("trainer-0", 1); })),
@@ -445,6 +476,7 @@ TEST_F(EngineServiceTest, AnAnswerComesAsSoonAsARecordSaysThatItIsTheLast) {
     ASSERT_TRUE(stream.ReadFrame(&frame));
     EXPECT_EQ(frame.payload_bytes(), 2 * sizeof(float));
   }
+
   stream.WritesDone();
   EXPECT_FALSE(stream.ReadFrame(&frame));
   EXPECT_TRUE(stream.Finish().ok());
@@ -462,9 +494,11 @@ TEST_F(EngineServiceTest, CallsEndWithTheJob) {
       << "the prompt; the answer waits for the end of the requests";
   session->Stop(absl::ZeroDuration());
   before.WritesDone();
+
   EXPECT_FALSE(before.ReadFrame(&frame));
   EXPECT_EQ(before.Finish().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(Refusal(Ask(4)).message()), HasSubstr("the job is leaving this worker"));
+
   engine_->RemoveJob(kJob, absl::UnavailableError("gone"));
   EXPECT_EQ(ReasonOf(Refusal(Ask(4))), "NOT_LISTED");
 }
@@ -496,28 +530,32 @@ TEST_F(EngineServiceTest, AClientThatLeavesLeavesNoRequestBehind) {
 
 class EvaluateTest : public EngineServiceTest {
  protected:
-  // A job that evaluates 60 rows, four digits each, as the example does.
+  // Starts a job that evaluates 60 rows of four digits, as the example does.
   void StartEvaluating(uint32_t samples = 1, double temperature = 0) {
     std::string rows;
     for (int i = 0; i < 60; ++i) absl::StrAppend(&rows, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
     data_ = testing_data::TempPath("evaluate_rows.jsonl");
     ASSERT_TRUE(WriteFileAtomic(data_, rows).ok());
+
     job::v1::RewardEntry& reward = *spec_.mutable_reward()->add_rewards();
     reward.set_name("reversed");
     reward.set_verifier("text");
     reward.set_weight(1);
     (*reward.mutable_args()->mutable_fields())["property"].set_string_value("reversed");
+
     job::v1::Eval& eval = *spec_.mutable_eval();
     eval.set_every_steps(10);
     eval.set_samples(samples);
     eval.set_temperature(temperature);
     eval.set_share(0.1);
+
     job::v1::DataSource& dataset = *eval.add_datasets();
     dataset.set_name("heldout");
     dataset.set_path(data_);
     dataset.set_prompt("digits");
     dataset.set_answer("digits");
     dataset.set_format("{digits}=");
+
     ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
     Serve(0, kInitSeed);
   }
@@ -547,7 +585,7 @@ class EvaluateTest : public EngineServiceTest {
     return *result;
   }
 
-  // What the random weights of `seed` come to in an engine that does nothing else.
+  // Evaluates the random weights of `seed` in an engine that does nothing else.
   EvalResult Alone(uint64_t seed) {
     EvalOptions options;
     options.engine = {.model_path = kModel,
@@ -563,6 +601,7 @@ class EvaluateTest : public EngineServiceTest {
                         .max_tokens = 7};
     options.samples = spec_.eval().samples();
     options.seed = spec_.run().seed();
+
     const Scorer scorer = *MakeScorer(spec_.reward());
     return *sluice::Evaluate(
         options, [&](absl::string_view text, bool truncated, absl::string_view row) {
@@ -580,10 +619,12 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
   const LatestVersion first = *publisher_->latest();
   TakeBatch(0);
   Publish(1, 106);
+
   for (const auto& [version, seed] :
        {std::pair(first, kInitSeed), {*publisher_->latest(), uint64_t{106}}}) {
     const auto result = Evaluate(Ask(version));
     ASSERT_TRUE(result.ok()) << result.status();
+
     const EvalResult alone = Alone(seed);
     EXPECT_EQ(result->rows(), 60u);
     EXPECT_EQ(result->answers(), 240u);
@@ -591,6 +632,7 @@ TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile)
     EXPECT_EQ(result->truncated(), alone.truncated);
     EXPECT_EQ(result->tokens(), alone.tokens);
   }
+
   EXPECT_NE(Alone(kInitSeed).score_mean, Alone(106).score_mean);
 }
 
@@ -615,7 +657,9 @@ TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
     stream.TryCancel();
     EXPECT_FALSE(stream.Finish().ok());
   }
+
   absl::StatusOr<engine::v1::EvaluationResult> result = absl::UnknownError("not asked");
+  // As long as the evaluation of an earlier call has not ended, another one is refused.
   do result = Evaluate(request);
   while (ReasonOf(result.status()) == "BUSY");
   ASSERT_TRUE(result.ok()) << result.status();
@@ -627,11 +671,14 @@ TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
   const LatestVersion version = *publisher_->latest();
   EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()),
               HasSubstr("have no \"train\""));
+
   engine::v1::EvaluateRequest request = Ask(version);
   *request.mutable_call() = CallOf("reward-0", 1);
   EXPECT_EQ(Evaluate(request).status().code(), absl::StatusCode::kPermissionDenied);
+
   ASSERT_TRUE(WriteFileAtomic(data_, "{\"other\": 1}\n").ok());
   EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("digits"));
+
   ASSERT_TRUE(WriteFileAtomic(data_, "{\"digits\": \"123456789\"}\n").ok());
   EXPECT_THAT(std::string(Evaluate(Ask(version)).status().message()), HasSubstr("1 are too long"));
 }

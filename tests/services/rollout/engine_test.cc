@@ -53,6 +53,7 @@ std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tok
   const ModelConfig config = TinyConfig();
   auto model =
       *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
+
   std::vector<DecodeModel::Row> rows;
   for (size_t i = 0; i < tokens.size(); ++i) {
     rows.push_back(
@@ -60,6 +61,7 @@ std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tok
   }
   std::vector<float> logits(tokens.size() * config.vocab_size);
   model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
+
   std::vector<double> logprobs(tokens.size(), 0);
   for (size_t i = 1; i < tokens.size(); ++i) {
     const float* z = logits.data() + (i - 1) * config.vocab_size;
@@ -78,8 +80,10 @@ TEST(EngineTest, LogprobsAreThoseOfTheDistributionDrawnFrom) {
   const std::vector<TokenEvent> events = RunToEnd(engine.get())[1];
   ASSERT_EQ(events.size(), 60u);
   EXPECT_EQ(events.back().finish, FinishReason::kLength);
+
   std::vector<int32_t> all = {5, 6, 7};
   for (const TokenEvent& event : events) all.push_back(event.token);
+
   const std::vector<double> logprobs = LogprobsUnder(1, all, 0.8f);
   for (size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].position, 3 + i);
@@ -92,8 +96,10 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
   auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 40});
   std::vector<int32_t> prompt;
   for (int32_t i = 0; i < 70; ++i) prompt.push_back((i * 7 + 3) % 39);
+
   ASSERT_TRUE(engine->AddRequest(Ask(9, prompt, 3)).ok());
   const std::vector<TokenEvent> plain = RunToEnd(engine.get())[9];
+
   for (uint64_t id : {1, 2}) {
     Request request = Ask(id, prompt, 3);
     request.prompt_logprobs = true;
@@ -102,6 +108,7 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
   }
   ASSERT_TRUE(engine->AddRequest(Ask(3, prompt, 3)).ok());
   const Events events = RunToEnd(engine.get());
+
   const std::vector<double> expected = LogprobsUnder(1, prompt, 1);
   for (uint64_t id : {1, 2}) {
     const std::vector<TokenEvent>& answer = events.at(id);
@@ -114,6 +121,7 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
     }
     EXPECT_TRUE(answer[1].details->prompt_logprobs.empty());
   }
+
   EXPECT_EQ(events.at(3)[0].details, nullptr);
 }
 
@@ -128,7 +136,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
         NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
         NativeEngine::Options{.slots = 16, .threads = 2}}) {
     auto engine = TinyEngine(1, options);
-    // The prompt is shared, and others run beside.
+    // The members share a prompt, and other requests run beside them.
     for (uint32_t member = 0; member < 12; ++member) {
       ASSERT_TRUE(engine->AddRequest(Ask(1 + member, prompt, 40, member, 77)).ok());
       ASSERT_TRUE(engine
@@ -137,6 +145,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
                       .ok());
     }
     const Events events = RunToEnd(engine.get());
+
     const std::vector<TokenEvent>& member = events.at(1 + 3);
     ASSERT_EQ(Tokens(member), Tokens(expected));
     for (size_t i = 0; i < member.size(); ++i)
@@ -149,12 +158,14 @@ TEST(EngineTest, AResumedAnswerGoesOnAsIfNeverInterrupted) {
   auto whole = TinyEngine(1);
   ASSERT_TRUE(whole->AddRequest(Ask(1, {3, 1, 4}, 50)).ok());
   const std::vector<TokenEvent> expected = RunToEnd(whole.get())[1];
+
   for (size_t cut : {size_t{1}, size_t{17}, size_t{49}}) {
     auto engine = TinyEngine(1);
     Request request = Ask(1, {3, 1, 4}, 50);
     request.sampled = Tokens({expected.begin(), expected.begin() + cut});
     request.order = RequestClass::kResumed;
     ASSERT_TRUE(engine->AddRequest(request).ok());
+
     const std::vector<TokenEvent> rest = RunToEnd(engine.get())[1];
     ASSERT_EQ(rest.size(), expected.size() - cut);
     for (size_t i = 0; i < rest.size(); ++i) {
@@ -179,6 +190,7 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
       }
       StepOnce(engine.get(), &events);
     }
+
     std::vector<int32_t> all = {5, 6};
     for (const TokenEvent& event : events[1]) all.push_back(event.token);
     ASSERT_EQ(all.size(), 2 + kTokens);
@@ -197,6 +209,7 @@ TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
   auto engine = TinyEngine(1, {.slots = 4, .max_batch_tokens = 4});
   for (uint64_t id = 1; id <= 6; ++id)
     ASSERT_TRUE(engine->AddRequest(Ask(id, {1, 2, 3, 4, 5, 6}, 20, id, id % 2)).ok());
+
   Events events;
   for (int64_t step = 1; !engine->idle(); ++step) {
     StepOnce(engine.get(), &events);
@@ -204,6 +217,7 @@ TEST(EngineTest, RunningRequestsGoOnOverASwitchThatKeepsTheirKeysAndValues) {
       ASSERT_TRUE(engine->ActivateWeights(Stage(step, {1, step}), KvPolicy::kKeep)->accepted);
     }
   }
+
   for (uint64_t id = 1; id <= 6; ++id) {
     ASSERT_EQ(events[id].size(), 20u);
     for (size_t i = 1; i < 20; ++i) {
@@ -222,28 +236,34 @@ TEST(EngineTest, ABitFlippedInThePackedWeightsKeepsTheOldVersionAndTheNextTryRec
   for (Engine* e : {static_cast<Engine*>(engine.get()), static_cast<Engine*>(untouched.get())}) {
     ASSERT_TRUE(e->AddRequest(Ask(1, {5, 6}, 30)).ok());
   }
+
   Events events, expected;
   for (int i = 0; i < 10; ++i) {
     StepOnce(engine.get(), &events);
     StepOnce(untouched.get(), &expected);
   }
+
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   const StagedWeights staged = Stage(2, {1, 1});
+
   const absl::StatusOr<Activation> refused = engine->ActivateWeights(staged, KvPolicy::kKeep);
   ASSERT_TRUE(refused.ok()) << refused.status();
   EXPECT_FALSE(refused->accepted);
   EXPECT_EQ(refused->version, (PolicyVersion{1, 0}));
   EXPECT_THAT(refused->blame, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
   EXPECT_THAT(refused->cause, HasSubstr(staged.state.hex()));
+
   for (int i = 0; i < 10; ++i) {
     StepOnce(engine.get(), &events);
     StepOnce(untouched.get(), &expected);
   }
+
   for (size_t i = 0; i < 20; ++i) {
     EXPECT_EQ(events[1][i].token, expected[1][i].token);
     EXPECT_EQ(events[1][i].logprob, expected[1][i].logprob);
     EXPECT_EQ(events[1][i].version, (PolicyVersion{1, 0}));
   }
+
   ASSERT_TRUE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
   EXPECT_EQ(engine->fingerprint(), staged.state);
   StepOnce(engine.get(), &events);
@@ -254,6 +274,7 @@ TEST(EngineTest, StagedBytesThatAreNotThePublishedOnesAreRefused) {
   auto engine = TinyEngine(1);
   StagedWeights staged = Stage(2, {1, 1});
   staged.state.f[0] ^= 1;
+
   const absl::StatusOr<Activation> refused = engine->ActivateWeights(staged, KvPolicy::kKeep);
   ASSERT_TRUE(refused.ok());
   EXPECT_FALSE(refused->accepted);
@@ -269,6 +290,7 @@ TEST(EngineTest, AVersionOfEqualWeightsIsARelabel) {
   staged.state = engine->fingerprint();
   ASSERT_TRUE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
   EXPECT_EQ(engine->version(), (PolicyVersion{2, 5}));
+
   staged.version = {2, 6};
   staged.state.f[1] ^= 4;
   EXPECT_FALSE(engine->ActivateWeights(staged, KvPolicy::kKeep)->accepted);
@@ -289,6 +311,7 @@ TEST(EngineTest, StopTokensAreReportedAndEndTheAnswer) {
   ignoring.sampling.ignore_eos = true;
   for (const Request& request : {Ask(1, {5}, 30), by_request, ignoring})
     ASSERT_TRUE(engine->AddRequest(request).ok());
+
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), first + 1);
   EXPECT_EQ(events.at(1).back().token, stop);
@@ -302,6 +325,7 @@ TEST(EngineTest, GreedyTakesTheMostLikelyTokenWithLogprobZero) {
   Request request = Ask(1, {5, 6, 7}, 10);
   request.sampling.temperature = 0;
   EXPECT_EQ(engine->AddRequest(request).code(), absl::StatusCode::kInvalidArgument) << "trainable";
+
   request.trainable = false;
   ASSERT_TRUE(engine->AddRequest(request).ok());
   const Events events = RunToEnd(engine.get());
@@ -319,6 +343,7 @@ TEST(EngineTest, OneTokenAndAPromptAtTheLimitFit) {
   EXPECT_THAT(engine->AddRequest(Ask(6, {40}, 1)).message(),
               HasSubstr("outside the vocabulary of 40"));
   EXPECT_EQ(engine->AddRequest(Ask(2, {3}, 1)).code(), absl::StatusCode::kAlreadyExists);
+
   const Events events = RunToEnd(engine.get());
   EXPECT_EQ(events.at(1).size(), 1u);
   EXPECT_EQ(events.at(2).size(), 15u);
@@ -330,21 +355,27 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
   SamplingParams bad = good;
   bad.top_p = 0.9;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("top_p"));
+
   bad = good;
   bad.top_k = 5;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("top_k"));
+
   bad = good;
   bad.min_p = 0.1;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_p"));
+
   bad = good;
   bad.stop = {"END"};
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("sampling.stop"));
+
   bad = good;
   bad.min_tokens = 2;
   EXPECT_THAT(CheckSampling(bad, true).message(), HasSubstr("min_tokens"));
   EXPECT_TRUE(CheckSampling(bad, false).ok());
+
   bad.stop = {"END"};
   EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_tokens"));
+
   for (const double wrong : {-0.1, 1.1, std::nan("")}) {
     bad = good;
     bad.top_p = wrong;
@@ -353,6 +384,7 @@ TEST(EngineTest, RulesThatCannotBeReplayedAreRefusedByName) {
     bad.min_p = wrong;
     EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("min_p"));
   }
+
   bad = good;
   bad.temperature = 1e-7f;
   EXPECT_THAT(CheckSampling(bad, false).message(), HasSubstr("temperature"));
@@ -362,17 +394,20 @@ TEST(EngineTest, AnAbortedRequestSaysNothingMoreAndFreesItsSlot) {
   auto engine = TinyEngine(1, {.slots = 1});
   ASSERT_TRUE(engine->AddRequest(Ask(1, {1}, 100)).ok());
   ASSERT_TRUE(engine->AddRequest(Ask(2, {2}, 3)).ok());
+
   Events events;
   for (int i = 0; i < 4; ++i) StepOnce(engine.get(), &events);
   engine->Abort(1, AbortReason::kLeaseLost);
   engine->Abort(99, AbortReason::kLeaseLost);
   while (!engine->idle()) StepOnce(engine.get(), &events);
+
   EXPECT_EQ(events[1].size(), 4u);
   EXPECT_EQ(events[2].size(), 3u);
 }
 
 TEST(EngineTest, LogitsThatAreNotFiniteFailOnlyTheirRequest) {
-  // Token 9's embedding is broken. The head is untied, or every row would meet it.
+  // Token 9's embedding is broken. The output head is untied, because each row would meet the
+  // broken number there.
   ModelConfig config = TinyConfig();
   config.tie_word_embeddings = false;
   TensorSet untied = *InitWeights(config, 1);
@@ -382,6 +417,7 @@ TEST(EngineTest, LogitsThatAreNotFiniteFailOnlyTheirRequest) {
   ASSERT_TRUE(engine->AddRequest(Ask(1, {9}, 5)).ok());
   Request good = Ask(2, {5}, 1);
   ASSERT_TRUE(engine->AddRequest(good).ok());
+
   const absl::StatusOr<StepEvents> step = engine->Step();
   ASSERT_TRUE(step.ok());
   ASSERT_EQ(step->failures.size(), 1u);

@@ -29,6 +29,7 @@ class EvalTest : public testing::Test {
     for (int i = 0; i < rows; ++i)
       absl::StrAppend(&text, "{\"digits\": \"", 1000 + 37 * i, "\"}\n");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());
+
     EvalOptions options;
     options.engine.model_path = kModel;
     options.engine.random_init = true;
@@ -43,6 +44,7 @@ class EvalTest : public testing::Test {
   }
 };
 
+// Scores an answer by its length, of at most 7 characters.
 absl::StatusOr<EvalVerdict> Length(absl::string_view text, bool, absl::string_view) {
   return EvalVerdict{.score = static_cast<double>(text.size()) / 7, .passes = text.size() >= 7};
 }
@@ -52,14 +54,17 @@ TEST_F(EvalTest, EveryRowIsAnsweredAndTheResultDoesNotDependOnSlots) {
   options.samples = 3;
   options.sampling.temperature = 1;
   options.keep = 100;
+
   const absl::StatusOr<EvalResult> many = Evaluate(options, Length);
   ASSERT_TRUE(many.ok()) << many.status();
   EXPECT_EQ(many->rows, 100u);
   EXPECT_EQ(many->answers, 300u);
   ASSERT_EQ(many->kept.size(), 300u);
+
   std::set<std::string> texts;
   for (const EvalAnswer& answer : many->kept) texts.insert(answer.text);
   EXPECT_GT(texts.size(), 200u);
+
   options.engine.slots = 1;
   const absl::StatusOr<EvalResult> few = Evaluate(options, Length);
   ASSERT_TRUE(few.ok());
@@ -76,7 +81,7 @@ TEST_F(EvalTest, GreedyAnswersOfOneRowAreEqual) {
     EXPECT_EQ(result->kept[i].text, result->kept[i + 1].text);
 }
 
-// All k of n answers written out.
+// Goes through all sets of k of n answers, of which the first c pass.
 double BruteForcePassAtK(uint32_t n, uint32_t c, uint32_t k) {
   uint32_t draws = 0, passing = 0;
   for (uint32_t set = 0; set < 1u << n; ++set) {
@@ -101,9 +106,10 @@ TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
   EvalOptions options = Options(3);
   options.samples = 4;
   options.pass_k = {1, 2, 4};
+
   int asked = 0;
-  // Of the first row's answers one passes, of the second's two, of the third's none, and one has no
-  // score.
+  // One answer of the first row passes, two of the second and none of the third. The last answer of
+  // the third row cannot be scored.
   const auto score = [&](absl::string_view, bool,
                          absl::string_view row) -> absl::StatusOr<EvalVerdict> {
     const std::string digits = nlohmann::json::parse(row)["answer"];
@@ -112,7 +118,8 @@ TEST_F(EvalTest, PassAtKIsTheMeanOverRowsOfItsEstimator) {
     return EvalVerdict{.score = 0.9,
                        .passes = (digits == "1000" && nth == 0) || (digits == "1037" && nth < 2)};
   };
-  options.engine.slots = 1;  // One row after the other.
+  options.engine.slots = 1;  // The rows are then answered one after the other.
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, score);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_NEAR(result->pass.at(1), (0.25 + 0.5 + 0) / 3, 1e-12);
@@ -130,12 +137,14 @@ TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
   options.engine.init_seed = 7;
   const absl::StatusOr<EvalResult> other = Evaluate(options, Length);
   ASSERT_TRUE(other.ok());
+
   options.engine.init_seed = 1;
   options.weights = [&](const TensorSet& layout) -> absl::StatusOr<StagedWeights> {
     auto tensors = std::make_shared<const TensorSet>(*InitWeights(ReadModelDir(kModel)->config, 7));
     EXPECT_EQ(tensors->layout_id(), layout.layout_id());
     return StagedWeights{.version = {2, 9}, .state = FingerprintOf(*tensors), .tensors = tensors};
   };
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->version, (PolicyVersion{2, 9}));
@@ -152,12 +161,14 @@ TEST_F(EvalTest, RowsThatAreTooLongOrUnscorableAreCounted) {
       return absl::InvalidArgumentError("no gold");
     return EvalVerdict{.score = 1, .passes = true};
   };
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, refuse);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->unscorable, 1u);
   EXPECT_EQ(result->first_unscorable, "no gold");
   EXPECT_EQ(result->answers, 9u);
   EXPECT_EQ(result->pass.at(1), 1);
+
   options.max_prompt = 2;
   EXPECT_THAT(Evaluate(options, refuse).status().message(), HasSubstr("10 are too long"));
 }
@@ -169,6 +180,7 @@ TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
     options.rows = rows;
     EXPECT_EQ(Evaluate(options, Length)->rows, 1u) << rows;
   }
+
   options.first_row = 4;
   EXPECT_THAT(std::string(Evaluate(options, Length).status().message()),
               HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
@@ -199,8 +211,10 @@ TEST_F(EvalTest, KeysOfTheConfigThatAreNotActedOnAreTold) {
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
+
   EvalOptions options = Options(1);
   EXPECT_THAT(Evaluate(options, Length)->ignored, testing::IsEmpty());
+
   options.engine.model_path = dir;
   EXPECT_THAT(Evaluate(options, Length)->ignored, testing::ElementsAre("auto_map"));
 }
@@ -209,6 +223,7 @@ TEST_F(EvalTest, AMissingModelIsNamed) {
   EvalOptions options = Options(1);
   options.engine.model_path = "/nowhere/model";
   EXPECT_THAT(Evaluate(options, Length).status().message(), HasSubstr("/nowhere/model"));
+
   options = Options(1);
   options.engine.kind = "sglang";
   EXPECT_EQ(Evaluate(options, Length).status().code(), absl::StatusCode::kUnimplemented);
@@ -222,6 +237,7 @@ TEST_F(EvalTest, ATrainedModelContinuesItsStoriesGreedilyAsTheReferenceDoes) {
   ASSERT_TRUE(WriteFileAtomic(options.data_path, "{\"prompt\": \"Once upon a time\"}\n").ok());
   options.fields = {{"prompt", "prompt"}};
   options.sampling.max_tokens = 40;
+
   const absl::StatusOr<EvalResult> result = Evaluate(options, Length);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_THAT(result->kept.at(0).text, HasSubstr("there was a"));

@@ -43,7 +43,8 @@ class RescorerTest : public testing::Test {
     return sampled;
   }
 
-  // The engine's event for the last request: of the prompt's second token, and the answer's.
+  // The engine's event for the last request that was asked. -9 is the log-prob of the prompt's
+  // second token; `answer` has those of the answer's three tokens.
   StepEvents Scored(std::vector<float> answer, PolicyVersion version = kNow) {
     auto details = std::make_shared<TokenDetails>();
     details->prompt_logprobs = {-9, answer[0], answer[1]};
@@ -65,6 +66,7 @@ TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
   const auto rescorer = Make(1);
   rescorer->Sealed(Sampled(7, 2), kNow);
   ASSERT_EQ(asked_.size(), 1u);
+
   EXPECT_THAT(*asked_[0].prompt, ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(asked_[0].given, 5);
   EXPECT_EQ(asked_[0].order, RequestClass::kIdle);
@@ -80,10 +82,12 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
   prefilled_before.granted_under = kOld;
   rescorer->Sealed(prefilled_before, kNow);
   EXPECT_THAT(asked_, IsEmpty());
+
   rescorer->Sealed(Sampled(7, 3), kNow);
   StepEvents later = Scored({-9, -9, -9}, {1, 6});
   testing::internal::CaptureStderr();
   rescorer->Take(&later);
+
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "")
       << "another version was loaded before it was scored";
   EXPECT_THAT(registry_.Text(),
@@ -92,6 +96,7 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
 
 TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
   std::vector<uint64_t> counts;
+
   for (int run = 0; run < 2; ++run) {
     const auto rescorer = Make(1000);
     asked_.clear();
@@ -100,6 +105,7 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
       for (uint32_t member = 0; member < 8; ++member) {
         const size_t before = asked_.size();
         rescorer->Sealed(Sampled(ordinal, member), kNow);
+        // `chosen` becomes a hash of all that were chosen.
         chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
         if (asked_.size() > before) {
           StepEvents step = Scored({-1, -2, -3});
@@ -107,10 +113,12 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
         }
       }
     }
+
     EXPECT_GT(asked_.size(), 16u) << "of 32000";
     EXPECT_LT(asked_.size(), 64u);
     counts.push_back(chosen);
   }
+
   EXPECT_EQ(counts[0], counts[1]);
 }
 
@@ -121,6 +129,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   StepEvents equal = Scored({-1, -2, -3});
   equal.tokens.push_back({.request = 12});
   rescorer->Take(&equal);
+
   EXPECT_EQ(equal.tokens.size(), 1u) << "what is not its own stays";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
@@ -129,6 +138,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   rescorer->Sealed(Sampled(0x2f, 3), kNow);
   StepEvents apart = Scored({-1, -2.5f, -3.1f});
   rescorer->Take(&apart);
+
   const std::string warned = testing::internal::GetCapturedStderr();
   for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1",
                            "\"position\":3", "\"max_nats\":0.5", "\"version\":\"1:5\""})

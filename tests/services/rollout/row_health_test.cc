@@ -8,6 +8,7 @@
 namespace sluice::rollout {
 namespace {
 
+// A step in which `finite` rows give tokens and `nonfinite` rows fail for `reason`.
 StepEvents Step(int finite, int nonfinite, const char* reason = "NONFINITE") {
   StepEvents events;
   events.tokens.resize(finite);

@@ -40,14 +40,15 @@ SchedulerRequest Ask(uint64_t id, uint32_t prompt, uint64_t group = 0, uint32_t 
                            .order_class = 1,
                            .prompt = prompt,
                            .end = prompt + prefix + answer};
-  // Of each group, and of those alone, other prompts; the prefix is the member's own.
+
+  // Each group, or request without one, has a prompt of its own. The prefix is the member's own.
   request.tokens = Count(prompt, static_cast<int32_t>(1000 * (group != 0 ? group : id)));
   for (uint32_t i = 0; i < prefix; ++i)
     request.tokens.push_back(static_cast<int32_t>(1'000'000 + id * 100 + i));
   return request;
 }
 
-// What a plan computes: request, first, count, sample.
+// A row of a plan: request, first position, number of tokens, whether one is sampled.
 using Work = std::tuple<uint64_t, uint32_t, uint32_t, bool>;
 std::vector<Work> WorkOf(const SchedulerPlan& plan) {
   std::vector<Work> work;
@@ -56,7 +57,7 @@ std::vector<Work> WorkOf(const SchedulerPlan& plan) {
   return work;
 }
 
-// Plans a step and draws, wherever one is drawn, the request's id; those in `ending` end.
+// Plans a step. Each token that is drawn is the request's id; the requests in `ending` end with it.
 std::vector<Work> Step(Scheduler* scheduler, const std::set<uint64_t>& ending = {}) {
   const SchedulerPlan& plan = scheduler->Plan();
   std::vector<Work> work = WorkOf(plan);
@@ -94,10 +95,11 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
     Scheduler scheduler(Small(64, 256, 300));
     for (uint64_t id = 1; id <= 64; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, prompt, 7)).ok());
     EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, prompt, true}));
+
     const SchedulerPlan& plan = scheduler.Plan();
     ASSERT_THAT(plan.rows, SizeIs(64));
-    // A block that all hold in full is shared; the one with the last prompt token is each member's
-    // own.
+    // Members share the blocks before the one with the last prompt token, which each computes in a
+    // block of its own.
     const uint32_t shared = (prompt - 1) / kBlockTokens;
     std::set<int32_t> last;
     for (const SchedulerPlan::Row& row : plan.rows) {
@@ -107,6 +109,7 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
       for (uint32_t j = 0; j < shared; ++j) EXPECT_EQ(row.blocks[j], plan.rows[0].blocks[j]);
       last.insert(row.blocks[shared]);
     }
+
     EXPECT_THAT(last, SizeIs(64));
     EXPECT_THAT(plan.copies, SizeIs((prompt - 1) % kBlockTokens == 0 ? 0 : 63));
     EXPECT_EQ(scheduler.prompt_tokens_forked(), 63 * (prompt - 1));
@@ -121,6 +124,7 @@ TEST(SchedulerTest, AllMembersMayEndInTheirFirstStep) {
     for (const Work& work : Step(&scheduler, {1, 2, 3, 4, 5, 6, 7, 8}))
       ran.insert(std::get<0>(work));
   }
+
   EXPECT_THAT(ran, SizeIs(8));
   EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
@@ -140,8 +144,10 @@ TEST(SchedulerTest, APromptThatExtendsAnotherBeginsWithItsFullBlocks) {
   ASSERT_TRUE(scheduler.Add(shorter).ok());
   Step(&scheduler, {1});
   ASSERT_TRUE(scheduler.Add(longer).ok());
+
   EXPECT_THAT(Step(&scheduler, {2}), ElementsAre(Work{2, 64, 1, true}));
   EXPECT_EQ(scheduler.prompt_tokens_cached(), 64u);
+
   shorter.id = 3;
   ASSERT_TRUE(scheduler.Add(shorter).ok());
   EXPECT_THAT(Step(&scheduler, {3}), ElementsAre(Work{3, 32, 32, true}))
@@ -154,6 +160,7 @@ TEST(SchedulerTest, NoPromptOfOlderWeightsIsForkedOrFound) {
   Step(&scheduler);
   scheduler.Switched(Salt(1), /*recompute=*/false);
   ASSERT_TRUE(scheduler.Add(Ask(2, 40, 7)).ok());
+
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 40, 1, true}, Work{2, 0, 40, true}));
   EXPECT_EQ(scheduler.prompt_tokens_forked() + scheduler.prompt_tokens_cached(), 0u);
 }
@@ -166,6 +173,7 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   for (int i = 0; i < 60; ++i)
     Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
   EXPECT_EQ(scheduler.blocks().cached(), 1u) << "the prompt's full block, of the older weights";
+
   scheduler.Switched(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
   ASSERT_TRUE(scheduler.Add(again).ok());
@@ -199,6 +207,7 @@ TEST(SchedulerTest, OneThatDoesNotAgeWaitsForAsLongAsOthersWantItsPlace) {
     ASSERT_TRUE(scheduler.Add(Ask(next, 5)).ok());
     EXPECT_NE(ran(), 100u);
   }
+
   EXPECT_NE(ran(), 100u) << "the last of the others";
   EXPECT_EQ(ran(), 100u);
 }
@@ -221,6 +230,7 @@ TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
     scheduler.Advance({{Drawn{5, true}}});
     ASSERT_TRUE(scheduler.Add(ask(next, 1)).ok());
   }
+
   EXPECT_THAT(order, ElementsAre(2, 3, 4, 1, 5));
 }
 
@@ -231,19 +241,23 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   Step(&scheduler, {1});  // One token.
   for (int i = 0; i < 50; ++i)
     Step(&scheduler, i == 49 ? std::set<uint64_t>{2} : std::set<uint64_t>{});
+
   ASSERT_TRUE(scheduler.Add(Ask(3, 4, 3)).ok());
   for (int i = 0; i < 9; ++i) Step(&scheduler);
-  // A sibling has 9 so far, of which nothing is said before its end.
+
+  // A sibling has 9 tokens so far, which says nothing about lengths before it ends.
   ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
   Step(&scheduler, {3});
+
   const std::vector<Work> next = Step(&scheduler, {5});
   EXPECT_EQ(std::get<0>(next.at(0)), 5u) << "expected as long as most are; its group's last was 10";
 }
 
 TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
-  Scheduler scheduler(Small(2, 64, 4));  // Each ends within three blocks.
+  Scheduler scheduler(Small(2, 64, 4));  // Each request needs three blocks.
   for (uint64_t id : {1, 2}) ASSERT_TRUE(scheduler.Add(Ask(id, 31, 0, 0, 60)).ok());
+
   uint32_t known = 0;
   uint64_t preempted = 0;
   for (int step = 0; step < 400 && scheduler.running() + scheduler.waiting() > 0; ++step) {
@@ -263,6 +277,7 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
     }
     scheduler.Advance(drawn);
   }
+
   EXPECT_EQ(preempted, 1u);
   EXPECT_EQ(known, 90u);
   EXPECT_EQ(scheduler.preemptions(), 1u);
@@ -270,7 +285,7 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
 }
 
 TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
-  // Each has a block of its own beside the shared one; there is none for a third.
+  // Each member has a block of its own beside the shared one. There is none for a third.
   Scheduler scheduler(Small(4, 256, 4));
   std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5),
                                            Ask(3, 63, 7, 0, 5)};
@@ -279,13 +294,16 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
   Step(&scheduler);
   for (int i : {1, 2}) ASSERT_TRUE(scheduler.Add(members[i]).ok());
   Step(&scheduler);
+
   EXPECT_EQ(scheduler.prompt_tokens_forked(), 2 * 62u);
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{2, 63, 1, true}, Work{3, 63, 1, true}))
       << "the first waits for a block";
+
   const SchedulerPlan& plan = scheduler.Plan();
   EXPECT_THAT(plan.preempted, ElementsAre(1));
   EXPECT_THAT(WorkOf(plan), ElementsAre(Work{2, 64, 1, true}));
   EXPECT_EQ(scheduler.blocks().references(plan.rows[0].blocks[0]), 2u) << "the third member's too";
+
   scheduler.Advance({{Drawn{2, false}}});
   std::map<uint64_t, uint32_t> known = {{2, 66}};
   for (int step = 0; step < 40 && scheduler.running() + scheduler.waiting() > 0; ++step) {
@@ -297,6 +315,7 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
     }
     scheduler.Advance(drawn);
   }
+
   EXPECT_THAT(known, ElementsAre(std::pair(1, 68), std::pair(2, 68), std::pair(3, 68)));
   EXPECT_EQ(scheduler.blocks().active(), 0u);
 }
@@ -309,10 +328,13 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
                        .salt = Salt(0)});
   for (uint64_t id = 1; id <= 200; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 20, 0, 0, 200)).ok());
   Step(&scheduler);
+
   EXPECT_EQ(scheduler.running(), 90u) << "a block each, and none is begun above 0.9";
+
   for (int i = 0; i < 150; ++i) Step(&scheduler);
   EXPECT_LT(scheduler.running(), 30u) << "answers grew";
   EXPECT_LT(scheduler.limit(), 30u) << "trimmed with them";
+
   for (uint64_t id = 1; id <= 200; ++id) scheduler.Remove(id);
   for (uint64_t id = 1001; id <= 1060; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 2)).ok());
   for (int i = 0; i < 25; ++i) Step(&scheduler);
@@ -323,19 +345,20 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
 TEST(SchedulerTest, BadRequestsAreRefused) {
   Scheduler scheduler(Small(1, 1, 2));
   EXPECT_EQ(scheduler.Add({.id = 1}).code(), absl::StatusCode::kInvalidArgument);
+
   SchedulerRequest request = Ask(1, 3);
   request.prompt = 4;
   EXPECT_EQ(scheduler.Add(request).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(scheduler.Add(Ask(1, 3, 0, 0, 0)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(scheduler.Add(Ask(1, 32, 0, 0, 34)).message(),
               testing::HasSubstr("need 3 blocks of 32; the KV cache has 2"));
+
   ASSERT_TRUE(scheduler.Add(Ask(1, 32, 0, 0, 33)).ok()) << "the last token is never computed";
   EXPECT_EQ(scheduler.Add(Ask(1, 1, 0, 0, 1)).code(), absl::StatusCode::kAlreadyExists);
 }
 
-// Follows a scheduler and checks each plan against a pool that is written as a model would: a
-// position's keys and values are a hash of all tokens up to it and of the weights each was computed
-// with.
+// Drives a scheduler and checks each plan with a simulated KV cache: the keys and values of a
+// position are a hash of all tokens up to it and of the weights that each was computed with.
 class Checker {
  public:
   explicit Checker(const Scheduler::Options& options)
@@ -350,10 +373,12 @@ class Checker {
                          .since = scheduler_.steps()};
     ASSERT_TRUE(scheduler_.Add(std::move(request)).ok());
   }
+
   void Remove(uint64_t id) {
     scheduler_.Remove(id);
     live_.erase(id);
   }
+
   void Switch(uint64_t weights, bool recompute) {
     scheduler_.Switched(Salt(weights), recompute);
     weights_ = weights;
@@ -369,11 +394,13 @@ class Checker {
     }
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
-    // No block that a row writes is in any other row's table.
+
+    // In how many tables each block is. A row must share no block that it writes (Computes()).
     std::map<int32_t, int> holders;
     for (const SchedulerPlan::Row& row : plan.rows) {
       for (int32_t block : row.blocks) ++holders[block];
     }
+
     std::vector<Drawn> drawn;
     std::vector<uint64_t> ended;
     bool prefills = false;
@@ -388,12 +415,14 @@ class Checker {
       if (testing::Test::HasFatalFailure()) return;
       ASSERT_EQ(row.sample, row.first + row.count == known.tokens.size());
       if (!row.sample) continue;
+
       const bool fails = random->Below(200) == 0;
       known.tokens.push_back(static_cast<int32_t>(random->Below(3)));
       const bool ends = fails || known.tokens.size() == known.end || random->Below(60) == 0;
       drawn.push_back({fails ? -1 : known.tokens.back(), ends});
       if (ends) ended.push_back(row.request);
     }
+
     for (uint64_t id : ended) {
       worst_ = std::max(worst_, scheduler_.steps() - live_[id].since);
       live_.erase(id);
@@ -407,6 +436,7 @@ class Checker {
   uint64_t AnyLive(uint64_t random) const {
     return std::next(live_.begin(), static_cast<ptrdiff_t>(random % live_.size()))->first;
   }
+
   uint64_t ended() const { return ended_; }
   uint64_t worst() const { return worst_; }
 
@@ -414,20 +444,23 @@ class Checker {
   struct Known {
     std::vector<int32_t> tokens;
     uint32_t prompt = 0, end = 0;
-    uint64_t since = 0;
+    uint64_t since = 0;             // The step at which it was added.
     std::vector<uint64_t> written;  // What the pool must hold for it, by position.
   };
 
+  // Computes the row's positions in the simulated cache, and checks what it holds before them.
   void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
                 Known* known) {
     ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
     ASSERT_GE(row.first, known->written.size());
-    // What it did not compute itself it was given: it must be what the weights of now would have
-    // computed.
+
+    // What the request did not compute itself it shares or found in the cache. It must be what the
+    // current weights would have computed.
     ASSERT_TRUE(row.first == known->written.size() || known->written.empty());
     while (known->written.size() < row.first) known->written.push_back(Next(*known));
     for (uint32_t at = 0; at < row.first; ++at)
       ASSERT_EQ(pool_[row.blocks[at / kBlockTokens]][at % kBlockTokens], known->written[at]) << at;
+
     for (uint32_t at = row.first; at < row.first + row.count; ++at) {
       const int32_t block = row.blocks[at / kBlockTokens];
       ASSERT_EQ(holders.at(block), 1);
@@ -437,6 +470,7 @@ class Checker {
       pool_[block][at % kBlockTokens] = known->written.back();
     }
   }
+
   uint64_t Next(const Known& known) const {
     const uint64_t before = known.written.empty() ? 7 : known.written.back();
     return Mix64(Mix64(before + kGolden) ^
@@ -447,6 +481,7 @@ class Checker {
   Scheduler scheduler_;
   std::map<uint64_t, Known> live_;
   std::vector<std::array<uint64_t, kBlockTokens>> pool_;
+  // `worst_`: the most steps that a request took from Add() to its end.
   uint64_t weights_ = 0, ended_ = 0, worst_ = 0;
 };
 
@@ -454,6 +489,7 @@ struct Totals {
   uint64_t ended = 0, worst = 0, preempted = 0, forked = 0, cached = 0;
 };
 
+// Runs random operations, then steps until all requests have ended. Returns a digest of the plans.
 uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
   SplitMix64 random(seed);
   const uint32_t most = 1 + static_cast<uint32_t>(random.Below(12));
@@ -464,6 +500,7 @@ uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
       .max_batch_tokens = most + static_cast<uint32_t>(random.Below(60)),
       .aging_steps = 50,
       .salt = Salt(0)};
+
   Checker checker(options);
   uint64_t next = 1;
   for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
@@ -493,11 +530,14 @@ uint64_t RunRandomly(uint64_t seed, int operations, Totals* totals) {
       checker.Step(&random);
     }
   }
+
   for (int i = 0; i < 100000 && checker.live() > 0 && !testing::Test::HasFatalFailure(); ++i)
     checker.Step(&random);
+
   EXPECT_EQ(checker.live(), 0u);
   EXPECT_EQ(checker.scheduler().blocks().active(), 0u) << "a block leaked";
   EXPECT_EQ(checker.scheduler().running() + checker.scheduler().waiting(), 0u);
+
   totals->ended += checker.ended();
   totals->worst = std::max(totals->worst, checker.worst());
   totals->preempted += checker.scheduler().preemptions();
@@ -514,6 +554,7 @@ TEST(SchedulerTest, AHundredThousandRandomEventsKeepBlocksTrueAndEveryRequestEnd
     Totals again;
     EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "same events, other plans";
   }
+
   EXPECT_GT(totals.ended, 10000u);
   EXPECT_GT(totals.preempted, 500u);
   EXPECT_GT(totals.forked, 10000u);

@@ -48,7 +48,8 @@ struct Answer {
 };
 using Answers = std::map<std::pair<uint64_t, uint32_t>, Answer>;  // By group ordinal and member.
 
-// A queue and a trainer's weights on the wire, with the test as controller and trainer.
+// A queue and a server of weights in this process. The test is controller and trainer; it starts
+// sessions of the rollout daemon, which are tested.
 class SessionTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,22 +58,25 @@ class SessionTest : public testing::Test {
     callers_list_.push_back({"trainer-0", rpc::Role::kTrainer, 1});
     callers_list_.push_back({"reward-0", rpc::Role::kReward, 1});
     callers_.SetJob(kJob, callers_list_);
+
     publisher_ =
         std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
     weights_ = std::make_unique<WeightsServer>(&callers_);
     weights_->SetPublisher(publisher_);
+
     jobs_ = std::make_unique<queue::JobTable>(queue::JobTable::Options{});
     jobs_->SetIncarnation(1);
     queue_metrics_ = std::make_unique<queue::Metrics>(&registry_);
     queue_ = std::make_unique<queue::QueueServer>(jobs_.get(), queue_metrics_.get());
     engine_ = std::make_unique<EngineServer>(&callers_, &guests_);
+
     grpc::Service* const services[] = {queue_->service(), weights_->service(), engine_->service()};
     server_ = *rpc::Server::Start({}, services);
     model_ = *ReadModelDir(kModel);
   }
 
   void TearDown() override {
-    // A call that ends late may hold it.
+    // A call that ends late may still hold a session, so clear() alone may not stop it.
     for (const auto& session : sessions_) session->Stop(absl::ZeroDuration());
     engine_->RemoveJob(kJob, absl::UnavailableError("the test ends"));
     sessions_.clear();
@@ -83,8 +87,8 @@ class SessionTest : public testing::Test {
     server_->Drain(absl::Seconds(1));
   }
 
-  // Two groups of four per step; answers of up to `max_response` tokens, without end token if
-  // `endless`.
+  // Sets a job of two groups of four members per step. Answers have up to `max_response` tokens; if
+  // `endless`, the end token does not end them.
   void StartJob(uint32_t max_response, bool endless,
                 const std::string& rows = "{\"digits\": \"4821\"}\n{\"digits\": \"900\"}\n") {
     const std::string data = testing_data::TempPath("session_rows.jsonl");
@@ -135,6 +139,7 @@ class SessionTest : public testing::Test {
     q.mutable_sampling()->set_temperature(1);
     q.mutable_sampling()->set_max_tokens(max_response);
     q.mutable_sampling()->set_ignore_eos(endless);
+
     for (const rpc::CallerTable::Worker& worker : callers_list_) {
       common::v1::Worker& w = *set.add_workers();
       w.set_id(worker.id);
@@ -144,6 +149,7 @@ class SessionTest : public testing::Test {
     queue::v1::SetJobResponse answer;
     const absl::Status status = rpc::Call(*Channel(), set, &answer);
     ASSERT_TRUE(status.ok()) << status;
+
     trainer_ = std::make_unique<QueueClient>(
         Channel(), QueueClient::Options{.job = kJob, .worker = "trainer-0", .incarnation = 1});
     queue::v1::RestoreRequest restore;
@@ -189,7 +195,7 @@ class SessionTest : public testing::Test {
     return sessions_.back().get();
   }
 
-  // Batch k, whole, and its answers read back.
+  // Acquires the whole batch k, reads its answers, and applies it.
   Answers TakeBatch(int64_t k) {
     queue::v1::Batch batch;
     do {
@@ -200,6 +206,7 @@ class SessionTest : public testing::Test {
       if (!acquired.ok()) return {};
       batch = acquired->batch();
     } while (!batch.closed());
+
     Answers answers;
     std::vector<common::v1::Want> wants;
     for (const queue::v1::BatchGroup& group : batch.groups()) {
@@ -212,9 +219,11 @@ class SessionTest : public testing::Test {
         answer.finish = member.finish();
       }
     }
+
     const auto fetched = trainer_->GetAll(batch.lease().id(), wants);
     EXPECT_TRUE(fetched.ok()) << fetched.status();
     for (const QueueClient::Fetched& record : *fetched) AddRecord(record, &answers);
+
     queue::v1::ApplyRequest apply;
     apply.set_k(k);
     apply.set_lease(batch.lease().id());
@@ -224,6 +233,7 @@ class SessionTest : public testing::Test {
     return answers;
   }
 
+  // The ordinal of a group is the second half of its id, big-endian.
   static uint64_t Ordinal(const std::string& group) {
     uint64_t ordinal = 0;
     for (int i = 8; i < 16; ++i) ordinal = ordinal << 8 | static_cast<uint8_t>(group[i]);
@@ -252,13 +262,14 @@ class SessionTest : public testing::Test {
     }
   }
 
-  // What an engine of its own draws for a member whose prompt reads `text`.
+  // What an engine that runs this member alone samples for it, if its prompt reads `text`.
   Answer Expected(uint64_t ordinal, uint32_t member, const std::string& text, uint32_t max_tokens,
                   bool endless) {
     const auto renderer =
         *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
     const RenderedPrompt prompt =
         *renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"));
+
     auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), {1, 0}, model_.stop_ids,
                                         {.slots = 1});
     Request request{.id = 1,
@@ -267,6 +278,7 @@ class SessionTest : public testing::Test {
                     .member = member,
                     .sampling = {.max_tokens = max_tokens, .ignore_eos = endless}};
     EXPECT_TRUE(engine->AddRequest(request).ok());
+
     Answer answer;
     while (!engine->idle()) {
       const absl::StatusOr<StepEvents> step = engine->Step();
@@ -275,18 +287,21 @@ class SessionTest : public testing::Test {
         answer.logprobs.push_back(event.logprob);
       }
     }
+
     answer.messages =
         PromptRenderer::WithAnswer(prompt.messages, renderer->AnswerText(answer.tokens));
     return answer;
   }
 
-  static std::string PromptText(const Answer& answer) {  // [{"role":"user","content":"4821="}, ..
+  // The digits of the prompt in messages such as [{"role":"user","content":"4821="}, ..].
+  static std::string PromptText(const Answer& answer) {
     const size_t begin = answer.messages.find("content\":\"") + 10;
     return answer.messages.substr(begin, answer.messages.find('=') - begin);
   }
 
-  // Does by hand what a worker does that dies after `stored` tokens of each member: grants, prompt,
-  // pieces, no seal.
+  // Plays rollout-0 as if it died after it had stored `stored` tokens of each member: takes the
+  // grants and writes the prompt and the tokens, but seals nothing. Its leases are given back as
+  // lost.
   void DieAfter(uint32_t stored, const std::string& text, uint32_t max_tokens) {
     QueueClient worker(Channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1});
     queue::v1::RenewRequest renew;
@@ -299,13 +314,16 @@ class SessionTest : public testing::Test {
     const auto admitted = worker.Admit(std::move(admit));
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     ASSERT_EQ(admitted->grants_size(), 2);
+
     const auto renderer =
         *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
     const std::vector<int32_t> prompt =
         renderer->Render("digits", absl::StrCat("{\"prompt\": \"", text, "\"}"))->tokens;
+
     PutStream puts(&worker);
     queue::v1::ReleaseRequest release;
     release.set_reason(queue::v1::RELEASE_REASON_LOST);
+    // Writes a piece: of the prompt if `member` is null, else sampled tokens of that member.
     const auto put = [&](const queue::v1::Grant& grant, const queue::v1::Member* member,
                          const Answer& answer) {
       common::v1::Record record;
@@ -326,6 +344,7 @@ class SessionTest : public testing::Test {
         *record.mutable_piece()->add_runs() =
             rpc::ToProto(VersionRun{.version = {1, 0}, .count = static_cast<uint32_t>(count)});
       }
+
       AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(answer.tokens), &record, &payload);
       if (member != nullptr)
         AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(answer.logprobs), &record,
@@ -336,6 +355,7 @@ class SessionTest : public testing::Test {
                            })
                       .ok());
     };
+
     for (const queue::v1::Grant& grant : admitted->grants()) {
       Answer rendered;
       rendered.tokens = prompt;
@@ -348,6 +368,7 @@ class SessionTest : public testing::Test {
         release.add_leases(member.lease().id());
       }
     }
+
     ASSERT_TRUE(puts.Flush().ok());
     ASSERT_TRUE(worker.Release(std::move(release)).ok());
   }
@@ -371,7 +392,7 @@ class SessionTest : public testing::Test {
   std::unique_ptr<QueueClient> trainer_;
   ModelDir model_;
   job::v1::JobSpec spec_;
-  std::function<void()> on_serving_ = [] {};  // Set before StartSession(); on its step thread.
+  std::function<void()> on_serving_ = [] {};  // Set before StartSession(); runs on the step thread.
   std::vector<std::shared_ptr<Session>> sessions_;
 };
 

@@ -15,6 +15,7 @@ TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
+
   const Answers answers = TakeBatch(0);
   ASSERT_EQ(answers.size(), 8u);
   for (const auto& [key, answer] : answers) {
@@ -32,18 +33,20 @@ TEST_F(SessionTest, TheVersionThatServesHasADigestAtEveryMoment) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   Session* session = nullptr;
   int switches = 0;
-  on_serving_ = [&] {  // A switch is half done here.
+  on_serving_ = [&] {  // Runs while a switch is half done.
     const std::optional<PolicyVersion> version = session->serving();
     if (!version.has_value()) return;
     EXPECT_NE(session->digest(*version), "") << version->str();
     ++switches;
   };
+
   session = StartSession("rollout-0");
   Publish(0, kInitSeed);
   for (int64_t k = 0; k < 8; ++k) {
     TakeBatch(k);
     Publish(k + 1, kInitSeed + k + 1);
   }
+
   session->Stop(absl::ZeroDuration());  // The last switch may be under way.
   EXPECT_GT(switches, 0);
 }
@@ -52,6 +55,7 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   StartSession("rollout-0");
   Publish(0, kInitSeed);
+
   PolicyVersion newest;
   for (int64_t k = 0; k < 8; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
@@ -62,10 +66,11 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
     }
     Publish(k + 1, kInitSeed + k + 1);
   }
+
   EXPECT_GE(newest.number, 5);
 }
 
-// Bounds of a prefix: none, one token, some, and all but the last.
+// How many tokens of each answer the dead worker stored: none, one, some, all but one, all.
 class ResumeTest : public SessionTest, public testing::WithParamInterface<uint32_t> {};
 
 TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
@@ -74,8 +79,9 @@ TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
   Publish(0, kInitSeed);
   ASSERT_NO_FATAL_FAILURE(DieAfter(GetParam(), "4821", 56));
   StartSession("rollout-1");
+
   size_t went_on = 0;
-  // A new group may be done before one that goes on.
+  // A new group may be finished, and be in a batch, before a resumed one.
   for (int64_t k = 0; k < 3 && went_on < 8; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
       const Answer expected = Expected(key.first, key.second, "4821", 56, true);
@@ -85,6 +91,7 @@ TEST_P(ResumeTest, WhatADeadWorkerHadStoredGoesOnElsewhereTokenForToken) {
       went_on += answer.attempt == 2;
     }
   }
+
   EXPECT_EQ(went_on, 8u);
 }
 
@@ -95,6 +102,7 @@ TEST_F(SessionTest, TwoWorkersShareAJobAndAStoppedOnesAnswersGoOnAtTheOther) {
   StartSession("rollout-0");
   StartSession("rollout-1");
   Publish(0, kInitSeed);
+
   for (int64_t k = 0; k < 3; ++k) {
     if (k == 1) sessions_.erase(sessions_.begin());
     for (const auto& [key, answer] : TakeBatch(k)) {
@@ -113,6 +121,7 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
   ASSERT_TRUE(ArmFailpoint("rollout.step.crowded", "error", 5).ok());
   StartSession("rollout-0")->SetOthers(true);
   Publish(0, kInitSeed);
+
   size_t went_on = 0;
   for (int64_t k = 0; k < 3; ++k) {
     for (const auto& [key, answer] : TakeBatch(k)) {
@@ -123,6 +132,7 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
       went_on += answer.attempt > 1;
     }
   }
+
   EXPECT_EQ(went_on, 1u);
 }
 
@@ -133,7 +143,9 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
   StartSession("rollout-0");
-  Publish(0, kInitSeed + 1);  // Not what the engine starts with, so it is taken, and a bit flipped.
+  // These are not the weights that the engine starts with, so it loads them, with a bit flipped.
+  Publish(0, kInitSeed + 1);
+
   const Answers answers = TakeBatch(0);
   EXPECT_EQ(answers.size(), 8u);
   EXPECT_EQ(sessions_[0]->refused_versions(), 1);
@@ -141,7 +153,7 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
 
 class RescoreTest : public SessionTest {
  protected:
-  // Answers computed again whose gap was at most `le` nats.
+  // The number of answers that were scored again with a gap of at most `le` nats.
   int64_t Rescored(absl::string_view le) {
     const std::string text = registry_.Text();
     const std::string name =
@@ -149,7 +161,8 @@ class RescoreTest : public SessionTest {
     const size_t at = text.find(name);
     return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + name.size());
   }
-  // Waits until those of two steps are; a third one's may be.
+
+  // Waits until the answers of two steps were scored again. Some of a third step may be too.
   void AwaitRescored() {
     TakeBatch(0);
     const absl::Duration until = Clock::Real()->Monotonic() + absl::Seconds(60);
@@ -172,13 +185,15 @@ TEST_F(RescoreTest, ACorruptBlockOfKeysAndValuesIsFound) {
   GTEST_SKIP() << "failpoints are not compiled in";
 #endif
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
-  model_.config.initializer_range = 0.5;  // What it attends to counts.
+  model_.config.initializer_range = 0.5;  // Makes log-probs depend much on attention.
   Publish(0, kInitSeed);
   ASSERT_TRUE(ArmFailpoint("rollout.kv.corrupt", "error", 5).ok());
+
   testing::internal::CaptureStderr();
   StartSession("rollout-0", /*rescore_one_in=*/1);
   ASSERT_NO_FATAL_FAILURE(AwaitRescored());
   sessions_.front()->Stop(absl::ZeroDuration());
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(Rescored("+Inf") - Rescored("0.02"), 1);
   EXPECT_EQ(Rescored("0.02"), Rescored("0")) << "all others are in the same bits";
@@ -194,8 +209,10 @@ TEST_F(SessionTest, KeysOfTheConfigThatAreNotActedOnAreLoggedOnce) {
   config.insert(config.find('{') + 1, R"("auto_map": {"AutoModelForCausalLM": "modeling.Model"},)");
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config).ok());
   spec_.mutable_model()->mutable_init()->set_config(dir);
+
   testing::internal::CaptureStderr();
   StartSession("rollout-0");
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_THAT(
       logged,
@@ -210,6 +227,7 @@ TEST_F(SessionTest, PromptsThatAreTooLongAreDroppedAndTheOthersGoOn) {
   StartSession("rollout-0");
   Publish(0, kInitSeed);
   for (const auto& [key, answer] : TakeBatch(0)) EXPECT_EQ(PromptText(answer), "77");
+
   queue::v1::StatsRequest request;
   request.mutable_call()->mutable_job()->set_job(kJob);
   request.mutable_call()->mutable_job()->set_worker("controller");
@@ -226,18 +244,21 @@ TEST_F(SessionTest, ADrainedWorkerSealsWhatEndsAndLeavesNothingHalfSent) {
   TakeBatch(0);
   session->Stop(absl::Seconds(30));
   sessions_.clear();
-  EXPECT_EQ(TakeBatch(1).size(), 8u);  // Was sealed before the end.
+  EXPECT_EQ(TakeBatch(1).size(), 8u);  // They were sealed before the worker ended.
 }
 
 TEST_F(SessionTest, WhatThisBuildLacksIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
   const auto refusal = [&] { return std::string(ReadSpec(spec_, 1).status().message()); };
+
   spec_.mutable_rollout()->mutable_sampling()->set_top_p(0.9);
   EXPECT_THAT(refusal(), testing::HasSubstr("rollout.sampling.top_p: "));
+
   spec_.mutable_rollout()->mutable_sampling()->set_top_p(1);
   spec_.mutable_rollout()->mutable_environment()->set_name("calculator");
   EXPECT_THAT(refusal(),
               testing::HasSubstr("rollout.environment.name: environments are not in this build"));
+
   spec_.mutable_rollout()->clear_environment();
   EXPECT_TRUE(ReadSpec(spec_, 1).ok());
 }

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Keeps what the loop says.
+// Records what the loop reports.
 class Listener : public StepLoop::Sink {
  public:
   void OnStep(StepEvents events) override {
@@ -25,11 +25,13 @@ class Listener : public StepLoop::Sink {
     failures_.insert(failures_.end(), events.failures.begin(), events.failures.end());
     changed_.NotifyAll();
   }
+
   void OnActivation(const StagedWeights&, const Activation& activation) override {
     MutexLock lock(&mu_);
     activations_.push_back(activation);
     changed_.NotifyAll();
   }
+
   void OnBroken(absl::Status why) override {
     MutexLock lock(&mu_);
     broken_ = why;
@@ -40,18 +42,22 @@ class Listener : public StepLoop::Sink {
     MutexLock lock(&mu_);
     while (ended_ < count) changed_.Wait(&mu_);
   }
+
   void AwaitTokens(uint64_t request, size_t count) {
     MutexLock lock(&mu_);
     while (tokens_[request].size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitActivations(size_t count) {
     MutexLock lock(&mu_);
     while (activations_.size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitFailures(size_t count) {
     MutexLock lock(&mu_);
     while (failures_.size() < count) changed_.Wait(&mu_);
   }
+
   void AwaitBroken() {
     MutexLock lock(&mu_);
     while (broken_.ok()) changed_.Wait(&mu_);
@@ -76,6 +82,7 @@ TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -85,6 +92,7 @@ TEST(StepLoopTest, RequestsOfManyThreadsAreAllAnswered) {
   for (std::thread& thread : threads) thread.join();
   listener.AwaitEnded(100);
   loop.Stop();
+
   EXPECT_EQ(listener.tokens_.size(), 100u);
   EXPECT_EQ(loop.stats().tokens_generated, 500u);
 }
@@ -94,6 +102,7 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   loop.Add({Ask(1, 250)});
   listener.AwaitTokens(1, 1);
   loop.Activate(Stage(2, {1, 1}));
@@ -101,6 +110,7 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   loop.Add({Ask(2, 3)});
   listener.AwaitEnded(2);
   loop.Stop();
+
   EXPECT_TRUE(listener.activations_[0].accepted);
   EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
   for (const TokenEvent& event : listener.tokens_[2])
@@ -120,6 +130,7 @@ TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {
     MutexLock lock(&listener.mu_);
     EXPECT_TRUE(listener.tokens_.empty());
   }
+
   loop.SetPaused(false);
   listener.AwaitEnded(1);
   MutexLock lock(&listener.mu_);
@@ -133,17 +144,20 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   loop.Add({Ask(1, 10'000), Ask(2, 5)});
   loop.Add({Ask(3, 250)});
   loop.Abort(3, AbortReason::kCancelled);
   listener.AwaitFailures(1);
   listener.AwaitEnded(1);
+
   EXPECT_EQ(listener.failures_[0].request, 1u);
   EXPECT_EQ(listener.failures_[0].status.code(), absl::StatusCode::kInvalidArgument);
+
   loop.Stop();
 }
 
-// The cores that the trainer of the same machine has, as each step told of its tokens.
+// Records how many cores the trainer on this machine has each time a step reports its tokens.
 class CoresWatcher : public Listener {
  public:
   explicit CoresWatcher(CoreShare* trainer) : trainer_(trainer) {}
@@ -151,7 +165,8 @@ class CoresWatcher : public Listener {
     seen_.insert(trainer_->threads());
     Listener::OnStep(std::move(events));
   }
-  std::set<int> seen_;  // Of the step thread until the loop has stopped.
+
+  std::set<int> seen_;  // Belongs to the step thread until the loop has stopped.
 
  private:
   CoreShare* const trainer_;
@@ -165,6 +180,7 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
   unlink(path.c_str());
   const CoreShare::Busy training(trainer.get());
   CoresWatcher watcher(trainer.get());
+
   auto engine = TinyEngine(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, rollout.get(), &watcher);
 
@@ -174,6 +190,7 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
     loop.Add({Ask(round, 20)});
     watcher.AwaitEnded(round);
   }
+
   loop.Stop();
   EXPECT_EQ(watcher.seen_, std::set<int>{1});
   EXPECT_EQ(trainer->threads(), 2);
@@ -184,14 +201,17 @@ TEST(StepLoopTest, AnEngineGivenAnotherModelsWeightsIsBroken) {
   Listener listener;
   CoreShare cores(1);
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
   ModelConfig other = TinyConfig();
   other.vocab_size = 41;
   StagedWeights staged;
   staged.version = {1, 1};
   staged.tensors = std::make_shared<const TensorSet>(*InitWeights(other, 1));
   staged.state = FingerprintOf(*staged.tensors);
+
   loop.Activate(std::move(staged));
   listener.AwaitBroken();
+
   EXPECT_EQ(listener.broken_.code(), absl::StatusCode::kInvalidArgument);
 }
 

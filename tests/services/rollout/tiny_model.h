@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// A small Qwen3 with weights large enough that its distributions are far from even.
+// A small Qwen3 whose weights are large enough that its distributions are far from uniform.
 inline ModelConfig TinyConfig() {
   ModelConfig config;
   config.architecture = "Qwen3ForCausalLM";

@@ -22,14 +22,17 @@ TokenEvent Token(uint32_t position, int64_t version) {
 TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
   Trajectory trajectory(3);
   for (uint32_t i = 0; i < 7; ++i) trajectory.Append(Token(3 + i, i < 2 ? 4 : 5));
+
   const Trajectory::Piece first = trajectory.TakePiece(4);
   EXPECT_EQ(first.at, 3u);
   EXPECT_THAT(first.tokens, ElementsAre(103, 104, 105, 106));
   EXPECT_THAT(first.runs, ElementsAre(VersionRun{{1, 4}, 2}, VersionRun{{1, 5}, 2}));
+
   const Trajectory::Piece second = trajectory.TakePiece(100);
   EXPECT_EQ(second.at, 7u);
   EXPECT_THAT(second.runs, ElementsAre(VersionRun{{1, 5}, 3}));
   EXPECT_EQ(trajectory.unsent(), 0u);
+
   trajectory.Acked(7);
   EXPECT_EQ(trajectory.unacked(), 3u);
   trajectory.Acked(10);
@@ -42,18 +45,20 @@ TEST(TrajectoryTest, AnAnswerGoesOnBehindItsPrefix) {
   EXPECT_TRUE(trajectory.all_acked());
   trajectory.Append(Token(5, 9));
   EXPECT_EQ(trajectory.TakePiece(10).at, 5u);
+
   trajectory.Rewind(5);
   EXPECT_EQ(trajectory.unsent(), 1u);
 }
 
-// Contracts, the queue restarts: 4. It kept no payload; a holder sends what it was given as prefix
-// too.
+// A queue that restarted without its payload has lost the prefix too. The worker was given it with
+// the grant and sends it again.
 TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
   Trajectory trajectory(3, {7, 8}, {-1, -2}, {{1, 4}, {2, 5}});
   trajectory.Append(Token(5, 9));
   trajectory.TakePiece(10);
   trajectory.Rewind(3);
   EXPECT_EQ(trajectory.unacked(), 3u);
+
   const Trajectory::Piece again = trajectory.TakePiece(10);
   EXPECT_EQ(again.at, 3u);
   EXPECT_THAT(again.tokens, ElementsAre(7, 8, 105));
@@ -71,8 +76,10 @@ TEST(TrajectoryTest, ExpertsComeWithTheirTokensAndThoseOfALostPrefixAreUnknown) 
     event.details = std::move(details);
     trajectory.Append(event);
   }
+
   EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(1, 6, 3, 6));
   EXPECT_THAT(trajectory.TakePiece(2).routing, ElementsAre(5, 6));
+
   trajectory.Rewind(3);
   EXPECT_THAT(trajectory.TakePiece(3).routing, ElementsAre(kAnyExpert, kAnyExpert, 1, 6, 3, 6));
   trajectory.Truncate(5);
@@ -88,6 +95,7 @@ TEST(TrajectoryTest, TheCrcIsOfTokensThenLogprobsOfTheWholeAnswer) {
   std::string bytes(16, '\0');
   std::memcpy(bytes.data(), tokens, 8);
   std::memcpy(bytes.data() + 8, logprobs, 8);
+
   EXPECT_EQ(trajectory.Crc32c(), Crc32c(bytes));
 }
 
@@ -97,6 +105,7 @@ TEST(TrajectoryTest, ATruncatedAnswerEndsByLength) {
   trajectory.TakePiece(6);
   trajectory.Acked(4);
   trajectory.Truncate(4);
+
   EXPECT_EQ(trajectory.finish(), FinishReason::kLength);
   EXPECT_EQ(trajectory.position(), 4u);
   EXPECT_TRUE(trajectory.all_acked());

@@ -52,7 +52,7 @@ void EditState(const std::string& checkpoint, const std::function<void(nlohmann:
   ASSERT_TRUE(WriteFileAtomic(path, state.dump(2)).ok());
 }
 
-// What a build that is one format ahead would leave.
+// Makes the checkpoint look as if a build with the next format had written it.
 void MakeNewer(const std::string& checkpoint) {
   EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 3; });
 }
@@ -63,7 +63,7 @@ Id16 GroupOf(int64_t k) {
   return id;
 }
 
-// Checkpoints of a run whose batch k trains one trajectory.
+// Writes checkpoints of a run in which batch k trained one trajectory.
 class CheckpointTest : public ::testing::Test {
  protected:
   CheckpointStore Store(int keep_last = 3, int64_t keep_every = 0) {
@@ -75,11 +75,12 @@ class CheckpointTest : public ::testing::Test {
                             .keep_every_steps = keep_every});
   }
 
-  // Writes version `number`, going on from version `from` (0: the initial model).
+  // Writes version `number` as a successor of version `from` (0: the initial model).
   absl::StatusOr<std::string> Write(CheckpointStore&& store, int64_t number, int64_t from,
                                     int64_t incarnation = 1) {
     return Write(store, number, from, incarnation);
   }
+
   absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from,
                                     int64_t incarnation = 1) {
     CheckpointContents contents;
@@ -90,19 +91,21 @@ class CheckpointTest : public ::testing::Test {
     contents.state.updates = number;
     contents.state.ledger_hash = FirstLedgerHash();
     contents.cursor = absl::StrCat("cursor ", number);
+
     for (int64_t k = 0; k < number; ++k) {
       const LineageEntry entry{k, GroupOf(k), 0, 1, 7, {}, ""};
       contents.state.ledger_hash =
           NextLedgerHash(contents.state.ledger_hash, k, CanonicalBytes({entry}));
       if (k >= from) contents.lineage_tail += LineageLine(entry);
     }
+
     if (from > 0) contents.previous = absl::StrCat(dir_, "/step-", from);
     return store.Write(contents);
   }
 
   const std::string dir_ = FreshDir();
   const ModelDir model_ = TinyModelDir();
-  std::map<std::string, DType> types_;  // Of the model's tensors; those that are not here are fp32.
+  std::map<std::string, DType> types_;  // Of the model's tensors; those not listed are fp32.
   TensorSet weights_ = *InitWeights(model_.config, 3);
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
 };
@@ -110,6 +113,7 @@ class CheckpointTest : public ::testing::Test {
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
   EXPECT_TRUE(Store().Prepare().ok());
   EXPECT_THAT(Store().List(), SizeIs(0));
+
   const CheckpointStore blocked({.dir = "/dev/null/checkpoints", .source = model_});
   EXPECT_TRUE(absl::StrContains(blocked.Prepare().message(), "/dev/null/checkpoints"))
       << blocked.Prepare();
@@ -118,6 +122,7 @@ TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsSaidBeforeTheFirstStep) {
 TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   moments_.as<float>(0)[1] = 0.5f;
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
+
   std::vector<std::string> damaged;
   const auto checkpoint = Store().Newest(&damaged);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -160,6 +165,7 @@ TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
     EXPECT_EQ((*checkpoint)->state.version.number, 1) << name;
     ASSERT_THAT(damaged, SizeIs(1)) << name;
     EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
+
     ASSERT_TRUE(RemoveTree(*path).ok());
   }
 }
@@ -186,6 +192,7 @@ TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
     ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
   EXPECT_THAT(PathsOf(Store().List()),
               ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
+
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 6).ok());
   ASSERT_TRUE(RemoveLink(dir_, kEvaluatingLink).ok());
   ASSERT_TRUE(Write(Store(1), 7, 6).ok());
@@ -262,6 +269,7 @@ TEST_F(CheckpointTest, TheFormerFormatIsStillRead) {
   const auto checkpoint = Store().Newest(nullptr);
   ASSERT_TRUE(checkpoint.ok() && checkpoint->has_value()) << checkpoint.status();
   EXPECT_EQ((*checkpoint)->state.updates, 2);
+
   ASSERT_TRUE(Write(Store(), 4, 2).ok());
   EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-4").ok());
 }
@@ -315,8 +323,10 @@ TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastThatVerifies) {
 
   CheckpointStore store = Store(/*keep_last=*/2);
   ASSERT_EQ((*store.Newest(nullptr))->state.version.number, 1);
+
   ASSERT_TRUE(Write(store, 4, 1, /*incarnation=*/2).ok());
   EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-1").ok());
+
   ASSERT_TRUE(Write(store, 5, 4, 2).ok());
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-2", "step-3", "step-4", "step-5"));
 }
@@ -348,8 +358,10 @@ TEST_F(CheckpointTest, ModelFilesKeepTheTypesOfTheModelAndTheRunItsFp32Parameter
     const auto type = types_.find(spec.name);
     EXPECT_EQ(spec.dtype, type == types_.end() ? DType::kF32 : type->second) << spec.name;
   }
+
   const TensorSet masters = *ReadSafetensors(*path + "/masters.safetensors");
   EXPECT_EQ(masters.size(), 2u);
+
   const Checkpoint read = *ReadCheckpoint(*path);
   EXPECT_EQ(read.model.buffer(), weights_.buffer());
   EXPECT_EQ(ReadCheckpointModel(*path)->buffer(), weights_.buffer());
@@ -369,6 +381,7 @@ TEST_F(CheckpointTest, ALostMasterIsDamage) {
   ASSERT_TRUE(path.ok());
   FlipABit(*path + "/masters.safetensors");
   EXPECT_EQ(ReadCheckpoint(*path).status().code(), absl::StatusCode::kDataLoss);
+
   ASSERT_TRUE(RemoveTree(*path + "/masters.safetensors").ok());
   EXPECT_THAT(MessageOf(ReadCheckpoint(*path).status()), HasSubstr("masters.safetensors"));
 }
@@ -387,6 +400,7 @@ TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {
   ASSERT_TRUE(path.ok());
   const nlohmann::json files = nlohmann::json::parse(*ReadFile(*path + "/state.json")).at("files");
   const std::vector<std::string> names = *ListDir(*path);
+
   for (const std::string& name : names) {
     if (name == "state.json") continue;
     const FileDigest digest = *DigestFile(absl::StrCat(*path, "/", name));
@@ -399,18 +413,19 @@ TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {
 #ifdef SLUICE_FAILPOINTS
 TEST_F(CheckpointTest, AProcessKilledBeforeTheRenameLeavesTheOldCheckpointNewest) {
   ASSERT_TRUE(Write(Store(), 1, 0).ok());
+
   const pid_t child = ::fork();
   if (child == 0) {
     (void)ArmFailpoint("trainer.checkpoint.before_rename", "kill", 1);
     (void)Write(Store(), 2, 1);
     ::_exit(0);
   }
+
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-
   EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 1);
-  ASSERT_TRUE(Write(Store(), 2, 1).ok());  // What it left behind is in nobody's way.
+  ASSERT_TRUE(Write(Store(), 2, 1).ok());  // What the killed process left is no obstacle.
   EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 2);
 }
 #endif

@@ -39,6 +39,7 @@ TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {
   registry::v1::Assignment assignment = Assigned({});
   ASSERT_EQ(assignment.spec().trainer().optimizer().schedule(), "cosine");
   assignment.mutable_spec()->mutable_limits()->clear_max_steps();
+
   const absl::StatusOr<JobConfig> config = ConfigOf(assignment);
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(

@@ -19,6 +19,7 @@ class EvaluationsTest : public ::testing::Test {
     for (const int64_t number : {50, 100, 150})
       EXPECT_TRUE(MakeDirs(absl::StrCat(dir_, "/step-", number)).ok());
   }
+
   static Evaluation Of(int64_t number, double score, const std::string& state = "aa") {
     return {
         .version = {1, number}, .state = state, .score = score, .values = {{"eval/score", score}}};
@@ -37,6 +38,7 @@ TEST_F(EvaluationsTest, TheBestIsTheHighestScoreAndTheEarliestOfEquals) {
   ASSERT_TRUE(log_.Add(Of(50, 0.4)).ok());
   ASSERT_TRUE(log_.Add(Of(100, 0.6)).ok());
   ASSERT_TRUE(log_.Add(Of(150, 0.6)).ok());
+
   EXPECT_EQ(log_.totals().versions, 4);
   EXPECT_EQ(log_.totals().first, 0.9);
   EXPECT_EQ(log_.totals().last, 0.6);
@@ -53,6 +55,7 @@ TEST_F(EvaluationsTest, AnotherProcessFindsThem) {
 
   EvaluationLog again(dir_);
   ASSERT_TRUE(again.Load(100).ok());
+
   Evaluation expected = Of(50, 0.7);
   expected.reported = 52;
   ASSERT_NE(again.Find(50), nullptr);
@@ -66,13 +69,13 @@ TEST_F(EvaluationsTest, WhatIsAheadOfTheRunCountsOnlyOnceItIsReachedAgain) {
   for (const auto& [number, score] : {std::pair(50, 0.4), {100, 0.8}, {150, 0.5}})
     ASSERT_TRUE(log_.Add(Of(number, score)).ok());
 
-  EvaluationLog back(dir_);  // The trainer goes on from version 60.
+  EvaluationLog back(dir_);  // The trainer continues from version 60.
   ASSERT_TRUE(back.Load(60).ok());
   EXPECT_EQ(back.totals().versions, 1);
   EXPECT_EQ(LinkedVersion(dir_, kBestLink), 50);
   ASSERT_NE(back.Find(100), nullptr) << "it may come again with the same weights";
 
-  // Version 100 is skipped this time, so what is known of it is of a branch that was given up.
+  // Version 100 is skipped this time, so its evaluation belongs to a branch that was given up.
   ASSERT_TRUE(back.Add(Of(150, 0.3, "bb")).ok());
   EXPECT_EQ(back.Find(100), nullptr);
   EXPECT_EQ(back.totals().versions, 2);
@@ -86,6 +89,7 @@ TEST_F(EvaluationsTest, ADamagedFileIsNamedWithItsLine) {
   const std::string path = dir_ + "/evaluations.jsonl";
   ASSERT_TRUE(WriteFileAtomic(path, *ReadFile(path) + "{\"version\": 100}\n").ok());
   EvaluationLog damaged(dir_);
+
   const absl::Status status = damaged.Load(100);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("evaluations.jsonl, line 2: "));

@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 
 using Service = engine::v1::EngineService;
 
-// A rollout on the wire whose answers the test gives.
+// A rollout daemon's Evaluate call over gRPC. The test gives the answers.
 class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
  public:
   using Stream = rpc::WriteStream<engine::v1::EvaluateResponse>;
@@ -34,23 +34,28 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     grpc::Service* services[] = {this};
     server_ = *rpc::Server::Start({}, services);
   }
+
   ~Rollout() override {
     for (const std::shared_ptr<Stream>& call : calls_)
       call->End(absl::UnavailableError("the test ends"));
     server_->Drain(absl::Seconds(1));
   }
+
   const std::string& address() const { return server_->address(); }
 
-  // Waits for the nth call, from 0.
+  // Waits for call n, counted from 0.
   engine::v1::EvaluateRequest AwaitCall(size_t n) {
     MutexLock lock(&mu_);
     while (requests_.size() <= n) changed_.Wait(&mu_);
     return requests_[n];
   }
+
   size_t calls() {
     MutexLock lock(&mu_);
     return requests_.size();
   }
+
+  // Ends call n with a result of 10 rows, half of them truncated.
   void Answer(size_t n, double reward) {
     engine::v1::EvaluateResponse response;
     engine::v1::EvaluationResult& result = *response.mutable_result();
@@ -62,19 +67,21 @@ class Rollout : public Service::WithCallbackMethod_Evaluate<Service::Service> {
     CallAt(n)->Send(std::move(response));
     End(n, absl::OkStatus());
   }
+
   void End(size_t n, absl::Status status) { CallAt(n)->End(std::move(status)); }
 
  private:
   grpc::ServerWriteReactor<engine::v1::EvaluateResponse>* Evaluate(
       grpc::CallbackServerContext*, const engine::v1::EvaluateRequest* request) override {
     const auto stream = rpc::MakeStream<Stream>();
-    stream->Send({});  // A beat.
+    stream->Send({});  // A heartbeat is a message without a result.
     MutexLock lock(&mu_);
     calls_.push_back(stream);
     requests_.push_back(*request);
     changed_.NotifyAll();
     return stream.get();
   }
+
   std::shared_ptr<Stream> CallAt(size_t n) {
     MutexLock lock(&mu_);
     return calls_.at(n);
@@ -91,10 +98,11 @@ class EvaluatorTest : public ::testing::Test {
  protected:
   ~EvaluatorTest() override { cancel_.Trigger(); }
 
-  // Goes on from `version`.
+  // Makes the evaluator of a trainer that continues from `version`.
   Evaluator& Make(int64_t version = 0, std::vector<std::string> datasets = {"heldout"}) {
     EvaluationLog log(dir_);
     EXPECT_TRUE(log.Load(version).ok());
+
     Evaluator::Options options{.job = std::string(32, 'a'),
                                .job_name = "test",
                                .worker = "trainer-0",
@@ -102,20 +110,24 @@ class EvaluatorTest : public ::testing::Test {
                                .dir = dir_,
                                .datasets = std::move(datasets),
                                .version = version};
+
     Evaluator::Hooks hooks;
     hooks.happened = [this](Evaluator::Severity, absl::string_view code,
                             absl::string_view message) {
       MutexLock lock(&mu_);
       events_.push_back(absl::StrCat(code, ": ", message));
     };
+
     evaluator_ = std::make_unique<Evaluator>(std::move(options), std::move(log), &publisher_,
                                              &waits_, &cancel_, std::move(hooks));
     evaluator_->SetRollouts({rollout_.address()});
     return *evaluator_;
   }
+
   LatestVersion Publish(int64_t number, uint64_t seed) {
     return *publisher_.Publish(*InitWeights(model_.config, seed), {3, number}, "");
   }
+
   std::vector<std::string> events() {
     MutexLock lock(&mu_);
     return events_;
@@ -136,10 +148,13 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   Evaluator& evaluator = Make();
   const LatestVersion version = Publish(50, 1);
   evaluator.Start(version);
+
   const engine::v1::EvaluateRequest request = rollout_.AwaitCall(0);
   EXPECT_EQ(rpc::FromProto(request.version()), (PolicyVersion{3, 50}));
   EXPECT_EQ(request.manifest(), version.manifest);
   EXPECT_EQ(request.dataset(), "heldout");
+
+  // The publisher retains one version by itself, so it has version 50 because that is pinned.
   for (int64_t number = 51; number < 60; ++number) Publish(number, static_cast<uint64_t>(number));
   EXPECT_TRUE(evaluator.running().has_value());
   EXPECT_NE(publisher_.Object(version.manifest), nullptr);
@@ -149,6 +164,7 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   evaluator.Await();
   EXPECT_FALSE(evaluator.running().has_value());
   EXPECT_EQ(publisher_.Object(version.manifest), nullptr);
+
   const std::map<std::string, double> values = evaluator.TakeValues(56);
   EXPECT_EQ(values.at("eval/heldout/reward"), 0.8);
   EXPECT_EQ(values.at("eval/heldout/pass@1"), 0.4);
@@ -169,6 +185,7 @@ TEST_F(EvaluatorTest, TheScoreIsTheMeanOverTheDatasets) {
   EXPECT_EQ(rollout_.AwaitCall(0).dataset(), "sums");
   rollout_.Answer(0, 0.2);
   EXPECT_EQ(rollout_.AwaitCall(1).dataset(), "words");
+
   rollout_.Answer(1, 0.6);
   evaluator.Await();
   EXPECT_DOUBLE_EQ(evaluator.totals().best, 0.4);
@@ -182,6 +199,7 @@ TEST_F(EvaluatorTest, WhatARolloutThatDiesLeavesIsAskedAgain) {
   rollout_.End(0, absl::UnavailableError("killed"));
   const engine::v1::EvaluateRequest second = rollout_.AwaitCall(1);
   EXPECT_EQ(first.manifest(), second.manifest());
+
   rollout_.Answer(1, 0.5);
   evaluator.Await();
   EXPECT_EQ(evaluator.totals().versions, 1);
@@ -194,11 +212,13 @@ TEST_F(EvaluatorTest, ARolloutThatLeavesTheJobIsWaitedForNoLonger) {
   Evaluator& evaluator = Make();
   evaluator.Start(Publish(50, 1));
   rollout_.AwaitCall(0);  // It never answers.
+
   Rollout other;
   evaluator.SetRollouts({other.address()});
   other.AwaitCall(0);
   other.Answer(0, 0.5);
   evaluator.Await();
+
   EXPECT_EQ(evaluator.totals().last, 0.5);
   EXPECT_THAT(events()[0],
               HasSubstr(absl::StrCat("the rollout at ", rollout_.address(), " has left the job")));
@@ -220,10 +240,12 @@ TEST_F(EvaluatorTest, ALaterEvaluationThatCannotBeDoneIsAnEvent) {
   rollout_.AwaitCall(0);
   rollout_.Answer(0, 0.5);
   evaluator.Await();
+
   evaluator.Start(Publish(50, 2));
   rollout_.AwaitCall(1);
   rollout_.End(1, absl::NotFoundError("no file"));
   evaluator.Await();
+
   EXPECT_TRUE(evaluator.status().ok());
   EXPECT_EQ(evaluator.totals().versions, 1);
   EXPECT_THAT(events().back(), HasSubstr("eval_failed: version 50 could not be evaluated: "));
@@ -238,11 +260,13 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
     rollout_.Answer(0, 0.5);
     before.Await();
     EXPECT_EQ(before.TakeValues(52).size(), 10u);
+
     cancel_.Trigger();
     evaluator_.reset();
   }
   EvaluationLog log(dir_);  // The trainer went back to version 40, and comes to 50 again.
   ASSERT_TRUE(log.Load(40).ok());
+
   rpc::Cancel cancel;
   Evaluator again({.job_name = "test",
                    .worker = "trainer-0",
@@ -252,11 +276,13 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
                   std::move(log), &publisher_, &waits_, &cancel,
                   {.happened = [](auto, auto, auto) {}});
   EXPECT_EQ(again.totals().versions, 0);
+
   again.Start(version);
   again.Await();
   EXPECT_EQ(rollout_.calls(), 1u);
   EXPECT_EQ(again.totals().versions, 1);
   EXPECT_EQ(again.TakeValues(51).at("eval/score"), 0.5);
+
   cancel.Trigger();
 }
 
@@ -268,6 +294,7 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore)
           .ok());
   ASSERT_TRUE(log.SetReported(50, 63).ok());
   EXPECT_EQ(Make(/*version=*/60).TakeValues(60).at("eval/score"), 0.5);
+
   cancel_.Trigger();
 }
 
@@ -279,6 +306,7 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
           .ok());
   ASSERT_TRUE(log.SetReported(50, 53).ok());
   EXPECT_THAT(Make(/*version=*/60).TakeValues(60), IsEmpty());
+
   cancel_.Trigger();
 }
 

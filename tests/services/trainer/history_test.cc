@@ -183,18 +183,19 @@ TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
   std::filesystem::remove(path_);
   ASSERT_TRUE(log.Append(Record(count)).ok());
   EXPECT_EQ(log.lost(), 6);
+
   const std::vector<int64_t> steps = StepsIn(path_);
   EXPECT_EQ(steps.front(), 6);
   EXPECT_EQ(steps.back(), count);
   EXPECT_EQ(steps.size(), MetricsLog::kMaxWaiting);
 }
 
-// A limit on the size of files cuts a write short in its middle, as a disk does that is nearly
-// full.
+// A limit on the size of files breaks a write off in its middle, as an almost full disk does.
 TEST_F(MetricsLogTest, AWriteThatBreaksOffLeavesNothingBehind) {
   ASSERT_TRUE(AppendToFile(path_, "whole\n", [](int, int64_t size) { return size; }).ok());
   rlimit before;
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   rlimit small = before;
   small.rlim_cur = 10;
@@ -214,6 +215,7 @@ class HistoryTest : public MetricsLogTest {
     return History(dir_, incarnation,
                    [this](const std::string& text) { warnings_.push_back(text); });
   }
+
   std::vector<std::string> warnings_;
 };
 
@@ -317,18 +319,20 @@ class EventReader {
     type_ = pool_.FindMessageTypeByName("tensorboard.Event");
   }
 
-  // Each event as text. Checks the framing to the last byte.
+  // Returns each event as text, and checks the framing up to the last byte.
   std::vector<std::string> Read(const std::string& path) {
     std::vector<std::string> events;
     const std::string bytes = *ReadFile(path);
     absl::string_view rest = bytes;
     while (!rest.empty()) {
+      // A record is the length (8 bytes), its CRC (4), the event, and the event's CRC (4).
       uint64_t length;
       uint32_t length_crc, event_crc;
       if (rest.size() < 12) break;
       std::memcpy(&length, rest.data(), 8);
       std::memcpy(&length_crc, rest.data() + 8, 4);
       EXPECT_EQ(length_crc, MaskedCrcBitByBit(rest.substr(0, 8)));
+
       if (rest.size() < 16 + length) break;
       const absl::string_view event = rest.substr(12, length);
       std::memcpy(&event_crc, rest.data() + 12 + length, 4);
@@ -369,6 +373,7 @@ TEST(TensorBoardTest, AnotherReaderFindsEveryValueOfEveryStep) {
                         " value { tag: \"train/reward_mean\" simple_value: 0.5 }",
                         " value { tag: \"seconds/step\" simple_value: 2 } }");
   };
+
   EXPECT_EQ(file.path(), dir + "/events.out.tfevents.0000000003.sluice");
   EXPECT_THAT(EventReader().Read(file.path()),
               ElementsAre("wall_time: 1700000020.25 file_version: \"brain.Event:2\"",
@@ -386,7 +391,7 @@ TEST(TensorBoardTest, AStepThatDidNotFitLeavesAFileThatCanBeRead) {
 
   std::filesystem::remove(file.path());
   std::filesystem::rename(moved, file.path());
-  // A torn record.
+  // Seven bytes of a torn record.
   std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) + 7);
   ASSERT_TRUE(file.Append(Record(2)).ok());
   EXPECT_EQ(EventReader().Read(file.path()).size(), 4u);
@@ -397,6 +402,7 @@ TEST(TensorBoardTest, AFileThatSomebodyDeletedIsBegunAnew) {
   ASSERT_TRUE(file.Append(Record(0)).ok());
   std::filesystem::remove_all(std::filesystem::path(file.path()).parent_path());
   ASSERT_TRUE(file.Append(Record(1)).ok());
+
   EXPECT_THAT(EventReader().Read(file.path()),
               ElementsAre(HasSubstr("file_version"), HasSubstr("step: 1 session_log"),
                           HasSubstr("step: 1 summary")));

@@ -33,8 +33,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A trainer's job against a real queue; where it is reinforcement learning, with an actor that
-// feeds it.
+// A trainer's job and a real queue. A test of reinforcement learning also starts a LoopActor, which
+// fills the queue.
 class JobTest : public ::testing::Test {
  protected:
   struct Seen {
@@ -90,19 +90,21 @@ class JobTest : public ::testing::Test {
                                          nullptr, std::move(hooks));
   }
 
-  // Waits until the job has said how it ends.
+  // Waits until the job has ended, and returns how.
   TrainingJob::Standing AwaitEnd() {
     MutexLock lock(&seen_.mu);
     while (!seen_.ended()) seen_.changed.Wait(&seen_.mu);
     return seen_.standings.back();
   }
-  // Waits until step k is done. False: the job ended before.
+
+  // Waits until step k is done. Returns false if the job ended before.
   bool AwaitStep(int64_t k) {
     MutexLock lock(&seen_.mu);
     while (seen_.steps.count(k) == 0 && !seen_.ended()) seen_.changed.Wait(&seen_.mu);
     return seen_.steps.count(k) > 0;
   }
 
+  // The newest checkpoint. None of the checkpoints is damaged.
   std::optional<Checkpoint> Newest() {
     std::vector<std::string> damaged;
     auto checkpoint = CheckpointStore({.dir = dir_}).Newest(&damaged);
@@ -111,7 +113,7 @@ class JobTest : public ::testing::Test {
     return checkpoint.ok() ? *std::move(checkpoint) : std::nullopt;
   }
 
-  // The steps that metrics.jsonl has, in its order.
+  // The steps in metrics.jsonl, in the order of its lines.
   std::vector<int64_t> StepsOfHistory() {
     std::vector<int64_t> steps;
     for (const absl::string_view line :
@@ -120,6 +122,7 @@ class JobTest : public ::testing::Test {
     }
     return steps;
   }
+
   // 0 .. count - 1.
   static std::vector<int64_t> Steps(int64_t count) {
     std::vector<int64_t> steps(static_cast<size_t>(count));
@@ -133,7 +136,7 @@ class JobTest : public ::testing::Test {
     EXPECT_EQ(ledger.accepted(), ledger.durable() + ledger.applied() + ledger.live() + dropped);
   }
 
-  // Gives the queue a supervised job of so many steps, and what its trainer is told.
+  // Sets a supervised job of `steps` steps in the queue. Returns the config of its trainer.
   JobConfig Supervise(int steps) {
     queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 8, 0);
     spec.set_rows_only(true);
@@ -142,6 +145,7 @@ class JobTest : public ::testing::Test {
     spec.clear_tasks();
     spec.set_max_steps(steps);
     queue_.SetJob(spec, 1);
+
     JobConfig config = Config(1, steps);
     config.settings.kind = Settings::Kind::kSft;
     return config;
@@ -167,11 +171,13 @@ TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
   const std::optional<Checkpoint> checkpoint = Newest();
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_EQ(checkpoint->state.version, (PolicyVersion{1, 5}));
+
   const common::v1::Ledger ledger = queue_.Stats().ledger();
   EXPECT_EQ(ledger.hash(), checkpoint->state.ledger_hash);
   EXPECT_EQ(ledger.durable(), 40);
   ExpectBalanced(ledger);
   EXPECT_EQ(StepsOfHistory(), Steps(5));
+
   MutexLock lock(&seen_.mu);
   EXPECT_LT(seen_.steps.at(4).values().at("loss"), seen_.steps.at(0).values().at("loss"));
 }
@@ -193,13 +199,17 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
       seen_.standings.clear();
       seen_.steps.clear();
     }
+
     LoopActor actor(queue);
     const std::unique_ptr<TrainingJob> job = Start(config);
+
     const TrainingJob::Standing end = AwaitEnd();
     EXPECT_EQ(end.phase, "done") << end.cause;
+
     const common::v1::Ledger ledger = queue.Stats().ledger();
     EXPECT_EQ(ledger.durable(), 6 * 16);
     ExpectBalanced(ledger);
+
     MutexLock lock(&seen_.mu);
     ASSERT_EQ(seen_.steps.size(), 6u);
     for (const auto& [k, report] : seen_.steps) {
@@ -214,11 +224,13 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
-  // Steps without an end: it leaves.
+
+  // The job has more steps than it can train: it ends because it is told to leave.
   std::unique_ptr<TrainingJob> job = Start(Config(1, 1'000'000));
   ASSERT_TRUE(AwaitStep(2));
   job->Leave(/*checkpoint=*/true);
   EXPECT_EQ(AwaitEnd().phase, "left");
+
   job.reset();
   const std::optional<Checkpoint> left = Newest();
   ASSERT_TRUE(left.has_value());
@@ -232,6 +244,7 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   queue_.SetJob(spec, 2);
   const int64_t last = left->state.version.number + 4;
   job = Start(Config(2, last));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, last}));
@@ -246,6 +259,7 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
              trainer = *CoreShare::Open(path, "trainer-0");
   unlink(path.c_str());
   const CoreShare::Busy sampling(rollout.get());
+
   TrainingJob::Hooks hooks;
   std::atomic<int> while_loading = 0;
   hooks.told = [&](const TrainingJob::Standing& standing) {
@@ -254,7 +268,7 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
   queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
   TrainingJob job(Config(1, 10), "trainer-0", trainer.get(), &weights_, nullptr, std::move(hooks));
 
-  // Nobody samples: no data comes.
+  // Nobody samples, so that no data comes and the trainer lends its core.
   while (while_loading == 0 || rollout->threads() != 2) std::this_thread::yield();
   EXPECT_EQ(while_loading, 1);
   job.Leave(false);
@@ -275,18 +289,21 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
     SCOPED_TRACE(failpoint);
     ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
     std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
-    EXPECT_EQ(AwaitEnd().phase, "failed");  // It saw its fault, mid-job.
+    EXPECT_EQ(AwaitEnd().phase, "failed");  // The failpoint was hit.
+
     job.reset();
     queue_.SetJob(spec, ++gang);
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
+
   const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
 
   const std::optional<Checkpoint> checkpoint = Newest();
   ASSERT_TRUE(checkpoint.has_value());
+
   const absl::StatusOr<LineageSummary> lineage =
       CheckLineage(*ReadFile(checkpoint->path + "/lineage.jsonl"), 20);
   ASSERT_TRUE(lineage.ok()) << lineage.status();
@@ -305,28 +322,32 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
   std::string damaged;
-  on_event_ = [&](const common::v1::Event& event) {  // Before the next checkpoint begins.
+  // The event comes before the next checkpoint begins.
+  on_event_ = [&](const common::v1::Event& event) {
     if (event.code() != "checkpoint" || !absl::EndsWith(event.message(), "step-4") ||
         !damaged.empty())
       return;
     damaged = event.message();
     EXPECT_TRUE(WriteFileAtomic(damaged + "/lineage.jsonl", "").ok());
   };
+
   std::unique_ptr<TrainingJob> job = Start(Config(1, 12));
   const TrainingJob::Standing first = AwaitEnd();
   EXPECT_EQ(first.phase, "restore");
   EXPECT_THAT(first.cause, HasSubstr(damaged + "/lineage.jsonl"));
   EXPECT_THAT(first.cause, HasSubstr("goes back to the newest checkpoint that verifies"));
-  job.reset();
 
+  job.reset();
   {
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
   queue_.SetJob(spec, 2);
   job = Start(Config(2, 12));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
+
   const auto newest = CheckpointStore({.dir = dir_}).Newest(nullptr);
   ASSERT_TRUE(newest.ok() && newest->has_value());
   EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 12}));
@@ -337,6 +358,7 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
 TEST_F(JobTest, ACheckpointOfAnotherJobIsRefusedAtTheStart) {
   std::unique_ptr<TrainingJob> job = Start(Supervise(2));
   EXPECT_EQ(AwaitEnd().phase, "done");
+
   job.reset();
   {
     MutexLock lock(&seen_.mu);
@@ -345,6 +367,7 @@ TEST_F(JobTest, ACheckpointOfAnotherJobIsRefusedAtTheStart) {
   JobConfig other = Config(1, 4);
   other.id = "ffffffffffffffffffffffffffffffff";
   job = Start(other);
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "failed");
   EXPECT_THAT(end.cause, HasSubstr(kJob));
@@ -365,6 +388,7 @@ TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
   config.checkpoint_dir = dir_ + "/loop-ffffffff";
   job = Start(config);
   job->Wait();
+
   ASSERT_EQ(told.size(), 1u);
   EXPECT_THAT(told[0], HasSubstr(dir_ + "/loop-01234567/step-2"));
   EXPECT_THAT(told[0], HasSubstr(kJob));
@@ -388,7 +412,9 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
   JobConfig config = Config(1, 4);
   config.queue = queue->address();
   std::unique_ptr<TrainingJob> job = Start(config);
+
   EXPECT_EQ(AwaitEnd().phase, "done");
+
   job.reset();
   actor.reset();
   queue.reset();
@@ -396,9 +422,10 @@ TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
-  queue_.SetJob(spec, 2);  // Another queue, which knows nothing, goes on from the cursor.
+  queue_.SetJob(spec, 2);  // Another queue, which never heard of the job, starts from the cursor.
   LoopActor anew(queue_);
   job = Start(Config(2, 7));
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
@@ -413,10 +440,12 @@ TEST_F(JobTest, KeysOfTheConfigThatAreNotActedOnAreLogged) {
   std::string text = *ReadFile(config.model_dir + "/config.json");
   text.insert(text.find('{') + 1, R"("auto_map": {"AutoModelForCausalLM": "modeling.Model"},)");
   ASSERT_TRUE(WriteFileAtomic(config.model_dir + "/config.json", text).ok());
+
   testing::internal::CaptureStderr();
   std::unique_ptr<TrainingJob> job = Start(config);
   const TrainingJob::Standing end = AwaitEnd();
   job.reset();
+
   const std::string logged = testing::internal::GetCapturedStderr();
   EXPECT_EQ(end.phase, "done") << end.cause;
   EXPECT_THAT(logged, HasSubstr("\"model_keys_ignored\""));
@@ -428,6 +457,7 @@ TEST_F(JobTest, AMissingModelIsAFailureThatNamesIt) {
   JobConfig config = Config(1, 4);
   config.model_dir = "/nowhere/model";
   const std::unique_ptr<TrainingJob> job = Start(config);
+
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "failed");
   EXPECT_THAT(end.cause, HasSubstr("/nowhere/model"));

@@ -27,7 +27,7 @@ namespace sluice::trainer {
 
 inline constexpr char kJob[] = "0123456789abcdef0123456789abcdef";
 
-// A real queue in this process, and the controller's hand on it.
+// A real queue in this process. The test sets its job, as the controller would.
 class LoopQueue {
  public:
   LoopQueue()
@@ -38,6 +38,7 @@ class LoopQueue {
     server_ = *std::move(server);
     channel_ = *rpc::Connect(server_->address());
   }
+
   ~LoopQueue() {
     jobs_.Shut();
     service_.Shut();
@@ -46,7 +47,7 @@ class LoopQueue {
   const std::string& address() const { return server_->address(); }
   const std::shared_ptr<rpc::Channel>& channel() const { return channel_; }
 
-  // A job that reads `data`, with the trainers' gang at `incarnation`.
+  // A job that reads its prompts from the file `data`.
   static queue::v1::QueueSpec Spec(const std::string& data, uint32_t groups_per_step,
                                    uint32_t max_staleness) {
     queue::v1::QueueSpec spec;
@@ -68,6 +69,7 @@ class LoopQueue {
     spec.mutable_lease()->set_seconds(60);
     spec.set_member_tokens(32);
     spec.set_token_bytes(20);
+
     queue::v1::Source& source = *spec.add_sources();
     source.set_name("digits");
     source.set_path(data);
@@ -75,8 +77,10 @@ class LoopQueue {
     (*source.mutable_fields())["prompt"] = "digits";
     (*source.mutable_fields())["answer"] = "digits";
     spec.set_sampler(queue::v1::SAMPLER_UNIFORM);
+
     spec.set_filter(queue::v1::GROUP_FILTER_NONE);
     spec.set_max_rejected_steps(10);
+
     queue::v1::TaskSpec& task = *spec.add_tasks();
     task.set_name("reward");
     task.add_needs("messages");
@@ -92,6 +96,7 @@ class LoopQueue {
     return spec;
   }
 
+  // Lists the workers, with the trainer at incarnation `gang`.
   void SetJob(const queue::v1::QueueSpec& spec, int64_t gang) {
     queue::v1::SetJobRequest request;
     request.mutable_call()->mutable_job()->set_job(kJob);
@@ -99,15 +104,18 @@ class LoopQueue {
     request.set_revision(++revision_);
     *request.mutable_spec() = spec;
     request.set_phase(queue::v1::PHASE_OPEN);
+
     const auto add = [&](const char* id, rpc::v1::Role role, int64_t incarnation) {
       common::v1::Worker& worker = *request.add_workers();
       worker.set_id(id);
       worker.set_role(role);
       worker.set_incarnation(incarnation);
     };
+
     add("trainer-0", rpc::v1::ROLE_TRAINER, gang);
     add("rollout-0", rpc::v1::ROLE_ROLLOUT, 1);
     add("reward-0", rpc::v1::ROLE_REWARD, 1);
+
     queue::v1::SetJobResponse response;
     const absl::Status status = rpc::Call(*channel_, request, &response);
     EXPECT_TRUE(status.ok()) << status;
@@ -133,8 +141,8 @@ class LoopQueue {
   uint64_t revision_ = 0;
 };
 
-// A rollout and a reward in one thread: samples random tokens under whatever version is published,
-// and scores each answer by its first token.
+// A rollout and a reward, with a thread each. The rollout samples random tokens and says that the
+// published version sampled them; the reward follows from the group and the member's number.
 class LoopActor {
  public:
   explicit LoopActor(LoopQueue& queue)
@@ -179,9 +187,11 @@ class LoopActor {
     }
     while (true) {
       queue::v1::AdmitRequest admit;
+
       admit.set_room(32);
       absl::StatusOr<queue::v1::AdmitResponse> granted = rollout_.Admit(admit);
       if (!granted.ok()) return;
+
       queue::v1::SealRequest seal;
       std::set<std::string> prompts;
       for (const queue::v1::Grant& grant : granted->grants()) {
@@ -193,6 +203,7 @@ class LoopActor {
     }
   }
 
+  // Errors are ignored: when the test ends, calls are cancelled and puts fail.
   void Put(PutStream& stream, common::v1::Record record, std::string payload) {
     const absl::Status status =
         stream.Put(std::move(record), std::move(payload), [](const PutOutcome&) {});
@@ -209,6 +220,8 @@ class LoopActor {
     const auto bytes = [](const auto& values) {
       return absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     };
+
+    // The first member of a group brings the prompt.
     const std::vector<int32_t> prompt = {1, 5, 6};
     if (prompts.insert(grant.group()).second) {
       common::v1::Record record;
@@ -220,6 +233,7 @@ class LoopActor {
       AddField("tokens", common::v1::DTYPE_I32, {3}, bytes(prompt), &record, &payload);
       Put(pieces_, std::move(record), std::move(payload));
     }
+
     const uint32_t count = 2 + static_cast<uint32_t>(random_.Below(5));
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
@@ -227,12 +241,14 @@ class LoopActor {
       tokens.push_back(static_cast<int32_t>(3 + random_.Below(11)));
       logprobs.push_back(-3.0f - static_cast<float>(random_.Uniform()));
     }
+
     common::v1::Record record;
     record.mutable_owner()->set_group(grant.group());
     record.mutable_owner()->set_member(member.member());
     record.mutable_owner()->set_attempt(member.attempt());
     record.set_lease(member.lease().id());
     common::v1::Record whole = record;
+
     common::v1::Piece& piece = *record.mutable_piece();
     piece.set_at(3);
     piece.set_segment(1);
@@ -242,15 +258,18 @@ class LoopActor {
     common::v1::VersionRun& run = *piece.add_runs();
     *run.mutable_version() = version;
     run.set_count(count);
+
     std::string payload;
     AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(count)}, bytes(tokens), &record,
              &payload);
     AddField("logprobs", common::v1::DTYPE_F32, {static_cast<int64_t>(count)}, bytes(logprobs),
              &record, &payload);
     Put(pieces_, std::move(record), std::move(payload));
+
     AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, absl::StrCat("[", tokens[0], "]"),
                    &whole);
     Put(pieces_, std::move(whole), "");
+
     queue::v1::SealItem& item = *seal.add_items();
     item.mutable_ref()->set_group(grant.group());
     item.mutable_ref()->set_member(member.member());
@@ -270,10 +289,12 @@ class LoopActor {
       room.set_count(64);
       lease.set_generation(1);
       absl::StatusOr<queue::v1::LeaseTasksResponse> leased = reward_.LeaseTasks(lease);
+
       if (!leased.ok()) return;
       for (const queue::v1::Task& task : leased->tasks()) {
         const double reward =
             static_cast<double>(Crc32c(task.owner().group()) % 7 + task.owner().member()) / 10;
+
         common::v1::Record record;
         *record.mutable_owner() = task.owner();
         record.set_task(task.id());

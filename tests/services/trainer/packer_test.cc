@@ -34,8 +34,8 @@ TEST(PackTest, EmptySequencesAreLeftOut) {
 }
 
 TEST(PackTest, AGroupStaysTogetherAndItsPrefixCountsOnce) {
-  // 6 + 1 + 2 tokens, then 6 + 3 + 1: with the prefix counted for each they would need four
-  // micro-batches.
+  // 6 + 1 + 2 tokens, then 6 + 3 + 1. If the prefix counted for every sequence, they would need
+  // four micro-batches.
   EXPECT_THAT(Pack({{0, 7, 6}, {0, 8, 6}, {1, 9, 6}, {1, 7, 6}}, 10),
               ElementsAre(ElementsAre(2, 3), ElementsAre(0, 1)));
 }
@@ -55,6 +55,7 @@ TEST(PackTest, EverySequenceIsThereOnceAndNoMicroBatchIsOver) {
         items.push_back({group, shared + 1 + static_cast<uint32_t>(random.Below(30)), shared});
       }
     }
+
     std::vector<int> times(items.size(), 0);
     for (const std::vector<uint32_t>& bin : Pack(items, 64)) {
       uint32_t tokens = 0;
@@ -65,8 +66,10 @@ TEST(PackTest, EverySequenceIsThereOnceAndNoMicroBatchIsOver) {
         prefixes[items[index].group] = items[index].shared;
       }
       for (const auto& [group, shared] : prefixes) tokens += shared;
+
       EXPECT_LE(tokens, 64u) << "seed " << seed;
     }
+
     for (int t : times) EXPECT_EQ(t, 1) << "seed " << seed;
   }
 }

@@ -29,8 +29,8 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 16;
 
-// Trajectories with one prompt of 2 tokens and answers of 1 to 6, sampled at `version` under noise
-// around the true policy.
+// A group with one prompt of 2 tokens and answers of 1 to 6 tokens, sampled at `version`. The
+// behavior log-probs are random, near ln(1 / kVocab). `multi_turn`: token 3 is not a sampled one.
 Group RandomGroup(SplitMix64& random, int64_t version, int members = 4, bool multi_turn = false) {
   Group group;
   for (uint8_t& byte : group.id.bytes) byte = static_cast<uint8_t>(random.Next());
@@ -92,7 +92,7 @@ class TrainerTest : public ::testing::Test {
     return result.value_or(StepResult{});
   }
 
-  // A checkpoint of the trainer, as its successor finds it. `types`: of model.safetensors.
+  // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
   Checkpoint WriteAndRead(const Trainer& trainer, std::map<std::string, DType> types) {
     const TensorSet weights = *trainer.Weights(), moments = *trainer.Moments();
     CheckpointStore store(
@@ -116,6 +116,7 @@ class TrainerTest : public ::testing::Test {
     }
     return worst;
   }
+
   static bool SameBits(const TensorSet& a, const TensorSet& b) {
     return a.layout_id() == b.layout_id() &&
            std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
@@ -126,9 +127,9 @@ class TrainerTest : public ::testing::Test {
   const TensorSet reference_ = *InitWeights(model_.config, 4);
 };
 
-// The step written down once more, sequence by sequence, with LibTorch's own operations: GRPO,
-// PPO-clip with token TIS, KL k3_is to a reference, entropy, token mean, clipping to the global
-// norm, AdamW.
+// The same step, written in the obvious way: sequence by sequence, with LibTorch's own operations.
+// It has GRPO, PPO-clip with token TIS, KL k3_is to a reference, entropy, token mean, clipping to
+// the global norm, and AdamW.
 TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   Settings settings = BaseSettings();
   settings.algorithm.advantage.kind = "grpo";
@@ -145,6 +146,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   const std::unique_ptr<TrainModel> model = *TrainModel::Create(model_.config, DType::kF32),
                                     reference = *TrainModel::Create(model_.config, DType::kF32);
   ASSERT_TRUE(model->Load(weights_).ok() && reference->Load(reference_).ok());
+
   at::Tensor total = at::zeros({}, at::kFloat);
   int64_t tokens = 0;
   for (const Group& group : batch) {
@@ -157,6 +159,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
       packed.positions.resize(t.tokens.size());
       std::iota(packed.positions.begin(), packed.positions.end(), 0);
       packed.cu_seqlens = {0, static_cast<int64_t>(t.tokens.size())};
+
       std::vector<int64_t> targets;
       std::vector<float> behavior;
       for (size_t i = 0; i < t.tokens.size(); ++i) {
@@ -165,6 +168,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
         targets.push_back(t.tokens[i]);
         behavior.push_back(t.logprobs[i]);
       }
+
       tokens += static_cast<int64_t>(targets.size());
       const auto scores = [&](TrainModel& m) {
         const at::Tensor z = at::log_softmax(*m.Forward(packed) / 0.7, -1);
@@ -174,6 +178,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
       const auto [lp, entropy] = scores(*model);
       const at::Tensor lp_ref = scores(*reference).first.detach();
       const at::Tensor behav = at::tensor(behavior);
+
       const double advantage = (t.reward - mean) / (std::sqrt(square) + 1e-6);
       const at::Tensor x = (lp - lp.detach()).exp();
       const at::Tensor u = (lp.detach() - behav).exp().clamp_max(2.0);
@@ -183,11 +188,13 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
       total = total + (policy + 0.1 * kl - 0.05 * entropy).sum();
     }
   }
+
   const at::Tensor loss = total / static_cast<double>(tokens);
   loss.backward();
   double norm = 0;
   for (const auto& p : model->parameters()) norm += p.tensor.grad().pow(2).sum().item<double>();
   norm = std::sqrt(norm);
+
   for (const auto& p : model->parameters()) {
     std::vector<float> m(p.tensor.numel()), v(p.tensor.numel());
     AdamWStep({0.9, 0.999, 1e-8, 0.01}, 1, 1e-2, p.tensor.dim() >= 2,
@@ -195,6 +202,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
               p.tensor.grad().contiguous().const_data_ptr<float>(),
               p.tensor.mutable_data_ptr<float>(), m.data(), v.data());
   }
+
   TensorSet expected = weights_;
   ASSERT_TRUE(model->Store(&expected).ok());
 
@@ -205,7 +213,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   EXPECT_LE(MaxDifference(*trainer->Weights(), expected), 2e-4);
 }
 
-TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
+TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {
   for (const char* aggregation :
        {"token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
     Settings settings = BaseSettings();
@@ -213,11 +221,13 @@ TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
     settings.optimizer.eps = 1e-3;  // So that the update follows small gradients smoothly.
     const std::unique_ptr<Trainer> whole = Make(settings);
     const StepResult expected = Run(*whole, 0, RandomBatch(2));
+
     for (uint32_t limit : {1u, 9u, 40u}) {
       settings.micro_batch_tokens = limit;
       const std::unique_ptr<Trainer> parts = Make(settings);
       std::vector<Group> batch = RandomBatch(2);
       if (limit == 9) std::reverse(batch.begin(), batch.end());
+
       const StepResult result = Run(*parts, 0, std::move(batch));
       EXPECT_NEAR(result.loss, expected.loss, 1e-6) << aggregation << " " << limit;
       EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
@@ -228,7 +238,7 @@ TEST_F(TrainerTest, AnyPartitionAndOrderGivesTheSameParameters) {  // T18
   }
 }
 
-TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T22
+TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {
   for (const char* advantage : {"pool_loo", "grpo"}) {
     for (bool regular : {false, true}) {
       Settings settings = BaseSettings();
@@ -252,6 +262,7 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T
         ASSERT_TRUE(streamed->Add(k, {}).ok());
         ASSERT_TRUE(streamed->Add(k, {batch[1], batch[2], batch[3]}).ok());
         ASSERT_TRUE(streamed->Add(k, {batch[4], batch[5]}).ok());
+
         const StepResult result = *streamed->Finish(k);
         EXPECT_NEAR(result.loss, expected.loss, 2e-6) << advantage << regular;
         EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-5 * expected.grad_norm)
@@ -259,25 +270,27 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {  // T20, T
         EXPECT_NEAR(result.metrics.at("advantage_std"), expected.metrics.at("advantage_std"), 1e-5);
         EXPECT_EQ(result.tokens, expected.tokens);
       }
+
       EXPECT_LE(MaxDifference(*streamed->Weights(), *eager->Weights()), 5e-6)
           << advantage << regular;
     }
   }
 }
 
-TEST_F(TrainerTest, OneStaleSampleShowsInStalenessAndRatio) {  // T22
+TEST_F(TrainerTest, OneStaleSampleShowsInStalenessAndRatio) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.entropy = 0;
   const std::unique_ptr<Trainer> trainer = Make(settings);
   std::vector<Group> batch = RandomBatch(5, 3, 2);
   std::fill(batch[0].members[0].versions.begin(), batch[0].members[0].versions.end(), 1);
+
   const StepResult result = Run(*trainer, 2, std::move(batch));
   EXPECT_GT(result.staleness.at(1), 0);
   EXPECT_GT(result.metrics.at("staleness_max"), 0);
   EXPECT_GT(result.metrics.at("absdiff_mean"), 0);
 }
 
-TEST_F(TrainerTest, TheFirstUpdateOfARecomputedBatchHasRatioOne) {  // T23
+TEST_F(TrainerTest, TheFirstUpdateOfARecomputedBatchHasRatioOne) {
   Settings settings = BaseSettings();
   settings.minibatches = 1;
   StepResult result = Run(*Make(settings), 0, RandomBatch(3));
@@ -286,7 +299,7 @@ TEST_F(TrainerTest, TheFirstUpdateOfARecomputedBatchHasRatioOne) {  // T23
   EXPECT_EQ(result.metrics.at("clip_low"), 0);
 
   settings.minibatches = 3;
-  settings.optimizer.lr = 0;  // Every update is then a first one.
+  settings.optimizer.lr = 0;  // No update changes the policy, so each one is like the first.
   settings.optimizer.weight_decay = 0;
   result = Run(*Make(settings), 0, RandomBatch(3));
   EXPECT_EQ(result.metrics.at("kl_prox_theta_k1"), 0);
@@ -298,13 +311,14 @@ TEST_F(TrainerTest, LaterMinibatchesMoveAwayFromTheProximalPolicy) {
   Settings settings = BaseSettings();
   settings.minibatches = 3;
   const std::unique_ptr<Trainer> trainer = Make(settings);
+
   const StepResult result = Run(*trainer, 0, RandomBatch(3));
   EXPECT_EQ(trainer->updates(), 3);
   EXPECT_EQ(result.metrics.at("skipped_updates"), 0);
   EXPECT_GT(result.metrics.at("kl_prox_theta_k3"), 0);
 }
 
-TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
+TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {
   Settings settings = BaseSettings();
   settings.optimizer.schedule = "cosine";
   settings.optimizer.warmup = 2;
@@ -315,17 +329,19 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {  // T24
   const std::unique_ptr<Trainer> first = Make(settings);
   for (int64_t k = 0; k < 3; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
   const Checkpoint found = WriteAndRead(*first, {});
+
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
       second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
   EXPECT_EQ(second->updates(), whole->updates());
 }
 
-// P7: what model.safetensors loses to its type comes back from the masters.
+// What model.safetensors loses by its narrower dtype comes back from masters.safetensors.
 TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
   Settings settings = BaseSettings();
   settings.dtype = DType::kBF16;
@@ -342,16 +358,18 @@ TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
   // The model files are the published weights, bit for bit.
   const TensorSet published = *first->Weights(DType::kBF16);
   EXPECT_TRUE(SameBits(*ReadSafetensors(found.path + "/model.safetensors"), published));
+
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
       second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
   EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
 }
 
-// Algorithms 13.5: steps too small for bf16 add up in the parameters.
+// Steps that are too small for bf16 add up in the fp32 parameters.
 TEST_F(TrainerTest, InBf16TheParametersStayFp32AndEnginesGetThemRounded) {
   Settings settings = BaseSettings();
   settings.dtype = DType::kBF16;
@@ -360,22 +378,26 @@ TEST_F(TrainerTest, InBf16TheParametersStayFp32AndEnginesGetThemRounded) {
   const TensorSet before = *trainer->Weights(DType::kBF16);
   for (int64_t k = 0; k < 3; ++k)
     EXPECT_EQ(Run(*trainer, k, RandomBatch(20 + k, 6, k)).skipped, "");
+
   const TensorSet parameters = *trainer->Weights(), published = *trainer->Weights(DType::kBF16);
   EXPECT_GT(MaxDifference(parameters, weights_), 2e-5);
+
   TensorSet rounded = *TensorSet::Create(model_.config.Parameters(DType::kBF16));
   ASSERT_TRUE(ConvertTensors(parameters, &rounded).ok());
   EXPECT_TRUE(SameBits(published, rounded));
+
   int64_t moved = 0, all = 0;
   for (size_t i = 0; i < before.size(); ++i) {
     const auto old = before.as<uint16_t>(i), now = published.as<uint16_t>(i);
     for (size_t j = 0; j < old.size(); ++j) moved += old[j] != now[j];
     all += static_cast<int64_t>(old.size());
   }
+
   EXPECT_GT(moved, 0);
   EXPECT_LT(moved, all);
 }
 
-TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
+TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.kl = 0.1;
   settings.reference = true;
@@ -387,10 +409,12 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {  // T27
     const TensorSet weights = *trainer->Weights(), moments = *trainer->Moments();
 
     EXPECT_EQ(Run(*trainer, 1, {}).skipped, "no_tokens");
+
     TensorSet broken = reference_;
     for (size_t i = 0; i < broken.size(); ++i)
       broken.as<float>(i)[0] = std::numeric_limits<float>::quiet_NaN();
     ASSERT_TRUE(trainer->SetReference(broken).ok());
+
     const StepResult skipped = Run(*trainer, 2, RandomBatch(2, 6, 2));
     EXPECT_EQ(skipped.skipped, "nonfinite_logprob");
     EXPECT_EQ(skipped.skips_in_a_row, 2);
@@ -412,15 +436,16 @@ TEST(StepTest, EveryReasonForASkippedStepIsSaidInWords) {
   }
 }
 
-TEST_F(TrainerTest, ABatchWhoseTokensAreAllRejectedHasNoTerms) {  // T11
+TEST_F(TrainerTest, ABatchWhoseTokensAreAllRejectedHasNoTerms) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.entropy = 0;
   const std::unique_ptr<Trainer> trainer = Make(settings);
   std::vector<Group> batch = RandomBatch(4);
   for (Group& group : batch) {
-    // w is far below the veto.
+    // The importance weights are far below the veto.
     for (Trajectory& t : group.members) std::fill(t.logprobs.begin(), t.logprobs.end(), 15.0f);
   }
+
   EXPECT_EQ(Run(*trainer, 0, batch).skipped, "no_terms");
 
   settings.algorithm.loss.entropy = 0.05;  // The entropy term still acts.
@@ -434,18 +459,20 @@ TEST_F(TrainerTest, TokensBeyondTheBoundAreRefusedByName) {
     const std::unique_ptr<Trainer> trainer = Make(settings);
     std::vector<Group> batch = RandomBatch(4, 2, 8);
     batch[1].members[2].versions[2] = version;
+
     absl::Status status = trainer->Add(9, batch);
     if (status.ok()) status = trainer->Finish(9).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(status), "STALE");
     EXPECT_THAT(std::string(status.message()), HasSubstr("member 2"));
     EXPECT_TRUE(SameBits(*trainer->Weights(), weights_));
+
     EXPECT_TRUE(trainer->Add(9, RandomBatch(4, 2, 8)).ok());  // The next batch is trained as ever.
     EXPECT_TRUE(trainer->Finish(9).ok());
   }
 }
 
-TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {  // T9, T10
+TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {
   const std::unique_ptr<Trainer> plain = Make(BaseSettings()), noisy = Make(BaseSettings());
   std::vector<Group> batch = RandomBatch(6);
   Run(*plain, 0, batch);
@@ -454,12 +481,13 @@ TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {  // T9, T10
       for (size_t i = 0; i < t.tokens.size(); ++i) {
         if (!t.mask[i]) t.logprobs[i] = std::numeric_limits<float>::infinity();
       }
-      t.tokens.push_back(5);  // Behind the last trained token nothing has a gradient.
+      t.tokens.push_back(5);  // Tokens after the last trained one have no gradient.
       t.mask.push_back(0);
       t.logprobs.push_back(0);
       t.versions.push_back(-1);
     }
   }
+
   Run(*noisy, 0, batch);
   EXPECT_TRUE(SameBits(*noisy->Weights(), *plain->Weights()));
 }
@@ -471,15 +499,17 @@ TEST_F(TrainerTest, RewardsThatAreNotFiniteAreCounted) {
   EXPECT_EQ(Run(*Make(BaseSettings()), 0, batch).metrics.at("bad_rewards"), 1);
 }
 
-TEST_F(TrainerTest, FilteringTruncatedAnswersKeepsTheirRewardInTheBaseline) {  // T13
+TEST_F(TrainerTest, FilteringTruncatedAnswersKeepsTheirRewardInTheBaseline) {
   Settings settings = BaseSettings();
   settings.algorithm.advantage.truncated = "filter";
   std::vector<Group> batch = RandomBatch(7, 1);
   batch[0].members[1].truncated = true;
   const StepResult filtered = Run(*Make(settings), 0, batch);
+
   std::vector<Group> masked = batch;  // The same member, without a trainable token.
   std::fill(masked[0].members[1].mask.begin(), masked[0].members[1].mask.end(), 0);
   masked[0].members[1].truncated = false;
+
   const StepResult expected = Run(*Make(settings), 0, masked);
   EXPECT_EQ(filtered.tokens, expected.tokens);
   EXPECT_EQ(filtered.sequences, 3);
@@ -491,19 +521,22 @@ TEST_F(TrainerTest, ThePoolOfAPromptEntersPooledStatisticsAlone) {
   std::vector<Group> batch = RandomBatch(8, 2), pooled = RandomBatch(8, 2);
   pooled[0].pool = {0.9, 0.1, 0.4};
   Settings settings = BaseSettings();
+
   EXPECT_NE(Run(*Make(settings), 0, batch).loss, Run(*Make(settings), 0, pooled).loss);
+
   settings.algorithm.advantage.kind = "grpo";
   EXPECT_EQ(Run(*Make(settings), 0, batch).loss, Run(*Make(settings), 0, pooled).loss);
 }
 
-// The pool brings task rewards of answers whose lengths are not known: they cannot be shaped as the
-// members are.
+// The pool has task rewards of answers whose lengths are unknown, so that the penalty cannot be
+// applied to them as it is to the members.
 TEST_F(TrainerTest, WithAnOverlongPenaltyThePoolStaysOutOfTheStatistics) {
   std::vector<Group> batch = RandomBatch(8, 2), pooled = RandomBatch(8, 2);
   pooled[0].pool = {0.9, 0.1, 0.4};
   Settings settings = BaseSettings();
   settings.algorithm.advantage.truncated = "penalty";
   settings.max_response = 5;  // The penalty begins at 4 tokens.
+
   const StepResult alone = Run(*Make(settings), 0, batch), beside = Run(*Make(settings), 0, pooled);
   EXPECT_EQ(alone.loss, beside.loss);
   EXPECT_EQ(alone.metrics.at("advantage_std"), beside.metrics.at("advantage_std"));
@@ -518,6 +551,7 @@ TEST_F(TrainerTest, TheReportedKlIsTheMeanOverTokensUnderEveryAggregation) {
   settings.reference = true;
   const double expected = Run(*Make(settings), 0, RandomBatch(2)).metrics.at("kl");
   EXPECT_GT(expected, 0);
+
   for (const char* aggregation :
        {"seq_mean_token_mean", "seq_mean_token_sum", "fixed_length", "prompt_mean"}) {
     settings.algorithm.loss.aggregation = aggregation;
@@ -532,7 +566,8 @@ TEST_F(TrainerTest, AMinibatchWithoutAFiniteGradientIsNoPartOfTheStepsNumbers) {
   settings.minibatches = 3;
   std::vector<Group> batch = RandomBatch(3);
   const std::unique_ptr<Trainer> trainer = Make(settings);
-  batch[0].members[0].reward = 1e300;  // Its advantage is no fp32 number.
+  batch[0].members[0].reward = 1e300;  // Its advantage does not fit into fp32.
+
   const StepResult result = Run(*trainer, 0, batch);
   EXPECT_EQ(result.skipped, "");
   EXPECT_EQ(result.metrics.at("skipped_updates"), 1);
@@ -558,6 +593,7 @@ TEST_F(TrainerTest, TheSpreadOfRewardsIsReported) {
   for (int g = 0; g < 4; ++g) {
     for (int m = 0; m < 4; ++m) batch[g].members[m].reward = rewards[g][m];
   }
+
   StepResult result = Run(*Make(BaseSettings()), 0, batch);
   EXPECT_DOUBLE_EQ(result.reward_mean, 0.5);
   EXPECT_NEAR(result.metrics.at("reward_std"), std::sqrt((10 - 16 * 0.25) / 15), 1e-12);
@@ -580,20 +616,21 @@ TEST_F(TrainerTest, SettingsThatContradictEachOtherAreRefused) {
   settings.minibatches = 2;
   EXPECT_EQ(Trainer::Create(settings, model_.config, Clock::Real()).status().code(),
             absl::StatusCode::kInvalidArgument);
+
   settings = BaseSettings();
   settings.optimizer.name = "sgd";
   EXPECT_THAT(std::string(Validate(settings).message()), HasSubstr("adamw"));
+
   settings = BaseSettings();
   settings.algorithm.loss.kl = 0.1;  // Without a reference.
   EXPECT_FALSE(Validate(settings).ok());
 }
 
-// The shared reference: losses, gradients and three AdamW steps that transformers and torch
-// computed on qwen3-tiny.
+// The shared reference has losses, gradients and three AdamW steps, which transformers and torch
+// computed on tiny models.
 class ReferenceTest : public ::testing::Test {
  protected:
-  // The three sequences of the reference; with advantages as rewards of groups of their own where
-  // it is for PPO.
+  // The three sequences of the reference, each in a group of its own.
   static std::vector<Group> Sequences(const TensorSet& reference) {
     std::vector<Group> batch;
     const auto ids = reference.as<int64_t>(reference.Find("input_ids"));
@@ -617,6 +654,7 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
     SLUICE_NEEDS_TEST_DATA(absl::StrCat("models/", name));
     const ModelDir dir = *ReadModelDir(testing_data::Path(absl::StrCat("models/", name)));
     const TensorSet reference = *ReadSafetensors(dir.path + "/reference.safetensors");
+
     Settings settings;
     settings.kind = Settings::Kind::kSft;
     settings.optimizer = {.lr = 1e-3,
@@ -625,6 +663,7 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
                           .eps = 1e-8,
                           .weight_decay = 0.1,
                           .max_grad_norm = 1.0};
+
     const std::unique_ptr<Trainer> trainer = *Trainer::Create(settings, dir.config, Clock::Real());
     ASSERT_TRUE(trainer->Load(*ReadWeights(dir, DType::kF32)).ok());
 
@@ -633,12 +672,13 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
     for (int64_t k = 0; k < 3; ++k) {
       ASSERT_TRUE(trainer->Add(k, Sequences(reference)).ok());
       const StepResult result = *trainer->Finish(k);
-      // The reference decays norm gains too, which this trainer does not: lr x decay = 1e-4 of them
-      // per step.
+      // The reference also decays the gains of the norms, which this trainer does not. They differ
+      // by lr x decay = 1e-4 per step.
       EXPECT_NEAR(result.loss, losses[k], k == 0 ? 1e-5 : 2e-3) << name << " step " << k;
       EXPECT_NEAR(result.grad_norm, norms[k], (k == 0 ? 1e-4 : 3e-3) * norms[k])
           << name << " step " << k;
     }
+
     const TensorSet weights = *trainer->Weights();
     for (size_t i = 0; i < reference.size(); ++i) {
       const std::string prefix = "adamw.param.";
@@ -647,11 +687,13 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
       const auto wanted = reference.as<float>(i),
                  found =
                      weights.as<float>(weights.Find(reference.spec(i).name.substr(prefix.size())));
+
       double square = 0, size = 0;
       for (size_t j = 0; j < wanted.size(); ++j) {
         square += (wanted[j] - found[j]) * (wanted[j] - found[j]);
         size += wanted[j] * wanted[j];
       }
+
       EXPECT_LE(std::sqrt(square / size), 2e-3) << name << " " << reference.spec(i).name;
     }
   }

@@ -20,13 +20,13 @@ struct CkptRun {
   std::string out;
 };
 
-// `sluice ckpt NAME ARGS..`.
+// Runs `sluice ckpt NAME ARGS..`.
 CkptRun RunCkpt(const std::string& name, std::vector<std::string> args) {
   for (const Command& command : CkptCommands()) {
     if (command.name != name) continue;
     CLI::App app;
     const auto run = command.bind(&app);
-    std::reverse(args.begin(), args.end());  // As CLI11 wants them.
+    std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
     app.parse(args);
     testing::internal::CaptureStdout();
     const ExitCode code = run();
@@ -38,6 +38,7 @@ CkptRun RunCkpt(const std::string& name, std::vector<std::string> args) {
 
 class CkptCommandsTest : public testing::Test {
  protected:
+  // Makes a model directory with the random weights of `seed`.
   std::string Init(int seed, const std::string& name) {
     const std::string dir = absl::StrCat(dir_, "/", name);
     std::filesystem::remove_all(dir);
@@ -47,6 +48,7 @@ class CkptCommandsTest : public testing::Test {
               kDone);
     return dir;
   }
+
   static nlohmann::json Verify(const std::string& dir, ExitCode want) {
     const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, want);
@@ -81,7 +83,7 @@ TEST_F(CkptCommandsTest, AModelsFingerprintIsOfTheTypesThatItIsStoredIn) {
   EXPECT_EQ(Verify(dir, kDone).at("fingerprint"), FingerprintOf(narrow).hex());
 }
 
-// Two checkpoints of a job: the first has lost its state, a newer build wrote the second.
+// Two checkpoints of a job: the first one has lost its state, and a newer build wrote the second.
 TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   const std::string job = dir_ + "/job/digits-01234567";
   std::filesystem::remove_all(dir_ + "/job");
@@ -92,6 +94,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   for (const std::string& dir : {job, dir_ + "/job"}) {
     const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
     EXPECT_EQ(ran.code, kFailed);
+
     const nlohmann::json all = nlohmann::json::parse(ran.out);
     ASSERT_EQ(all.size(), 2u);
     EXPECT_EQ(all[0].at("kind"), "checkpoint");

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// A result with a point per reward, each over ten steps.
+// A result whose curve has a point for each reward, which stands for ten steps.
 job::v1::JobResult Result(const std::vector<double>& rewards, bool loss = false) {
   job::v1::JobResult result;
   result.set_reward_first(loss || rewards.empty() ? kNone : rewards.front());
@@ -50,6 +50,7 @@ TEST(CurveTest, ASupervisedJobShowsItsLoss) {
   job::v1::JobResult result = Result({3, 1, 2}, /*loss=*/true);
   *result.mutable_best() = result.curve(1);
   *result.mutable_worst() = result.curve(0);
+
   EXPECT_THAT(
       CurveRows(result, false),
       ElementsAre(

@@ -25,7 +25,7 @@ struct EvalRun {
   std::string out, err;
 };
 
-// `sluice eval DIR ARGS..` on two rows of the example.
+// Runs `sluice eval DIR ARGS..` on two rows of the example.
 EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
   for (const char* arg :
        {dir.c_str(), "--init-seed", "1", "--data",
@@ -34,15 +34,17 @@ EvalRun RunEval(const std::string& dir, std::vector<std::string> args) {
         "--max-tokens", "4", "--threads", "1"}) {
     args.push_back(arg);
   }
+
   CLI::App app;
   const auto run = EvalCommands().front().bind(&app);
-  std::reverse(args.begin(), args.end());  // As CLI11 wants them.
+  std::reverse(args.begin(), args.end());  // CLI11 wants them in reverse.
   EvalRun ran;
   try {
     app.parse(args);
   } catch (const CLI::ParseError& error) {
     return {kMisuse, "", error.what()};
   }
+
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   ran.code = run();
@@ -88,6 +90,7 @@ TEST(EvalCommandTest, SeveralAnswersNeedATemperature) {
 
 TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   EXPECT_THAT(RunEval(kModel, {}).err, IsEmpty());
+
   const std::string dir = absl::StrCat(testing::TempDir(), "/eval-", ToHex(RandomId16()));
   ASSERT_TRUE(MakeDirs(dir).ok());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
@@ -95,10 +98,12 @@ TEST(EvalCommandTest, ARemoteCodeKeyIsToldOnStderrAndInTheResult) {
   nlohmann::json config = nlohmann::json::parse(*ReadFile(absl::StrCat(kModel, "/config.json")));
   config["auto_map"] = {{"AutoModelForCausalLM", "modeling.Model"}};
   ASSERT_TRUE(WriteFileAtomic(dir + "/config.json", config.dump()).ok());
+
   const EvalRun ran = RunEval(dir, {"-o", "json"});
   EXPECT_EQ(ran.code, kDone);
   EXPECT_THAT(ran.err, AllOf(HasSubstr(dir + "/config.json"), HasSubstr("auto_map is ignored")));
   EXPECT_EQ(nlohmann::json::parse(ran.out)["ignored"], nlohmann::json({"auto_map"}));
+
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 
@@ -109,8 +114,10 @@ TEST(ChooseVersionTest, AVersionThatIsNotKeptIsSaidToBeGoneOrYetToCome) {
   job.mutable_spec()->mutable_checkpoint()->set_dir("/ckpt");
   std::vector<LatestVersion> kept;
   for (const int64_t number : {12, 40, 41, 42}) kept.push_back({.version = {1, number}});
+
   EXPECT_EQ(ChooseVersion(job, kept, 40)->version.number, 40);
   EXPECT_EQ(ChooseVersion(job, kept, std::nullopt)->version.number, 42);
+
   const absl::Status gone = ChooseVersion(job, kept, 30).status(),
                      future = ChooseVersion(job, kept, 43).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);

@@ -1,5 +1,5 @@
-// The command lines that --help and the READMEs show: each has a command, flags and values that the
-// parser takes.
+// The command lines that --help and the READMEs show have commands, flags and values that the
+// parser accepts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace sluice::cli {
 namespace {
 
-// The words of a shell's line up to a comment, &&, | or >; quotes hold words together.
+// The words of a shell's command line up to a comment, &&, | or >. Quotes hold words together.
 std::vector<std::string> ShellWords(absl::string_view line) {
   std::vector<std::string> words;
   std::string word;
@@ -41,10 +41,11 @@ std::vector<std::string> ShellWords(absl::string_view line) {
   return words;
 }
 
-// What the parser says against the line; empty: nothing.
+// What the parser reports about the line; empty: nothing.
 std::string Complaint(const std::string& line) {
   std::vector<std::string> words = ShellWords(line);
   SluiceApp app;
+
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   try {
@@ -55,7 +56,7 @@ std::string Complaint(const std::string& line) {
   return "";
 }
 
-// Every part of `text` that begins with the program's name where a command would stand.
+// The parts of `text` that begin with the program's name where a command may stand.
 std::vector<std::string> CommandLines(const std::string& text) {
   std::vector<std::string> commands;
   const std::string whole_lines = absl::StrReplaceAll(text, {{"\\\n", " "}});
@@ -70,6 +71,7 @@ std::vector<std::string> CommandLines(const std::string& text) {
   return commands;
 }
 
+// Appends the examples in the help of `app` and of all its subcommands.
 void AddFooters(CLI::App* app, std::string* text) {
   absl::StrAppend(text, app->get_footer(), "\n");
   for (CLI::App* sub : app->get_subcommands({})) AddFooters(sub, text);
@@ -91,7 +93,7 @@ TEST(Examples, OfTheReadmesParse) {
         "services/rollout/README.md", "services/reward/README.md", "services/trainer/README.md"}) {
     const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(SLUICE_SOURCE_DIR "/", readme));
     ASSERT_TRUE(text.ok()) << text.status();
-    std::string typed;  // Lines with a prompt; others in code are diagrams and output.
+    std::string typed;  // Lines with a prompt. Other code is diagrams and output.
     for (const absl::string_view line :
          absl::StrSplit(absl::StrReplaceAll(*text, {{"\\\n", " "}}), '\n')) {
       if (absl::StartsWith(line, "$ ")) absl::StrAppend(&typed, line, "\n");
@@ -101,6 +103,7 @@ TEST(Examples, OfTheReadmesParse) {
       EXPECT_EQ(Complaint(command), "") << readme << ": " << command;
     }
   }
+
   EXPECT_GE(found, 10u);
 }
 

@@ -26,8 +26,10 @@ class ExportTest : public ::testing::Test {
     Write(dir_, 9, 1);
     Write(dir_, 10, 1);
   }
+
   ~ExportTest() override { (void)RemoveTree(dir_); }
 
+  // Writes the checkpoint of version (incarnation, number) in `dir`.
   void Write(const std::string& dir, int64_t number, int64_t incarnation) {
     trainer::CheckpointStore store({.dir = dir, .source = model_, .model_types = types_});
     trainer::CheckpointContents contents{.model = &parameters_, .optimizer = &moments_};
@@ -39,6 +41,8 @@ class ExportTest : public ::testing::Test {
     const auto written = store.Write(contents);
     EXPECT_TRUE(written.ok()) << written.status();
   }
+
+  // The parameters, converted to `dtype`.
   TensorSet In(DType dtype) {
     TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));
     EXPECT_TRUE(ConvertTensors(parameters_, &set).ok());
@@ -122,6 +126,7 @@ TEST_F(ExportTest, ADamagedFileIsNotExported) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(weights));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("sluice ckpt verify " + dir_));
   }
+
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-10", "step-9"));
 }
 

@@ -23,7 +23,7 @@ std::vector<DaemonSpec> Specs(const FleetOptions& options) {
   return FleetSpecs(options, PlanCores(options));
 }
 
-// "rollout-0 4, trainer-0 4", with a ! behind what is fixed.
+// "rollout-0 4, trainer-0 4", with a ! after what is fixed.
 std::string Planned(const FleetOptions& options) {
   std::vector<std::string> members;
   for (const CorePlan::Member& member : PlanCores(options).members) {
@@ -68,6 +68,7 @@ TEST(Fleet, ThreadsAreOneNumberOrOneForEachRole) {
     return parsed.ok() ? absl::StrCat(parsed->rollout, " ", parsed->trainer)
                        : std::string(parsed.status().message());
   };
+
   EXPECT_EQ(choice("2"), "2 2");
   EXPECT_EQ(choice("trainer=4"), "0 4");
   EXPECT_EQ(choice("rollout=2,trainer=4"), "2 4");
@@ -97,6 +98,7 @@ TEST(Fleet, TheControllerComesFirstAndPortsAreKnownInAdvance) {
                                        .cores = 2})) {
     listen.push_back(spec.name + " " + spec.listen + " " + spec.ops);
   }
+
   EXPECT_THAT(listen, ElementsAre("controller-0 127.0.0.1:7400 127.0.0.1:7401",
                                   "queue-0 127.0.0.1:7410 127.0.0.1:7411",
                                   "rollout-0 127.0.0.1:7420 127.0.0.1:7421",
@@ -120,6 +122,7 @@ TEST(Fleet, NoTwoDaemonsOfALargeFleetShareAPort) {
     addresses.insert(spec.ops);
     if (spec.role == "rollout") addresses.insert(spec.args.back());
   }
+
   EXPECT_EQ(addresses.size(), 2 * specs.size() + 11);
 }
 
@@ -127,6 +130,7 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   const std::string dir = ::testing::TempDir() + "/fleet-" + std::to_string(getpid());
   ASSERT_TRUE(MakeDirs(dir).ok());
   EXPECT_EQ(ReadFleetState(dir).status().code(), absl::StatusCode::kNotFound);
+
   FleetState state{7, 8, "127.0.0.1:9", {}};
   state.daemons.push_back({.name = "queue-0",
                            .role = "queue",
@@ -141,7 +145,6 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   ASSERT_TRUE(WriteFleetState(dir, state).ok());
 
   const absl::StatusOr<FleetState> read = ReadFleetState(dir);
-
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(FleetStateJson(*read), FleetStateJson(state));
   RemoveFleetState(dir);
@@ -149,20 +152,21 @@ TEST(Fleet, ItsStateReadsBackAsWritten) {
   (void)RemoveTree(dir);
 }
 
-// This user's state lies in a folder of its own.
+// The state of this test's user is in a folder of its own.
 class FindFleetTest : public ::testing::Test {
  protected:
   FindFleetTest() : dir_(::testing::TempDir() + "find-fleet-" + std::to_string(getpid())) {
     setenv("XDG_STATE_HOME", dir_.c_str(), 1);
     unsetenv("SLUICE_DATA_DIR");
   }
+
   ~FindFleetTest() override {
     unsetenv("XDG_STATE_HOME");
     unsetenv("SLUICE_DATA_DIR");
     (void)RemoveTree(dir_);
   }
 
-  // As if this process were the supervisor of a fleet on `data_dir`.
+  // Acts as if this process were the supervisor of a fleet on `data_dir`.
   void Run(const std::string& data_dir) {
     ASSERT_TRUE(MakeDirs(data_dir).ok());
     ASSERT_TRUE(

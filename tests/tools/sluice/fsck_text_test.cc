@@ -52,6 +52,7 @@ TEST(FsckTextTest, DamageIsNamedByFileAndOffsetWithWhatIsWholeAndWhatToDo) {
   queue::FsckJob job = WholeJob();
   job.status = Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                      "data/jobs/x/log-1.seg at offset 512: the record of position 3440 is damaged");
+
   const std::string text = FsckText({{job}}, "data");
   EXPECT_THAT(text, HasSubstr("  DAMAGED\n"));
   EXPECT_THAT(
@@ -86,6 +87,7 @@ TEST(FsckTextTest, ATornEndIsHarmless) {
   queue::FsckJob job = WholeJob();
   job.torn = true;
   job.remarks = {"left aside: a snapshot"};
+
   const std::string text = FsckText({{job}}, "data");
   EXPECT_THAT(text, HasSubstr("\nharmless:\n"));
   EXPECT_THAT(text, HasSubstr("never acknowledged"));
@@ -96,6 +98,7 @@ TEST(FsckTextTest, ATornEndIsHarmless) {
 TEST(FsckTextTest, JsonHasEveryFieldAndNoErrorWhereAllIsWell) {
   queue::FsckJob damaged = WholeJob();
   damaged.status = Error(absl::StatusCode::kDataLoss, "BAD_CRC", "there");
+
   const auto json = FsckJson({{WholeJob(), damaged}}, "data");
   EXPECT_FALSE(json["ok"].get<bool>());
   EXPECT_EQ(json["jobs"][0].dump(),

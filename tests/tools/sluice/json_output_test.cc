@@ -43,6 +43,7 @@ TEST(JsonOutput, NumbersOf64BitsAreNumbersAndBytesAreHex) {
   (*result.mutable_staleness_histogram())["0"] = 7;
   result.mutable_ledger()->set_hash(std::string("\x01\xff", 2));
   (*result.mutable_ledger()->mutable_dropped())["stale"] = 2;
+
   const nlohmann::ordered_json json = ToJson(result);
   EXPECT_EQ(json["tokens_generated"].dump(), "9223372036854775807");
   EXPECT_TRUE(json["reward_first"].is_null());
@@ -59,8 +60,10 @@ TEST(JsonOutput, EnumsAreShortNamesTimesCanonicalAndUnsetOptionalsNull) {
   status.mutable_spec()->mutable_rollout()->mutable_timeout()->set_seconds(600);
   (*status.mutable_spec()->mutable_reward()->add_rewards()->mutable_args()->mutable_fields())["n"]
       .set_number_value(2);
+
   const nlohmann::ordered_json json = ToJson(status);
   EXPECT_EQ(json["state"], "RUNNING") << "as JobResult has it";
+
   common::v1::WaitEdge edge;
   edge.mutable_on()->set_kind(common::v1::NODE_KIND_GROUP);
   EXPECT_EQ(ToJson(edge)["on"]["kind"], "GROUP");

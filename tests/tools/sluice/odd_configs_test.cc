@@ -1,5 +1,5 @@
-// Job files that people get wrong, through the real `sluice config validate`: each is refused or
-// warned of before a daemon starts, or is right. A row changes the example
+// Job files with mistakes that people make, through the real `sluice config validate`. Each is
+// refused or warned of before a daemon starts, or is right. A row is a change to
 // configs/examples/digits.yaml.
 
 #include <gmock/gmock.h>
@@ -25,8 +25,8 @@ using enum Outcome;
 
 struct Case {
   const char* name;
-  // Words with a space between: KEY=VALUE becomes a --set, in which DIR is the folder of the test's
-  // files and DIGITS the example's. "FROM -> TO" in place of that replaces text of the job file
+  // Words with a space between them. KEY=VALUE becomes a --set, in which DIR stands for the folder
+  // of the test's files and DIGITS for the example's. "FROM -> TO" replaces text of the job file
   // instead.
   const char* change;
   Outcome outcome;
@@ -77,7 +77,7 @@ const Case kCases[] = {
      "data.train is missing: The data sources; at least one."},
     {"a source without a path", "data.train=[{name: a}]", kRefused, "data.train.0.path is missing"},
 
-    // Words that are none, or that this build does not have.
+    // Words that mean nothing, or that this build does not support.
     {"a kind that is none", "kind=rll", kRefused,
      R"(kind is "rll", wants rl, sft. Did you mean "rl"?)"},
     {"dpo", "kind=dpo", kRefused, R"(kind: "dpo" is not in this build; use rl or sft)"},
@@ -196,7 +196,7 @@ const Case kCases[] = {
      "none of the first 256 prompts fits"},
     {"checkpoints in a file", "checkpoint.dir=DIR/rows.jsonl", kRefused, "is no directory"},
 
-    // What works, and is hardly meant.
+    // Values that work, and are hardly meant.
     {"a learning rate of 1000", "trainer.optimizer.lr=1e3", kWarned,
      "trainer.optimizer.lr is 1000; above 0.01 adamw"},
     {"no learning rate", "trainer.optimizer.lr=0", kWarned, "the weights never change"},
@@ -227,7 +227,7 @@ const Case kCases[] = {
      "data.train.0.path=DIR/messages.jsonl data.train.0.format=none", kWarned,
      "is a list of messages, and there is no chat template"},
 
-    // What is right.
+    // Job files that are right.
     {"the example", "", kRight},
     {"a priority", "run.priority=5", kRight},
     {"skipping bad rows", "data.order.on_bad_row=skip", kRight},
@@ -267,17 +267,20 @@ class OddConfigsTest : public testing::Test {
     Write("broken/config.json", "{");
     std::filesystem::remove(dir_ + "/mute/tokenizer.json");
   }
+
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void Write(const std::string& name, const std::string& text) {
     ASSERT_EQ(WriteFileAtomic(absl::StrCat(dir_, "/", name), text), absl::OkStatus());
   }
 
+  // Runs `sluice config validate` on the changed example.
   Finished Validate(const Case& odd) {
     std::string text = absl::StrReplaceAll(
         *ReadFile(digits_ + "/digits.yaml"),
         {{"config: digits,", absl::StrCat("config: ", digits_, "/digits,")},
          {"path: digits/train.jsonl", absl::StrCat("path: ", digits_, "/digits/train.jsonl")}});
+
     std::string command =
         absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_, "/job.yaml");
     const std::vector<std::string> halves = absl::StrSplit(odd.change, " -> ");
@@ -320,12 +323,14 @@ class OddConfigsTest : public testing::Test {
     return sets;
   }
 
+  // Tries all cases with this outcome.
   void Expect(Outcome outcome) {
     int tried = 0;
     for (const Case& odd : kCases) {
       if (odd.outcome != outcome) continue;
       SCOPED_TRACE(absl::StrCat(odd.name, ": ", odd.change));
       ++tried;
+
       const Finished run = Validate(odd);
       EXPECT_EQ(run.exit, outcome == kRefused ? 2 : 0) << run.err;
       EXPECT_EQ(run.out.empty(), outcome == kRefused);
@@ -359,6 +364,7 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
     const int status = std::system(command.c_str());
     return std::make_pair(WEXITSTATUS(status), *ReadFile(dir_ + "/err"));
   };
+
   EXPECT_EQ(validate("{\"q\": 34, \"a\": \"43\"}").first, 0);
 
   const auto [exit, missing] = validate("{\"q\": \"34\"}");

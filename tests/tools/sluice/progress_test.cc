@@ -34,6 +34,7 @@ TEST(Progress, TheTwoLinesTellStepEndStalenessAndReward) {
   Progress progress(false);
   progress.SetSpec(Spec());
   for (int k = 0; k < 4; ++k) progress.Add(Step(k, 0.1 + 0.2 * k));
+
   EXPECT_EQ(progress.StepLine(),
             "step 4/10 [############..................] 40 %  ends in 12s   staleness p50 1 p99 1 "
             "(bound 4)");
@@ -48,6 +49,7 @@ TEST(Progress, TheSpreadOfRewardsIsShown) {
   (*step.mutable_values())["flat_share"] = 0.75;
   Progress progress(false);
   progress.Add(step);
+
   EXPECT_THAT(progress.RewardLine(), HasSubstr("  std 0.30  no spread 75 %  entropy 1.90"));
   EXPECT_EQ(progress.LogLine(),
             "step 1  reward 0.100  std 0.30  no spread 75 %  entropy 1.90  staleness max 2");
@@ -74,6 +76,7 @@ TEST(Progress, TheWallLimitEndsARunToo) {
   Progress progress(true);
   progress.SetSpec(spec);
   for (int k = 0; k < 3; ++k) progress.Add(Step(k, 0.5));
+
   EXPECT_THAT(progress.StepLine(), HasSubstr("ends in 6s"));
   EXPECT_THAT(progress.RewardLine(), HasSubstr("▁▁▁"));
 }
@@ -86,6 +89,7 @@ TEST(Progress, ASupervisedJobShowsItsLoss) {
   job::v1::StepReport step;
   (*step.mutable_values())["loss"] = 2.5;
   progress.Add(step);
+
   EXPECT_EQ(progress.LogLine(), "step 1/10  loss 2.500");
   EXPECT_THAT(progress.RewardLine(), HasSubstr("loss 2.50 -> 2.50"));
 }

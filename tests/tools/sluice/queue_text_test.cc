@@ -67,6 +67,7 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
   (*stats.mutable_length_ratio())["gsm8k"] = 0.981;
   (*stats.mutable_waiting())["AcquireBatch"] = 1;
   (*stats.mutable_waiting())["Admit"] = 0;
+
   EXPECT_EQ(StatsText(stats),
             "ledger     accepted 100 = durable 60 + applied 20 + live 15 + dropped 5   "
             "trajectories, balanced\n"
@@ -80,6 +81,7 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
             "staleness  0: 60.0 %  1: 30.0 %  10: 10.0 %   of trained tokens, by versions\n"
             "length     gsm8k 0.98   mean length trained / generated\n"
             "waiting    AcquireBatch 1\n");
+
   ledger.set_live(14);
   EXPECT_THAT(StatsText(stats), HasSubstr("dropped 5   OFF BY 1\n"));
 }
@@ -103,6 +105,7 @@ TEST(QueueTextTest, PeekListsGroupsBatchesPromptsAndTheTasksThatFailed) {
       Row(common::v1::NODE_KIND_BATCH, "74", "leased", R"({"groups": 64})", "trainer-0")};
   answers.prompts = {Row(common::v1::NODE_KIND_GROUP, "", "quarantined",
                          R"({"source": "gsm8k", "epoch": 0, "index": 3, "occurrence": 3})")};
+
   EXPECT_EQ(
       PeekText(answers),
       "GROUP  STATE  STEP  AGE  MEMBERS              WORKERS      PROMPT\n"
@@ -125,6 +128,7 @@ TEST(QueueTextTest, AGroupShowsItsMembersAndTheirTextsOnlyWithADecoder) {
   const std::vector<queue::v1::PeekRow> tasks = {Row(common::v1::NODE_KIND_TASK,
                                                      absl::StrCat(kGroup, "/0/1/math"), "leased",
                                                      R"({"cause": ""})", "reward-0")};
+
   const std::string without = GroupText(GroupRow(), tasks, nullptr);
   EXPECT_EQ(without,
             "group 1:2f  open for 12s  step 75  gsm8k row 17 epoch 1 again 2  id "
@@ -136,6 +140,7 @@ TEST(QueueTextTest, AGroupShowsItsMembersAndTheirTextsOnlyWithADecoder) {
             "\n"
             "TASK           STATE   WORKER    AGE  CAUSE\n"
             "1:2f/0/1/math  leased  reward-0  12s  -\n");
+
   const std::string with = GroupText(GroupRow(), tasks, [](const std::vector<int32_t>& ids) {
     return absl::StrCat("<", ids.size(), ">\nnext");
   });

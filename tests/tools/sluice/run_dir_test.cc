@@ -12,13 +12,14 @@
 namespace sluice::cli {
 namespace {
 
-// Temporary directories of these tests lie in a folder of their own.
+// The temporary directories of these tests are in a folder of their own.
 class RunDirTest : public ::testing::Test {
  protected:
   RunDirTest() : tmp_(::testing::TempDir() + "/run-dir-" + std::to_string(getpid())) {
     EXPECT_TRUE(MakeDirs(tmp_).ok());
     setenv("TMPDIR", tmp_.c_str(), 1);
   }
+
   ~RunDirTest() override {
     unsetenv("TMPDIR");
     (void)RemoveTree(tmp_);
@@ -30,7 +31,8 @@ class RunDirTest : public ::testing::Test {
     ASSERT_TRUE(WriteFileAtomic(dir + "/logs/queue-0.log", "a line").ok());
     ASSERT_TRUE(WriteFileAtomic(dir + "/queue-0/segment", "data").ok());
   }
-  // What a run leaves that was killed: its directory, which nobody holds any more.
+
+  // What a killed run leaves: its directory, which nobody holds any more.
   std::string LeftBehind() {
     std::string path;
     {
@@ -68,6 +70,7 @@ TEST_F(RunDirTest, ADirectoryThatTheCallerNamedStaysWhole) {
   Fill(dir->path());
   dir->KeepLogs();
   dir->Remove();
+
   EXPECT_TRUE(PathExists(tmp_ + "/mine/queue-0/segment"));
   EXPECT_EQ(RunDir::Make(tmp_ + "/mine").status().code(), absl::StatusCode::kFailedPrecondition)
       << "it is in use";

@@ -33,6 +33,7 @@ job::v1::StepReport ReportOf(int64_t k) {
 TEST(StepsCommandTest, TheUsualColumnsAreThoseThatTheJobHas) {
   job::v1::StepReport evaluated = ReportOf(8);
   (*evaluated.mutable_values())["eval/heldout/pass@1"] = 0.5;
+
   const auto rows = StepRows({ReportOf(7), evaluated}, {});
   ASSERT_TRUE(rows.ok()) << rows.status();
   EXPECT_THAT(*rows, ElementsAre(ElementsAre("step", "reward_mean", "lr", "tokens", "staleness_max",

@@ -18,6 +18,7 @@ class SupervisorTest : public ::testing::Test {
   SupervisorTest() : dir_(::testing::TempDir() + "/supervisor-" + std::to_string(getpid())) {
     EXPECT_TRUE(MakeDirs(dir_).ok());
   }
+
   ~SupervisorTest() override { (void)RemoveTree(dir_); }
 
   Supervisor::Options Options() {
@@ -29,13 +30,15 @@ class SupervisorTest : public ::testing::Test {
               changed_.NotifyAll();
             }};
   }
+
   static DaemonSpec Spec(const std::string& name, std::vector<std::string> args = {}) {
     return {.name = name,
             .role = "test",
             .program = std::string(SLUICE_BIN_DIR) + "/test_daemon",
             .args = std::move(args)};
   }
-  // The first report of which `holds`.
+
+  // Waits for the first report of which `holds` is true.
   template <typename Holds>
   DaemonState Await(Holds holds) {
     MutexLock lock(&mu_);
@@ -69,7 +72,6 @@ TEST_F(SupervisorTest, AKilledDaemonComesBackAtItsAddress) {
 
   const DaemonState back =
       Await([](const DaemonState& state) { return state.ready && state.restarts == 1; });
-
   EXPECT_NE(back.pid, first);
   EXPECT_EQ(back.listening, "127.0.0.1:4321");
   EXPECT_THAT(back.last_end, HasSubstr("signal 9"));
@@ -96,9 +98,8 @@ TEST_F(SupervisorTest, StopEndsAllAndStartsNoneAgain) {
   const std::vector<DaemonState> before = supervisor.states();
 
   supervisor.Stop(absl::Milliseconds(200));
-
   EXPECT_THAT(supervisor.states()[0].last_end, HasSubstr("signal 15"));
-  EXPECT_THAT(supervisor.states()[1].last_end, HasSubstr("signal 9"));  // It would not hear.
+  EXPECT_THAT(supervisor.states()[1].last_end, HasSubstr("signal 9"));  // It ignores SIGTERM.
   for (const DaemonState& state : before) EXPECT_NE(ProcessStart(state.pid), state.start);
   EXPECT_EQ(supervisor.Signal("a", SIGTERM).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(supervisor.Signal("c", SIGTERM).code(), absl::StatusCode::kNotFound);

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], "--listen") == 0) listen = argv[i + 1];
   }
-  // An invented port where any would do, kept where one is asked for.
+  // If any port will do, it invents one; otherwise it keeps the one that is asked for.
   const bool any = std::strcmp(listen, "127.0.0.1:0") == 0;
   std::printf("{\"listening\": \"%s\", \"ops\": \"127.0.0.1:5\"}\n",
               any ? "127.0.0.1:4321" : listen);

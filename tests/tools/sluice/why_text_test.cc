@@ -8,6 +8,7 @@
 namespace sluice::cli {
 namespace {
 
+// A job in step 75, whose batch waits for a member that rollout-1 samples.
 class WhyTextTest : public testing::Test {
  protected:
   WhyTextTest() {
@@ -26,6 +27,7 @@ class WhyTextTest : public testing::Test {
         "rollout-1 has had member 3 for 30s")
         ->set_next("without rollout-1, member 3 goes on at another rollout from token 7904");
   }
+
   common::v1::WaitEdge* Add(common::v1::NodeKind waiter, common::v1::NodeKind on, double since,
                             const std::string& cause) {
     common::v1::WaitEdge* edge = why_.add_chain();
@@ -35,6 +37,8 @@ class WhyTextTest : public testing::Test {
     edge->set_cause(cause);
     return edge;
   }
+
+  // Adds that rollout-1 is silent.
   void Suspect() {
     common::v1::WaitEdge* edge = Add(common::v1::NODE_KIND_DAEMON, common::v1::NODE_KIND_DAEMON, 7,
                                      "rollout-1, silent for 7s (suspect)");
@@ -82,6 +86,7 @@ TEST_F(WhyTextTest, AJobThatMovesSaysWhatComesByItselfOnceItsChainEndsAtSomebody
   edge->mutable_waiter()->set_id("rollout-1");
   EXPECT_EQ(WhyText(job_, why_, 1000).find("by itself: "), std::string::npos)
       << "it waits for another";
+
   edge->mutable_on()->set_id("rollout-1");
   EXPECT_EQ(WhyText(job_, why_, 1000),
             "gsm is moving, in step 75 for 9s. At this moment: batch 75 has 63 of 64 groups <- "

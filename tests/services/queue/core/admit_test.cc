@@ -10,9 +10,11 @@ std::vector<int64_t> Steps(const AdmitAnswer& answer) {
   return steps;
 }
 
-TEST(AdmitTest, GroupsGetTheLowestFreeSlotsOfTheWindowAndNoMore) {  // B = 2, eta = 1
+// There are two groups per step, and max_staleness is 1: the window has four slots.
+TEST(AdmitTest, GroupsGetTheLowestFreeSlotsOfTheWindowAndNoMore) {
   Harness h;
   h.Start();
+
   const auto admitted = h.Admitted(100);
   ASSERT_TRUE(admitted.ok());
   EXPECT_THAT(Steps(*admitted), testing::ElementsAre(0, 0, 1, 1));
@@ -28,9 +30,11 @@ TEST(AdmitTest, TheWindowFollowsTheLowestEngine) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
-  h.Publish();  // r1 holds version 1, r2 still 0: steps up to 0 + eta.
+  h.Publish();  // r1 holds version 1, r2 still 0: slots reach up to step 0 + max_staleness.
+
   const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(call));
+
   h.Load(h.Rollout("r2"), {1, 1});
   EXPECT_THAT(Steps(*h.Result<AdmitAnswer>(call)), testing::ElementsAre(2));
 }
@@ -39,9 +43,10 @@ TEST(AdmitTest, AnEngineFarBehindIsLeftOutAndParks) {
   Harness h;
   h.Start();
   h.RunStep();
-  h.RunStep();  // Version 2 is out, eta = 1.
+  h.RunStep();  // Version 2 is published, and max_staleness is 1.
   h.Load(h.Rollout("r2"), {1, 0});
   EXPECT_EQ(h.job().Stats().lowest, 2);
+
   const uint64_t call = h.Send(h.Rollout("r2"), Admit{.request = h.Request(), .room = 1});
   h.Advance(absl::Seconds(30));
   const auto answer = h.Result<AdmitAnswer>(call);
@@ -54,6 +59,7 @@ TEST(AdmitTest, AnEngineThatDoesNotRenewLeavesTheWindow) {
   h.Load(h.Rollout("r2"), {1, 0});
   h.RunStep();
   EXPECT_EQ(h.job().Stats().lowest, 0);
+
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 1});
   h.Advance(absl::Seconds(2));
@@ -71,6 +77,7 @@ TEST(AdmitTest, ARepeatIsAnsweredTheSameAndGrantsOnce) {
   h.Start();
   const Admit admit{.request = h.Request(), .room = 3};
   const auto first = h.Call<AdmitAnswer>(h.Rollout(), admit);
+
   const auto again = h.Call<AdmitAnswer>(h.Rollout(), admit);
   ASSERT_TRUE(again.ok());
   EXPECT_FALSE(first->repeat);
@@ -85,6 +92,7 @@ TEST(AdmitTest, ARetryWhileTheFirstStillWaitsTakesItsPlace) {
   h.Start();
   ASSERT_TRUE(h.Admitted(100).ok());
   const Admit admit{.request = h.Request(), .room = 1};
+
   const uint64_t first = h.Send(h.Rollout(), admit), second = h.Send(h.Rollout(), admit);
   EXPECT_TRUE(h.Result<AdmitAnswer>(first)->edge.has_value());
   EXPECT_FALSE(h.Answered(second));
@@ -100,6 +108,7 @@ TEST(AdmitTest, TheLast64AnswersAreKept) {
     asked.push_back({.request = h.Request(), .room = 1});
     ASSERT_TRUE(h.Call<AdmitAnswer>(h.Rollout(), asked.back()).ok());
   }
+
   EXPECT_TRUE(h.Call<AdmitAnswer>(h.Rollout(), asked[1])->repeat);
   EXPECT_FALSE(h.Call<AdmitAnswer>(h.Rollout(), asked[0])->repeat);
 }
@@ -109,8 +118,10 @@ TEST(AdmitTest, ALowerIncarnationIsFencedAndItsMembersGoOnElsewhere) {
   h.Start();
   const Caller old = h.Rollout();
   const auto admitted = h.Admitted(1);
+
   h.rollouts["r1"] = 2;
   h.SetWorkers();
+
   const Ledger before = h.job().ledger();
   EXPECT_EQ(ReasonOf(h.Call<AdmitAnswer>(old, Admit{.request = h.Request(), .room = 1}).status()),
             "FENCED");
@@ -118,6 +129,7 @@ TEST(AdmitTest, ALowerIncarnationIsFencedAndItsMembersGoOnElsewhere) {
   EXPECT_EQ(ReasonOf(h.Call<ItemsAnswer>(old, Seal{}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.PutOne(old, {})), "FENCED");
   EXPECT_EQ(h.job().ledger().accepted, before.accepted);
+
   h.Load(h.Rollout("r2"), {1, 0});
   const auto taken = h.Admitted(1, "r2");
   EXPECT_EQ(taken->grants[0].group, admitted->grants[0].group);
@@ -137,6 +149,7 @@ TEST(AdmitTest, AFencedCallerThatWaitsIsToldAtOnce) {
 TEST(AdmitTest, AWorkerNotListedIsToldToComeAgain) {
   Harness h;
   h.Start();
+
   const absl::Status status =
       h.Call<AdmitAnswer>({"r9", 1}, Admit{.request = h.Request(), .room = 1}).status();
   EXPECT_TRUE(absl::IsUnavailable(status));
@@ -152,12 +165,14 @@ TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
   const queue::Grant& grant = admitted->grants[0];
   const Id16 lease = grant.members[0].lease.id;
   const TrajectoryRef first{grant.group, 0, 1};
+
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, lease, SegmentRole::kPrompt, 0, 4))
           .ok());
   ASSERT_TRUE(h.PutOne(h.Rollout(),
                        PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}}))
                   .ok());
+
   ASSERT_TRUE(h.Call<ReleaseAnswer>(
                    {"controller", 0},
                    Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
@@ -168,11 +183,13 @@ TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
   const Member& member = taken->grants[0].members[0];
   EXPECT_EQ(member.attempt, 2u);
   EXPECT_EQ(member.prefix, 9u);
+
   const auto read = h.job().Read(
       h.Rollout("r2"), false, member.lease.id,
       {{.owner = {grant.group, 0, 2}, .names = {"tokens", "logprobs"}, .from = 4, .to = 9}});
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->records.size(), 1u);
+
   const Record written = PieceRecord(first, lease, SegmentRole::kSampled, 4, 5, {{{1, 0}, 5, 0}});
   for (int f = 0; f < 2; ++f)
     EXPECT_EQ(read->records[0].fields[f].bytes.view(), written.fields[f].bytes.view());
@@ -183,6 +200,7 @@ TEST(AdmitTest, AKilledWorkersPrefixIsHandedOnUnchanged) {
             "LEASE_LOST");
   EXPECT_THAT(h.Call<RenewAnswer>(h.Rollout(), Renew{.leases = {lease}})->lost,
               testing::ElementsAre(lease));
+
   h.Sample(h.Rollout("r2"), taken->grants[0], member, {{{1, 0}, 2, 0}});
   EXPECT_EQ(h.job().group(0)->members[0].log.tokens(), 7u);
 }
@@ -194,6 +212,7 @@ TEST(AdmitTest, ALeaseThatRunsOutPutsTheMemberBack) {
   h.now += absl::Seconds(61);
   h.Load(h.Rollout("r2"), {1, 0});
   h.Advance(absl::ZeroDuration());
+
   EXPECT_EQ(h.job().counters().leases_expired.at("trajectory"), 1);
   EXPECT_EQ(h.Admitted(1, "r2")->grants[0].members[0].attempt, 2u);
 }
@@ -202,16 +221,19 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
-  const auto first = h.Admitted(1, "r1");   // Group 0, member 0; member 1 is nobody's.
+  const auto first = h.Admitted(1, "r1");  // Group 0, member 0; member 1 is nobody's.
+
   const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
   ASSERT_EQ(second->grants.size(), 2u);
   EXPECT_EQ(second->grants[0].group.ordinal, 0u);
+
   ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"),
                                     Release{.leases = {first->grants[0].members[0].lease.id},
                                             .reason = ReleaseReason::kDrain})
                   .ok());
-  // Free now: group 0 member 0 (r2 holds its sibling) and group 1 member 1 (likewise). r1 takes one
-  // of group 0 first, by age.
+
+  // Free are member 0 of group 0 and member 1 of group 1, and r2 holds the sibling of each. It gets
+  // the one of the older group; r1 gets the other.
   EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
   EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);
 }
@@ -227,7 +249,9 @@ TEST(AdmitTest, AFailedPromptIsDrawnAgainThenQuarantined) {  // reissues = 1
                            Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})
         ->items[0];
   };
+
   EXPECT_TRUE(drop(first->grants[0]).status.ok());
+
   const auto second = h.Admitted(2);
   EXPECT_EQ(second->grants[0].row.ref.index, row.index);
   EXPECT_EQ(second->grants[0].row.ref.occurrence, 1u);
@@ -243,11 +267,13 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
     const uint64_t call =
         h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::Seconds(1)});
     EXPECT_FALSE(h.job().Explain(h.now).empty());
+
     h.Advance(absl::Seconds(1));
     const auto answer = h.Result<AdmitAnswer>(call);
     EXPECT_TRUE(answer.ok()) << answer.status();
     EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty() &&
                 !answer->edge->on.id.empty());
+
     return *answer->edge;
   };
   {
@@ -270,12 +296,13 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
   }
   {
     Spec spec = SmallSpec();
-    // Three steps' worth; nothing becomes durable.
+    // There is room for three steps, and none becomes durable.
     spec.quota_bytes = 3 * 2 * 2 * spec.member_bytes();
     Harness h(spec);
     h.Start();
     h.RunStep();
     h.RunStep();
+
     EXPECT_EQ(edge(h).on.kind, NodeKind::kBytes);
   }
   {
@@ -302,8 +329,10 @@ TEST(AdmitTest, AJobReservesWithinItsShareOfTheMemoryAndGoesOnWhenThatGrows) {
   h.Start();
   h.Send({}, MemoryShare{group});
   EXPECT_EQ(h.Admitted(100)->grants.size(), 1u);
+
   const uint64_t waits = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100});
   EXPECT_FALSE(h.Answered(waits));
+
   const WaitEdge edge = h.job().Explain(h.now).at(0);
   EXPECT_EQ(edge.on.kind, NodeKind::kBytes);
   EXPECT_THAT(edge.cause, HasSubstr(absl::StrCat(group, " of ", group, " B")));
@@ -313,7 +342,8 @@ TEST(AdmitTest, AJobReservesWithinItsShareOfTheMemoryAndGoesOnWhenThatGrows) {
   EXPECT_EQ(h.Result<AdmitAnswer>(waits)->grants.size(), 1u);
 }
 
-TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four slots
+// The window has four slots.
+TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {
   Harness h;
   h.Start();
   const auto own = [&](uint32_t room) {
@@ -323,25 +353,30 @@ TEST(AdmitTest, APromptFromOutsideGetsASlotNowOrNone) {  // B = 2, eta = 1: four
                                      .own = Row{.source = "api", .json = "{\"prompt\":\"hi\"}"},
                                      .wait = absl::ZeroDuration()});
   };
+
   const auto first = own(1);
   ASSERT_TRUE(first.ok()) << first.status();
   ASSERT_EQ(first->grants.size(), 1u);
   EXPECT_EQ(first->grants[0].row.source, "api");
   EXPECT_EQ(first->grants[0].row.json, "{\"prompt\":\"hi\"}");
   ASSERT_EQ(first->grants[0].members.size(), 1u) << "room is for one of its two members";
+
   const auto rest = h.Admitted(7);  // Its other member first, then the queue's own prompts.
   EXPECT_EQ(rest->grants[0].group, first->grants[0].group);
   EXPECT_EQ(rest->grants[0].row.source, "api");
+
   const auto none = own(2);
   ASSERT_TRUE(none.ok());
   EXPECT_TRUE(none->grants.empty());
   EXPECT_EQ(none->edge->on.kind, NodeKind::kSlot);
+
   h.SampleAll(h.Rollout(), *first, {1, 0});
   h.SampleAll(h.Rollout(), *rest, {1, 0});
   h.ScoreAll();
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch.ok() && batch->filled);
   EXPECT_EQ(batch->groups[0].row.source, "api");
+
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
 }
 
@@ -352,6 +387,7 @@ TEST(AdmitTest, APromptFromOutsideThatFailsIsNotDrawnAgain) {
                                                           .room = 2,
                                                           .own = Row{.source = "api", .json = "{}"},
                                                           .wait = absl::ZeroDuration()});
+
   const DropItem drop{.ref = {.group = own->grants[0].group},
                       .lease = own->grants[0].members[0].lease.id,
                       .reason = "env_lost"};
@@ -373,7 +409,9 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   };
+
   EXPECT_TRUE(Job::Check(SmallSpec()).ok());
+
   refused([](Spec& s) { s.straggler = static_cast<Straggler>(0); }, "queue.straggler.policy");
   refused([](Spec& s) { s.wait = absl::ZeroDuration(); }, "queue.straggler.wait");
   refused([](Spec& s) { s.sampler = Sampler::kLevels; }, "levels");
@@ -399,6 +437,7 @@ TEST(SetJobTest, ARepeatChangesNothingAndALowerRevisionLoses) {
   const auto again = h.Call<SetJobAnswer>({"controller", 0}, set);
   EXPECT_TRUE(again->repeat);
   EXPECT_FALSE(again->restored);
+
   SetJob lower = set;
   lower.revision = 4;
   const absl::Status status = h.Call<SetJobAnswer>({"controller", 0}, lower).status();
@@ -413,6 +452,7 @@ TEST(SetJobTest, ClosedDropsWhatLivesAndTheLedgerIsFinal) {
   ASSERT_TRUE(h.Admitted(100).ok());
   const uint64_t waits = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   h.SetWorkers(Phase::kClosed);
+
   EXPECT_TRUE(absl::IsFailedPrecondition(h.Result<AdmitAnswer>(waits).status()));
   EXPECT_EQ(h.job().ledger().live, 0);
   EXPECT_EQ(h.job().ledger().applied, 4);

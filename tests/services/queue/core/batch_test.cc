@@ -15,6 +15,7 @@ uint32_t SlowCrc32c(absl::string_view bytes) {
   return ~crc;
 }
 
+// Appends `value` in so many bytes, little-endian.
 void Little(uint64_t value, int bytes, std::string& out) {
   for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i));
 }
@@ -37,6 +38,7 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
     h.SampleAll(h.Rollout(), *admitted, {1, h.loaded});
     h.ScoreAll();
     const auto batch = h.Acquired(k);
+
     std::string canonical;
     for (const BatchGroup& group : batch->groups) {
       for (const BatchMember& member : group.members) {
@@ -49,6 +51,7 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
             if (field.name == "logprobs") logprobs += std::string(field.bytes.view());
           }
         }
+
         for (int i = 3; i >= 0; --i)
           canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
         canonical.append(4, '\0');
@@ -62,13 +65,16 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
           Little(run.first, 8, canonical), Little(run.count, 8, canonical);
       }
     }
+
     EXPECT_EQ(batch->crc32c, SlowCrc32c(canonical));
+
     std::string link = chain;
     Little(k, 8, link);
     link += canonical;
     SHA256(reinterpret_cast<const uint8_t*>(link.data()), link.size(),
            reinterpret_cast<uint8_t*>(chain.data()));
     EXPECT_EQ(h.ApplyBatch(*batch)->ledger.hash, chain);
+
     h.Publish();
   }
 }
@@ -78,6 +84,7 @@ TEST(BatchTest, EveryAskerGetsTheSameFrozenList) {
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
+
   const auto first = h.Acquired(0), again = h.Acquired(0);
   EXPECT_FALSE(first->repeat);
   EXPECT_TRUE(again->repeat);
@@ -89,7 +96,7 @@ TEST(BatchTest, EveryAskerGetsTheSameFrozenList) {
   EXPECT_EQ(first->groups[0].members[1].fields.size(), 3u);  // messages, reward_status, task_reward
 }
 
-// eta = 1: groups 0, 1 hold slots of step 0
+// Groups 0 and 1 hold the slots of step 0.
 TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
   Harness h;
   h.Start();
@@ -101,6 +108,7 @@ TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
     }
   }
   h.ScoreAll();
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_EQ(batch->groups[0].group.ordinal, 1u);
@@ -115,6 +123,7 @@ TEST(BatchTest, TheNextBatchMayBePrefetchedAndNoLater) {
   h.ScoreAll();
   const uint64_t early = h.Send(h.Trainer(), AcquireBatch{.k = 1});
   EXPECT_FALSE(h.Answered(early));  // Batch 0 is cut first.
+
   ASSERT_TRUE(h.Acquired(0).ok());
   const auto next = h.Result<AcquireBatchAnswer>(early);
   ASSERT_TRUE(next.ok());
@@ -137,16 +146,20 @@ TEST(BatchTest, OnPolicyGroupsComeInSlicesAsTheyFinishAndLeftoversAreDropped) {
       h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     h.ScoreAll();
   };
+
   const uint64_t call = h.Send(h.Trainer(), AcquireBatch{.k = 0, .stream = true});
   EXPECT_FALSE(h.Answered(call));
+
   finish(2);
   const auto slice = h.Result<AcquireBatchAnswer>(call);
   ASSERT_EQ(slice->groups.size(), 1u);
   EXPECT_EQ(slice->groups[0].group.ordinal, 2u);
   EXPECT_FALSE(slice->closed);
   EXPECT_EQ(ReasonOf(h.ApplyBatch(*slice).status()), "NOT_YET");
+
   const uint64_t more = h.Send(h.Trainer(), AcquireBatch{.k = 0, .from = 1, .stream = true});
   finish(0);
+
   const auto last = h.Result<AcquireBatchAnswer>(more);
   EXPECT_TRUE(last->closed);
   EXPECT_EQ(last->size, 2u);
@@ -154,13 +167,16 @@ TEST(BatchTest, OnPolicyGroupsComeInSlicesAsTheyFinishAndLeftoversAreDropped) {
   EXPECT_EQ(last->lease.id, slice->lease.id);
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 2);  // Group 1 fits no later step.
   EXPECT_EQ(h.cancel.size(), 2u);
+
   const auto whole = h.Acquired(0);
   EXPECT_EQ(whole->groups[0].group.ordinal, 2u);
   EXPECT_EQ(whole->groups[1].group.ordinal, 0u);
-  // No slot until the engine moves on.
+
+  // There is no slot until the engine holds the next version.
   ASSERT_TRUE(h.ApplyBatch(*last).ok());
   const uint64_t admit = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(admit));
+
   h.Publish();
   EXPECT_EQ(h.Result<AdmitAnswer>(admit)->grants[0].step, 1);
 }
@@ -175,8 +191,10 @@ TEST(BatchTest, LeftoversOfAnOversampledStepMoveToTheNextOne) {
   h.SampleAll(h.Rollout(), *admitted, {1, 0});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
-  // Step 1 is full as long as the engine is old.
+
+  // Step 1 is full as long as the engine holds version 0.
   EXPECT_EQ(h.job().Stats().slots.at("overdue"), 1u);
+
   h.Publish();
   ASSERT_TRUE(h.Admitted(100).ok());
   EXPECT_EQ(h.job().Stats().slots.at("overdue"), 0u);
@@ -189,13 +207,16 @@ TEST(BatchTest, ApplyIsOnceAndNeedsTheLeaseAndTheBytes) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   auto batch = *h.Acquired(0);
+
   AcquireBatchAnswer wrong = batch;
   wrong.crc32c ^= 1;
   EXPECT_EQ(ReasonOf(h.ApplyBatch(wrong).status()), "BAD_CRC");
+
   wrong = batch;
   wrong.lease.id = h.Request();
   EXPECT_EQ(ReasonOf(h.ApplyBatch(wrong).status()), "LEASE_LOST");
   EXPECT_EQ(h.job().version(), 0);
+
   const auto first = h.ApplyBatch(batch), again = h.ApplyBatch(batch, /*want_cursor=*/true);
   EXPECT_FALSE(first->repeat);
   EXPECT_TRUE(again->repeat);
@@ -213,6 +234,7 @@ TEST(BatchTest, ALeaseOfABatchThatRunsOutIsGivenAnewForTheSameList) {
   const auto first = h.Acquired(0);
   h.Advance(absl::Seconds(61));
   EXPECT_EQ(ReasonOf(h.ApplyBatch(*first).status()), "LEASE_LOST");
+
   const auto again = h.Acquired(0);
   EXPECT_NE(again->lease.id, first->lease.id);
   EXPECT_EQ(again->crc32c, first->crc32c);
@@ -225,6 +247,7 @@ TEST(BatchTest, ASkippedStepMakesAVersionAndTrainsNothing) {
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();
   const auto batch = h.Acquired(0);
+
   const auto applied =
       h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 0,
                                                     .lease = batch->lease.id,
@@ -243,6 +266,7 @@ TEST(BatchTest, TheVersionMovesByCompareAndSet) {
                                         AdvanceVersion{.expected = expected, .next = next});
   };
   EXPECT_TRUE(absl::IsInvalidArgument(advance(PolicyVersion{1, 0}, {1, 1}).status()));  // K is 0.
+
   h.RunStep();
   EXPECT_TRUE(advance(PolicyVersion{1, 0}, {1, 1})->repeat);
   const absl::Status lost = advance(PolicyVersion{1, 0}, {1, 0}).status();
@@ -259,6 +283,7 @@ TEST(BatchTest, DurableFreesWhatTheCheckpointHolds) {
   const auto durable = [&](int64_t version, const std::string& with) {
     return h.Call<DurableAnswer>(h.Trainer(), Durable{version, "c", with});
   };
+
   EXPECT_EQ(ReasonOf(durable(1, h.job().ledger().hash).status()), "BAD_CRC");
   EXPECT_EQ(ReasonOf(durable(3, hash).status()), "NOT_YET");
   EXPECT_FALSE(durable(1, hash)->repeat);
@@ -282,10 +307,12 @@ TEST(BatchTest, GroupsWithoutSignalAreFilteredAndTheirSlotsComeBack) {
   };
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   for (int i = 0; i < 3; ++i) reject();
+
   EXPECT_EQ(h.job().ledger().dropped.at("filtered"), 6);
   EXPECT_EQ(h.job().Stats().slots.at("used"), 0u);
   EXPECT_FALSE(h.Answered(waits));
-  reject();  // Two steps' worth in a row: the job fails aloud.
+
+  reject();  // Two steps' worth of groups in a row are rejected: the job fails.
   const absl::Status failed = h.Result<AcquireBatchAnswer>(waits).status();
   EXPECT_EQ(ReasonOf(failed), "NO_SIGNAL");
   EXPECT_THAT(std::string(failed.message()), testing::HasSubstr("all one 4"));
@@ -306,6 +333,7 @@ TEST(BatchTest, OneGroupWithSignalStartsTheCountAnew) {
       ASSERT_TRUE(h.PutReward(task, i % 2 == 0 ? 0 : *task.owner.member).ok());
     }
   }
+
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 2u);
   EXPECT_EQ(h.job().counters().filtered.at("all_zero"), 2);
 }
@@ -317,9 +345,11 @@ TEST(BatchTest, SupervisedRowsRideInBatchesAndTheEpochEndsWithAShortOne) {
   spec.tasks.clear();
   Harness h(spec, {3});
   h.Start();
+
   const auto first = h.Acquired(0);
   ASSERT_EQ(first->groups.size(), 2u);
   EXPECT_FALSE(first->groups[0].row.json.empty());
+
   ASSERT_TRUE(h.ApplyBatch(*first).ok());
   const auto second = h.Acquired(1);
   EXPECT_EQ(second->size, 1u);
@@ -334,9 +364,11 @@ TEST(BatchTest, TheLastBatchOfTheDataIsShort) {
   Harness h(spec, {3});
   h.Start();
   h.RunStep();
+
   const auto last = h.Acquired(1);
   ASSERT_TRUE(last.ok()) << last.status();
   EXPECT_EQ(last->size, 1u);
+
   ASSERT_TRUE(h.ApplyBatch(*last).ok());
   EXPECT_EQ(ReasonOf(h.Acquired(2).status()), "END");
 }
@@ -349,7 +381,9 @@ TEST(BatchTest, AWaitForABatchNamesWhoHoldsItUp) {
     h.Advance(absl::Seconds(1));
     return *h.Result<AcquireBatchAnswer>(call)->edge;
   };
+
   EXPECT_EQ(edge().on.kind, NodeKind::kSlot);
+
   const auto admitted = h.Admitted(100);
   EXPECT_EQ(edge().on.daemon, "r1");
   h.SampleAll(h.Rollout(), *admitted, {1, 0});
@@ -363,6 +397,7 @@ TEST(BatchTest, ThePoolHoldsRewardsOfOtherSamplesOfThePrompt) {
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});
   h.ScoreAll();  // Four groups, members rewarded 0 and 1.
+
   const auto batch = h.Acquired(0);
   EXPECT_THAT(batch->groups[0].pool, testing::UnorderedElementsAre(0, 1, 0, 1, 0, 1));
 }

@@ -4,16 +4,15 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/harness.h"
 
-// The twenty cases that broke other queues, each a test named after it. Cases that need a log,
-// shared memory, streams or processes live with those:
+// Twenty cases in which other queues failed. Each test has the number of its case. Cases that need
+// a log, shared memory or processes are tested elsewhere too:
 //
 //   case  what                                     where
-//   1     the trainer dies around Apply, Durable   here; with real processes tests/integration
+//   1     the trainer dies around Apply, Durable   here; with real processes in tests/integration
 //   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal,
 //                                                  store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
-//   16    a reader that stops while it leases      here: the lease; the stream's cut:
-//                                                  tests/services/queue/service_test.cc
+//   16    a reader that stops while it leases      here
 //   17    a shared-memory client dies              tests/services/queue, tests/common/shm
 //   18-20 clock jumps .. all producers dead        here
 namespace sluice::queue {
@@ -22,7 +21,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// A filled batch of step K.
+// Samples and scores groups, and acquires the batch of the next step.
 AcquireBatchAnswer Ready(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
@@ -32,6 +31,7 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
+// The trainer comes back as its next incarnation and restores the queue.
 RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
                              RestoreMode mode = RestoreMode::kReplay) {
   ++h.gang;
@@ -52,6 +52,7 @@ TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
   EXPECT_EQ(ReplaceTrainer(h, "", "").version, 0);
+
   const auto again = h.Acquired(0);
   EXPECT_EQ(again->crc32c, before.crc32c);
   EXPECT_NE(again->lease.id, before.lease.id);
@@ -63,9 +64,11 @@ TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
   const std::string hash = h.ApplyBatch(before)->ledger.hash;
+
   const RestoreAnswer restored = ReplaceTrainer(h, "", "");
   EXPECT_EQ(restored.end, 1);
   EXPECT_EQ(restored.ledger.applied, 0) << "what was applied is live again";
+
   const auto again = h.ApplyBatch(*h.Acquired(0));
   EXPECT_EQ(again->ledger.hash, hash);
   EXPECT_EQ(again->ledger.applied, 4);
@@ -75,6 +78,7 @@ TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+
   const RestoreAnswer restored = ReplaceTrainer(h, applied->cursor, "c1");
   EXPECT_EQ(restored.version, 1);
   EXPECT_EQ(restored.ledger.durable, 4) << "the checkpoint holds it";
@@ -85,23 +89,27 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+
   const Durable durable{1, "c1", applied->ledger.hash};
   EXPECT_FALSE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
   EXPECT_TRUE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
   EXPECT_EQ(ReplaceTrainer(h, applied->cursor, "c1").ledger.durable, 4);
 }
 
-// Rows of the batches of three steps.
+// Trains three steps and returns the rows of their batches. With `queue_dies` the queue restarts
+// after each call.
 std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   Spec spec = SmallSpec();
   spec.durability = Durability::kFull;
   Harness h(spec);
   h.Start();
+
   const auto die = [&] {
     if (!queue_dies) return;
     h.RestartQueue();
     h.Load(h.Rollout(), {1, h.loaded});
   };
+
   std::vector<std::vector<uint64_t>> rows;
   for (int64_t step = 0; step < 3; ++step) {
     const auto admitted = h.Admitted(8);
@@ -112,12 +120,14 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
         die();
       }
     }
+
     const auto leased = h.Call<LeaseTasksAnswer>(
         h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 100}}});
     for (const TaskGrant& task : leased->tasks) {
       die();
       EXPECT_TRUE(h.PutReward(task, *task.owner.member).ok());
     }
+
     const auto batch = h.Acquired(step);
     die();
     const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);
@@ -127,9 +137,11 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
     EXPECT_TRUE(
         h.Call<DurableAnswer>(h.Trainer(), Durable{step + 1, "c", applied->ledger.hash}).ok());
     die();
+
     rows.emplace_back();
     for (const BatchGroup& group : batch->groups) rows.back().push_back(group.row.ref.index);
   }
+
   EXPECT_EQ(h.job().ledger().durable, 12);
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
   return rows;
@@ -144,8 +156,9 @@ TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   h.Start();
   const AcquireBatchAnswer batch = Ready(h);
   const Caller old = h.Trainer();
-  h.now += absl::Seconds(30);  // It is stopped; the controller gives it up.
+  h.now += absl::Seconds(30);  // It stands still, and the controller gives it up.
   ReplaceTrainer(h, "", "");
+
   const Ledger before = h.job().ledger();
   EXPECT_EQ(
       ReasonOf(h.Call<ApplyAnswer>(
@@ -170,10 +183,12 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   h.RunStep();  // The engines hold version 3.
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
-  ReplaceTrainer(h, cursor, "c1",
-                 RestoreMode::kRequeue);  // Version 1 again: 2 and 3 are off the branch.
-  // What was accepted under 2 and 3.
+
+  // The trainer goes back to version 1. Versions 2 and 3 are then off the branch, and what was
+  // accepted under them is dropped.
+  ReplaceTrainer(h, cursor, "c1", RestoreMode::kRequeue);
   const int64_t before = h.job().ledger().dropped.at("off_branch");
+
   // The engine finishes what it began, under version 3.
   const queue::Grant& grant = admitted->grants[0];
   const Member& first = grant.members[0];
@@ -199,12 +214,13 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
 
 TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   Spec spec = SmallSpec();
-  spec.max_version_span = 5;  // The job believes it to be near.
+  spec.max_version_span = 5;  // The job does not take the engine for one that is far behind.
   Harness h(spec);
   h.Start();
   h.RunStep();
   h.RunStep();
-  h.RunStep();  // K = 3, eta = 1.
+  h.RunStep();  // Step 3 is next, and max_staleness is 1.
+
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
   for (const queue::Grant& grant : admitted->grants) {
@@ -224,14 +240,16 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
       h.SealIt(h.Rollout(), ref, member.lease.id);
     }
   }
+
   h.ScoreAll();
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 4) << "all of it is two versions old";
+
   const auto batch = h.Acquired(3);  // What was sampled a version ago.
   ASSERT_TRUE(batch->filled);
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
 }
 
-// reissues = 1
+// A prompt is drawn again once (reissues = 1).
 TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {
   Spec spec = SmallSpec();
   spec.lease = absl::Hours(100);
@@ -241,20 +259,25 @@ TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantin
     auto admitted = h.Admitted(2);
     ASSERT_TRUE(admitted.ok());
     EXPECT_EQ(admitted->grants[0].row.ref.occurrence, occurrence);
+
     h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
+
     const Member hangs = admitted->grants[0].members[1];
     ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(RefOf(admitted->grants[0], hangs), hangs.lease.id,
                                                   SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
                     .ok());
     h.Advance(spec.stalled_after() + absl::Seconds(1));
     h.Load(h.Rollout(), {1, 0});
+
     const auto resumed = h.Admitted(1);
     ASSERT_TRUE(resumed.ok());
     EXPECT_EQ(resumed->grants[0].members[0].attempt, 2u);
     EXPECT_EQ(resumed->grants[0].members[0].prefix, 7u) << "it goes on from its prefix";
+
     h.Advance(spec.stalled_after() + absl::Seconds(1));
     h.Load(h.Rollout(), {1, 0});
   }
+
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 4);
   EXPECT_EQ(h.job().Stats().groups.at("quarantined"), 1u);
   EXPECT_EQ(h.job().counters().stalled, 4);
@@ -272,22 +295,27 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     const queue::Grant& grant = admitted->grants[g];
     return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
+
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
   for (const Member& member : admitted->grants[2].members)
     h.Sample(h.Rollout(), admitted->grants[2], member, {{{1, 0}, 3, 0}});
   h.ScoreAll();
   h.Advance(absl::Seconds(11));
+
   EXPECT_EQ(ReasonOf(seal(0, 1).status), "LEASE_LOST") << "shrunk";
+
   const DropItem drop{.ref = {.group = admitted->grants[3].group},
                       .lease = admitted->grants[3].members[0].lease.id,
                       .reason = "env_lost"};
   h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}}).IgnoreError();
   EXPECT_EQ(ReasonOf(seal(3, 0).status), "LEASE_LOST") << "dropped";
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch->filled);
   EXPECT_TRUE(seal(0, 0).repeat) << "consumed: sealed before";
   EXPECT_EQ(ReasonOf(seal(0, 1).status), "LEASE_LOST") << "consumed without it";
+
   const auto applied = h.ApplyBatch(*batch);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "c", applied->ledger.hash}).ok());
   EXPECT_EQ(ReasonOf(seal(0, 0).status), "GONE") << "freed";
@@ -306,9 +334,11 @@ TEST(Case08, APutRepeatedAfterALostAnswerIsARepeatAndWithOtherBytesAConflict) {
   Record record = PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kSampled, 4, 3,
                               {{{1, 0}, 3, 0}});
   ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
+
   uint32_t repeats = 0;
   EXPECT_TRUE(h.PutOne(h.Rollout(), record, nullptr, &repeats).ok());
   EXPECT_EQ(repeats, 1u);
+
   record.fields[0] = MakeField<int32_t>("tokens", Dtype::kI32, {1, 2, 3});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), record)), "CONFLICT");
   EXPECT_EQ(h.alarms.size(), 1u);
@@ -326,6 +356,7 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
     }
   }
   h.ScoreAll();
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch->filled);
   EXPECT_EQ(Groups(*batch),
@@ -334,11 +365,12 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
     EXPECT_EQ(group.members.size(), 2u) << "whole groups of one prompt";
 }
 
-// Two sources; those whose names are in `bad` give equal rewards.
+// A job with two sources, after 30 rounds. The members of each group of the source "letters" have
+// equal rewards; with `all` those of every group have.
 Harness Filtered(bool all) {
   Spec spec = SmallSpec();
   spec.filter = Filter::kSignal;
-  spec.max_rejected_steps = 5;  // x B = 2: ten groups.
+  spec.max_rejected_steps = 5;  // Of two groups each.
   spec.sources.push_back({.name = "letters", .path = "letters.jsonl", .weight = 1, .fields = {}});
   Harness h(spec, {100, 100});
   h.Start();
@@ -352,6 +384,7 @@ Harness Filtered(bool all) {
         h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
     for (const TaskGrant& task : leased->tasks)
       EXPECT_TRUE(h.PutReward(task, bad ? 0 : *task.owner.member).ok());
+
     const auto batch = h.Call<AcquireBatchAnswer>(
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     if (!batch.ok() || !batch->filled) continue;
@@ -404,6 +437,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
           h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                             SegmentRole::kPrompt, 0, 4))
               .ok());
+
+      // The sum of 12 uniform numbers is nearly normal, so that lengths are nearly log-normal.
       double normal = -6;
       for (int i = 0; i < 12; ++i) normal += static_cast<double>(random.Below(1000)) / 1000;
       running.push_back(
@@ -430,14 +465,16 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
         ++i;
       }
     }
+
     h.ScoreAll();
     const auto batch = h.Call<AcquireBatchAnswer>(
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     ASSERT_TRUE(batch.ok());
     if (!batch->filled) continue;
-    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Which looks at every token's age again.
+    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // It checks the age of every token again.
     h.Publish();
   }
+
   EXPECT_GT(h.job().version(), 40);
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
   EXPECT_GT(h.job().ledger().tokens_masked, 0);
@@ -448,10 +485,11 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer first = Ready(h);
-  const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut at K = 0 for step 1.
+  const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut while the version is 0.
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
   h.Publish();
+
   const auto read = h.job().Read(h.Trainer(), false, second.lease.id,
                                  {{.owner = {second.groups[0].group, 0, 1}}});
   EXPECT_TRUE(read.ok() && read->missing.empty());
@@ -459,6 +497,7 @@ TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
   EXPECT_TRUE(h.ApplyBatch(second).ok());
 }
 
+// `eta` is max_staleness.
 TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
   for (uint32_t eta : {0u, 1000000u}) {
     Spec spec = SmallSpec();
@@ -476,6 +515,7 @@ TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
       ASSERT_TRUE(h.ApplyBatch(*batch).ok()) << eta;
       h.Publish();
     }
+
     EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
   }
 }
@@ -493,6 +533,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   uint64_t at = 4;
   uint32_t segment = 1;
   const auto turn = [&](SegmentRole role, uint32_t count, std::vector<VersionRun> runs) {
@@ -507,6 +548,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
     turn(SegmentRole::kObservation, 2, {});
     if (version < 4) h.RunStep();
   }
+
   ASSERT_EQ(h.job().version(), 4);
   ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                      .lease = member.lease.id,
@@ -514,6 +556,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
                   .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), RefOf(grant, member), member.lease.id).status.ok());
   h.ScoreAll();
+
   const auto batch = h.Acquired(4);
   ASSERT_TRUE(batch.ok() && batch->filled);
   ASSERT_EQ(batch->groups[0].group, grant.group) << "the oldest goes first";
@@ -531,10 +574,12 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
     ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                                   SegmentRole::kPrompt, 0, 4))
                     .ok());
+
     const Member& forced = grant.members[0];
     Record record = PieceRecord(RefOf(grant, forced), forced.lease.id, SegmentRole::kForced, 4, 3);
     record.piece->segment = 1;
     ASSERT_TRUE(h.PutOne(h.Rollout(), record).ok());
+
     for (const Member& member : grant.members) {  // The second has no token of its own.
       ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, member),
                                          .lease = member.lease.id,
@@ -544,6 +589,7 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
     }
   }
   h.ScoreAll();
+
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(batch.ok() && batch->filled);
   EXPECT_EQ(batch->groups[0].members[0].trained, 0u);
@@ -564,9 +610,11 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(20));
+
   const auto late = h.Call<AcquireBatchAnswer>({"t2", 1}, AcquireBatch{.k = 0});
   EXPECT_EQ(late->lease.id, first.lease.id);
   EXPECT_EQ(Groups(*late), Groups(first));
+
   h.gang = 2;  // t2 died; the gang comes back with three ranks.
   ranks.revision = 1001;
   for (Worker& worker : ranks.workers) worker.incarnation += worker.role == WorkerRole::kTrainer;
@@ -582,16 +630,19 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
 
 TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   Spec spec = SmallSpec();
-  spec.quota_bytes = 6 * spec.group_bytes();  // The least: (eta + 2) x B groups.
+  spec.quota_bytes = 6 * spec.group_bytes();  // The least: max_staleness + 2 steps of two groups.
   Harness h(spec);
   h.Start();
   for (int step = 0; step < 2; ++step) h.RunStep();  // Not durable: their bytes stay.
+
   const uint64_t waits =
       h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   const auto parked = h.Result<AdmitAnswer>(waits);
   ASSERT_TRUE(parked.ok());
+
   // What was admitted fits, to the last byte.
   if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
+
   const auto none = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
   EXPECT_TRUE(none->grants.empty());
@@ -607,6 +658,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
                               PieceRecord(RefOf(grant, member), member.lease.id,
@@ -620,15 +672,18 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   Harness h(spec);
   h.check = false;
   h.Start();
+
   const auto admitted = h.Admitted(1);
   const TrajectoryRef ref = RefOf(admitted->grants[0], admitted->grants[0].members[0]);
   const Id16 lease = admitted->grants[0].members[0].lease.id;
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("empty", "")}})
           .ok());
+
   Record many{.owner = ref, .lease = lease};
   for (int i = 0; i < 100000; ++i) many.fields.push_back(TextField(absl::StrCat("f", i), "x"));
   ASSERT_TRUE(h.PutOne(h.Rollout(), std::move(many)).ok());
+
   EXPECT_EQ(h.job().group(0)->members[0].fields.size(), 100001u);
   EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
 }
@@ -639,6 +694,7 @@ TEST(Case16, ALeaseOfAReaderThatStoppedRunsOutAndTheListIsOfferedAgain) {
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(61));
   EXPECT_EQ(ReasonOf(h.ApplyBatch(first).status()), "LEASE_LOST");
+
   const auto again = h.Acquired(0);
   EXPECT_EQ(Groups(*again), Groups(first));
   EXPECT_TRUE(h.ApplyBatch(*again).ok());
@@ -657,17 +713,20 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
                                                 SegmentRole::kSampled, 4, 3, {{{1, 0}, 3, 0}}))
                   .ok());
   h.Advance(absl::Hours(240));  // The holder was stopped that long.
+
   EXPECT_EQ(
       ReasonOf(h.PutOne(h.Rollout(), PieceRecord(RefOf(grant, member), member.lease.id,
                                                  SegmentRole::kSampled, 7, 1, {{{1, 0}, 1, 0}}))),
       "LEASE_LOST");
+
   const auto renewed = h.Call<RenewAnswer>(
       h.Rollout(), Renew{.leases = {member.lease.id}, .loaded = {{0, {1, 0}, true}}});
   EXPECT_EQ(renewed->lost.size(), 1u);
   const auto again = h.Admitted(2);
   ASSERT_EQ(again->grants[0].group, grant.group);
   EXPECT_EQ(again->grants[0].members[0].prefix, 7u);
-  // Events of one lock come in order, but a clock may read the same or less.
+
+  // A clock may read the same or less than at the event before.
   h.now -= absl::Seconds(5);
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
 }
@@ -681,9 +740,11 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
   ASSERT_EQ(leased->tasks.size(), 1u) << "no task before the seal";
+
   TaskGrant early = leased->tasks[0];
   early.owner.member = 1;
   EXPECT_EQ(ReasonOf(h.PutReward(early, 1)), "LEASE_LOST") << "a reward before the seal";
+
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 1).ok());
   EXPECT_EQ(ReasonOf(h.PutReward(leased->tasks[0], 0)), "CONFLICT") << "two differing rewards";
   EXPECT_EQ(h.job().group(0)->members[0].task_reward, 1);
@@ -693,6 +754,7 @@ TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
   h.Sample(h.Rollout(), lost, lost.members[0], {{{1, 0}, 3, 0}});
   const auto task = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+
   const DropItem drop{
       .ref = {.group = lost.group}, .lease = lost.members[1].lease.id, .reason = "env_lost"};
   ASSERT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
@@ -704,12 +766,14 @@ TEST(Case20, WithAllProducersDeadTheTrainersWaitEndsWithAReason) {
   h.Start();
   ASSERT_TRUE(h.Admitted(2).ok());
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0, .wait = absl::Seconds(30)});
+
   for (const char* rollout : {"r1", "r2"}) {
     EXPECT_TRUE(h.Call<ReleaseAnswer>(
                      {"controller", 0},
                      Release{.worker = rollout, .incarnation = 1, .reason = ReleaseReason::kLost})
                     .ok());
   }
+
   h.Advance(absl::Seconds(30));
   const auto answer = h.Result<AcquireBatchAnswer>(waits);
   ASSERT_TRUE(answer.ok());

@@ -39,7 +39,7 @@ TEST(CodecTest, AStateIsWrittenInTheseBytes) {
   Harness h;
   h.Start();
   h.RunStep();
-  // A change here is a new kFormat, unless no build was released between.
+  // If these bytes change, kFormat must change too, unless no build with this format was released.
   EXPECT_EQ(ToHex(Sha256(h.job().Dump(Payload::kKept).head)).substr(0, 16), "976e97f25df05695");
 }
 
@@ -55,9 +55,11 @@ TEST(CodecTest, LeftOutPayloadComesBackAsSizeAndChecksum) {
   const Event event = SamplePut();
   const Encoded encoded = EncodeEvent(event, Payload::kLeftOut);
   EXPECT_TRUE(encoded.parts.empty());
+
   const absl::StatusOr<Event> read = DecodeEvent(encoded.head, {});
   ASSERT_TRUE(read.ok()) << read.status();
   const Field& tokens = std::get<Put>(read->input).records[0].fields[0];
+
   const Field& written = std::get<Put>(event.input).records[0].fields[0];
   EXPECT_TRUE(tokens.bytes.lost());
   EXPECT_EQ(tokens.bytes.view(), "");
@@ -71,12 +73,14 @@ TEST(CodecTest, HostileBytesAreRefusedOrHarmless) {
     EXPECT_FALSE(DecodeEvent(encoded.head.substr(0, n), AsRead(encoded)).ok()) << n;
   EXPECT_FALSE(DecodeEvent(encoded.head + '\0', AsRead(encoded)).ok());
   EXPECT_FALSE(DecodeEvent(encoded.head, {}).ok());
+
   for (size_t bit = 0; bit < 8 * encoded.head.size(); ++bit) {
     std::string flipped = encoded.head;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ 1 << bit % 8);
     const absl::StatusOr<Event> read = DecodeEvent(flipped, AsRead(encoded));
     if (read.ok()) EncodeEvent(*read, Payload::kKept);
   }
+
   std::string many(64, '\xFF');
   EXPECT_FALSE(DecodeEvent(many, {}).ok());
 }
@@ -91,8 +95,10 @@ TEST(CodecTest, AHostileStateIsRefusedOrHarmless) {
             std::make_shared<Rows>(std::vector<uint64_t>{1000}));
     return job.Load(head, AsRead(dump)).ok();
   };
+
   EXPECT_TRUE(load(dump.head));
   for (size_t n = 0; n < dump.head.size(); n += 7) EXPECT_FALSE(load(dump.head.substr(0, n))) << n;
+
   for (size_t at = 0; at < dump.head.size(); at += 3) {
     std::string flipped = dump.head;
     flipped[at] = static_cast<char>(flipped[at] ^ 0x5A);

@@ -2,12 +2,14 @@
 
 #include "tests/services/queue/core/harness.h"
 
-// Nothing waits in silence: each parked call and each lease has an edge, and they join into chains.
+// Every wait is explained: each parked call and each lease has an edge that says what it waits on,
+// and edges join into chains.
 namespace sluice::queue {
 namespace {
 
 using testing::HasSubstr;
 
+// The first edge of this waiter; null if it has none.
 const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const std::string& id) {
   const auto it = std::find_if(edges.begin(), edges.end(), [&](const WaitEdge& e) {
     return e.waiter.kind == kind && e.waiter.id == id;
@@ -18,8 +20,8 @@ const WaitEdge* From(const std::vector<WaitEdge>& edges, NodeKind kind, const st
 class ExplainTest : public testing::Test {
  protected:
   ExplainTest() { h.Start(); }
-  // The causes on the way from the batch that the trainer waits for, by the first edge of each
-  // node.
+  // The causes along the chain that begins at batch k, by the first edge of each node. `last` is
+  // the node where it ends.
   std::vector<std::string> Chain(int64_t k) {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     std::vector<std::string> causes;
@@ -41,9 +43,11 @@ TEST_F(ExplainTest, ABatchOneGroupShortLeadsToTheMemberThatLacksAndWhoHoldsIt) {
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[1], {{{1, 0}, 3, 0}});
   h.Sample(h.Rollout(), admitted->grants[1], admitted->grants[1].members[0], {{{1, 0}, 3, 0}});
   h.ScoreAll();
+
   const uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   ASSERT_FALSE(h.Answered(waits));
   h.Advance(absl::Seconds(9));
+
   EXPECT_THAT(Chain(0),
               testing::ElementsAre("batch 0 has 1 of 2 groups", "group 1:01 lacks member 1 of 2",
                                    "r1 has had member 1 for 9s, stored up to token 4"));
@@ -54,13 +58,16 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
   const auto admitted = h.Admitted(2);
   for (const Member& member : admitted->grants[0].members)
     h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
+
   EXPECT_THAT(Chain(0), testing::ElementsAre("batch 0 has 0 of 2 groups",
                                              "group 1:00 lacks the reward of member 0 of 2",
                                              "no reward has taken task reward (pool cpu) for 0"));
   EXPECT_EQ(last.daemon, "reward");
+
   ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(),
                                        LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}})
                   .ok());
+
   h.Advance(absl::Seconds(3));
   EXPECT_EQ(Chain(0).back(), "w1 has had task reward for 3s");
   EXPECT_EQ(last.id, "w1");
@@ -72,6 +79,7 @@ TEST_F(ExplainTest, AMemberThatNobodyHoldsWaitsForAnyRollout) {
                    {"controller", 0},
                    Release{.worker = "r1", .incarnation = 1, .reason = ReleaseReason::kLost})
                   .ok());
+
   EXPECT_EQ(Chain(0).back(), "nobody holds member 0");
   EXPECT_EQ(last.daemon, "rollout");
 }
@@ -91,11 +99,12 @@ TEST_F(ExplainTest, ALeasedBatchIsItsTrainers) {
 TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   const auto admit_waits_on = [&] {
     while (h.Admitted(100).ok()) {
-    }  // The last one parks.
+    }  // The last call parks.
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
     return admit == nullptr ? Node() : admit->on;
   };
+
   EXPECT_EQ(admit_waits_on().kind, NodeKind::kSlot);
   EXPECT_EQ(admit_waits_on().daemon, "trainer");
 
@@ -105,6 +114,7 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
   fresh.RunStep();  // r1 holds version 1 from now on, r2 still 0.
   while (fresh.Admitted(100).ok()) {
   }
+
   const std::vector<WaitEdge> edges = fresh.job().Explain(fresh.now);
   ASSERT_NE(From(edges, NodeKind::kCall, "Admit"), nullptr);
   EXPECT_EQ(From(edges, NodeKind::kCall, "Admit")->on.kind, NodeKind::kVersion);
@@ -114,6 +124,7 @@ TEST_F(ExplainTest, AFullWindowIsBlamedOnTheEngineThatLagsElseOnTheTrainer) {
 TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueEnd) {
   h.Send({}, DiskSpace{Space::kLow});
   EXPECT_FALSE(h.Admitted(4).ok());
+
   const std::vector<WaitEdge> edges = h.job().Explain(h.now);
   const WaitEdge* admit = From(edges, NodeKind::kCall, "Admit");
   ASSERT_NE(admit, nullptr);
@@ -127,6 +138,7 @@ TEST_F(ExplainTest, ADiskWithoutRoomIsWhereTheChainsOfParkedAdmitsAndOfTheQueueE
     EXPECT_EQ(disk->on.id, disk->waiter.id) << "a fault: nothing else is to blame";
     EXPECT_THAT(disk->hint, HasSubstr("--data-dir"));
   }
+
   h.Send({}, DiskSpace{Space::kOk});
   EXPECT_EQ(From(h.job().Explain(h.now), NodeKind::kStore, "disk"), nullptr);
 }
@@ -142,6 +154,7 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       held += edge.on.kind == NodeKind::kDaemon &&
               (edge.on.id == "r1" || edge.on.id == "w1" || edge.on.id == "t1");
     }
+
     size_t waiting = 0, leases = 0;
     for (const auto& [call, count] : h.job().Stats().waiting) waiting += count;
     for (PeekWhat what : {PeekWhat::kTasks, PeekWhat::kBatches}) {
@@ -151,9 +164,11 @@ TEST_F(ExplainTest, EachParkedCallAndEachLeaseHasAnEdgeAtAnyMoment) {
       for (const GroupMember& member : h.job().group(g)->members)
         leases += member.lease.has_value();
     }
+
     EXPECT_EQ(calls, waiting);
     EXPECT_EQ(held, leases);
   };
+
   check();
   h.Send(h.Trainer(), AcquireBatch{.k = 0});
   h.Send(h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});

@@ -29,11 +29,13 @@ class GroupTasksTest : public testing::Test {
                                                              .generation = generation,
                                                              .wait = absl::ZeroDuration()});
   }
-  // One group of two, sealed.
+
+  // Samples and seals one group of two members.
   void Fill() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
   }
+
   absl::Status Judge(const TaskGrant& task, const std::string& verdict) {
     Record record{.owner = {.group = task.owner.group},
                   .task = task.id,
@@ -42,6 +44,7 @@ class GroupTasksTest : public testing::Test {
                   .last = true};
     return h_.PutOne(h_.Reward(), record);
   }
+
   Harness h_{JudgedSpec()};
 };
 
@@ -51,16 +54,20 @@ TEST_F(GroupTasksTest, AGroupsTaskIsReadyWhenAllStandingMembersHaveItsFields) {
   h_.Sample(h_.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
   h_.ScoreAll();
   EXPECT_TRUE(Lease("judges")->tasks.empty());
+
   h_.Sample(h_.Rollout(), admitted->grants[0], admitted->grants[0].members[1], {{{1, 0}, 3, 0}});
   EXPECT_TRUE(Lease("judges")->tasks.empty());
+
   h_.ScoreAll();
   const auto leased = Lease("judges");
   ASSERT_EQ(leased->tasks.size(), 1u);
+
   const TaskGrant& task = leased->tasks[0];
   EXPECT_FALSE(task.owner.member.has_value());
   EXPECT_EQ(task.members.size(), 2u);
   EXPECT_THAT(task.wants, ElementsAre("messages", "task_reward"));
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 0u) << "not complete without the verdict";
+
   ASSERT_TRUE(Judge(task, "accept").ok());
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 1u);
   EXPECT_TRUE(Judge(task, "accept").ok()) << "a repeat";
@@ -80,7 +87,9 @@ TEST_F(GroupTasksTest, ItWritesFieldsOfItsMembersTooAndAllShowAtOnce) {
             .ok());
     EXPECT_FALSE(h_.job().group(0)->members[m].fields.contains("rank"));
   }
+
   EXPECT_EQ(ReasonOf(Judge(task, "perhaps")), "BAD_FIELD");
+
   ASSERT_TRUE(Judge(task, "accept").ok());
   EXPECT_TRUE(h_.job().group(0)->members[1].fields.contains("rank"));
   EXPECT_TRUE(h_.job().group(0)->fields.contains("verdict"));
@@ -104,6 +113,7 @@ TEST_F(GroupTasksTest, OutOfTriesTheGroupIsUnscorableAndItsPromptDrawnAgain) {
                                        Release{.leases = {lease}, .reason = ReleaseReason::kFault})
                     .ok());
   }
+
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   EXPECT_EQ(h_.Admitted(2)->grants[0].row.ref.occurrence, 1u);
 }
@@ -116,10 +126,12 @@ TEST_F(GroupTasksTest, AMemberThatLeavesMakesTheOthersTaskReady) {
   const auto admitted = h.Admitted(2);
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
   h.ScoreAll();
+
   const DropItem drop{.ref = {admitted->grants[0].group, 1, 1},
                       .lease = admitted->grants[0].members[1].lease.id,
                       .reason = "env_lost"};
   EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
+
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"judges", 1}}});
   ASSERT_EQ(leased->tasks.size(), 1u);
@@ -137,18 +149,22 @@ TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
   EXPECT_EQ(Lease("cpu", 5)->tasks.size(), 1u);
 }
 
-TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {  // straggler wait 60 s
+// The straggler's wait is 60 s.
+TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
   Fill();
   const auto old = h_.Call<LeaseTasksAnswer>(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
+
   h_.Advance(absl::Seconds(50));
   EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(), Renew{}).ok());
   EXPECT_TRUE(Lease("cpu", 6)->tasks.empty());
+
   h_.Advance(absl::Seconds(15));  // 65 s since generation 5 was seen.
   const auto again = Lease("cpu", 6);
   ASSERT_EQ(again->tasks.size(), 2u) << "both members, the one that had its score too";
   EXPECT_EQ(again->tasks[0].round, 2u);
+
   for (const TaskGrant& task : again->tasks) ASSERT_TRUE(h_.PutReward(task, 0.75).ok());
   EXPECT_EQ(h_.job().group(0)->members[0].task_reward, 0.75);
   EXPECT_EQ(h_.job().group(0)->members[0].fields.at("task_reward").round, 2u);
@@ -163,6 +179,7 @@ TEST_F(GroupTasksTest, WithoutAnotherGenerationAGroupWaitsForItsOwn) {
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
   h_.Advance(absl::Hours(2));
+
   const auto rest = Lease("cpu", 5);
   ASSERT_EQ(rest->tasks.size(), 1u);
   EXPECT_EQ(rest->tasks[0].round, 1u);
@@ -174,6 +191,7 @@ TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNoth
   Fill();
   h_.ScoreAll();
   ASSERT_TRUE(Judge(Lease("judges")->tasks.at(0), "accept").ok());
+
   const Caller controller{"controller", 0};
   EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.generation = 9})->count, 0u)
       << "nothing was scored by generation 9";
@@ -181,9 +199,11 @@ TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNoth
   EXPECT_EQ(h_.Call<RetaskAnswer>(controller, Retask{.task = "reward"})->count, 0u);
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 0u);
   EXPECT_EQ(h_.ScoreAll(), 2);
-  const auto judge = Lease("judges");  // It rests on the reward.
+
+  const auto judge = Lease("judges");  // It needs the reward, so it judges again too.
   ASSERT_EQ(judge->tasks.size(), 1u);
   EXPECT_EQ(judge->tasks[0].round, 2u);
+
   ASSERT_TRUE(Judge(judge->tasks[0], "accept").ok());
   EXPECT_EQ(h_.job().Stats().groups.at("accepted"), 1u);
   EXPECT_EQ(ReasonOf(h_.Call<RetaskAnswer>(controller, Retask{.task = "none"}).status()),
@@ -197,6 +217,7 @@ TEST_F(GroupTasksTest, ABatchKeepsTheRoundItWasCutWith) {
   h_.ScoreAll();
   const auto judges = Lease("judges");
   for (const TaskGrant& task : judges->tasks) ASSERT_TRUE(Judge(task, "accept").ok());
+
   const auto batch = h_.Acquired(0);
   ASSERT_TRUE(batch->filled);
   EXPECT_EQ(h_.Call<RetaskAnswer>({"controller", 0}, Retask{})->count, 0u);
@@ -214,7 +235,9 @@ TEST_F(GroupTasksTest, ReadmitLetsQuarantinedPromptsBeDrawnAgain) {  // reissues
                         .reason = "nonfinite"};
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(), Drop{{drop}})->items[0].status.ok());
   }
+
   EXPECT_EQ(h_.job().Stats().groups.at("quarantined"), 1u);
+
   const Retask readmit{.mode = RetaskMode::kReadmit};
   EXPECT_EQ(h_.Call<RetaskAnswer>({"controller", 0}, readmit)->count, 1u);
   EXPECT_EQ(h_.Call<RetaskAnswer>({"controller", 0}, readmit)->count, 0u);

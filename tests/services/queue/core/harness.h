@@ -18,10 +18,10 @@
 #include "services/queue/core/fields.h"
 #include "services/queue/core/job.h"
 
-// Drives a Job as its daemon would: one event after another, each answered or parked, the books
-// checked after every one. A twin gets the same events as the log would bring them back, and is
-// made anew of the job's dump every now and then: what it answers and what it becomes must be the
-// same (I10).
+// Drives a Job as its daemon would: one event after another, each answered or parked. After every
+// event the invariants of the job are checked. A twin gets the same events in the form in which the
+// log gives them back, and is replaced from time to time by a job loaded from the twin's dump. The
+// twin must answer like the job and reach the same state (I10 in property_test.cc).
 namespace sluice::queue {
 
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
@@ -35,7 +35,7 @@ std::string BytesOf(const T& value) {
   return std::move(writer).Finish().head;
 }
 
-// What a log keeps of `encoded`, read back: its payload lies in one piece.
+// The payload of `encoded` as the log gives it back, in one piece.
 inline std::vector<PayloadRun> AsRead(const Encoded& encoded) {
   auto all = std::make_shared<std::string>();
   for (const Bytes& part : encoded.parts) all->append(part.data.get(), part.size);
@@ -43,6 +43,7 @@ inline std::vector<PayloadRun> AsRead(const Encoded& encoded) {
   return {{.owner = all, .bytes = *all}};
 }
 
+// Data sources of the given sizes. The text of a row names its source and index.
 class Rows : public RowSource {
  public:
   explicit Rows(std::vector<uint64_t> sizes) : sizes_(std::move(sizes)) {}
@@ -55,6 +56,7 @@ class Rows : public RowSource {
   const std::vector<uint64_t> sizes_;
 };
 
+// Two groups of two members per step, one data source, one reward task.
 inline Spec SmallSpec() {
   Spec spec;
   spec.seed = 7;
@@ -90,11 +92,11 @@ inline Field TextField(const std::string& name, const std::string& text) {
   return {.name = name, .shape = {static_cast<int64_t>(text.size())}, .bytes = Bytes::Copy(text)};
 }
 
-// Tokens are a function of owner and place, so that whoever writes them writes the same.
 inline TrajectoryRef RefOf(const queue::Grant& grant, const Member& member) {
   return {grant.group, member.member, member.attempt};
 }
 
+// A token follows from its owner and place, so that all writers of a piece write the same bytes.
 inline int32_t TokenAt(const TrajectoryRef& owner, uint64_t place) {
   return static_cast<int32_t>(owner.group.ordinal * 1000 + owner.member.value_or(0) * 100 + place);
 }
@@ -132,13 +134,15 @@ class Harness {
         job_(std::make_unique<Job>(options_, spec, rows_)),
         twin_(std::make_unique<Job>(options_, spec, rows_)) {}
 
-  // The usual beginning: workers listed, trainer restored, version (1, 0) out, rollout r1 holds it.
+  // The usual beginning: the workers are listed, the trainer is restored, version (1, 0) is
+  // published, and rollout r1 has loaded it.
   void Start() {
     SetWorkers();
     EXPECT_TRUE(Call<RestoreAnswer>(Trainer(), Restore{}).ok());
     EXPECT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.next = {gang, 0}}).ok());
     Load(Rollout(), {gang, 0});
   }
+
   void SetWorkers(Phase phase = Phase::kOpen) {
     SetJob set{.revision = ++revision_, .spec = spec_, .phase = phase};
     set.workers = {{"t1", WorkerRole::kTrainer, gang},
@@ -147,6 +151,7 @@ class Harness {
       set.workers.push_back({id, WorkerRole::kRollout, incarnation});
     EXPECT_TRUE(Call<SetJobAnswer>({"controller", 0}, set).ok());
   }
+
   void Load(const Caller& rollout, PolicyVersion version) {
     EXPECT_TRUE(Call<RenewAnswer>(rollout, Renew{.loaded = {{0, version, true}}}).ok());
   }
@@ -155,16 +160,18 @@ class Harness {
   Caller Reward() const { return {"w1", reward_incarnation}; }
   Caller Rollout(const std::string& id = "r1") const { return {id, rollouts.at(id)}; }
 
-  // Sends an event; its answer, if it does not park, is in Result(call).
+  // Sends an event and returns the number of the call. Result() gives its answer unless it parks.
   uint64_t Send(const Caller& caller, Input input) {
     const uint64_t call = ++calls_;
     Deliver({.now = now, .call = call, .caller = caller, .input = std::move(input)});
     return call;
   }
+
   void Advance(absl::Duration time) {
     now += time;
     Deliver({.now = now, .input = Tick{}});
   }
+
   bool Answered(uint64_t call) const { return answers_.contains(call); }
   template <typename T>
   absl::StatusOr<T> Result(uint64_t call) {
@@ -173,6 +180,7 @@ class Harness {
     if (const auto* status = std::get_if<absl::Status>(&it->second)) return *status;
     return std::get<T>(it->second);
   }
+
   template <typename T>
   absl::StatusOr<T> Call(const Caller& caller, Input input) {
     return Result<T>(Send(caller, std::move(input)));
@@ -185,10 +193,12 @@ class Harness {
     std::memcpy(id.bytes.data() + 8, &n, 8);
     return id;
   }
+
   absl::StatusOr<AdmitAnswer> Admitted(uint32_t room, const std::string& rollout = "r1") {
     return Call<AdmitAnswer>(Rollout(rollout), Admit{.request = Request(), .room = room});
   }
-  // Status of the only record.
+
+  // Returns the status of this record.
   absl::Status PutOne(const Caller& caller, Record record, uint64_t* watermark = nullptr,
                       uint32_t* repeats = nullptr) {
     const auto answer = Call<PutAnswer>(caller, Put{{std::move(record)}});
@@ -198,6 +208,8 @@ class Harness {
     if (watermark != nullptr) *watermark = answer->failed[0].watermark;
     return answer->failed[0].status;
   }
+
+  // Seals a member with the count and the CRC32C of the tokens that the job has of it.
   Item SealIt(const Caller& caller, const TrajectoryRef& ref, const Id16& lease) {
     const Group* group = job_->group(ref.group.ordinal);
     SealItem item{.ref = ref, .lease = lease, .finish = Finish::kStop, .turns = 1};
@@ -207,14 +219,17 @@ class Harness {
     }
     return Call<ItemsAnswer>(caller, Seal{{item}})->items[0];
   }
-  // Writes a whole member: 4 prompt tokens of the group, `runs` of sampled ones, messages; seals
-  // it.
+
+  // Writes a whole member and seals it: 4 prompt tokens of the group, the sampled tokens of `runs`,
+  // and the messages.
   void Sample(const Caller& caller, const queue::Grant& grant, const Member& member,
               std::vector<VersionRun> runs) {
     const TrajectoryRef ref{grant.group, member.member, member.attempt};
     ASSERT_TRUE(PutOne(caller, PieceRecord({.group = grant.group}, member.lease.id,
                                            SegmentRole::kPrompt, 0, 4))
                     .ok());
+
+    // A later attempt continues after the prefix that is stored.
     uint64_t at = std::max<uint64_t>(4, member.prefix);
     for (const VersionRun& run : runs) {
       ASSERT_TRUE(PutOne(caller, PieceRecord(ref, member.lease.id, SegmentRole::kSampled, at,
@@ -222,17 +237,20 @@ class Harness {
                       .ok());
       at += run.count;
     }
+
     ASSERT_TRUE(
         PutOne(caller,
                {.owner = ref, .lease = member.lease.id, .fields = {TextField("messages", "[]")}})
             .ok());
     ASSERT_TRUE(SealIt(caller, ref, member.lease.id).status.ok());
   }
+
   void SampleAll(const Caller& caller, const AdmitAnswer& admitted, PolicyVersion version) {
     for (const queue::Grant& grant : admitted.grants) {
       for (const Member& member : grant.members) Sample(caller, grant, member, {{version, 3, 0}});
     }
   }
+
   absl::Status PutReward(const TaskGrant& task, double reward, const std::string& status = "ok") {
     Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
     record.fields = {TextField("reward_status", status)};
@@ -240,24 +258,29 @@ class Harness {
       record.fields.push_back(MakeField<double>("task_reward", Dtype::kF64, {reward}));
     return PutOne(Reward(), record);
   }
-  // Scores all ready tasks: member m gets reward m.
+
+  // Scores all ready tasks and returns their number. Member m gets reward m.
   int ScoreAll() {
     const uint64_t call =
         Send(Reward(), LeaseTasks{.request = Request(), .rooms = {{"cpu", 1000}}});
+    // No task is ready. The caller goes away, so that the parked call takes no later task.
     if (!Answered(call)) {
       Deliver({.now = now, .call = call, .caller = Reward(), .input = Forget{}});
       return 0;
     }
+
     const auto leased = Result<LeaseTasksAnswer>(call);
     EXPECT_TRUE(leased.ok()) << leased.status();
     for (const TaskGrant& task : leased->tasks)
       EXPECT_TRUE(PutReward(task, *task.owner.member).ok());
     return static_cast<int>(leased->tasks.size());
   }
+
   absl::StatusOr<AcquireBatchAnswer> Acquired(int64_t k, bool stream = false, uint32_t from = 0) {
     return Call<AcquireBatchAnswer>(Trainer(),
                                     AcquireBatch{.k = k, .from = from, .stream = stream});
   }
+
   absl::StatusOr<ApplyAnswer> ApplyBatch(const AcquireBatchAnswer& batch,
                                          bool want_cursor = false) {
     return Call<ApplyAnswer>(Trainer(), queue::Apply{.k = batch.k,
@@ -265,12 +288,14 @@ class Harness {
                                                      .crc32c = batch.crc32c,
                                                      .want_cursor = want_cursor});
   }
+
   // One whole step, from admission to AdvanceVersion.
   void RunStep(bool want_cursor = false) {
     const int64_t k = job_->version();
     auto admitted = Admitted(1000);
     if (admitted.ok()) SampleAll(Rollout(), *admitted, {gang, loaded});
     ScoreAll();
+
     auto batch = Acquired(k);
     ASSERT_TRUE(batch.ok()) << batch.status();
     auto applied = ApplyBatch(*batch, want_cursor);
@@ -278,6 +303,7 @@ class Harness {
     cursor = applied->cursor;
     Publish();
   }
+
   void Publish() {
     ASSERT_TRUE(Call<AdvanceVersionAnswer>(
                     Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version,
@@ -287,8 +313,8 @@ class Harness {
     Load(Rollout(), {gang, loaded});
   }
 
-  // The daemon dies and comes back with what its log kept at the job's level; engines and parked
-  // calls are forgotten.
+  // The daemon dies, and a new one loads what the log keeps at the job's durability. It knows no
+  // engines and no parked calls.
   void RestartQueue() {
     const Encoded dump = job_->Dump(kept());
     for (std::unique_ptr<Job>* job : {&job_, &twin_}) {
@@ -306,35 +332,41 @@ class Harness {
   int64_t gang = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
-  bool check = true;                        // Violations() after every event.
-  std::function<void(const Event&)> after;  // Sees each event once it is applied.
-  std::vector<Event> events;                // All that was delivered.
-  // Events between two loads of the twin; 0: no twin, for what is not in the events.
+  bool check = true;                        // Check Violations() after every event.
+  std::function<void(const Event&)> after;  // Is called with each event after it was applied.
+  std::vector<Event> events;                // All that were delivered.
+  // The twin is loaded from its dump each time so many events have come. 0: there is no twin, for a
+  // test whose faults are not in the events.
   size_t reload_each = 16;
 
  private:
-  // What a log of the job's level keeps.
+  // What the log keeps at the job's durability.
   Payload kept() const {
     return spec_.durability == Durability::kMetadata ? Payload::kLeftOut : Payload::kKept;
   }
+
   void DeliverToTwin(const Event& event, const Effects& expected) {
     const Encoded encoded = EncodeEvent(event, kept());
     const absl::StatusOr<Event> read = DecodeEvent(encoded.head, AsRead(encoded));
     ASSERT_TRUE(read.ok()) << read.status();
+
     Effects effects;
     twin_->Step(*read, &effects);
     EXPECT_EQ(BytesOf(effects), BytesOf(expected))
         << "a recovered job answers event " << events.size() << " differently";
     EXPECT_EQ(twin_->NextWake(), job_->NextWake());
+
     if (events.size() % reload_each != 0) return;
     const Encoded dump = job_->Dump(kept());
     EXPECT_TRUE(twin_->Dump(kept()).head == dump.head)
         << "a recovered job differs after event " << events.size();
+
     twin_ = std::make_unique<Job>(options_, spec_, rows_);
     ASSERT_TRUE(twin_->Load(dump.head, AsRead(dump)).ok());
     EXPECT_TRUE(twin_->Dump(kept()).head == dump.head)
         << "a dump does not survive its loading, after event " << events.size();
   }
+
   void Deliver(Event event) {
     events.push_back(event);
     Effects effects;
@@ -361,7 +393,7 @@ class Harness {
   std::map<uint64_t, Reply> answers_;
 };
 
-// The trainer goes on as its next incarnation, and restores the queue.
+// The trainer comes back as the next incarnation and restores the queue.
 inline absl::StatusOr<RestoreAnswer> RestartTrainer(Harness& h, const std::string& cursor,
                                                     const std::string& checkpoint,
                                                     RestoreMode mode = RestoreMode::kReplay) {

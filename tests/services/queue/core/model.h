@@ -11,9 +11,10 @@
 
 namespace sluice::queue {
 
-// What must be true of a job, told from its calls and answers alone, in the most obvious way: every
-// token it ever stored with its version, every list it handed out, the line of steps, H from its
-// definition. It shares no code with the core but the structs.
+// An independent model of a job, which is told of every call and answer and checks them in the most
+// obvious way. It knows each stored token with its version, each list of groups that was handed
+// out, the steps of the current branch, and H from its definition. It shares only structs with the
+// core.
 class Model {
  public:
   using Key = std::pair<uint64_t, uint32_t>;  // Group's ordinal, member.
@@ -22,7 +23,7 @@ class Model {
   explicit Model(const Spec& spec) : spec_(spec) {}
 
   // Rollouts. -------------------------------------------------------------------------------------
-  // `newest`: version of the engine that is ahead.
+  // `newest`: the newest version that an engine holds.
   void Granted(const queue::Grant& grant, int64_t newest) {
     const auto known = trajectories_.lower_bound({grant.group.ordinal, 0});
     const bool fresh = known == trajectories_.end() || known->first.first != grant.group.ordinal;
@@ -38,6 +39,7 @@ class Model {
       t.attempt = member.attempt;
     }
   }
+
   void Stored(const TrajectoryRef& ref, const std::vector<VersionRun>& runs) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_EQ(ref.attempt, t.attempt) << "an attempt that was given away wrote";
@@ -48,12 +50,14 @@ class Model {
     }
     t.large = t.large || 4 * count > kInHead;
   }
+
   void Sealed(const TrajectoryRef& ref) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_FALSE(t.sealed) << "sealed twice";
     EXPECT_EQ(ref.attempt, t.attempt);
     t.sealed = true;
   }
+
   void Scored(const TrajectoryRef& ref, double reward) {
     Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_TRUE(t.sealed);
@@ -61,8 +65,9 @@ class Model {
     t.scored = true;
     t.reward = reward;
   }
+
   void Judged(uint64_t group, bool accepted) { verdicts_[group] = accepted; }
-  // All that is in no batch is to be scored again.
+  // Everything that is in no batch will be scored again.
   void Rescored() {
     std::set<uint64_t> frozen;
     for (const auto& [k, list] : frozen_) {
@@ -72,49 +77,58 @@ class Model {
       if (!frozen.contains(key.first)) t.scored = false, verdicts_.erase(key.first);
     }
   }
-  // The queue came back without the payload: what runs begins anew, what was sealed and is in no
-  // batch is gone. Columns of 64 bytes and less stay where events do.
+
+  // The queue restarted without its payload: running members begin anew, and sealed ones lose their
+  // payload. Columns of up to kInHead bytes are kept, as they are parts of the events.
   void LostPayload() {
     for (auto& [key, t] : trajectories_) {
       t.lost = t.lost || t.large;
       if (!t.sealed) t = {.attempt = t.attempt};
     }
   }
+
   bool lost(const BatchGroup& group) const {
     return std::any_of(group.members.begin(), group.members.end(), [&](const BatchMember& m) {
       return trajectories_.at({group.group.ordinal, m.member}).lost;
     });
   }
-  // A batch that may be asked for again has lost some of its payload.
+
+  // True if a batch of step `version` or later, which a trainer may ask for again, lost payload.
   bool LostBatchFrom(int64_t version) const {
     return std::any_of(frozen_.lower_bound(version), frozen_.end(), [&](const auto& batch) {
       return std::any_of(batch.second.begin(), batch.second.end(),
                          [&](const BatchGroup& group) { return lost(group); });
     });
   }
-  // What a trainer reads of a member: each byte that was written, or GONE.
+
+  // A trainer read a member: it got every byte that was written, or GONE.
   void Read(const BatchGroup& group, const BatchMember& member, const ReadAnswer& read) const {
     const TrajectoryRef ref{group.group, member.member, member.attempt};
     const Trajectory& t = trajectories_.at({ref.group.ordinal, *ref.member});
     EXPECT_EQ(read.missing.size(), t.lost) << ref.str();
+
     std::string tokens, expected;
     for (const Record& record : read.records) {
       for (const Field& field : record.fields) {
         if (field.name == "tokens") tokens.append(field.bytes.data.get(), field.bytes.size);
       }
     }
+
     for (uint64_t i = 0; i < t.versions.size() && !t.lost; ++i) {
       const int32_t token = TokenAt(ref, kPrompt + i);
       expected.append(reinterpret_cast<const char*>(&token), sizeof(token));
     }
     EXPECT_TRUE(tokens == expected) << ref.str() << ": bytes read differ from those written";
   }
+
   uint64_t tokens(const TrajectoryRef& ref) const {
     return trajectories_.at({ref.group.ordinal, *ref.member}).versions.size();
   }
+
   int64_t accepted() const { return static_cast<int64_t>(trajectories_.size()); }
 
   // The trainer. ----------------------------------------------------------------------------------
+  // The trainer got a batch or a slice of it. A group that was handed out before must not change.
   void Handed(const AcquireBatchAnswer& answer) {
     std::vector<BatchGroup>& list = frozen_[answer.k];
     ASSERT_LE(answer.from, list.size());
@@ -129,16 +143,21 @@ class Model {
       }
     }
     EXPECT_LE(list.size(), spec_.groups_per_step);
+
     if (!answer.closed) return;
     EXPECT_EQ(answer.size, list.size());
     EXPECT_EQ(answer.crc32c, Crc32c(Canonical(list)));
   }
+
   void Applied(int64_t k, const Ledger& ledger) {
     ASSERT_EQ(k, version());
     const std::string hash = lineage_.empty() ? std::string(32, '\0') : lineage_.back().hash;
+
+    // H after step k is the SHA-256 of H before it, k in 8 bytes, and the canonical bytes.
     std::string number;
     for (int i = 0; i < 8; ++i) number.push_back(static_cast<char>(k >> 8 * i));
     Step step{.groups = frozen_.at(k), .hash = Sha256(hash + number + Canonical(frozen_.at(k)))};
+
     for (const BatchGroup& group : step.groups) {
       for (const BatchMember& member : group.members) {
         EXPECT_TRUE(trained_.insert({group.group.ordinal, member.member}).second)
@@ -146,14 +165,17 @@ class Model {
         ++step.members;
       }
     }
+
     lineage_.push_back(std::move(step));
     EXPECT_EQ(ledger.hash, lineage_.back().hash);
     Check(ledger);
   }
+
   void MadeDurable(int64_t version) {
     for (; durable_ < version; ++durable_) durable_members_ += lineage_[durable_].members;
   }
-  // `checkpoint`: the restore implied that `answer.version` is durable.
+
+  // `checkpoint`: the trainer restored from a checkpoint, so that `answer.version` is durable.
   void Restored(int64_t incarnation, const RestoreAnswer& answer, bool checkpoint) {
     if (checkpoint && answer.version > durable_) MadeDurable(answer.version);
     durable_ = std::min(durable_, answer.version);
@@ -169,6 +191,8 @@ class Model {
     forks_.push_back({incarnation, answer.fork});
     Check(answer.ledger);
   }
+
+  // The counters of the ledger are those of this model, and they balance.
   void Check(const Ledger& ledger) const {
     int64_t applied = 0;
     for (int64_t k = durable_; k < version(); ++k) applied += lineage_[k].members;
@@ -178,6 +202,7 @@ class Model {
     EXPECT_EQ(ledger.accepted,
               ledger.durable + ledger.applied + ledger.live + ledger.dropped_total());
   }
+
   int64_t version() const { return static_cast<int64_t>(lineage_.size()); }
   int64_t durable() const { return durable_; }
   const std::vector<BatchGroup>& list(int64_t k) const { return frozen_.at(k); }
@@ -186,7 +211,7 @@ class Model {
   struct Trajectory {
     uint32_t attempt = 0;
     bool sealed = false, scored = false;
-    bool large = false, lost = false;  // Has payload that a restart may lose; lost it.
+    bool large = false, lost = false;  // Has payload that a restart may lose; has lost it.
     double reward = 0;
     std::vector<PolicyVersion> versions;  // Of each own token.
   };
@@ -196,13 +221,15 @@ class Model {
     int64_t members = 0;
   };
 
+  // False if a later incarnation of the trainer restored a checkpoint from before `version`.
   bool OnBranch(const PolicyVersion& version) const {
     for (const auto& [incarnation, fork] : forks_) {
       if (version.incarnation < incarnation && version.number > fork) return false;
     }
     return true;
   }
-  // Whole, accepted, and no token in the mask that may not be.
+
+  // The group is complete and accepted, and it masks exactly the tokens that step k must not train.
   void CheckGroup(const BatchGroup& group, int64_t k) const {
     EXPECT_GE(group.members.size(), spec_.group_min);
     EXPECT_FALSE(lost(group)) << "cut without its payload";
@@ -210,8 +237,9 @@ class Model {
       EXPECT_TRUE(verdicts_.contains(group.group.ordinal) && verdicts_.at(group.group.ordinal))
           << "cut without a verdict";
     }
+
     std::set<double> rewards;
-    // Members may have been dropped since the filter.
+    // After the filter has passed a group, some of its members may be dropped.
     const bool shrunk = group.members.size() < group.size;
     for (const BatchMember& member : group.members) {
       const Trajectory& t = trajectories_.at({group.group.ordinal, member.member});
@@ -219,6 +247,7 @@ class Model {
       EXPECT_EQ(member.attempt, t.attempt);
       EXPECT_EQ(member.tokens, kPrompt + t.versions.size());
       rewards.insert(t.reward);
+
       uint64_t trained = 0;
       for (uint64_t i = 0; i < t.versions.size(); ++i) {
         bool masked = false;
@@ -231,12 +260,15 @@ class Model {
         trained += !masked;
       }
       EXPECT_EQ(member.trained, trained);
+
       EXPECT_TRUE(trained >= spec_.min_trainable || member.masked.empty());
     }
     if (spec_.filter == Filter::kSignal) {
       EXPECT_TRUE(rewards.size() > 1 || shrunk) << "no signal";
     }
   }
+
+  // The bytes of a batch that H and its CRC32C are computed from.
   std::string Canonical(const std::vector<BatchGroup>& groups) const {
     std::string out;
     const auto add = [&](uint64_t value, int bytes) {
@@ -267,10 +299,11 @@ class Model {
 
   const Spec spec_;
   std::map<Key, Trajectory> trajectories_;
-  std::map<uint64_t, bool> verdicts_;                  // Of groups, in the last round.
+  std::map<uint64_t, bool> verdicts_;                  // By group, in the last round of scoring.
   std::map<int64_t, std::vector<BatchGroup>> frozen_;  // Lists as handed out, on this branch.
   std::vector<Step> lineage_;                          // Steps 0 .. K-1 of this branch.
-  std::set<Key> trained_;                              // By them.
+  std::set<Key> trained_;                              // The members in `lineage_`.
+  // Each incarnation of the trainer, with the version that it continued from.
   std::vector<std::pair<int64_t, int64_t>> forks_;
   int64_t durable_ = 0, durable_members_ = 0;
 };

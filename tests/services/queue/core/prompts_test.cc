@@ -22,6 +22,7 @@ TEST(PromptsTest, EachEpochIsAShuffleOfAllRows) {
     std::set<uint64_t> all(orders[epoch].begin(), orders[epoch].end());
     EXPECT_EQ(all.size(), 50u);
   }
+
   EXPECT_NE(orders[0], orders[1]);
 }
 
@@ -36,6 +37,7 @@ TEST(PromptsTest, TheOrderIsAFunctionOfTheSeed) {
     EXPECT_EQ(row, *same.Next());
     differed |= row != *differs.Next();
   }
+
   EXPECT_TRUE(differed);
 }
 
@@ -45,6 +47,7 @@ TEST(PromptsTest, SourcesTakeTurnsByWeightUntilTheirEpochsEnd) {
   for (int i = 0; i < 40; ++i) ++drawn[prompts.Next()->source];
   EXPECT_EQ(drawn[0], 30);
   EXPECT_EQ(drawn[1], 10);
+
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(prompts.Next().has_value());
   EXPECT_FALSE(prompts.Next().has_value());
   EXPECT_TRUE(prompts.exhausted());
@@ -56,6 +59,7 @@ TEST(PromptsTest, ProgressGoesOnWhereItStood) {
   for (int i = 0; i < 37; ++i) one.Next();
   one.Reissue({.source = 1, .epoch = 0, .index = 3});
   other.Reset(one.progress());
+
   for (int i = 0; i < 44; ++i) EXPECT_EQ(one.Next(), other.Next());
   EXPECT_TRUE(other.exhausted());
 }
@@ -91,12 +95,13 @@ TEST(PromptsTest, AFailureOfAQuarantinedRowIsNotReportedAgain) {
 }
 
 TEST(PromptsTest, WithEveryRowQuarantinedASourceEndsThoughItsEpochsDoNot) {
-  // epochs = 0: for ever
+  // The spec limits no epochs, so that they go on for ever.
   Prompts prompts(SmallSpec(), std::make_shared<Rows>(std::vector<uint64_t>{3}));
   for (uint64_t row = 0; row < 3; ++row) {
     EXPECT_FALSE(prompts.exhausted());
     prompts.Quarantine({.index = row});
   }
+
   EXPECT_TRUE(prompts.exhausted());
   EXPECT_FALSE(prompts.Next().has_value());
 
@@ -114,6 +119,7 @@ TEST(PromptsTest, QuarantinedRowsStayOutAfterARestore) {
     EXPECT_EQ(other.Next(), row);
     EXPECT_TRUE(row->source == 1 || row->index >= 20) << row->index;
   }
+
   EXPECT_TRUE(other.exhausted());
 }
 

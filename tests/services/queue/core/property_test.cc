@@ -3,27 +3,27 @@
 #include "common/base/splitmix.h"
 #include "tests/services/queue/core/model.h"
 
-// Random schedules of everything that may happen to a job, faults included. What holds in all of
-// them, and who looks:
+// Random schedules of everything that may happen to a job, faults included. These invariants must
+// hold in all of them; to the right is what checks each.
 //
-//   I1  no token older than eta is trained        Model::CheckGroup, by each token's version
-//   I2  slots within their limit                  Job::Violations, after every event, counts anew;
-//                                                 Model::Granted the window
-//   I3  one sealed attempt per member             Model::Sealed, Granted
-//   I4  whole accepted groups                     Model::CheckGroup
-//   I5  one value of each batch on a branch       Model::Handed
-//   I6  trained once along the lineage            Model::Applied
-//   I7  what was admitted ends                    EndWell: closed, nothing lives
+//   I1  no token above max_staleness is trained   Model::CheckGroup, by each token's version
+//   I2  no more slots are used than there are     Job::Violations counts them after every event;
+//                                                 Model::Granted checks the window of steps
+//   I3  a member is sealed once, in one attempt   Model::Sealed, Granted
+//   I4  batches have whole, accepted groups       Model::CheckGroup
+//   I5  a batch has one value on a branch         Model::Handed
+//   I6  nothing is trained twice on a branch      Model::Applied
+//   I7  everything admitted comes to an end       EndWell: nothing is live in a closed job
 //   I8  bytes read are those written, or GONE     Model::Read
-//   I9  nothing leased or not durable is freed    Model::Read
-//   I10 a recovered job is this one               Harness: a twin fed through the codec, made anew
-//                                                 of a dump each 16 events
+//   I9  what is leased or not durable is kept     Model::Read
+//   I10 a recovered job equals this one           Harness: a twin gets each event through the
+//                                                 codec, and is loaded from a dump every 16 events
 //   I11 a fenced incarnation changes nothing      ExpectUnchanged
-//   I12 versions rise                             Publish
+//   I12 published versions rise                   Publish
 //   I13 stored <= reserved <= quota               Job::Violations
-//   I14 other jobs change no byte                 MemoryShare comes at random; else jobs share
-//                                                 nothing (runner, arena tests)
-//   I15 each fair wait ends                       EndWell: steps go on
+//   I14 other jobs change no byte                 MemoryShare comes at random; jobs share nothing
+//                                                 else (tests of the runner and the arena)
+//   I15 each wait ends if workers behave          EndWell: steps go on
 //   I16 the ledger adds up                        Model::Check, Job::Violations
 namespace sluice::queue {
 namespace {
@@ -61,6 +61,7 @@ Spec RandomSpec(SplitMix64& random) {
   return spec;
 }
 
+// Plays all workers of a job at random, and tells the model of each call and its answer.
 class Simulation {
  public:
   explicit Simulation(uint64_t seed)
@@ -77,7 +78,7 @@ class Simulation {
  private:
   struct Held {
     std::string rollout;
-    queue::Grant grant;  // Its members are left out.
+    queue::Grant grant;  // Without its members.
     Member member;
     TrajectoryRef ref() const { return {grant.group, member.member, member.attempt}; }
   };
@@ -90,6 +91,7 @@ class Simulation {
   bool OneIn(uint64_t n) { return Below(n) == 0; }
   std::string AnyRollout() { return OneIn(2) ? "r1" : "r2"; }
 
+  // An action is as frequent as it has cases.
   void Act() {
     switch (Below(35)) {
       case 0:
@@ -168,25 +170,30 @@ class Simulation {
       EXPECT_EQ(again->grants[0].members[0].lease.id, answer->grants[0].members[0].lease.id);
     }
   }
-  // Lost leases end the work here, as a rollout would.
+
+  // True if the call was refused because its lease is lost: the rollout then gives the member up.
   bool Lost(size_t i, const absl::Status& status) {
     if (status.ok()) return false;
     EXPECT_THAT(ReasonOf(status), testing::AnyOf("LEASE_LOST", "GONE", "FENCED")) << status;
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     return true;
   }
+
   void Write() {
     if (!held_.empty()) WriteTo(Below(held_.size()), OneIn(6) ? 20 : 1 + Below(3));
   }
+
   bool WriteTo(size_t i, uint32_t count) {
     const Held held = held_[i];
     const Caller caller = h_.Rollout(held.rollout);
     const uint64_t own = model_.tokens(held.ref());
     if (own > 40) return true;
+
     if (own == 0 &&
         Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id,
                                               SegmentRole::kPrompt, 0, 4))))
       return false;
+
     std::vector<VersionRun> runs = {{loaded_[held.rollout], count, 0}};
     const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
                                       Model::kPrompt + own, count, runs);
@@ -195,10 +202,12 @@ class Simulation {
     if (Lost(i, status)) return false;
     EXPECT_EQ(repeats, 0u);
     model_.Stored(held.ref(), runs);
+
     if (OneIn(5)) {
       EXPECT_TRUE(h_.PutOne(caller, record, nullptr, &repeats).ok());
       EXPECT_EQ(repeats, 1u);
     }
+
     if (OneIn(20)) {
       Record bad = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
                                Model::kPrompt + own + count, 1, {{loaded_[held.rollout], 1, 0}});
@@ -207,9 +216,11 @@ class Simulation {
     }
     return true;
   }
+
   void SealAny() {
     if (!held_.empty()) SealOne(Below(held_.size()));
   }
+
   void SealOne(size_t i) {
     const Held held = held_[i];
     if (model_.tokens(held.ref()) == 0) return;
@@ -223,10 +234,12 @@ class Simulation {
     EXPECT_FALSE(sealed.repeat);
     model_.Sealed(held.ref());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
+
     if (OneIn(4) && h_.job().group(held.grant.group.ordinal) != nullptr) {
       EXPECT_TRUE(h_.SealIt(caller, held.ref(), held.member.lease.id).repeat);
     }
   }
+
   void DropAny() {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
@@ -240,6 +253,7 @@ class Simulation {
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}})->repeat);
   }
+
   void ReleaseAny() {
     if (held_.empty()) return;
     const size_t i = Below(held_.size());
@@ -249,10 +263,12 @@ class Simulation {
                     .ok());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
   }
+
   void LoadNewest(const std::string& rollout) {
     loaded_[rollout] = *published_;
     h_.Load(h_.Rollout(rollout), *published_);
   }
+
   void RenewAll() {
     for (const char* rollout : {"r1", "r2"})
       EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(rollout), Renew{}).ok());
@@ -289,7 +305,7 @@ class Simulation {
       } else if (!fair_ && OneIn(25)) {
         const absl::Status put = h_.PutReward(task, 0, "timeout");
         EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;
-      } else if (fair_ || !OneIn(15)) {  // Else it never answers.
+      } else if (fair_ || !OneIn(15)) {  // Otherwise the reward never answers.
         const absl::Status put = h_.PutReward(task, reward);
         // A sibling's score may have ended the group.
         EXPECT_TRUE(put.ok() || ReasonOf(put) == "LEASE_LOST") << put;
@@ -315,6 +331,7 @@ class Simulation {
     }
     model_.Check(h_.job().ledger());
   }
+
   void FillDisk() {
     if (held_.empty()) return;
     h_.Send({}, DiskSpace{Space::kFull});
@@ -330,9 +347,10 @@ class Simulation {
     ExpectUnchanged(before);
     h_.Send({}, DiskSpace{Space::kOk});
   }
+
   void Share() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
 
-  // Workers die; what the dead say afterwards changes nothing. ------------------------------------
+  // Workers die; later calls of the dead change nothing. ------------------------------------------
   void KillWorker() {
     if (OneIn(3)) {
       ++h_.reward_incarnation;
@@ -348,6 +366,7 @@ class Simulation {
               .ok());
       return;
     }
+
     const Caller old = h_.Rollout(rollout);
     ++h_.rollouts[rollout];
     h_.SetWorkers();
@@ -363,9 +382,11 @@ class Simulation {
         EXPECT_EQ(ReasonOf(h_.PutOne(old, record)), "FENCED");
       }
     }
+
     ExpectUnchanged(before);
     if (OneIn(2)) LoadNewest(rollout);
   }
+
   void ExpectUnchanged(const StatsAnswer& before) {
     const StatsAnswer after = h_.job().Stats();
     EXPECT_EQ(after.groups, before.groups);
@@ -393,6 +414,7 @@ class Simulation {
     model_.Handed(*answer);
     place_[k] = std::max<size_t>(place_[k], answer->from + answer->groups.size());
     batch_[k] = *answer;
+
     // Nothing handed out is freed: all of it can be read.
     for (const BatchGroup& group : answer->groups) {
       for (const BatchMember& member : group.members) {
@@ -404,6 +426,7 @@ class Simulation {
       }
     }
   }
+
   void ApplyNext() {
     const int64_t k = model_.version();
     const auto it = batch_.find(k);
@@ -425,6 +448,7 @@ class Simulation {
     if (want_cursor) checkpoints_.push_back({k + 1, applied->cursor, applied->ledger.hash});
     Publish();
   }
+
   void Publish() {
     const PolicyVersion next{h_.gang, model_.version()};
     const auto answer = h_.Call<AdvanceVersionAnswer>(
@@ -436,6 +460,7 @@ class Simulation {
     published_ = next;
     if (loaded_.empty()) LoadNewest("r1"), LoadNewest("r2");
   }
+
   void MakeDurable() {
     if (checkpoints_.empty()) return;
     const Checkpoint& checkpoint =
@@ -447,6 +472,7 @@ class Simulation {
     if (!answer->repeat) model_.MadeDurable(checkpoint.version);
     model_.Check(h_.job().ledger());
   }
+
   void KillTrainer() {
     const Caller old = h_.Trainer();
     ++h_.gang;
@@ -464,7 +490,8 @@ class Simulation {
     Restart();
     Publish();
   }
-  // The newest checkpoint mostly, sometimes an older one, sometimes none.
+
+  // Restores the newest checkpoint mostly, sometimes an older one or none.
   void Restart() {
     Checkpoint from{0, "", ""};
     if (!checkpoints_.empty() && !OneIn(5))
@@ -484,17 +511,19 @@ class Simulation {
     if (answer->mode == RestoreMode::kRequeue) place_.clear();
   }
 
-  // With all alive and fair, steps go on; closed, nothing lives. ----------------------------------
+  // In the end all workers behave: steps go on, and nothing is live in the closed job. ------------
   void EndWell() {
     fair_ = true;
     h_.Advance(absl::Seconds(100));
     held_.clear();
+
     // A checkpoint frees what was applied.
     if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {
       const auto again = h_.ApplyBatch(last->second, /*want_cursor=*/true);
       ASSERT_TRUE(again.ok() && again->repeat) << again.status();
       checkpoints_.push_back({model_.version(), again->cursor, again->ledger.hash});
     }
+
     const int64_t goal = model_.version() + 2;
     for (int round = 0; round < 60 && model_.version() < goal && !testing::Test::HasFailure();
          ++round) {
@@ -515,19 +544,21 @@ class Simulation {
       MakeDurable();
     }
     EXPECT_GE(model_.version(), goal) << "no progress though all are well";
+
     h_.SetWorkers(Phase::kClosed);
     EXPECT_EQ(h_.job().ledger().live, 0);
     model_.Check(h_.job().ledger());
   }
+
   SplitMix64 random_;
   Harness h_;
   Model model_;
-  bool fair_ = false;  // Faults are over.
-  std::vector<Held> held_;
+  bool fair_ = false;       // All workers behave from now on.
+  std::vector<Held> held_;  // Members that the rollouts sample.
   std::map<std::string, PolicyVersion> loaded_;
   std::optional<PolicyVersion> published_;
-  std::map<int64_t, AcquireBatchAnswer> batch_;
-  std::map<int64_t, size_t> place_;
+  std::map<int64_t, AcquireBatchAnswer> batch_;  // The newest answer, by step.
+  std::map<int64_t, size_t> place_;              // How many groups were handed out, by step.
   std::vector<Checkpoint> checkpoints_;
 };
 

@@ -16,12 +16,15 @@ class PutTest : public testing::Test {
     ref_ = {grant_.group, 0, 1};
     ASSERT_TRUE(h_.PutOne(h_.Rollout(), Prompt(lease_)).ok());
   }
+
   Record Prompt(const Id16& lease) {
     return PieceRecord({.group = grant_.group}, lease, SegmentRole::kPrompt, 0, 4);
   }
+
   Record Piece(uint64_t at, uint32_t count) {
     return PieceRecord(ref_, lease_, SegmentRole::kSampled, at, count, {{{1, 0}, count, 0}});
   }
+
   absl::Status Put(Record record) {
     return h_.PutOne(h_.Rollout(), std::move(record), &watermark_, &repeats_);
   }
@@ -53,6 +56,7 @@ TEST_F(PutTest, OtherBytesBelowTheWatermarkAreAConflictAndAnAlarm) {
   Record other = Piece(4, 3);
   other.fields[1] = MakeField<float>("logprobs", Dtype::kF32, {-1, -2, -3});
   EXPECT_EQ(ReasonOf(Put(other)), "CONFLICT");
+
   Record version = Piece(4, 3);
   version.piece->runs = {{{0, 0}, 3, 0}};
   EXPECT_EQ(ReasonOf(Put(version)), "CONFLICT");
@@ -72,6 +76,7 @@ TEST_F(PutTest, APieceBeforeItsPromptIsAGap) {
   Harness h;
   h.Start();
   const auto admitted = h.Admitted(1);
+
   const TrajectoryRef ref{admitted->grants[0].group, 0, 1};
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
                               PieceRecord(ref, admitted->grants[0].members[0].lease.id,
@@ -107,8 +112,9 @@ TEST_F(PutTest, AMissingOrImpossibleStampIsRefusedNeverDefaulted) {
   Record none = Piece(4, 3);
   none.piece->runs.clear();
   EXPECT_EQ(ReasonOf(Put(none)), "BAD_PIECE");
+
   Record ahead = Piece(4, 3);
-  ahead.piece->runs[0].version = {1, 1};  // K is 0.
+  ahead.piece->runs[0].version = {1, 1};  // The job's version is 0.
   EXPECT_EQ(ReasonOf(Put(ahead)), "BAD_VERSION");
   Record stranger = Piece(4, 3);
   stranger.piece->runs[0].version = {9, 0};
@@ -122,6 +128,7 @@ TEST_F(PutTest, OnlySampledTokensHaveRunsLogprobsAndALoss) {
   forced.piece->trainable = false;
   forced.piece->runs = {{{1, 0}, 2, 0}};
   EXPECT_EQ(ReasonOf(Put(forced)), "BAD_PIECE");
+
   forced.piece->runs.clear();
   EXPECT_TRUE(Put(forced).ok());
   EXPECT_EQ(h_.job().ledger().tokens_generated, 0);
@@ -132,6 +139,7 @@ TEST_F(PutTest, SegmentsNeverFallAndAreUniform) {
   Record back = Piece(5, 1);
   back.piece->segment = 0;
   EXPECT_EQ(ReasonOf(Put(back)), "BAD_PIECE");
+
   Record mixed = Piece(5, 1);
   mixed.piece->trainable = false;
   EXPECT_EQ(ReasonOf(Put(mixed)), "BAD_PIECE");
@@ -157,6 +165,7 @@ TEST_F(PutTest, AWholeFieldIsWrittenOnce) {
     return Put({.owner = ref_, .lease = lease_, .fields = {TextField("messages", text)}});
   };
   ASSERT_TRUE(put("[1]").ok());
+
   EXPECT_TRUE(put("[1]").ok());
   EXPECT_EQ(repeats_, 1u);
   EXPECT_EQ(ReasonOf(put("[2]")), "CONFLICT");
@@ -174,10 +183,12 @@ TEST_F(PutTest, SealChecksTokensBytesAndFields) {
                                                 .finish = Finish::kStop}}})
         ->items[0];
   };
+
   EXPECT_EQ(ReasonOf(seal(8, crc).status), "NOT_YET");
   EXPECT_EQ(seal(8, crc).watermark, 7u);
   EXPECT_EQ(ReasonOf(seal(7, crc + 1).status), "BAD_CRC");
   EXPECT_EQ(ReasonOf(seal(7, crc).status), "NOT_YET");  // The reward needs messages.
+
   ASSERT_TRUE(Put({.owner = ref_, .lease = lease_, .fields = {TextField("messages", "[]")}}).ok());
   EXPECT_TRUE(seal(7, crc).status.ok());
   EXPECT_TRUE(seal(7, crc).repeat);
@@ -198,6 +209,7 @@ TEST_F(PutTest, ALateSealOfDroppedWorkLostItsLeaseAndOfFreedWorkIsGone) {
   h.SampleAll(h.Rollout(), *admitted, {1, 0});
   h.ScoreAll();
   const auto batch = h.Acquired(0);
+
   const auto applied = h.ApplyBatch(*batch);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{1, "c1", applied->ledger.hash}).ok());
   EXPECT_EQ(ReasonOf(h.SealIt(h.Rollout(), {admitted->grants[0].group, 0, 1},
@@ -209,6 +221,7 @@ TEST_F(PutTest, ALateSealOfDroppedWorkLostItsLeaseAndOfFreedWorkIsGone) {
 TEST_F(PutTest, ADropIsCountedByReasonAndKnownWhenRepeated) {
   const Drop drop{{{{.group = grant_.group}, lease_, "prompt_too_long"}}};
   EXPECT_FALSE(h_.Call<ItemsAnswer>(h_.Rollout(), drop)->repeat);
+
   const auto again = h_.Call<ItemsAnswer>(h_.Rollout(), drop);
   EXPECT_TRUE(again->repeat);
   EXPECT_TRUE(again->items[0].status.ok());
@@ -236,7 +249,9 @@ TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
   };
   drop("prompt_too_long");
   drop("bad_row");
+
   EXPECT_FALSE(h.Answered(waits));
+
   drop("prompt_too_long");
   const absl::Status failed = h.Result<AcquireBatchAnswer>(waits).status();
   EXPECT_EQ(ReasonOf(failed), "NO_PROMPTS");
@@ -260,18 +275,21 @@ TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
                             Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})
             .ok());
   }
+
   EXPECT_TRUE(h.Admitted(2).ok());
 }
 
 TEST_F(PutTest, BytesReadAreBytesWritten) {
   ASSERT_TRUE(Put(Piece(4, 3)).ok());
   ASSERT_TRUE(Put(Piece(7, 5)).ok());
+
   const auto read =
       h_.job().Read(h_.Rollout(), false, lease_,
                     {{.owner = {.group = grant_.group}}, {.owner = ref_, .from = 5, .to = 9}});
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->records.size(), 3u);
   EXPECT_EQ(read->records[0].fields[0].bytes.view(), Prompt(lease_).fields[0].bytes.view());
+
   std::string tokens;
   for (int i = 1; i < 3; ++i) tokens += std::string(read->records[i].fields[0].bytes.view());
   for (int i = 0; i < 4; ++i) {
@@ -279,10 +297,12 @@ TEST_F(PutTest, BytesReadAreBytesWritten) {
     std::memcpy(&token, tokens.data() + 4 * i, 4);
     EXPECT_EQ(token, TokenAt(ref_, 5 + i));
   }
+
   EXPECT_EQ(read->records[2].piece->at, 7u);
   EXPECT_EQ(read->records[2].piece->runs[0].count, 2u);
   EXPECT_EQ(read->records[2].fields[0].bytes.crc32c,
             Crc32c(read->records[2].fields[0].bytes.view()));
+
   const auto missing = h_.job().Read(h_.Rollout(), false, lease_, {{.owner = {{1, 77}, 0, 1}}});
   EXPECT_EQ(missing->missing.size(), 1u);
   EXPECT_EQ(ReasonOf(h_.job().Read(h_.Rollout("r2"), false, lease_, {}).status()), "LEASE_LOST");

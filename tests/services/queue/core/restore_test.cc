@@ -3,12 +3,13 @@
 namespace sluice::queue {
 namespace {
 
-// What a trainer keeps of a run: the lists it trained and H after each.
+// What a trainer remembers of its steps: the CRC32C of each batch, and H after it.
 struct Lineage {
   std::vector<uint32_t> crcs;
   std::vector<std::string> hashes;
 };
 
+// Trains the next step and adds it to `lineage`.
 void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
   const int64_t k = h.job().version();
   auto batch = h.Acquired(k);
@@ -20,6 +21,7 @@ void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
   lineage->hashes.push_back(applied->ledger.hash);
 }
 
+// Samples and scores everything that may be admitted.
 void Sample(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok())
@@ -28,7 +30,6 @@ void Sample(Harness& h) {
   h.ScoreAll();
 }
 
-// A new gang, as the controller lists it.
 TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   Harness h;
   h.Start();
@@ -68,6 +69,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   EXPECT_THAT(after.hashes, testing::ElementsAre(before.hashes[2], before.hashes[3]));
   EXPECT_EQ(h.job().ledger().tokens_trained, at_death.tokens_trained);  // Not twice.
   EXPECT_EQ(h.job().Stats().staleness, stats);
+
   TrainStep(h, &after);  // The one that was cut.
   EXPECT_EQ(h.job().version(), 5);
 }
@@ -81,10 +83,12 @@ TEST(RestoreTest, WithoutACheckpointAllBatchesComeAgain) {
     TrainStep(h, &before);
     h.Publish();
   }
+
   const auto restored = RestartTrainer(h, "", "");
   EXPECT_EQ(restored->version, 0);
   EXPECT_EQ(restored->ledger.hash, std::string(32, '\0'));
   EXPECT_EQ(restored->ledger.live, h.job().ledger().live);
+
   for (int step = 0; step < 3; ++step) TrainStep(h, &after);
   EXPECT_EQ(after.hashes, before.hashes);
 }
@@ -99,10 +103,12 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
     h.Publish();
   }
   ASSERT_TRUE(RestartTrainer(h, "", "").ok());
-  // The engine still holds (1, 3); K is 0.
+
+  // The engine still holds (1, 3), and the job is back at version 0.
   const auto admitted = h.Admitted(2);
   ASSERT_TRUE(admitted.ok());
   EXPECT_GE(admitted->grants[0].step, 3);
+
   h.SampleAll(h.Rollout(), *admitted, {1, 3});
 }
 
@@ -112,6 +118,7 @@ TEST(RestoreTest, TheFirstCallsOfAGangAreRefusedUntilItRestores) {
   h.RunStep();
   ++h.gang;
   h.SetWorkers();
+
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
   EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(h.Trainer(), queue::Apply{.k = 1}).status()),
             "RESTORE_FIRST");
@@ -127,6 +134,7 @@ TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
   h.Start();
   h.RunStep();
   const auto first = RestartTrainer(h, "", "");
+
   const auto again = h.Call<RestoreAnswer>(h.Trainer(), Restore{});
   EXPECT_TRUE(again->repeat);
   EXPECT_EQ(again->end, first->end);
@@ -139,6 +147,7 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   for (int step = 0; step < 2; ++step) h.RunStep(/*want_cursor=*/step == 0);
   h.RunStep();
   Sample(h);
+
   // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
   const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -148,12 +157,15 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   EXPECT_EQ(h.job().ledger().applied, 0);
   EXPECT_GT(h.job().ledger().dropped.at("off_branch"), 0);
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 4u);  // Those of version 0.
+
   Lineage lineage;
   TrainStep(h, &lineage);
   EXPECT_EQ(h.job().version(), 1);
-  // An engine that still holds an off-branch version is admitted nothing.
+
+  // An engine that holds a version off the branch is granted nothing.
   const uint64_t call = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(call));
+
   h.Load(h.Rollout(), {2, 1});
   EXPECT_TRUE(h.Answered(call));
 }
@@ -168,6 +180,7 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   std::set<uint64_t> trained;
   for (const FrozenGroup& group : h.job().batches().at(1).groups) trained.insert(group.row.index);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", h.job().ledger().hash}).ok());
+
   const auto restored = RestartTrainer(h, one, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -177,6 +190,7 @@ TEST(RestoreTest, AnOlderCheckpointThanTheDurableOneRequeuesAndItsPromptsComeAga
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(
                    h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 2}, .next = {2, 1}})
                   .ok());
+
   h.Load(h.Rollout(), {2, 1});
   std::set<uint64_t> drawn;
   const auto admitted = h.Admitted(4);
@@ -199,6 +213,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
   h.gang = 1;
+
   const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
@@ -209,6 +224,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
   EXPECT_EQ(restored->ledger.dropped.at("lost"), 4);
   EXPECT_EQ(restored->ledger.gap(), 0);
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {2, 1}}).ok());
+
   h.Load(h.Rollout(), {2, 1});
   const auto admitted = h.Admitted(4);
   std::set<uint64_t> drawn;
@@ -216,8 +232,9 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     drawn.insert(grant.row.ref.index);
     EXPECT_EQ(grant.row.ref.occurrence, 1u);
     EXPECT_EQ(grant.group.incarnation, 2u);
-    EXPECT_GE(grant.group.ordinal, 4u);  // Never used again.
+    EXPECT_GE(grant.group.ordinal, 4u);  // Ordinals are not used again.
   }
+
   EXPECT_EQ(drawn, live);
 }
 
@@ -232,6 +249,7 @@ TEST(RestoreTest, ABadCursorIsRefusedAndChangesNothing) {
   const auto restore = [&](const std::string& cursor) {
     return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, "c"}).status();
   };
+
   EXPECT_EQ(ReasonOf(restore("rubbish")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore("{\"format\":99}")), "BAD_CURSOR");
   EXPECT_EQ(ReasonOf(restore(other)), "BAD_CRC");
@@ -250,6 +268,7 @@ TEST(RestoreTest, TheSameEventsGiveTheSameState) {
     Effects effects;
     twin.Step(event, &effects);
   }
+
   EXPECT_EQ(twin.ledger().hash, h.job().ledger().hash);
   EXPECT_EQ(twin.ledger().accepted, h.job().ledger().accepted);
   EXPECT_EQ(twin.ledger().event, h.job().ledger().event);

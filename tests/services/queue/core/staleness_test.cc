@@ -20,6 +20,7 @@ TEST(StalenessTest, TokensBeyondTheBoundLeaveTheMask) {
   spec.max_staleness = 2;
   const GroupMember member =
       MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}, {{1, 5}, 3, 0}, {{1, 7}, 1, 0}});
+
   const Verdict verdict = Judge(member, 7, spec, Branch());
   EXPECT_TRUE(verdict.legal);
   EXPECT_EQ(verdict.trained, 4u);
@@ -40,6 +41,7 @@ TEST(StalenessTest, TooFewTokensLeftMakeItIllegalAndStrictAllowsNone) {
   const GroupMember member = MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}});
   EXPECT_FALSE(Judge(member, 4, spec, Branch()).legal);
   EXPECT_STREQ(Judge(member, 4, spec, Branch()).reason, "stale");
+
   spec.min_trainable = 1;
   EXPECT_TRUE(Judge(member, 4, spec, Branch()).legal);
   spec.statistic = Statistic::kStrict;
@@ -57,6 +59,7 @@ TEST(StalenessTest, VersionsBeyondAForkAreOffTheBranch) {
   EXPECT_TRUE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({1, 6}));
   EXPECT_TRUE(branch.Holds({2, 6}));
+
   branch.Fork(3, 4);
   EXPECT_FALSE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({2, 5}));
@@ -65,7 +68,7 @@ TEST(StalenessTest, VersionsBeyondAForkAreOffTheBranch) {
   EXPECT_STREQ(Judge(MemberWith({{{2, 5}, 3, 0}}), 6, spec, branch).reason, "off_branch");
 }
 
-// One group runs while the version moves on; then step k trains it.
+// One group runs while the version moves on; then step 7 trains it. The parameter is max_staleness.
 class BoundTest : public testing::TestWithParam<int> {};
 
 TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
@@ -77,6 +80,7 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   spec.oversample = 1;  // The slow group holds nobody up.
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   ASSERT_TRUE(first.ok());
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
@@ -84,32 +88,39 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord({.group = ref.group}, lease, SegmentRole::kPrompt, 0, 4))
           .ok());
+
   uint64_t at = 4;
   for (int64_t version = 0; version < 7; ++version) {
-    // The slow one samples a token per version.
+    // The slow group samples a token per version.
     const absl::Status put = h.PutOne(
         h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, at, 1, {{{1, version}, 1, 0}}));
-    if (!put.ok()) break;  // Dropped, at eta = 0.
+    if (!put.ok()) break;  // With max_staleness 0 it is dropped.
     ++at;
     h.RunStep();
     if (testing::Test::HasFatalFailure()) return;
   }
+
   if (GetParam() == 0) {
     EXPECT_EQ(h.job().ledger().dropped.at("stale"), 1);
     return;
   }
+
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), {.owner = ref, .lease = lease, .fields = {TextField("messages", "[]")}})
           .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
+
   const auto batch = h.Acquired(7);
   ASSERT_TRUE(batch.ok()) << batch.status();
-  ASSERT_EQ(batch->groups[0].group, ref.group);  // The earliest deadline.
+  ASSERT_EQ(batch->groups[0].group, ref.group);  // The oldest goes first.
+
   const BatchMember& member = batch->groups[0].members[0];
-  EXPECT_EQ(member.trained, static_cast<uint64_t>(GetParam()));  // Of versions 7 - eta .. 6.
+  // Versions 7 - max_staleness to 6 are young enough.
+  EXPECT_EQ(member.trained, static_cast<uint64_t>(GetParam()));
   EXPECT_EQ(member.masked[0].count, 7u - GetParam());
   EXPECT_EQ(member.oldest.number, 7 - GetParam());
+
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
   for (const auto& [age, count] : h.job().Stats().staleness) EXPECT_LE(std::stoll(age), GetParam());
   EXPECT_GE(h.job().Stats().staleness.at(absl::StrCat(GetParam())), 1);
@@ -127,6 +138,7 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   spec.oversample = 1;
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
@@ -136,12 +148,15 @@ TEST(StalenessTest, StrictDropsATrajectoryForOneTokenTooOld) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 1, {{{1, 0}, 1, 0}}))
           .ok());
+
   // Step 1, which is cut next, may still train version 0; step 2 may not.
   h.SampleAll(h.Rollout(), *h.Admitted(1), {1, 0});
   h.ScoreAll();
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   h.Publish();
+
   EXPECT_NE(h.job().group(0), nullptr);
+
   h.RunStep();
   EXPECT_EQ(h.job().group(0), nullptr);
   EXPECT_GE(h.job().ledger().dropped.at("stale"), 1);
@@ -155,6 +170,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   spec.oversample = 1;
   Harness h(spec);
   h.Start();
+
   const auto first = h.Admitted(1);
   const TrajectoryRef ref{first->grants[0].group, 0, 1};
   const Id16 lease = first->grants[0].members[0].lease.id;
@@ -164,6 +180,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   ASSERT_TRUE(
       h.PutOne(h.Rollout(), PieceRecord(ref, lease, SegmentRole::kSampled, 4, 2, {{{1, 0}, 2, 0}}))
           .ok());
+
   h.RunStep();
   h.RunStep();
   ASSERT_TRUE(
@@ -174,12 +191,15 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
           .ok());
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
-  h.check = false;    // The books are wrong on purpose, and say so.
+
+  h.check = false;    // The job's state is wrong on purpose, which Violations() reports.
   h.reload_each = 0;  // A failpoint is no event.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
+
   const auto batch = h.Acquired(2);
   ASSERT_TRUE(batch.ok());
   EXPECT_EQ(batch->groups[0].members[0].trained, 3u);
+
   const absl::Status refused = h.ApplyBatch(*batch).status();
   EXPECT_EQ(ReasonOf(refused), "STALE");
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("2 tokens"));

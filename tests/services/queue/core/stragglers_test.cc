@@ -9,14 +9,14 @@ namespace {
 using testing::HasSubstr;
 
 Spec With(Straggler policy) {
-  Spec spec = SmallSpec();  // B = 2, G = 2, eta = 1: four groups at once.
+  Spec spec = SmallSpec();  // Two groups per step and max_staleness 1: four groups at once.
   spec.straggler = policy;
   spec.wait = absl::Seconds(40);
   spec.lease = absl::Hours(10);
   return spec;
 }
 
-// All but the first of the groups are written, sealed and scored.
+// Writes, seals and scores all groups but the first.
 void FinishAllButFirst(Harness& h, const AdmitAnswer& admitted) {
   for (size_t g = 1; g < admitted.grants.size(); ++g) {
     for (const Member& member : admitted.grants[g].members)
@@ -33,23 +33,28 @@ std::vector<uint64_t> Ordinals(const AcquireBatchAnswer& batch) {
 
 // Policies. ---------------------------------------------------------------------------------------
 
+// T is the straggler's wait of 40 s.
 TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   Harness h(With(Straggler::kWait));
   h.Start();
   const auto admitted = h.Admitted(8);
   EXPECT_EQ(admitted->grants[0].overdue, absl::Seconds(40));
+
   FinishAllButFirst(h, *admitted);
   uint64_t waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   h.Advance(absl::Seconds(29));
   EXPECT_FALSE(h.Answered(waits)) << "group 0 holds a slot of step 0";
+
   h.Advance(absl::Seconds(2));
   EXPECT_FALSE(h.Result<AcquireBatchAnswer>(waits)->filled);
+
   waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
   h.Advance(absl::Seconds(10));  // 41 s after its grant.
   const auto batch = h.Result<AcquireBatchAnswer>(waits);
   ASSERT_TRUE(batch.ok() && batch->filled);
   EXPECT_THAT(Ordinals(*batch), testing::ElementsAre(1, 2));
   EXPECT_EQ(h.job().group(0)->slot, 1) << "it traded slots with the group that overtook it";
+
   // It is trained later all the same.
   for (const Member& member : admitted->grants[0].members)
     h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
@@ -66,6 +71,7 @@ TEST(StragglerTest, WaitCutsAtOnceWhenItsOwnGroupsAreDone) {
     for (const Member& member : admitted->grants[g].members)
       h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
   }
+
   h.ScoreAll();
   EXPECT_THAT(Ordinals(*h.Acquired(0)), testing::ElementsAre(0, 1));
 }
@@ -82,9 +88,11 @@ TEST(StragglerTest, DropReissuesAnOverduePromptAndThenQuarantinesIt) {  // reiss
   h.Start();
   const uint64_t index = h.Admitted(2)->grants[0].row.ref.index;
   h.Advance(absl::Seconds(41));
+
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 2);
   ASSERT_EQ(h.cancel.size(), 2u);
   EXPECT_EQ(h.cancel[0].reason, "straggler");
+
   const auto again = h.Admitted(2);
   EXPECT_EQ(again->grants[0].row.ref.index, index);
   EXPECT_EQ(again->grants[0].row.ref.occurrence, 1u);
@@ -103,7 +111,9 @@ TEST(StragglerTest, ShrinkAcceptsTheMinimumOnceOverdueAndDropsTheRest) {
   h.Sample(h.Rollout(), grant, grant.members[0], {{{1, 0}, 3, 0}});
   h.ScoreAll();
   h.Advance(absl::Seconds(39));
+
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 0u);
+
   h.Advance(absl::Seconds(2));
   EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);
   EXPECT_EQ(h.job().ledger().dropped.at("shrunk"), 1);
@@ -120,6 +130,7 @@ TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
   const auto admitted = h.Admitted(2);
   h.Advance(absl::Seconds(60));
   EXPECT_EQ(h.job().Stats().groups.at("overdue"), 1u);
+
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[1], {{{1, 0}, 3, 0}});
   EXPECT_EQ(h.job().ledger().dropped.at("shrunk"), 0);
   h.ScoreAll();
@@ -129,7 +140,8 @@ TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
 
 // Members that stand still. -----------------------------------------------------------------------
 
-TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {  // 10 x 40 s
+// A holder loses its member after 10 straggler's waits of 40 s.
+TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
   Harness h(With(Straggler::kMask));
   h.Start();
   const auto admitted = h.Admitted(2);
@@ -142,10 +154,12 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
   ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, grant.members[0].lease.id,
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
+
   for (uint64_t i = 0; i < 4; ++i) {  // Member 0 writes a token each 200 s, member 1 none.
     ASSERT_TRUE(write(0, 4 + i).ok());
     h.Advance(absl::Seconds(200));
   }
+
   EXPECT_EQ(h.job().group(0)->members[0].attempt, 1u);
   EXPECT_EQ(h.job().group(0)->members[1].attempt, 2u);
   EXPECT_EQ(h.cancel.at(0).ref.member, 1u);
@@ -154,7 +168,7 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) { 
 
 // The window. -------------------------------------------------------------------------------------
 
-// Steps of one second with these shares of idle time and old tokens.
+// Runs the steps of one window, of a second each, with these shares of idle time and old tokens.
 void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
                double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {
@@ -183,9 +197,11 @@ TEST(AdmissionWindowTest, ItNarrowsWhileTokensAgeAndTheTrainerIsBusyAndNotBelowZ
   Instant now;
   window.Applied(now);
   RunWindow(window, now, 0, 0.1);
+
   EXPECT_EQ(window.versions(), 0.75);
   EXPECT_EQ(window.whole(), 0);
   EXPECT_EQ(window.partial_slots(10), 8u) << "three quarters of a step's slots, rounded up";
+
   for (int i = 0; i < 10; ++i) RunWindow(window, now, 0, 0.1);
   EXPECT_EQ(window.versions(), 0);
   RunWindow(window, now, 0, 0);
@@ -203,9 +219,12 @@ TEST(AdmissionWindowTest, ANarrowingThatMadeTheTrainerWaitIsTakenBackAndTriedLes
     }
     return 0;
   };
+
   EXPECT_EQ(narrowed_after(), 1);
+
   RunWindow(window, now, 0.2, 0.1);
   EXPECT_EQ(window.versions(), 2);
+
   const int second = narrowed_after();
   RunWindow(window, now, 0.2, 0.1);
   const int third = narrowed_after();
@@ -221,6 +240,7 @@ TEST(AdmissionWindowTest, BetweenTheBoundsNothingMovesAndAFixedWindowNeverDoes) 
   Instant other = now;
   RunWindow(window, now, 0.03, 0.5);
   RunWindow(fixed, other, 0, 0.5);
+
   EXPECT_EQ(window.versions(), 2);
   EXPECT_EQ(fixed.versions(), 1);
 }
@@ -230,10 +250,12 @@ TEST(AdmissionWindowTest, AnEtaThatCanKeepNeitherIsSaidOnceWithNumbers) {
   Instant now;
   window.Applied(now);
   RunWindow(window, now, 0.5, 0.3, 4);  // 4 s of rollout for 0.5 s of the trainer's own time.
+
   EXPECT_TRUE(window.infeasible());
   EXPECT_THAT(window.Advice(),
               HasSubstr("max_staleness 1 can keep neither the trainer busy (needs 7)"));
   EXPECT_THAT(window.Advice(), HasSubstr("Set queue.max_staleness to 7 or more"));
+
   RunWindow(window, now, 0, 0, 1);
   EXPECT_FALSE(window.infeasible());
 }
@@ -246,7 +268,8 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
   Harness h(spec);
   h.Start();
   EXPECT_EQ(h.job().Stats().admission_staleness, 1);
-  // Each group is one version old when trained.
+
+  // Half of the tokens come from two versions before, and are too old to be trained.
   for (int step = 0; step < 40 && h.job().Stats().admission_staleness == 1; ++step) {
     const auto admitted = h.Admitted(1000);
     if (!admitted.ok()) continue;
@@ -263,8 +286,10 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
     ASSERT_TRUE(h.ApplyBatch(*batch).ok());
     h.Publish();
   }
+
   EXPECT_EQ(h.job().Stats().admission_staleness, 0.75);
   EXPECT_THAT(h.job().Stats().advice, HasSubstr("too old to be trained"));
+
   size_t open = 0;
   for (const auto& [state, count] : h.job().Stats().groups)
     open += state == "open" || state == "accepted" ? count : 0;
@@ -282,6 +307,7 @@ TEST(StragglerTest, APromptThatIsNeverTrainedIsSaidAloud) {
     ASSERT_TRUE(h.Admitted(2).ok());
     h.Advance(absl::Seconds(41));
   }
+
   EXPECT_EQ(h.job().Stats().groups.at("starved"), 1u);
   ASSERT_EQ(h.alarms.size(), 1u);
   EXPECT_EQ(h.alarms[0].code, "starved");

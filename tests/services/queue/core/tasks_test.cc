@@ -9,29 +9,32 @@ namespace {
 class TasksTest : public testing::Test {
  protected:
   void SetUp() override { Fill(h_); }
-  // One group of two members, sealed.
+  // Samples and seals one group of two members.
   static void Fill(Harness& h) {
     h.Start();
     const auto admitted = h.Admitted(2);
     h.SampleAll(h.Rollout(), *admitted, {1, 0});
   }
+
   absl::StatusOr<LeaseTasksAnswer> Lease(uint32_t count = 10, uint32_t generation = 0) {
     return h_.Call<LeaseTasksAnswer>(
         h_.Reward(),
         LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", count}}, .generation = generation});
   }
+
   Harness h_;
 };
 
 TEST_F(TasksTest, ASealedMemberBecomesATaskWithItsRowAndInputs) {
   const auto leased = Lease();
   ASSERT_EQ(leased->tasks.size(), 2u);
+
   const TaskGrant& task = leased->tasks[0];
   EXPECT_EQ(task.name, "reward");
   EXPECT_FALSE(task.row.json.empty());
   EXPECT_EQ(task.finish, Finish::kStop);
   EXPECT_EQ(task.tries, 3u);
-  ASSERT_EQ(task.fields.size(), 1u);  // messages, small enough to ride along.
+  ASSERT_EQ(task.fields.size(), 1u);  // messages, which is small enough to come along.
   EXPECT_TRUE(h_.job()
                   .Read(h_.Reward(), false, task.lease.id,
                         {{.owner = task.owner}, {.owner = leased->tasks[1].owner}})
@@ -67,12 +70,14 @@ TEST_F(TasksTest, AScoreAgainIsARepeatAndADifferingOneAnAlarm) {
 TEST_F(TasksTest, ScoresThatAreNotFiniteOrNotThereAreRefused) {
   const auto leased = Lease();
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[0], std::nan(""))), "NOT_FINITE");
+
   Record none{.owner = leased->tasks[0].owner,
               .task = leased->tasks[0].id,
               .lease = leased->tasks[0].lease.id,
               .fields = {TextField("reward_status", "ok")},
               .last = true};
   EXPECT_EQ(ReasonOf(h_.PutOne(h_.Reward(), none)), "BAD_FIELD");
+
   none.fields = {TextField("surprise", "ok")};
   EXPECT_EQ(ReasonOf(h_.PutOne(h_.Reward(), none)), "BAD_FIELD");
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 1).ok());
@@ -88,12 +93,14 @@ TEST_F(TasksTest, FieldsShowAllAtOnceWithTheLastRecord) {
                               .fields = {MakeField<double>("task_reward", Dtype::kF64, {1})}})
           .ok());
   EXPECT_FALSE(h_.job().group(0)->members[0].fields.contains("task_reward"));
+
   ASSERT_TRUE(h_.PutOne(h_.Reward(), {.owner = task.owner,
                                       .task = task.id,
                                       .lease = task.lease.id,
                                       .fields = {TextField("reward_status", "ok")},
                                       .last = true})
                   .ok());
+
   EXPECT_TRUE(h_.job().group(0)->members[0].fields.contains("task_reward"));
   EXPECT_EQ(h_.job().group(0)->members[0].fields.at("task_reward").round, 1u);
 }
@@ -103,7 +110,7 @@ TEST_F(TasksTest, AnUnscorableMemberTakesItsGroupBelowTheMinimumAlong) {
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
   EXPECT_EQ(h_.job().counters().reissued, 1);
-  // Known, though its group is gone.
+  // A repeat is known, although the group is gone.
   EXPECT_TRUE(h_.PutReward(leased->tasks[0], 0, "timeout").ok());
   EXPECT_EQ(ReasonOf(h_.PutReward(leased->tasks[1], 1)), "LEASE_LOST");
 }
@@ -122,6 +129,7 @@ TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
     ASSERT_TRUE(json.is_object()) << row.json;
     causes.push_back(json.value("cause", ""));
   }
+
   EXPECT_THAT(causes, testing::Contains(testing::StartsWith("\\xc0\\xbe")));
 }
 
@@ -130,6 +138,7 @@ TEST_F(TasksTest, AGroupStandsWithItsMinimumOfScoredMembers) {
   spec.group_min = 1;
   Harness h(spec);
   Fill(h);
+
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
   EXPECT_TRUE(h.PutReward(leased->tasks[0], 0, "timeout").ok());
@@ -146,7 +155,9 @@ TEST_F(TasksTest, OutOfTriesATaskIsADeadLetterWithItsCause) {
                                                             .reason = ReleaseReason::kFault})
                     .ok());
   }
+
   EXPECT_EQ(h_.job().ledger().dropped.at("unscorable"), 2);
+
   const auto dead = h_.job().Peek(PeekWhat::kTasks, "dead_letter", h_.now);
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_THAT(dead[0].json, testing::HasSubstr("gave it back"));
@@ -161,10 +172,12 @@ TEST_F(TasksTest, ADrainUsesNoTryAndNotBeforeIsKept) {
   EXPECT_EQ(h_.Call<ReleaseAnswer>(h_.Reward(), release)->released, 1u);
   EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(), release)->repeat);
   ASSERT_EQ(Lease(1)->tasks.size(), 1u);  // The other member's.
+
   const uint64_t call = h_.Send(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 0});
   EXPECT_FALSE(h_.Answered(call));
   EXPECT_EQ(h_.job().NextWake(), h_.now + absl::Seconds(5));
+
   h_.Advance(absl::Seconds(5));
   EXPECT_EQ(h_.Result<LeaseTasksAnswer>(call)->tasks[0].tries, 3u);
 }
@@ -177,7 +190,9 @@ TEST_F(TasksTest, ALeaseThatRunsOutUsesATry) {
   EXPECT_EQ(again->tasks[0].tries, 2u);
 }
 
-TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {  // deadline 10 s, TTL 60 s
+// A task's lease can be renewed up to its deadline (10 s) and one lease time (60 s) after the
+// grant.
+TEST_F(TasksTest, ATaskCannotBeRenewedBeyondItsDeadline) {
   const auto leased = Lease();
   h_.now += absl::Seconds(50);
   EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Reward(), Renew{})->lost.empty());
@@ -192,6 +207,7 @@ TEST_F(TasksTest, AWaitForTasksNamesTheMemberThatStillRuns) {
       h_.Send(h_.Reward(),
               LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .wait = absl::Seconds(3)});
   h_.Advance(absl::Seconds(3));
+
   const auto answer = h_.Result<LeaseTasksAnswer>(call);
   ASSERT_TRUE(answer->edge.has_value());
   EXPECT_EQ(answer->edge->on.daemon, "r1");
@@ -204,13 +220,17 @@ TEST_F(TasksTest, AScoreForADroppedMemberLostItsLease) {
   h.Start();
   const auto admitted = h.Admitted(2);
   h.Sample(h.Rollout(), admitted->grants[0], admitted->grants[0].members[0], {{{1, 0}, 3, 0}});
+
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 0});
   h.Call<RenewAnswer>(h.Reward(), Renew{}).IgnoreError();
-  // The straggler's wait is over; its group goes, and its prompt comes again.
+
+  // The straggler's wait is over: its group is dropped, and its prompt will be drawn again.
   h.Advance(absl::Seconds(1));
+
   EXPECT_EQ(h.job().ledger().dropped.at("straggler"), 2);
   EXPECT_EQ(ReasonOf(h.PutReward(leased->tasks[0], 1)), "LEASE_LOST");
   EXPECT_EQ(h.cancel.back().reason, "straggler");

@@ -1,6 +1,6 @@
 #include "tests/services/queue/core/harness.h"
 
-// Answers that cannot be scored, and jobs that nothing but those come to.
+// Answers that cannot be scored, and jobs in which none can be.
 namespace sluice::queue {
 namespace {
 using testing::AllOf;
@@ -11,8 +11,8 @@ using testing::StartsWith;
 
 constexpr char kBadRow[] = "bad_row";
 
-// Draws a group, samples it, and says of its first member that it cannot be scored. False: there
-// was no group.
+// Draws a group, samples it, and reports that its first member cannot be scored. Returns false if
+// there was no group.
 bool PlayUnscorable(Harness& h, const std::string& status = kBadRow) {
   const auto admitted = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
@@ -49,6 +49,7 @@ TEST(UnscorableTest, ARowAtFaultIsDrawnNoMoreAndReportedOnce) {
     if (admitted->grants.empty()) break;
     rows.insert(admitted->grants[0].row.ref.index);
   }
+
   EXPECT_THAT(rows, SizeIs(1)) << "the other row, in each epoch";
   EXPECT_THAT(h.alarms, SizeIs(1));
 }
@@ -90,6 +91,7 @@ TEST(UnscorableTest, WhereNothingIsEverScoredTheJobFailsWithinALimitedNumberOfGr
     ASSERT_TRUE(PlayUnscorable(h, "bad_value"));
     ++groups;
   }
+
   EXPECT_EQ(groups, 64);
   EXPECT_EQ(ReasonOf(h.Result<AcquireBatchAnswer>(batch).status()), "UNSCORABLE");
   EXPECT_THAT(std::string(h.Result<AcquireBatchAnswer>(batch).status().message()),
@@ -128,6 +130,7 @@ TEST(UnscorableTest, DataThatEndsWithoutABatchFailsTheJobWithWhatBecameOfIt) {
   spec.sources.push_back({.name = "letters", .path = "letters.jsonl", .weight = 1, .fields = {}});
   Harness h(spec, {2, 2});
   h.Start();
+
   while (true) {
     const auto admitted = h.Call<AdmitAnswer>(
         h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
@@ -137,9 +140,11 @@ TEST(UnscorableTest, DataThatEndsWithoutABatchFailsTheJobWithWhatBecameOfIt) {
     h.Call<ItemsAnswer>(h.Rollout(),
                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})
         .IgnoreError();
-    if (grant.row.source == "letters")
-      break;  // One row of it is never used: the data as a whole could be.
+    // The other row of "letters" stays usable, so that the data as a whole is.
+    if (grant.row.source == "letters") break;
   }
+
+  // All later draws end in the same way.
   while (true) {
     const auto admitted = h.Call<AdmitAnswer>(
         h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
@@ -149,6 +154,7 @@ TEST(UnscorableTest, DataThatEndsWithoutABatchFailsTheJobWithWhatBecameOfIt) {
                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, "client_gone"}}})
         .IgnoreError();
   }
+
   const absl::Status end = h.Acquired(0).status();
   EXPECT_EQ(ReasonOf(end), "NOTHING_TRAINED");
   EXPECT_THAT(std::string(end.message()),
@@ -159,7 +165,7 @@ TEST(AlarmTest, AFaultOfEveryRowIsToldTenTimesAndThenAtEachDoubling) {
   Spec spec = SmallSpec();
   spec.reissues = 0;
   Harness h(spec, {1000});
-  h.check = false;  // Rules are looked at elsewhere; here they would take most of the time.
+  h.check = false;  // Other tests check the invariants; here it would take most of the time.
   h.Start();
   for (int group = 0; group < 100; ++group) {
     const auto admitted = h.Admitted(2);
@@ -168,6 +174,7 @@ TEST(AlarmTest, AFaultOfEveryRowIsToldTenTimesAndThenAtEachDoubling) {
                         Drop{{{{.group = grant.group}, grant.members[0].lease.id, "env_lost"}}})
         .IgnoreError();
   }
+
   EXPECT_EQ(h.job().counters().quarantined, 100);
   EXPECT_THAT(h.alarms, AllOf(SizeIs(10 + 3), Each(testing::Field(&Alarm::code, "quarantined"))))
       << "at 20, 40 and 80 too";

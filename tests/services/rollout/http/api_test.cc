@@ -19,25 +19,28 @@ using Json = nlohmann::ordered_json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Keeps what a client would see.
+// Records what a client would see.
 class Seen : public Reply {
  public:
   void Send(Response response) override {
     SLUICE_CHECK(!began && !sent);
     sent = std::move(response);
   }
+
   void BeginStream() override {
     SLUICE_CHECK(!began && !sent);
     began = true;
   }
+
   void Write(std::string events) override {
     SLUICE_CHECK(began && !ended);
     stream += events;
   }
+
   void End() override { ended = true; }
 
   Json body() const { return Json::parse(sent->body); }
-  // The stream's objects; [DONE] as a text, comments left out.
+  // The objects of the stream. [DONE] is a text, and comments are left out.
   std::vector<Json> events() const {
     std::vector<Json> events;
     for (absl::string_view event : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
@@ -68,7 +71,8 @@ class ApiTest : public testing::Test {
         .post = [](std::function<void()> run) { run(); }});
     api_->SetModel(model_);
   }
-  // With a model that has this chat template, and without keys.
+
+  // Makes the model one with this chat template, and uses no keys.
   void MakeWithTemplate(const std::string& chat_template) {
     const std::string path = testing_data::TempPath("chat_template");
     ASSERT_TRUE(WriteFileAtomic(path, chat_template).ok());
@@ -93,21 +97,25 @@ class ApiTest : public testing::Test {
     }
     return seen;
   }
+
+  // Asks for a completion of "12=". `more` adds fields or replaces them.
   std::shared_ptr<Seen> Complete(Json more = Json::object()) {
     Json body = {{"model", "digits"}, {"prompt", "12="}};
     body.update(more);
     return Ask("/v1/completions", body);
   }
+
   std::shared_ptr<Seen> Get(const std::string& path) {
     auto seen = std::make_shared<Seen>();
     api_->Handle(*api_->Admit({.method = "GET", .target = path}), "", seen);
     return seen;
   }
+
   std::vector<Request> requests() { return model_->AwaitRequests(0); }
 
   ManualClock clock_;
   SplitMix64 random_{1};
-  bool hold_ = false;
+  bool hold_ = false;  // Work waits in held_ until the test runs it.
   std::deque<std::function<void()>> held_;
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
   std::unique_ptr<Guests> guests_;
@@ -118,6 +126,7 @@ class ApiTest : public testing::Test {
 TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
   const auto seen = Complete({{"max_tokens", 4}, {"seed", 7}, {"temperature", 0}});
   ASSERT_EQ(requests().size(), 1u);
+
   const Request request = requests()[0];
   EXPECT_NE(request.id & kApiRequest, 0u);
   EXPECT_THAT(*request.prompt, ElementsAre(1, 4, 5, 13));
@@ -128,10 +137,12 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
 
   guests_->Stepped(Step({Sampled(request.id, 5, "2")}));
   EXPECT_FALSE(seen->sent);
+
   guests_->Stepped(
       Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
   ASSERT_TRUE(seen->sent);
   EXPECT_EQ(seen->sent->status, 200);
+
   const Json body = seen->body();
   EXPECT_EQ(body["object"], "text_completion");
   EXPECT_EQ(body["model"], "digits");
@@ -153,9 +164,11 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
   EXPECT_NE(asked[0].group, asked[2].group);
   EXPECT_EQ(asked[0].prompt, asked[1].prompt);
   EXPECT_EQ(asked[1].member, 1u);
+
   for (size_t i : {3, 1, 0, 2})
     guests_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
   ASSERT_TRUE(seen->sent);
+
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(seen->body()["choices"][i]["text"], std::to_string(i));
     EXPECT_EQ(seen->body()["choices"][i]["finish_reason"], "length");
@@ -169,6 +182,7 @@ TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
                               {"return_versions", true}});
   const uint64_t id = requests()[0].id;
   guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
+
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["prompt_token_ids"], (Json{1, 4, 13}));
   EXPECT_EQ(choice["token_ids"], (Json{5, 6}));
@@ -194,6 +208,7 @@ TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
   details->top = {{5, -0.5f}};
   first.details = details;
   guests_->Stepped(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
+
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["text"], "12=23");
   EXPECT_EQ(choice["logprobs"]["tokens"], (Json{"1", "2", "=", "2", "3"}));
@@ -216,6 +231,7 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
   details->prompt_logprobs = {-1.5f, -2.5f};
   only.details = details;
   guests_->Stepped(Step({only}));
+
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["text"], "12=");
   EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -1.5, -2.5}));
@@ -230,8 +246,10 @@ TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
   Complete({{"prompt", {prompt(60), prompt(50)}}});
   EXPECT_EQ(requests()[0].sampling.max_tokens, 4u) << "of the 16 that are OpenAI's default";
   EXPECT_EQ(requests()[1].sampling.max_tokens, 4u);
+
   Complete({{"prompt", prompt(40)}});
   EXPECT_EQ(requests()[2].sampling.max_tokens, 16u);
+
   const Json error = Complete({{"prompt", prompt(64)}})->body()["error"];
   EXPECT_THAT(error["message"].get<std::string>(),
               HasSubstr("the prompt has 64 tokens; this model's context holds 64"));
@@ -245,8 +263,10 @@ TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
   const uint64_t a = requests()[0].id, b = requests()[1].id;
   guests_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
   EXPECT_EQ(seen->events().size(), 1u) << "a token without text is not told";
+
   guests_->Stepped(
       Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
+
   const auto events = seen->events();
   ASSERT_EQ(events.size(), 5u);
   EXPECT_EQ(events[0]["choices"][0]["text"], "2");
@@ -265,6 +285,7 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
       "{% for m in messages %}{{ m.content }}={% endfor %}{% if tools %}{{ tools[0].function.name "
       "}}{% endif %}{% if add_generation_prompt %}9{% endif %}"));
   const Json tools = {{{"type", "function"}, {"function", {{"name", "78"}}}}};
+
   const auto seen =
       Ask("/v1/chat/completions", {{"model", "digits"},
                                    {"messages", {{{"role", "user"}, {"content", "12"}}}},
@@ -274,8 +295,10 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   ASSERT_EQ(requests().size(), 1u) << (seen->sent ? seen->sent->body : "");
   EXPECT_THAT(*requests()[0].prompt, ElementsAre(4, 5, 13, 10, 11, 12));
   EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
+
   const uint64_t id = requests()[0].id;
   guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
+
   const auto events = seen->events();
   EXPECT_EQ(events[0]["object"], "chat.completion.chunk");
   EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", "2"}}));
@@ -289,6 +312,7 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
             {{{"role", "user"}, {"content", "1"}}, {{"role", "assistant"}, {"content", "34"}}}},
            {"continue_final_message", true}});
   ASSERT_EQ(requests().size(), 2u);
+
   EXPECT_THAT(*requests()[1].prompt, ElementsAre(4, 13, 6, 7))
       << "what the template writes behind the last message is cut off";
 }
@@ -308,6 +332,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
   };
   const auto whole = Ask("/v1/chat/completions", body);
   answer(0);
+
   const Json choice = Json::parse(whole->sent->body)["choices"][0];
   EXPECT_EQ(choice["message"]["content"], "Well.");
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
@@ -318,6 +343,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
   body["stream"] = true;
   const auto streamed = Ask("/v1/chat/completions", body);
   answer(1);
+
   const auto events = streamed->events();
   ASSERT_GE(events.size(), 3u);
   EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", "Well."}}));
@@ -338,6 +364,7 @@ TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
   EXPECT_EQ(error({{"max_tokens", 61}})["code"], "context_length_exceeded");
   EXPECT_EQ(error({{"model", "gpt"}})["code"], "model_not_found");
   EXPECT_EQ(error({{"prompt", ""}, {"temperature", -1}})["param"], "temperature");
+
   const auto chat =
       Ask("/v1/chat/completions",
           {{"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "1"}}}}});
@@ -349,6 +376,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
   const auto status = [&](RequestHead head) {
     return ApiErrorOf(api_->Admit(head).status()).status;
   };
+
   EXPECT_EQ(status({.method = "GET", .target = "/v2"}), 404);
   EXPECT_EQ(status({.method = "GET", .target = "/v1/completions"}), 405);
   EXPECT_EQ(status({.method = "DELETE", .target = "/v1/models"}), 405);
@@ -365,6 +393,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
                     .content_type = "application/json",
                     .content_length = kMaxBody + 1}),
             413);
+
   const RequestHead post = {.method = "POST",
                             .target = "/v1/completions",
                             .content_type = "application/json",
@@ -381,6 +410,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
     EXPECT_EQ(status(head), 415) << encoding;
     EXPECT_THAT(ApiErrorOf(api_->Admit(head).status()).message, testing::HasSubstr(encoding));
   }
+
   RequestHead head = post;
   head.content_type = "Application/JSON ; charset=utf-8", head.content_encoding = "Identity";
   EXPECT_TRUE(api_->Admit(head).ok());
@@ -411,6 +441,7 @@ TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
       }
     }
   }
+
   EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/livez"}).ok());
   EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/readyz"}).ok());
   EXPECT_TRUE(
@@ -426,14 +457,17 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
   const std::string lab = "Bearer 0123456789abcdef", big = "Bearer aaaaaaaaaaaaaaaa";
   const auto first = Ask("/v1/completions", body, lab);
   EXPECT_EQ(Ask("/v1/completions", body, lab)->body()["error"]["code"], "quota_exceeded");
+
   Json never = body;
   never["n"] = 5;
   EXPECT_EQ(Ask("/v1/completions", never, lab)->sent->status, 400) << "waiting does not help";
   EXPECT_FALSE(Ask("/v1/completions", body, big)->sent);
+
   const auto busy = Ask("/v1/completions", body, big);
   EXPECT_EQ(busy->sent->status, 429);
   EXPECT_EQ(busy->sent->retry_after, 1);
   EXPECT_EQ(busy->body()["error"]["code"], "server_busy");
+
   const auto asked = requests();
   guests_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop),
                          Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
@@ -448,10 +482,12 @@ TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
   api_->Cancel(last_call_);
   EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id))
       << "what has ended is not aborted";
+
   guests_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
   api_->Cancel(last_call_);
 
-  hold_ = true;  // Parsing, then preparing.
+  // A call is parsed and then prepared. The client leaves before the first, then before the second.
+  hold_ = true;
   for (size_t rounds : {1u, 2u}) {
     const auto seen = Complete();
     for (size_t i = 1; i < rounds; ++i) {
@@ -467,6 +503,7 @@ TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
     }
     EXPECT_FALSE(seen->sent);
   }
+
   EXPECT_EQ(requests().size(), 3u);
   EXPECT_EQ(api_->calls(), 0u);
   EXPECT_EQ(api_->answers(), 0u);
@@ -481,6 +518,7 @@ TEST_F(ApiTest, AFailedRequestEndsItsWholeCall) {
   failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")},
                        {asked[2].id, absl::DataLossError("logits are not finite")}};
   guests_->Stepped(failures);
+
   EXPECT_EQ(whole->sent->status, 500);
   EXPECT_THAT(model_->AwaitAborted(1), ElementsAre(asked[0].id));
   EXPECT_THAT(stream->events().back().dump(), HasSubstr("server_error"));
@@ -493,10 +531,12 @@ TEST_F(ApiTest, ASilentStreamGetsACommentEach15Seconds) {
   clock_.Advance(absl::Seconds(14));
   api_->Tick();
   EXPECT_FALSE(seen->began);
+
   clock_.Advance(absl::Seconds(1));
   api_->Tick();
   api_->Tick();
   EXPECT_EQ(seen->stream, Format::kComment);
+
   clock_.Advance(absl::Seconds(15));
   api_->Tick();
   EXPECT_EQ(seen->stream.size(), 2 * std::string(Format::kComment).size());
@@ -508,6 +548,7 @@ TEST_F(ApiTest, ModelsListsWhatServesAndNothingLoadedIs503) {
   EXPECT_EQ(Get("/v1/models/digits")->body()["digest"], "digest3");
   EXPECT_EQ(Get("/v1/models/other")->sent->status, 404);
   EXPECT_EQ(Get("/readyz")->sent->status, 200);
+
   model_->SetServing(std::nullopt);
   EXPECT_EQ(Get("/v1/models")->sent->status, 503);
   EXPECT_EQ(Complete()->body()["error"]["code"], "no_weights");
@@ -515,6 +556,7 @@ TEST_F(ApiTest, ModelsListsWhatServesAndNothingLoadedIs503) {
   model_->SetServing(PolicyVersion{1, 3});
   const auto running = Complete();
   api_->RemoveModel("digits", absl::UnavailableError("the job has ended"));
+
   EXPECT_EQ(running->sent->status, 503);
   EXPECT_EQ(running->sent->retry_after, 2);
   EXPECT_EQ(Complete()->body()["error"]["code"], "no_model_loaded");

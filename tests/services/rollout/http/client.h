@@ -14,10 +14,10 @@
 
 namespace sluice::rollout::http {
 
-// A blocking connection to HOST:PORT that sends what a test says, byte for byte.
+// A blocking connection to HOST:PORT that sends exactly the bytes a test gives.
 class Client {
  public:
-  // `receive_buffer`: of the kernel, bytes; 0: as it is.
+  // `receive_buffer`: size of the kernel's receive buffer in bytes; 0: its default.
   explicit Client(const std::string& address, int receive_buffer = 0)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (receive_buffer > 0)
@@ -30,6 +30,7 @@ class Client {
     peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     SLUICE_CHECK(connect(fd_, reinterpret_cast<sockaddr*>(&peer), sizeof peer) == 0);
   }
+
   ~Client() { Close(); }
   Client(Client&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), seen_(std::move(other.seen_)) {}
@@ -39,7 +40,8 @@ class Client {
   void Close() {
     if (fd_ >= 0) close(std::exchange(fd_, -1));
   }
-  // False: the peer has closed.
+
+  // Returns false if the peer has closed the connection.
   bool Send(absl::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -48,8 +50,9 @@ class Client {
     }
     return true;
   }
-  // Reads until `text` has come and gives all up to its end; up to the connection's end where it
-  // does not come.
+
+  // Reads until `text` has come and returns everything up to its end. If the connection ends first,
+  // returns everything that came.
   std::string Until(absl::string_view text) {
     size_t at;
     while ((at = seen_.find(std::string(text))) == std::string::npos) {
@@ -62,6 +65,8 @@ class Client {
     seen_.erase(0, at + text.size());
     return taken;
   }
+
+  // Everything up to the end of the connection.
   std::string Rest() { return Until("\xFF\xFE there is no such text"); }
 
  private:
@@ -69,6 +74,7 @@ class Client {
   std::string seen_;
 };
 
+// An HTTP request that posts `body` as JSON. `more` holds further header lines, each with its CRLF.
 inline std::string PostText(absl::string_view path, absl::string_view body,
                             absl::string_view more = "") {
   return absl::StrCat("POST ", path,

@@ -14,8 +14,8 @@
 
 namespace sluice::rollout::http {
 
-// The digits tokenizer or another directory's, with or without a chat template, and an engine that
-// samples what the test says.
+// A model for the HTTP server: the tokenizer of the digits example or of another directory, with or
+// without a chat template. In place of an engine it records the requests; the test sends tokens.
 class FakeModel : public Model {
  public:
   static constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits";
@@ -38,6 +38,7 @@ class FakeModel : public Model {
     MutexLock lock(&mu_);
     return serving_;
   }
+
   std::string digest(PolicyVersion version) const override {
     return absl::StrCat("digest", version.number);
   }
@@ -47,6 +48,7 @@ class FakeModel : public Model {
     for (Request& request : requests) requests_.push_back(std::move(request));
     changed_.NotifyAll();
   }
+
   void Abort(const std::vector<uint64_t>& requests) override {
     MutexLock lock(&mu_);
     aborted_.insert(aborted_.end(), requests.begin(), requests.end());
@@ -57,17 +59,20 @@ class FakeModel : public Model {
     MutexLock lock(&mu_);
     serving_ = version;
   }
+
   void Clear() {
     MutexLock lock(&mu_);
     requests_.clear();
     aborted_.clear();
   }
-  // Waits until so many requests have come, ever; gives them.
+
+  // Waits until `count` requests have come since the last Clear(), and returns them all.
   std::vector<Request> AwaitRequests(size_t count) {
     MutexLock lock(&mu_);
     while (requests_.size() < count) changed_.Wait(&mu_);
     return requests_;
   }
+
   std::vector<uint64_t> AwaitAborted(size_t count) {
     MutexLock lock(&mu_);
     while (aborted_.size() < count) changed_.Wait(&mu_);

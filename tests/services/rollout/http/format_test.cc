@@ -1,4 +1,4 @@
-// How tokens and their texts are written, with a tokenizer whose tokens are bytes.
+// How tokens and their texts are written into answers. Each token of the tokenizer is one byte.
 #include "services/rollout/http/format.h"
 
 #include <filesystem>
@@ -17,11 +17,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int32_t kEnd = 256;  // <|end|>; token b is byte b.
 
-// Of the digits model, with another tokenizer.
+// The directory of the digits model, with the tokenizer of bytes.
 std::string ByteModelDir() {
   const std::string dir = testing_data::TempPath("byte_model");
-  std::filesystem::remove_all(dir);  // Of the test before.
+  std::filesystem::remove_all(dir);  // The test before may have left it.
   std::filesystem::copy(FakeModel::kDigits, dir);
+
   Json vocab = Json::object();
   for (int b = 0; b < 256; ++b)
     vocab[ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))] = b;
@@ -42,6 +43,7 @@ std::string ByteModelDir() {
       {"pre_tokenizer", level},
       {"decoder", level},
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", Json::array()}}}};
+
   SLUICE_CHECK(WriteFileAtomic(dir + "/tokenizer.json", tokenizer.dump()).ok());
   return dir;
 }
@@ -57,6 +59,7 @@ class FormatTest : public testing::Test {
     SLUICE_CHECK_MSG(prepared.ok(), prepared.status().ToString());
     return *std::move(prepared);
   }
+
   Json Logprobs(const Prepared& prepared, const AnswerPart& part) {
     const Format format(prepared, model_.renderer().tokenizer());
     return Json::parse(format.Whole({}, {part}, {}))["choices"][0]["logprobs"];
@@ -82,6 +85,7 @@ TEST_F(FormatTest, IdsThatEndInsideACharacterAreEchoedUpToIt) {
   const Prepared prepared = Prepare({{"prompt", {'a', kEnd, 0xC3}}, {"echo", true}});
   EXPECT_EQ(prepared.prompts[0].text, "a") << "the character comes with the answer's first token";
   EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 1, 1}));
+
   AnswerPart part{.text =
                       "a\xC3\xA9"
                       "b"};
@@ -96,6 +100,7 @@ TEST_F(FormatTest, PartsOfCharactersAreToldApartByTheirBytes) {
   auto details = std::make_shared<TokenDetails>();
   details->top = {{0xC4, -0.1f}, {0xE2, -2.0f}};
   event.details = details;
+
   const Json logprobs = Logprobs(prepared, {.tokens = {event, Sampled(0, ' ', " ")}});
   EXPECT_EQ(logprobs["tokens"], (Json{"bytes:\\xc3", " "}));
   ASSERT_EQ(logprobs["top_logprobs"][0].size(), 3u)
@@ -123,6 +128,7 @@ TEST_F(FormatTest, ASampledSpecialTokenHasANameAndNoBytesAsItPutsNothingIntoTheC
   EXPECT_EQ(content[1]["bytes"], Json::array());
   EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "<|end|>");
   EXPECT_EQ(content[0]["top_logprobs"][0]["bytes"], Json::array());
+
   std::string joined;
   for (const Json& token : content) {
     for (const Json& byte : token["bytes"]) joined.push_back(static_cast<char>(byte.get<int>()));

@@ -13,7 +13,7 @@ using testing::IsEmpty;
 
 class GuestsTest : public testing::Test {
  protected:
-  // A guest with so many requests, who keeps what it hears: "REQUEST:TOKEN", or "REQUEST:ERROR".
+  // Adds a guest with `requests` requests, which notes "REQUEST:TOKEN" or "REQUEST:ERROR".
   uint64_t Come(size_t requests, std::vector<std::string>* heard, uint64_t group = 0) {
     const auto guest = guests_.Add(
         model_, std::vector<Request>(requests, Request{.group = group}),
@@ -26,6 +26,7 @@ class GuestsTest : public testing::Test {
     EXPECT_TRUE(guest.ok()) << guest.status();
     return guest.value_or(0);
   }
+
   uint64_t IdOf(size_t request) { return model_->AwaitRequests(request + 1)[request].id; }
 
   Guests guests_{4};
@@ -38,6 +39,7 @@ TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
   Come(2, &two_);
   guests_.Stepped(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
                         Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
+
   EXPECT_THAT(one_, ElementsAre("0:8"));
   EXPECT_THAT(two_, ElementsAre("1:7", "0:9"));
   EXPECT_EQ(guests_.running(), 2u);
@@ -48,6 +50,7 @@ TEST_F(GuestsTest, OfOneWhoLeavesWhatStillRunsIsAborted) {
   guests_.Stepped(Step({Sampled(IdOf(1), 7, "", FinishReason::kLength)}));
   guests_.Leave(guest);
   EXPECT_THAT(model_->AwaitAborted(0), ElementsAre(IdOf(0), IdOf(2)));
+
   guests_.Stepped(Step({Sampled(IdOf(0), 8, "")}));
   EXPECT_THAT(one_, ElementsAre("1:7"));
   EXPECT_EQ(guests_.running(), 0u);
@@ -61,6 +64,7 @@ TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
   EXPECT_EQ(ReasonOf(refused.status()), "BUSY");
   EXPECT_EQ(refused.status().message(),
             "3 answers are being sampled and 2 more asked for; at most 4 go at once");
+
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   Come(2, &two_);
   EXPECT_EQ(guests_.running(), 4u);
@@ -72,6 +76,7 @@ TEST_F(GuestsTest, AModelThatGoesFailsWhatRunsOnIt) {
   ASSERT_TRUE(guests_.Add(other, std::vector<Request>(1), [](StepEvents) {}).ok());
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   guests_.ModelLeft(model_.get(), absl::UnavailableError("gone"));
+
   EXPECT_THAT(one_, ElementsAre("0:7", "1:gone"));
   EXPECT_THAT(model_->AwaitAborted(0), IsEmpty());
   EXPECT_EQ(guests_.running(), 1u);

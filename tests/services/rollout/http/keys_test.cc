@@ -41,6 +41,7 @@ TEST(KeysTest, ABrokenLineIsNamedByNumberAndItsKeyIsNot) {
     EXPECT_THAT(std::string(status.message()),
                 testing::Not(testing::HasSubstr("0123456789abcdef")));
   }
+
   EXPECT_EQ(Keys::Parse("# none\n", "keys").status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

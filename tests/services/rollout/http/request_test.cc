@@ -118,6 +118,7 @@ TEST(RequestTest, WhatChangesNothingIsTakenAndWhatWouldIsRefusedByName) {
                         {"parallel_tool_calls", true}};
   EXPECT_EQ(ParseCompletion(Completion(neutral).dump()).status(), absl::OkStatus());
   EXPECT_EQ(ParseChat(Chat(neutral).dump()).status(), absl::OkStatus());
+
   const std::vector<Json> wrong = {{{"frequency_penalty", 0.5}},
                                    {{"logit_bias", {{"5", 1}}}},
                                    {{"best_of", 4}},
@@ -140,6 +141,7 @@ TEST(RequestTest, APromptIsATextTextsIdsOrListsOfIds) {
   EXPECT_EQ(prompts("a").size(), 1u);
   EXPECT_EQ(prompts({"a", "b"})[1].text, "b");
   EXPECT_THAT(prompts({1, 2, 3})[0].ids, testing::ElementsAre(1, 2, 3));
+
   const auto lists = prompts(Json::array({Json::array({1, 2}), Json::array({3})}));
   ASSERT_EQ(lists.size(), 2u);
   EXPECT_THAT(lists[1].ids, testing::ElementsAre(3));
@@ -164,6 +166,7 @@ TEST(RequestTest, ChatJoinsTextPartsAndParsesArgumentsOfToolCalls) {
                                        {"chat_template_kwargs", {{"enable_thinking", false}}}})
                                      .dump());
   ASSERT_TRUE(request.ok()) << request.status();
+
   const Json& conversation = *request->conversation;
   EXPECT_EQ(conversation["messages"][0]["content"], "ab");
   EXPECT_EQ(conversation["messages"][1]["tool_calls"][0]["function"]["arguments"]["x"], 1);
@@ -261,10 +264,12 @@ TEST(RequestTest, AnIntegerThatWouldBecomeAnotherNumberIsRefusedWhereverItStands
   const std::string call = R"({"model": "m", "messages": [{"role": "assistant", )"
                            R"("tool_calls": [{"function": {"name": "f", )"
                            R"("arguments": "{\"x\": -9223372036854775809}"}}]}]})";
+
   const ApiError in_arguments = ApiErrorOf(ParseChat(call).status());
   EXPECT_EQ(in_arguments.param, "messages[0].tool_calls[0].function.arguments");
   EXPECT_THAT(in_arguments.message,
               testing::HasSubstr("the integer -9223372036854775809 is beyond 64 bits"));
+
   const std::string tools = R"({"model": "m", "messages": [{"role": "user", "content": "1"}], )"
                             R"("tools": [{"type": "function", "function": {"name": "f", )"
                             R"("parameters": {"maximum": 18446744073709551616}}}]})";
@@ -280,15 +285,19 @@ TEST(RequestTest, AMisspelledFieldIsToldItsNearest) {
 TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
   const std::string deep =
       absl::StrCat("{\"model\": ", std::string(100'000, '['), std::string(100'000, ']'), "}");
+
   std::string wide = "{\"model\": \"m\", \"prompt\": [[1]";
   for (int i = 0; i < 1'100'000; ++i) wide += ",[]";
   wide += "]}";
+
   std::string members = "{\"model\": \"m\"";
   for (int i = 0; i < 500'000; ++i) members += absl::StrCat(",\"", i, "\":0");
   members += "}";
+
   std::string objects = "{\"model\": [{}";
   while (objects.size() < kMaxBody - 10) objects += ",{}";
   objects += "]}";
+
   for (const std::string& body :
        {members, objects, std::string(), std::string("null"), std::string("[]"), std::string("{"),
         std::string("{\"model\": \"\xff\"}"), std::string("{\"model\": 1e999}"),
@@ -298,6 +307,7 @@ TEST(RequestTest, HostileJsonIsRefusedWithinTheLimits) {
     EXPECT_EQ(CompletionError(body).code, "invalid_json") << body.substr(0, 40);
     EXPECT_EQ(ChatError(body).status, 400) << body.substr(0, 40);
   }
+
   EXPECT_EQ(CompletionError(std::string(kMaxBody + 1, ' ')).status, 413);
 }
 
@@ -308,9 +318,11 @@ TEST(RequestTest, MessagesAndToolsHaveTheirLimits) {
       "too_many_messages");
   EXPECT_TRUE(
       ParseChat(Chat({{"messages", std::vector<Json>(kMaxMessages, message)}}).dump()).ok());
+
   const Json tools = {
       {{"type", "function"}, {"function", {{"name", std::string(kMaxTools, 'f')}}}}};
   EXPECT_EQ(ChatError(Chat({{"tools", tools}}).dump()).code, "tools_too_large");
+
   EXPECT_EQ(CompletionError(
                 Completion({{"prompt", std::vector<std::string>(100, "a")}, {"n", 100}}).dump())
                 .param,

@@ -33,6 +33,7 @@ class ServerTest : public testing::Test {
     server_ = *std::move(server);
     server_->api().SetModel(model_);
   }
+
   void Answer(uint64_t request, const std::string& text, FinishReason finish) {
     guests_.Stepped(Step({Sampled(request, 3, text, finish)}));
   }
@@ -51,6 +52,7 @@ TEST_F(ServerTest, AConnectionServesOneRequestAfterAnother) {
     EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith("HTTP/1.1 200 OK\r\n"));
     EXPECT_THAT(client.Until("\"total_tokens\":4}}"), HasSubstr("\"text\":\"42\""));
   }
+
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
 
@@ -59,6 +61,7 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
   Client client(server_->address());
   ASSERT_TRUE(client.Send(PostText(kPath, kBody) + kModels + kModels));
   Answer(model_->AwaitRequests(1)[0].id, "42", FinishReason::kStop);
+
   EXPECT_THAT(client.Until("}}"), HasSubstr("text_completion"));
   EXPECT_THAT(client.Until("]}"), HasSubstr("\"object\":\"list\""));
   EXPECT_THAT(client.Until("]}"), HasSubstr("\"object\":\"list\""));
@@ -72,6 +75,7 @@ TEST_F(ServerTest, TheAnswerToAHeadHasNoBodyAndTheNextFollowsIt) {
   };
   ASSERT_TRUE(client.Send(head("/livez") + head("/readyz") + head("/v1/models") + head(kPath) +
                           head("/v2") + kModels));
+
   const std::string live = client.Until("\r\n\r\n");
   EXPECT_THAT(live, StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(live, HasSubstr("Content-Length: 3\r\n")) << "as a GET would have it";
@@ -96,6 +100,7 @@ TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
     client.Send(bytes);
     return client.Rest();
   };
+
   EXPECT_THAT(answer("this is no HTTP\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(answer("\x16\x03\x01\x02\x01\x01\x01\x01\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(answer(absl::StrCat("GET /v1/models HTTP/1.1\r\nX: ", std::string(17 << 10, 'x'),
@@ -129,6 +134,7 @@ TEST_F(ServerTest, ALargeBodyIsAskedForBeforeItIsSent) {
       " HTTP/1.1\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: ",
       sizeof kBody - 1, "\r\n\r\n")));
   EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue"));
+
   ASSERT_TRUE(client.Send(kBody));
   Answer(model_->AwaitRequests(1)[0].id, "42", FinishReason::kStop);
   EXPECT_THAT(client.Until("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
@@ -143,10 +149,12 @@ TEST_F(ServerTest, AClientThatTakesItsTimeIsTold408) {
       body.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: "
                 "application/json\r\nContent-Length: 100\r\n\r\n{\"model"));
   Client silent(server_->address());
+
   EXPECT_THAT(head.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_THAT(body.Rest(), StartsWith("HTTP/1.1 408"));
   EXPECT_EQ(silent.Rest(), "");
-  head.Send("els HTTP/1.1\r\n\r\n");  // Too late: what still comes goes nowhere.
+
+  head.Send("els HTTP/1.1\r\n\r\n");  // Too late: it is ignored.
   body.Send("\": \"m\"}");
   for (Client* client : {&head, &body, &silent}) client->Close();
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
@@ -159,11 +167,13 @@ TEST_F(ServerTest, BodiesOfAllConnectionsTogetherHaveALimit) {
       first.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nExpect: "
                  "100-continue\r\nContent-Length: 900\r\n\r\n"));
   first.Until("\r\n\r\n");
+
   Client second(server_->address());
   ASSERT_TRUE(
       second.Send("POST /v1/completions HTTP/1.1\r\nContent-Type: "
                   "application/json\r\nContent-Length: 200\r\n\r\n"));
   EXPECT_THAT(second.Rest(), HasSubstr("429 Too Many Requests"));
+
   first.Close();
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
   Client third(server_->address());
@@ -180,9 +190,11 @@ TEST_F(ServerTest, AClientThatLeavesIsAborted) {
     ASSERT_TRUE(streams.Send(PostText(kPath, kStream)));
     Answer(model_->AwaitRequests(2)[1].id, "4", FinishReason::kNone);
     EXPECT_THAT(streams.Until("\"4\""), StartsWith("HTTP/1.1 200"));
+
     waits.Close();
     EXPECT_EQ(model_->AwaitAborted(1)[0], first);
   }
+
   model_->AwaitAborted(2);
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
@@ -193,8 +205,10 @@ TEST_F(ServerTest, AReaderWhoStaysBehindIsCutOff) {
   ASSERT_TRUE(client.Send(PostText(kPath, kStream)));
   const uint64_t request = model_->AwaitRequests(1)[0].id;
   const std::string text(16 << 10, '7');
-  // 8 MB: more than the kernel holds.
+
+  // 8 MB are more than the kernel's buffers hold.
   for (int i = 0; i < 500; ++i) Answer(request, text, FinishReason::kNone);
+
   EXPECT_EQ(model_->AwaitAborted(1)[0], request);
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
@@ -215,6 +229,7 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
     clients.emplace_back(server_->address());
     ASSERT_TRUE(clients.back().Send(PostText(kPath, kStream)));
   }
+
   const std::vector<Request> requests = model_->AwaitRequests(kStreams);
   for (size_t t = 0; t < kTokens; ++t) {
     StepEvents step;
@@ -224,11 +239,13 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
                   t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
     guests_.Stepped(std::move(step));
   }
+
   for (Client& client : clients) {
     const std::string all = client.Until("[DONE]\n\n\r\n0\r\n\r\n");
     for (size_t t = 0; t < kTokens; ++t)
       ASSERT_THAT(all, HasSubstr(absl::StrCat("\"text\":\"", t, "\"")));
   }
+
   EXPECT_TRUE(server_->AwaitIdle(absl::Seconds(60)));
 }
 
@@ -237,6 +254,7 @@ TEST_F(ServerTest, ConnectionsBeyondTheLimitWaitUntilOneEnds) {
   auto first = std::make_unique<Client>(server_->address());
   ASSERT_TRUE(first->Send(kModels));
   EXPECT_THAT(first->Until("]}"), HasSubstr("digits"));
+
   Client second(server_->address());
   ASSERT_TRUE(second.Send(kModels));
   first.reset();
@@ -249,6 +267,7 @@ TEST_F(ServerTest, TheServerEndsUnderStreamsThatRun) {
   ASSERT_TRUE(client.Send(PostText(kPath, kStream)));
   model_->AwaitRequests(1);
   EXPECT_FALSE(server_->AwaitIdle(absl::Milliseconds(1)));
+
   server_->Stop();
   model_->AwaitAborted(1);
   EXPECT_EQ(client.Rest(), "");
@@ -269,12 +288,13 @@ TEST_F(ServerTest, OffLoopbackThereIsNoServerWithoutKeysAndTls) {
   EXPECT_EQ(
       Server::Start({.cert = "/nowhere/cert", .cert_key = "/nowhere/key"}, {}).status().code(),
       absl::StatusCode::kInvalidArgument);
+
   Start();
   EXPECT_EQ(Server::Start({.address = server_->address()}, {}).status().code(),
             absl::StatusCode::kAlreadyExists);
 }
 
-// A key and a certificate of its own, as PEM files.
+// Writes a key and a self-signed certificate as PEM files.
 void WriteCertificate(const std::string& cert, const std::string& key) {
   EVP_PKEY* const pair = EVP_EC_gen("P-256");
   X509* const x509 = X509_new();
@@ -286,12 +306,14 @@ void WriteCertificate(const std::string& cert, const std::string& key) {
                              reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
   X509_set_issuer_name(x509, X509_get_subject_name(x509));
   X509_sign(x509, pair, EVP_sha256());
+
   FILE* file = fopen(cert.c_str(), "w");
   PEM_write_X509(file, x509);
   fclose(file);
   file = fopen(key.c_str(), "w");
   PEM_write_PrivateKey(file, pair, nullptr, nullptr, 0, nullptr, nullptr);
   fclose(file);
+
   X509_free(x509);
   EVP_PKEY_free(pair);
 }
@@ -316,8 +338,10 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
     while (!absl::StrContains(seen, text) && SSL_read(tls, &c, 1) == 1) seen += c;
     return seen;
   };
+
   ASSERT_TRUE(send(PostText(kPath, kBody)));
   EXPECT_THAT(until("}}"), StartsWith("HTTP/1.1 401"));
+
   const std::string bearer = "Authorization: Bearer 0123456789abcdef\r\n";
   Client again(server_->address());
   SSL_clear(tls);
@@ -326,10 +350,12 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
   ASSERT_TRUE(send(PostText(kPath, kStream, bearer)));
   Answer(model_->AwaitRequests(1)[0].id, "4", FinishReason::kStop);
   EXPECT_THAT(until("[DONE]\n\n\r\n0\r\n\r\n"), HasSubstr("\"text\":\"4\""));
+
   ASSERT_TRUE(send(PostText(kPath, kStream, bearer)));
   const uint64_t left = model_->AwaitRequests(2)[1].id;
   again.Close();
   EXPECT_EQ(model_->AwaitAborted(1)[0], left);
+
   SSL_free(tls);
   SSL_CTX_free(context);
 }

@@ -15,7 +15,7 @@ void PrintTo(const Parsed& parsed, std::ostream* out) {
   *out << '"' << parsed.text << "\" " << testing::PrintToString(parsed.calls);
 }
 
-// In pieces of so many bytes, as tokens bring them.
+// Parses the answer in pieces of `piece` bytes, as tokens bring it.
 Parsed Parse(const std::string& answer, size_t piece) {
   const auto parser = MakeToolCallParser("hermes");
   Parsed parsed;

@@ -33,6 +33,7 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
   LossSpec spec = Ppo();
   spec.kl = 0.1, spec.kl_kind = "k3", spec.entropy = 0.01;
   const LossRule rule = ResolveLoss(spec, 0).value();
+
   PolicyStats stats;
   const LossTerms terms =
       ComputeLossTerms(rule, lp, entropy, f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
@@ -46,6 +47,7 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
                             kl = {-0.105171, 0.181269, -0.221403, 0.181269, -0.349859};
   std::vector<double> wanted;
   for (int t = 0; t < 5; ++t) wanted.push_back(policy[t] + 0.1 * kl[t]);
+
   ExpectAllClose(Floats(lp.grad()), wanted, "gradient");
   ExpectAllClose(Floats(entropy.grad()), std::vector<double>(5, -0.01), "entropy gradient");
 }
@@ -58,6 +60,7 @@ TEST(LossesTest, SequenceWeightsMultiplyEveryTerm) {
   PolicyStats stats;
   const std::vector<double> weights = {rule.aggregation.sequence_weight(3, 3),
                                        rule.aggregation.sequence_weight(2, 2)};
+
   const LossTerms terms =
       ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), weights, &stats);
   ExpectClose(terms.policy.item<float>() *
@@ -69,6 +72,7 @@ TEST(LossesTest, TheReportedKlCountsEveryTokenOnce) {
   const F1 f;
   LossSpec spec = Ppo();
   spec.kl = 0.1, spec.kl_kind = "k3";
+
   PolicyStats stats;
   const LossTerms terms =
       ComputeLossTerms(ResolveLoss(spec, 0).value(), Leaf(f.theta), {},
@@ -84,17 +88,19 @@ TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
   ExpectAllClose(Floats(lp.grad()), std::vector<double>(5, -1), "gradient");
 }
 
-// A second implementation, by autograd, of every loss row under every anchor and weight: l = u f(x,
-// A) written with tensors.
+// A second implementation of every loss, for every proximal policy and importance weight:
+// l = u f(x, A), written with tensors and differentiated by autograd.
 at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const at::Tensor behav = torch::tensor(f.behav), a = torch::tensor(f.advantage);
   const at::Tensor prox = spec.prox == "none"   ? behav
                           : spec.prox == "self" ? lp.detach()
                                                 : torch::tensor(f.prox);
-  // PPO's ratio x leads from prox to theta, so its weight leads from behav to prox. REINFORCE has
-  // no x.
+
+  // In PPO, x is the ratio of the current policy to prox, so the weight u is the ratio of prox to
+  // behav. REINFORCE has no x, so its u is the ratio of the current policy to behav.
   const at::Tensor numerator =
       spec.prox == "recompute" && spec.kind != "reinforce" ? prox : lp.detach();
+
   at::Tensor u = torch::ones({5});
   if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
   if (spec.tis && spec.tis_level == "sequence") {
@@ -103,6 +109,7 @@ at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
                     log_w.slice(0, 3, 5).sum().exp().expand({2})})
             .clamp_max(*spec.tis);
   }
+
   if (spec.kind == "reinforce") return u * (-a * lp);
   const at::Tensor x = (lp - prox).exp();
   at::Tensor l = torch::maximum(-a * x, -a * x.clamp(1 - spec.clip_low, 1 + spec.clip_high));
@@ -117,26 +124,31 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
         for (uint64_t seed = 0; seed < 10; ++seed) {
           SCOPED_TRACE(testing::Message()
                        << loss.name << " " << prox.name << " " << level.name << " seed " << seed);
+
           SplitMix64 random(seed);
           F1 f;
           for (auto* v : {&f.theta, &f.prox, &f.behav}) {
             for (float& x : *v) x = static_cast<float>(-2 * random.Uniform());
           }
           for (float& x : f.advantage) x = static_cast<float>(2 * random.Uniform() - 1);
+
           LossSpec spec{.kind = std::string(loss.name),
                         .prox = std::string(prox.name),
                         .dual = 2.0,
                         .tis = 1.5,
                         .tis_level = std::string(level.name),
                         .veto = std::nullopt};
+
           const at::Tensor lp1 = Leaf(f.theta), lp2 = Leaf(f.theta);
           PolicyStats stats;
           const LossRule rule = ResolveLoss(spec, 0).value();
           const LossTerms terms =
               ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats);
+
           const at::Tensor other =
               (ByAutograd(spec, lp2, f) * torch::tensor({1.0f, 1.0f, 1.0f, 0.5f, 0.5f})).sum();
           EXPECT_NEAR(terms.policy.item<float>(), other.item<float>(), 1e-5);
+
           terms.policy.backward();
           other.backward();
           EXPECT_TRUE(torch::allclose(lp1.grad(), lp2.grad(), 1e-5, 1e-6))
@@ -153,11 +165,13 @@ TEST(LossesTest, EveryKlRowThatIsALossHasAGradientHere) {
     if (!row.value.as_loss) continue;
     LossSpec spec = Ppo();
     spec.kl = 1, spec.kl_kind = std::string(row.name);
+
     const at::Tensor lp = Leaf(f.theta);
     PolicyStats stats;
     ComputeLossTerms(ResolveLoss(spec, 0).value(), lp, {}, f.Tokens(ProxMode::kRecompute), {1, 1},
                      &stats)
         .kl.backward();
+
     for (int t = 0; t < 5; ++t) {
       const KlToken token{f.theta[t], f.ref[t], f.behav[t]};
       EXPECT_FLOAT_EQ(Floats(lp.grad())[t], static_cast<float>(row.value.function(token).grad))
@@ -176,6 +190,7 @@ TEST(LossesTest, WhatLiesAtMaskedPositionsTouchesNothing) {
     for (int t = 0; t < 5; ++t)
       padded[trainable[t].item<int64_t>()] = f.theta[t],
       padded_entropy[trainable[t].item<int64_t>()] = 1;
+
     const at::Tensor lp = Leaf(padded), entropy = Leaf(padded_entropy);
     PolicyStats stats;
     const LossTerms terms =
@@ -185,6 +200,7 @@ TEST(LossesTest, WhatLiesAtMaskedPositionsTouchesNothing) {
     EXPECT_EQ(stats.bad_policy(), 0);
     grads.push_back(torch::cat({lp.grad(), entropy.grad()}));
   }
+
   EXPECT_TRUE(torch::equal(grads[0], grads[1]));
   EXPECT_TRUE(torch::equal(grads[0], grads[2]));
 }
@@ -204,6 +220,7 @@ TEST(LossesTest, NoTokensAndNoKeptTokensStillRunBackward) {
   terms =
       ComputeLossTerms(rule, lp, torch::ones({5}), f.Tokens(ProxMode::kRecompute), {1, 1}, &stats);
   terms.policy.backward();
+
   EXPECT_EQ(terms.policy.item<float>(), 0);
   EXPECT_THAT(Floats(lp.grad()), testing::Each(0));
   EXPECT_EQ(terms.entropy.item<float>(), 5);
@@ -255,6 +272,7 @@ struct Toy {
     prox = noisy(), behav = noisy(), ref = noisy();
     advantage = Floats(torch::randn({n}));
   }
+
   int64_t GroupTokens(int64_t group) const {
     int64_t tokens = 0;
     for (size_t i = 0; i < lengths.size(); ++i) tokens += groups[i] == group ? lengths[i] : 0;
@@ -262,8 +280,9 @@ struct Toy {
   }
 };
 
-// The gradient of the whole step in the weights, with the sequences cut into micro-batches as
-// listed; scaled before the backward pass, or after all of them.
+// The gradient of the whole step with respect to the weights, with the sequences cut into
+// micro-batches as listed. If `streamed`, the step's scale is applied to the sum at the end;
+// otherwise to the loss of each micro-batch.
 at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
                         const std::vector<std::vector<int>>& micro_batches, bool streamed) {
   const at::Tensor weights = toy.weights.clone().requires_grad_(true);
@@ -282,6 +301,7 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
               ? 0
               : rule.aggregation.sequence_weight(toy.lengths[i], toy.GroupTokens(toy.groups[i])));
     }
+
     const at::Tensor index = torch::tensor(rows, torch::kLong);
     const auto pick = [&](const std::vector<float>& all) {
       std::vector<float> out;
@@ -290,6 +310,7 @@ at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
     };
     const std::vector<float> prox = pick(toy.prox), behav = pick(toy.behav), ref = pick(toy.ref),
                              advantage = pick(toy.advantage);
+
     const at::Tensor log_p =
         torch::log_softmax(toy.features.index_select(0, index).matmul(weights), 1);
     const LossTerms terms =
@@ -315,6 +336,7 @@ TEST(LossesTest, AnyPartitionAndOrderOfSequencesGivesOneGradient) {
         ResolveLoss({.aggregation = std::string(row.name), .kl = 0.2, .entropy = 0.05}, 1).value();
     const at::Tensor whole = StepGradient(toy, rule, {{0, 1, 2, 3, 4, 5, 6, 7, 8}}, false);
     EXPECT_GT(whole.abs().max().item<float>(), 1e-3);
+
     for (const auto& partition : partitions) {
       for (bool streamed : {false, true}) {
         const at::Tensor parts = StepGradient(toy, rule, partition, streamed);
