@@ -13,6 +13,7 @@ namespace sluice::rollout {
 namespace {
 
 constexpr uint64_t kNumberBytes = 4;  // Size of a token (int32), and of a log-prob (float).
+constexpr uint8_t kTokens = 1, kLogprobs = 2;
 
 // Collects the records of a prefix as they are received.
 class PrefixBuffer {
@@ -23,30 +24,34 @@ class PrefixBuffer {
         end_(end),
         tokens_(end - begin),
         logprobs_(end - begin),
-        versions_(end - begin) {}
+        versions_(end - begin),
+        arrived_(end - begin) {}
 
   // Returns where the bytes of the field go. Null if the field was not asked for, or if the record
   // is not a piece within the prefix.
   char* Place(const common::v1::Record& record, int field_index) {
     const common::v1::Field& field = record.fields(field_index);
     const common::v1::Piece& piece = record.piece();
-    const bool fits = record.has_piece() && piece.at() >= begin_ &&
-                      piece.at() + piece.count() <= end_ &&
+    const bool fits = record.has_piece() && piece.at() >= begin_ && piece.at() <= end_ &&
+                      piece.count() <= end_ - piece.at() &&
                       field.bytes() == piece.count() * kNumberBytes;
     if (!fits) return nullptr;
 
-    placed_bytes_ += field.bytes();
-    SetVersions(piece);
+    const bool is_tokens = field.name() == "tokens";
+    if (!is_tokens && field.name() != "logprobs") return nullptr;
     const uint64_t at = piece.at() - begin_;
-    if (field.name() == "tokens") return reinterpret_cast<char*>(tokens_.data() + at);
-    if (field.name() == "logprobs") return reinterpret_cast<char*>(logprobs_.data() + at);
-    return nullptr;
+    for (uint64_t t = at; t < at + piece.count(); ++t)
+      arrived_[t] |= is_tokens ? kTokens : kLogprobs;
+    SetVersions(piece);
+    return is_tokens ? reinterpret_cast<char*>(tokens_.data() + at)
+                     : reinterpret_cast<char*>(logprobs_.data() + at);
   }
 
-  // Whether both fields have arrived for all positions. A broken stream is read again from its
-  // start, so more bytes may have arrived than the prefix has.
-  bool complete() const { return placed_bytes_ >= 2 * kNumberBytes * tokens_.size(); }
-  uint64_t placed_bytes() const { return placed_bytes_; }
+  // The number of positions of which both fields have arrived. They are counted by position because
+  // a broken stream is read again from its start, so bytes may arrive twice.
+  uint64_t complete_positions() const {
+    return std::count(arrived_.begin(), arrived_.end(), kTokens | kLogprobs);
+  }
 
   Trajectory MakeTrajectory() && {
     return Trajectory(static_cast<uint32_t>(begin_), std::move(tokens_), std::move(logprobs_),
@@ -68,7 +73,7 @@ class PrefixBuffer {
   std::vector<int32_t> tokens_;
   std::vector<float> logprobs_;
   std::vector<PolicyVersion> versions_;
-  uint64_t placed_bytes_ = 0;
+  std::vector<uint8_t> arrived_;  // By position: which of kTokens and kLogprobs have arrived.
 };
 
 }  // namespace
@@ -87,10 +92,10 @@ absl::StatusOr<Trajectory> ReadPrefix(QueueClient* queue, const common::v1::Traj
   SLUICE_RETURN_IF_ERROR(queue->Get(
       lease, {want},
       [&](const common::v1::Record& record, int field) { return buffer.Place(record, field); }));
-  if (!buffer.complete()) {
+  const uint64_t wanted = end - prompt_tokens;
+  if (const uint64_t got = buffer.complete_positions(); got < wanted) {
     return Error(absl::StatusCode::kNotFound, "GONE",
-                 absl::StrCat("the queue gave ", buffer.placed_bytes(), " bytes of a prefix of ",
-                              end - prompt_tokens, " tokens"));
+                 absl::StrCat("the queue gave ", got, " tokens of a prefix of ", wanted));
   }
   return std::move(buffer).MakeTrajectory();
 }

@@ -5,14 +5,11 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
-#include "common/daemon/cores.h"
 #include "common/log/log.h"
 #include "common/models/adapter.h"
 #include "common/rpc/convert.h"
@@ -23,11 +20,6 @@
 
 namespace sluice::rollout {
 namespace {
-constexpr char kGraceFlag[] = "--drain-grace";
-constexpr char kHttpFlag[] = "--http", kKeysFlag[] = "--http-keys", kCertFlag[] = "--http-cert",
-               kCertKeyFlag[] = "--http-cert-key";
-constexpr char kAdaptersFlag[] = "--http-adapters";
-constexpr absl::Duration kGrace = absl::Seconds(3);
 // Time for the API to send its last errors after the jobs have ended.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
@@ -45,81 +37,14 @@ std::vector<rpc::CallerTable::Worker> WorkersOf(const registry::v1::Assignment& 
   return workers;
 }
 
-// Parses NAME=DIR[,NAME=DIR..].
-absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::string& text) {
-  std::map<std::string, std::string> adapters;
-  for (const absl::string_view entry : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(entry, absl::MaxSplits('=', 1));
-    const bool named =
-        !parts.first.empty() && parts.first.size() <= 63 && absl::c_all_of(parts.first, [](char c) {
-          return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-        });
-    if (!named || parts.second.empty() || !adapters.emplace(parts).second) {
-      return ErrorWith(absl::StatusCode::kInvalidArgument,
-                       {.hint = "give NAME=DIR[,NAME=DIR..], names of letters, digits, dashes, "
-                                "dots and underscores, each once"},
-                       absl::StrCat(kAdaptersFlag, " ", entry));
-    }
-  }
-  return adapters;
-}
 }  // namespace
 
-std::vector<daemon::About::Flag> RolloutProgram::Flags() {
-  return {{kGraceFlag,
-           absl::StrCat("time that running answers get to end on SIGTERM; their rest goes on "
-                        "elsewhere; default ",
-                        absl::FormatDuration(kGrace)),
-           "SLUICE_DRAIN_GRACE"},
-          {kHttpFlag,
-           "IP:PORT of the OpenAI-compatible HTTP API: GET /v1/models, POST /v1/completions and "
-           "/v1/chat/completions; port 0: any free one; off loopback it takes keys and TLS; "
-           "default: no API",
-           "SLUICE_HTTP"},
-          {kKeysFlag,
-           "file of the API's bearer keys, readable by its owner alone: a line NAME KEY "
-           "[MOST_ANSWERS] each; default: everybody may ask",
-           "SLUICE_HTTP_KEYS"},
-          {kAdaptersFlag,
-           "NAME=DIR[,NAME=DIR..]: LoRA adapters, directories as PEFT writes them, that the API "
-           "serves beside each job's model as JOB:NAME; default: none",
-           "SLUICE_HTTP_ADAPTERS"},
-          {kCertFlag, "PEM file of the API's certificate chain; default: no TLS"},
-          {kCertKeyFlag, "PEM file of the certificate's private key"},
-          daemon::CoresFlag()};
-}
-
 absl::StatusOr<std::unique_ptr<daemon::Program>> RolloutProgram::Make(const daemon::Host& host) {
-  Options options{.grace = kGrace,
-                  .http = host.flags->Own(kHttpFlag),
-                  .http_keys = host.flags->Own(kKeysFlag),
-                  .http_cert = host.flags->Own(kCertFlag),
-                  .http_cert_key = host.flags->Own(kCertKeyFlag)};
-  SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(*host.flags));
-  SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(host.flags->Own(kAdaptersFlag)));
-
-  const std::string given = host.flags->Own(kGraceFlag);
-  if (!given.empty() &&
-      (!absl::ParseDuration(given, &options.grace) || options.grace <= absl::ZeroDuration())) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.hint = "give a duration above 0, as 500ms or 30s"},
-                     absl::StrCat(kGraceFlag, " ", given));
-  }
-  if (options.http_cert.empty() != options.http_cert_key.empty()) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"},
-                     absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
-  }
-  if (options.http.empty() &&
-      !(options.http_keys.empty() && options.http_cert.empty() && options.adapters.empty())) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.hint = absl::StrCat("add ", kHttpFlag, " IP:PORT")},
-                     absl::StrCat("keys, adapters or a certificate are given, but no ", kHttpFlag));
-  }
+  SLUICE_ASSIGN_OR_RETURN(RolloutOptions options, ReadRolloutFlags(*host.flags));
   return std::make_unique<RolloutProgram>(host, std::move(options));
 }
 
-RolloutProgram::RolloutProgram(const daemon::Host& host, Options options)
+RolloutProgram::RolloutProgram(const daemon::Host& host, RolloutOptions options)
     : host_(host),
       options_(std::move(options)),
       waits_(host.flags->id),
@@ -140,7 +65,9 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
                                           .role = rpc::Role::kRollout,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) {
+    ApplyAssignments(level);
+  };
   handlers.drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
 
@@ -170,7 +97,7 @@ absl::Status RolloutProgram::StartHttp() {
   return absl::OkStatus();
 }
 
-void RolloutProgram::ShowModels(const std::string& id, Job* job) {
+void RolloutProgram::PublishModels(const std::string& id, Job* job) {
   engine_.SetJob(id, job->session);
   if (http_ == nullptr) return;
 
@@ -215,7 +142,7 @@ absl::Status RolloutProgram::Ready() {
 // Follows the newest list of assignments. It starts sessions for new jobs, ends those of jobs that
 // are not listed or not in the phase RUN, and starts a session anew if its job moved to another
 // queue.
-void RolloutProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
+void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& level) {
   // Sessions are started and stopped without the lock, since both may take long.
   std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
@@ -269,7 +196,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
           .name = assignment.spec().name(),
           .session = nullptr,
           .models = {}};
-  Tell(id, false, {}, "loading", "");
+  ReportProgress(id, false, {}, "loading", "");
   {
     MutexLock lock(&mu_);
     loading_ = id;
@@ -281,11 +208,13 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                                    .cause = absl::StrCat(host_.flags->id, " loads the model")});
 
   Session::Handlers handlers;
-  handlers.serving = [this, id](PolicyVersion version) { Tell(id, true, version, "sampling", ""); };
+  handlers.serving = [this, id](PolicyVersion version) {
+    ReportProgress(id, true, version, "sampling", "");
+  };
   handlers.failed = [this, id](absl::Status why) {
     // ABORTED means fenced: a newer process works under this daemon's id. After another error the
     // job cannot go on here, and the controller decides what happens.
-    Tell(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
+    ReportProgress(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
   handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
@@ -302,18 +231,18 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   if (session.ok()) {
     job.session = *std::move(session);
     job.session->SetOthers(HasOthers(assignment));
-    ShowModels(id, &job);
+    PublishModels(id, &job);
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});
-    Tell(id, false, {}, "failed", StatusText(session.status()));
+    ReportProgress(id, false, {}, "failed", StatusText(session.status()));
   }
 
   MutexLock lock(&mu_);
   jobs_[id] = std::move(job);
 }
 
-void RolloutProgram::Tell(const std::string& job, bool ready, PolicyVersion version,
-                          const std::string& phase, const std::string& cause) {
+void RolloutProgram::ReportProgress(const std::string& job, bool ready, PolicyVersion version,
+                                    const std::string& phase, const std::string& cause) {
   registry::v1::Progress progress;
   progress.set_job(job);
   progress.set_incarnation(link_->incarnation());

@@ -13,6 +13,7 @@
 #include "common/daemon/daemon.h"
 #include "common/daemon/waits.h"
 #include "common/rpc/caller.h"
+#include "services/rollout/flags.h"
 #include "services/rollout/http/guests.h"
 #include "services/rollout/service.h"
 #include "services/rollout/session.h"
@@ -31,16 +32,7 @@ namespace sluice::rollout {
 // The rollout daemon. It has a session for each job that the controller assigns to it.
 class RolloutProgram : public daemon::Program {
  public:
-  struct Options {
-    absl::Duration grace;  // Time that running answers get to end when the daemon drains.
-    std::string http;      // HOST:PORT of the OpenAI-compatible API; empty: no API.
-    // Paths of files; empty: no keys, no TLS.
-    std::string http_keys;
-    std::string http_cert, http_cert_key;
-    std::map<std::string, std::string> adapters;  // The API's LoRA adapters: directory by name.
-    std::shared_ptr<CoreShare> cores;             // The cores that the sessions compute on.
-  };
-  RolloutProgram(const daemon::Host& host, Options options);
+  RolloutProgram(const daemon::Host& host, RolloutOptions options);
   ~RolloutProgram() override;
 
   std::vector<grpc::Service*> services() override;
@@ -48,8 +40,6 @@ class RolloutProgram : public daemon::Program {
   absl::Status Ready() override ABSL_LOCKS_EXCLUDED(mu_);
   void Drain() override ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The flags that only this daemon has.
-  static std::vector<daemon::About::Flag> Flags();
   // INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
 
@@ -64,21 +54,21 @@ class RolloutProgram : public daemon::Program {
   absl::Status StartHttp();
   // Makes the job's session reachable through EngineService, and through the API as a model, also
   // with each adapter that fits the model.
-  void ShowModels(const std::string& id, Job* job);
+  void PublishModels(const std::string& id, Job* job);
   // Ends the job's session and the requests that the API and EngineService made of it.
   void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
 
-  // Assigned() and StartJob() run on the link's `deliver` thread, one at a time.
-  void Assigned(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
+  // ApplyAssignments() and StartJob() run on the link's `deliver` thread, one at a time.
+  void ApplyAssignments(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Sends the controller the job's progress.
-  void Tell(const std::string& job, bool ready, PolicyVersion version, const std::string& phase,
-            const std::string& cause);
+  void ReportProgress(const std::string& job, bool ready, PolicyVersion version,
+                      const std::string& phase, const std::string& cause);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const ABSL_LOCKS_EXCLUDED(mu_);
 
   const daemon::Host host_;
-  const Options options_;
+  const RolloutOptions options_;
   daemon::Waits waits_;  // Models that are being loaded. Each session has its own waits.
   const std::unique_ptr<grpc::Service> admin_;
   rpc::CallerTable callers_;  // The daemons that may call EngineService, by job.

@@ -8,7 +8,6 @@
 #include "common/base/splitmix.h"
 #include "common/log/log.h"
 #include "services/rollout/core/engine/scoring.h"
-#include "services/rollout/http/model.h"
 #include "services/rollout/streamer.h"
 
 namespace sluice::rollout {
@@ -25,11 +24,6 @@ std::string Brief(const common::v1::TrajectoryRef& ref) {
   const absl::string_view group = ref.group();
   return absl::StrCat(absl::Hex(BigEndian(group.substr(0, 4))), ":",
                       absl::Hex(BigEndian(group.substr(8))));
-}
-
-// Whether the rescorer made the request of this id.
-bool Mine(uint64_t request) {
-  return (request & (http::kApiRequest | Rescorer::kRescored)) == Rescorer::kRescored;
 }
 
 }  // namespace
@@ -68,12 +62,12 @@ void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
 
 void Rescorer::Take(StepEvents* step) {
   std::erase_if(step->tokens, [this](const TokenEvent& event) {
-    if (!Mine(event.request)) return false;
+    if (OwnerOf(event.request) != RequestOwner::kRescorer) return false;
     Compare(Remove(event.request), event);
     return true;
   });
   std::erase_if(step->failures, [this](const RequestFailure& failure) {
-    if (!Mine(failure.request)) return false;
+    if (OwnerOf(failure.request) != RequestOwner::kRescorer) return false;
     const Sampled sampled = Remove(failure.request);
     log::Warning("rescore_failed", {{"job_id", options_.job_name},
                                     {"group", Brief(sampled.ref)},

@@ -9,6 +9,7 @@
 #include "common/base/mutex.h"
 #include "common/rl/version.h"
 #include "services/rollout/core/engine/engine.h"
+#include "services/rollout/core/engine/request_owner.h"
 #include "services/rollout/metrics.h"
 #include "sluice/common/v1/common.pb.h"
 
@@ -28,8 +29,6 @@ struct Member;
 // Thread-safe.
 class Rescorer {
  public:
-  // Bit that the ids of its requests have, and those of the job's own requests do not.
-  static constexpr uint64_t kRescored = uint64_t{1} << 62;
   static constexpr size_t kMostPending = 64;
   // A trajectory whose mean difference is above this is logged as a warning. In nats.
   static constexpr double kWarnAbove = 0.02;
@@ -64,7 +63,7 @@ class Rescorer {
   const Metrics metrics_;
   Mutex mu_;
   absl::flat_hash_map<uint64_t, Sampled> pending_ ABSL_GUARDED_BY(mu_);  // By request id.
-  uint64_t next_ ABSL_GUARDED_BY(mu_) = kRescored;
+  uint64_t next_ ABSL_GUARDED_BY(mu_) = FirstRequestId(RequestOwner::kRescorer);
 };
 
 }  // namespace sluice::rollout

@@ -316,10 +316,8 @@ std::string Session::digest(PolicyVersion version) const {
 // On the step thread. -----------------------------------------------------------------------------
 
 void Session::OnStep(StepEvents events) {
-  // Two bits of the id tell whose request it is: a guest's, the rescorer's, or, with neither bit,
-  // the job's own. Only the job's own events go to the streamer.
   const auto is_job = [](const auto& event) {
-    return (event.request & (http::kApiRequest | Rescorer::kRescored)) == 0;
+    return OwnerOf(event.request) == RequestOwner::kJob;
   };
   const auto tokens = std::stable_partition(events.tokens.begin(), events.tokens.end(), is_job);
   const auto failures =

@@ -109,7 +109,7 @@ class Session : private StepLoop::Sink {
   // `grace` of 0 it neither waits nor sends. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Adds requests that are not the job's own work; their ids have the bit http::kApiRequest. Their
+  // Adds requests that are not the job's own work; their owner is kGuest. Their
   // events go to Handlers::guests.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);

@@ -86,7 +86,7 @@ void Streamer::Cancelled(std::vector<queue::v1::CancelHint> hints) {
 size_t Streamer::AwaitRoom(size_t limit) {
   MutexLock lock(&mu_);
   while (true) {
-    if (closed_ || stopped_) return 0;
+    if (closed_ || stopped_ || ended_) return 0;
     const size_t sampling = sampling_count_ + granted_, unsealed = live_count_ + granted_;
     if (sampling < limit && unsealed < 4 * limit) return limit - sampling;
     counted_.Wait(&mu_);
@@ -102,7 +102,7 @@ void Streamer::CloseRoom() {
 bool Streamer::AwaitEmpty(absl::Duration timeout) {
   const absl::Duration until = Clock::Real()->Monotonic() + timeout;
   MutexLock lock(&mu_);
-  while (live_count_ + granted_ > 0 && !stopped_) {
+  while (live_count_ + granted_ > 0 && !stopped_ && !ended_) {
     const absl::Duration left = until - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) return false;
     counted_.WaitFor(&mu_, left);
@@ -115,7 +115,7 @@ void Streamer::FlushPieces() {
   inbox_.flush = true;
   flushed_ = false;
   changed_.NotifyOne();
-  while (!flushed_ && !stopped_) counted_.Wait(&mu_);
+  while (!flushed_ && !stopped_ && !ended_) counted_.Wait(&mu_);
 }
 
 void Streamer::Stop() {
@@ -193,6 +193,11 @@ void Streamer::Run() {
     }
     if (!status.ok() && !absl::IsCancelled(status)) {
       log::Error("stream_ended", {{"job_id", options_.job_name}, {"error", status}});
+      {
+        MutexLock lock(&mu_);
+        ended_ = true;
+        counted_.NotifyAll();
+      }
       return failed_(status);
     }
   }
@@ -529,7 +534,7 @@ absl::Status Streamer::SealFinished() {
   });
   if (sealing.empty()) return absl::OkStatus();
 
-  SLUICE_FAILPOINT("rollout.seal.before");
+  SLUICE_FAILPOINT_STATUS("rollout.seal.before");
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response,
                           client_->Seal(std::move(request)));
   for (int i = 0; i < response.items_size() && i < static_cast<int>(sealing.size()); ++i)

@@ -99,14 +99,16 @@ class Streamer {
   void SetOthers(bool others) { others_ = others; }
 
   // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are not
-  // sealed. Returns `limit` minus the number of those being sampled, or 0 after CloseRoom() or
-  // Stop().
+  // sealed. Returns `limit` minus the number of those being sampled, or 0 after CloseRoom(), after
+  // Stop() and after a failure.
   size_t AwaitRoom(size_t limit) ABSL_LOCKS_EXCLUDED(mu_);
   // Makes AwaitRoom() return 0 from now on.
   void CloseRoom() ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until no member is left. Returns false if this takes longer than `timeout`.
+  // Waits until no member is left. Returns false if this takes longer than `timeout`, or after a
+  // failure.
   bool AwaitEmpty(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
-  // Gives all unsent tokens to the PutStream. To get all of them, stop the step loop before.
+  // Gives all unsent tokens to the PutStream. To get all of them, stop the step loop before. Does
+  // nothing after a failure.
   void FlushPieces() ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
@@ -211,6 +213,7 @@ class Streamer {
   bool flushed_ ABSL_GUARDED_BY(mu_) = false;    // The last FlushPieces() is done.
   bool closed_ ABSL_GUARDED_BY(mu_) = false;     // CloseRoom() was called.
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;    // Stop() was called.
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;      // The thread has ended: nothing changes any more.
 
   std::thread thread_;
 };

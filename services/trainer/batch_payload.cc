@@ -129,7 +129,8 @@ char* Assembly::Place(const Record& record, int index) {
 
   // The limits on count and place bound the memory that a prompt may take.
   if (count > kMaxTokens || record.piece().at() > kMaxTokens || field.from() % unit != 0 ||
-      field.bytes() % unit != 0 || field.from() + field.bytes() > count * width) {
+      field.bytes() % unit != 0 || field.from() > count * width ||
+      field.bytes() > count * width - field.from()) {
     return Fail(record, absl::StrCat("field ", field.name(), " does not fit its piece of ", count,
                                      " tokens"));
   }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "services/rollout/core/engine/request_owner.h"
 #include "services/rollout/http/model.h"
 
 namespace sluice::rollout::http {
@@ -68,8 +69,8 @@ class Guests {
   mutable Mutex mu_;
   ById guests_ ABSL_GUARDED_BY(mu_);
   size_t running_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t next_request_ ABSL_GUARDED_BY(mu_) = kApiRequest + 1, next_group_ ABSL_GUARDED_BY(mu_) =
-                                                                     kApiRequest + 1;
+  uint64_t next_request_ ABSL_GUARDED_BY(mu_) = FirstRequestId(RequestOwner::kGuest) + 1;
+  uint64_t next_group_ ABSL_GUARDED_BY(mu_) = FirstRequestId(RequestOwner::kGuest) + 1;
 };
 
 }  // namespace sluice::rollout::http

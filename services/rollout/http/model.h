@@ -15,9 +15,6 @@ class PromptRenderer;
 
 namespace sluice::rollout::http {
 
-// Bit that the ids of guests' requests have, and those of the job's own work do not.
-inline constexpr uint64_t kApiRequest = uint64_t{1} << 63;
-
 // A model that can answer: the engine of a job, or a fake. What it samples goes to
 // Guests::Stepped().
 class Model {

@@ -221,7 +221,6 @@ class Script {
                                           Admit{.request = Request(n), .room = 4});
     if (!admitted) return;
 
-    std::vector<std::pair<TrajectoryRef, uint32_t>> members;
     for (const queue::Grant& grant : admitted->grants) {
       PutOne(absl::StrCat("prompt ", grant.group.ordinal), rollout_,
              PieceRecord({.group = grant.group}, grant.members[0].lease.id, SegmentRole::kPrompt, 0,

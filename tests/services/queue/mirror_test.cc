@@ -211,7 +211,6 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
   ASSERT_TRUE(follower.FollowTo(noted_));
 
   mirror_ = nullptr;
-  RunSteps(0);
   ++incarnation_;
   StartMirror(MirrorOptions());
   RunSteps(1);

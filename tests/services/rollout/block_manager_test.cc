@@ -228,8 +228,6 @@ class Model {
   uint64_t refused() const { return refused_; }
 
  private:
-  // The keys and values of one position: the tokens up to it, and the weights of each.
-  using Written = std::pair<Tokens, std::vector<uint64_t>>;
   struct Sequence {
     Tokens tokens;
     BlockTable table;

@@ -71,7 +71,7 @@ TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
   EXPECT_EQ(asked_[0].given, 5);
   EXPECT_EQ(asked_[0].order, RequestClass::kIdle);
   EXPECT_EQ(asked_[0].sampling.temperature, 0.5f);
-  EXPECT_NE(asked_[0].id & Rescorer::kRescored, 0u);
+  EXPECT_EQ(OwnerOf(asked_[0].id), RequestOwner::kRescorer);
 }
 
 TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {

@@ -179,7 +179,7 @@ class SessionTest : public testing::Test {
     Session::Handlers handlers;
     handlers.serving = [this](PolicyVersion) { on_serving_(); };
     handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
-    handlers.failed = [](absl::Status why) { ADD_FAILURE() << why; };
+    handlers.failed = [this](absl::Status why) { on_failed_(std::move(why)); };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
     auto session = Session::Start({.job = kJob,
                                    .job_name = "session",
@@ -392,7 +392,9 @@ class SessionTest : public testing::Test {
   std::unique_ptr<QueueClient> trainer_;
   ModelDir model_;
   job::v1::JobSpec spec_;
-  std::function<void()> on_serving_ = [] {};  // Set before StartSession(); runs on the step thread.
+  // Set before StartSession(). They run on the session's threads.
+  std::function<void()> on_serving_ = [] {};
+  std::function<void(absl::Status)> on_failed_ = [](absl::Status why) { ADD_FAILURE() << why; };
   std::vector<std::shared_ptr<Session>> sessions_;
 };
 

@@ -1,5 +1,7 @@
 #include <cstdlib>
 #include <filesystem>
+#include <future>
+#include <mutex>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -245,6 +247,23 @@ TEST_F(SessionTest, ADrainedWorkerSealsWhatEndsAndLeavesNothingHalfSent) {
   session->Stop(absl::Seconds(30));
   sessions_.clear();
   EXPECT_EQ(TakeBatch(1).size(), 8u);  // They were sealed before the worker ended.
+}
+
+TEST_F(SessionTest, ASessionWhoseStreamHasFailedCanBeDrained) {
+#ifndef SLUICE_FAILPOINTS
+  GTEST_SKIP() << "failpoints are not compiled in";
+#endif
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  std::promise<void> failed;
+  std::once_flag once;
+  on_failed_ = [&](absl::Status) { std::call_once(once, [&] { failed.set_value(); }); };
+  ASSERT_TRUE(ArmFailpoint("rollout.seal.before", "error", 1).ok());
+  Session* const session = StartSession("rollout-0");
+  Publish(0, kInitSeed);
+  failed.get_future().wait();
+
+  // No answer will ever be sealed, so the drain must not wait for one.
+  session->Stop(absl::Hours(1));
 }
 
 TEST_F(SessionTest, WhatThisBuildLacksIsRefusedByName) {

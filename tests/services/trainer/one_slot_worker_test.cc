@@ -2,10 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <memory>
 #include <string>
-
-#include "absl/synchronization/notification.h"
 
 namespace sluice::trainer {
 namespace {
@@ -29,15 +28,15 @@ TEST(OneSlotWorkerTest, TasksArePutInTurnAndEachOneRuns) {
 
 TEST(OneSlotWorkerTest, AReplacedTaskIsNeverRunButTheOneThatRunsIsFinished) {
   std::string order;
-  absl::Notification started, go_on;
+  std::promise<void> started, go_on;
   OneSlotWorker worker;
   worker.Replace([&] {
-    started.Notify();
-    go_on.WaitForNotification();
+    started.set_value();
+    go_on.get_future().wait();
     order += "first";
     return absl::OkStatus();
   });
-  started.WaitForNotification();
+  started.get_future().wait();
 
   worker.Replace([&] {
     order += " second";
@@ -47,19 +46,19 @@ TEST(OneSlotWorkerTest, AReplacedTaskIsNeverRunButTheOneThatRunsIsFinished) {
     order += " third";
     return absl::OkStatus();
   });
-  go_on.Notify();
+  go_on.set_value();
 
   EXPECT_TRUE(worker.Flush().ok());
   EXPECT_EQ(order, "first third");
 }
 
 TEST(OneSlotWorkerTest, AfterATaskHasFailedNoOtherRunsAndEveryCallHasItsError) {
-  absl::Notification told;
+  std::promise<void> told;
   absl::Status when_told;
   OneSlotWorker* self = nullptr;
   OneSlotWorker worker([&] {
     when_told = self->status();
-    told.Notify();
+    told.set_value();
   });
   self = &worker;
   bool ran = false;
@@ -69,7 +68,7 @@ TEST(OneSlotWorkerTest, AfterATaskHasFailedNoOtherRunsAndEveryCallHasItsError) {
   };
 
   worker.Replace([] { return absl::DataLossError("the disk is gone"); });
-  told.WaitForNotification();
+  told.get_future().wait();
   const absl::Status put = worker.Put(run);
   worker.Replace(run);
 

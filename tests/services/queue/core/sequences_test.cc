@@ -42,7 +42,7 @@ TEST(SequenceTest, JobStart) {
   EXPECT_TRUE(restored->published.empty());
   ASSERT_TRUE(h.Call<AdvanceVersionAnswer>(h.Trainer(), AdvanceVersion{.next = {1, 0}}).ok());
   EXPECT_EQ(ReasonOf(h.Admitted(1).status()), "NOT_YET")
-      << "6: an engine renews before its first Admit";
+      << "an engine renews before its first Admit";
 
   h.Load(h.Rollout(), {1, 0});
   EXPECT_TRUE(h.Admitted(1).ok());
@@ -133,7 +133,7 @@ TEST(SequenceTest, Publication) {
   Fill(h, {1, 0});
   const auto early = h.Call<AdvanceVersionAnswer>(
       h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
-  EXPECT_FALSE(early.ok()) << "1: not before Apply is answered";
+  EXPECT_FALSE(early.ok()) << "not before Apply is answered";
 
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   const AdvanceVersion advance{.expected = PolicyVersion{1, 0}, .next = {1, 1}};
@@ -428,7 +428,7 @@ TEST(SequenceTest, CancelThenRetry) {
   ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());
 
   const int64_t live = h.job().ledger().live;
-  EXPECT_GT(live, 0) << "5: work is held";
+  EXPECT_GT(live, 0) << "work is held";
 
   // A RETRY comes while the work is held.
   ASSERT_TRUE(RestartTrainer(h, applied->cursor, "c2").ok());

@@ -128,7 +128,7 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
   ASSERT_EQ(requests().size(), 1u);
 
   const Request request = requests()[0];
-  EXPECT_NE(request.id & kApiRequest, 0u);
+  EXPECT_EQ(OwnerOf(request.id), RequestOwner::kGuest);
   EXPECT_THAT(*request.prompt, ElementsAre(1, 4, 5, 13));
   EXPECT_EQ(request.order, RequestClass::kApi);
   EXPECT_EQ(request.seed, GroupSeed(7, 0));
