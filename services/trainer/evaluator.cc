@@ -188,7 +188,7 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, boo
     evaluation.score += result.reward() / static_cast<double>(options_.datasets.size());
     if (result.unscorable() == 0) continue;
     hooks_.happened(
-        Severity::kWarning, "eval_unscorable",
+        common::v1::SEVERITY_WARNING, "eval_unscorable",
         absl::StrCat("evaluation of version ", number, " on ", dataset, ": ", result.unscorable(),
                      " of ", result.unscorable() + result.answers(),
                      " answers could not be scored and are left out; the first: ",
@@ -225,7 +225,7 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion&
     log::Info("eval_again", {{"job_id", options_.job_name}, {"rollout", *rollout}, {"what", what}});
     if (ReasonOf(result.status()) != "BUSY" && ReasonOf(result.status()) != "NOT_LISTED" &&
         !std::exchange(told, true)) {
-      hooks_.happened(Severity::kWarning, "eval_again", what);
+      hooks_.happened(common::v1::SEVERITY_WARNING, "eval_again", what);
     }
     if (cancel_->WaitFor(backoff.Next(DetailOf(result.status()).retry_after)))
       return result.status();
@@ -310,8 +310,8 @@ void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> 
       log::Warning("link_not_removed", {{"job_id", options_.job_name}, {"error", status}});
     }
   }
-  if (evaluation.ok()) hooks_.happened(Severity::kInfo, "evaluation", message);
-  else hooks_.happened(Severity::kError, "eval_failed", message);
+  if (evaluation.ok()) hooks_.happened(common::v1::SEVERITY_INFO, "evaluation", message);
+  else hooks_.happened(common::v1::SEVERITY_ERROR, "eval_failed", message);
 
   publisher_->Lease(kHolder, {}, absl::ZeroDuration());
   MutexLock lock(&mu_);

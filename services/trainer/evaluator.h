@@ -15,11 +15,9 @@
 #include "common/rpc/cancel.h"
 #include "common/weights/publisher.h"
 #include "services/trainer/core/evaluations.h"
+#include "sluice/common/v1/common.pb.h"
 
 namespace sluice {
-namespace common::v1 {
-class Call;
-}
 namespace daemon {
 class Waits;
 }
@@ -51,10 +49,10 @@ class Evaluator {
     std::vector<std::string> datasets;  // Names, in the job file's order.
     int64_t version = 0;                // The version from which the run goes on.
   };
-  enum class Severity { kInfo, kWarning, kError };
   // Called on the `evaluate` thread; they must not block.
   struct Hooks {
-    std::function<void(Severity severity, absl::string_view code, absl::string_view message)>
+    std::function<void(common::v1::Severity severity, absl::string_view code,
+                       absl::string_view message)>
         happened;
   };
   // Holder's name of the lease on the weights of the version that is being evaluated.

@@ -7,19 +7,6 @@
 #include "common/log/log.h"
 
 namespace sluice::trainer {
-namespace {
-
-common::v1::Severity SeverityOf(Evaluator::Severity severity) {
-  switch (severity) {
-    case Evaluator::Severity::kInfo: return common::v1::SEVERITY_INFO;
-    case Evaluator::Severity::kWarning: return common::v1::SEVERITY_WARNING;
-    case Evaluator::Severity::kError: return common::v1::SEVERITY_ERROR;
-  }
-  return common::v1::SEVERITY_UNSPECIFIED;
-}
-
-}  // namespace
-
 absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
   if (!enabled()) return absl::OkStatus();
   const JobConfig& config = job_->config;
@@ -32,9 +19,9 @@ absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
   }
 
   Evaluator::Hooks hooks;
-  hooks.happened = [job = job_](Evaluator::Severity severity, absl::string_view code,
+  hooks.happened = [job = job_](common::v1::Severity severity, absl::string_view code,
                                 absl::string_view message) {
-    job->RaiseEvent(SeverityOf(severity), code, message);
+    job->RaiseEvent(severity, code, message);
     log::Info(code, {{"job_id", job->config.name}, {"what", message}});
   };
   const Evaluator::Options options{.job = config.id,

@@ -164,6 +164,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
                                  " (lowest an engine holds)  durable ", ledger.durable_version())},
        {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()),
                                   " versions ahead of L: ", window, " steps open")},
+       {"advice", stats.advice()},
        {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (",
                               window, " steps x ", limit, ")",
                               overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},

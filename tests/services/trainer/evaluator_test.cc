@@ -112,7 +112,7 @@ class EvaluatorTest : public ::testing::Test {
                                .version = version};
 
     Evaluator::Hooks hooks;
-    hooks.happened = [this](Evaluator::Severity, absl::string_view code,
+    hooks.happened = [this](common::v1::Severity, absl::string_view code,
                             absl::string_view message) {
       MutexLock lock(&mu_);
       events_.push_back(absl::StrCat(code, ": ", message));

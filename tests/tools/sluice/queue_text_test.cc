@@ -68,6 +68,7 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
   (*stats.mutable_waiting())["AcquireBatch"] = 1;
   (*stats.mutable_waiting())["Admit"] = 0;
 
+  stats.set_advice("over the last 20 steps the trainer waited 3 % of the time");
   EXPECT_EQ(StatsText(stats),
             "ledger     accepted 100 = durable 60 + applied 20 + live 15 + dropped 5   "
             "trajectories, balanced\n"
@@ -75,6 +76,7 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
             "tokens     generated 12.3k  trained 9.0k  masked 0\n"
             "versions   K 75 (steps trained)  L 74 (lowest an engine holds)  durable 60\n"
             "admission  up to 2 versions ahead of L: 3 steps open\n"
+            "advice     over the last 20 steps the trainer waited 3 % of the time\n"
             "slots      used 11 of 12 (3 steps x 4)\n"
             "groups     applied 12  open 8\n"
             "bytes      stored 3.0 MiB  reserved 0 B  quota 8.0 GiB\n"
