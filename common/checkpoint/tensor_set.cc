@@ -279,8 +279,8 @@ absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
           absl::StrCat("tensor ", a.name, " where ", b.name, " is needed"));
     if (a.shape != b.shape) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " is ",
-                                                     ShapeText(a.dtype, a.shape), ", needed is ",
-                                                     ShapeText(b.dtype, b.shape)));
+                                                     ShapeText(a.dtype, a.shape),
+                                                     "; wanted: ", ShapeText(b.dtype, b.shape)));
     }
     const absl::Status converted =
         ConvertElements(a.dtype, from.data(i), b.dtype, to->data(i), from.elements(i));
