@@ -63,8 +63,8 @@ class RowMapper {
     // Check the depth before anything is built from the line, because copying and printing a JSON
     // value recurse.
     if (const size_t depth = JsonDepth(line); depth > Dataset::kMaxDepth) {
-      return absl::StrCat("1: lists and objects lie ", depth,
-                          " deep within each other; the limit is ", Dataset::kMaxDepth);
+      return absl::StrCat("1: lists and objects are nested ", depth, " deep; the limit is ",
+                          Dataset::kMaxDepth);
     }
     json row;
     try {

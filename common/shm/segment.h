@@ -41,8 +41,8 @@ enum class Access {
 class Segment {
  public:
   // Creates a segment. `name` appears only in /proc. With `touch`, all its pages are allocated
-  // before this returns: to touch memory for the first time costs about ten times a copy in memory
-  // that is in use.
+  // before this returns, because the first write to a page costs about ten times as much as a write
+  // to memory in use.
   // RESOURCE_EXHAUSTED NO_MEMORY: there is not enough memory, or no file descriptor.
   static absl::StatusOr<Segment> Create(const char* name, uint64_t bytes, Access access,
                                         bool touch);

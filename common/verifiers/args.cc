@@ -60,7 +60,7 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
 
 absl::Status ArgReader::Finish() {
   if (!args_.is_object() && !args_.is_null())
-    return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is no mapping"));
+    return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is not a mapping"));
   // An argument that nobody asked for is a mistake.
   for (const auto& [name, unused] : args_.items()) {
     if (std::find(read_.begin(), read_.end(), name) == read_.end())

@@ -528,6 +528,7 @@ void Log::Impl::TendLoop() {
   }
 }
 
+// Reads the free space and makes sure that one spare exists.
 absl::Status Log::Impl::AllocateAhead() {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t free, directory_.FreeBytes());
   bool wanted;
@@ -547,7 +548,6 @@ absl::Status Log::Impl::AllocateAhead() {
   if (spare.ok()) spares_.push_back(*spare);
   return absl::OkStatus();
 }
-// Reads the free space and makes sure that one spare exists.
 
 void Log::Impl::TakeSnapshot(SnapshotJob job) {
   const absl::Status status = WriteSnapshot(job);
