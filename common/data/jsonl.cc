@@ -145,7 +145,7 @@ absl::Status NoRows(const Dataset::Options& options, const Dataset& data) {
         absl::StatusCode::kInvalidArgument,
         {.reason = "UNSCORABLE",
          .catalogue = "SLUICE-DATA-0004",
-         .hint = "name the column that holds the gold, or mend the rows"},
+         .hint = "name the column that holds the reference answer, or mend the rows"},
         absl::StrCat("data source ", options.name, ": no answer to any of its ", data.set_aside(),
                      " rows could be scored; the first: ", data.first_set_aside()));
   }

@@ -100,7 +100,8 @@ absl::StatusOr<std::string> GoldOf(const nlohmann::json& row) {
   const auto it = row.find("answer");
   if (it == row.end()) {
     return absl::InvalidArgumentError(
-        "the row has no field `answer`; name the column that holds the gold: data.train.N.answer");
+        "the row has no field `answer`; name the column that holds the reference answer: "
+        "data.train.N.answer");
   }
   return GoldText(*it);
 }

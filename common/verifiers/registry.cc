@@ -10,8 +10,8 @@ namespace sluice {
 
 const std::vector<VerifierRow>& Verifiers() {
   static const std::vector<VerifierRow>* const rows = new std::vector<VerifierRow>{
-      {"exact", "1 if the answer is the gold, letter by letter", MakeExact},
-      {"gsm8k", "1 if the number behind #### is the gold's", MakeGsm8k},
+      {"exact", "1 if the answer equals the gold (the reference answer)", MakeExact},
+      {"gsm8k", "1 if the number after #### equals the gold's number", MakeGsm8k},
       {"text", "a property of the text: reversed, length, repetition, words, letters", MakeText},
   };
   return *rows;

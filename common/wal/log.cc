@@ -340,9 +340,9 @@ void Log::Impl::WriteLoop() {
   if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
 }
 
-// Before the reserve of the last segment is used, find out whether another segment can be
-// allocated, even if `log-files` has not come to it yet. Otherwise records that could still be
-// refused would use up the reserve, which control records must fit in.
+// Finds out whether another segment can be allocated before the reserve of the last segment is
+// used, even if `log-files` has not tried yet. Otherwise space() would not be kFull in time, and
+// ordinary records would use up the reserve that control records need.
 absl::Status Log::Impl::KeepReserve() {
   {
     MutexLock lock(&mu_);
