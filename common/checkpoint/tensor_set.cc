@@ -132,8 +132,8 @@ absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name) {
   if (name == "float32") return DType::kF32;
   if (name == "float16") return DType::kF16;
   if (name == "bfloat16") return DType::kBF16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown type of weights \"", name, "\"; known are float32, float16, bfloat16"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown type of weights \"", name, "\"; the known ones are float32, float16 and bfloat16"));
 }
 
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {

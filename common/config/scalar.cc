@@ -69,7 +69,7 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
       return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 8388607TiB"));
     return static_cast<uint64_t>(std::llround(bytes));
   }
-  return UnitError(text, "has an unknown unit; known are B, KiB, MiB, GiB and TiB");
+  return UnitError(text, "has an unknown unit; the units are B, KiB, MiB, GiB and TiB");
 }
 
 std::string DurationText(absl::Duration value) {

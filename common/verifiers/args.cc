@@ -64,7 +64,7 @@ absl::Status ArgReader::Finish() {
   // An argument that nobody asked for is a mistake.
   for (const auto& [name, unused] : args_.items()) {
     if (std::find(read_.begin(), read_.end(), name) == read_.end())
-      Complain(name, absl::StrCat("is unknown; there are: ", absl::StrJoin(read_, ", ")));
+      Complain(name, absl::StrCat("is unknown; the known ones are: ", absl::StrJoin(read_, ", ")));
   }
   return status_;
 }

@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
     if (row.name == name) return row.make(args);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown verifier \"", name, "\"; there are: ",
+      absl::StrCat("unknown verifier \"", name, "\"; the known ones are: ",
                    absl::StrJoin(Verifiers(), ", ", [](std::string* out, const VerifierRow& row) {
                      absl::StrAppend(out, row.name);
                    })));

@@ -194,7 +194,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
                           "number from 0 on, has \"5.5\""));
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
-                          "unknown unit; known are B, KiB, MiB, GiB and TiB"));
+                          "unknown unit; the units are B, KiB, MiB, GiB and TiB"));
   EXPECT_THAT(
       Wrong("name: demo", "name: demo\nkind: rll"),
       ElementsAre(

@@ -66,7 +66,7 @@ const Case kCases[] = {
     {"a duration without a unit", "limits.wall=30", kRefused, "needs a unit: ms, s, m, h or d"},
     {"no time", "limits.start=0s", kRefused, "limits.start is 0s, wants more than 0s"},
     {"ten thousand years", "limits.wall=87600000h", kRefused, "is more than 100 years"},
-    {"a size in GB", "queue.keep.quota=8GB", kRefused, "known are B, KiB, MiB, GiB and TiB"},
+    {"a size in GB", "queue.keep.quota=8GB", kRefused, "the units are B, KiB, MiB, GiB and TiB"},
     {"no steps", "limits.max_steps=0", kRefused,
      "limits.max_steps is 0, but the minimum is 1, or none"},
     {"more steps than can be counted", "limits.max_steps=1e15", kRefused,
