@@ -31,7 +31,7 @@ void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.WarnIf(bounded && optimizer.warmup() >= spec.limits().max_steps(),
                "trainer.optimizer.warmup", "is ", optimizer.warmup(),
                ": the job ends at limits.max_steps = ", spec.limits().max_steps(),
-               ", before the warm-up ends");
+               ", so it never leaves the warm-up");
 
   uint64_t longest = spec.model().max_context();
   if (spec.kind() == "rl")

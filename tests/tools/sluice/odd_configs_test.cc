@@ -213,7 +213,7 @@ const Case kCases[] = {
      "the answers of a group will hardly differ"},
     {"very old tokens", "queue.max_staleness=50", kWarned, "teach little"},
     {"a warm-up that never ends", "trainer.optimizer.warmup=5000", kWarned,
-     "before the warm-up ends"},
+     "so it never leaves the warm-up"},
     {"no checkpoints", "checkpoint.every_steps=0", kWarned, "a crash loses all that was trained"},
     {"one checkpoint", "checkpoint.keep_last=1", kWarned, "there is none to go back to"},
     {"failing before warning", "limits.stall_fail=10s", kWarned, "shorter than limits.stall_warn"},
