@@ -76,7 +76,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
 double AdvantageStream::Factor() const {
   if (!StepWide(rule_)) return 1;
-  // Each group of the pooled scale has lost one degree of freedom already.
+  // For the pooled scale, count_ is sum_g (n_g - 1) already.
   const int64_t degrees = rule_.scale == Scale::kPooled ? count_ : count_ - 1;
   if (degrees < 1) return 0;
   const double sigma = std::sqrt(squares_ / static_cast<double>(degrees));

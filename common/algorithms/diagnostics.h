@@ -43,15 +43,17 @@ double EssFactor(double ess_ratio, double base = 1.0, double power = 0.5);
 // The values that are exported. Legend: N trainable tokens, B_v sequences with trainable tokens.
 struct PolicyMetrics {
   int64_t tokens = 0, sequences = 0;  // N, B_v
-  // With x the ratio of each name: k1 = mean(-log x), k3 = mean(x - 1 - log x).
+  // k1 = mean(-log x) and k3 = mean(x - 1 - log x), where x is the ratio in the comment of the
+  // line.
   double kl_behav_prox_k1 = 0, kl_behav_prox_k3 = 0;    // w
   double kl_behav_theta_k1 = 0, kl_behav_theta_k3 = 0;  // rho
   double kl_prox_theta_k1 = 0, kl_prox_theta_k3 = 0;    // r
   double kl_prox_theta_k3_is = 0;                       // mean(w (r - 1 - log r))
-  double chi2_token = 0, chi2_seq = 0;               // mean(rho^2) - 1, per token and per sequence
-  double ess_seq = 0, ess_token = 0, ess_seq_w = 0;  // As ratios in (0, 1].
-  double absdiff_mean = 0, absdiff_max = 0;          // abs(log w)
-  double prob_diff_mean = 0, prob_diff_max = 0;      // abs(exp(lp_prox) - exp(lp_behav))
+  double chi2_token = 0, chi2_seq = 0;  // mean(rho^2) - 1, per token and per sequence
+  // Ess / count, in (0, 1]: of rho per sequence, of rho per token, of w per sequence.
+  double ess_seq = 0, ess_token = 0, ess_seq_w = 0;
+  double absdiff_mean = 0, absdiff_max = 0;      // abs(log w)
+  double prob_diff_mean = 0, prob_diff_max = 0;  // abs(exp(lp_prox) - exp(lp_behav))
   // The mean over sequences of mean_t (lp_behav - lp_prox).
   double log_ppl_gap = 0;
   double clip_high = 0, clip_low = 0, clip_dual = 0;  // Fractions of N.

@@ -53,13 +53,14 @@ constexpr Row<KlEntry> kKl[] = {
     {"k3",
      "exp(lp_ref - lp) - 1 + lp - lp_ref; biased as a loss, as in GRPO's paper",
      {KlK3, true}},
-    {"k2+", "value of k3, gradient of k2; on-policy data", {KlK2Plus, true}},
-    {"k3_is", "k3 weighted by the importance ratio; stale data", {KlK3Is, true}},
+    {"k2+", "value of k3, gradient of k2; for on-policy data", {KlK2Plus, true}},
+    {"k3_is", "k3 weighted by the importance ratio; for stale data", {KlK3Is, true}},
 };
 
 constexpr Row<Truncation> kTruncation[] = {
     {"keep", "answers cut at the length cap are trained on", Truncation::kKeep},
-    {"filter", "they are not trained on, and count in their group's statistics",
+    {"filter",
+     "answers cut at the length cap are not trained on, but count in their group's statistics",
      Truncation::kFilter},
     {"penalty", "answers near the cap lose up to 1 of reward (arXiv 2503.14476)",
      Truncation::kPenalty},

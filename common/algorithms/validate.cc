@@ -56,16 +56,17 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
       prox->value == ProxMode::kNone && loss.tis) {
     problems->push_back(
         {"loss.tis",
-         absl::StrCat("with prox none the ratio of loss ", loss.kind,
-                      " is to the behaviour policy "
-                      "already; a weight would count it twice. Set tis: none, or another prox")});
+         absl::StrCat("with prox none, the ratio of loss ", loss.kind,
+                      " already contains the off-policy correction; a weight would count it twice. "
+                      "Set tis: none, or another prox")});
   }
 
   if (prox != nullptr && prox->value == ProxMode::kSelf && context.minibatches > 1) {
     problems->push_back(
         {"loss.prox",
-         absl::StrCat("self needs one optimizer step per batch, trainer.batching.minibatches is ",
-                      context.minibatches, ". Set prox: recompute, or minibatches: 1")});
+         absl::StrCat(
+             "self needs one optimizer step per batch, but trainer.batching.minibatches is ",
+             context.minibatches, ". Set prox: recompute, or minibatches: 1")});
   }
 
   if (loss.kl_kind != "auto") {
@@ -95,10 +96,10 @@ std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
   CheckName(TruncationRows(), "advantage.truncated", spec.advantage.truncated, &problems);
 
   if (advantage != nullptr && context.group_size < 2) {
-    problems.push_back(
-        {"advantage.kind",
-         absl::StrCat(advantage->name, " compares the members of a group, rollout.group.size is ",
-                      context.group_size, ". Set it to 2 or more")});
+    problems.push_back({"advantage.kind",
+                        absl::StrCat(advantage->name,
+                                     " compares the members of a group, but rollout.group.size is ",
+                                     context.group_size, ". Set it to 2 or more")});
   }
 
   CheckNumbers(spec.loss, &problems);

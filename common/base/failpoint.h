@@ -23,7 +23,7 @@ namespace sluice {
 // error.
 //
 // Thread-safe.
-//
+
 // Whether this build has failpoints.
 extern const bool kHasFailpoints;
 

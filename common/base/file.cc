@@ -36,8 +36,8 @@ class Fd {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-// The path without slashes at its end, so that a suffix makes a neighbour of it and its parent is
-// the folder that holds it.
+// Returns the path without slashes at its end. Then an appended suffix gives a name in the same
+// folder, and parent_path() is the folder that contains it.
 std::string WithoutTrailingSlashes(absl::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   return std::string(path);
@@ -48,8 +48,8 @@ std::string TemporaryName(absl::string_view path) {
   return absl::StrCat(WithoutTrailingSlashes(path), ".tmp-", ToHex(RandomId16()).substr(0, 8));
 }
 
-// Renames `from` to `to`, a neighbour, and syncs their folder: only then does the new name survive
-// a crash.
+// Renames `from` to `to` in the same folder, and syncs that folder. The new name survives a crash
+// only after the sync.
 absl::Status RenameAndSync(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("rename ", from, " to ", to));
@@ -81,7 +81,7 @@ absl::string_view KindName(mode_t mode) {
 
 absl::Status NoFile(const std::string& path, mode_t mode) {
   return absl::FailedPreconditionError(
-      absl::StrCat(path, " is ", KindName(mode), ", a file is needed"));
+      absl::StrCat(path, " is ", KindName(mode), "; a file is needed"));
 }
 
 // Hashes each piece just before it is written, while the bytes are in the CPU's cache.

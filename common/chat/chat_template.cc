@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Compile(absl::string
     return absl::ResourceExhaustedError(absl::StrCat("template:1:1: the source has ", source.size(),
                                                      " bytes, more than ", chat::kMaxSourceBytes));
   }
-  if (!IsUtf8(source)) return absl::InvalidArgumentError("template:1:1: the source is no UTF-8");
+  if (!IsUtf8(source)) return absl::InvalidArgumentError("template:1:1: the source is not UTF-8");
   const std::string normalized = chat::NormalizeSource(source);
   try {
     auto compiled = std::make_unique<Compiled>();

@@ -56,7 +56,7 @@ const Value& Interpreter::Read(const Expression& e, Value* made) {
       return *made = EvalAttribute(e, object);
     }
     case Expression::kSubscript: {
-      // Its evaluation could move the object.
+      // Evaluating the key could move the object to which `object` below refers.
       if (e.operands[1]->kind != Expression::kLiteral) break;
       Enter(e);
       const Value &object = Read(*e.operands[0], made), &key = e.operands[1]->value;

@@ -231,7 +231,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
         meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
                                    TypeName(value)));
       return to->Real(value.real(), spec);
-    default: meter.Invalid(absl::StrCat("format: %", std::string(1, type), " is no directive"));
+    default: meter.Invalid(absl::StrCat("format: %", std::string(1, type), " is not a directive"));
   }
 }
 

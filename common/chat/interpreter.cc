@@ -348,8 +348,8 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
   auto [called, caller] = keyword("caller");
   if (macro.takes_caller) Bind(program_.caller, std::move(caller));
   if (called && !macro.takes_caller)
-    meter_.Invalid(
-        absl::StrCat("the macro ", macro.name, " is called with a block, but names no caller"));
+    meter_.Invalid(absl::StrCat("the macro ", macro.name,
+                                " is called with a block, but does not use `caller`"));
 
   if (macro.takes_varargs) {
     ArrayBuilder rest(meter_, Array::kTuple);

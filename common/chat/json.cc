@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 Value FromText(Meter& meter, const std::string& text) {
   if (text.size() > UINT32_MAX) meter.Exceeded("a text of the variables is longer than 4 GiB");
-  if (!IsAscii(text) && !IsUtf8(text)) meter.Invalid("a text of the variables is no UTF-8");
+  if (!IsAscii(text) && !IsUtf8(text)) meter.Invalid("a text of the variables is not UTF-8");
   return Value::Borrow(text);
 }
 
@@ -171,7 +171,7 @@ Value FromJson(Meter& meter, const Json& json, Memory* arena) {
       return Value::Int(json.get<int64_t>());
     case Json::value_t::number_float: return Value::Float(json.get<double>());
     case Json::value_t::string: return FromText(meter, json.get_ref<const std::string&>());
-    default: meter.Invalid("the variables hold what is no JSON");
+    default: meter.Invalid("the variables hold a value that is not JSON");
     case Json::value_t::array:
     case Json::value_t::object: break;
   }

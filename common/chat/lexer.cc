@@ -244,8 +244,8 @@ class Lexer {
       code = code * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
     }
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-      Invalid(begin,
-              absl::StrCat("the escape ", source_.substr(begin, at_ - begin), " is no character"));
+      Invalid(begin, absl::StrCat("the escape ", source_.substr(begin, at_ - begin),
+                                  " is not a character"));
     return code;
   }
 

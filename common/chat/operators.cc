@@ -72,7 +72,7 @@ Value Floats(Meter& meter, Operator op, double a, double b) {
     case Operator::kPower: {
       const double power = std::pow(a, b);
       if (std::isfinite(a) && std::isfinite(b) && !std::isfinite(power))
-        meter.Invalid(absl::StrCat(a, " ** ", b, " is no finite number"));
+        meter.Invalid(absl::StrCat(a, " ** ", b, " is not a finite number"));
       return Value::Float(power);
     }
     default: break;

@@ -439,7 +439,7 @@ ExpressionPtr Parser::NumberLiteral() {
   if (error == std::errc::result_out_of_range)
     Invalid(token, absl::StrCat("the integer ", ShowToken(token), " is beyond 64 bits"));
   if (error != std::errc() || stop != end)
-    Invalid(token, absl::StrCat(ShowToken(token), " is no integer"));
+    Invalid(token, absl::StrCat(ShowToken(token), " is not an integer"));
   literal->value = Value::Int(integer);
   return literal;
 }

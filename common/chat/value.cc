@@ -165,7 +165,7 @@ const Value* Unhashable(Meter& meter, const Value& key) {
 
 void CheckHashable(Meter& meter, const Value& key) {
   if (const Value* const part = Unhashable(meter, key))
-    meter.Invalid(absl::StrCat("a ", TypeName(*part), " cannot be hashed, so it is no key"));
+    meter.Invalid(absl::StrCat("a ", TypeName(*part), " cannot be hashed, so it cannot be a key"));
 }
 
 bool Equal(Meter& meter, const Value& a, const Value& b) {

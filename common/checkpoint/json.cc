@@ -96,8 +96,9 @@ absl::StatusOr<std::vector<int32_t>> TokenIds(const Json& value) {
   std::vector<int32_t> ids;
   for (const Json& id : list) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(INT32_MAX)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          JsonExcerpt(id), " is no token id, an integer in [0, 2^31) or a list of them is needed"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(JsonExcerpt(id),
+                       " is not a token id; wanted: an integer in [0, 2^31), or a list of them"));
     }
     ids.push_back(id.get<int32_t>());
   }

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 32;
-// In all layers together; three times the largest models of today.
+// Limit for all layers together. It is three times the number in the largest models of today.
 constexpr int64_t kMaxExperts = 1 << 16;
 // Keeps the bytes of every product of two dimensions far below 2^62.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
@@ -144,7 +144,7 @@ class Fields {
 
   absl::Status Bad(absl::string_view key, const Json& value, absl::string_view wanted) const {
     return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), ", needed is ", wanted));
+        absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), "; it must be ", wanted));
   }
 
   // Returns an error for the first key that nobody took, unless its value is null or false, which
@@ -173,14 +173,14 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
   if (names == nullptr || !names->is_array() || names->size() != 1 || !names->front().is_string()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
-                     ", needed is a list of one name"));
+                     "; it must be a list of one name"));
   }
 
   const Architecture* row = FindArchitecture(names->front().get<std::string>());
   if (row == nullptr) {
     return absl::UnimplementedError(
         absl::StrCat(path, ": architecture ", JsonExcerpt(names->front()),
-                     " is not supported; supported are ", ArchitectureNames()));
+                     " is not supported; Sluice supports ", ArchitectureNames()));
   }
   SLUICE_RETURN_IF_ERROR(fields.Only("model_type", {std::string(row->model_type)}));
   return row;
@@ -228,7 +228,7 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
   } else if (kind != "default") {
     return absl::UnimplementedError(
         absl::StrCat(path, ": rope type \"", Printable(kind),
-                     "\" is not supported; supported are default, linear, llama3"));
+                     "\" is not supported; Sluice supports default, linear and llama3"));
   }
   return inner.NoneUnknown();
 }
@@ -253,11 +253,12 @@ absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::stri
   if (config->num_heads % config->num_kv_heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": num_attention_heads ", config->num_heads,
-                     " is no multiple of num_key_value_heads ", config->num_kv_heads));
+                     " is not a multiple of num_key_value_heads ", config->num_kv_heads));
   }
   if (config->head_dim < 2 || config->head_dim % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": head_dim ", config->head_dim,
-                                                   " is odd; rotary positions turn pairs"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": head_dim ", config->head_dim,
+                     " is not a positive even number; rotary positions need pairs"));
   }
   return absl::OkStatus();
 }
@@ -371,7 +372,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
 
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
   if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object"));
 
   ModelConfig config;
   Fields fields(json, path);

@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Rotary position embedding. Pair i of a head (of head_dim / 2 pairs) is turned by the angle p *
+// Rotary position embedding. Pair i of a head (of head_dim / 2 pairs) is rotated by the angle p *
 // f_i at position p, with f_i = theta^(-2i / head_dim) for kDefault, and that divided by `factor`
 // for kLinear.
 struct RopeConfig {

@@ -55,7 +55,7 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
   if (!text.has_value()) return Json::object();
   SLUICE_ASSIGN_OR_RETURN(Json json, ParseJson(*text, path, kMaxJsonDepth));
   if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is no JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a JSON object"));
   return json;
 }
 
@@ -125,14 +125,14 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string())
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", Printable(name), " is in no file"));
+          absl::StrCat(path, ": ", Printable(name), " has no file name in weight_map"));
 
     // The name comes from an untrusted file and must not lead out of the directory.
     const std::string plain = file.get<std::string>();
     if (absl::StrContains(plain, '/') || absl::StrContains(plain, '\0') ||
         absl::StartsWith(plain, ".") || !absl::EndsWith(plain, ".safetensors")) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": \"", Printable(plain),
-                                                     "\" is no plain name of a .safetensors file"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": \"", Printable(plain), "\" is not a plain name of a .safetensors file"));
     }
     files[plain].push_back(name);
   }
@@ -199,7 +199,7 @@ absl::Status FindParameters(const ModelConfig& config,
     if (parameter == wanted.end() && MayBeSkipped(config, spec.name)) continue;
     if (parameter == wanted.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, " is no parameter of this ", config.architecture));
+          absl::StrCat(where, " is not a parameter of this ", config.architecture));
     }
     if (spec.shape != parameter->second.shape) {
       return absl::InvalidArgumentError(
@@ -267,7 +267,7 @@ absl::Status ReadParameter(const WeightFiles& weights, const WeightFiles::Parame
   }
   if (const int64_t bad = FirstNonFinite(dtype, to, elements); bad >= 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where, ": element ", bad, " is infinite or no number as ", DTypeName(dtype)));
+        absl::StrCat(where, ": element ", bad, " is infinite or NaN as ", DTypeName(dtype)));
   }
   return absl::OkStatus();
 }
@@ -347,7 +347,7 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
     return ErrnoStatus(errno, absl::StrCat("model directory ", path));
   if (!S_ISDIR(info.st_mode))
     return absl::FailedPreconditionError(
-        absl::StrCat("model directory ", path, ": is no directory"));
+        absl::StrCat("model directory ", path, ": is not a directory"));
   ModelDir dir;
   dir.path = path;
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(In(path, "config.json"), kMaxJsonBytes));

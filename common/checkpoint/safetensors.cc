@@ -39,7 +39,7 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
     if (got < 0) return ErrnoStatus(errno, absl::StrCat("read ", path));
     if (got == 0)
       return absl::DataLossError(
-          absl::StrCat(path, ": ends at byte ", offset, ", ", n, " more are needed"));
+          absl::StrCat(path, ": ends at byte ", offset, "; ", n, " more bytes are needed"));
     out += got, offset += got, n -= got;
   }
   return absl::OkStatus();
@@ -48,12 +48,12 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
 // Parses a list of non-negative integers.
 absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_view what) {
   if (!value.is_array())
-    return absl::InvalidArgumentError(absl::StrCat(what, " is no list: ", JsonExcerpt(value)));
+    return absl::InvalidArgumentError(absl::StrCat(what, " is not a list: ", JsonExcerpt(value)));
   std::vector<int64_t> out;
   for (const Json& item : value) {
     if (!item.is_number_unsigned() || item.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(what, " holds ", JsonExcerpt(item), ", an integer in [0, 2^63) is needed"));
+          absl::StrCat(what, " holds ", JsonExcerpt(item), "; wanted: integers in [0, 2^63)"));
     }
     out.push_back(item.get<int64_t>());
   }
@@ -70,7 +70,7 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   }
   if (value.size() != 3)
     return absl::InvalidArgumentError(absl::StrCat("has unknown keys: ", JsonExcerpt(value)));
-  if (!value["dtype"].is_string()) return absl::InvalidArgumentError("dtype is no string");
+  if (!value["dtype"].is_string()) return absl::InvalidArgumentError("dtype is not a string");
 
   SafetensorsFile::Entry entry;
   entry.spec.name = name;
@@ -162,15 +162,15 @@ absl::Status SafetensorsFile::ReadHeader() {
   std::string text(header_bytes, '\0');
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 8, text.data(), text.size(), path_));
   SLUICE_ASSIGN_OR_RETURN(const Json header, ParseJson(text, "header", kMaxHeaderDepth));
-  if (!header.is_object()) return absl::InvalidArgumentError("header is no JSON object");
+  if (!header.is_object()) return absl::InvalidArgumentError("the header is not a JSON object");
 
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") {
-      if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is no object");
+      if (!value.is_object()) return absl::InvalidArgumentError("__metadata__ is not an object");
       for (const auto& [key, item] : value.items()) {
         if (!item.is_string())
           return absl::InvalidArgumentError(
-              absl::StrCat("__metadata__.", Printable(key), " is no string"));
+              absl::StrCat("__metadata__.", Printable(key), " is not a string"));
         metadata_[key] = item.get<std::string>();
       }
       continue;

@@ -132,8 +132,8 @@ absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name) {
   if (name == "float32") return DType::kF32;
   if (name == "float16") return DType::kF16;
   if (name == "bfloat16") return DType::kBF16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown type of weights \"", name, "\"; known are float32, float16, bfloat16"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown type of weights \"", name, "\"; the known ones are float32, float16 and bfloat16"));
 }
 
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape) {
@@ -279,8 +279,8 @@ absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
           absl::StrCat("tensor ", a.name, " where ", b.name, " is needed"));
     if (a.shape != b.shape) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", a.name, " is ",
-                                                     ShapeText(a.dtype, a.shape), ", needed is ",
-                                                     ShapeText(b.dtype, b.shape)));
+                                                     ShapeText(a.dtype, a.shape),
+                                                     "; wanted: ", ShapeText(b.dtype, b.shape)));
     }
     const absl::Status converted =
         ConvertElements(a.dtype, from.data(i), b.dtype, to->data(i), from.elements(i));

@@ -58,7 +58,7 @@ class FileChecker {
 
     const std::string& checkpoints = spec_.checkpoint().dir();
     if (IsThere(checkpoints) && !IsDirectory(checkpoints))
-      check_.Add(12, "checkpoint.dir", ": ", checkpoints, " is no directory");
+      check_.Add(12, "checkpoint.dir", ": ", checkpoints, " is not a directory");
   }
 
  private:
@@ -104,15 +104,16 @@ void FileChecker::CheckModel() {
 
   if (!IsFile(dir + "/config.json")) {
     check_.Add(12, model_key(), ": no config.json in ", dir,
-               "; want a Hugging Face model directory");
+               "; a Hugging Face model directory is needed");
     return;
   }
 
   const bool weights =
       IsFile(dir + "/model.safetensors") || IsFile(dir + "/model.safetensors.index.json");
   if (!spec_.model().has_init() && !weights) {
-    check_.Add(12, model_key(), ": neither model.safetensors nor model.safetensors.index.json in ",
-               dir, "; for random weights of that config write model.init: {config: DIR}");
+    check_.Add(12, model_key(), ": there is neither model.safetensors nor ",
+               "model.safetensors.index.json in ", dir,
+               "; for random weights of that config write model.init: {config: DIR}");
     return;
   }
 
@@ -128,7 +129,7 @@ void FileChecker::CheckModel() {
       uint64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response();
   check_.WarnIf(spec_.model().max_context() > made_for, "model.max_context", "is ",
                 spec_.model().max_context(), ", and this model was made for ", made_for,
-                " tokens (max_position_embeddings): those are the limit");
+                " tokens (max_position_embeddings), which is the limit");
   check_.WarnIf(
       sampled() && static_cast<int64_t>(wanted) > made_for && wanted <= spec_.model().max_context(),
       "rollout.max_response", "and data.order.max_prompt are ", wanted,
@@ -252,9 +253,9 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
     const int32_t highest = *std::max_element(prompt->tokens.begin(), prompt->tokens.end());
     // A token beyond the vocabulary shows that tokenizer and model do not belong together.
     if (highest >= model_->config.vocab_size) {
-      check_.Add(15, model_key(), ": the tokenizer makes the token ", highest, " of ",
-                 source.path(), ":", rows.line(i), ", and the model knows ",
-                 model_->config.vocab_size, " (vocab_size); the two do not belong together");
+      check_.Add(15, model_key(), ": the tokenizer gives the token ", highest, " for ",
+                 source.path(), ":", rows.line(i), ", but the vocabulary of the model has ",
+                 model_->config.vocab_size, " tokens; the two do not belong together");
       return;
     }
     if (prompt->tokens.size() > most && (too_long++ == 0 || prompt->tokens.size() < shortest))
@@ -264,19 +265,19 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
 
   if (unusable == rows.rows()) {
     const std::string key = absl::StrContains(first_unusable, "format \"") ? ".format" : ".path";
-    check_.Add(16, path + key, ": none of the first ", unusable, " rows makes a prompt, the first ",
-               first_unusable);
+    check_.Add(16, path + key, ": none of the first ", unusable,
+               " rows makes a prompt. The first problem: ", first_unusable);
     return;
   }
   if (sampled() && too_long == rows.rows()) {
     check_.Add(16, path + ".path", ": none of the first ", too_long,
-               " prompts fits: the shortest has ", shortest, " tokens, most is ", most,
+               " prompts fits: the shortest has ", shortest, " tokens, but the maximum is ", most,
                ". Raise data.order.max_prompt and model.max_context");
     return;
   }
   check_.WarnIf(unusable > 0, path + ".path",
                 "has rows that make no prompt and are dropped: ", unusable, " of the first ",
-                rows.rows(), ", the first ", first_unusable);
+                rows.rows(), ". The first problem: ", first_unusable);
   check_.WarnIf(sampled() && 2 * too_long > rows.rows(), path + ".path",
                 "has prompts that are too long and are dropped: ", too_long, " of the first ",
                 rows.rows(), " have more than ", most,
@@ -308,7 +309,7 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
     if (answer.ok()) continue;
 
     check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
-               "; supervised training learns it");
+               "; supervised training needs an answer to learn");
     return;
   }
 }
@@ -332,8 +333,8 @@ void FileChecker::CheckScores(const std::string& path, const job::v1::DataSource
 
   if (unscorable == 0) return;
   if (!answered && unscorable == rows.rows()) {
-    check_.Add(16, path + ".answer", ": no column \"", source.answer(), "\", which the verifier ",
-               entry.verifier(), " needs; ", first);
+    check_.Add(16, path + ".answer", ": there is no column \"", source.answer(),
+               "\", which the verifier ", entry.verifier(), " needs; ", first);
     return;
   }
   check_.WarnIf(true, path + ".answer", "has values that ", entry.verifier(), " cannot score, in ",

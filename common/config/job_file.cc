@@ -109,9 +109,9 @@ absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems) {
 JobFile ParseJobFile(absl::string_view text, const std::string& path,
                      const JobFileOptions& options) {
   if (text.size() > kMaxJobFileBytes) {
-    return Failed(
-        path, 2,
-        absl::StrCat("is ", text.size(), " bytes, most is ", kMaxJobFileBytes, " (1 MiB)"));
+    return Failed(path, 2,
+                  absl::StrCat("is ", text.size(), " bytes, but the maximum is ", kMaxJobFileBytes,
+                               " (1 MiB)"));
   }
 
   std::vector<std::string> sources{path};

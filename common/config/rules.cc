@@ -42,7 +42,7 @@ void CheckNames(const Entries& entries, const std::string& path, SpecProblems& c
   std::set<std::string> seen;
   for (int i = 0; i < entries.size(); ++i) {
     check.Require(seen.insert(entries[i].name()).second, absl::StrCat(path, ".", i, ".name"), "\"",
-                  entries[i].name(), "\" is taken; names differ");
+                  entries[i].name(), "\" is taken; names must differ");
   }
 }
 
@@ -76,11 +76,12 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
     const std::string path = absl::StrCat("eval.datasets.", i);
     const std::string& name = dataset.name();
     check.Require(name.empty() || seen.insert(name).second, path + ".name", "\"", name,
-                  "\" is taken; names differ");
-    check.Require(!absl::StrContains(name, '/'), path + ".name", "\"", name,
-                  "\" has a slash; values are named eval/NAME/reward, so names have none");
+                  "\" is taken; names must differ");
+    check.Require(
+        !absl::StrContains(name, '/'), path + ".name", "\"", name,
+        "\" has a slash; results are named eval/NAME/reward, so a name must not have one");
     check.Require(dataset.weight() == 1, path + ".weight", "is ", dataset.weight(),
-                  ", but all datasets of eval count alike; leave it out");
+                  ", but all datasets of eval have equal weight; leave it out");
     // Each dataset needs a reward that applies to it.
     const bool scored =
         absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
@@ -88,9 +89,8 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
           return sources.empty() || absl::c_linear_search(sources, name);
         });
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
-                  "\" is in no reward's when.data_source, so nothing scores its answers; name it "
-                  "as a source that has "
-                  "a reward, or add it there");
+                  "\" is in no reward's when.data_source, so nothing scores its answers; "
+                  "give it the name of a source that has a reward, or add its name there");
   }
 }
 
@@ -142,10 +142,10 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
 void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
   const std::string path = "trainer.optimizer.";
   check.Require(optimizer.betas_size() == 2 && optimizer.betas(0) < 1 && optimizer.betas(1) < 1,
-                path + "betas", "wants two values, both from 0 to below 1");
+                path + "betas", "wants two values, both at least 0 and below 1");
   check.Require(
       optimizer.eps() > 0, path + "eps",
-      "is 0: a weight whose gradient is 0 would become 0 / 0; wants more than 0, as 1e-8");
+      "is 0: a weight whose gradient is 0 would become 0 / 0; wants more than 0, such as 1e-8");
 }
 
 // A schedule that falls to 0 must know the last step. Otherwise the learning rate would be 0 from
@@ -155,7 +155,7 @@ void CheckSchedule(const job::v1::JobSpec& spec, SpecProblems& check) {
   const ScheduleRow* schedule = FindSchedule(name);
   if (schedule == nullptr || !schedule->needs_total() || spec.limits().has_max_steps()) return;
   check.Add(10, "trainer.optimizer.schedule", " is ", name,
-            ", whose learning rate falls to 0 at limits.max_steps, and that is none. "
+            ", whose learning rate falls to 0 at limits.max_steps, but limits.max_steps is none. "
             "Set limits.max_steps to the number of steps, or schedule: constant");
 }
 
@@ -188,12 +188,13 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   // Weights that are published less often than this are too old when they are used.
   const uint64_t most_between = uint64_t{queue.max_staleness()} + 1;
   check.Require(spec.weights().every_steps() <= most_between, "weights.every_steps", "is ",
-                spec.weights().every_steps(), ", most is queue.max_staleness + 1 = ", most_between,
-                ": older tokens could never be trained on");
+                spec.weights().every_steps(),
+                ", but the maximum is queue.max_staleness + 1 = ", most_between,
+                ": tokens that are older could never be trained on");
   check.Require(
       !queue.admission().has_staleness() || queue.admission().staleness() <= queue.max_staleness(),
       "queue.admission.staleness", "is ", queue.admission().staleness(),
-      ", most is queue.max_staleness = ", queue.max_staleness());
+      ", but the maximum is queue.max_staleness = ", queue.max_staleness());
   check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
                 "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
 
@@ -207,7 +208,7 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (worst > static_cast<double>(queue.keep().quota())) {
     check.Add(11, "queue.keep.quota", " ", SizeText(queue.keep().quota()), " < worst case ",
               WholeMiB(worst), " = (", spec.checkpoint().every_steps(),
-              " steps to a checkpoint + eta ", queue.max_staleness(), " + 1) x ",
+              " steps to a checkpoint + max_staleness ", queue.max_staleness(), " + 1) x ",
               queue.groups_per_step(), " x ", spec.rollout().group().size(), " x ", tokens,
               " tokens x ", kQueueTokenBytes,
               " B. Raise the quota, or lower checkpoint.every_steps, data.order.max_prompt or "
@@ -221,18 +222,21 @@ void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.run().deterministic()) return;
   const job::v1::Queue& queue = spec.queue();
   const std::string& straggler = queue.straggler().policy();
-  check.Require(queue.max_staleness() == 0, "queue.max_staleness", "is ", queue.max_staleness(),
-                ", run.deterministic wants 0: each step trains what its own weights sampled");
-  check.Require(queue.admission().oversample() == 0, "queue.admission.oversample", "is ",
-                queue.admission().oversample(),
-                ", run.deterministic wants 0: the first to end would be the ones trained on");
+  check.Require(
+      queue.max_staleness() == 0, "queue.max_staleness", "is ", queue.max_staleness(),
+      ", but run.deterministic needs 0: each step must train on what its own weights sampled");
+  check.Require(
+      queue.admission().oversample() == 0, "queue.admission.oversample", "is ",
+      queue.admission().oversample(),
+      ", but run.deterministic needs 0: otherwise the job trains on the answers that end first");
   check.Require(straggler == "wait" || straggler == "mask", "queue.straggler.policy", "is ",
-                straggler, ", run.deterministic wants wait or mask: ", straggler,
-                " goes by the clock");
-  check.Require(spec.weights().kv_cache() == "recompute", "weights.kv_cache", "is ",
-                spec.weights().kv_cache(),
-                ", run.deterministic wants recompute: over keys and values of two versions no "
-                "single one gives a token's log-prob");
+                straggler, ", but run.deterministic needs wait or mask: ", straggler,
+                " depends on the clock");
+  check.Require(
+      spec.weights().kv_cache() == "recompute", "weights.kv_cache", "is ",
+      spec.weights().kv_cache(),
+      ", but run.deterministic needs recompute: a token that attends to keys and values of two "
+      "versions has a log-prob that no single version can reproduce");
 }
 
 void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -244,7 +248,7 @@ void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "contradicts model.path; give one of them (--set model.init=none)");
   check.Require(spec.kind() != "rl" || spec.rollout().max_response() < model.max_context(),
                 "rollout.max_response", "is ", spec.rollout().max_response(),
-                ", must be below model.max_context = ", model.max_context());
+                ", but it must be below model.max_context = ", model.max_context());
 }
 
 }  // namespace
@@ -256,8 +260,9 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEn
 
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   SpecProblems& check = *problems;
-  check.Require(IsJobName(spec.name()), "name", "is \"", spec.name(),
-                "\", wants 1 to 63 lower-case letters, digits and dashes, a dash not first");
+  check.Require(
+      IsJobName(spec.name()), "name", "is \"", spec.name(),
+      "\", wants 1 to 63 lower-case letters, digits and dashes, and no dash at the start");
   CheckModel(spec, check);
   CheckSources(spec.data(), check);
   CheckOptimizer(spec.trainer().optimizer(), check);
@@ -277,10 +282,10 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
                 "is 0: greedy answers have no probability to train on; wants more than 0");
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",
                 "is ", spec.rollout().group().min(),
-                ", most is rollout.group.size = ", spec.rollout().group().size());
+                ", but the maximum is rollout.group.size = ", spec.rollout().group().size());
   check.Require(spec.trainer().batching().minibatches() <= spec.queue().groups_per_step(),
                 "trainer.batching.minibatches", "is ", spec.trainer().batching().minibatches(),
-                ", most is queue.groups_per_step = ", spec.queue().groups_per_step());
+                ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step());
   for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()},
                                     {"resources.reward", &spec.resources().reward()}}) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,

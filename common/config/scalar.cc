@@ -43,12 +43,12 @@ absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text) {
   absl::string_view unit;
   if (!SplitNumber(text, &number, &unit)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no duration such as 30s or 1h30m"));
+        absl::StrCat("\"", text, "\" is not a duration such as 30s or 1h30m"));
   }
   if (unit.empty()) return UnitError(text, "needs a unit: ms, s, m, h or d");
   absl::Duration value = absl::Hours(24) * number;
   if (unit != "d" && !absl::ParseDuration(text, &value))
-    return UnitError(text, "is no duration: the units are ms, s, m, h and d");
+    return UnitError(text, "is not a duration; the units are ms, s, m, h and d");
   if (value > kLongest)
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 100 years"));
   return value;
@@ -58,7 +58,7 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
   double number = 0;
   absl::string_view unit;
   if (!SplitNumber(text, &number, &unit)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no size such as 512MiB"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size such as 512MiB"));
   }
 
   if (unit.empty()) return UnitError(text, "needs a unit: B, KiB, MiB, GiB or TiB");
@@ -69,7 +69,7 @@ absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text) {
       return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 8388607TiB"));
     return static_cast<uint64_t>(std::llround(bytes));
   }
-  return UnitError(text, "has an unknown unit; known are B, KiB, MiB, GiB and TiB");
+  return UnitError(text, "has an unknown unit; the units are B, KiB, MiB, GiB and TiB");
 }
 
 std::string DurationText(absl::Duration value) {

@@ -17,7 +17,7 @@ struct SpecProblem {
   int number = 0;    // The nnnn of SLUICE-CONFIG-nnnn; see job_file.h.
   std::string text;  // Names the value, the limit and what to do.
 
-  // For example: SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0
+  // For example: SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, but the minimum is 0
   std::string ToString() const;
 };
 

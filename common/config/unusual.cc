@@ -21,17 +21,17 @@ void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Optimizer& optimizer = spec.trainer().optimizer();
   check.WarnIf(optimizer.lr() > kMostLearningRate, "trainer.optimizer.lr", "is ",
                NumberText(optimizer.lr()), "; above ", NumberText(kMostLearningRate),
-               " adamw mostly destroys a model. Usual are 1e-6 to 1e-3");
+               " adamw mostly destroys a model. Usual values are 1e-6 to 1e-3");
   check.WarnIf(optimizer.lr() == 0, "trainer.optimizer.lr", "is 0: the weights never change");
   check.WarnIf(optimizer.lr() * optimizer.weight_decay() >= 1, "trainer.optimizer.weight_decay",
                "is ", NumberText(optimizer.weight_decay()),
-               ": times lr it takes each weight whole in every step");
+               ": multiplied by lr, it removes each weight completely in every step");
 
   const bool bounded = spec.limits().has_max_steps();
   check.WarnIf(bounded && optimizer.warmup() >= spec.limits().max_steps(),
                "trainer.optimizer.warmup", "is ", optimizer.warmup(),
                ": the job ends at limits.max_steps = ", spec.limits().max_steps(),
-               ", before the learning rate has come to its value");
+               ", so it never leaves the warm-up");
 
   uint64_t longest = spec.model().max_context();
   if (spec.kind() == "rl")
@@ -42,7 +42,8 @@ void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
       micro_batch < longest && spec.kind() == "rl", "trainer.batching.micro_batch_tokens", "is ",
       micro_batch, ", and one sequence may have ", longest,
       " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): "
-      "a longer one makes a forward and backward alone, in more memory than this value says");
+      "a longer sequence gets a micro-batch of its own, which needs more memory than this value "
+      "allows");
 }
 
 void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -58,16 +59,16 @@ void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
                "rollout.sampling.temperature", "is ", NumberText(temperature),
                temperature < 1 ? ": the answers of a group will hardly differ"
                                : ": answers will be mostly noise",
-               ". Usual are 0.6 to 1.2");
+               ". Usual values are 0.6 to 1.2");
 
   const uint32_t staleness = spec.queue().max_staleness();
   check.WarnIf(staleness > kMostStaleness, "queue.max_staleness", "is ", staleness,
                ": tokens that are more than ", kMostStaleness,
-               " versions old teach little. Usual are 0 to 8");
+               " versions old teach little. Usual values are 0 to 8");
   check.WarnIf(
       spec.algorithm().loss().clip_low() == 0 && spec.algorithm().loss().clip_high() == 0,
       "algorithm.loss.clip_high",
-      "and clip_low are both 0: the trust region is a point, and hardly any token is trained");
+      "and clip_low are both 0: the clip range has no width, so hardly any token is trained on");
 }
 
 void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
@@ -75,7 +76,7 @@ void CheckUnusualKeeping(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.WarnIf(checkpoint.every_steps() == 0 && !checkpoint.has_every(), "checkpoint.every_steps",
                "is 0 and checkpoint.every none: a crash loses all that was trained");
   check.WarnIf(checkpoint.keep_last() == 1, "checkpoint.keep_last",
-               "is 1: should that checkpoint be damaged, there is none to go back to");
+               "is 1: if that checkpoint is damaged, there is none to go back to");
 
   const job::v1::Limits& limits = spec.limits();
   check.WarnIf(limits.stall_fail().seconds() < limits.stall_warn().seconds(), "limits.stall_fail",

@@ -78,10 +78,10 @@ void CheckBounds(const Leaf& leaf, int index, const std::string& path, SpecProbl
   } else if (IsDuration(*leaf.field) && *value <= 0) {
     problems->Add(7, path, is, ", wants more than 0s", or_word);
   } else if (rule.has_min() && *value < rule.min()) {
-    problems->Add(7, path, is, ", least is ", BoundText(rule.min(), rule),
+    problems->Add(7, path, is, ", but the minimum is ", BoundText(rule.min(), rule),
                   or_word.empty() ? "" : absl::StrCat(",", or_word));
   } else if (rule.has_max() && *value > rule.max()) {
-    problems->Add(7, path, is, ", most is ", BoundText(rule.max(), rule),
+    problems->Add(7, path, is, ", but the maximum is ", BoundText(rule.max(), rule),
                   or_word.empty() ? "" : absl::StrCat(",", or_word));
   }
 }

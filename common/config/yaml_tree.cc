@@ -122,8 +122,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (top.node.kind == Kind::kList) {
       top.node.list.push_back(std::move(node));
     } else if (!top.has_key) {
-      if (node.kind != Kind::kScalar)
-        problems_->Add(node.place, 2, "a key is a word; this is no scalar");
+      if (node.kind != Kind::kScalar) problems_->Add(node.place, 2, "a key must be a word");
       top.key = {node.text, node.place};
       top.has_key = true;
     } else {
@@ -152,8 +151,8 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
     if (!absl::SimpleAtoi(part, &index) || index < 0 ||
         index > static_cast<int64_t>(at->list.size())) {
       problems->Add(place, 14,
-                    absl::StrCat("\"", part, "\" is no place of a list of ", at->list.size(),
-                                 "; places count from 0"));
+                    absl::StrCat("\"", part, "\" is not an index of a list of ", at->list.size(),
+                                 "; indexes count from 0"));
       return nullptr;
     }
     if (index == static_cast<int64_t>(at->list.size())) at->list.emplace_back();
@@ -223,7 +222,8 @@ YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
     YamlNode root = builder.Take();
     TreeBuilder second(source, problems);
     if (parser.HandleNextDocument(second))
-      problems->Add(second.Take().place, 2, "a second document; a job file is one");
+      problems->Add(second.Take().place, 2,
+                    "the file has a second document; a job file has only one");
     return root;
   } catch (const YAML::Exception& error) {
     problems->Add({source, error.mark.line + 1, error.mark.column + 1}, 1,

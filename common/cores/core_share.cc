@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
   const int map_error = errno;
   // The mapping stays valid without the descriptor.
   close(fd);
-  if (!whole) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
+  if (!whole) return absl::DataLossError(absl::StrCat(path, " is not a plan of cores"));
   if (mapped == MAP_FAILED)
     return ErrnoStatus(map_error, absl::StrCat("map the plan of cores ", path));
 
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
   }
 
   munmap(mapped, sizeof(CorePlanFile));
-  if (!sound) return absl::DataLossError(absl::StrCat(path, " is no plan of cores"));
+  if (!sound) return absl::DataLossError(absl::StrCat(path, " is not a plan of cores"));
   return absl::NotFoundError(absl::StrCat("the plan of cores ", path, " has no daemon ", name));
 }
 

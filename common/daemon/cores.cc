@@ -6,11 +6,12 @@
 namespace sluice::daemon {
 
 About::Flag CoresFlag() {
-  return {.name = "--cores",
-          .help =
-              "file by which the daemons of a machine share its cores: while one waits, others "
-              "compute on its "
-              "cores. `sluice` writes it. Without it --threads holds"};
+  return {
+      .name = "--cores",
+      .help =
+          "file through which the daemons of one machine share its cores: while a daemon waits, "
+          "the others use its cores. `sluice` writes the file. Without it, the daemon uses "
+          "--threads"};
 }
 
 absl::StatusOr<std::unique_ptr<CoreShare>> OpenCores(const Flags& flags) {

@@ -79,18 +79,19 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
   app.set_version_flag("--version", kBuild);
   flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
 
-  app.add_option("--listen", flags->listen, "HOST:PORT for gRPC, on loopback; port 0: any free one")
+  app.add_option("--listen", flags->listen,
+                 "HOST:PORT for gRPC, on loopback; port 0 means any free port")
       ->capture_default_str();
   app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")
       ->capture_default_str();
   if (about.role != rpc::Role::kController)
     app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
   app.add_option("--id", flags->id, "name of this daemon in the fleet")->capture_default_str();
-  app.add_option("--data-dir", flags->data_dir, "directory that this daemon alone writes");
-  app.add_option("--threads", flags->threads, "threads for computing; 0: one per core")
+  app.add_option("--data-dir", flags->data_dir, "directory to which only this daemon writes");
+  app.add_option("--threads", flags->threads, "threads for computing; 0 means one per core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  app.add_option("--log-level", flags->log_level, "lowest level logged")
+  app.add_option("--log-level", flags->log_level, "lowest level that is logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 
@@ -155,8 +156,9 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
 }  // namespace
 
 // jemalloc reads this when the process starts. By default it returns buffers above 8 MiB to the
-// system at once, and the tensors of a step are that large. To touch new memory costs many times a
-// copy in memory that is in use, so here large buffers are kept for a while like all others.
+// system at once, and the tensors of a step are that large. The first write to new memory costs
+// many times as much as a write to memory in use. So large buffers are kept for a while, like all
+// others.
 extern "C" {
 extern const char* const malloc_conf;
 const char* const malloc_conf = "oversize_threshold:0";

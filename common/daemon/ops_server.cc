@@ -112,12 +112,12 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
   impl->context = mg_start(&callbacks, nullptr, options);
   if (impl->context == nullptr) {
-    return ErrorWith(
-        absl::StatusCode::kAlreadyExists,
-        {.reason = "PORT_IN_USE",
-         .catalogue = "SLUICE-RPC-0002",
-         .hint = "stop what listens there, or give another port with --ops (port 0: any free one)"},
-        absl::StrCat("cannot serve metrics on ", address, ": the port is in use"));
+    return ErrorWith(absl::StatusCode::kAlreadyExists,
+                     {.reason = "PORT_IN_USE",
+                      .catalogue = "SLUICE-RPC-0002",
+                      .hint = "stop what listens there, or give another port with --ops (port 0 "
+                              "means any free port)"},
+                     absl::StrCat("cannot serve metrics on ", address, ": the port is in use"));
   }
   mg_server_port bound{};
   SLUICE_CHECK(mg_get_server_ports(impl->context, 1, &bound) == 1);

@@ -63,8 +63,8 @@ class RowMapper {
     // Check the depth before anything is built from the line, because copying and printing a JSON
     // value recurse.
     if (const size_t depth = JsonDepth(line); depth > Dataset::kMaxDepth) {
-      return absl::StrCat("1: lists and objects lie ", depth,
-                          " deep within each other; the limit is ", Dataset::kMaxDepth);
+      return absl::StrCat("1: lists and objects are nested ", depth, " deep; the limit is ",
+                          Dataset::kMaxDepth);
     }
     json row;
     try {
@@ -145,7 +145,7 @@ absl::Status NoRows(const Dataset::Options& options, const Dataset& data) {
         absl::StatusCode::kInvalidArgument,
         {.reason = "UNSCORABLE",
          .catalogue = "SLUICE-DATA-0004",
-         .hint = "name the column that holds the gold, or mend the rows"},
+         .hint = "name the column that holds the reference answer, or mend the rows"},
         absl::StrCat("data source ", options.name, ": no answer to any of its ", data.set_aside(),
                      " rows could be scored; the first: ", data.first_set_aside()));
   }

@@ -221,7 +221,7 @@ class SqliteStore : public Store {
   static absl::Status CheckSizes(const Op& op) {
     if (op.key.empty() || op.key.size() > kMaxKey) {
       return absl::InvalidArgumentError(
-          absl::StrCat("a key of ", op.key.size(), " bytes; the limit is 1 to ", kMaxKey));
+          absl::StrCat("a key has ", op.key.size(), " bytes; it must have 1 to ", kMaxKey));
     }
     if (op.value && op.value->size() > kMaxValue) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -240,7 +240,7 @@ class SqliteStore : public Store {
 
     if (tables > 0 && application != kApplicationId) {
       return Error(absl::StatusCode::kFailedPrecondition, "STORE",
-                   "this SQLite file is another program's");
+                   "this SQLite file belongs to another program");
     }
 
     if (format > kFormat) {
@@ -277,7 +277,7 @@ class SqliteStore : public Store {
   // the same error for all.
   std::vector<absl::StatusOr<int64_t>> Commit(const std::vector<Pending*>& batch) {
     MutexLock lock(&write_mu_);
-    // A failed batch takes this revision back.
+    // If the batch fails, revision_ is set back to this.
     const int64_t before = revision_;
     std::vector<absl::StatusOr<int64_t>> results;
 

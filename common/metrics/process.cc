@@ -40,7 +40,8 @@ double OpenFiles() {
 
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version) {
   registry
-      ->AddGauge("sluice_build_info", "1, labelled with what runs.",
+      ->AddGauge("sluice_build_info",
+                 "Always 1. The labels give the role and the version of the process.",
                  {{"role", std::string(role)}, {"version", std::string(version)}})
       .Set(1);
   registry->AddGauge("sluice_start_timestamp_seconds", "When the process started.")
@@ -57,7 +58,8 @@ void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_
 
 void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path) {
   const Labels labels = {{"mount", std::string(mount)}};
-  const Gauge free = registry->AddGauge("sluice_disk_free_bytes", "Room left on the disk.", labels);
+  const Gauge free =
+      registry->AddGauge("sluice_disk_free_bytes", "Free space on the disk.", labels);
   const Gauge size = registry->AddGauge("sluice_disk_size_bytes", "Size of the disk.", labels);
   registry->BeforeCollect([=] {
     struct statvfs disk{};

@@ -23,23 +23,24 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
-constexpr int kLanes = 16;  // Strided partials of A x.
+constexpr int kLanes = 16;  // Strided partial sums of each element of A x.
 
 constexpr const char* kNames[Adapter::kTargets] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                    "gate_proj", "up_proj", "down_proj"};
 
-// Keys that say nothing of what is computed. Any other is read here, or must say no: null, false,
-// empty.
+// Keys that do not change the computation. Any other key is either read in ReadConfig(), or must
+// have a value that turns its feature off (SaysNo).
 constexpr const char* kOfNoEffect[] = {"auto_mapping",     "base_model_name_or_path",
                                        "inference_mode",   "lora_dropout",
                                        "megatron_core",    "peft_version",
                                        "revision",         "task_type",
                                        "qalora_group_size"};
 
-// What helps whatever the setting.
+// The way around every setting that this build does not have.
 constexpr char kMerge[] =
     "merge the adapter into its model (PEFT's merge_and_unload) and give that directory instead";
 
+// Whether the value of a key turns its feature off: it is null, false or empty.
 bool SaysNo(const Json& value) {
   return value.is_null() || value == false ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
@@ -82,7 +83,7 @@ absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file,
 float Widen(float x) { return x; }
 float Widen(uint16_t x) { return FloatFromBf16(x); }
 
-// A [rank, in] times x.
+// low [rank] = A [rank, in] times x [in].
 template <typename T>
 void Lower(const float* a, const T* x, int64_t rank, int64_t in, float* low) {
   for (int64_t j = 0; j < rank; ++j) {
@@ -98,7 +99,7 @@ void Lower(const float* a, const T* x, int64_t rank, int64_t in, float* low) {
   }
 }
 
-// y += B low, B [out, rank] turned.
+// y [out] += B low. `b` is the transpose of B: [rank, out].
 void Raise(const float* b, const float* low, int64_t rank, int64_t out, float* y) {
   for (int64_t j = 0; j < rank; ++j) {
     for (int64_t n = 0; n < out; ++n) y[n] += low[j] * b[j * out + n];
@@ -111,14 +112,14 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, file, kMaxConfigDepth));
   if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(file, ": is no JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
   const auto wrong = [&](absl::string_view key, const Json& value, absl::string_view wanted) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
   };
-  const std::string whole_modules =
-      absl::StrCat("give a list of ", absl::StrJoin(kNames, ", "),
-                   " as target_modules, where it changes these in every layer; else ", kMerge);
+  const std::string whole_modules = absl::StrCat(
+      "give a list of ", absl::StrJoin(kNames, ", "),
+      " as target_modules if the adapter changes these modules in every layer; else ", kMerge);
   double alpha = 0;
   bool rank_stabilized = false;
   for (const auto& [key, value] : json.items()) {
@@ -150,8 +151,8 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
         (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
       }
     } else if (key == "bias") {
-      if (value != "none") return not_built(absl::StrCat("it has none; ", kMerge));
-    } else if (key == "init_lora_weights") {  // Others than these change the weights below too.
+      if (value != "none") return not_built(absl::StrCat("it has only \"none\"; ", kMerge));
+    } else if (key == "init_lora_weights") {  // Other kinds also change the base model.
       if (!value.is_boolean() && value != "gaussian" && value != "orthogonal")
         return not_built("it has true, false, gaussian and orthogonal");
     } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) ==
@@ -215,8 +216,8 @@ absl::Status Adapter::ReadTensors(const std::string& path,
           if (!std::isfinite(scaled)) {
             return absl::InvalidArgumentError(
                 absl::StrCat("tensor ", TensorName(layer, target, 'B'), "[", n * rank_ + j, "] is ",
-                             b[static_cast<size_t>(n * rank_ + j)], ", which times the scale ",
-                             scale_, " is not finite"));
+                             b[static_cast<size_t>(n * rank_ + j)],
+                             ", and its product with the scale ", scale_, " is not finite"));
           }
           matrix.b[static_cast<size_t>(j * matrix.out + n)] = scaled;
         }
@@ -225,8 +226,8 @@ absl::Status Adapter::ReadTensors(const std::string& path,
   }
   if (!entries.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first),
-                                                   " is none of target_modules in this model's ",
-                                                   layers_.size(), " layers"));
+                                                   " does not belong to target_modules in the ",
+                                                   layers_.size(), " layers of this model"));
   }
   digest_ = digest.Finish();
   return absl::OkStatus();

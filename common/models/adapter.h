@@ -11,46 +11,52 @@
 
 namespace sluice {
 
-// A low-rank change of a model's matrices (LoRA, arXiv:2106.09685): where the model computes W x, a
-// sequence with the adapter gets W x + scale B (A x), with A [r, in], B [out, r] and scale =
-// lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2312.03732).
+// A low-rank change of a model's weight matrices (LoRA, arXiv:2106.09685). Where the model computes
+// W x, a sequence that uses the adapter gets W x + scale B (A x). A is [r, in] and B is [out, r].
+// The scale is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2312.03732).
 //
-// Sums are fp32 in an order of their own for each output, so a row depends on itself alone.
-// Immutable; thread-safe.
+// Sums are computed in fp32. The order of a sum depends only on the shapes, so the result of a row
+// does not depend on the other rows of its batch.
+//
+// Immutable, so thread-safe.
 class Adapter {
  public:
   enum Target : uint8_t { kQ, kK, kV, kO, kGate, kUp, kDown };
   static constexpr int kTargets = 7;
   static constexpr int64_t kMaxRank = 512;
 
-  // Reads a directory as PEFT writes it: adapter_config.json (at most 1 MiB) and
-  // adapter_model.safetensors, for any of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and
-  // down_proj, in F32, BF16 or F16. It comes from outside and is believed in nothing.
+  // Reads a directory that PEFT has written: adapter_config.json (at most 1 MiB) and
+  // adapter_model.safetensors, with tensors in F32, BF16 or F16. The adapter may change any of
+  // q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj. The files are untrusted, so
+  // everything in them is checked.
   //
-  // INVALID_ARGUMENT: malformed, of another model's shapes, a tensor too few or too many, a number
-  // or its product with the scale that is not finite. UNIMPLEMENTED: a setting that changes what is
-  // computed and that this build does not have; the message names it and a way around it.
+  // INVALID_ARGUMENT: a file is malformed; a tensor is missing, unknown or of the wrong shape; or a
+  // number, or its product with the scale, is not finite.
+  // UNIMPLEMENTED: a setting changes the computation in a way that this build does not have. The
+  // message names the setting and a way around it.
   static absl::StatusOr<std::shared_ptr<const Adapter>> Read(const std::string& dir,
                                                              const ModelConfig& config);
 
   const std::string& path() const { return path_; }
   int64_t rank() const { return rank_; }
   float scale() const { return scale_; }
-  const std::string& digest() const { return digest_; }  // 32 bytes, of all that it computes with.
+  const std::string& digest() const {
+    return digest_;
+  }  // SHA-256 of rank, scale and tensors: 32 bytes.
 
-  // Whether it was read for a model of these shapes.
+  // Whether a model with this config has the shapes for which the adapter was read.
   bool Fits(const ModelConfig& config) const;
 
-  // y [out] += scale B (A x), of one matrix of one layer; nothing where the adapter leaves the
-  // matrix alone. T: float, or uint16_t for bf16.
+  // Adds the adapter's part of one matrix of one layer: y [out] += scale B (A x), with x [in]. Does
+  // nothing if the adapter does not change this matrix. T is float, or uint16_t for bf16.
   template <typename T>
   void Add(int64_t layer, Target target, const T* x, float* y) const;
 
  private:
   struct Matrix {
     int64_t in = 0, out = 0;
-    std::vector<float> a;  // [r, in]; empty: the matrix is left alone.
-    std::vector<float> b;  // [r, out]: B turned, scale within.
+    std::vector<float> a;  // [r, in]. Empty: the adapter does not change this matrix.
+    std::vector<float> b;  // [r, out]: the transpose of B, multiplied by the scale.
   };
 
   Adapter() = default;

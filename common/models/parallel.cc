@@ -16,7 +16,7 @@ struct Helpers {
   Team team{1, "sluice-train"};
 };
 
-// Never destroyed: a loop may run while the process ends.
+// Never destroyed, because a loop may still run while the process ends.
 Helpers& TheHelpers() {
   static Helpers* const helpers = new Helpers;
   return *helpers;

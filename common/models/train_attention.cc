@@ -12,8 +12,9 @@
 namespace sluice::train_ops {
 namespace {
 
-// Sequences that see a prefix come right behind it: family f is sequences starts[f] .. starts[f +
-// 1] - 1, of which the first is the prefix of the others, if there are any.
+// Splits the sequences into families. A family is a sequence without a prefix, followed by the
+// sequences whose prefix it is. Returns `starts`: family f has the sequences starts[f] .. starts[f
+// + 1] - 1.
 std::vector<int64_t> Families(const std::vector<int64_t>& ends,
                               const std::vector<int64_t>& prefix) {
   const int64_t sequences = static_cast<int64_t>(ends.size()) - 1;
@@ -25,13 +26,15 @@ std::vector<int64_t> Families(const std::vector<int64_t>& ends,
   return starts;
 }
 
-// Tokens of the longest sequence of family [first, last), its prefix included.
+// The number of tokens of the longest sequence of the family [first, last), its prefix included.
 int64_t LongestOf(const std::vector<int64_t>& ends, int64_t first, int64_t last) {
   int64_t longest = 0;
   for (int64_t b = first + 1; b < last; ++b) longest = std::max(longest, ends[b + 1] - ends[b]);
   return ends[first + 1] - ends[first] + longest;
 }
 
+// The shapes of the heads. A row of q has q_width numbers, a row of k or v has kv_width, and a head
+// has d.
 struct Heads {
   int64_t q_width, kv_width, d;
   int64_t window;                                       // 0: none.
@@ -39,7 +42,8 @@ struct Heads {
   int64_t kv_heads() const { return kv_width / d; }
 };
 
-// Calls work(first, last, h) for each family and kv head: what they write lies apart.
+// Calls work(first, last, h) in parallel for each family [first, last) and each KV head h. No two
+// calls write to the same memory.
 template <typename Work>
 void EachFamilyHead(const std::vector<int64_t>& families, const Heads& heads, const Work& work) {
   const int64_t kv_heads = heads.kv_heads();
@@ -58,8 +62,9 @@ void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>
   BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
 }
 
-// Attention of one family in kv head h: its keys and values go through the blocks of a decode cache
-// of T, the prefix's once for all.
+// Computes the attention of one family in KV head h with the kernels of the decode execution. Keys
+// and values are stored in the blocks of a KV cache of type T; those of the prefix are stored once
+// for all sequences of the family.
 template <typename T>
 void AttendFamily(const float* q, const float* k, const float* v, const std::vector<int64_t>& ends,
                   int64_t first, int64_t last, const Heads& heads, int64_t h, float* out) {
@@ -70,6 +75,7 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
   std::vector<AttentionQuery> queries;
   const KvHead<T> cache{data.data(), KvHead<T>::BlockSize(d)};
   for (int64_t b = first; b < last; ++b) {
+    // Each later sequence begins behind the prefix, and overwrites the one before it.
     int64_t position = b == first ? 0 : ends[first + 1] - ends[first];
     queries.clear();
     for (int64_t t = ends[b]; t < ends[b + 1]; ++t, ++position) {
@@ -84,7 +90,8 @@ void AttendFamily(const float* q, const float* k, const float* v, const std::vec
   }
 }
 
-// Rows [first, last) of one head, `width` floats apart, to or from rows side by side.
+// GatherHead() copies the rows [first, last) of one head, which are `width` floats apart, into rows
+// of d floats without gaps. ScatterHead() copies them back.
 void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
                 float* to) {
   for (int64_t t = first; t < last; ++t, to += d) std::copy_n(from + t * width, d, to);
@@ -98,8 +105,8 @@ struct AttentionGrads {
   float *dq, *dk, *dv;
 };
 
-// The gradients of one family in kv head h. What its sequences give to the prefix's keys and values
-// adds up in their order.
+// Computes the gradients of one family in KV head h. The sequences add to the gradients of the
+// prefix's keys and values one after the other, so that the order of these sums is fixed.
 void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout,
                       const std::vector<int64_t>& ends, int64_t first, int64_t last,
                       const Heads& heads, int64_t h, const AttentionGrads& grads) {
@@ -129,7 +136,7 @@ void AttendFamilyGrad(const float* q, const float* k, const float* v, const floa
   ScatterHead(dvalues.data(), ends[first], ends[first + 1], heads.kv_width, d, grads.dv + at);
 }
 
-// Numbers rounded to fp16.
+// Returns a copy of x, rounded to fp16.
 at::Tensor HalvedCopy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
   std::vector<uint16_t> halves(x.numel());

@@ -11,11 +11,11 @@
 #include "common/models/train_function.h"
 #include "common/models/train_ops.h"
 
-// T tokens, E experts, k of them for a token.
+// Legend: T tokens, E experts, k experts per token.
 namespace sluice::train_ops {
 namespace {
 
-// logits [T, E] -> weights [T, k] of the experts `ids` [T, k].
+// Computes from logits [T, E] the weights [T, k] of the experts `ids` [T, k].
 struct WeighFn : Function<WeighFn> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits,
                             const std::vector<int64_t>& ids, bool normalize) {
@@ -50,7 +50,8 @@ struct WeighFn : Function<WeighFn> {
   }
 };
 
-// Those of `recorded` [T, k], where there are any; else the router's choice.
+// Returns the experts of each token, [T, k]: the recorded ones if there are any, else those that
+// the router chooses.
 std::vector<int64_t> Choose(const at::Tensor& logits, int64_t k, const uint16_t* recorded) {
   const int64_t tokens = logits.size(0), experts = logits.size(1);
   std::vector<int64_t> ids(tokens * k);
@@ -79,7 +80,7 @@ at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bo
     rows[ids[i]].push_back(static_cast<int64_t>(i) / k),
         slots[ids[i]].push_back(static_cast<int64_t>(i));
   at::Tensor out = at::zeros_like(x);
-  for (size_t e = 0; e < rows.size(); ++e) {  // In rising order, as each token's sum runs.
+  for (size_t e = 0; e < rows.size(); ++e) {  // In rising order, like each token's sum.
     if (rows[e].empty()) continue;
     const at::Tensor at = Integers(rows[e]), in = at::index_select(x, 0, at);
     const at::Tensor y =

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 
-// What the autograd functions of train_ops.h are written with. For their .cc files alone.
+// Names and helpers for the autograd functions of train_ops.h. Only their .cc files include this
+// header.
 namespace sluice::train_ops {
 
 using torch::autograd::AutogradContext;
@@ -16,13 +17,15 @@ using torch::autograd::variable_list;
 inline const float* In(const at::Tensor& t) { return t.const_data_ptr<float>(); }
 inline float* Out(at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 
-// Rows per piece of a product that a thread takes: about 64k numbers of its input and output.
+// Returns how many rows of a matrix product a thread takes at once. `row_numbers` is the number of
+// inputs and outputs of one row; a piece has about 64k of them, and at least one row.
 inline int64_t Grain(int64_t row_numbers) {
   return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_numbers));
 }
 
-// Numbers, and rows of so many, per piece of what costs a few operations a number: some 100 us,
-// which pay for waking a thread.
+// Operations that take only a few instructions per number are split into pieces of kPointGrain
+// numbers. Such a piece takes about 100 us, so that it is worth waking a thread. PointGrain() gives
+// the same in rows of `row_numbers` numbers.
 inline constexpr int64_t kPointGrain = 1 << 19;
 inline int64_t PointGrain(int64_t row_numbers) {
   return std::max<int64_t>(1, kPointGrain / std::max<int64_t>(1, row_numbers));

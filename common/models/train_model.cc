@@ -17,11 +17,11 @@
 #include "common/models/moe.h"
 #include "common/models/train_ops.h"
 
-// T tokens, N rows to score, H hidden, D head size, V vocabulary.
+// Legend: T tokens, N rows to score, H hidden size, D head size, F width of the MLP, V vocabulary.
 namespace sluice {
 namespace {
 
-// Runs `work`, which returns a value, and turns what torch throws into a status.
+// Runs `work`, which returns a value, and turns exceptions of torch into a status.
 template <typename Work>
 auto Guard(absl::string_view what, Work work) -> absl::StatusOr<decltype(work())> {
   try {
@@ -51,7 +51,7 @@ absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
                sets = batch.tokens.size() * config.num_layers;
   if (config.num_experts == 0 || batch.routing.size() != sets * k) {
     return absl::InvalidArgumentError(absl::StrCat("routing names ", batch.routing.size(),
-                                                   " experts, needed are ",
+                                                   " experts, but the batch needs ",
                                                    config.num_experts == 0 ? 0 : sets * k));
   }
   for (size_t i = 0; i < batch.routing.size(); i += k) {
@@ -61,7 +61,7 @@ absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
           (j > i && batch.routing[j] <= batch.routing[j - 1])) {
         return absl::InvalidArgumentError(
             absl::StrCat("expert ", j, " of the routing is ", batch.routing[j],
-                         "; a token's experts rise and are below ", config.num_experts));
+                         "; a token's experts must rise and be below ", config.num_experts));
       }
     }
   }
@@ -72,7 +72,8 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   const int64_t t = static_cast<int64_t>(batch.tokens.size());
   if (t == 0 || batch.positions.size() != batch.tokens.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a batch of ", t, " tokens and ", batch.positions.size(), " positions"));
+        absl::StrCat("the batch has ", t, " tokens and ", batch.positions.size(),
+                     " positions; it must have one position per token, and at least one token"));
   }
   SLUICE_RETURN_IF_ERROR(CheckRange("token", batch.tokens, config.vocab_size));
   SLUICE_RETURN_IF_ERROR(CheckRange("position", batch.positions, config.max_context));
@@ -86,8 +87,8 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   SLUICE_RETURN_IF_ERROR(CheckRouting(batch, config));
   if (batch.prefix.empty()) return absl::OkStatus();
   if (batch.prefix.size() + 1 != ends.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(ends.size() - 1, " sequences and ", batch.prefix.size(), " prefixes"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the batch has ", ends.size() - 1, " sequences, but ", batch.prefix.size(), " prefixes"));
   }
   int64_t last = -1;  // The last sequence that may be a prefix.
   for (size_t b = 0; b < batch.prefix.size(); ++b) {
@@ -95,7 +96,7 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
     else if (batch.prefix[b] != last) {
       return absl::InvalidArgumentError(
           absl::StrCat("prefix ", b, " is ", batch.prefix[b],
-                       ", not the last sequence before it without one, ", last));
+                       ", but the last sequence before it without a prefix is ", last));
     }
   }
   return absl::OkStatus();
@@ -107,9 +108,9 @@ struct Layer {
   at::Tensor q_bias, k_bias, v_bias;         // [heads * D]; undefined without qkv_bias.
   at::Tensor o_bias;                         // [H]; undefined without o_bias.
   at::Tensor gate_bias, up_bias, down_bias;  // [F], [F], [H]; undefined without mlp_bias.
-  // [outputs, inputs]; the last three undefined with experts.
+  // [outputs, inputs]. gate, up and down are undefined with experts.
   at::Tensor q, k, v, o, gate, up, down;
-  train_ops::Experts experts;  // Empty without them.
+  train_ops::Experts experts;  // Empty without experts.
 };
 
 class Trainable final : public TrainModel {
@@ -165,7 +166,7 @@ class Trainable final : public TrainModel {
 
   absl::Status Load(const TensorSet& weights) override {
     SLUICE_RETURN_IF_ERROR(CheckLayout(weights));
-    // Written past autograd: the leaves stay leaves.
+    // Write to the memory directly, so that autograd does not see it and the leaves stay leaves.
     for (size_t i = 0; i < parameters_.size(); ++i) {
       float* to = parameters_[i].tensor.mutable_data_ptr<float>();
       SLUICE_RETURN_IF_ERROR(ConvertElements(weights.spec(i).dtype, weights.data(i), DType::kF32,
@@ -196,26 +197,27 @@ class Trainable final : public TrainModel {
   }
 
  private:
-  // Parameters and TensorSets are sorted alike.
+  // Both the parameters and a TensorSet are sorted by name, so they are compared in order.
   absl::Status CheckLayout(const TensorSet& weights) const {
     if (weights.size() != parameters_.size()) {
       return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(),
-                                                     " weights, this ", config_.architecture,
+                                                     " weights, but this ", config_.architecture,
                                                      " has ", parameters_.size()));
     }
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const TensorSpec& spec = weights.spec(i);
       if (spec.name != parameters_[i].name ||
           parameters_[i].tensor.sizes() != at::IntArrayRef(spec.shape)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " where ",
-                         parameters_[i].name, " is needed, of another name or shape"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " is in the place of ",
+            parameters_[i].name, ": its name or shape differs"));
       }
     }
     return absl::OkStatus();
   }
 
-  // cos and sin [T, D / 2] of the tokens' angles, which are fp32 products as in transformers.
+  // Returns the cosines and sines [T, D / 2] of the tokens' angles. An angle is a product in fp32,
+  // as in transformers.
   std::pair<at::Tensor, at::Tensor> Angles(absl::Span<const int64_t> positions) const {
     const int64_t t = static_cast<int64_t>(positions.size()),
                   half = static_cast<int64_t>(frequencies_.size());
@@ -242,7 +244,7 @@ class Trainable final : public TrainModel {
                                              : Mlp(layer, normed));
       if (config_.mlp_bias) x = at::add(x, Held(layer.down_bias));
     }
-    // [N, H]: the head sees only what is scored.
+    // [N, H]: the output head runs on the scored rows only.
     x = at::index_select(x, 0, train_ops::Integers(batch.score_rows));
     return Linear(Norm(x, norm_), head_);
   }
@@ -279,7 +281,7 @@ class Trainable final : public TrainModel {
                                  recorded.empty() ? nullptr : recorded.data());
   }
 
-  // A layer's part of the batch's routing, [T, k].
+  // Returns the part of batch.routing for one layer, [T, k]; empty if there is no routing.
   std::vector<uint16_t> Recorded(const PackedBatch& batch, size_t layer) const {
     std::vector<uint16_t> out;
     const size_t k = static_cast<size_t>(config_.experts_per_token), stride = k * layers_.size();
@@ -288,7 +290,7 @@ class Trainable final : public TrainModel {
     return out;
   }
 
-  // Numbers of a parameter as the decode execution holds them.
+  // Returns a parameter as the decode execution holds it: rounded to bf16 if narrow_.
   at::Tensor Held(const at::Tensor& parameter) const {
     return narrow_ ? train_ops::Rounded(parameter) : parameter;
   }
@@ -303,7 +305,7 @@ class Trainable final : public TrainModel {
   const ModelConfig config_;
   const bool narrow_;                     // The forward pass runs on parameters rounded to bf16.
   const std::vector<float> frequencies_;  // [D / 2]
-  std::vector<Parameter> parameters_;     // The tensors below are the same ones.
+  std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;
   std::vector<Layer> layers_;
 };

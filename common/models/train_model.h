@@ -15,36 +15,39 @@
 
 namespace sluice {
 
-// Sequences end to end. T tokens in all, B sequences, N rows to score, V vocabulary.
+// Sequences that are stored one after the other, without padding. Legend: T tokens in all, B
+// sequences, N rows to score, V vocabulary.
 //
-// Answers to one prompt need it once: where prefix[b] = a >= 0, sequence b is what follows sequence
-// a, and sees a's tokens before its own. Its rows have the bits they would have behind a copy of a;
-// the gradients of all that follow a add up in a's rows.
+// Several answers to one prompt can share one copy of the prompt. If prefix[b] = a >= 0, sequence b
+// continues sequence a, and its tokens attend to the tokens of a before their own. The rows of b
+// have the same bits as if a copy of a stood in front of b. The gradients of all sequences that
+// continue a are added up in the rows of a.
 struct PackedBatch {
   std::vector<int64_t> tokens;  // [T]
-  // [T]; usually 0, 1, .. in each sequence, going on behind a prefix.
+  // [T]. Usually the positions count from 0 in each sequence, or go on from the end of its prefix.
   std::vector<int64_t> positions;
-  // [B + 1]: sequence b is tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Starts at 0, ends at T.
+  // [B + 1], rising from 0 to T: sequence b has the tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1.
   std::vector<int64_t> cu_seqlens;
-  // [B], or empty: none. -1, or the last sequence before b whose own prefix is -1.
+  // [B], or empty if no sequence has a prefix. prefix[b] is -1 (none), or the last sequence before
+  // b that has no prefix itself.
   std::vector<int64_t> prefix;
   // [T, layers, k], or empty: the experts that each token went through when it was sampled (moe.h),
-  // rising in each layer, or kAnyExpert where the router shall choose.
+  // in rising order within a layer. If the first of the k is kAnyExpert, the router chooses.
   std::vector<uint16_t> routing;
   // [N], indices into the T tokens: where logits are wanted. Row t predicts token t + 1.
   std::vector<int64_t> score_rows;
 };
 
-// The training execution of a model on LibTorch: fp32 parameters as autograd leaves, causal
-// attention within each sequence of a packed batch, no padding. The only place where a model meets
-// torch; its exceptions end here, as statuses.
+// The training execution of a model, on LibTorch. Parameters are fp32 autograd leaves, and
+// attention is causal within each sequence of a packed batch. This is the only place where a model
+// uses torch. Torch's exceptions are caught here and returned as statuses.
 //
-// In bf16 the parameters stay fp32, and the forward pass runs on their values rounded to bf16, with
-// the roundings of the decode execution (decode_model.h): logits have the bits that it gives on the
-// rounded weights. Gradients are fp32, of the rounded numbers, and pass each rounding as if there
-// were none.
+// In bf16 the parameters stay fp32. The forward pass rounds them to bf16, and rounds in the same
+// places as the decode execution (decode_model.h). The logits therefore have the same bits as those
+// of the decode execution on the rounded weights. Gradients are fp32 and are computed from the
+// rounded numbers; the gradient of a rounding is 1 (straight-through).
 //
-// Used by one thread at a time; torch's own intra-op threads work inside.
+// May be used by one thread at a time. Torch runs threads of its own inside.
 class TrainModel {
  public:
   struct Parameter {
@@ -56,8 +59,9 @@ class TrainModel {
   static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype);
   virtual ~TrainModel() = default;
 
-  // Copies all parameters from a set with the config's names and shapes (F32, F16 or BF16), or to
-  // one (rounding to nearest even). INVALID_ARGUMENT: names or shapes differ.
+  // Load() copies all parameters from a set with the config's names and shapes, in F32, F16 or
+  // BF16. Store() copies them to such a set, and rounds to nearest, ties to even. INVALID_ARGUMENT:
+  // names or shapes differ.
   virtual absl::Status Load(const TensorSet& weights) = 0;
   virtual absl::Status Store(TensorSet* weights) const = 0;
 
@@ -66,9 +70,9 @@ class TrainModel {
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual void ZeroGrad() = 0;  // Drops the gradients.
 
-  // Logits [N, V], fp32, of batch.score_rows. Differentiable unless c10::NoGradGuard is in force.
-  // INVALID_ARGUMENT: a token, position, row or prefix out of range, or sequence ends that do not
-  // rise to T.
+  // Returns the logits [N, V] of batch.score_rows, in fp32. They are differentiable unless a
+  // c10::NoGradGuard exists. INVALID_ARGUMENT: a size is wrong; a token, position, row, prefix or
+  // expert is out of range; or cu_seqlens does not rise from 0 to T.
   virtual absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) = 0;
 
   virtual const ModelConfig& config() const = 0;
@@ -76,17 +80,18 @@ class TrainModel {
 
 struct TokenScores {
   at::Tensor logprobs;  // [N] fp32: natural-log probability of each row's target.
-  at::Tensor entropy;   // [N] fp32: of the row's distribution, in nats.
+  at::Tensor entropy;   // [N] fp32: entropy of each row's distribution, in nats.
 };
 
-// Scores of `targets` [N] under softmax(logits / temperature), logits [N, V] fp32: log-probs in the
-// bits that a sampler gives them (kernels/sample). Both outputs are differentiable.
+// Scores `targets` [N] under softmax(logits / temperature), with logits [N, V] in fp32. The
+// log-probs have the same bits as those of the sampler (kernels/sample). Both outputs are
+// differentiable.
 // INVALID_ARGUMENT: shapes differ, a target is out of range, or temperature <= 0.
 absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets,
                                         double temperature);
 
-// loss.backward(), with torch's exceptions as a status. With `keep_graph`, another term of the same
-// forward pass can be propagated afterwards.
+// Calls loss.backward(), and returns torch's exceptions as a status. With `keep_graph`, another
+// term of the same forward pass can be back-propagated afterwards.
 absl::Status Backward(const at::Tensor& loss, bool keep_graph = false);
 
 }  // namespace sluice

@@ -18,11 +18,12 @@
 namespace sluice::train_ops {
 namespace {
 
-// y [M, N] in pieces of rows: product(first row, rows, y's rows).
+// Returns y [M, N]. Computes it in pieces of rows, in parallel: product(first, rows, to) computes
+// `rows` rows from row `first` on and writes them to `to`.
 template <typename Product>
 at::Tensor ByRows(int64_t m, int64_t n, int64_t k, const at::TensorOptions& options,
                   const Product& product) {
-  constexpr int64_t kTile = 48;  // Rows whose inputs stay in L1 while the weight's panels pass.
+  constexpr int64_t kTile = 48;  // The inputs of this many rows stay in the L1 cache.
   at::Tensor y = at::empty({m, n}, options);
   float* to = Out(y);
   ParallelFor(m, Grain(n + k), [&](int64_t begin, int64_t end) {
@@ -31,7 +32,7 @@ at::Tensor ByRows(int64_t m, int64_t n, int64_t k, const at::TensorOptions& opti
   return y;
 }
 
-// y [M, N] = x [M, K] times a packed weight [N, K]^T.
+// Returns y [M, N] = x [M, K] times the transpose of a packed weight [N, K].
 at::Tensor Product(const at::Tensor& x, const std::vector<float>& packed, int64_t n) {
   const int64_t m = x.size(0), k = x.size(1);
   const float* from = In(x);
@@ -40,7 +41,7 @@ at::Tensor Product(const at::Tensor& x, const std::vector<float>& packed, int64_
   });
 }
 
-// n numbers rounded to bf16.
+// Returns a copy of x, rounded to bf16.
 at::Tensor RoundedCopy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
   const float* from = In(x);
@@ -53,7 +54,8 @@ at::Tensor RoundedCopy(const at::Tensor& x) {
   return y;
 }
 
-// Rows as the bf16 kernels take them: a zero behind an odd number of them.
+// Copies the rows of x by put(from, count, to). A row of odd length gets a zero at its end, because
+// the bf16 kernels take numbers in pairs.
 template <typename T, typename Put>
 std::vector<T> EvenRows(const at::Tensor& x, const Put& put) {
   const int64_t m = x.size(0), k = x.size(1), ld = RoundUpToPairs(k);
@@ -62,7 +64,7 @@ std::vector<T> EvenRows(const at::Tensor& x, const Put& put) {
   return rows;
 }
 
-// The same with the weight w [N, K] rounded to bf16, and x as well or not.
+// Returns x times the transpose of w [N, K], with w rounded to bf16, and x too if `round_x`.
 at::Tensor NarrowProduct(const at::Tensor& x, const at::Tensor& w, bool round_x) {
   const int64_t m = x.size(0), n = w.size(0), k = w.size(1), ld = RoundUpToPairs(k);
   std::vector<uint16_t> packed(PackedBf16s(n, k)), row(k);
@@ -83,8 +85,8 @@ at::Tensor NarrowProduct(const at::Tensor& x, const at::Tensor& w, bool round_x)
   });
 }
 
-// dw [N, K] = g [M, N]^T times x [M, K], the rows of both in pieces, x packed so that the sums run
-// over the piece.
+// Returns dw [N, K] = the transpose of g [M, N] times x [M, K]. The M rows are taken in pieces, and
+// x is packed so that the kernel sums over the rows of a piece.
 at::Tensor OuterProduct(const at::Tensor& g, const at::Tensor& x) {
   constexpr int64_t kPiece = 256;
   const int64_t m = g.size(0), n = g.size(1), k = x.size(1);
@@ -163,15 +165,15 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float *inputs = In(x), *w = In(weight), *dy = In(g);
     float *dxs = Out(dx), *dws = Out(dw);
     const auto norm = BestDecoderGradOps().rms_norm;
-    // One thread: dw adds up in one order.
+    // Only one thread computes this, so that the sums of dw have a fixed order.
     for (int64_t r = 0; r < rows; ++r)
       norm(inputs + r * n, w, dy + r * n, n, eps, dxs + r * n, dws);
     return {dx, dw, at::Tensor()};
   }
 };
 
-// Turns pairs (a, b) of the halves of each head by +angle or -angle: (a cos - b sin, b cos + a
-// sin).
+// Rotates each pair (a, b), where a is in the first half of a head and b is in the second, by the
+// angle or (sign = -1) by the negative angle: (a cos - b sin, b cos + a sin).
 at::Tensor Turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, float sign) {
   const int64_t half = cos.size(1), heads = x.size(1) / (2 * half), width = x.size(1);
   at::Tensor y = at::empty_like(x);

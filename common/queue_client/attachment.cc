@@ -26,7 +26,7 @@ absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
 
   queue::v1::AttachResponse response;
   if (!response.ParseFromString(packet.bytes))
-    return absl::InternalError("the queue's answer is no AttachResponse");
+    return absl::InternalError("the queue's answer is not an AttachResponse");
 
   if (response.code() != 0)
     return absl::Status(static_cast<absl::StatusCode>(response.code()), response.message());

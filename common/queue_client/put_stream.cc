@@ -232,7 +232,8 @@ absl::Status PutStream::Impl::Session(bool* progress) {
 
   absl::Status status;
   for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendSome(&stream, seq);
-  // A frame that is too large, and would be again on the next stream.
+  // A frame that is too large would be too large on the next stream too, so the error ends this
+  // PutStream for good.
   const bool too_large = ReasonOf(status) == "TOO_LARGE";
   if (too_large) stream.TryCancel();
   {
@@ -256,8 +257,8 @@ bool PutStream::Impl::AwaitSendable() {
   return !broken && !stopped;
 }
 
-// Frees the shared memory of the messages, which the next stream will use again. Should the queue
-// still read it for the old stream, the CRCs no longer match and nothing wrong is stored.
+// Frees the shared memory of the messages, which the next stream will use again. If the queue still
+// reads this memory for the old stream, the CRCs no longer match, so nothing wrong is stored.
 void PutStream::Impl::ClearFlights() {
   for (const Flight& flight : flights) {
     if (flight.shared) attachment->Free(*flight.shared);
@@ -335,8 +336,8 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
   {
     MutexLock lock(&mu);
     if (flights.empty() || ack.seq() != first_seq) {
-      return absl::InternalError(
-          absl::StrCat("QueueService.Put: an ack for message ", ack.seq(), "; wanted ", first_seq));
+      return absl::InternalError(absl::StrCat("QueueService.Put: the queue acknowledged message ",
+                                              ack.seq(), "; wanted ", first_seq));
     }
 
     const Flight flight = flights.front();
@@ -417,8 +418,8 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
 
   if (payload_bytes != field_bytes) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_PAYLOAD",
-                 absl::StrCat("the record's fields say ", field_bytes,
-                              " bytes of payload, there are ", payload_bytes));
+                 absl::StrCat("the record's fields need ", field_bytes,
+                              " bytes of payload, but there are ", payload_bytes));
   }
 
   const size_t header_bytes = record.ByteSizeLong();

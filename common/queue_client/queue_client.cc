@@ -160,7 +160,8 @@ absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame,
                         Attachment* attachment, const QueueClient::Place& place,
                         std::string* scratch) {
   if (attachment == nullptr)
-    return absl::InternalError("QueueService.Get: shared memory, though none was asked for");
+    return absl::InternalError(
+        "QueueService.Get: the answer names shared memory, but the request did not ask for any");
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   SLUICE_RETURN_IF_ERROR(attachment->Map(frame->shared(), &segments));
 
@@ -195,7 +196,8 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
   }
   SLUICE_RETURN_IF_ERROR(stream.Finish());
   // A stream that ended well but without its last message is incomplete.
-  if (!ended) return absl::UnavailableError("QueueService.Get: the answer ended before its end");
+  if (!ended)
+    return absl::UnavailableError("QueueService.Get: the answer ended without its last message");
   return absl::OkStatus();
 }
 
@@ -232,7 +234,7 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
     }
 
     if (options_.cancel != nullptr && options_.cancel->triggered())
-      return absl::CancelledError("QueueService.Get: ended");
+      return absl::CancelledError("QueueService.Get: cancelled");
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
 
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
@@ -240,7 +242,7 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
     if (options_.cancel == nullptr) {
       absl::SleepFor(wait);
     } else if (options_.cancel->WaitFor(wait)) {
-      return absl::CancelledError("QueueService.Get: ended");
+      return absl::CancelledError("QueueService.Get: cancelled");
     }
   }
 

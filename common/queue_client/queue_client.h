@@ -36,7 +36,7 @@ class QueueClient {
   struct Options {
     std::string job;          // 32 hex digits.
     std::string worker;       // The daemon's id.
-    int64_t incarnation = 0;  // The gang's for a trainer, else the daemon's own.
+    int64_t incarnation = 0;  // For a trainer its gang's, else the daemon's own.
     // Ends calls. May be null; outlives the client, as `drain` does.
     rpc::Cancel* cancel = nullptr;
     // If set, ends Admit, LeaseTasks and AcquireBatch in place of `cancel`: a worker that drains
@@ -53,7 +53,7 @@ class QueueClient {
   const Options& options() const { return options_; }
   const rpc::Channel& channel() const { return *channel_; }
 
-  // These calls fill in request.call. Admit, LeaseTasks and AcquireBatch park at the queue for up
+  // These calls fill in request.call. Admit, LeaseTasks and AcquireBatch wait at the queue for up
   // to `wait` (30 s if it is unset); an empty answer means that the caller should ask again.
   absl::StatusOr<queue::v1::AdmitResponse> Admit(queue::v1::AdmitRequest request);
   absl::StatusOr<queue::v1::LeaseTasksResponse> LeaseTasks(queue::v1::LeaseTasksRequest request);
@@ -111,7 +111,7 @@ class QueueClient {
  private:
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Request* request);
-  // A call that may park, and ends by `drain` if that is set.
+  // Makes a call that may wait at the queue. If `drain` is set, `drain` ends the call.
   template <typename Request, typename Response>
   absl::StatusOr<Response> CallParked(Request* request, bool with_request);
   absl::Status CallUntil(const google::protobuf::Message& request,

@@ -61,7 +61,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   if (const size_t slash = url.find('/'); slash != url.npos) {
     const absl::string_view db = url.substr(slash + 1);
     if (!db.empty() && (!absl::SimpleAtoi(db, &endpoint.db) || endpoint.db < 0))
-      return BadUrl(absl::StrCat("database \"", db, "\" is no number from 0"));
+      return BadUrl(absl::StrCat("database \"", db, "\" is not a whole number of 0 or more"));
     url = url.substr(0, slash);
   }
 
@@ -72,7 +72,7 @@ absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
     host = url.substr(1, end - 1);
     port = url.substr(end + 1);
     if (!port.empty() && !absl::ConsumePrefix(&port, ":"))
-      return BadUrl(absl::StrCat("\"", port, "\" behind the host"));
+      return BadUrl(absl::StrCat("\"", port, "\" follows the host; wanted: :PORT"));
   } else if (const size_t colon = url.rfind(':'); colon != url.npos) {
     host = url.substr(0, colon);
     port = url.substr(colon + 1);
@@ -107,7 +107,7 @@ absl::Status Connection::Lost(absl::string_view what) {
 
 absl::Status Connection::Broken() {
   MutexLock lock(&mu_);
-  return broken_ ? absl::CancelledError("the connection is not wanted any more") : absl::OkStatus();
+  return broken_ ? absl::CancelledError("the connection was ended by Break()") : absl::OkStatus();
 }
 
 absl::Status Connection::Connect() {

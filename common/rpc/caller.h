@@ -36,7 +36,7 @@ class CallerTable {
   // Checks a caller.
   // OK: `worker` is listed for `job` with `incarnation` and one of `roles`.
   // OK: `worker` is not listed, `incarnation` is 0, and `roles` contains kController, kSubmitter or
-  // kOperator. The controller and people's tools are in no list, so this is taken as their word.
+  // kOperator. The controller and people's tools are in no list, so their word is trusted.
   // ABORTED FENCED: a higher incarnation is listed; `current` is that incarnation.
   // UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or the incarnation is not
   // known here yet.

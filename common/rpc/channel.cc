@@ -46,9 +46,9 @@ absl::Status CheckLoopback(absl::string_view address) {
   int port = 0;
   if (colon == absl::string_view::npos || colon == 0 ||
       !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return Error(
-        absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-        absl::StrCat("'", address, "' is no address; wanted HOST:PORT, such as 127.0.0.1:7000"));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
+                 absl::StrCat("'", address,
+                              "' is not an address; wanted: HOST:PORT, such as 127.0.0.1:7000"));
   }
   const absl::string_view host = address.substr(0, colon);
   const bool numeric = absl::StartsWith(host, "127.") &&

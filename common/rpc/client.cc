@@ -53,15 +53,15 @@ void CountTry(const Channel& channel, const Method& method, absl::Duration took)
   if (channel.metrics() == nullptr) return;
   channel.metrics()
       ->AddHistogram("sluice_rpc_client_duration_seconds",
-                     "Time of calls made, each try on its own.", metrics::RpcSeconds(),
-                     {{"method", method.name}})
+                     "Duration of outgoing calls. Each attempt counts by itself.",
+                     metrics::RpcSeconds(), {{"method", method.name}})
       .Observe(absl::ToDoubleSeconds(took));
 }
 
 void CountRetry(const Channel& channel, const Method& method, const absl::Status& status) {
   if (channel.metrics() == nullptr) return;
   channel.metrics()
-      ->AddCounter("sluice_rpc_client_retries_total", "Calls made again.",
+      ->AddCounter("sluice_rpc_client_retries_total", "Repeated attempts of outgoing calls.",
                    {{"method", method.name}, {"reason", absl::StatusCodeToString(status.code())}})
       .Add();
 }
@@ -81,7 +81,7 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
 
   const Method& method = MethodOf(request.GetDescriptor());
   SLUICE_CHECK_MSG(response->GetDescriptor() == method.response,
-                   absl::StrCat(method.name, " answers another message"));
+                   absl::StrCat(method.name, " answers with another type of message"));
 
   const absl::Duration deadline =
       options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
@@ -97,11 +97,11 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     CountTry(channel, method, absl::Now() - start);
 
     if (status.ok()) return status;
-    // Told to the caller if this was the last attempt.
+    // The caller gets this error if this was the last attempt.
     const absl::Status told =
         Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
     if (options.cancel != nullptr && options.cancel->triggered())
-      return Annotate(absl::CancelledError("ended"), method.name);
+      return Annotate(absl::CancelledError("cancelled"), method.name);
     if (!MayRepeat(method, status)) return told;
 
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
@@ -111,7 +111,7 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     if (options.cancel == nullptr) {
       absl::SleepFor(wait);
     } else if (options.cancel->WaitFor(wait)) {
-      return Annotate(absl::CancelledError("ended"), method.name);
+      return Annotate(absl::CancelledError("cancelled"), method.name);
     }
   }
 }

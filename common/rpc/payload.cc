@@ -250,7 +250,7 @@ void Frame::Resolve(std::vector<absl::string_view> views, std::shared_ptr<const 
 
 absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
   if (header->ParseFromString(header_)) return absl::OkStatus();
-  return Malformed(absl::StrCat("its header is no ", header->GetTypeName()));
+  return Malformed(absl::StrCat("its header is not a ", header->GetTypeName()));
 }
 
 template <typename Use>

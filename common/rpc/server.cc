@@ -27,7 +27,8 @@ void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
-  // Clients ping every 30 s (channel.cc); faster ones are cut off.
+  // Clients ping every 30 s (channel.cc). The server closes connections that ping more often than
+  // this.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                               static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
@@ -37,13 +38,12 @@ void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
 }
 
 absl::Status PortInUse(const std::string& address) {
-  return ErrorWith(
-      absl::StatusCode::kAlreadyExists,
-      {.reason = "PORT_IN_USE",
-       .catalogue = "SLUICE-RPC-0001",
-       .hint =
-           "stop what listens there, or give another port with --listen (port 0: any free one)"},
-      absl::StrCat("cannot listen on ", address, ": the port is in use"));
+  return ErrorWith(absl::StatusCode::kAlreadyExists,
+                   {.reason = "PORT_IN_USE",
+                    .catalogue = "SLUICE-RPC-0001",
+                    .hint = "stop what listens there, or give another port with --listen (port 0 "
+                            "means any free port)"},
+                   absl::StrCat("cannot listen on ", address, ": the port is in use"));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ class MethodMetrics {
     service_ = parts.size() == 3 ? parts[1] : "other";
     method_ = parts.size() == 3 ? parts[2] : "other";
     duration_ =
-        metrics->AddHistogram("sluice_rpc_server_duration_seconds", "Time of calls handled.",
+        metrics->AddHistogram("sluice_rpc_server_duration_seconds", "Duration of handled calls.",
                               metrics::RpcSeconds(), {{"method", method_}});
   }
 
@@ -54,7 +54,7 @@ class MethodMetrics {
     if (found == denied_.end()) {
       found = denied_
                   .emplace(reason, registry_->AddCounter("sluice_rpc_denied_total",
-                                                         "Calls refused for who made them.",
+                                                         "Calls refused because of their caller.",
                                                          {{"method", method_}, {"reason", reason}}))
                   .first;
     }

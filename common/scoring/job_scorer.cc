@@ -13,7 +13,7 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   std::string text;
   if (!google::protobuf::util::MessageToJsonString(entry.args(), &text).ok()) {
     return absl::InvalidArgumentError(
-        "not JSON: a number that is not finite, or a value of no kind");
+        "the args have no JSON form: a number is not finite, or a value is not set");
   }
   return nlohmann::json::parse(text);
 }

@@ -27,7 +27,9 @@ enum class Combine { kSum, kProduct, kMin };
 // The result of scoring one answer. It is either a number, which says something about the policy,
 // or, if the policy is not the cause, a reason without a number.
 struct Score {
-  std::string status = "ok";  // "ok", or why there is no number: no_part, bad_row or bad_value.
+  // "ok", or why there is no number: no_part (no rule applies), bad_row (a verifier refuses the
+  // row) or bad_value (a score is out of range, or the reward is not finite).
+  std::string status = "ok";
   double task_reward = 0;
   std::vector<double> parts;  // The score by each rule, in order; NaN if a rule does not apply.
   // Whether every rule that applies and has a weight above 0 gave its full score, 1.

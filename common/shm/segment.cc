@@ -52,9 +52,9 @@ absl::StatusOr<Segment> Segment::Map(Fd fd, uint64_t bytes, bool writable) {
   const int fixed = F_SEAL_SHRINK | F_SEAL_GROW;
   if (seals < 0 || (seals & fixed) != fixed || fstat(fd.get(), &found) != 0 ||
       static_cast<uint64_t>(found.st_size) != bytes || bytes == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a segment of ", bytes,
-                     " bytes was announced; the descriptor is of another size, or can change it"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a segment of ", bytes,
+        " bytes was announced; the file has another size, or its size can still change"));
   }
   void* data =
       mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);

@@ -6,10 +6,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// Memory that processes of one host share: files without a name (memfd), whose descriptors are
-// passed over a unix socket (socket.h), and which an allocator of offsets divides (allocator.h).
-// Neither process trusts the other: the size of a file is fixed before its descriptor is passed on,
-// and what is read is checked by generation and CRC.
+// Memory that processes of one host share. It consists of files without a name (memfd). Their
+// descriptors are passed over a unix socket (socket.h), and an allocator of offsets divides them
+// (allocator.h). Neither process trusts the other: the size of a file is fixed before its
+// descriptor is passed on, and everything that is read is checked by generation and CRC.
 namespace sluice::shm {
 
 // Owns a file descriptor, and closes it at the end.
@@ -41,8 +41,8 @@ enum class Access {
 class Segment {
  public:
   // Creates a segment. `name` appears only in /proc. With `touch`, all its pages are allocated
-  // before this returns: to touch memory for the first time costs about ten times a copy in memory
-  // that is in use.
+  // before this returns, because the first write to a page costs about ten times as much as a write
+  // to memory in use.
   // RESOURCE_EXHAUSTED NO_MEMORY: there is not enough memory, or no file descriptor.
   static absl::StatusOr<Segment> Create(const char* name, uint64_t bytes, Access access,
                                         bool touch);

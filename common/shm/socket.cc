@@ -34,7 +34,7 @@ absl::Status CheckPeer(int fd) {
   // The kernel, not the peer, says which user it has.
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
     return absl::OkStatus();
-  return absl::PermissionDeniedError("the other end of the socket is of another user");
+  return absl::PermissionDeniedError("the other end of the socket belongs to another user");
 }
 
 absl::Status Failed(const char* what) {
@@ -95,7 +95,8 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
 
 absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   pollfd ready = {fd_.get(), POLLIN, 0};
-  // A signal begins the wait anew: it may last longer than `timeout`, which no caller minds.
+  // After a signal the wait starts again, so it may last longer than `timeout`. No caller minds
+  // that.
   int polled;
   do {
     polled = poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));

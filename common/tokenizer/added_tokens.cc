@@ -64,16 +64,16 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
   const nlohmann::json& list = root.json()["added_tokens"];
   if (!list.is_array() || list.size() > kMaxTokens)
     return absl::InvalidArgumentError(
-        absl::StrCat("added_tokens is no list of up to ", kMaxTokens, " entries"));
+        absl::StrCat("added_tokens is not a list of at most ", kMaxTokens, " entries"));
   // Tokens that are not in the model get the ids after it, in the order of the list.
   int32_t next_id = static_cast<int32_t>(bpe.size());
   for (size_t i = 0; i < list.size(); ++i) {
     if (!list[i].is_object())
-      return absl::InvalidArgumentError(absl::StrCat("added_tokens[", i, "] is no object"));
+      return absl::InvalidArgumentError(absl::StrCat("added_tokens[", i, "] is not an object"));
     const Component entry(list[i], absl::StrCat("added_tokens[", i, "]"));
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<const AddedToken> token, ReadToken(entry, normalizer));
     if (added.by_content_.contains(token->content))
-      return entry.Invalid(absl::StrCat("\"", token->content, "\" comes twice"));
+      return entry.Invalid(absl::StrCat("\"", token->content, "\" occurs twice"));
     const auto in_model = bpe.Id(token->content);
     const int32_t want = in_model ? *in_model : next_id++;
     if (token->id != want) {

@@ -41,8 +41,8 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
   // Ids and merges first: the settings below refer to tokens.
   Bpe bpe;
   bpe.byte_level_ = byte_level;
-  if (!file.has_vocab) return model.Invalid("vocab is missing or no object");
-  if (!file.has_merges) return model.Invalid("merges is missing or no list");
+  if (!file.has_vocab) return model.Invalid("vocab is missing or not an object");
+  if (!file.has_merges) return model.Invalid("merges is missing or not a list");
   SLUICE_RETURN_IF_ERROR(bpe.ReadVocab(&file));
   SLUICE_RETURN_IF_ERROR(bpe.ReadMerges(file));
   SLUICE_ASSIGN_OR_RETURN(bpe.fuse_unknown_, model.Bool("fuse_unk", false));

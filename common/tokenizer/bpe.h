@@ -71,8 +71,9 @@ class Bpe {
   absl::flat_hash_map<uint64_t, Merge> merges_;          // Key: left id << 32 | right id.
   std::optional<int32_t> unknown_;
   bool byte_level_ = false, fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  bool cuts_ = false;       // Whether words may be cut at all,
-  bool all_bytes_ = false;  // and before any character, because none is unknown.
+  bool cuts_ = false;  // Whether words may be cut at all.
+  // Every byte has a token, so no character is unknown, and a word may be cut before any character.
+  bool all_bytes_ = false;
   // Indexed by [last byte of a merge's left side << 8 | first byte of its right side].
   std::bitset<1 << 16> joined_;
   // Token id of each byte: of its spelling, or of <0x00>..<0xFF>; -1 if there is none.

@@ -89,13 +89,13 @@ absl::StatusOr<std::string> Component::Character(const char* key) const {
 
 absl::StatusOr<Component> Component::Object(const char* key) const {
   if (!Has(key) || !object_[key].is_object())
-    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no object"));
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or not an object"));
   return Component(object_[key], At(key));
 }
 
 absl::StatusOr<std::vector<Component>> Component::Objects(const char* key) const {
   if (!Has(key) || !object_[key].is_array())
-    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or no list"));
+    return absl::InvalidArgumentError(absl::StrCat(At(key), " is missing or not a list"));
   const nlohmann::json& list = object_[key];
   if (list.size() > kMaxList)
     return absl::InvalidArgumentError(
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<Component>> Component::Objects(const char* key) const
   for (size_t i = 0; i < list.size(); ++i) {
     std::string path = absl::StrCat(At(key), "[", i, "]");
     if (!list[i].is_object())
-      return absl::InvalidArgumentError(absl::StrCat(path, " is no object"));
+      return absl::InvalidArgumentError(absl::StrCat(path, " is not an object"));
     parts.emplace_back(list[i], std::move(path));
   }
   return parts;

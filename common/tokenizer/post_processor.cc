@@ -78,7 +78,7 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
     SLUICE_ASSIGN_OR_RETURN(const Component tokens, component.Object("special_tokens"));
     SLUICE_ASSIGN_OR_RETURN(const Component token, tokens.Object(name.c_str()));
     if (!token.Has("ids") || !token.json()["ids"].is_array())
-      return token.Invalid("ids is missing or no list");
+      return token.Invalid("ids is missing or not a list");
     for (const nlohmann::json& id : token.json()["ids"]) {
       if (!id.is_number_unsigned() || id > TokenizerFile::kMaxId)
         return token.Invalid(

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
   impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  kOptions, &error, &at, context.get()));
   if (impl->code == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("no valid pattern: ", Message(error)));
+    return absl::InvalidArgumentError(absl::StrCat("the pattern is not valid: ", Message(error)));
   // Without JIT support, PCRE2 interprets the pattern.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));

@@ -54,7 +54,7 @@ class Reader : public nlohmann::json_sax<json> {
   bool key(string_t& name) override {
     key_ = std::move(name);
     if (mode_ == kRest && open_.back()->contains(key_))
-      return Fail(absl::StrCat("the key \"", key_, "\" comes twice in one object"));
+      return Fail(absl::StrCat("the key \"", key_, "\" occurs twice in one object"));
     return true;
   }
   bool start_array(std::size_t) override {
@@ -184,7 +184,7 @@ absl::StatusOr<TokenizerFile> TokenizerFile::Parse(absl::string_view text) {
   const bool whole = json::sax_parse(text.begin(), text.end(), &reader);
   SLUICE_RETURN_IF_ERROR(reader.status());
   if (!whole || !file.rest->is_object())
-    return absl::InvalidArgumentError("the file is no JSON object");
+    return absl::InvalidArgumentError("the file is not a JSON object");
   return file;
 }
 

@@ -60,11 +60,11 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
 
 absl::Status ArgReader::Finish() {
   if (!args_.is_object() && !args_.is_null())
-    return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is no mapping"));
+    return absl::InvalidArgumentError(absl::StrCat(owner_, ": args is not a mapping"));
   // An argument that nobody asked for is a mistake.
   for (const auto& [name, unused] : args_.items()) {
     if (std::find(read_.begin(), read_.end(), name) == read_.end())
-      Complain(name, absl::StrCat("is unknown; there are: ", absl::StrJoin(read_, ", ")));
+      Complain(name, absl::StrCat("is unknown; the known ones are: ", absl::StrJoin(read_, ", ")));
   }
   return status_;
 }
@@ -100,7 +100,8 @@ absl::StatusOr<std::string> GoldOf(const nlohmann::json& row) {
   const auto it = row.find("answer");
   if (it == row.end()) {
     return absl::InvalidArgumentError(
-        "the row has no field `answer`; name the column that holds the gold: data.train.N.answer");
+        "the row has no field `answer`; name the column that holds the reference answer: "
+        "data.train.N.answer");
   }
   return GoldText(*it);
 }

@@ -10,8 +10,8 @@ namespace sluice {
 
 const std::vector<VerifierRow>& Verifiers() {
   static const std::vector<VerifierRow>* const rows = new std::vector<VerifierRow>{
-      {"exact", "1 if the answer is the gold, letter by letter", MakeExact},
-      {"gsm8k", "1 if the number behind #### is the gold's", MakeGsm8k},
+      {"exact", "1 if the answer equals the gold (the reference answer)", MakeExact},
+      {"gsm8k", "1 if the number after #### equals the gold's number", MakeGsm8k},
       {"text", "a property of the text: reversed, length, repetition, words, letters", MakeText},
   };
   return *rows;
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
     if (row.name == name) return row.make(args);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown verifier \"", name, "\"; there are: ",
+      absl::StrCat("unknown verifier \"", name, "\"; the known ones are: ",
                    absl::StrJoin(Verifiers(), ", ", [](std::string* out, const VerifierRow& row) {
                      absl::StrAppend(out, row.name);
                    })));

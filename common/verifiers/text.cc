@@ -133,7 +133,7 @@ absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader
   if (name == "letters") return Letters(reader);
   return absl::InvalidArgumentError(
       absl::StrCat("text: args.property is \"", name,
-                   "\"; there are: reversed, length, repetition, words, letters"));
+                   "\"; the known ones are: reversed, length, repetition, words, letters"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ FrameHeader Describe(const Record& record) {
   FrameHeader header{.type = record.type, .head_bytes = static_cast<uint32_t>(record.head.size())};
   for (const Part& part : record.payload) header.payload_bytes += part.bytes.size();
   SLUICE_CHECK_MSG(record.head.size() <= kMaxHeadBytes && header.payload_bytes <= kMaxPayloadBytes,
-                   "a record above the log's limits");
+                   "a record exceeds the limits of the log");
   return header;
 }
 }  // namespace

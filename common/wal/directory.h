@@ -41,7 +41,7 @@ struct Spare {
 // RESOURCE_EXHAUSTED: the disk is full, and nothing changed.
 // Any other error: the state on disk is unknown.
 //
-// Thread-safe: no two calls work on the same files.
+// Several threads may call it, as long as no two calls work on the same files.
 class Directory {
  public:
   Directory(FileSystem* file_system, std::string path)

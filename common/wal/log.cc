@@ -340,9 +340,9 @@ void Log::Impl::WriteLoop() {
   if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
 }
 
-// Before the reserve of the last segment is used, find out whether another segment can be
-// allocated, even if `log-files` has not come to it yet. Otherwise records that could still be
-// refused would use up the reserve, which control records must fit in.
+// Finds out whether another segment can be allocated before the reserve of the last segment is
+// used, even if `log-files` has not tried yet. Otherwise space() would not be kFull in time, and
+// ordinary records would use up the reserve that control records need.
 absl::Status Log::Impl::KeepReserve() {
   {
     MutexLock lock(&mu_);
@@ -528,6 +528,7 @@ void Log::Impl::TendLoop() {
   }
 }
 
+// Reads the free space and makes sure that one spare exists.
 absl::Status Log::Impl::AllocateAhead() {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t free, directory_.FreeBytes());
   bool wanted;
@@ -547,7 +548,6 @@ absl::Status Log::Impl::AllocateAhead() {
   if (spare.ok()) spares_.push_back(*spare);
   return absl::OkStatus();
 }
-// Reads the free space and makes sure that one spare exists.
 
 void Log::Impl::TakeSnapshot(SnapshotJob job) {
   const absl::Status status = WriteSnapshot(job);

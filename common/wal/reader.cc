@@ -67,7 +67,8 @@ class DirectoryReader {
         case FileName::kTemporary: layout_->temporary = true; break;
         case FileName::kLock: break;
         case FileName::kOther:
-          found_->remarks.push_back(absl::StrCat(name, " is no file of a log; left alone"));
+          found_->remarks.push_back(
+              absl::StrCat(name, " is not a file of the log and was left alone"));
           break;
       }
     }
@@ -168,10 +169,10 @@ class DirectoryReader {
       if (header.first <= found_->snapshot + 1) return absl::OkStatus();
     }
 
-    return Error(
-        absl::StatusCode::kDataLoss, "BAD_CRC",
-        absl::StrCat(Path(SegmentName(start_ - 1)), " is missing: the records from position ",
-                     found_->snapshot + 1, " to ", after - 1, " were in it or before"));
+    return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
+                 absl::StrCat(Path(SegmentName(start_ - 1)),
+                              " is missing: the records from position ", found_->snapshot + 1,
+                              " to ", after - 1, " were in it or in earlier segments"));
   }
 
   // Replays the records of one segment. `next_first`: the position at which the next segment

@@ -87,15 +87,16 @@ absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64
   Header header;
   if (chunk.size() < sizeof header ||
       chunk.size() > kMaxChunkBytes + sizeof header + UINT16_MAX * sizeof(Run))
-    return bad(absl::StrCat(chunk.size(), " bytes"));
+    return bad(absl::StrCat("its size of ", chunk.size(), " bytes is out of range"));
   std::memcpy(&header, chunk.data(), sizeof header);
-  if (std::memcmp(header.magic, "SLW1", 4) != 0) return bad("does not begin with SLW1");
-  if (header.codec != 0) return bad(absl::StrCat("codec ", header.codec, ", this build reads 0"));
+  if (std::memcmp(header.magic, "SLW1", 4) != 0) return bad("it does not begin with SLW1");
+  if (header.codec != 0)
+    return bad(absl::StrCat("it has codec ", header.codec, "; this build reads 0"));
   if (header.tile_log2 != 0 || header.tiles != 0) return bad("codec 0 has no tiles");
   const uint64_t runs_bytes = uint64_t{header.runs} * sizeof(Run);
   if (chunk.size() != sizeof header + runs_bytes + header.body) {
-    return bad(absl::StrCat(chunk.size(), " bytes where header, ", header.runs,
-                            " runs and a body of ", header.body, " are ",
+    return bad(absl::StrCat("it has ", chunk.size(), " bytes, but its header, ", header.runs,
+                            " runs and a body of ", header.body, " bytes need ",
                             sizeof header + runs_bytes + header.body));
   }
 
@@ -104,17 +105,19 @@ absl::Status DecodeFullChunk(absl::string_view chunk, TensorSet* weights, uint64
   uint64_t need = 0;
   for (const Run& run : runs) {  // Check everything before the first byte is written.
     if (run.tensor >= weights->size())
-      return bad(absl::StrCat("tensor ", run.tensor, " of ", weights->size()));
+      return bad(
+          absl::StrCat("a run names tensor ", run.tensor, ", but there are ", weights->size()));
     const absl::string_view name = weights->spec(run.tensor).name;
     const uint64_t elements = static_cast<uint64_t>(weights->elements(run.tensor));
     if (run.tiles != 0 || run.row_len != 1 || run.row_stride != 1 || run.start != 0)
-      return bad(absl::StrCat(name, ": a run of codec 0 is contiguous"));
+      return bad(absl::StrCat(name, ": a run is not contiguous, as codec 0 requires"));
     if (run.first > elements || run.count > elements - run.first)
-      return bad(absl::StrCat(name, ": elements ", run.first, " + ", run.count, " of ", elements));
+      return bad(absl::StrCat(name, ": a run of ", run.count, " elements from ", run.first,
+                              " on does not fit in ", elements));
     need += run.count * DTypeBytes(weights->spec(run.tensor).dtype);
   }
   if (need != header.body)
-    return bad(absl::StrCat("runs of ", need, " bytes in a body of ", header.body));
+    return bad(absl::StrCat("the runs have ", need, " bytes, but the body has ", header.body));
 
   const char* from = chunk.data() + sizeof header + runs_bytes;
   for (const Run& run : runs) {

@@ -33,7 +33,7 @@ const std::string& AnchorOf(const LatestVersion& version) {
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
-  if (manifest.job() != job) return absl::DataLossError("the manifest is another job's");
+  if (manifest.job() != job) return absl::DataLossError("the manifest belongs to another job");
   // A relabel's full manifest is that of another version, so its version number differs.
   const bool own = AnchorOf(announced) == announced.manifest;
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
@@ -48,7 +48,7 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVe
   if (manifest.layout_id() != layout_id) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
-                     ", this engine's model ", ShortName(layout_id),
+                     ", but this engine's model has ", ShortName(layout_id),
                      ": trainer and rollout were given different models"));
   }
   return absl::OkStatus();
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
       return absl::UnimplementedError(
           absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
     if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
-      return absl::DataLossError("the manifest names a chunk that is none");
+      return absl::DataLossError("the manifest names a chunk with a malformed id or a wrong size");
     chunks.push_back(chunk.sha256());
   }
   return chunks;
@@ -119,7 +119,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
   for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
   if (written != expected)
     return absl::DataLossError(absl::StrCat("the chunks of version ", staged.version.str(),
-                                            " hold ", written, " bytes of ", expected));
+                                            " hold ", written, " bytes; wanted: ", expected));
   staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
   return staged;
 }
@@ -176,10 +176,10 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
           absl::StrCat("the trainer no longer has object ", ShortName(ids[next])));
 
     if (header.index() != next || header.offset() != object.size())
-      return absl::DataLossError("objects came out of order");
+      return absl::DataLossError("the pieces of objects came out of order");
     if (header.size() > kMaxManifest)
       return absl::ResourceExhaustedError(
-          absl::StrCat("an object of ", header.size(), " bytes; the limit is ", kMaxManifest));
+          absl::StrCat("an object has ", header.size(), " bytes; the limit is ", kMaxManifest));
 
     const size_t at = object.size();
     object.resize(at + frame.payload_bytes());
@@ -188,12 +188,14 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
                             reader.Copy(frame.payload_bytes(), object.data() + at));
     if (crc != header.crc32c())
       return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                   absl::StrCat("object ", ShortName(ids[next]), " at byte ", at));
+                   absl::StrCat("the piece of object ", ShortName(ids[next]), " at byte ", at,
+                                " has a wrong CRC"));
 
     if (object.size() < header.size()) continue;
     if (Sha256(object) != ids[next])
-      return Error(absl::StatusCode::kDataLoss, "BAD_DIGEST",
-                   absl::StrCat("object ", ShortName(ids[next]), " is not what its name says"));
+      return Error(
+          absl::StatusCode::kDataLoss, "BAD_DIGEST",
+          absl::StrCat("object ", ShortName(ids[next]), " has another SHA-256 than its id"));
     SLUICE_RETURN_IF_ERROR(take(std::move(object)));
     object.clear();
     ++next;

@@ -187,7 +187,7 @@ TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
   const auto bytes = ReadFile(path);
 
   EXPECT_EQ(bytes.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(bytes.status().message(), path + " is a FIFO, a file is needed");
+  EXPECT_EQ(bytes.status().message(), path + " is a FIFO; a file is needed");
 
   const int reader = open(path.c_str(), O_RDONLY | O_NONBLOCK);  // Releases the writer.
   writer.join();
@@ -203,12 +203,12 @@ TEST(FileTest, ASocketADeviceAndADirectoryAreRefusedAsWhatTheyAre) {
   const int listener = socket(AF_UNIX, SOCK_STREAM, 0);
   ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
 
-  EXPECT_EQ(ReadFile(path).status().message(), path + " is a socket, a file is needed");
+  EXPECT_EQ(ReadFile(path).status().message(), path + " is a socket; a file is needed");
   close(listener);
   unlink(path.c_str());
 
-  EXPECT_EQ(ReadFile("/dev/zero").status().message(), "/dev/zero is a device, a file is needed");
-  EXPECT_EQ(ReadFile("/dev").status().message(), "/dev is a directory, a file is needed");
+  EXPECT_EQ(ReadFile("/dev/zero").status().message(), "/dev/zero is a device; a file is needed");
+  EXPECT_EQ(ReadFile("/dev").status().message(), "/dev is a directory; a file is needed");
 }
 
 TEST(FileTest, AStreamThatTheProcessWasGivenIsReadToItsEnd) {

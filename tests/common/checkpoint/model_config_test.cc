@@ -116,31 +116,32 @@ TEST(ModelConfigTest, AnUnknownKeyIsAnErrorWithItsValueAndTheNearestKey) {
 
 TEST(ModelConfigTest, WrongValuesAreNamedWithWhatIsNeeded) {
   EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", "64")),
-            "config.json: hidden_size is \"64\", needed is an integer");
+            "config.json: hidden_size is \"64\"; it must be an integer");
   EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", 64.0)),
-            "config.json: hidden_size is 64.0, needed is an integer");
+            "config.json: hidden_size is 64.0; it must be an integer");
   EXPECT_EQ(Refusal(With(Qwen3(), "hidden_size", 0)),
-            "config.json: hidden_size is 0, needed is an integer in [1, 16777216]");
+            "config.json: hidden_size is 0; it must be an integer in [1, 16777216]");
   EXPECT_THAT(Refusal(With(Qwen3(), "hidden_size", uint64_t{1} << 63)),
               HasSubstr("hidden_size is 9223372036854775808"));
   EXPECT_EQ(Refusal(Without(Qwen3(), "vocab_size")), "config.json: has no vocab_size");
   EXPECT_THAT(Refusal(With(Qwen3(), "num_key_value_heads", 3)),
-              HasSubstr("num_attention_heads 4 is no multiple of num_key_value_heads 3"));
-  EXPECT_THAT(Refusal(With(Qwen3(), "head_dim", 15)), HasSubstr("head_dim 15 is odd"));
+              HasSubstr("num_attention_heads 4 is not a multiple of num_key_value_heads 3"));
+  EXPECT_THAT(Refusal(With(Qwen3(), "head_dim", 15)),
+              HasSubstr("head_dim 15 is not a positive even number"));
   EXPECT_THAT(Refusal(With(Qwen3(), "rms_norm_eps", -1)), HasSubstr("rms_norm_eps is -1"));
   EXPECT_THAT(Refusal(With(Qwen3(), "tie_word_embeddings", 1)),
-              HasSubstr("needed is true or false"));
+              HasSubstr("it must be true or false"));
   EXPECT_THAT(Refusal(With(Qwen3(), "torch_dtype", "int8")),
-              HasSubstr("needed is float32, float16 or bfloat16"));
+              HasSubstr("it must be float32, float16 or bfloat16"));
   EXPECT_THAT(Refusal(With(Qwen3(), "eos_token_id", "</s>")),
-              HasSubstr("needed is a token id or a list"));
+              HasSubstr("it must be a token id or a list"));
 }
 
 TEST(ModelConfigTest, WhatSluiceDoesNotRunIsRefusedByName) {
   EXPECT_THAT(
       Unsupported(With(Qwen3(), "architectures", {"MixtralForCausalLM"})),
       HasSubstr(
-          "architecture \"MixtralForCausalLM\" is not supported; supported are LlamaForCausalLM, "
+          "architecture \"MixtralForCausalLM\" is not supported; Sluice supports LlamaForCausalLM, "
           "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"));
   EXPECT_THAT(Refusal(Without(Qwen3(), "architectures")), HasSubstr("architectures is absent"));
   EXPECT_THAT(Unsupported(With(Qwen3(), "model_type", "llama")),

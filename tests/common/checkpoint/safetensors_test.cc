@@ -65,11 +65,11 @@ TEST(SafetensorsTest, AHeaderOfWrongLengthIsRefused) {
 
 TEST(SafetensorsTest, AHeaderThatIsNoFlatJsonObjectIsRefused) {
   EXPECT_THAT(ParseRefusal(File("{", "")), HasSubstr("parse error"));
-  EXPECT_THAT(ParseRefusal(File("[]", "")), HasSubstr("no JSON object"));
+  EXPECT_THAT(ParseRefusal(File("[]", "")), HasSubstr("not a JSON object"));
   EXPECT_THAT(RefusalOf(R"("a": [[[[[1]]]]])", ""), HasSubstr("nested deeper than 4"));
   EXPECT_THAT(ParseRefusal(File(std::string(100000, '['), "")), HasSubstr("nested deeper than 4"));
   EXPECT_THAT(RefusalOf(R"("__metadata__": {"a": 1})", ""),
-              HasSubstr("__metadata__.a is no string"));
+              HasSubstr("__metadata__.a is not a string"));
   EXPECT_THAT(
       RefusalOf(
           R"("a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "a": {"dtype": "F32", )"

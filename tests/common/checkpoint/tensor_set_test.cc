@@ -121,7 +121,7 @@ TEST(ConvertTest, SetsOfOtherTensorsAreRefused) {
   EXPECT_THAT(std::string(ConvertTensors(from, &name).message()),
               testing::HasSubstr("tensor a where b is needed"));
   EXPECT_THAT(std::string(ConvertTensors(from, &shape).message()),
-              testing::HasSubstr("F32 [2], needed is F32 [3]"));
+              testing::HasSubstr("F32 [2]; wanted: F32 [3]"));
   EXPECT_THAT(std::string(ConvertTensors(from, &type).message()),
               testing::HasSubstr("cannot convert F32 to I32"));
 }

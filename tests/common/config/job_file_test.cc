@@ -175,7 +175,8 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
                           "has \"1e-3\" in quotes"));
   EXPECT_THAT(
       Wrong("lr: 1e-3", "lr: -1"),
-      ElementsAre("job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
+      ElementsAre(
+          "job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, but the minimum is 0"));
   EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
   EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
@@ -193,7 +194,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
                           "number from 0 on, has \"5.5\""));
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
-                          "unknown unit; known are B, KiB, MiB, GiB and TiB"));
+                          "unknown unit; the units are B, KiB, MiB, GiB and TiB"));
   EXPECT_THAT(
       Wrong("name: demo", "name: demo\nkind: rll"),
       ElementsAre(
@@ -234,7 +235,7 @@ TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
   EXPECT_THAT(Lines(Parse(std::string(kMaxJobFileBytes + 1, '#'))),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 is 1048577 bytes")));
   EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))),
-              ElementsAre(HasSubstr("a second document")));
+              ElementsAre(HasSubstr("has a second document")));
 }
 
 TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
@@ -254,7 +255,7 @@ TEST(JobFile, SetsThatNameNothingAreTold) {
   EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})),
               ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
   EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})),
-              ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is no place of a list of 1")));
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is not an index of a list of 1")));
   EXPECT_THAT(Lines(Parse(kMinimal, {"trainer.optimizer.lrr=1"})),
               ElementsAre("--set trainer.optimizer.lrr=1 SLUICE-CONFIG-0003 unknown key \"lrr\" in "
                           "trainer.optimizer. Did you mean \"lr\"?"));
@@ -263,10 +264,11 @@ TEST(JobFile, SetsThatNameNothingAreTold) {
 TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
   const std::pair<const char*, const char*> cases[] = {
       {"rollout.group.size=1", "algorithm.advantage.kind"},
-      {"rollout.group.min=9", "rollout.group.min is 9, most is rollout.group.size = 8"},
-      {"weights.every_steps=6", "weights.every_steps is 6, most is queue.max_staleness + 1 = 5"},
+      {"rollout.group.min=9", "rollout.group.min is 9, but the maximum is rollout.group.size = 8"},
+      {"weights.every_steps=6",
+       "weights.every_steps is 6, but the maximum is queue.max_staleness + 1 = 5"},
       {"queue.admission.staleness=5",
-       "queue.admission.staleness is 5, most is queue.max_staleness = 4"},
+       "queue.admission.staleness is 5, but the maximum is queue.max_staleness = 4"},
       {"queue.admission.statistic=strict", "mask needs queue.admission.statistic: masked"},
       {"algorithm.loss.dual=1", "above 1"},
       {"algorithm.loss.prox=none", "count it twice"},
@@ -278,7 +280,7 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"trainer.optimizer.betas=[0.9, 1.0]", "two values"},
       {"trainer.optimizer.schedule=step", "is \"step\", wants constant, cosine"},
       {"trainer.optimizer.schedule=cosine", ""},  // Allowed, as limits.max_steps has a default.
-      {"trainer.batching.minibatches=65", "most is queue.groups_per_step"},
+      {"trainer.batching.minibatches=65", "maximum is queue.groups_per_step"},
       {"resources.rollout.min=9", "wants 1 <= min <= max"},
       {"model.init.config=c", "contradicts model.path"},
       {"name=Demo", "lower-case letters"},
@@ -302,7 +304,7 @@ TEST(JobFile, AScheduleThatFallsToZeroWantsALastStep) {
   EXPECT_THAT(
       Lines(Parse(kMinimal, {"trainer.optimizer.schedule=cosine", "limits.max_steps=none"})),
       ElementsAre(HasSubstr("trainer.optimizer.schedule is cosine, whose learning rate falls to 0 "
-                            "at limits.max_steps, and that is none")));
+                            "at limits.max_steps, but limits.max_steps is none")));
   EXPECT_THAT(Lines(Parse(kMinimal, {"limits.max_steps=none"})), ElementsAre());
 }
 
@@ -317,15 +319,15 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
   EXPECT_THAT(with({}), ElementsAre());
   EXPECT_THAT(with({"weights.kv_cache=recompute"}), ElementsAre());
   EXPECT_THAT(with({"queue.max_staleness=1"}),
-              ElementsAre(HasSubstr("queue.max_staleness is 1, run.deterministic wants 0")));
+              ElementsAre(HasSubstr("queue.max_staleness is 1, but run.deterministic needs 0")));
   EXPECT_THAT(
       with({"queue.admission.oversample=0.5"}),
-      ElementsAre(HasSubstr("queue.admission.oversample is 0.5, run.deterministic wants 0")));
+      ElementsAre(HasSubstr("queue.admission.oversample is 0.5, but run.deterministic needs 0")));
   EXPECT_THAT(with({"queue.straggler.policy=drop"}),
-              ElementsAre(HasSubstr("drop goes by the clock")));
+              ElementsAre(HasSubstr("drop depends on the clock")));
   EXPECT_THAT(
       with({"weights.kv_cache=keep"}),
-      ElementsAre(HasSubstr("weights.kv_cache is keep, run.deterministic wants recompute")));
+      ElementsAre(HasSubstr("weights.kv_cache is keep, but run.deterministic needs recompute")));
 }
 
 TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
@@ -343,7 +345,7 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
               ElementsAre(HasSubstr("at eval.temperature 0 all answers to a row are the same")));
   EXPECT_THAT(with({"eval.samples=4", "eval.temperature=1"}), ElementsAre());
   EXPECT_THAT(with({"eval.datasets.0.weight=2"}),
-              ElementsAre(HasSubstr("all datasets of eval count alike")));
+              ElementsAre(HasSubstr("all datasets of eval have equal weight")));
   EXPECT_THAT(with({"eval.datasets.0.name=a/b"}), ElementsAre(HasSubstr("\"a/b\" has a slash")));
   EXPECT_THAT(with({"reward.rewards.0.when.data_source=[a]"}),
               ElementsAre(HasSubstr(
@@ -354,7 +356,7 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
   const std::string twice = absl::StrCat(
       kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
   EXPECT_THAT(Lines(Parse(twice)),
-              ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names differ")));
+              ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names must differ")));
 
   const std::string sft =
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "

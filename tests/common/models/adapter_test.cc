@@ -170,7 +170,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
   EXPECT_THAT(with("modules_to_save", {"lm_head"}), HasSubstr("modules_to_save"));
   EXPECT_THAT(with("rank_pattern", {{"q_proj", 4}}), HasSubstr("rank_pattern"));
   EXPECT_THAT(with("bias", "all"),
-              HasSubstr("bias \"all\" is not in this build; it has none; merge"));
+              HasSubstr("bias \"all\" is not in this build; it has only \"none\"; merge"));
   EXPECT_THAT(with("init_lora_weights", "pissa"), HasSubstr("init_lora_weights \"pissa\""));
   EXPECT_THAT(with("target_modules", {"q_proj", "lm_head"}),
               HasSubstr("\"lm_head\" is none of q_proj"));
@@ -186,7 +186,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
                 HasSubstr(std::string(key) + " is missing"));
   }
   EXPECT_THAT(Refusal([](nlohmann::json* json) { *json = nlohmann::json::array(); }),
-              HasSubstr("is no JSON object"));
+              HasSubstr("is not a JSON object"));
 }
 
 TEST_F(AdapterTest, ASettingThatSomeWeightsWereTrainedWithIsNotToBeLeftOut) {
@@ -199,10 +199,9 @@ TEST_F(AdapterTest, ASettingThatSomeWeightsWereTrainedWithIsNotToBeLeftOut) {
   EXPECT_THAT(with("layers_to_transform", 0), HasSubstr("merge the adapter into its model"));
   for (const auto& [key, value] : {std::pair("exclude_modules", nlohmann::json({"o_proj"})),
                                    std::pair("target_modules", nlohmann::json(".*[qv]_proj"))}) {
-    EXPECT_THAT(
-        with(key, value),
-        AllOf(HasSubstr(key),
-              HasSubstr("as target_modules, where it changes these in every layer; else merge")));
+    EXPECT_THAT(with(key, value),
+                AllOf(HasSubstr(key), HasSubstr("as target_modules if the adapter changes these "
+                                                "modules in every layer; else merge")));
   }
 }
 
@@ -224,8 +223,8 @@ TEST_F(AdapterTest, AScaleThatFp32CannotHoldIsRefusedWithWhatMakesIt) {
                         reinterpret_cast<float*>(tensors.data(b))[7] = 1e10f;
                         return tensors;
                       }),
-              HasSubstr("layers.1.self_attn.q_proj.lora_B.weight[7] is 1e+10, which times the "
-                        "scale 1e+30 is not finite"));
+              HasSubstr("layers.1.self_attn.q_proj.lora_B.weight[7] is 1e+10, and its product "
+                        "with the scale 1e+30 is not finite"));
 }
 
 TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
@@ -238,7 +237,7 @@ TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
       HasSubstr("k_proj.lora_A.weight is missing"));
   EXPECT_THAT(
       Refusal(same, [&](TensorSet) { return AdapterTensors(config_, 3, {"q_proj", "o_proj"}, 1); }),
-      HasSubstr("o_proj.lora_A.weight is none of target_modules"));
+      HasSubstr("o_proj.lora_A.weight does not belong to target_modules"));
   EXPECT_THAT(Refusal(same,
                       [&](TensorSet tensors) {
                         reinterpret_cast<float*>(

@@ -429,7 +429,7 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
 
   batch.routing[0] = 2, batch.routing[1] = 2;
   EXPECT_EQ(model->Forward(batch).status().message(),
-            "expert 1 of the routing is 2; a token's experts rise and are below 5");
+            "expert 1 of the routing is 2; a token's experts must rise and be below 5");
   batch.routing.pop_back();
   EXPECT_FALSE(model->Forward(batch).ok());
 }
@@ -568,7 +568,8 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
               testing::HasSubstr("cu_seqlens"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }),
               testing::HasSubstr("cu_seqlens"));
-  EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }), "1 sequences and 2 prefixes");
+  EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }),
+            "the batch has 1 sequences, but 2 prefixes");
   EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }),
               testing::HasSubstr("prefix 0 is 0"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }),

@@ -166,7 +166,7 @@ TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
               HasSubstr("exact, gsm8k, text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
-              HasSubstr("args.trimm is unknown; there are: trim, ignore_case"));
+              HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()),
               HasSubstr("args.trim is 3"));
   EXPECT_FALSE(MakeVerifier("text", {{"property", "beauty"}}).ok());

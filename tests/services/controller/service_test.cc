@@ -434,13 +434,14 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
       HasSubstr(
           "SLUICE-CONFIG-0008 queue.keep.durability is \"fast\", wants memory, metadata, full"));
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0013 rollout.sampling.top_k: "));
-  EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, least is 0"));
+  EXPECT_THAT(message,
+              HasSubstr("SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, but the minimum is 0"));
   EXPECT_THAT(message, HasSubstr("SLUICE-CONFIG-0009 checkpoint.dir is missing"));
 
   spec = Spec("digits");  // A value that is wrong only together with another.
   spec.mutable_rollout()->mutable_group()->set_min(9);
   EXPECT_THAT(std::string(Submit(spec).status().message()),
-              HasSubstr("rollout.group.min is 9, most is rollout.group.size = 8"));
+              HasSubstr("rollout.group.min is 9, but the maximum is rollout.group.size = 8"));
 
   spec = Spec("digits");  // A value that no job file can have.
   (*spec.mutable_reward()->mutable_rewards(0)->mutable_args()->mutable_fields())["property"]

@@ -113,7 +113,7 @@ TEST_F(RewardProgramTest, AQueueAddressThatIsNoneFailsTheJobAndNotTheDaemon) {
   const HeartbeatRequest beat = controller_.AwaitApplied();
   ASSERT_EQ(beat.progress_size(), 1);
   EXPECT_EQ(beat.progress(0).phase(), "failed");
-  EXPECT_THAT(beat.progress(0).cause(), HasSubstr("'nowhere' is no address"));
+  EXPECT_THAT(beat.progress(0).cause(), HasSubstr("'nowhere' is not an address"));
 
   controller_.Assign("127.0.0.1:1");
   EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
