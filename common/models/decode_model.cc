@@ -1,7 +1,6 @@
 #include "common/models/decode_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -10,8 +9,10 @@
 #include "common/base/status.h"
 #include "common/models/adapter.h"
 #include "common/models/divide.h"
+#include "common/models/kv_cache.h"
 #include "common/models/moe_decode.h"
 #include "common/models/packed_weights.h"
+#include "common/models/rope_angles.h"
 #include "common/models/team.h"
 #include "kernels/decoder/op.h"
 
@@ -86,30 +87,18 @@ class Decoder final : public DecodeModel {
             hidden_ *
             (2 * q_width_ + 2 * kv_width_ +
              3 * (config.num_experts > 0 ? config.experts_per_token * config.expert_size : ffn_))),
-        head_size_(KvHead<T>::BlockSize(config.head_dim)),
-        block_size_(config.num_kv_heads * head_size_),
+        angles_(config.rope, config.head_dim, options.max_context),
+        cache_(config),
         ops_(BestDecoderOps()),
         moe_(config),
         shares_(options.threads),
         team_(options.threads, "sluice-decode") {}
 
   absl::Status Allocate() {
-    const int64_t cache_bytes =
-        config_.num_layers * options_.blocks * block_size_ * static_cast<int64_t>(sizeof(T));
-    SLUICE_ASSIGN_OR_RETURN(
-        cache_, HugeBuffer::Create(cache_bytes,
-                                   absl::StrCat("a KV cache of ", options_.blocks, " blocks of ",
-                                                kBlockTokens, " tokens; ask for fewer:")));
+    SLUICE_RETURN_IF_ERROR(cache_.Allocate(options_.blocks));
     SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
     small_ = packed_.bytes() <= kSmallBytes;
     AllocateScratch();
-    const std::vector<float> frequencies = config_.rope.Frequencies(config_.head_dim);
-    for (int64_t p = 0; p < options_.max_context; ++p) {
-      for (const float f : frequencies) {  // The angle is an fp32 product, as in transformers.
-        cos_.push_back(std::cos(static_cast<float>(p) * f));
-        sin_.push_back(std::sin(static_cast<float>(p) * f));
-      }
-    }
     packed_.Pack(weights_, &team_);
     return absl::OkStatus();
   }
@@ -182,12 +171,7 @@ class Decoder final : public DecodeModel {
     });
   }
 
-  void CopyBlock(int from, int to) override {
-    SLUICE_CHECK(from >= 0 && from < options_.blocks && to >= 0 && to < options_.blocks);
-    if (from == to) return;
-    for (int64_t layer = 0; layer < config_.num_layers; ++layer)
-      std::copy_n(Block(layer, from), block_size_, Block(layer, to));
-  }
+  void CopyBlock(int from, int to) override { cache_.CopyBlock(from, to); }
 
   absl::Span<const uint16_t> routing() const override { return routing_; }
   const ModelConfig& config() const override { return config_; }
@@ -208,13 +192,6 @@ class Decoder final : public DecodeModel {
       if (!std::is_same_v<T, float>)
         s.narrow.resize(m * q_width_), s.wide.resize(m * RoundUpToPairs(hidden_));
     }
-  }
-
-  T* Block(int64_t layer, int64_t block) {
-    return reinterpret_cast<T*>(cache_.data()) + (layer * options_.blocks + block) * block_size_;
-  }
-  KvHead<T> Cache(int64_t layer, int64_t head) {
-    return {Block(layer, 0) + head * head_size_, block_size_};
   }
 
   void Check(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables) const {
@@ -439,16 +416,16 @@ class Decoder final : public DecodeModel {
     for (int64_t h = 0; h < config_.num_heads; ++h) Rotate(layer.q_norm, row.position, q + h * d);
     for (int64_t h = 0; h < config_.num_kv_heads; ++h) {
       Rotate(layer.k_norm, row.position, k + h * d);
-      StoreKeyValue(Cache(index, h), block, row.position % kBlockTokens, d, k + h * d, v + h * d);
+      StoreKeyValue(cache_.Head(index, h), block, row.position % kBlockTokens, d, k + h * d,
+                    v + h * d);
     }
   }
 
   void Rotate(const std::vector<float>& norm, int64_t position, float* head) const {
-    const int64_t half = config_.head_dim / 2;
     if (!norm.empty())
       ops_.rms_norm(head, norm.data(), config_.head_dim, static_cast<float>(config_.rms_norm_eps),
                     head);
-    ops_.rope(head, &cos_[position * half], &sin_[position * half], 1, half, head);
+    ops_.rope(head, angles_.cos(position), angles_.sin(position), 1, angles_.pairs(), head);
   }
 
   // The query heads of one kv head, for a piece of the tile.
@@ -468,11 +445,11 @@ class Decoder final : public DecodeModel {
     }
     const int32_t* blocks = tables_[rows[tile[piece.first]].table].data();
     if constexpr (std::is_same_v<T, float>) {
-      ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head), blocks,
-                  d);
+      ops_.attend(queries.data(), static_cast<int64_t>(queries.size()), cache_.Head(layer, head),
+                  blocks, d);
     } else {
-      ops_.attend_f16(queries.data(), static_cast<int64_t>(queries.size()), Cache(layer, head),
-                      blocks, d);
+      ops_.attend_f16(queries.data(), static_cast<int64_t>(queries.size()),
+                      cache_.Head(layer, head), blocks, d);
       for (const AttentionQuery& query : queries)
         ops_.to_bf16(query.out, d, &s->narrow[query.out - s->mixed.data()]);
     }
@@ -498,17 +475,16 @@ class Decoder final : public DecodeModel {
   const TensorSet* weights_;
   const Options options_;
   const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
-  const int64_t layer_cost_;              // Weights that a row goes through in a layer.
-  const int64_t head_size_, block_size_;  // Numbers in a KV block of one kv head, and of all.
+  const int64_t layer_cost_;  // Weights that a row goes through in a layer.
+  const RopeAngles angles_;
+  KvCache<T> cache_;
   const DecoderOps& ops_;
   const MoeMlp<T> moe_;
   const int64_t embed_index_ = weights_->Find("model.embed_tokens.weight");
 
   PackedWeights<T> packed_;
-  std::vector<float> cos_, sin_;  // [max_context, D / 2]
-  HugeBuffer cache_;              // [layers, blocks, kv heads, head_size_]
-  bool small_ = false;            // The weights fit in the cache of a core.
-  bool adapted_ = false;          // Some row of this step has an adapter.
+  bool small_ = false;    // The weights fit in the cache of a core.
+  bool adapted_ = false;  // Some row of this step has an adapter.
 
   // By thread where each takes its rows; the first for all of them together. May be more.
   std::vector<Scratch<T>> scratch_;

@@ -1,7 +1,5 @@
 #include "common/models/packed_weights.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <type_traits>
 #include <utility>
@@ -12,8 +10,6 @@
 
 namespace sluice {
 namespace {
-
-constexpr int64_t kHugePage = 2 << 20;
 
 int64_t PackedSize(float, int64_t n, int64_t k) { return PackedFloats(n, k); }
 int64_t PackedSize(uint16_t, int64_t n, int64_t k) { return PackedBf16s(n, k); }
@@ -35,29 +31,6 @@ const uint16_t* RowsOf(const TensorSet& weights, int64_t tensor, int64_t first, 
 }
 
 }  // namespace
-
-absl::StatusOr<HugeBuffer> HugeBuffer::Create(int64_t bytes, const std::string& what) {
-  HugeBuffer buffer;
-  const int64_t mapped = bytes + kHugePage;  // To be cut to the alignment.
-  void* const p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED)
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", what, ", ", bytes, " bytes"));
-  const int64_t before =
-      (kHugePage - static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % kHugePage)) % kHugePage;
-  std::byte* const begin = static_cast<std::byte*>(p) + before;
-  if (before > 0) munmap(p, before);
-  if (const int64_t page_end = (bytes + 4095) / 4096 * 4096; mapped - before > page_end)
-    munmap(begin + page_end, mapped - before - page_end);
-  // A wish: without it the step is slower.
-  if (bytes >= kHugePage) madvise(begin, bytes, MADV_HUGEPAGE);
-  buffer.data_ = {begin, Unmap{bytes}};
-  buffer.bytes_ = bytes;
-  return buffer;
-}
-
-void HugeBuffer::Unmap::operator()(std::byte* p) const { munmap(p, bytes); }
 
 template <typename T>
 absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet* weights) {

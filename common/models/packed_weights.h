@@ -1,39 +1,17 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/models/huge_buffer.h"
 #include "common/models/team.h"
 #include "common/weights/fingerprint.h"
 
 namespace sluice {
-
-// Zeroed memory, 2 MiB aligned and in huge pages where the system gives them: a step streams
-// through all of it.
-class HugeBuffer {
- public:
-  HugeBuffer() = default;
-  // RESOURCE_EXHAUSTED: no memory for it; the message says what for.
-  static absl::StatusOr<HugeBuffer> Create(int64_t bytes, const std::string& what);
-
-  std::byte* data() const { return data_.get(); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Unmap {
-    int64_t bytes;
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte[], Unmap> data_;
-  int64_t bytes_ = 0;
-};
 
 // A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in
 // panels, q, k and v as one, gate and up in panels that alternate; vectors widened to fp32. H
