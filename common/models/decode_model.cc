@@ -8,6 +8,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
+#include "common/models/crew.h"
 #include "common/models/divide.h"
 #include "common/models/kv_cache.h"
 #include "common/models/moe_decode.h"
@@ -57,18 +58,6 @@ struct Scratch {
   typename MoeMlp<T>::Scratch moe;
   AttentionPlan attention;
   std::vector<int32_t> wanted;  // Rows of the tile whose logits are wanted.
-};
-
-// Who computes a tile: one thread alone, or the whole team.
-struct Crew {
-  Team* team;  // Null: alone.
-  int size;
-
-  template <typename Unit>
-  void Each(int64_t n, const Unit& unit) const {
-    if (team != nullptr) return team->Share(n, unit);
-    for (int64_t i = 0; i < n; ++i) unit(i);
-  }
 };
 
 template <typename T>
@@ -147,12 +136,12 @@ class Decoder final : public DecodeModel {
         for (size_t i = 0; i < mine.size(); i += tile_rows) {
           const absl::Span<const int32_t> tile = mine.subspan(i, tile_rows);
           Plan(rows, tile, &scratch_[thread]);
-          Tile({nullptr, 1}, rows, tile, logits, &scratch_[thread]);
+          Tile(Crew::OneThread(), rows, tile, logits, &scratch_[thread]);
         }
       });
     }
     shares_.GiveAll(rows.size());
-    const Crew crew{team_.size() > 1 ? &team_ : nullptr, team_.size()};
+    const Crew crew = Crew::AllOf(&team_);
     for (size_t i = 0; i < rows.size(); i += tile_rows) {
       const absl::Span<const int32_t> tile = shares_.of(0).subspan(i, tile_rows);
       Plan(rows, tile, &scratch_[0]);
@@ -257,7 +246,7 @@ class Decoder final : public DecodeModel {
       AddBias(crew, layer.o_bias, m, s);
       if (config_.num_experts > 0) {
         crew.Each(m, [&](int64_t r) { Norm(&s->x[r * hidden_], layer.post_norm, Wide(s, r)); });
-        moe_.Add(crew, layer, Wide(s, 0), m, s->x.data(), &s->moe);
+        moe_.AddTo(crew, layer, Wide(s, 0), m, s->x.data(), &s->moe);
         crew.Each(static_cast<int64_t>(s->wanted.size()),
                   [&](int64_t j) { Record(i, s->wanted[j], tile, *s); });
       } else {
@@ -313,7 +302,7 @@ class Decoder final : public DecodeModel {
   // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread
   // alone.
   static int64_t UnitPanels(const Crew& crew, int64_t panels) {
-    return crew.size == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size) / 2 * 2);
+    return crew.size() == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size()) / 2 * 2);
   }
 
   // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`. X is T or

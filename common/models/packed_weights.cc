@@ -1,18 +1,21 @@
 #include "common/models/packed_weights.h"
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/models/number_ops.h"
 #include "kernels/decoder/op.h"
 
 namespace sluice {
 namespace {
 
-int64_t PackedSize(float, int64_t n, int64_t k) { return PackedFloats(n, k); }
-int64_t PackedSize(uint16_t, int64_t n, int64_t k) { return PackedBf16s(n, k); }
+// Numbers that a weight [n, k] takes up when packed.
+template <typename T>
+int64_t PackedSize(int64_t n, int64_t k) {
+  return RoundUpToLanes(n) * NumberOps<T>::PackedInputs(k);
+}
 
 // Rows of a tensor in the type that is packed: the tensor's own, or widened in `room`.
 const float* RowsOf(const TensorSet& weights, int64_t tensor, int64_t first, int64_t n,
@@ -39,13 +42,13 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
                 kv = config.num_kv_heads * config.head_dim;
   const int64_t f = config.num_experts > 0 ? config.expert_size : config.intermediate_size,
                 gate_up = 2 * RoundUpToLanes(f);
-  const int64_t qkv_size = PackedSize(T{}, q + 2 * kv, h), o_size = PackedSize(T{}, h, q);
-  const int64_t gate_up_size = PackedSize(T{}, gate_up, h), down_size = PackedSize(T{}, h, f);
-  const int64_t router_size = PackedSize(T{}, config.num_experts, h),
+  const int64_t qkv_size = PackedSize<T>(q + 2 * kv, h), o_size = PackedSize<T>(h, q);
+  const int64_t gate_up_size = PackedSize<T>(gate_up, h), down_size = PackedSize<T>(h, f);
+  const int64_t router_size = PackedSize<T>(config.num_experts, h),
                 mlps = std::max<int64_t>(1, config.num_experts);
   const int64_t total =
       config.num_layers * (qkv_size + o_size + router_size + mlps * (gate_up_size + down_size)) +
-      PackedSize(T{}, config.vocab_size, h);
+      PackedSize<T>(config.vocab_size, h);
   SLUICE_ASSIGN_OR_RETURN(
       buffer_, HugeBuffer::Create(total * static_cast<int64_t>(sizeof(T)), "the packed weights"));
   T* next = reinterpret_cast<T*>(buffer_.data());
@@ -88,7 +91,7 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
     }
   }
   Take("model.norm.weight", &final_norm_);
-  head_ = take(PackedSize(T{}, config.vocab_size, h));
+  head_ = take(PackedSize<T>(config.vocab_size, h));
   Take(config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0,
        kDecoderLanes, head_);
   return absl::OkStatus();
@@ -145,8 +148,7 @@ Fingerprint PackedWeights<T>::FingerprintOfStrip(const Strip& strip) const {
   const int64_t k = spec.shape[1], n = strip.rows * k;
   rows.resize(n);
   UnpackRows(strip.to, strip.rows, k, strip.first, rows.data());
-  return FingerprintOfElements(spec, std::is_same_v<T, float> ? DType::kF32 : DType::kBF16,
-                               rows.data(), strip.row * k, n);
+  return FingerprintOfElements(spec, NumberOps<T>::kDType, rows.data(), strip.row * k, n);
 }
 
 template <typename T>
