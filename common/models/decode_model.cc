@@ -22,22 +22,6 @@
 namespace sluice {
 namespace {
 
-// Two ways to divide a step. Apart: each thread takes its rows through all layers, and none waits
-// for another; while one attends, which is a matter of memory, another multiplies. They read each
-// weight at about the same time, so that it comes from memory once. Together: all threads share
-// each product's outputs, and wait for each other some ten times a layer. That is for few rows a
-// thread, which would not use a weight often enough, and for sequences that cannot be dealt out
-// evenly.
-constexpr int64_t kApartRows = 8;      // A thread, at least.
-constexpr double kApartUneven = 1.25;  // The longest share of the work over the mean.
-// Weights up to this fit in the cache of one core, which always works apart then.
-constexpr int64_t kSmallBytes = 2 << 20;
-// Rows that go through all layers together: enough to use a weight often, few enough for their
-// activations to stay in a cache.
-constexpr int64_t kTileRows = 128, kSmallTileRows = 48;
-// What a number of the keys and values that a row sees costs, a weight being one: it comes from
-// memory for this row alone.
-constexpr int64_t kSeenCost = 10;
 constexpr int kMaxThreads = 1024;
 // That a thread takes at a time to draw from: some ten microseconds.
 constexpr int64_t kDrawLogits = 1 << 14;
@@ -72,21 +56,17 @@ class Decoder final : public DecodeModel {
         kv_width_(config.num_kv_heads * config.head_dim),
         qkv_width_(q_width_ + 2 * kv_width_),
         ffn_(config.intermediate_size),
-        layer_cost_(
-            hidden_ *
-            (2 * q_width_ + 2 * kv_width_ +
-             3 * (config.num_experts > 0 ? config.experts_per_token * config.expert_size : ffn_))),
         angles_(config.rope, config.head_dim, options.max_context),
         cache_(config),
         ops_(BestDecoderOps()),
         moe_(config),
-        shares_(options.threads),
+        division_(config),
         team_(options.threads, "sluice-decode") {}
 
   absl::Status Allocate() {
     SLUICE_RETURN_IF_ERROR(cache_.Allocate(options_.blocks));
     SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
-    small_ = packed_.bytes() <= kSmallBytes;
+    division_.Configure(team_.size(), packed_.bytes());
     AllocateScratch();
     packed_.Pack(weights_, &team_);
     return absl::OkStatus();
@@ -96,7 +76,7 @@ class Decoder final : public DecodeModel {
     SLUICE_CHECK(threads >= 1 && threads <= kMaxThreads);
     if (threads == team_.size()) return;
     team_.Resize(threads);
-    shares_ = RowShares(threads);
+    division_.Configure(threads, packed_.bytes());
     AllocateScratch();
   }
 
@@ -128,11 +108,10 @@ class Decoder final : public DecodeModel {
                        static_cast<size_t>(2 * RoundUpToLanes(ffn_)));
     }
     routing_.resize(wanted * config_.num_layers * config_.experts_per_token);
-    const size_t tile_rows =
-        static_cast<size_t>(small_ && team_.size() > 1 ? kSmallTileRows : kTileRows);
-    if (team_.size() > 1 && Apart(rows)) {
+    const size_t tile_rows = static_cast<size_t>(division_.tile_rows());
+    if (division_.Divide(rows, tables.size()) == StepDivision::Way::kApart) {
       return team_.Run([&](int thread) {
-        const absl::Span<const int32_t> mine = shares_.of(thread);
+        const absl::Span<const int32_t> mine = division_.rows_of(thread);
         for (size_t i = 0; i < mine.size(); i += tile_rows) {
           const absl::Span<const int32_t> tile = mine.subspan(i, tile_rows);
           Plan(rows, tile, &scratch_[thread]);
@@ -140,10 +119,9 @@ class Decoder final : public DecodeModel {
         }
       });
     }
-    shares_.GiveAll(rows.size());
     const Crew crew = Crew::AllOf(&team_);
     for (size_t i = 0; i < rows.size(); i += tile_rows) {
-      const absl::Span<const int32_t> tile = shares_.of(0).subspan(i, tile_rows);
+      const absl::Span<const int32_t> tile = division_.rows_of(0).subspan(i, tile_rows);
       Plan(rows, tile, &scratch_[0]);
       team_.Run([&](int) { Tile(crew, rows, tile, logits, &scratch_[0]); });
     }
@@ -170,7 +148,7 @@ class Decoder final : public DecodeModel {
  private:
   // For each thread of the team that has none yet.
   void AllocateScratch() {
-    constexpr int64_t m = kTileRows;
+    constexpr int64_t m = StepDivision::kMaxTileRows;
     for (int i = static_cast<int>(scratch_.size()); i < team_.size(); ++i) {
       Scratch<T>& s = scratch_.emplace_back();
       s.x.resize(m * hidden_), s.normed.resize(m * RoundUpToPairs(hidden_)),
@@ -194,21 +172,6 @@ class Decoder final : public DecodeModel {
     for (const absl::Span<const int32_t> table : tables) {
       for (const int32_t block : table) SLUICE_CHECK(block >= 0 && block < options_.blocks);
     }
-  }
-
-  // Of a row, in weights that it is multiplied with.
-  int64_t Cost(const Row& row) const {
-    const int64_t seen = row.position + 1 - WindowBegin(row.position, config_.sliding_window);
-    return config_.num_layers * (layer_cost_ + kSeenCost * 2 * kv_width_ * seen) +
-           (row.want_logits ? config_.vocab_size * hidden_ : 0);
-  }
-
-  // Deals the rows to the threads. False: they should rather work together.
-  bool Apart(absl::Span<const Row> rows) {
-    if (!small_ && static_cast<int64_t>(rows.size()) < kApartRows * team_.size()) return false;
-    return shares_.Deal(rows, tables_.size(), [&](const Row& row) { return Cost(row); }) <=
-               kApartUneven ||
-           small_;
   }
 
   void Plan(absl::Span<const Row> rows, absl::Span<const int32_t> tile, Scratch<T>* s) const {
@@ -299,22 +262,15 @@ class Decoder final : public DecodeModel {
     ops_.to_bf16(wide.data(), hidden_, to);
   }
 
-  // Panels of 16 outputs that one thread takes at a time: an even number, all of them for a thread
-  // alone.
-  static int64_t UnitPanels(const Crew& crew, int64_t panels) {
-    return crew.size() == 1 ? panels : std::max<int64_t>(2, panels / (4 * crew.size()) / 2 * 2);
-  }
-
   // y [m, n] (rows side by side) = x [m, k] (row stride ldx) times w^T, plus y if `add`. X is T or
   // float.
   template <typename X>
   void Product(const Crew& crew, const X* x, int64_t ldx, const T* w, int64_t m, int64_t n,
                int64_t k, float* y, bool add) const {
-    const int64_t panels = RoundUpToLanes(n) / kDecoderLanes, unit = UnitPanels(crew, panels),
+    const int64_t unit = OutputsPerUnit(crew.size(), n),
                   depth = std::is_same_v<T, float> ? k : RoundUpToPairs(k);
-    crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
-      const int64_t first = i * unit * kDecoderLanes,
-                    count = std::min(n - first, unit * kDecoderLanes);
+    crew.Each((n + unit - 1) / unit, [&](int64_t i) {
+      const int64_t first = i * unit, count = std::min(n - first, unit);
       if constexpr (std::is_same_v<T, float>)
         ops_.gemm(x, ldx, w + first * depth, m, count, k, y + first, n, add);
       else if constexpr (std::is_same_v<X, float>)
@@ -325,12 +281,11 @@ class Decoder final : public DecodeModel {
 
   // act = silu(gate(normed)) * up(normed).
   void GateUp(const Crew& crew, const T* w, int64_t m, Scratch<T>* s) const {
-    const int64_t panels = RoundUpToLanes(ffn_) / kDecoderLanes, unit = UnitPanels(crew, panels),
-                  ld = RoundUpToPairs(hidden_), to = RoundUpToPairs(ffn_);
+    const int64_t unit = OutputsPerUnit(crew.size(), ffn_), ld = RoundUpToPairs(hidden_),
+                  to = RoundUpToPairs(ffn_);
     const int64_t depth = std::is_same_v<T, float> ? hidden_ : RoundUpToPairs(hidden_);
-    crew.Each((panels + unit - 1) / unit, [&](int64_t i) {
-      const int64_t first = i * unit * kDecoderLanes,
-                    count = std::min(ffn_ - first, unit * kDecoderLanes);
+    crew.Each((ffn_ + unit - 1) / unit, [&](int64_t i) {
+      const int64_t first = i * unit, count = std::min(ffn_ - first, unit);
       if constexpr (std::is_same_v<T, float>)
         ops_.gate_up(s->normed.data(), ld, w + 2 * first * depth, m, count, hidden_, &s->act[first],
                      to);
@@ -464,7 +419,6 @@ class Decoder final : public DecodeModel {
   const TensorSet* weights_;
   const Options options_;
   const int64_t hidden_, q_width_, kv_width_, qkv_width_, ffn_;
-  const int64_t layer_cost_;  // Weights that a row goes through in a layer.
   const RopeAngles angles_;
   KvCache<T> cache_;
   const DecoderOps& ops_;
@@ -472,13 +426,12 @@ class Decoder final : public DecodeModel {
   const int64_t embed_index_ = weights_->Find("model.embed_tokens.weight");
 
   PackedWeights<T> packed_;
-  bool small_ = false;    // The weights fit in the cache of a core.
   bool adapted_ = false;  // Some row of this step has an adapter.
 
   // By thread where each takes its rows; the first for all of them together. May be more.
   std::vector<Scratch<T>> scratch_;
   absl::Span<const absl::Span<const int32_t>> tables_;  // Of this step.
-  RowShares shares_;
+  StepDivision division_;
   // By row of this step: where its logits go.
   std::vector<int64_t> logits_row_;
   std::vector<uint16_t> routing_;  // [wanted rows of this step, layers, k]
