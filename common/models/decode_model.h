@@ -41,8 +41,8 @@ class DecodeModel {
   };
 
   // One token to compute. It stands at `position` of the sequence whose blocks are tables[table].
-  // The sequence's positions 0 .. position - 1 were computed by earlier steps, or by earlier rows of
-  // this step.
+  // The positions 0 .. position - 1 of the sequence were computed by earlier steps, or by earlier
+  // rows of this step.
   struct Row {
     int32_t table = 0, position = 0, token = 0;
     bool want_logits = false;

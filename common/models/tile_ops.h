@@ -13,7 +13,8 @@
 // Operations on a tile that the threads of a crew share. All of them call each function.
 namespace sluice {
 
-// Calls work(first, count) for ranges that cover the n outputs of a product. Each begins at a panel.
+// Calls work(first, count) for ranges that cover the n outputs of a product. Each range begins with
+// a panel.
 template <typename Work>
 void EachOutputRange(const Crew& crew, int64_t n, const Work& work) {
   const int64_t unit = OutputsPerUnit(crew.size(), n);

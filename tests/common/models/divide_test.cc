@@ -1,4 +1,4 @@
-// Random steps: what every division must keep, whatever the rows.
+// What every division of a step must keep, over random steps, and some divisions by hand.
 #include "common/models/divide.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using Row = DecodeModel::Row;
 
 int64_t CostOf(const Row& row) { return 100 + row.position; }
 
-// Up to 40 sequences of one row or a piece of a prompt, which may come in several runs.
+// Rows of up to 40 sequences. The rows of a sequence, one or more, may come in several runs.
 struct Step {
   std::vector<Row> rows;
   size_t tables = 0;
@@ -41,7 +41,8 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
     SplitMix64 random(seed);
     const int threads = 1 + static_cast<int>(random.Below(6));
     RowShares shares(threads);
-    for (int round = 0; round < 3; ++round) {  // Nothing is left of the step before.
+    // The rounds show that nothing is left of the step before.
+    for (int round = 0; round < 3; ++round) {
       const Step step = RandomStep(&random);
       shares.Deal(step.rows, step.tables, CostOf);
       std::vector<int> seen(step.rows.size());
@@ -113,7 +114,7 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
     std::vector<int32_t> blocks(step.tables), tile;
-    // Some share a prompt.
+    // Some sequences share a prompt, and so their first block.
     for (int32_t& block : blocks) block = static_cast<int32_t>(random.Below(8));
     std::vector<absl::Span<const int32_t>> tables;
     for (const int32_t& block : blocks) tables.emplace_back(&block, 1);
