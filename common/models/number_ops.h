@@ -43,9 +43,10 @@ class CommonOps {
   const DecoderOps& kernels_ = BestDecoderOps();
 };
 
-// The kernels for weights of one number type, and how activations are rounded to it. This is the
-// one place where decoding in fp32 and in bf16 differs; all other code is the same for both. A
-// product of rounded inputs takes T, one of exact inputs takes float; in fp32 they are the same.
+// The kernels for weights of one number type, and how activations are rounded to it. T is float, or
+// uint16_t for bf16. Decoding in fp32 and in bf16 differs here and in RowBuffer (decode_tile.h) and
+// nowhere else. A product of rounded inputs takes T, one of exact inputs takes float; in fp32 they
+// are the same.
 //
 // See kernels/decoder/op.h for what each kernel computes and what it needs behind a row of odd
 // width. Thread-safe.
