@@ -152,6 +152,7 @@ void Decoder<T>::BeginStep(absl::Span<const Row> rows,
 
 template <typename T>
 void Decoder<T>::BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile) {
+  SLUICE_CHECK(static_cast<int64_t>(rows.size()) <= StepDivision::kMaxTileRows);
   tile->rows = rows;
   tile->attention.Make(step_.rows, rows, step_.tables, config_.num_kv_heads);
   tile->wanted.clear();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "common/base/status.h"
 #include "kernels/decoder/op.h"
 
 namespace sluice {
@@ -97,6 +98,7 @@ void RowShares::GiveAll(size_t rows) {
 }
 
 void StepDivision::Configure(int threads, int64_t weight_bytes) {
+  SLUICE_CHECK(threads >= 1);
   threads_ = threads;
   small_ = weight_bytes <= kSmallWeightBytes;
   shares_ = RowShares(threads);
@@ -118,9 +120,9 @@ int64_t StepDivision::tile_rows() const {
 }
 
 int64_t OutputsPerUnit(int threads, int64_t n) {
-  const int64_t panels = RoundUpToLanes(n) / kDecoderLanes;
-  if (threads == 1) return panels * kDecoderLanes;
+  if (threads == 1) return RoundUpToLanes(n);
 
+  const int64_t panels = RoundUpToLanes(n) / kDecoderLanes;
   const int64_t pairs = panels / (kUnitsPerThread * threads) / 2;
   return std::max<int64_t>(1, pairs) * 2 * kDecoderLanes;
 }

@@ -15,6 +15,7 @@ KvCache<T>::KvCache(const ModelConfig& config)
 
 template <typename T>
 absl::Status KvCache<T>::Allocate(int64_t blocks) {
+  SLUICE_CHECK(blocks_ == 0 && blocks > 0);
   const int64_t bytes = layers_ * blocks * block_size_ * static_cast<int64_t>(sizeof(T));
   SLUICE_ASSIGN_OR_RETURN(
       buffer_, HugeBuffer::Create(bytes, absl::StrCat("a KV cache of ", blocks, " blocks of ",
