@@ -14,77 +14,87 @@
 namespace sluice {
 class Adapter;  // common/models/adapter.h
 
-// The decode execution of a model: raw pointers, packed weights, a paged KV cache.
+// A model that computes the logits of next tokens, on raw pointers, with packed weights and a paged
+// KV cache. V is the size of the vocabulary.
 //
-// Where every matrix of the weights is bf16, products take bf16 numbers: activations are rounded to
-// it where a product takes them in, after the second norm of a layer, the last norm, attention and
-// SwiGLU. What q, k and v are made of stays fp32, since errors there go through a softmax, and keys
-// and values are held in fp16, which has three digits more. All sums, the residual stream, queries
-// and logits are fp32. Else all is fp32, and weights of other types are widened. Either way logits
-// have the bits of the training forward. Each number depends on its own sequence alone: neither the
-// other rows, nor how a prompt was cut into steps, nor where its blocks lie, nor the number of
-// threads changes a bit.
+// If every matrix of the weights is bf16, products take bf16 inputs: activations are rounded to
+// bf16 after the second norm of a layer, the last norm, attention and SwiGLU. The inputs of q, k
+// and v stay fp32, because errors there go through a softmax. Keys and values are held in fp16,
+// which has three more digits (bits) than bf16. All sums, the residual stream, queries and logits
+// are fp32. If some matrix is not bf16, everything is fp32, and weights of other types are widened.
 //
-// One thread calls it. Owns `threads - 1` helper threads, named sluice-decode, which run only
-// inside calls. V vocabulary.
+// In both cases logits have the same bits as those of the training forward. Each number depends on
+// its own sequence alone: the other rows, how a prompt is cut into steps, where its blocks lie and
+// the number of threads do not change a bit.
+//
+// One thread calls it. It owns `threads - 1` helper threads, named sluice-decode, which run only
+// inside calls.
 class DecodeModel {
  public:
-  static constexpr int kBlockTokens = 32;  // Positions whose keys and values lie together.
+  static constexpr int kBlockTokens = 32;  // Positions in a block of the KV cache.
+  static constexpr int kMaxThreads = 1024;
 
   struct Options {
-    int blocks = 0;       // Of the KV cache.
-    int max_context = 0;  // Tokens of a sequence; at most config.max_context.
-    int threads = 1;
+    int blocks = 0;       // Of the KV cache; at least 1.
+    int max_context = 0;  // Tokens of a sequence: 1 to config.max_context.
+    int threads = 1;      // 1 to kMaxThreads.
   };
 
-  // One token to compute: `token` stands at `position` of the sequence whose blocks are
-  // tables[table]. Its positions 0 .. position - 1 were computed by earlier steps or come earlier
-  // in this one, by rows of the same table. `adapter`: changes the model for this row, null: none;
-  // read for this model's config.
+  // One token to compute. It stands at `position` of the sequence whose blocks are tables[table].
+  // The positions 0 .. position - 1 of the sequence were computed by earlier steps, or by earlier
+  // rows of this step.
   struct Row {
     int32_t table = 0, position = 0, token = 0;
     bool want_logits = false;
-    const Adapter* adapter = nullptr;
+    const Adapter* adapter = nullptr;  // Read for this model's config; null: the model alone.
   };
 
-  // `weights` has the parameters of `config` and no others; the model reads it until it ends or the
-  // next SetWeights() has returned. INVALID_ARGUMENT: other weights, or an option out of range.
-  // RESOURCE_EXHAUSTED: no memory for the KV cache or the packed weights.
+  // `weights` has exactly the parameters of `config`. The model reads it until the model ends or
+  // the next SetWeights() has returned.
+  // INVALID_ARGUMENT: the weights do not fit, or an option is out of range.
+  // RESOURCE_EXHAUSTED: there is no memory for the KV cache or the packed weights.
   static absl::StatusOr<std::unique_ptr<DecodeModel>> Create(const ModelConfig& config,
                                                              const TensorSet* weights,
                                                              const Options& options);
   virtual ~DecodeModel() = default;
 
-  // Computes with so many threads from here on, 1 to 1024; between steps.
+  // From now on computes with `threads` threads, 1 to kMaxThreads. Call it between steps.
   virtual void SetThreads(int threads) = 0;
-  // Takes other weights of the same layout from here on, between steps; they live as long as those
-  // above. The KV cache stays.
+
+  // From now on computes with other weights of the same layout. They must live as long as those
+  // given to Create(). The KV cache stays. Call it between steps.
   virtual void SetWeights(const TensorSet* weights) = 0;
-  // Of each tensor, in the weights' order, read back from the very numbers that Step() computes
-  // with. Between steps.
+
+  // Returns the fingerprint of each tensor, in the order of the weights. They are computed from the
+  // numbers that Step() reads, so a bit that flipped in memory shows. Call it between steps.
   virtual std::vector<Fingerprint> Fingerprints() = 0;
 
-  // Computes `rows` (decode rows and pieces of prompts, mixed): writes their keys and values to
-  // their blocks, and for each row that wants them its logits to the next V floats of `logits`, in
-  // the order of the rows. tables[i][j] is the block of positions 32 j .. 32 j + 31 of sequence i,
-  // given up to its last row; several tables may name a block, of which a row writes one that no
-  // other row uses. Table, block, position and token must be in range (checked: a caller's bug).
+  // Computes `rows`, which may mix rows of single tokens and pieces of prompts. Writes their keys
+  // and values to their blocks. For each row that wants logits, in the order of the rows, writes
+  // the next V floats of `logits`.
+  //
+  // tables[i][j] is the block of positions 32 j .. 32 j + 31 of sequence i. A table goes at least
+  // as far as its last row. Several tables may name the same block, but a row writes only to a
+  // block that no other sequence uses. Tables, blocks, positions and tokens must be in range; this
+  // is checked, and a violation aborts.
   virtual void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
                     float* logits) = 0;
-  // SampleCpu() of rows of V logits, which all threads share: each row's draw is the same for any
-  // number of them.
+
+  // Does what SampleCpu() does, with all threads, for rows of V logits. Each row's draw is the same
+  // for any number of threads.
   virtual void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) = 0;
-  // In a mixture of experts: [rows that wanted logits in the last step, layers, experts_per_token],
-  // the experts that each went through, rising in each layer. Else empty.
+
+  // In a mixture of experts, the experts of each row that wanted logits in the last step: [those
+  // rows, layers, experts_per_token], rising in each layer. Else empty.
   virtual absl::Span<const uint16_t> routing() const = 0;
 
-  // Makes block `to` a copy of block `from`: a sequence goes on alone where another shares its last
-  // block.
+  // Makes block `to` a copy of block `from`, in all layers. A sequence that shares its last block
+  // with another needs its own copy before it goes on.
   virtual void CopyBlock(int from, int to) = 0;
 
   virtual const ModelConfig& config() const = 0;
   virtual const Options& options() const = 0;
-  // Of the KV cache and the packed weights.
+  // Bytes of the KV cache and the packed weights.
   virtual int64_t memory_bytes() const = 0;
 };
 

@@ -7,9 +7,9 @@
 namespace sluice {
 namespace {
 
-// A token's experts among all E, or themselves alone: what the softmax runs over.
+// A softmax over all E logits, or over those of a token's experts only.
 struct Softmax {
-  float max, sum;
+  float max, sum;  // `sum` is that of exp(logit - max).
 
   float Of(float logit) const { return sample::Exp(logit - max) / sum; }
 };
@@ -30,7 +30,7 @@ Softmax OverIds(absl::Span<const float> logits, absl::Span<const uint16_t> ids) 
 }  // namespace
 
 void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids) {
-  // Held in the order of their rank; k is small.
+  // An insertion sort: ids[0 .. held) are the best experts so far, best first. k is small.
   size_t held = 0;
   for (size_t e = 0; e < logits.size(); ++e) {
     size_t at = held;
@@ -40,6 +40,7 @@ void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids) {
     std::copy_backward(ids.begin() + at, ids.begin() + held - 1, ids.begin() + held);
     ids[at] = static_cast<uint16_t>(e);
   }
+
   std::sort(ids.begin(), ids.end());
 }
 
@@ -53,6 +54,9 @@ void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t>
                       bool normalize, const float* weights, const float* dweights, float* dlogits) {
   float mean = 0;  // sum_j w_j dw_j
   for (size_t i = 0; i < ids.size(); ++i) mean += weights[i] * dweights[i];
+
+  // d logit_e = w_e (dw_e - mean), with dw_e = 0 for an expert that was not chosen. In the softmax
+  // over the chosen ones only, the other logits have no part.
   const Softmax softmax = OverAll(logits);
   for (size_t e = 0; e < logits.size(); ++e)
     dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;

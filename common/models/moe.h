@@ -4,22 +4,25 @@
 
 #include "absl/types/span.h"
 
-// The router of a mixture of experts, which training and decoding share: a token's experts and
-// their weights have the same bits in both. E experts, k of them for a token, logits [E].
+// The router of a mixture of experts. Training and decoding share it, so that a token's experts and
+// their weights have the same bits in both. There are E experts, k of them for a token; the logits
+// of the router are [E].
 namespace sluice {
 
-// The id of an expert that nobody has recorded: the router chooses.
+// In place of the id of an expert: none was recorded, so the router chooses.
 inline constexpr uint16_t kAnyExpert = 0xFFFF;
 
-// The k experts of the highest logits, of equal ones those of lower id, to ids [k] in rising order.
+// Writes the k experts with the highest logits to ids [k], in rising order of their ids. Of equal
+// logits, the one with the lower id counts as higher.
 void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids);
 
-// weights [k] of the experts `ids`: their part of softmax(logits) or, with `normalize`, of the
-// softmax over them alone.
+// Writes the weights [k] of the experts `ids`: their probabilities in softmax(logits) or, with
+// `normalize`, in the softmax over these k logits only.
 void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize,
                   float* weights);
 
-// dlogits [E] from dweights [k], where `weights` are as above.
+// Writes the gradient dlogits [E], given the gradient dweights [k]. `weights` are what
+// WeighExperts() gave for the same logits and ids.
 void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids,
                       bool normalize, const float* weights, const float* dweights, float* dlogits);
 

@@ -2,42 +2,27 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/models/huge_buffer.h"
 #include "common/models/team.h"
 #include "common/weights/fingerprint.h"
 
 namespace sluice {
 
-// Zeroed memory, 2 MiB aligned and in huge pages where the system gives them: a step streams
-// through all of it.
-class HugeBuffer {
- public:
-  HugeBuffer() = default;
-  // RESOURCE_EXHAUSTED: no memory for it; the message says what for.
-  static absl::StatusOr<HugeBuffer> Create(int64_t bytes, const std::string& what);
-
-  std::byte* data() const { return data_.get(); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Unmap {
-    int64_t bytes;
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte[], Unmap> data_;
-  int64_t bytes_ = 0;
-};
-
-// A decoder's weights as kernels/decoder wants them, T = float or uint16_t for bf16: matrices in
-// panels, q, k and v as one, gate and up in panels that alternate; vectors widened to fp32. H
-// hidden, Q query and KV key/value widths (heads x D), F feed-forward width, E experts.
+// The weights of a decoder in the form that kernels/decoder takes, as one piece of memory. T is
+// float, or uint16_t for bf16. Matrices are in panels of 16 outputs. q, k and v are one matrix, so
+// that one product computes all three; the panels of gate and up alternate, so that SwiGLU finds
+// both sides of an output next to each other. Vectors are fp32.
+//
+// H hidden, Q query and KV key/value widths (heads x D), F feed-forward width, E experts, V
+// vocabulary.
+//
+// One thread calls it; Pack() and Fingerprints() share their work with a team.
 template <typename T>
 class PackedWeights {
  public:
@@ -49,25 +34,40 @@ class PackedWeights {
     std::vector<float> input_norm, post_norm;  // [H]
     std::vector<float> q_norm, k_norm;         // [D]; empty without qk_norm.
     std::vector<float> qkv_bias;               // [Q + 2 KV]; empty without one.
-    T* qkv;                                    // [Q + 2 KV, H]
-    T* o;                                      // [H, Q]
-    T* gate_up;                                // [2 F rounded up to panels, H]; null with experts.
-    T* down;                                   // [H, F]; likewise.
-    // [H], [F], [F], [H]; empty without them.
-    std::vector<float> o_bias, gate_bias, up_bias, down_bias;
+    T* qkv = nullptr;                          // [Q + 2 KV, H]
+    T* o = nullptr;                            // [H, Q]
+    std::vector<float> o_bias;                 // [H]; empty without one.
+
+    // A dense model: null or empty with experts.
+    T* gate_up = nullptr;                   // [2 F rounded up to panels, H]
+    T* down = nullptr;                      // [H, F]
+    std::vector<float> gate_bias, up_bias;  // [F]; empty without them.
+    std::vector<float> down_bias;           // [H]; likewise.
+
+    // A mixture of experts: null or empty without experts.
     T* router = nullptr;          // [E, H]
-    std::vector<Expert> experts;  // [E]; empty without experts.
+    std::vector<Expert> experts;  // [E]
   };
 
-  // Room for `weights`, which have the parameters of `config`. RESOURCE_EXHAUSTED: no memory.
+  PackedWeights() = default;
+  // The list of vectors points into the layers.
+  PackedWeights(const PackedWeights&) = delete;
+  PackedWeights& operator=(const PackedWeights&) = delete;
+
+  // Makes room for `weights`, which have the parameters of `config`. RESOURCE_EXHAUSTED: there is
+  // not enough memory.
   absl::Status Create(const ModelConfig& config, const TensorSet* weights);
-  // Packs `weights`, of the layout that Create() saw, by all threads of the team. They outlive
-  // this, or the next Pack().
+
+  // Packs `weights`, which have the layout that Create() saw. They must stay until this ends or the
+  // next Pack() has returned.
   void Pack(const TensorSet* weights, Team* team);
-  // Of each tensor, from the packed numbers; of an embedding that is not packed, for it is not
-  // tied, from the weights. By all threads of the team.
+
+  // Returns the fingerprint of each tensor, computed from the packed numbers. The embedding is
+  // packed only if it is also the output head; if not, its numbers are those of `weights`, which
+  // are what a step reads.
   std::vector<Fingerprint> Fingerprints(Team* team) const;
-  // For tests: changes the first layer's q_proj.
+
+  // For the failpoint rollout.activate.bitflip: changes a bit of the first layer's q_proj.
   void FlipBit() { buffer_.data()[0] ^= std::byte{1}; }
 
   const std::vector<Layer>& layers() const { return layers_; }
@@ -76,20 +76,28 @@ class PackedWeights {
   int64_t bytes() const { return buffer_.bytes(); }
 
  private:
-  // 16 or fewer rows of a tensor, which become outputs first .. of a matrix.
+  // Up to 16 rows of a tensor. They become outputs first .. first + rows - 1 of a packed matrix.
   struct Strip {
     int64_t tensor, row, rows, first;
     T* to;
   };
+  // A tensor that becomes the elements from `first` on of a vector.
   struct Vector {
     int64_t tensor;
     std::vector<float>* to;
-    int64_t first;  // Where its numbers begin there.
+    int64_t first;
   };
-  void Take(const std::string& name, int64_t first, int64_t stride, T* to);
-  void Take(const std::string& name, std::vector<float>* to);
-  void TakeMlp(const std::string& prefix, T* gate_up, T* down);
+
+  // These list what Pack() copies. `prefix` ends with a dot.
+  void AddAttention(const ModelConfig& config, const std::string& prefix, Layer* layer);
+  void AddDenseMlp(const ModelConfig& config, const std::string& prefix, Layer* layer);
+  void AddMlpMatrices(const std::string& prefix, T* gate_up, T* down);
+  void AddMatrix(const std::string& name, int64_t first, int64_t stride, T* to);
+  void AddVector(const std::string& name, std::vector<float>* to);
+
   Fingerprint FingerprintOfStrip(const Strip& strip) const;
+  // Of elements [first, first + n) of a tensor as it lies in the weights.
+  Fingerprint FingerprintOfTensorPart(int64_t tensor, int64_t first, int64_t n) const;
 
   const TensorSet* weights_ = nullptr;
   HugeBuffer buffer_;

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr int kSpins = 2000;  // Tens of microseconds.
+constexpr int kSpins = 2000;  // These take tens of microseconds.
 
 void Pause() {
 #if defined(__x86_64__)
@@ -17,7 +17,7 @@ void Pause() {
 #endif
 }
 
-// Returns when `value` is no longer `old`.
+// Waits until `value` is no longer `old`: spins first, then sleeps.
 template <typename T>
 void AwaitChange(const std::atomic<T>& value, T old) {
   for (int i = 0; i < kSpins; ++i) {
@@ -34,8 +34,9 @@ Team::Team(int size, const char* name) : name_(name) { Resize(size); }
 Team::~Team() { Resize(1); }
 
 void Team::Resize(int size) {
+  // Helpers read staying_ at the end of a round, so an empty round ends those that are to leave.
   staying_ = size;
-  if (size < size_) Run([](int) {});  // The helpers that leave learn of it in a last, empty round.
+  if (size < size_) Run([](int) {});
   while (static_cast<int>(helpers_.size()) > size - 1) {
     helpers_.back().join();
     helpers_.pop_back();
@@ -53,16 +54,20 @@ void Team::Run(const std::function<void(int)>& work) {
     next_.store(0, std::memory_order_relaxed);
     return work(0);
   }
+
+  // The release of round_ publishes work_ and busy_ to the helpers.
   work_ = &work;
   busy_.store(size_ - 1, std::memory_order_relaxed);
   round_.store((round_.load(std::memory_order_relaxed) & ~1u) + 2, std::memory_order_release);
   round_.notify_all();
+
   work(0);
   for (int busy; (busy = busy_.load(std::memory_order_acquire)) > 0;) AwaitChange(busy_, busy);
 }
 
 void Team::Offer(const std::function<void(int)>& work) {
   if (size_ == 1) return work(0);
+
   const uint32_t round = ((round_.load(std::memory_order_relaxed) & ~1u) + 2) | 1;
   work_ = &work;
   left_.store(0, std::memory_order_relaxed);
@@ -71,7 +76,7 @@ void Team::Offer(const std::function<void(int)>& work) {
   round_.notify_all();
   work(0);
 
-  // From here on nobody enters; those inside are waited for.
+  // From here on no helper enters. Wait for those that have.
   const int entered =
       static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
   for (int left; (left = left_.load(std::memory_order_acquire)) < entered;)
@@ -92,6 +97,7 @@ void Team::Help(int index, uint32_t seen) {
   for (bool stays = true; stays;) {
     AwaitChange(round_, seen);
     seen = round_.load(std::memory_order_acquire);
+
     if ((seen & 1) != 0) {
       if (!Enter(seen)) continue;
       (*work_)(index);
@@ -99,6 +105,7 @@ void Team::Help(int index, uint32_t seen) {
       left_.notify_all();
       continue;
     }
+
     (*work_)(index);
     stays = index < staying_;
     if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
@@ -106,10 +113,12 @@ void Team::Help(int index, uint32_t seen) {
 }
 
 void Team::Meet() {
-  // Cannot end before this thread has come.
+  // Read the count before arriving: the meeting cannot end while this thread has not arrived.
   const uint32_t meeting = meetings_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_)
     return AwaitChange(meetings_, meeting);
+
+  // The last thread to arrive resets what the meeting used, then lets the others go on.
   arrived_.store(0, std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
   meetings_.fetch_add(1, std::memory_order_release);

@@ -1,5 +1,5 @@
-// Steps of many sequences, in any order and cut anywhere, by any number of threads, against one
-// thread that takes each sequence alone.
+// Steps of many sequences, in any order, cut anywhere and with any number of threads, must give the
+// same bits as one thread that computes each sequence alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count,
   return sequences;
 }
 
-// One step of `rows`, whose tables are the sequences.
+// Makes one step of `rows`; table i is sequence i.
 void Step(DecodeModel* model, const std::vector<Row>& rows, std::vector<Sequence>* sequences) {
   const size_t vocab = static_cast<size_t>(model->config().vocab_size),
                experts = static_cast<size_t>(model->config().num_layers *
@@ -88,8 +88,8 @@ Row NextRow(const std::vector<Sequence>& sequences, size_t of, size_t position) 
           s.adapter};
 }
 
-// A piece of each sequence, mostly of one row; of some none. The pieces lie one behind the other,
-// or their rows are mixed.
+// Returns the next rows of each sequence: mostly one, sometimes a longer piece or none. The pieces
+// follow each other, or their rows are mixed.
 std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* random) {
   std::vector<std::vector<Row>> pieces;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -145,7 +145,7 @@ void TryAll(const ModelConfig& config, const Adapter* adapter) {
   }
 }
 
-// Packed, more than 2 MiB in either type, with widths that no panel divides.
+// The packed weights are more than 2 MiB in either type, and no width is a multiple of a panel.
 ModelConfig LargeConfig() {
   ModelConfig config;
   config.vocab_size = 4100, config.hidden_size = 151, config.intermediate_size = 333,

@@ -1,4 +1,4 @@
-// Random steps: what every division must keep, whatever the rows.
+// What every division of a step must keep, over random steps, and some divisions by hand.
 #include "common/models/divide.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using Row = DecodeModel::Row;
 
 int64_t CostOf(const Row& row) { return 100 + row.position; }
 
-// Up to 40 sequences of one row or a piece of a prompt, which may come in several runs.
+// Rows of up to 40 sequences. The rows of a sequence, one or more, may come in several runs.
 struct Step {
   std::vector<Row> rows;
   size_t tables = 0;
@@ -41,7 +41,8 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
     SplitMix64 random(seed);
     const int threads = 1 + static_cast<int>(random.Below(6));
     RowShares shares(threads);
-    for (int round = 0; round < 3; ++round) {  // Nothing is left of the step before.
+    // The rounds show that nothing is left of the step before.
+    for (int round = 0; round < 3; ++round) {
       const Step step = RandomStep(&random);
       shares.Deal(step.rows, step.tables, CostOf);
       std::vector<int> seen(step.rows.size());
@@ -113,7 +114,7 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
     std::vector<int32_t> blocks(step.tables), tile;
-    // Some share a prompt.
+    // Some sequences share a prompt, and so their first block.
     for (int32_t& block : blocks) block = static_cast<int32_t>(random.Below(8));
     std::vector<absl::Span<const int32_t>> tables;
     for (const int32_t& block : blocks) tables.emplace_back(&block, 1);
@@ -153,6 +154,73 @@ TEST(AttentionPlanTest, AGroupTakesAHeadOneAfterTheOtherASequenceAloneItsHeadsIn
   for (const AttentionPlan::Unit& unit : plan.units()) order.emplace_back(unit.piece, unit.head);
   EXPECT_EQ(order, (std::vector<std::pair<int64_t, int64_t>>{
                        {0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}}));
+}
+
+// 2 layers; 8 x (2 x 12 + 2 x 4 + 3 x 10) = 496 weights in each; 5 x 8 = 40 in the head.
+ModelConfig SomeConfig() {
+  ModelConfig config;
+  config.vocab_size = 5, config.hidden_size = 8, config.intermediate_size = 10;
+  config.num_layers = 2, config.num_heads = 3, config.num_kv_heads = 1, config.head_dim = 4;
+  return config;
+}
+
+TEST(RowCostTest, ARowCostsItsWeightsTheKeysAndValuesThatItSeesAndItsLogits) {
+  const RowCost cost(SomeConfig());
+  EXPECT_EQ(cost({.position = 0}), 2 * (496 + 10 * 2 * 4 * 1));
+  EXPECT_EQ(cost({.position = 6}), 2 * (496 + 10 * 2 * 4 * 7));
+  EXPECT_EQ(cost({.position = 6, .want_logits = true}), 2 * (496 + 10 * 2 * 4 * 7) + 40);
+
+  ModelConfig window = SomeConfig();
+  window.sliding_window = 3;
+  EXPECT_EQ(RowCost(window)({.position = 6}), 2 * (496 + 10 * 2 * 4 * 3));
+
+  ModelConfig experts = SomeConfig();
+  experts.num_experts = 9, experts.experts_per_token = 2, experts.expert_size = 6;
+  EXPECT_EQ(RowCost(experts)({.position = 0}), 2 * (8 * (24 + 8 + 3 * 12) + 10 * 2 * 4 * 1));
+}
+
+// One row of each of `sequences` sequences, the first of which is at position `first`.
+std::vector<Row> DecodeRows(int32_t sequences, int32_t first) {
+  std::vector<Row> rows;
+  for (int32_t s = 0; s < sequences; ++s)
+    rows.push_back({.table = s, .position = s == 0 ? first : 1});
+  return rows;
+}
+
+TEST(StepDivisionTest, ThreadsWorkApartIfThereAreEnoughRowsInEvenShares) {
+  using Way = StepDivision::Way;
+  StepDivision division(SomeConfig());
+
+  division.Configure(2, int64_t{1} << 30);
+  EXPECT_EQ(division.Divide(DecodeRows(15, 1), 15), Way::kTogether) << "few rows";
+  EXPECT_EQ(division.rows_of(0).size(), 15) << "thread 0 has all rows";
+  EXPECT_EQ(division.Divide(DecodeRows(16, 1), 16), Way::kApart);
+  EXPECT_EQ(division.rows_of(0).size(), 8);
+  EXPECT_EQ(division.rows_of(1).size(), 8);
+  EXPECT_EQ(division.Divide(DecodeRows(16, 5000), 16), Way::kTogether) << "one costs most of all";
+  EXPECT_EQ(division.rows_of(0).size(), 16);
+  EXPECT_EQ(division.tile_rows(), StepDivision::kMaxTileRows);
+
+  division.Configure(1, int64_t{1} << 30);
+  EXPECT_EQ(division.Divide(DecodeRows(16, 1), 16), Way::kTogether) << "one thread";
+}
+
+TEST(StepDivisionTest, SmallWeightsAreAlwaysComputedApartInSmallTiles) {
+  StepDivision division(SomeConfig());
+  division.Configure(2, 1 << 20);
+  for (const std::vector<Row>& rows : {DecodeRows(2, 1), DecodeRows(16, 5000)})
+    EXPECT_EQ(division.Divide(rows, rows.size()), StepDivision::Way::kApart);
+  EXPECT_LT(division.tile_rows(), StepDivision::kMaxTileRows);
+
+  division.Configure(1, 1 << 20);
+  EXPECT_EQ(division.tile_rows(), StepDivision::kMaxTileRows) << "one thread";
+}
+
+TEST(OutputsPerUnitTest, AThreadAloneTakesAllAndATeamEvenNumbersOfPanels) {
+  EXPECT_EQ(OutputsPerUnit(1, 150), 160);
+  EXPECT_EQ(OutputsPerUnit(2, 150), 32) << "two panels at least";
+  EXPECT_EQ(OutputsPerUnit(2, 8192), 1024) << "512 panels in 8 units";
+  EXPECT_EQ(OutputsPerUnit(3, 1600), 128) << "100 panels, 8 of which are less than a twelfth";
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Odd widths, so that panels are padded, and all tensors that a model may have.
+// The widths are odd, so panels are padded, and the model has every tensor that one may have.
 ModelConfig SomeConfig() {
   ModelConfig config;
   config.vocab_size = 53, config.hidden_size = 37, config.intermediate_size = 45,
@@ -27,7 +27,7 @@ ModelConfig SomeExperts() {
   return config;
 }
 
-// How many of `found` are not as in `wanted`.
+// Returns how many of `found` differ from `wanted`.
 int Differing(const std::vector<Fingerprint>& found, const std::vector<Fingerprint>& wanted) {
   int count = 0;
   for (size_t i = 0; i < wanted.size(); ++i) count += found[i] == wanted[i] ? 0 : 1;
@@ -45,7 +45,7 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
   ASSERT_EQ(packed.Fingerprints(&team), wanted);
 
   SplitMix64 random(17);
-  // In one number of `n` behind `p`, other than the zeros of the padding.
+  // Flips one bit of one of the n numbers at `p`, except in the zeros of the padding.
   const auto flip = [&](auto* p, int64_t n, const std::string& where) {
     const auto at = static_cast<int64_t>(random.Below(static_cast<uint64_t>(n)));
     if (p[at] == 0) return;
@@ -77,9 +77,9 @@ TEST(PackedWeightsTest, AFlippedBitOfAnyTensorChangesItsFingerprintAlone) {
   for (const ModelConfig& config : {SomeConfig(), SomeExperts()}) {
     ExpectEachFlipIsFound<float>(config, DType::kF32);
     ExpectEachFlipIsFound<uint16_t>(config, DType::kBF16);
-    // Widened: the digits that fp16 lacks are looked at too.
+    // These weights are widened: a flip in digits that fp16 does not have must be found too.
     ExpectEachFlipIsFound<float>(config, DType::kF16);
-    // Likewise, as where one matrix alone is fp32.
+    // bf16 weights are widened if some other matrix of the model is fp32.
     ExpectEachFlipIsFound<float>(config, DType::kBF16);
   }
 }

@@ -18,12 +18,13 @@ inline std::string TestData(const std::string& path) {
   return absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/", path);
 }
 
-// Sequences of different lengths with what transformers computes for them. T is the longest.
+// Sequences of different lengths, with what transformers computes for them. B is their number, T
+// the greatest length.
 struct ReferenceSequences {
   int64_t longest = 0;
   std::vector<std::vector<int32_t>> tokens;  // Without padding.
   const float* logits = nullptr;             // [B, T, V]
-  const float* logprobs = nullptr;           // [B, T - 1]: of token t + 1.
+  const float* logprobs = nullptr;           // [B, T - 1]: number t is of token t + 1.
 };
 
 // Prompts with their greedy continuations.
@@ -58,7 +59,7 @@ struct ReferenceModel {
     for (int64_t i = 0; i < b; ++i) {
       out.tokens.emplace_back();
       for (int64_t t = 0; t < out.longest; ++t) {
-        // Padded on the right.
+        // Sequences are padded on the right.
         if (has("attention_mask") && integer("attention_mask", i * out.longest + t) == 0) break;
         out.tokens.back().push_back(
             static_cast<int32_t>(integer("input_ids", i * out.longest + t)));
@@ -104,7 +105,7 @@ inline const std::vector<std::string>& ReferenceModelNames() {
 
 inline bool HaveTestData() { return PathExists(TestData("models")); }
 
-// A parameterised test's name.
+// Returns a model's name in the form that a name of a test may have.
 inline std::string TestName(std::string name) {
   for (char& c : name) {
     if (c == '-') c = '_';

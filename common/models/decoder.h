@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/models/attention_block.h"
+#include "common/models/crew.h"
+#include "common/models/decode_model.h"
+#include "common/models/decode_tile.h"
+#include "common/models/divide.h"
+#include "common/models/feed_forward.h"
+#include "common/models/kv_cache.h"
+#include "common/models/logits_head.h"
+#include "common/models/number_ops.h"
+#include "common/models/packed_weights.h"
+#include "common/models/rope_angles.h"
+#include "common/models/team.h"
+
+namespace sluice {
+
+// DecodeModel for matrices of one type: float, or uint16_t for bf16. A step is divided into tiles
+// of rows. A tile goes through all layers: in each through AttentionBlock, FeedForward and the norm
+// of the next layer, and at the end through LogitsHead.
+template <typename T>
+class Decoder final : public DecodeModel {
+ public:
+  // `weights` and `options` have been checked. RESOURCE_EXHAUSTED: there is not enough memory.
+  static absl::StatusOr<std::unique_ptr<DecodeModel>> Create(const ModelConfig& config,
+                                                             const TensorSet* weights,
+                                                             const Options& options);
+
+  void SetThreads(int threads) override;
+  void SetWeights(const TensorSet* weights) override;
+  std::vector<Fingerprint> Fingerprints() override { return packed_.Fingerprints(&team_); }
+
+  void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
+            float* logits) override;
+  void Draw(absl::Span<const SampleRow> rows, SampleDraw* draws) override;
+  absl::Span<const uint16_t> routing() const override { return step_.routing; }
+
+  void CopyBlock(int from, int to) override { cache_.CopyBlock(from, to); }
+
+  const ModelConfig& config() const override { return config_; }
+  const Options& options() const override { return options_; }
+  int64_t memory_bytes() const override { return cache_.bytes() + packed_.bytes(); }
+
+ private:
+  Decoder(const ModelConfig& config, const TensorSet* weights, const Options& options);
+
+  // Takes memory and packs the weights.
+  absl::Status Allocate();
+  // Makes a tile for each thread of the team that has none yet.
+  void AllocateTiles();
+
+  void CheckStep(absl::Span<const Row> rows,
+                 absl::Span<const absl::Span<const int32_t>> tables) const;
+  void BeginStep(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
+                 float* logits);
+  void BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile);
+
+  void RunTile(const Crew& crew, Tile<T>* tile) const;
+  void Embed(int64_t token, float* x) const;
+  void NormRow(int64_t layer, int64_t r, Tile<T>* tile) const;
+  void NextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
+
+  const ModelConfig config_;
+  const Options options_;
+  const DecodeShape shape_;
+  const NumberOps<T> ops_;
+
+  const TensorSet* weights_;
+  const int64_t embedding_;  // Index of its tensor.
+  PackedWeights<T> packed_;
+  KvCache<T> cache_;
+
+  // The parts of a layer read the two above.
+  const RopeAngles angles_;
+  const AttentionBlock<T> attention_;
+  const FeedForward<T> feed_forward_;
+  const LogitsHead<T> head_;
+
+  DecodeStep step_;
+  StepDivision division_;
+  // By thread if they work apart; the first one if they work together. There may be more tiles than
+  // threads.
+  std::vector<Tile<T>> tiles_;
+
+  // The last member, so that its threads end before what they use.
+  Team team_;
+};
+
+}  // namespace sluice
