@@ -1,5 +1,5 @@
 # Defines sluice::torch, one interface target for LibTorch. The wheel's own CMake files are not
-# used: in a CUDA wheel they require CUDA even if only the CPU is used, and they add their own flags.
+# used: in a CUDA wheel they require CUDA even if only the CPU is used, and add their own flags.
 #
 # Works with the CPU wheel and with the CUDA wheel, whose libraries need those of the nvidia-*
 # wheels beside it.
