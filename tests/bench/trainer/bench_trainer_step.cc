@@ -75,9 +75,8 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Measures one training step of the example's shape, by phase. In the baseline each answer "
-      "has "
-      "its own prompt.");
+      "Measures one training step of the example's shape, by phase. In the baseline, no answers "
+      "share a prompt.");
   int threads = 1, steps = 60;
   bool as_json = false;
   std::string dir;

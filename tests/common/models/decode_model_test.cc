@@ -16,8 +16,8 @@ namespace {
 
 using Row = DecodeModel::Row;
 
-// Block tables of whole contexts, for sequences side by side: sequence i takes blocks i, i +
-// sequences, ..
+// Returns block tables for whole contexts. Sequence i has the blocks i, i + sequences, i + 2
+// sequences and so on.
 std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t sequences) {
   std::vector<std::vector<int32_t>> tables(sequences);
   for (size_t i = 0; i < sequences; ++i) {
@@ -44,7 +44,7 @@ std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* we
   return *std::move(model);
 }
 
-// Runs sequences through a model, in steps that a plan gives, and collects their logits.
+// Runs sequences through a model and collects their logits. Step() says how far each sequence goes.
 class Collector {
  public:
   Collector(DecodeModel* model, const std::vector<std::vector<int32_t>>& tokens)
@@ -56,7 +56,8 @@ class Collector {
       logits_.emplace_back(sequence.size() * model->config().vocab_size);
   }
 
-  // One step with the next `counts[b]` tokens of each sequence b, mixed in a round.
+  // Runs one step with the next `counts[b]` tokens of each sequence b. The rows of the sequences
+  // alternate.
   void Step(const std::vector<int64_t>& counts) {
     const int64_t vocab = model_.config().vocab_size;
     std::vector<Row> rows;
@@ -106,7 +107,8 @@ std::vector<std::vector<float>> TokenByToken(DecodeModel* model,
   return c.logits();
 }
 
-// Random pieces: decode rows and pieces of prompts in one step, some sequences resting.
+// Runs the sequences in steps of random pieces: of some sequences several tokens, of some one, and
+// of some none.
 std::vector<std::vector<float>> Ragged(DecodeModel* model,
                                        const std::vector<std::vector<int32_t>>& tokens,
                                        uint64_t seed) {
@@ -121,8 +123,8 @@ std::vector<std::vector<float>> Ragged(DecodeModel* model,
   return c.logits();
 }
 
-// What the model says of the weights that it computes with is what the trainer says of those it
-// published.
+// Checks that the model's fingerprints of its packed weights equal those of the tensors that the
+// trainer publishes.
 void ExpectFingerprintsOf(const ModelConfig& config, const TensorSet& weights, int threads) {
   const auto model = Make(config, &weights, 1, threads);
   EXPECT_EQ(model->Fingerprints(), TensorFingerprints(weights)) << threads << " threads";
@@ -242,7 +244,7 @@ TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
                     peer_worst = std::max(peer_worst, peer);
     }
   }
-  // These random weights are sharp: transformers' own mean is 0.024.
+  // With these random weights the distributions are sharp: the mean error of transformers is 0.024.
   EXPECT_LE(sum, 0.5 * peer_sum);
   EXPECT_LE(worst, 0.5 * peer_worst);
   EXPECT_LE(sum / static_cast<double>(count), 0.01);
@@ -252,7 +254,7 @@ TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Models, DecodeReferenceTest, testing::ValuesIn(ReferenceModelNames()),
                          [](const auto& info) { return TestName(info.param); });
 
-// Of the shape of the example job.
+// Returns a config with the shape of the example job.
 ModelConfig SmallConfig() {
   return *ParseModelConfig(
       R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 64, "hidden_size": 64, )"
@@ -314,7 +316,8 @@ TEST(DecodeModelTest, HalfPrecisionWeightsAreWidenedExactly) {
             Prefill(Make(SmallConfig(), &wide, 1).get(), tokens));
 }
 
-// Too large for the mode in which each thread takes its rows; with widths that no panel divides.
+// Returns a config whose weights are so large that threads do not always compute their own rows,
+// with widths that no panel divides.
 ModelConfig LargeConfig() {
   return *ParseModelConfig(
       R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 2500, "hidden_size": 150, )"
@@ -328,7 +331,8 @@ ModelConfig LargeConfig() {
 TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const TensorSet weights = *InitWeights(LargeConfig(), 7, dtype);
-    // Worked on together, and apart.
+    // The first lengths are so uneven that the threads divide each operation; with the second
+    // lengths each thread computes its own rows.
     for (const std::vector<size_t>& lengths :
          {std::vector<size_t>{290, 140, 31}, {150, 140, 145}}) {
       std::vector<std::vector<int32_t>> tokens;

@@ -1,5 +1,5 @@
-// Steps of many sequences, in any order and cut anywhere, by any number of threads, against one
-// thread that takes each sequence alone.
+// Compares steps of many sequences, in any order, cut anywhere and run by any number of threads,
+// with one thread that runs each sequence alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count,
   return sequences;
 }
 
-// One step of `rows`, whose tables are the sequences.
+// Runs one step of `rows`. The table of a row is the number of its sequence.
 void Step(DecodeModel* model, const std::vector<Row>& rows, std::vector<Sequence>* sequences) {
   const size_t vocab = static_cast<size_t>(model->config().vocab_size),
                experts = static_cast<size_t>(model->config().num_layers *
@@ -88,8 +88,8 @@ Row NextRow(const std::vector<Sequence>& sequences, size_t of, size_t position) 
           s.adapter};
 }
 
-// A piece of each sequence, mostly of one row; of some none. The pieces lie one behind the other,
-// or their rows are mixed.
+// Returns a piece of each sequence: mostly one row, sometimes more or none. The pieces follow one
+// another, or their rows are mixed.
 std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* random) {
   std::vector<std::vector<Row>> pieces;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -145,7 +145,8 @@ void TryAll(const ModelConfig& config, const Adapter* adapter) {
   }
 }
 
-// Packed, more than 2 MiB in either type, with widths that no panel divides.
+// Returns a config whose packed weights have more than 2 MiB in either type, with widths that no
+// panel divides.
 ModelConfig LargeConfig() {
   ModelConfig config;
   config.vocab_size = 4100, config.hidden_size = 151, config.intermediate_size = 333,

@@ -1,4 +1,4 @@
-// Random steps: what every division must keep, whatever the rows.
+// Tests with random steps the rules that every division of the work must keep.
 #include "common/models/divide.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ using Row = DecodeModel::Row;
 
 int64_t CostOf(const Row& row) { return 100 + row.position; }
 
-// Up to 40 sequences of one row or a piece of a prompt, which may come in several runs.
+// A step of up to 40 sequences. The rows of a sequence may come in several runs, each of one row or
+// of a piece of a prompt.
 struct Step {
   std::vector<Row> rows;
   size_t tables = 0;
@@ -41,7 +42,7 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
     SplitMix64 random(seed);
     const int threads = 1 + static_cast<int>(random.Below(6));
     RowShares shares(threads);
-    for (int round = 0; round < 3; ++round) {  // Nothing is left of the step before.
+    for (int round = 0; round < 3; ++round) {  // Checks that nothing of the step before is left.
       const Step step = RandomStep(&random);
       shares.Deal(step.rows, step.tables, CostOf);
       std::vector<int> seen(step.rows.size());
@@ -113,7 +114,7 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
     std::vector<int32_t> blocks(step.tables), tile;
-    // Some share a prompt.
+    // Some of the sequences share a prompt.
     for (int32_t& block : blocks) block = static_cast<int32_t>(random.Below(8));
     std::vector<absl::Span<const int32_t>> tables;
     for (const int32_t& block : blocks) tables.emplace_back(&block, 1);

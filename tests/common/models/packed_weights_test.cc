@@ -10,7 +10,8 @@
 namespace sluice {
 namespace {
 
-// Odd widths, so that panels are padded, and all tensors that a model may have.
+// Returns a config with odd widths, so that panels are padded, and with all tensors that a model
+// may have.
 ModelConfig SomeConfig() {
   ModelConfig config;
   config.vocab_size = 53, config.hidden_size = 37, config.intermediate_size = 45,
@@ -27,7 +28,7 @@ ModelConfig SomeExperts() {
   return config;
 }
 
-// How many of `found` are not as in `wanted`.
+// Returns how many of `found` differ from `wanted`.
 int Differing(const std::vector<Fingerprint>& found, const std::vector<Fingerprint>& wanted) {
   int count = 0;
   for (size_t i = 0; i < wanted.size(); ++i) count += found[i] == wanted[i] ? 0 : 1;
@@ -45,7 +46,7 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
   ASSERT_EQ(packed.Fingerprints(&team), wanted);
 
   SplitMix64 random(17);
-  // In one number of `n` behind `p`, other than the zeros of the padding.
+  // Flips a bit of one of the n numbers at p, unless that number is a zero of the padding.
   const auto flip = [&](auto* p, int64_t n, const std::string& where) {
     const auto at = static_cast<int64_t>(random.Below(static_cast<uint64_t>(n)));
     if (p[at] == 0) return;
@@ -77,9 +78,10 @@ TEST(PackedWeightsTest, AFlippedBitOfAnyTensorChangesItsFingerprintAlone) {
   for (const ModelConfig& config : {SomeConfig(), SomeExperts()}) {
     ExpectEachFlipIsFound<float>(config, DType::kF32);
     ExpectEachFlipIsFound<uint16_t>(config, DType::kBF16);
-    // Widened: the digits that fp16 lacks are looked at too.
+    // These weights are widened to fp32. A flip in a digit that fp16 does not have is found too.
     ExpectEachFlipIsFound<float>(config, DType::kF16);
-    // Likewise, as where one matrix alone is fp32.
+    // The same for bf16 weights that are widened, as they are if only one matrix of a model is
+    // fp32.
     ExpectEachFlipIsFound<float>(config, DType::kBF16);
   }
 }

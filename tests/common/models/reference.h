@@ -104,7 +104,7 @@ inline const std::vector<std::string>& ReferenceModelNames() {
 
 inline bool HaveTestData() { return PathExists(TestData("models")); }
 
-// A parameterised test's name.
+// Returns the name of a parameterised test.
 inline std::string TestName(std::string name) {
   for (char& c : name) {
     if (c == '-') c = '_';
