@@ -48,7 +48,7 @@ void AddDamage(const queue::FsckJob& job, const std::string& data_dir, std::stri
   if (!job.status.ok()) {
     absl::StrAppend(out, "  damage: ", job.status.message(), "\n");
     if (!job.end_file.empty())
-      absl::StrAppend(out, "  whole up to: position ", job.last, ", ", job.end_file, " at offset ",
+      absl::StrAppend(out, "  intact up to: position ", job.last, ", ", job.end_file, " at offset ",
                       job.end_offset, "\n");
   }
   for (const std::string& rule : job.violations)
