@@ -1,5 +1,5 @@
-# What every target here has in common: warnings, sanitizers, include root; and two short forms that
-# keep the CMakeLists.txt of a folder readable.
+# Settings that all targets share (warnings, sanitizers, include root), and functions that keep the
+# CMakeLists.txt of a folder short.
 
 add_library(sluice_options INTERFACE)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
@@ -19,18 +19,18 @@ if(SLUICE_FUZZ)
   target_compile_options(sluice_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if(SLUICE_SANITIZE STREQUAL "thread")
-  # Under this macro protobuf's map fields grow members that the packaged library, built without it,
-  # does not have.
+  # If this macro is defined, protobuf's map fields have members that the packaged library does not
+  # have, because it was built without the macro.
   target_compile_options(sluice_options INTERFACE -U__SANITIZE_THREAD__)
-  # Packaged libraries are not instrumented: what only they lock looks unlocked.
+  # Packaged libraries are not instrumented, so ThreadSanitizer does not see their locks.
   set(_suppressions suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt)
   set(SLUICE_TEST_ENVIRONMENT "TSAN_OPTIONS=${_suppressions}:ignore_noninstrumented_modules=1")
 endif()
 add_link_options(-fuse-ld=lld)
 
-# One library per folder:
+# Makes the library of a folder:
 #   sluice_library(base SOURCES a.cc b.cc PUBLIC absl::status PRIVATE OpenSSL::Crypto)
-# makes the target sluice_base with the alias sluice::base.
+# The target is sluice_base, with the alias sluice::base.
 function(sluice_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   if(ARG_SOURCES)
@@ -43,8 +43,8 @@ function(sluice_library name)
   add_library(sluice::${name} ALIAS sluice_${name})
 endfunction()
 
-# The folder's op.cu into sluice_<name>, where CUDA is built. As on the CPU, no multiply-add is
-# fused unless it is written so. The library is the reference that the kernels are checked against.
+# Adds the folder's op.cu to sluice_<name> if CUDA is enabled. As on the CPU, a multiply-add is
+# fused only if the source says so. The library's CPU code is the reference of the CUDA checks.
 function(sluice_cuda name)
   set_property(GLOBAL APPEND PROPERTY SLUICE_CUDA_REFERENCES "$<TARGET_FILE:sluice_${name}>")
   if(SLUICE_CUDA)
@@ -55,7 +55,8 @@ function(sluice_cuda name)
   endif()
 endfunction()
 
-# Seconds that a test may take: more where sanitizers slow it down.
+# Sets `out` to the seconds that a test may take: three times as many with sanitizers, which slow it
+# down.
 function(sluice_timeout out seconds)
   if(SLUICE_SANITIZE)
     math(EXPR seconds "${seconds} * 3")
@@ -63,7 +64,7 @@ function(sluice_timeout out seconds)
   set(${out} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# One test binary:
+# Makes one test binary:
 #   sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABELS unit TIMEOUT 60)
 # Tests run with the source tree as SLUICE_SOURCE_DIR and the build's binaries as SLUICE_BIN_DIR.
 function(sluice_test name)
@@ -79,17 +80,17 @@ function(sluice_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     SLUICE_BIN_DIR="${CMAKE_BINARY_DIR}/bin" $<$<BOOL:${SLUICE_FAILPOINTS}>:SLUICE_FAILPOINTS=1>)
-  # Tests spend their time in the libraries, which keep their optimisation.
+  # -O1 compiles faster. Tests spend their time in the libraries, which keep their optimisation.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # Before the first test every binary is asked for its tests; 5 s, the default, are short on a busy
-  # machine with cold files.
+  # CTest asks every binary for its tests before it runs the first one. The default limit of 5 s is
+  # too short on a busy machine with a cold file cache.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 
-# The folder's cuda_check.cu as a program and a test on a GPU, where CUDA is built;
-# tools/gpu_check.sh builds and runs the same without CMake.
+# Makes a program and a GPU test from the folder's cuda_check.cu if CUDA is enabled.
+# tools/gpu_check.sh builds and runs the same program without CMake.
 #   sluice_cuda_check(sample sluice::sample)
 function(sluice_cuda_check name)
   if(SLUICE_CUDA)
@@ -102,16 +103,16 @@ function(sluice_cuda_check name)
   endif()
 endfunction()
 
-# Sanitizers bring their own allocator; what else runs for long takes jemalloc. Messages and payload
-# of every size are freed by other threads than those that made them, and glibc's malloc took a
-# third of the queue's CPU time for that.
+# Links a long-running program with jemalloc, except under sanitizers, which have their own
+# allocator. Messages and payload are freed by other threads than those that allocated them, and
+# glibc's malloc took a third of the queue's CPU time for that.
 function(sluice_jemalloc name)
   if(NOT SLUICE_SANITIZE)
     target_link_libraries(${name} PRIVATE PkgConfig::JEMALLOC)
   endif()
 endfunction()
 
-# One daemon, from the folder's main.cc:  sluice_daemon(sluice-queue sluice::queue_service)
+# Makes a daemon from the folder's main.cc:  sluice_daemon(sluice-queue sluice::queue_service)
 function(sluice_daemon name)
   add_executable(${name} main.cc)
   target_link_libraries(${name} PRIVATE ${ARGN})

@@ -1,5 +1,5 @@
-# LibTorch as one imported target, sluice::torch, made by hand: the wheel's own CMake files demand
-# CUDA in a CUDA wheel even where only the CPU is used, and bring their flags along.
+# Defines sluice::torch, one interface target for LibTorch. The wheel's own CMake files are not
+# used: in a CUDA wheel they require CUDA even if only the CPU is used, and add their own flags.
 #
 # Works with the CPU wheel and with the CUDA wheel, whose libraries need those of the nvidia-*
 # wheels beside it.
@@ -10,8 +10,8 @@ if(NOT EXISTS "${SLUICE_TORCH}/include/torch/csrc/api/include/torch/torch.h")
     "(DIR/include, DIR/lib).")
 endif()
 
-# Torch's include directory holds an old google/protobuf. A directory with nothing but a link to the
-# right one goes in front.
+# Torch's include directory contains an old google/protobuf. A directory that contains only a link
+# to the right one is searched first.
 set(_protobuf_first "${CMAKE_BINARY_DIR}/protobuf-first")
 file(MAKE_DIRECTORY "${_protobuf_first}")
 list(GET Protobuf_INCLUDE_DIRS 0 _protobuf_include)
@@ -29,8 +29,8 @@ endforeach()
 if(EXISTS "${SLUICE_TORCH}/lib/libtorch_cuda.so")
   target_link_libraries(sluice_torch INTERFACE "${SLUICE_TORCH}/lib/libc10_cuda.so"
     -Wl,--no-as-needed "${SLUICE_TORCH}/lib/libtorch_cuda.so" -Wl,--as-needed)
-  # The wheels nvidia-cudnn, -cublas, .. lie beside torch in site-packages; their lib folders go on
-  # the rpath.
+  # The wheels nvidia-cudnn, nvidia-cublas and others are beside torch in site-packages. Their lib
+  # folders are added to the rpath.
   file(GLOB _nvidia_libs LIST_DIRECTORIES true "${SLUICE_TORCH}/../nvidia/*/lib"
     "${SLUICE_TORCH}/../nvidia/lib")
   foreach(_dir IN LISTS _nvidia_libs)

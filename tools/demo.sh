@@ -27,13 +27,13 @@ evaluate() {
     --format '{digits}=' --verifier text --args '{"property": "reversed"}' --max-tokens 7
 }
 
-say "greedy on 1,000 held-out prompts, before: random weights"
+say "before training (random weights): greedy answers to 1,000 held-out prompts"
 evaluate "$example/digits" --init-seed 1
 
 say "training: configs/examples/digits.yaml"
 "$bin/sluice" run "$example/digits.yaml" --set checkpoint.dir="$out/checkpoints" \
   ${sets[@]+"${sets[@]}"} -o json | tee "$out/result.json"
 
-say "greedy on the same prompts, after"
+say "after training: greedy answers to the same prompts"
 read_checkpoint='import json, sys; print(json.load(open(sys.argv[1]))["checkpoint"])'
 evaluate "$(python3 -c "$read_checkpoint" "$out/result.json")"

@@ -1,8 +1,9 @@
-"""What tools/gpu_check.sh runs; its --help is EPILOG below.
+"""Does the work of tools/gpu_check.sh. EPILOG below is part of its --help.
 
-A program is made of each folder kernels/<op>/ that has a .cu, with its
-tests/kernels/<op>/cuda_check.cu; and one of tests/kernels/cuda, which measures the card. Each
-step's result is written to the JSON file at once, so that an interrupted run leaves what it has.
+Each folder kernels/<op>/ that has a .cu file is built into one program, together with
+tests/kernels/<op>/cuda_check.cu. One more program is built from tests/kernels/cuda; it measures the
+card. The result of each step is written to the JSON file at once, so that an interrupted run keeps
+its results so far.
 """
 import argparse
 import concurrent.futures
@@ -20,12 +21,12 @@ EPILOG = """
 On a machine with a GPU and nvcc:
   1. builds kernels/*/*.cu and their checks for the card, with nvcc and g++ alone
   2. runs the checks against the CPU references
-  3. measures each kernel, beside a plain copy and a plain multiply-add on the same card
-  4. runs the checks again, small, under compute-sanitizer's four tools
+  3. measures each kernel and, for comparison, a plain copy and a plain multiply-add on the card
+  4. runs the checks again, with small inputs, under compute-sanitizer's four tools
 Elsewhere, or with --emulate:
-  1. compiles the same files with nvcc for sm_80 and sm_90 (skipped, aloud, where there is no nvcc)
-  2. runs the checks, small, on the CPU by tests/cuda_emulator, and each measurement once
-Either way a .cu that no program runs is an error. Exit code 0: nothing failed.
+  1. compiles the same files with nvcc for sm_80 and sm_90 (reported as skipped without nvcc)
+  2. runs the checks and each measurement once on the CPU, with small inputs, on tests/cuda_emulator
+In both cases, a .cu file that no program runs is an error. The exit code is 0 if nothing failed.
 
 examples:
   tools/gpu_check.sh                                   # with a GPU: the first thing to run
@@ -39,19 +40,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHECK_MAIN = "tests/kernels/cuda/check_main.cu"
 CARD = "card"  # The program of tests/kernels/cuda, with the benches "copy" and "fma".
 EMULATOR = ["hooks.cc", "memory.cc", "report.cc", "runtime.cc", "threads.cc", "together.cc"]
-# Run by a program of their own, tests/cuda_emulator/emulator_test.cc.
+# Kernels that test the emulator itself. tests/cuda_emulator/emulator_test.cc runs them.
 EMULATOR_TESTS = ["tests/cuda_emulator/planted.cu"]
 ARCHITECTURES = ["80", "90"]
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
-STEP_SECONDS = 150  # At most, of the overall deadline.
+STEP_SECONDS = 150  # Longest time of one step.
 
 CXX = ["g++", "-std=c++20", "-I."]
-# The level is the host's code's: the device's is always optimised.
+# -O1 is for host code. nvcc always optimises device code.
 NVCC = ["-std=c++20", "--fmad=false", "-O1", "-lineinfo", "-DSLUICE_CUDA=1", "-I."]
-# References keep their bits at any level: no contraction, nothing reordered.
+# The references give the same bits at every optimisation level, because nothing is contracted to a
+# fused multiply-add or reordered.
 REFERENCE = [*CXX, "-O1", "-ffp-contract=off", "-Wno-psabi"]
 EMULATED = [*CXX, "-Itests/cuda_emulator", "-O1", "-g"]
-# Every access calls the emulator; undefined behaviour ends the program.
+# Every memory access calls the emulator's hooks (hooks.cc). Undefined behaviour ends the program.
 INSTRUMENTED = [
     *EMULATED, "-ffp-contract=off", "-fno-threadsafe-statics", "-fsanitize=thread", "--param",
     "tsan-instrument-func-entry-exit=0", "-fsanitize=undefined", "-fno-sanitize=vptr",
@@ -59,7 +61,7 @@ INSTRUMENTED = [
 
 
 class Report:
-    """The JSON file, and what the terminal says."""
+    """Collects the results: writes the JSON file and prints each step."""
 
     def __init__(self, path, seconds):
         self.path = path
@@ -89,11 +91,11 @@ class Report:
 
 
 def run(command, seconds, environment=None):
-    """Exit code (None: out of time), output, seconds it took."""
+    """Runs a command. Returns its exit code (None: out of time), output and time in seconds."""
     begin = time.monotonic()
-    if seconds < 1:  # To `timeout`, 0 is for ever.
+    if seconds < 1:  # For `timeout`, 0 means no limit.
         return None, "", 0.0
-    # `timeout` outlives this script, should something end it, and kills what the command started.
+    # If this script is killed, `timeout` lives on and still ends the command and its children.
     process = subprocess.run(
         ["timeout", "-k", "1", f"{seconds:.1f}", *map(str, command)], cwd=ROOT,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
@@ -104,7 +106,7 @@ def run(command, seconds, environment=None):
 
 
 def find_programs():
-    """{name: (its .cu files, its C++ references)}"""
+    """Returns {name: (.cu files, C++ references)}. Exits if a .cu file is in no program."""
     programs = {CARD: (["tests/kernels/cuda/cuda_check.cu", CHECK_MAIN], [])}
     for folder in sorted((ROOT / "kernels").iterdir()):
         kernels = sorted(str(path.relative_to(ROOT)) for path in folder.glob("*.cu"))
@@ -112,7 +114,7 @@ def find_programs():
             continue
         check = f"tests/kernels/{folder.name}/cuda_check.cu"
         if not (ROOT / check).exists():
-            sys.exit(f"error: {kernels[0]} is run by nothing: there is no {check}\n"
+            sys.exit(f"error: no program runs {kernels[0]}: there is no {check}\n"
                      "hint: CONTRIBUTING.md says how a kernel is checked")
         references = sorted(str(path.relative_to(ROOT)) for path in folder.glob("*.cc"))
         programs[folder.name] = ([*kernels, check, CHECK_MAIN], references)
@@ -137,14 +139,14 @@ def find_tool(name):
 
 
 class Builder:
-    """Compiles into one folder, and again only what has changed."""
+    """Compiles into one folder, and compiles again only files that have changed."""
 
     def __init__(self, folder, report, jobs):
         self.folder = folder
         self.report = report
         self.jobs = []  # (name, command but for the output, object)
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)
-        # All that any of the files may include.
+        # The hash of all files that a source may include.
         self.headers = hashlib.sha256()
         for top in ["kernels", "tests/kernels", "tests/cuda_emulator"]:
             for path in sorted((ROOT / top).rglob("*")):
@@ -153,7 +155,8 @@ class Builder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def add(self, kind, source, command, before=None):
-        """An object of `source`; `before` is a command that makes what `command` compiles."""
+        """Plans an object of `source` and returns its path. `before` is a command that makes the
+        file that `command` compiles."""
         out = self.folder / f"{kind}-{source.replace('/', '-')}.o"
         job = (f"{kind}: {source}", before, [*command, "-c", "-o", out], source, out)
         if job not in self.jobs:
@@ -180,7 +183,7 @@ class Builder:
         return name, 0, "", seconds
 
     def build(self):
-        """True if all objects are there."""
+        """Builds the planned objects. Returns True if all succeeded."""
         good = True
         for name, code, output, seconds in self.pool.map(self._make, self.jobs):
             good &= code == 0
@@ -198,18 +201,18 @@ class Builder:
 
 
 def complaint(output, code):
-    """The end of what a failed command said, and how it ended."""
+    """Returns the end of a failed command's output, and how the command ended."""
     return (output[-3000:] + ("out of time" if code is None else f"exit code {code}")).lstrip()
 
 
 def run_program(report, name, command, what, environment=None):
-    """Runs one program, and takes over what it prints."""
+    """Runs one program, and adds the cases and figures that it prints to the report."""
     code, output, seconds = run(command, min(STEP_SECONDS, report.left()), environment)
     said, failed = "", code != 0
     for line in output.splitlines():
         try:
             entry = json.loads(line) if line.startswith("{") else None
-        except json.JSONDecodeError:  # The line of a program that ended within it.
+        except json.JSONDecodeError:  # The program ended in the middle of this line.
             entry = None
         if entry is None:
             said += line + "\n"
@@ -225,7 +228,7 @@ def run_program(report, name, command, what, environment=None):
 
 
 def add_ratios(figures):
-    """Of each figure, its share of what the plain copy and the plain multiply-add reach."""
+    """Adds to each figure its ratio to the speed of the plain copy and the plain multiply-add."""
     card = {entry["bench"]: entry for entry in figures if entry["program"] == CARD}
     for entry in figures:
         for field, bench, ratio in [("gb_per_s", "copy", "of_copy"),
@@ -238,7 +241,7 @@ def add_ratios(figures):
 
 
 def query_gpu():
-    """(compute capability as "90", driver) of the first GPU; None where there is none."""
+    """Returns (compute capability such as "90", driver) of the first GPU, or None without one."""
     if not shutil.which("nvidia-smi"):
         return None
     code, output, _ = run(["nvidia-smi", "--query-gpu=compute_cap,driver_version",
@@ -272,7 +275,7 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
     if sanitizer is None:
         report.step("compute-sanitizer", "skipped", 0, "there is no compute-sanitizer")
         return
-    # Some virtual machines do not let it near the device: then it says so of every program.
+    # Some virtual machines deny compute-sanitizer access to the device. One try shows this.
     code, output, seconds = run([sanitizer, built[CARD], "--small"], min(60, report.left()))
     if code != 0 and "not supported" in output:
         report.step("compute-sanitizer", "skipped", seconds, output[-500:])
@@ -284,7 +287,7 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
 
 
 def for_cards(source):
-    """Kernels are compiled for each architecture, and what launches them for one."""
+    """Returns nvcc's target options: kernels are compiled for each architecture, checks for one."""
     architectures = ARCHITECTURES if source.startswith("kernels/") else ARCHITECTURES[:1]
     return [word for architecture in architectures
             for word in ["-gencode", f"arch=compute_{architecture},code=sm_{architecture}"]]
@@ -314,7 +317,8 @@ def check_by_emulator(report, builder, programs, nvcc, references, seed):
         return
     environment = {"CUDA_EMULATOR_SEED": str(seed)}
     for name, files in objects.items():
-        # What is instrumented comes first: of two copies of a template the linker keeps the first.
+        # Instrumented objects come first, because the linker keeps the first of two copies of a
+        # template.
         path = builder.link(f"{name}-emulated", ["g++", *files, *emulator, "-lubsan"])
         if path is not None:
             run_program(report, name, [path, "--small"], "emulated check", environment)
@@ -326,21 +330,27 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="tools/gpu_check.sh", description="Checks every CUDA kernel of the tree.",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--emulate", action="store_true", help="on the CPU, though there be a GPU")
-    parser.add_argument("--out", type=pathlib.Path, help="the JSON file (DIR/gpu_check.json)")
-    parser.add_argument("--seconds", type=float, default=530, help="all of it ends by then (530)")
+    parser.add_argument("--emulate", action="store_true",
+                        help="run on the CPU even if there is a GPU")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="the JSON file of the results (default: DIR/gpu_check.json)")
+    parser.add_argument("--seconds", type=float, default=530,
+                        help="time limit of the whole run (default: 530)")
     parser.add_argument("--build", type=pathlib.Path, metavar="DIR", default="build/gpu_check",
-                        help="what is built lies here (build/gpu_check)")
+                        help="folder of the build products (default: build/gpu_check)")
     parser.add_argument("--only", action="append", metavar="KERNEL",
-                        help="a folder of kernels/; may be repeated")
+                        help="check only this folder of kernels/; may be repeated")
     parser.add_argument("--seed", type=int, default=1,
-                        help="the emulator's order of threads and blocks; 0 is by number (1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="compilers at a time")
+                        help="seed of the emulator's order of threads and blocks; "
+                             "0 runs them by number (default: 1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(),
+                        help="number of compilers at a time")
     parser.add_argument("--install-nvcc", action="store_true",
-                        help="nvcc into .deps/ from PyPI, if there is none")
+                        help="install nvcc into .deps/ from PyPI if there is none")
     parser.add_argument("--references", nargs="*", default=[], type=pathlib.Path,
                         metavar="ARCHIVE",
-                        help="with --emulate: built CPU references, in place of compiling them")
+                        help="with --emulate: link these built CPU references instead of "
+                             "compiling them")
     return parser.parse_args()
 
 
@@ -353,7 +363,8 @@ def main():
     if arguments.only:
         unknown = set(arguments.only) - set(programs)
         if unknown:
-            sys.exit(f"error: no kernels/{unknown.pop()} with a .cu; there are {sorted(programs)}")
+            sys.exit(f"error: kernels/{unknown.pop()} has no .cu file; "
+                     f"choose from {sorted(programs)}")
         programs = {name: programs[name] for name in {CARD: 0, **dict.fromkeys(arguments.only)}}
     nvcc = find_tool("nvcc")
     gpu = None if arguments.emulate else query_gpu()
@@ -367,7 +378,8 @@ def main():
     else:
         report.json.update(form="emulated", seed=arguments.seed)
         if gpu is not None:
-            report.step("run on the GPU", "failed", 0, "there is a GPU, and no nvcc to build with")
+            report.step("run on the GPU", "failed", 0, "there is a GPU but no nvcc; "
+                        "tools/gpu_check.sh --install-nvcc installs it")
         references = [path.absolute() for path in arguments.references]
         check_by_emulator(report, builder, programs, nvcc, references, arguments.seed)
     report.json["passed"] = not report.failed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks every CUDA kernel of the tree, needing no package of ours: where there is a GPU on the GPU,
-# else on the CPU by tests/cuda_emulator. `tools/gpu_check.sh --help` says more.
+# Checks every CUDA kernel of the tree: on the GPU if there is one, else on the CPU with
+# tests/cuda_emulator. It needs none of the packages of setup.sh. --help says more.
 set -euo pipefail
 for argument in "$@"; do
   if [ "$argument" = --install-nvcc ]; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks the form of the tracked sources, and changes nothing unless --fix is given:
+# Checks the formatting of the tracked sources, and changes nothing unless --fix is given:
 #   - clang-format (.clang-format), of a fixed version, installed into .deps/
 #   - no line above 100 columns
-#   - clang-tidy (.clang-tidy) on the .cc files that differ from COMMIT, or on all. It takes 5 to 15
-#     seconds a file; with --most N only the first N are looked at.
+#   - clang-tidy (.clang-tidy), with --tidy, on the .cc files that differ from COMMIT, or on all. It
+#     takes 5 to 15 seconds per file. With --most N it checks only the first N files.
 # usage: tools/lint.sh [--fix] [--tidy COMMIT|all] [--most N] [--torch DIR]
 source "$(dirname "$0")/setup.sh"
 
@@ -97,5 +97,5 @@ status=0
 check_format || status=1
 check_columns || status=1
 check_tidy || status=1
-[ $status -eq 0 ] && say "nothing to mend"
+[ $status -eq 0 ] && say "no problems found"
 exit $status

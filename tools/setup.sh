@@ -9,7 +9,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
 openai_version=3.54.0
-# Of one release of CUDA: the compiler, what it includes, and what it needs to run.
+# Wheels of one CUDA release: the compiler, its headers, and the libraries that it needs to run.
 nvcc_wheels="nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-crt==13.5.37
   nvidia-cuda-runtime==13.5.37 nvidia-cuda-cccl==13.3.5.0.6"
 torch_dir=
@@ -30,7 +30,7 @@ stage() {
   mkdir -p "$root/build/logs"
   "$@" >"$log" 2>&1 && return
   tail -n 30 "$log" >&2
-  fail "$name failed" "the whole log is $log" "mend what it says and run the same command again"
+  fail "$name failed" "the whole log is $log" "fix the error above and run the same command again"
 }
 
 # install_packages [PACKAGE..]: installs the packages that are missing; without arguments, those of
@@ -78,7 +78,7 @@ install_torch() {
   touch "$root/.deps/torch-$torch_version.done"
 }
 
-# The public OpenAI client; the tests of the HTTP API use it.
+# Installs the public OpenAI client, which the tests of the HTTP API use.
 install_openai() {
   [ -f "$root/.deps/openai-$openai_version.done" ] && return
   say "installing openai==$openai_version into .deps/ (tests only)"
@@ -86,14 +86,14 @@ install_openai() {
   touch "$root/.deps/openai-$openai_version.done"
 }
 
-# CUDA's compiler, where there is none: kernels are compiled without a GPU too. Not an error where
-# it cannot be had: tools/gpu_check.sh says that it is missing.
+# Installs CUDA's compiler if there is none. It compiles the kernels without a GPU too. If it cannot
+# be installed, that is not an error: tools/gpu_check.sh then reports that it is missing.
 install_nvcc() {
   command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] ||
     [ -f "$root/.deps/nvcc.done" ] && return
-  say "installing nvcc into .deps/ (130 MB; kernels are compiled, tests only)"
+  say "installing nvcc into .deps/ (130 MB; the tests compile CUDA kernels with it)"
   mkdir -p "$root/build/logs"
-  # shellcheck disable=SC2086  # A list of words.
+  # shellcheck disable=SC2086  # The list must be split into words.
   if pip_install "$root/.deps/cuda" $nvcc_wheels >"$root/build/logs/pip-nvcc.log" 2>&1; then
     touch "$root/.deps/nvcc.done"
   else
@@ -104,7 +104,7 @@ install_nvcc() {
 setup() {
   local preset=$1; shift
   command -v apt-get >/dev/null ||
-    fail "this set-up knows Debian and its kin only (no apt-get here)" \
+    fail "this script supports only Debian and its derivatives, and there is no apt-get" \
       "install the equivalents of tools/packages.txt, then:
       cmake --preset $preset -DSLUICE_TORCH=DIR && cmake --build build/$preset"
   install_packages

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures how the C++ sources read, and prints one figure a line.
+"""Prints figures about the readability of the C++ sources, one per line.
 
     tools/style_figures.py [--json] [DIRECTORY..]    default: common kernels services tools tests
 
 Lines inside functions are those between the braces of a body. A function has a one-word name if
 that name is a single capitalised word (Take, Fence) or a single lower-case one with no underscore;
-constructors, destructors, operators and main count for neither. Assertions are SLUICE_CHECK,
+constructors, destructors, operators and main are not counted. Assertions are SLUICE_CHECK,
 SLUICE_DCHECK, assert and static_assert. Bodies are found by their braces, without a compiler, so
-macros can hide one; the figures are for comparing one commit with another.
+macros can hide some of them; the figures serve to compare one commit with another.
 """
 
 import argparse
@@ -23,8 +23,8 @@ NOT_A_NAME = {"if", "for", "while", "switch", "catch", "return", "sizeof", "decl
 
 
 def without_strings(text):
-    """The source with comments and literals blanked, so that its braces can be counted. Line
-    numbers stay."""
+    """Returns the source with spaces in place of comments and literals, so that braces can be
+    counted. Line numbers do not change."""
     pattern = re.compile(
         r'//[^\n]*|/\*.*?\*/|R"([^ ()\\\n]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'',
         re.S,
@@ -33,7 +33,7 @@ def without_strings(text):
 
 
 def function_name(head):
-    """The name in the text in front of a body; None if that is no function."""
+    """Returns the function's name in `head`, the text before a body; None if it is no function."""
     depth = 0
     for end in range(len(head) - 1, -1, -1):
         depth += {")": 1, "(": -1}.get(head[end], 0)
@@ -47,7 +47,7 @@ def function_name(head):
 
 
 def bodies(text):
-    """(name, first line, last line) of each function, both lines with a brace, from 0."""
+    """Returns (name, first line, last line) of each function: the lines of its braces, from 0."""
     clean = without_strings(
         re.sub(r"(?m)^\s*#.*(?:\\\n.*)*", lambda m: "\n" * m[0].count("\n"), text)
     )
@@ -112,7 +112,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("directories", nargs="*")
-    parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     args = parser.parse_args()
     root = pathlib.Path(__file__).resolve().parent.parent
     tracked = subprocess.run(

@@ -7,7 +7,7 @@ namespace sluice {
 
 // Gradients of the operations of kernels/decoder and of the token scores of kernels/sample, on the
 // CPU, on raw pointers, in fp32. Gradients whose name ends in `_sum` are added to the memory,
-// others overwrite it. dx stands for the derivative of the loss by x. Letters: D head size, V
+// others overwrite it. dx is the derivative of the loss with respect to x. Letters: D head size, V
 // vocabulary.
 //
 // Thread-safe; callers must not write to the same memory.
@@ -42,8 +42,8 @@ struct DecoderGradOps {
                      float entropy, float lse, float dlp, float dentropy, float* dlogits);
 };
 
-// Return the fastest kind (instruction set) that this CPU runs, and all of them, fastest first; the
-// last is always `base`.
+// DecoderGradOpsKinds() returns the kinds (instruction sets) that this CPU can run, fastest first;
+// the last is always `base`. BestDecoderGradOps() returns the first.
 std::span<const DecoderGradOps* const> DecoderGradOpsKinds();
 inline const DecoderGradOps& BestDecoderGradOps() { return *DecoderGradOpsKinds().front(); }
 

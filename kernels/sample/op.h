@@ -11,7 +11,7 @@
 // V: vocabulary. For the logits z [V] of a row, without its banned tokens:
 //
 //   z'_v = z_v / temperature
-//   S     = the kept tokens: top-k, of these top-p, of these min-p; all tokens without these cuts
+//   S     = the kept tokens: cut by top-k, then by top-p, then by min-p; all tokens without cuts
 //   token = argmax over S of z'_v + g_v,  g_v = -log(-log1p(-w_v)),  w_v = (x_v + 1/2) / 2^32
 //   lp    = z'_token - logsumexp over S of z'                     the behaviour log-prob, from the
 //         same numbers
@@ -54,11 +54,11 @@ struct SampleDraw {
   bool operator==(const SampleDraw&) const = default;
 };
 
-// One block of random numbers of Philox4x32-10.
+// Returns one block of random numbers of Philox4x32-10.
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Draws a token per row; this is the reference. All arithmetic is fp32, in an order that only V
-// fixes; scalar, AVX2 and AVX-512 builds give the same bits. Thread-safe.
+// Draws a token per row; this is the reference. All arithmetic is fp32, in an order that depends
+// only on V; scalar, AVX2 and AVX-512 builds give the same bits. Thread-safe.
 void SampleCpu(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws);
 
 // The same without vector instructions beyond those of the build; tests compare the others with it.

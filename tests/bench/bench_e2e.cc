@@ -74,19 +74,20 @@ std::string UnitOf(const std::string& name) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "The whole loop on the example: throughput, use of time by role, overlap, pause per weight "
-      "update.");
+      "Measures a whole job, by default the example: throughput, use of time by role, overlap, and "
+      "pause per weight update.");
   bool json = false;
   int runs = 3, steps = 150;
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
   std::string threads;
-  app.add_flag("--json", json, "one JSON object a line");
-  app.add_option("--runs", runs, "medians are taken over these")->check(CLI::Range(1, 100));
-  app.add_option("--steps", steps, "of each run")->check(CLI::Range(1, 1'000'000));
+  app.add_flag("--json", json, "print one JSON object per line");
+  app.add_option("--runs", runs, "number of runs; the figures are medians over the runs")
+      ->check(CLI::Range(1, 100));
+  app.add_option("--steps", steps, "steps of each run")->check(CLI::Range(1, 1'000'000));
   app.add_option("--file", file, "job file");
-  app.add_option("--set", sets, "KEY=VALUE of the job file");
-  app.add_option("--threads", threads, "as of `sluice run`; default: the daemons share the cores");
+  app.add_option("--set", sets, "KEY=VALUE that replaces the job file's");
+  app.add_option("--threads", threads, "as for `sluice run`; default: the daemons share the cores");
   CLI11_PARSE(app, argc, argv);
 
   sets.insert(sets.begin(), absl::StrCat("limits.max_steps=", steps));

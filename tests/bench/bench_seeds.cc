@@ -37,15 +37,17 @@ double SecondsSince(const RunOutcome& run, size_t step) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Five seeds of the example: reward curves and the time to a mean reward of 0.8.");
+  CLI::App app(
+      "Runs the example with several seeds, and prints the reward curves and the time to a mean "
+      "reward of 0.8.");
   bool json = false;
   int seeds = 5;
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
-  app.add_flag("--json", json, "one JSON object a line");
-  app.add_option("--seeds", seeds, "how many")->check(CLI::Range(1, 100));
+  app.add_flag("--json", json, "print one JSON object per line");
+  app.add_option("--seeds", seeds, "number of seeds")->check(CLI::Range(1, 100));
   app.add_option("--file", file, "job file");
-  app.add_option("--set", sets, "KEY=VALUE of the job file");
+  app.add_option("--set", sets, "KEY=VALUE that replaces the job file's");
   CLI11_PARSE(app, argc, argv);
 
   const sluice::bench::Report report(json);

@@ -13,10 +13,10 @@
 namespace sluice::bench {
 namespace {
 constexpr absl::Duration kPeriod = absl::Milliseconds(2);
-// Threads may start late, so the sampler looks for them again after so many periods.
+// Threads may start late, so the sampler looks for them again after this many periods.
 constexpr int kPeriodsPerSearch = 250;
 
-// Paths of the stat files of all threads of a kind.
+// Returns the paths of the stat files of all threads of a kind.
 std::vector<std::string> FindThreads(const OverlapSampler::Kind& kind) {
   std::vector<std::string> found;
   for (const pid_t process : kind.processes) {

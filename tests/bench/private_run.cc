@@ -49,7 +49,7 @@ std::string GetMetrics(const std::string& address) {
   return body == std::string::npos ? "" : answer.substr(body + 4);
 }
 
-// User and system time of a process so far, in seconds, from /proc.
+// Returns the user and system time of a process so far in seconds, from /proc.
 double CpuSeconds(pid_t pid) {
   const auto stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
   if (!stat.ok() || stat->rfind(')') == std::string::npos) return 0;

@@ -33,8 +33,8 @@ struct RunOutcome {
 absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets,
                                         int rollouts = 1, const std::string& threads = "");
 
-// Sum of all samples of the metric `name` in a Prometheus text whose labels contain `label`, such
-// as phase="decode". An empty `label` selects all of them.
+// Returns the sum of the samples of the metric `name` in a Prometheus text, over those whose labels
+// contain `label`, such as phase="decode". An empty `label` selects all of them.
 double MetricSum(const std::string& metrics, const std::string& name, const std::string& label);
 
 }  // namespace sluice::bench

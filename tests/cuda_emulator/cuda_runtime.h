@@ -42,7 +42,7 @@ CUDA_EMULATOR_VECTORS(int, int, 8, 16)
 CUDA_EMULATOR_VECTORS(unsigned, uint, 8, 16)
 #undef CUDA_EMULATOR_VECTORS
 
-// ---- Arithmetic, each rounded once.
+// ---- Arithmetic. Each operation is rounded once.
 
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
@@ -79,7 +79,7 @@ __forceinline__ void __syncwarp(uint32_t mask = 0xffffffffu) {
   sluice::cuda_emulator::WarpTogether(sluice::cuda_emulator::Together::kWarpBarrier, mask, 0);
 }
 inline void __threadfence() { sluice::cuda_emulator::Fence(); }
-// Within a block the emulator knows only the order that barriers give, so this orders nothing.
+// Within a block, only barriers order accesses for the emulator, so this does nothing.
 inline void __threadfence_block() {}
 
 #define CUDA_EMULATOR_SHUFFLE(name, what, argument_type)                                          \

@@ -71,7 +71,7 @@ T& Shared(const void* key, const char* name) {
   return *static_cast<T*>(SharedPlace(key, name, sizeof(T), alignof(T)));
 }
 
-// ---- What threads do together.
+// ---- Barriers, votes and shuffles of the threads of a block or a warp.
 enum class Together {
   kBarrier,
   kBarrierCount,

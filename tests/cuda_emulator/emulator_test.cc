@@ -92,7 +92,7 @@ TEST(EmulatorTest, ALaunchThatADeviceRefusesIsAnErrorAndRunsNothing) {
   EXPECT_EQ(ErrorOfLaunch(1, 1024), 0);
   EXPECT_EQ(ErrorOfLaunch(1, 1025), 9);
   EXPECT_EQ(ErrorOfLaunch(0, 32), 9);
-  EXPECT_EQ(ErrorOfLaunch(3, 32), 0);  // The call before took the error.
+  EXPECT_EQ(ErrorOfLaunch(3, 32), 0);  // The call before cleared the error.
 }
 
 TEST(EmulatorTest, AKernelThatNoLaunchRanIsNamed) {

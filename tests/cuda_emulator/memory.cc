@@ -14,7 +14,7 @@
 #include "tests/cuda_emulator/report.h"
 #include "tests/cuda_emulator/threads.h"
 
-// Defined by the linker: the program's own variables lie between the two.
+// The linker defines these. The program's own variables lie between them.
 extern "C" char __executable_start, _end;
 
 namespace sluice::cuda_emulator {

@@ -74,7 +74,7 @@ void ReadOfAtomicsTooEarly(bool faulty) {
   ReadAtomics<<<1, kThreads>>>(faulty, Device<int>(kThreads));
 }
 
-// One warp: a __syncwarp() alone brings its lanes into step.
+// In one warp, __syncwarp() is enough to order the accesses of its lanes.
 __global__ void WarpExchange(bool faulty, int* out) {
   __shared__ int cells[32];
   cells[threadIdx.x] = 0;
@@ -293,7 +293,7 @@ void ShuffleFromAnAbsentLane(bool faulty) {
   ShuffleFrom<<<1, 32>>>(faulty ? 9 : 7, Device<int>(32));
 }
 
-// ---- Correct kernels for the properties.
+// ---- Correct kernels, whose results are compared with plain loops.
 
 __global__ void SumParts(const int32_t* x, int64_t part, unsigned long long* sums) {
   extern __shared__ unsigned long long cells[];

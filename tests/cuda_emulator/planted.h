@@ -6,7 +6,7 @@
 // Kernels that test the emulator: each can run with a planted fault and without it.
 namespace sluice::cuda_emulator {
 
-// Each runs one small kernel; `faulty` plants the fault.
+// One small kernel; run(true) plants the fault in it.
 struct Planted {
   const char* name;
   void (*run)(bool faulty);

@@ -3,12 +3,12 @@
 
   rewrite.py ROOT FILE.cu OUT.cc      FILE is relative to ROOT
 
-What C++ does not have is turned into calls of tests/cuda_emulator/emulator.h, line by line:
+CUDA constructs that are not C++ are replaced by calls of tests/cuda_emulator/emulator.h:
   kernel<<<grid, block>>>(args)       Launch("kernel", Config(grid, block), .., args)
   __shared__ float a[4], b;           auto& a = Shared<float[4]>(..), one for each variable
   extern __shared__ float a[];        float* const a = the block's dynamic memory
-  asm("fma.rn.ftz.f32 ..." : ..)      FmaRnFtz(..); an instruction that is not in PTX is an error
-and the names of its __global__ functions are made known, so that none is left unrun.
+  asm("fma.rn.ftz.f32 ..." : ..)      FmaRnFtz(..); instructions not in `PTX` below are errors
+It also registers the names of the __global__ functions, so that unused kernels are reported.
 """
 import re
 import sys
@@ -22,14 +22,14 @@ PTX = {
 
 
 class Fault(Exception):
-    """What cannot be rewritten, and where."""
+    """An error that says what cannot be rewritten, and where it is."""
 
     def __init__(self, source, offset, what):
         super().__init__(f"{source.path}:{source.text.count(chr(10), 0, offset) + 1}: {what}")
 
 
 class Source:
-    """A file's text, and the same with comments and strings blanked, place by place."""
+    """A file's text, and `code`, which has spaces in place of comments and strings."""
 
     BLANKED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 
@@ -40,7 +40,7 @@ class Source:
         self.code = self.BLANKED.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
     def closing(self, opening):
-        """The place of the bracket that closes the one at `opening`."""
+        """Returns the position of the bracket that closes the one at `opening`."""
         pairs = {"(": ")", "[": "]", "{": "}"}
         depth = 0
         for at in range(opening, len(self.code)):
@@ -53,7 +53,7 @@ class Source:
         raise Fault(self, opening, f"no {pairs[self.code[opening]]} closes this")
 
     def split(self, begin, end, separator):
-        """The pieces of [begin, end) between separators outside brackets, as (begin, end)."""
+        """Splits [begin, end) at separators outside brackets. Returns a list of (begin, end)."""
         pieces, start, depth = [], begin, 0
         for at in range(begin, end):
             if self.code[at] in "([{":
@@ -67,7 +67,7 @@ class Source:
 
 
 def callee_begin(source, end):
-    """Where the kernel's name, with its template arguments, begins that ends before `end`."""
+    """Returns where the kernel's name (with template arguments) that ends at `end` begins."""
     at = end
     while source.code[at - 1].isspace():
         at -= 1
@@ -90,7 +90,7 @@ def launches(source):
         close = source.code.find(">>>", match.end())
         arguments = re.compile(r"\s*\(").match(source.code, close + 3)
         if close < 0 or arguments is None or not name:
-            raise Fault(source, match.start(), "no kernel<<<...>>>(...)")
+            raise Fault(source, match.start(), "this is not of the form kernel<<<...>>>(...)")
         end = source.closing(arguments.end() - 1)
         config = source.text[match.end():close]
         passed = source.text[arguments.end():end]
@@ -110,7 +110,7 @@ def shared_variables(source):
         declared = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)", "", pieces[0])
         first = re.fullmatch(r"([\w\s:<>,*]*?)" + VARIABLE, declared)
         if first is None or not first[1].strip():
-            raise Fault(source, match.start(), "this declaration of __shared__ memory is not read")
+            raise Fault(source, match.start(), "cannot parse this __shared__ declaration")
         of_type = " ".join(first[1].split())
         if match[1]:
             yield match.start(), end, (f"{of_type}* const {first[2]} = "
@@ -120,7 +120,7 @@ def shared_variables(source):
         for piece in [first[2] + first[3]] + pieces[1:]:
             part = re.fullmatch(r"\s*" + VARIABLE, piece)
             if part is None:
-                raise Fault(source, match.start(), f"this variable is not read: {piece.strip()}")
+                raise Fault(source, match.start(), f"cannot parse this variable: {piece.strip()}")
             made.append(f"static char {part[1]}_place; auto& {part[1]} = {EMULATOR}"
                         f'Shared<{of_type}{part[2].strip()}>(&{part[1]}_place, "{part[1]}")')
         yield match.start(), end, "; ".join(made)

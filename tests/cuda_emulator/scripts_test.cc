@@ -1,4 +1,4 @@
-// The scripts around the emulator: rewrite.py, and how tools/gpu_check.py decides what is covered.
+// Tests the scripts around the emulator: rewrite.py, and the runs of tools/gpu_check.py.
 
 #include <algorithm>
 #include <cstdio>
@@ -120,8 +120,8 @@ TEST_F(ScriptsTest, AKernelWithoutACheckIsAnError) {
   EXPECT_THAT(RunCommand(check).output, HasSubstr("common/stray.cu is run by no program"));
 }
 
-// A tree with one kernel, and a machine with a GPU whose tools are shell scripts. What nvcc links
-// there prints what a check program would print.
+// Simulates a tree with one kernel, on a machine with a GPU whose tools are shell scripts. The
+// program that its nvcc links prints the output of a check program.
 class GpuMachineTest : public ScriptsTest {
  protected:
   void SetUp() override {

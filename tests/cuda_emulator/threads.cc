@@ -68,7 +68,7 @@ void RunFiber() {
   }
 }
 
-// Gives the thread its stack, and a context that begins RunFiber().
+// Gives the thread a stack, and a context in which RunFiber() starts.
 void MakeFiber(Thread* thread) {
   void* const memory = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

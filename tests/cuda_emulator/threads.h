@@ -42,9 +42,9 @@ struct Thread {
 bool IsGuard(const Thread& thread, const void* address);
 
 extern Thread* current;  // nullptr while the host runs.
-// Whether accesses are the kernel's: false on the host, and while a call of the emulator runs. (The
-// emulator may use the same templates of the standard library as the kernel. The linker keeps one
-// copy, which is the kernel's and calls the hooks.)
+// Whether accesses are to be checked: false on the host, and while the emulator's own code runs.
+// (That code may use the same templates of the standard library as the kernel. The linker keeps
+// only one copy, that of the kernel, which calls the hooks.)
 extern bool watching;
 extern const char* running_kernel;  // nullptr between launches.
 extern const void* parameters_begin;

@@ -1,4 +1,4 @@
-// Barriers, votes, shuffles: what the threads of a block or a warp do together.
+// Implements barriers, votes and shuffles of the threads of a block or a warp.
 
 #include <algorithm>
 #include <bit>
@@ -33,7 +33,7 @@ const char* Name(Together what) {
   }
 }
 
-// Says where each thread is, with the threads at one place together.
+// Returns a text that says where each thread is. Threads at the same place share a line.
 std::string WhereThreadsAre() {
   const Scheduler& scheduler = TheScheduler();
   std::map<std::string, std::vector<unsigned>> places;
@@ -98,7 +98,8 @@ void CompleteBarrier(const void* at) {
   }
 }
 
-// The lane whose number `lane` reads in a shuffle. Beyond the end of its group it reads its own.
+// Returns the lane whose value `lane` reads in a shuffle. If that is beyond the end of its group,
+// it reads its own value.
 int SourceLane(const Thread& thread, int lane) {
   const int begin = lane / thread.width * thread.width, end = begin + thread.width;
   int from = lane;
@@ -112,7 +113,7 @@ int SourceLane(const Thread& thread, int lane) {
   return from >= end ? lane : from;
 }
 
-// Votes and reductions over the values of the lanes that take part.
+// Computes votes and reductions over the values of the participating lanes.
 uint64_t Reduce(Together what, const std::vector<Thread*>& lanes) {
   const auto fold = [&](uint32_t start, auto combine) -> uint64_t {
     uint32_t result = start;

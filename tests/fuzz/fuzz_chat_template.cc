@@ -2,8 +2,8 @@
 //
 // Input: the template's source, a zero byte, the variables as JSON.
 //
-// Promises: nothing crashes; an error has one of three codes and names its place; what is rendered
-// is UTF-8 within the limit and the same each time, and the spans of the mask lie in it in order.
+// Promises: nothing crashes; an error has one of three codes and names its place; the rendered text
+// is UTF-8 within the limit and the same each time, and the spans of the mask lie within it.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

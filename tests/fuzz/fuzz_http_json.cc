@@ -1,6 +1,6 @@
-// Fuzzes the HTTP API with any bytes as the body of a request. The result is a request in range, or
-// a 400 that says what is wrong. An accepted request is prepared for a model whose template reads
-// all of it, and is answered both as a whole and as a stream.
+// Fuzzes the HTTP API with any bytes as the body of a request. The result is a valid request,
+// or a 400 that says what is wrong. Each accepted request is prepared for a model whose template
+// reads all of its fields, and is answered as it asks: as a whole or as a stream.
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"

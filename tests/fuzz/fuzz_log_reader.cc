@@ -1,8 +1,8 @@
 // Fuzzes the log's reader with any bytes in the log's files.
 //
 // Input: a byte of flags, then files: u8 kind (0 segment, 1 snapshot, 2 spare), u8 number, u16 size
-// little-endian, bytes. With flag 1 all checksums are corrected first, so that the code behind them
-// is reached.
+// little-endian, bytes. With flag 1 all checksums are corrected first, so that the code
+// after the checksum tests is reached.
 #include <algorithm>
 #include <cstring>
 
@@ -77,7 +77,7 @@ std::string TakeFiles(const FaultFileSystem& system, char flags) {
   return input;
 }
 
-// Checks that what comes back is in order and matches its checksum.
+// Checks that records come back in order and match their checksums.
 class Check : public wal::Replay {
  public:
   absl::Status OnSnapshot(wal::Position position) override {

@@ -1,10 +1,10 @@
 // Fuzzes a model directory with any bytes in its files.
 //
-// Input: files, each u8 name (an index of kNames), u16 size little-endian, bytes. A name that comes
-// again replaces the file.
+// Input: files, each u8 name (an index into kNames), u16 size little-endian, bytes. If a name
+// occurs again, the later file replaces the earlier one.
 //
-// The directory is read as an engine reads it. What is accepted has the tensors of its config, all
-// of them finite, and reads back the same after it was written to another directory.
+// The directory is read as an engine reads it. If it is accepted, it has the tensors of its
+// config, all numbers are finite, and a copy written to another directory reads back the same.
 #include <unistd.h>
 
 #include <algorithm>

@@ -19,7 +19,7 @@ using common::v1::Record;
 
 constexpr size_t kReordered = 40;  // Reordered copies of each seed.
 
-// Plays all clients of a job, and records what they ask as an input.
+// Makes the calls of all clients of a job, and records them as an input for the fuzzer.
 class Scribe {
  public:
   void Do(Op op, const std::string& bytes) {
@@ -263,7 +263,8 @@ std::string TwoSteps(const v1::QueueSpec& spec) {
   return scribe.input;
 }
 
-// Leases end by time, by Release and by Drop; parked calls are forgotten; the disk fills up.
+// Returns an input in which leases end by time, by Release and by Drop, parked calls are forgotten,
+// and the disk fills up.
 std::string Trouble() {
   Scribe scribe;
   scribe.Begin(SmallSpec());

@@ -49,7 +49,7 @@ std::string BytesOf(const queue::Effects& effects) {
   return std::move(writer).Finish().head;
 }
 
-// The payload of `encoded` as a log gives it back: in one piece.
+// Returns the payload of `encoded` in one piece, as a log returns it.
 std::vector<queue::PayloadRun> AsRead(const queue::Encoded& encoded) {
   auto all = std::make_shared<std::string>();
   for (const queue::Bytes& part : encoded.parts) {
@@ -429,8 +429,8 @@ void QueueCalls::PassTime(uint64_t ticks) {
   Step({.now = now_, .input = queue::Tick{}});
 }
 
-// Restarts the queue with the job as its durability brings it back. Parked calls are gone; at level
-// metadata the payload is gone too. A job at level memory would not come back, so it is left alone.
+// Restarts the queue and restores the job according to its durability. Parked calls are lost; with
+// `metadata` the payload is lost too. With `memory` the job would be lost, so nothing is done.
 void QueueCalls::Restart() {
   if (spec_.durability == queue::Durability::kMemory) return;
   const queue::Encoded dump =

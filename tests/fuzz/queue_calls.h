@@ -45,18 +45,19 @@ enum class Op : uint8_t {
   kCount,
 };
 
-// One job behind the messages of the queue's service, without sockets, threads or a clock of its
-// own. It takes bytes and checks the job after each step. What a message leaves out (the caller,
-// the checksums) is filled in as a correct client would. A `bytes` field of one byte stands for the
-// nth id that an answer gave (Ref), so that a mutated input still names things that exist.
+// Calls one job through the messages of the queue's service, without sockets, threads or a real
+// clock. Its input is bytes, and it checks the job after each step. If a message lacks the caller
+// or the checksums, they are filled in as a correct client would. A `bytes` field of one byte with
+// value n stands for the nth id that an answer contained (Ref), so that a mutated input still names
+// things that exist.
 //
 // A broken promise ends the process:
 //   - an error with the code INTERNAL;
 //   - an answer that is missing or comes twice;
 //   - a broken invariant of the state (Job::Violations), or a ledger that does not balance;
 //   - JSON of Peek that does not parse;
-//   - a twin of the job, fed with what the log would bring back, that answers differently or
-//     reaches another state.
+//   - a difference between the job and its twin, which replays what the log would return: another
+//     answer or another state.
 class QueueCalls {
  public:
   QueueCalls();
@@ -65,7 +66,7 @@ class QueueCalls {
   void Do(Op op, absl::string_view bytes);
   void CheckAll();
 
-  // For those who write inputs. The answer to the last call, null if it parked or failed.
+  // The answer to the last call; null if it parked or failed. Code that makes inputs uses this.
   const google::protobuf::Message* answer() const { return answer_.get(); }
   // The byte that stands for `id`, which an answer must have given.
   std::string Ref(const std::string& id) const;

@@ -78,7 +78,8 @@ int Main(int argc, char** argv) {
   std::vector<std::string> paths;
   app.add_option("PATHS", paths,
                  "files, or directories of them; those that do not exist are left out");
-  app.add_option("--mutations", mutations, "of each input, always the same ones")
+  app.add_option("--mutations", mutations,
+                 "number of mutations of each input, the same in each run")
       ->capture_default_str();
   app.add_option("--write-seeds", seeds, "write the seeds to this directory, and run nothing");
   CLI11_PARSE(app, argc, argv);

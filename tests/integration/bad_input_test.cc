@@ -461,7 +461,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
   (*watch)->Signal(SIGINT);
   const auto rest = (*watch)->ReadAll(kLong);
   ASSERT_EQ(rest.status(), absl::OkStatus());
-  EXPECT_THAT(*rest, HasSubstr("the job runs on"));
+  EXPECT_THAT(*rest, HasSubstr("the job continues"));
   EXPECT_EQ((*watch)->Await(kLong).value_or(-1), 130);
   EXPECT_EQ((*job)->AwaitStep((*job)->steps() + 5, kLong), absl::OkStatus());
 

@@ -8,11 +8,12 @@
 namespace sluice::cli {
 namespace {
 
-constexpr const char* kGroups[][2] = {{"dev", "daemons on this machine, for trying things out"},
-                                      {"job", "submit and follow jobs"},
-                                      {"queue", "what the queue holds of a job, and its books"},
-                                      {"ckpt", "model directories"},
-                                      {"config", "job files"}};
+constexpr const char* kGroups[][2] = {
+    {"dev", "run daemons on this machine, to try things out"},
+    {"job", "submit and follow jobs"},
+    {"queue", "show and check what the queue holds for a job"},
+    {"ckpt", "create and check model directories and checkpoints"},
+    {"config", "check and print job files"}};
 
 }  // namespace
 

@@ -23,7 +23,7 @@ extern char** environ;
 namespace sluice::cli {
 namespace {
 
-// The environment of the child: this process's, with `changes`.
+// Returns the environment of the child: that of this process with `changes` applied.
 std::vector<std::string> Environment(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> out;
   for (char** entry = environ; *entry != nullptr; ++entry) {

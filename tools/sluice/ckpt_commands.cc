@@ -157,7 +157,7 @@ std::vector<Command> CkptCommands() {
          auto o = std::make_shared<InitOptions>();
          app->add_option("CONFIG_DIR", o->config, "directory with config.json and the tokenizer")
              ->required();
-         app->add_option("--seed", o->seed, "of the random weights")
+         app->add_option("--seed", o->seed, "seed of the random weights")
              ->required()
              ->check([](const std::string& text) {
                return text.substr(0, 1) == "-" ? text + " is negative" : std::string();
@@ -166,7 +166,7 @@ std::vector<Command> CkptCommands() {
          return [o] { return InitCheckpoint(o->config, o->seed, o->out); };
        }},
       {"ckpt", "verify",
-       "Read model directories and checkpoints whole, and print the fingerprint of their weights.",
+       "Check all files of model directories and checkpoints, and print the weights' fingerprint.",
        "  sluice ckpt verify /models/qwen3-tiny\n  sluice ckpt verify checkpoints/digits-6dbce5f1 "
        "-o json    # each step-N in it",
        [](CLI::App* app) {

@@ -71,8 +71,10 @@ std::string FirstLine(int fd) {
 ExitCode DevUp(const DevOptions& options) {
   // The same fleet runs already: show it.
   if (const auto running = RunningFleet(options.data_dir); running.ok()) {
-    std::fprintf(stderr, "already up, on %s, as it was started; `sluice dev down` ends it\n",
-                 options.data_dir.c_str());
+    std::fprintf(
+        stderr,
+        "a fleet already runs on %s, with the options of its start; `sluice dev down` ends it\n",
+        options.data_dir.c_str());
     PrintFleet(*running, options.json);
     return kDone;
   }

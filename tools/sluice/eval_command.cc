@@ -116,8 +116,8 @@ ExitCode RunEval(EvalFlags& flags) {
   if (options.samples > 1 && options.sampling.temperature == 0) {
     return Complain(absl::InvalidArgumentError(absl::StrCat(
         "--samples ", options.samples,
-        " with --temperature 0: all answers to a row would be the same, and pass@k all one number; "
-        "give --temperature, or ask once")));
+        " with --temperature 0: all answers to a row would be the same, and so would pass@k for "
+        "every k; give --temperature, or leave out --samples")));
   }
 
   absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
@@ -134,8 +134,8 @@ ExitCode RunEval(EvalFlags& flags) {
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
   const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
   if (!args.is_object())
-    return Complain(
-        absl::InvalidArgumentError(absl::StrCat("--args wants a JSON object, has ", flags.args)));
+    return Complain(absl::InvalidArgumentError(
+        absl::StrCat("--args must be a JSON object, but is ", flags.args)));
   const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
   if (!verifier.ok()) return Complain(verifier.status());
 
@@ -152,7 +152,8 @@ ExitCode RunEval(EvalFlags& flags) {
 
   if (!result->ignored.empty()) {
     std::fprintf(stderr,
-                 "warning: %s/config.json: %s is ignored: Sluice runs no code of a model's own\n",
+                 "warning: %s/config.json: %s is ignored: Sluice does not run code that comes with "
+                 "a model\n",
                  options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
   }
 
@@ -183,84 +184,86 @@ ExitCode RunEval(EvalFlags& flags) {
 }  // namespace
 
 std::vector<Command> EvalCommands() {
-  return {{"", "eval", "Let a model answer a file of rows, and score the answers.",
-           "  sluice eval configs/examples/digits --init-seed 1 --data "
-           "configs/examples/digits/heldout.jsonl --prompt digits \\\n"
-           "      --answer digits --format '{digits}=' --verifier text --args '{\"property\": "
-           "\"reversed\"}'    # random weights\n"
-           "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 "
-           "--temperature 1    # what `sluice job export` wrote\n"
-           "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a "
-           "running job, which goes on training\n"
-           "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, "
-           "while the job has it",
-           [](CLI::App* app) {
-             auto f = std::make_shared<EvalFlags>();
-             EvalOptions& o = f->options;
-             o.engine.threads = UsableCores();
-             o.pass_k.clear();
-             app->add_option("MODEL", f->model,
-                             "a Hugging Face directory, or JOB[@VERSION] of a running job")
-                 ->required();
-             AddServer(app, &f->server);
-             app->add_option("--data", o.data_path, "a file of JSON lines")->required();
-             app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
-             app->add_option("--args", f->args, "the verifier's settings, a JSON object")
-                 ->capture_default_str();
-             app->add_option("--prompt", f->prompt, "the column with the prompt")
-                 ->capture_default_str();
-             app->add_option("--answer", f->answer, "the column with the answer")
-                 ->capture_default_str();
-             app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")
-                 ->allow_extra_args(false);
-             app->add_option(
-                 "--format", o.format,
-                 "the prompt's text where there is no chat template, as in '{prompt}='");
-             app->add_option("--chat-template", o.chat_template, "model, none or a file")
-                 ->capture_default_str();
-             app->add_option("--first-row", o.first_row,
-                             "rows before it are left out; the file's first is 0")
-                 ->check(NumberIn<uint64_t>(0))
-                 ->capture_default_str();
-             app->add_option("--rows", o.rows, "how many; 0: all")
-                 ->check(NumberIn<uint64_t>(0))
-                 ->capture_default_str();
-             app->add_option("--samples", o.samples,
-                             "answers per row; more than 1 with a --temperature above 0")
-                 ->check(NumberIn<uint32_t>(1, 1024))
-                 ->capture_default_str();
-             app->add_option("--pass-k", o.pass_k,
-                             "ks of pass@k, as in 1,4,16; default: 1 and --samples")
-                 ->delimiter(',')
-                 ->check(NumberIn<uint32_t>(1, 1024));
-             app->add_option("--pass-score", f->pass_score, "an answer passes from this score on")
-                 ->check(NumberIn<double>())
-                 ->capture_default_str();
-             app->add_option("--temperature", o.sampling.temperature, "0: greedy")
-                 ->check(NumberIn<float>(0))
-                 ->capture_default_str();
-             app->add_option("--max-tokens", o.sampling.max_tokens, "of an answer")
-                 ->check(NumberIn<uint32_t>(1))
-                 ->capture_default_str();
-             app->add_option("--max-prompt", o.max_prompt,
-                             "tokens; longer ones are left out; 0: what the context has room for")
-                 ->check(NumberIn<uint32_t>(0))
-                 ->capture_default_str();
-             app->add_option("--seed", o.seed, "of the draws")
-                 ->check(NumberIn<uint64_t>(0))
-                 ->capture_default_str();
-             app->add_option("--init-seed", f->init_seed,
-                             "random weights of this seed instead of the directory's")
-                 ->check(NumberIn<uint64_t>(0));
-             app->add_option("--threads", o.engine.threads, "threads")
-                 ->check(NumberIn<int>(1, 4096))
-                 ->capture_default_str();
-             app->add_option("--keep", o.keep, "of how many rows the JSON result has the answers")
-                 ->check(NumberIn<uint32_t>(0))
-                 ->capture_default_str();
-             AddOutput(app, &f->output);
-             return [f] { return RunEval(*f); };
-           }}};
+  return {
+      {"", "eval", "Let a model answer a file of rows, and score the answers.",
+       "  sluice eval configs/examples/digits --init-seed 1 --data "
+       "configs/examples/digits/heldout.jsonl --prompt digits \\\n"
+       "      --answer digits --format '{digits}=' --verifier text --args '{\"property\": "
+       "\"reversed\"}'    # random weights\n"
+       "  sluice eval out --data test.jsonl --verifier gsm8k --prompt question --samples 4 "
+       "--temperature 1    # what `sluice job export` wrote\n"
+       "  sluice eval digits --data test.jsonl --verifier exact    # the newest version of a "
+       "running job, while training goes on\n"
+       "  sluice eval digits@1200 --data test.jsonl --verifier exact    # version 1200 of it, "
+       "while the job has it",
+       [](CLI::App* app) {
+         auto f = std::make_shared<EvalFlags>();
+         EvalOptions& o = f->options;
+         o.engine.threads = UsableCores();
+         o.pass_k.clear();
+         app->add_option("MODEL", f->model,
+                         "a Hugging Face directory, or JOB[@VERSION] of a running job")
+             ->required();
+         AddServer(app, &f->server);
+         app->add_option("--data", o.data_path, "a file of JSON lines")->required();
+         app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
+         app->add_option("--args", f->args, "the verifier's settings, a JSON object")
+             ->capture_default_str();
+         app->add_option("--prompt", f->prompt, "the column with the prompt")
+             ->capture_default_str();
+         app->add_option("--answer", f->answer, "the column with the answer")
+             ->capture_default_str();
+         app->add_option("--field", f->fields, "NAME=COLUMN, a further field; may be repeated")
+             ->allow_extra_args(false);
+         app->add_option("--format", o.format,
+                         "the prompt's text where there is no chat template, as in '{prompt}='");
+         app->add_option("--chat-template", o.chat_template, "model, none or a file")
+             ->capture_default_str();
+         app->add_option("--first-row", o.first_row,
+                         "number of the first row to use; the first row of the file is 0")
+             ->check(NumberIn<uint64_t>(0))
+             ->capture_default_str();
+         app->add_option("--rows", o.rows, "number of rows to use; 0: all")
+             ->check(NumberIn<uint64_t>(0))
+             ->capture_default_str();
+         app->add_option("--samples", o.samples,
+                         "answers per row; more than 1 needs a --temperature above 0")
+             ->check(NumberIn<uint32_t>(1, 1024))
+             ->capture_default_str();
+         app->add_option("--pass-k", o.pass_k,
+                         "values of k for pass@k, as in 1,4,16; default: 1 and --samples")
+             ->delimiter(',')
+             ->check(NumberIn<uint32_t>(1, 1024));
+         app->add_option("--pass-score", f->pass_score, "lowest score with which an answer passes")
+             ->check(NumberIn<double>())
+             ->capture_default_str();
+         app->add_option("--temperature", o.sampling.temperature, "sampling temperature; 0: greedy")
+             ->check(NumberIn<float>(0))
+             ->capture_default_str();
+         app->add_option("--max-tokens", o.sampling.max_tokens, "most tokens of an answer")
+             ->check(NumberIn<uint32_t>(1))
+             ->capture_default_str();
+         app->add_option(
+                "--max-prompt", o.max_prompt,
+                "most tokens of a prompt; rows with longer ones are left out; 0: as many as the "
+                "context has room for")
+             ->check(NumberIn<uint32_t>(0))
+             ->capture_default_str();
+         app->add_option("--seed", o.seed, "seed of the sampling")
+             ->check(NumberIn<uint64_t>(0))
+             ->capture_default_str();
+         app->add_option("--init-seed", f->init_seed,
+                         "use random weights of this seed instead of the directory's weights")
+             ->check(NumberIn<uint64_t>(0));
+         app->add_option("--threads", o.engine.threads, "number of compute threads")
+             ->check(NumberIn<int>(1, 4096))
+             ->capture_default_str();
+         app->add_option("--keep", o.keep, "number of rows whose answers are in the JSON result")
+             ->check(NumberIn<uint32_t>(0))
+             ->capture_default_str();
+         AddOutput(app, &f->output);
+         return [f] { return RunEval(*f); };
+       }}};
 }
 
 }  // namespace sluice::cli

@@ -26,7 +26,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 }
 
 ExitCode Complain(const absl::Status& status) {
-  if (ReasonOf(status) == "BAD_CONFIG") {  // Its lines need no prefix.
+  if (ReasonOf(status) == "BAD_CONFIG") {  // Each line names its file and code.
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return kMisuse;
   }

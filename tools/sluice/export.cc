@@ -71,15 +71,14 @@ absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                               std::optional<DType> dtype) {
   if (PathExists(out))
-    return absl::AlreadyExistsError(
-        absl::StrCat(out, " is there already; name a directory to be made"));
+    return absl::AlreadyExistsError(absl::StrCat(out, " exists already; name a new directory"));
   const absl::Status status =
       dtype.has_value() ? ExportAs(checkpoint, out, *dtype) : CopyModel(checkpoint, out);
   if (!absl::IsDataLoss(status)) return status;
   return ErrorWith(absl::StatusCode::kDataLoss,
                    {.hint = absl::StrCat("sluice ckpt verify ",
                                          std::filesystem::path(checkpoint).parent_path().string(),
-                                         " tells which checkpoints are whole")},
+                                         " says which checkpoints are intact")},
                    status.message());
 }
 

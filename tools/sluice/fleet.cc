@@ -50,7 +50,7 @@ absl::StatusOr<ThreadChoice> ParseThreads(const std::string& text) {
   const auto error = [&](absl::string_view part) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", part, "' is no choice of threads; wanted: a number from 1 to ",
-                     kMaxThreads, ", or rollout=N and trainer=N with a comma between"));
+                     kMaxThreads, ", or rollout=N,trainer=N"));
   };
   ThreadChoice choice;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {

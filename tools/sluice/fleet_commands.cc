@@ -47,9 +47,9 @@ void AddThreads(CLI::App* app, std::string* threads) {
     return std::string(ParseThreads(text).status().message());
   };
   app->add_option("--threads", *threads,
-                  "threads that each rollout and trainer computes with, always: 2, or "
-                  "rollout=2,trainer=4; default: "
-                  "they share the cores, and while one waits others compute on its cores")
+                  "fixed number of compute threads of each rollout and trainer: 2, or "
+                  "rollout=2,trainer=4; default: they share the cores, and while one waits, "
+                  "others use its cores")
       ->check(CLI::Validator(check, "N|ROLE=N,..", "threads"));
 }
 
@@ -60,15 +60,16 @@ void AddCounts(CLI::App* app, Dev* dev) {
   app->add_option("--rewards", dev->options.rewards, "reward daemons")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app->add_option("--trainers", dev->options.trainers, "trainer daemons: so many jobs run at once")
+  app->add_option("--trainers", dev->options.trainers,
+                  "trainer daemons; each works for one job at a time")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   AddThreads(app, &dev->options.threads);
   app->add_flag("--free-ports", dev->options.free_ports,
-                "any free ports, instead of those from 7400 on");
+                "use any free ports instead of those from 7400 up");
   app->add_flag("--http", dev->options.http,
                 "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each "
-                "further one three ports on");
+                "further one three ports higher");
 }
 
 }  // namespace
@@ -77,7 +78,7 @@ std::vector<Command> FleetCommands() {
   return {
       {"", "run",
        "Run one job on daemons of its own, and print its result. Ctrl-C cancels it cleanly, a "
-       "second one kills.",
+       "second Ctrl-C kills the daemons.",
        "  sluice run configs/examples/digits.yaml\n  sluice run job.yaml --set limits.max_steps=10 "
        "--rollouts 2 -o json",
        [](CLI::App* app) {
@@ -90,11 +91,12 @@ std::vector<Command> FleetCommands() {
              ->check(CLI::Range(1, 64));
          app->add_option("--rewards", o->rewards, "reward daemons; default: resources.reward.min")
              ->check(CLI::Range(1, 64));
-         app->add_option("--data-dir", o->data_dir,
-                         "where the daemons keep data and logs; default: a temporary one, of which "
-                         "a failed run leaves the logs, for a day");
+         app->add_option(
+             "--data-dir", o->data_dir,
+             "where the daemons keep data and logs; default: a temporary directory, whose "
+             "logs are kept for a day if the run fails");
          AddThreads(app, &o->threads);
-         app->add_flag("-q,--quiet", o->quiet, "no progress");
+         app->add_flag("-q,--quiet", o->quiet, "print no progress");
          AddOutput(app, output.get());
          return [o, output] {
            o->json = *output == "json";
@@ -110,7 +112,7 @@ std::vector<Command> FleetCommands() {
       DevCommand("status", "Show the daemons.", "  sluice dev status -o json", {},
                  [](const Dev& dev) { return DevStatus(dev.options); }),
       DevCommand(
-          "kill", "Send a daemon a signal; the supervisor starts it again.",
+          "kill", "Send a daemon a signal; if it ends, the supervisor starts it again.",
           "  sluice dev kill rollout-1\n  sluice dev kill queue --signal STOP",
           [](CLI::App* app, Dev* dev) {
             app->add_option("ROLE", dev->role, "a daemon's name, or a role (its first daemon)")
@@ -120,7 +122,7 @@ std::vector<Command> FleetCommands() {
           },
           [](const Dev& dev) { return DevKill(dev.options, dev.role, dev.signal); }),
       DevCommand(
-          "supervise", "What `dev up` leaves behind.", "", AddCounts,
+          "supervise", "Keep the daemons running; `dev up` starts this command.", "", AddCounts,
           [](const Dev& dev) { return DevSupervise(dev.options); }, true),
   };
 }

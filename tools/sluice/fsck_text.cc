@@ -48,7 +48,7 @@ void AddDamage(const queue::FsckJob& job, const std::string& data_dir, std::stri
   if (!job.status.ok()) {
     absl::StrAppend(out, "  damage: ", job.status.message(), "\n");
     if (!job.end_file.empty())
-      absl::StrAppend(out, "  whole up to: position ", job.last, ", ", job.end_file, " at offset ",
+      absl::StrAppend(out, "  intact up to: position ", job.last, ", ", job.end_file, " at offset ",
                       job.end_offset, "\n");
   }
   for (const std::string& rule : job.violations)
@@ -67,13 +67,13 @@ std::string FsckHint(const queue::FsckJob& job, const std::string& data_dir) {
   if (job.status.ok())
     return absl::StrCat(
         "keep a copy of ", dir,
-        " and report it: no damage of the disk does this, the build that wrote it has a fault");
+        " and report it: the files are intact, so the program that wrote them has a bug");
   if (!absl::IsDataLoss(job.status))
-    return absl::StrCat("see to it that ", dir, " can be read, and check again");
-  return absl::StrCat("check the disk; bring ", dir,
-                      " back from a copy of the same moment, or move it out of ", data_dir,
-                      "/jobs and start the queue: the job then goes on from its trainer's last "
-                      "checkpoint, and samples anew what came after");
+    return absl::StrCat("make ", dir, " readable, and check again");
+  return absl::StrCat("check the disk; restore ", dir,
+                      " from a backup of its last state, or move it out of ", data_dir,
+                      "/jobs and start the queue: the job then continues from its trainer's last "
+                      "checkpoint, and what came after it is sampled again");
 }
 
 std::string FsckText(const queue::FsckReport& report, const std::string& data_dir) {
@@ -93,7 +93,7 @@ std::string FsckText(const queue::FsckReport& report, const std::string& data_di
     if (job.torn)
       absl::StrAppend(&remarks, NameOf(job),
                       ": the log ends in a write that was cut off and never acknowledged; the next "
-                      "start leaves it out\n");
+                      "start ignores it\n");
     for (const std::string& remark : job.remarks)
       absl::StrAppend(&remarks, NameOf(job), ": ", remark, "\n");
     if (!job.ok()) AddDamage(job, data_dir, &damage);

@@ -9,8 +9,8 @@
 // functions have no side effects.
 namespace sluice::cli {
 
-// A line for each job with its ledger, then for each damage: file and offset, what is intact, what
-// to do.
+// Returns a table of the jobs, their ledgers and, for each damage, its file and offset, the part
+// that is intact, and what to do.
 std::string FsckText(const queue::FsckReport& report, const std::string& data_dir);
 nlohmann::ordered_json FsckJson(const queue::FsckReport& report, const std::string& data_dir);
 

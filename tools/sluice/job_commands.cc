@@ -76,7 +76,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   handlers.event = [&](const common::v1::Event& event) {
     if (IsForPeople(event)) printer.Note(event.message());
   };
-  // PrintMessage each state once.
+  // Print each state once.
   handlers.status = [&](const JobStatus& status) {
     if (status.has_spec()) printer.SetSpec(status.spec());
     if (StateName(status.state()) == state) return;
@@ -87,10 +87,11 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   printer.Finish();
   // Ctrl-C ends only the watch, not the job.
   if (cancel.triggered()) {
-    std::fprintf(stderr,
-                 "detached, the job runs on; `sluice job watch %s` attaches again, `sluice job "
-                 "cancel %s` ends it\n",
-                 job.c_str(), job.c_str());
+    std::fprintf(
+        stderr,
+        "detached, and the job continues; `sluice job watch %s` attaches again, `sluice job "
+        "cancel %s` ends it\n",
+        job.c_str(), job.c_str());
     return kInterrupted;
   }
 
@@ -107,7 +108,7 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
   // With --watch the warnings are shown as the job's first events.
   if (!o.watch || o.dry_run) PrintWarnings(file);
   if (o.dry_run) {
-    std::fprintf(stderr, "%s is in order; nothing was submitted\n", o.file.c_str());
+    std::fprintf(stderr, "%s is valid; nothing was submitted\n", o.file.c_str());
     return kDone;
   }
 
@@ -120,7 +121,7 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
   if (response->created()) {
     std::fprintf(stderr, "%s created  job %s\n", name.c_str(), response->job().c_str());
   } else {
-    std::fprintf(stderr, "%s is there already, %s  job %s\n", name.c_str(),
+    std::fprintf(stderr, "%s exists already and is %s  job %s\n", name.c_str(),
                  StateName(response->status().state()).c_str(), response->job().c_str());
   }
 
@@ -283,7 +284,7 @@ absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::stri
   std::vector<std::string> unreadable;
   absl::StatusOr<std::string> newest = NewestCheckpoint(dir, job, &unreadable);
   for (const std::string& what : unreadable)
-    std::fprintf(stderr, "passed over: %s\n", what.c_str());
+    std::fprintf(stderr, "skipped a checkpoint: %s\n", what.c_str());
   return newest;
 }
 
@@ -354,16 +355,16 @@ Command JobCommand(const char* group, const char* name, const char* summary, con
 std::vector<Command> JobCommands() {
   return {
       {"job", "submit",
-       "Submit a job. Again with the same file it changes nothing while the job lives; a job that "
-       "has ended gives up its name, so the same file starts a new one.",
+       "Submit a job. Submitting the same file again changes nothing while the job lives; after "
+       "its end it starts a new job of that name.",
        "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set "
        "limits.max_steps=10",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
-         app->add_flag("--watch", o->watch, "follow it to its end");
-         app->add_flag("--dry-run", o->dry_run, "check the file alone");
+         app->add_flag("--watch", o->watch, "follow the job to its end");
+         app->add_flag("--dry-run", o->dry_run, "only check the file");
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
          return Runner(o, SubmitJob);
@@ -377,7 +378,7 @@ std::vector<Command> JobCommands() {
        }},
       JobCommand("job", "describe", "Show a job's state and, at its end, its result.",
                  "  sluice job describe digits -o json", DescribeJob),
-      JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, the job runs on.",
+      JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, and the job continues.",
                  "  sluice job watch digits",
                  [](const JobOptions& o, const Channel& channel) {
                    return WatchJob(channel, o.job, WantsJson(o));
@@ -387,8 +388,9 @@ std::vector<Command> JobCommands() {
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
          app->add_option("JOB", o->job, "name or id of the job")->required();
-         app->add_option("--for", o->state, "the state; none: any final one");
-         AddDuration(app, "--timeout", &o->timeout, "then exit 6");
+         app->add_option("--for", o->state, "the state to wait for; default: any final state");
+         AddDuration(app, "--timeout", &o->timeout,
+                     "longest time to wait; after it, exit with code 6");
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
          return Runner(o, WaitJob);
@@ -396,7 +398,7 @@ std::vector<Command> JobCommands() {
       JobCommand("job", "events", "Show what happened to a job.",
                  "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
                  true),
-      {"job", "cancel", "Cancel a job, with a checkpoint.",
+      {"job", "cancel", "Cancel a job; it writes a last checkpoint before it ends.",
        "  sluice job cancel digits\n  sluice job cancel digits -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
@@ -416,8 +418,9 @@ std::vector<Command> JobCommands() {
                          "name or id of the job, the folder of its checkpoints, or one checkpoint")
              ->required();
          app->add_option("-o,--out", o->dir, "directory to make")->required();
-         app->add_option("--dtype", o->dtype,
-                         "type of the weights; auto: each tensor's in the job's model")
+         app->add_option(
+                "--dtype", o->dtype,
+                "type of the weights; auto: the type that each tensor has in the job's model")
              ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
              ->capture_default_str();
          app->add_flag(
@@ -427,8 +430,8 @@ std::vector<Command> JobCommands() {
          return Runner(o, ExportJob);
        }},
       JobCommand("", "why",
-                 "Say what a job waits for, down to the root: who, since when, what comes by "
-                 "itself, what you could do.",
+                 "Say what a job waits for, down to the root cause: since when, what will happen "
+                 "by itself, and what you could do.",
                  "  sluice why digits\n  sluice why digits -o json", WhyJob),
   };
 }

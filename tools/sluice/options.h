@@ -18,20 +18,22 @@ namespace sluice::cli {
 // Options that several commands have.
 inline void AddOutput(CLI::App* app, std::string* output, bool lines = false) {
   *output = "table";
-  app->add_option("-o,--output", *output, "form of the result")
+  app->add_option("-o,--output", *output, "format of the result")
       ->check(CLI::IsMember(lines ? std::set<std::string>{"table", "json", "jsonl"}
                                   : std::set<std::string>{"table", "json"}))
       ->capture_default_str();
 }
 
 inline void AddServer(CLI::App* app, std::string* server) {
-  app->add_option("--server", *server,
-                  "HOST:PORT of the controller; else $SLUICE_SERVER, else the fleet of `dev up`");
+  app->add_option(
+      "--server", *server,
+      "HOST:PORT of the controller; default: $SLUICE_SERVER, else the fleet of `dev up`");
 }
 
 inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {
-  app->add_option("--set", *sets,
-                  "KEY=VALUE over the file, as in trainer.optimizer.lr=1e-3; may be repeated")
+  app->add_option(
+         "--set", *sets,
+         "KEY=VALUE that replaces the file's, as in trainer.optimizer.lr=1e-3; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->take_all();

@@ -118,7 +118,7 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
   if (groups->empty())
     return Complain(
         absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
-                                         ": it is freed or dropped, or never was")));
+                                         ": it was freed or dropped, or never existed")));
 
   auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
@@ -247,8 +247,8 @@ Command QueueCommand(const char* name, const char* summary, const char* example,
 std::vector<Command> QueueCommands() {
   return {
       QueueCommand("stats",
-                   "Show what the queue counts of a running job: its books, versions, slots, "
-                   "bytes, staleness, who waits.",
+                   "Show the queue's counts for a running job: ledger, versions, slots, bytes, "
+                   "staleness, waiting calls.",
                    "  sluice queue stats digits\n  sluice queue stats digits -o json", ShowStats),
       QueueCommand(
           "peek",
@@ -256,13 +256,15 @@ std::vector<Command> QueueCommands() {
           "members.",
           "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
           [](CLI::App* app, QueueOptions* o) {
-            app->add_option("GROUP", o->group, "a group, as listed without it");
-            app->add_flag("--show-text", o->show_text,
-                          "with the texts of prompt and answers, decoded by the model's tokenizer");
+            app->add_option("GROUP", o->group, "a group, as `sluice queue peek JOB` lists it");
+            app->add_flag(
+                "--show-text", o->show_text,
+                "also show the texts of prompt and answers, decoded by the model's tokenizer");
           }),
       {"queue", "fsck",
-       "Check a job's books and the rules of its state in the live queue, or a queue's data "
-       "directory at rest: every checksum, every event, every rule. Exit 1: damage.",
+       "Check the ledger and the invariants of a job in the running queue, or every checksum, "
+       "event "
+       "and invariant in the data directory of a stopped queue. Exit code 1: damage.",
        "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the "
        "--data-dir of a queue that does not run",
        [](CLI::App* app) {

@@ -132,13 +132,13 @@ void Run::OnSignal(int count) {
 
   // There is nothing to cancel yet: just stop the daemons.
   if (job.empty() || channel == nullptr) {
-    printer_.Note("stopping; Ctrl-C again kills");
+    printer_.Note("stopping the daemons; a second Ctrl-C kills them");
     ending_ = true;
     if (Supervisor* daemons = supervisor()) daemons->Stop(kDrainGrace);
     return;
   }
 
-  printer_.Note("cancelling the job; Ctrl-C again kills");
+  printer_.Note("cancelling the job; a second Ctrl-C kills the daemons");
   if (const absl::Status status = CancelJob(*channel, job).status(); !status.ok())
     printer_.Note(absl::StrCat("cancel: ", status.message()));
 }
@@ -214,8 +214,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
     }
     WriteState();
     status = Follow(*controller);
-    // Close the connection: a controller that stops waits for its connections to close, and this
-    // process would not notice that on an idle one.
+    // Close the connection, because a controller that stops waits until its connections are closed,
+    // and an idle one would stay open.
     MutexLock lock(&mu_);
     channel_.reset();
   }

@@ -66,7 +66,7 @@ absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
     if (mkdtemp(path.data()) == nullptr)
       return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
     absl::StatusOr<DirLock> lock = DirLock::Take(path);
-    // Another run is removing this directory: it looked before the lock was taken.
+    // Another run found the directory unlocked and is removing it: try another name.
     if (absl::IsFailedPrecondition(lock.status())) continue;
     SLUICE_RETURN_IF_ERROR(lock.status());
     SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));

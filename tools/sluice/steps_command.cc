@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(
 }
 
 std::vector<Command> StepsCommands() {
-  return {{"job", "steps", "Show a job's training steps; of one that has ended too.",
+  return {{"job", "steps", "Show a job's training steps, also after its end.",
            "  sluice job steps digits --last 20\n"
            "  sluice job steps digits --every 10 --columns step,reward_mean,entropy\n"
            "  sluice job steps digits -o json    # an object per step and line, in the form of "
@@ -170,17 +170,19 @@ std::vector<Command> StepsCommands() {
            [](CLI::App* app) {
              auto o = std::make_shared<StepsOptions>();
              app->add_option("JOB", o->job, "name or id of the job")->required();
-             app->add_option("--last", o->last, "the newest N steps alone")
+             app->add_option("--last", o->last, "show only the newest N steps")
                  ->check(NumberIn<int64_t>(1))
                  ->type_name("N");
-             app->add_option("--every", o->every, "the steps that N divides, and the newest one")
+             app->add_option("--every", o->every,
+                             "show the steps whose number N divides, and the newest step")
                  ->check(NumberIn<int64_t>(1))
                  ->type_name("N");
-             // One text with commas: a list option would also take the arguments after it.
+             // This is one text with commas, because a list option would also take the arguments
+             // after it.
              app->add_option_function<std::string>(
                     "--columns",
                     [o](const std::string& names) { o->columns = absl::StrSplit(names, ','); },
-                    "names of values, with commas between, or all; else the usual ones")
+                    "names of columns, separated by commas, or all; default: the usual columns")
                  ->type_name("NAME,..");
              AddServer(app, &o->server);
              AddOutput(app, &o->output, true);

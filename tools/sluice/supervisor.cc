@@ -45,7 +45,7 @@ struct Supervisor::Impl {
     // Reads the child's stdout; its end means that the child has ended. -1: not running.
     int fd = -1;
     std::string line;  // The part of the first line read so far.
-    int deaths = 0;    // How often it ended in a row, each time before Options::steady.
+    int deaths = 0;    // Ends in a row; a run of Options::steady starts the count again.
     absl::Time started;
     absl::Time due;  // When to start it again; infinite future: not at all.
   };
@@ -108,7 +108,7 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   daemon.line.clear();
   const absl::StatusOr<Child> started = StartChild(child);
   if (!started.ok()) {
-    // The program is missing: try again rarely.
+    // The program cannot be started: try again only after the longest back-off.
     daemon.state.last_end = std::string(started.status().message());
     ++daemon.deaths;
     daemon.due = absl::Now() + options.most_backoff;

@@ -15,7 +15,7 @@
 namespace sluice::cli {
 namespace {
 
-// Formats the counts that are not zero, sorted by number if the keys are numbers.
+// Formats the counts that are not zero, sorted by key; keys that are numbers are sorted as numbers.
 template <typename ProtoMap>
 std::string Counts(const ProtoMap& counts) {
   std::vector<std::pair<std::string, int64_t>> sorted;

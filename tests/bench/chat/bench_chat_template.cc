@@ -96,14 +96,14 @@ int Main(const std::vector<std::string>& paths, bool json, bool text) {
 }  // namespace sluice
 
 int main(int argc, char** argv) {
-  CLI::App app("Time to compile and to render chat templates.");
+  CLI::App app("Measures the time to compile and to render chat templates.");
   std::vector<std::string> paths;
   bool json = false, text = false;
   app.add_option("FILES", paths, "CONVERSATION.json TEMPLATE.jinja ..")
       ->required()
       ->expected(2, 1000);
   app.add_flag("--text", text, "print what each template renders, and measure nothing");
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   return sluice::Main(paths, json, text);

@@ -1,12 +1,12 @@
-"""Renders templates with Python's jinja2, set as transformers sets it, beside bench_chat_template,
-and prints the ratio.
+"""Renders templates with Python's jinja2, configured as in transformers, and with
+bench_chat_template, and prints the ratio of the times.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install jinja2
     /tmp/venv/bin/python tests/bench/chat/compare.py build/release/bin/bench_chat_template \\
         TEMPLATE.jinja.. [--json]
 
-Both render tests/bench/chat/conversation.json: 20 messages with tools. Texts must be equal. Times
-are medians; the two programs take turns, one template after the other.
+Both render tests/bench/chat/conversation.json, which has 20 messages with tools. The texts must be
+equal. Times are medians. For each template in turn, both programs are measured one after the other.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def main():
     parser.add_argument("bench")
     parser.add_argument("templates", nargs="+")
     parser.add_argument(
-        "--json", action="store_true", help="one object a line, as the bench programs print"
+        "--json", action="store_true", help="print one object per line, as the benchmarks do"
     )
     args = parser.parse_args()
     variables, env, ratios = json.loads(CONVERSATION.read_text()), environment(), []
@@ -89,7 +89,7 @@ def main():
         try:
             text = template.render(**variables)
         except (jinja2.exceptions.TemplateError, TypeError) as error:
-            print(f"{name}: left out, it refuses this conversation: {error}", file=sys.stderr)
+            print(f"{name} is skipped: it refuses this conversation: {error}", file=sys.stderr)
             continue
         if json.loads(ran("--text")) != text:
             sys.exit(f"{name}: the two texts differ")

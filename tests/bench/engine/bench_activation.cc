@@ -1,10 +1,10 @@
-// What new weights cost running answers, on a Qwen3 shape of 33.6 M random parameters: 64 answers,
-// an update every 20 decode steps:
+// Measures how long new weights pause the running answers, for a Qwen3 shape of 33.6 M random
+// parameters, with 64 answers and an update every 20 decode steps:
 //   bench_activation [--dtype f32|bf16] [--batch 64] [--every 20] [--updates 6] [--threads N]
 //     [--json]
 //
-// The baseline of the pause is the median decode step of the same run, so its ratio counts the
-// steps that an update costs.
+// The baseline of the pause is the median decode step of the same run, so the ratio is the number
+// of decode steps that an update costs.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -74,7 +74,7 @@ void Measure(const Options& options) {
     if (events->prefill_rows > 0) continue;
     steps.push_back(1e3 * (Seconds() - start));
     if (++step % options.every != 0 || (*engine)->idle()) continue;
-    // Fetched and checked while the engine samples.
+    // In a job the weights are fetched and checked while the engine samples, so this is not timed.
     const StagedWeights staged = Stage(config, options.dtype, ++seed);
     const double pause = Seconds();
     const auto activation = (*engine)->ActivateWeights(staged, KvPolicy::kKeep);
@@ -100,10 +100,11 @@ void Measure(const Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "What new weights cost running answers, on a Qwen3 shape of 33.6 M random parameters.");
+      "Measures how long new weights pause running answers, for a Qwen3 shape of 33.6 M random "
+      "parameters.");
   Options options;
   bool narrow = false;
-  app.add_option("--dtype", narrow, "of the weights")
+  app.add_option("--dtype", narrow, "type of the weights")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, bool>{{"f32", false}, {"bf16", true}}))
       ->default_str("f32");
@@ -113,13 +114,13 @@ int Main(int argc, char** argv) {
   app.add_option("--every", options.every, "decode steps between two updates")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--updates", options.updates, "of the weights")
+  app.add_option("--updates", options.updates, "number of weight updates")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads that compute")
+  app.add_option("--threads", options.threads, "number of compute threads")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_flag("--json", options.json, "one JSON object a line");
+  app.add_flag("--json", options.json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
   if (narrow) options.dtype = DType::kBF16;
 

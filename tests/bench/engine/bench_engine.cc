@@ -1,20 +1,21 @@
-// Prefill and decode of a Qwen3 shape of 33.6 M random parameters, held against what the machine's
-// memory and multipliers allow:
+// Measures prefill and decode of a Qwen3 shape of 33.6 M random parameters, and compares them with
+// the limits of the machine's memory and arithmetic:
 //   bench_engine [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--threads N]
 //     [--runs N] [--cpu-time] [--json]
-//                [--config FILE]
-// or of the shape of a config.json.
+//     [--config FILE]
+// With --config the shape is that of a config.json.
 //
-// Steps are planned by the engine's scheduler and block manager, computed and sampled as the engine
-// does. `prefill` is of the steps that compute prompt tokens (with the decodes that share them),
-// `decode` of the others, `generate` new tokens over all. `schedule` is what a step spends on plan,
-// packing and bookkeeping, against the whole step; `sample` the sampler's share of the time.
+// The engine's scheduler and block manager plan the steps, which are computed and sampled as in the
+// engine. `prefill` is the rate of the steps that compute prompt tokens (and the decodes in the
+// same steps), `decode` that of all other steps, and `generate` the rate of new tokens over all
+// steps. `schedule` is the time for planning, packing and bookkeeping in a step, with the whole
+// step as its baseline. `sample` is the sampler's share of the time.
 //
 // The baseline of each figure is the roofline: for each step the longer of bytes / bandwidth
-// (packed weights once, keys and values once) and operations / peak. Both are measured before and
-// after each run, and the run is held against the better of the two, since a machine that others
-// use gives now more, now less. `--new 32` gives a short run, `--threads 1 --cpu-time` figures of
-// such a machine.
+// (packed weights once, keys and values once) and operations / peak. Bandwidth and peak are
+// measured before and after each run, and the better values are used, because other processes on
+// the machine may slow a measurement down. `--new 32` gives a short run. Use `--threads 1
+// --cpu-time` on a machine that others use.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -90,8 +91,8 @@ class Costs {
     position_operations_ = layers * 4 * q;
   }
 
-  // A step of `rows` rows, `logits` of which give logits, which see `seen` positions in all; of
-  // `read` positions keys and values come from memory.
+  // Returns the work of a step of `rows` rows, `logits` of which compute logits. In total the rows
+  // attend to `seen` positions, and the keys and values of `read` positions are read from memory.
   Work Step(double rows, double logits, double seen, double read) const {
     return {.bytes = number_bytes_ * (body_ + (logits > 0 ? head_ : 0) + position_numbers_ * read),
             .operations = 2 * (rows * body_ + logits * head_) + position_operations_ * seen};
@@ -102,7 +103,7 @@ class Costs {
   double body_ = 0, head_ = 0, position_numbers_ = 0, position_operations_ = 0;
 };
 
-// Of a run.
+// The prefill steps or the decode steps of a run.
 struct Phase {
   double tokens = 0, seconds = 0;
   std::vector<Work> steps;
@@ -132,7 +133,7 @@ class Run {
     logits_.resize(static_cast<size_t>(batch) * config.vocab_size);
   }
 
-  // All requests from their prompts to their ends.
+  // Runs all requests from their prompts to their ends.
   Result Measure() {
     Scheduler scheduler(
         {.blocks = static_cast<uint32_t>(Blocks()),
@@ -181,7 +182,7 @@ class Run {
     ++result->steps;
   }
 
-  // The plan as the model takes it.
+  // Converts the plan to the model's input.
   void Pack(const SchedulerPlan& plan) {
     for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
     rows_.clear(), tables_.clear();
@@ -223,19 +224,19 @@ class Run {
   std::unique_ptr<DecodeModel> model_;
   std::vector<float> logits_;
 
-  // Of a step.
+  // The step that is running.
   std::vector<DecodeModel::Row> rows_;
   std::vector<absl::Span<const int32_t>> tables_;
   std::vector<SampleRow> sampling_;
   std::vector<SampleDraw> draws_;
   std::vector<Scheduler::Drawn> drawn_;
-  double seen_ = 0, read_ = 0;  // Positions that its rows see; those of them that come from memory.
+  double seen_ = 0, read_ = 0;  // As in Costs::Step().
 };
 
 void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
              const Options& options, int batch, const Report& report) {
   Run run(config, dtype, weights, options, batch);
-  run.Measure();  // Warm-up: pages of the cache.
+  run.Measure();  // Warm up, so that the pages of the KV cache are mapped.
   std::vector<double> bandwidth, peak, prefill, decode, total, prefill_limit, decode_limit,
       total_limit, schedule, step, sample;
   Machine before = Machine::Now(dtype, options.threads);
@@ -292,16 +293,17 @@ absl::StatusOr<ModelConfig> ConfigOf(const Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Prefill and decode of a model's shape, beside what the machine's memory and multipliers "
-      "allow.");
+      "Measures prefill and decode for a model's shape, and compares them with the limits of the "
+      "machine's memory and arithmetic.");
   Options options;
   std::string dtype = "both";
   bool cpu_time = false;
   const CLI::Validator positive = CLI::Range(1, 1'000'000);
-  app.add_option("--dtype", dtype, "of the weights: f32, bf16 or both")
+  app.add_option("--dtype", dtype, "type of the weights: f32, bf16 or both")
       ->check(CLI::IsMember({"f32", "bf16", "both"}))
       ->capture_default_str();
-  app.add_option("--batch", options.batches, "sequences at once, one run each, as in 1,16,64")
+  app.add_option("--batch", options.batches,
+                 "sequences at a time, with one run for each number, as in 1,16,64")
       ->delimiter(',')
       ->check(positive)
       ->capture_default_str();
@@ -311,16 +313,16 @@ int Main(int argc, char** argv) {
   app.add_option("--new", options.fresh, "tokens of an answer")
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "threads that compute")
+  app.add_option("--threads", options.threads, "number of compute threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--runs", options.runs, "medians are taken over these")
+  app.add_option("--runs", options.runs, "number of runs; the figures are medians over the runs")
       ->check(positive)
       ->capture_default_str();
-  app.add_flag("--cpu-time", cpu_time, "measure CPU time instead of the clock's; with --threads 1");
+  app.add_flag("--cpu-time", cpu_time, "measure CPU time instead of wall time; needs --threads 1");
   app.add_option("--config", options.config,
                  "config.json of the shape; default: a Qwen3 of 33.6 M parameters");
-  app.add_flag("--json", options.json, "one JSON object a line");
+  app.add_flag("--json", options.json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
   if (dtype != "both") options.dtypes = {dtype == "f32" ? DType::kF32 : DType::kBF16};
   if (cpu_time) UseCpuTime();

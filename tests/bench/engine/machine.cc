@@ -35,8 +35,8 @@ SLUICE_CLONES float Sum(const float* from, int64_t n) {
   return sum[0][0];
 }
 
-// Multiply-adds in chains that do not wait for each other, each from another start, so that none
-// can be left out.
+// Multiply-adds run in independent chains. Each chain starts with another number, so that the
+// compiler cannot merge them.
 constexpr int64_t kRounds = 1000000;
 constexpr int kChains = 12;
 
@@ -44,8 +44,8 @@ typedef float Vec16 __attribute__((vector_size(64)));
 typedef float Vec8 __attribute__((vector_size(32)));
 typedef float Vec4 __attribute__((vector_size(16)));
 
-// In vectors of one register. The compiler fuses them where the caller's instruction set can (this
-// file allows contraction).
+// Runs the chains on vectors of one register. The compiler fuses the multiply-adds if the caller's
+// instruction set can (this file is compiled with contraction).
 template <typename Vec>
 inline __attribute__((always_inline)) float Chains(float x) {
   const Vec a = Vec{} + x;
@@ -79,7 +79,7 @@ __attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
 }
 #endif
 
-// The best of some rounds in which every thread does work(thread): amount / seconds.
+// Runs work(thread) in every thread for some rounds. Returns the best amount / seconds.
 double Best(int threads, double amount, const std::function<void(int)>& work) {
   double best = 0;
   for (int round = 0; round < 4; ++round) {
@@ -106,7 +106,7 @@ double Seconds() {
 void UseCpuTime() { g_clock = CLOCK_PROCESS_CPUTIME_ID; }
 
 double ReadBandwidth(int threads) {
-  constexpr int64_t kBytes = 256 << 20;  // By each thread.
+  constexpr int64_t kBytes = 256 << 20;  // By all threads together.
   static float* const memory = [] {
     void* const p = std::aligned_alloc(2 << 20, kBytes);
     madvise(p, kBytes, MADV_HUGEPAGE);
@@ -120,7 +120,8 @@ double ReadBandwidth(int threads) {
 
 namespace {
 
-// Of chains(x), where a vector has so many lanes and a lane does so many operations.
+// Returns the rate of chains(x), whose vectors have `lanes` lanes with `operations` operations per
+// lane and multiply-add.
 double Peak(int threads, float (*chains)(float), int lanes, int operations) {
   volatile float x = 0.5f;
   return Best(threads, static_cast<double>(operations) * lanes * kChains * kRounds * threads,

@@ -2,14 +2,15 @@
 
 namespace sluice::bench {
 
-// Seconds of a clock that goes on, or of the CPU time of this process: what is left of timing where
-// others use the cores, with one thread.
+// Returns the seconds of a monotonic clock or, after UseCpuTime(), the CPU time of this process.
+// With one thread, CPU time is meaningful even if other processes use the cores.
 double Seconds();
 void UseCpuTime();
 
-// What this machine can do at best, by all `threads` at once; each takes some tens of milliseconds.
+// Measure what this machine can do at best with `threads` threads. Each call takes some tens of
+// milliseconds.
 double ReadBandwidth(int threads);  // Bytes/s, over memory far beyond the caches.
-double PeakFlops(int threads);      // fp32 multiply-adds in registers, 2 a piece.
-double PeakFlopsBf16(int threads);  // By vdpbf16ps; where the CPU lacks it, as fp32.
+double PeakFlops(int threads);      // fp32 operations in registers; a multiply-add is 2.
+double PeakFlopsBf16(int threads);  // With vdpbf16ps; without it, PeakFlops().
 
 }  // namespace sluice::bench

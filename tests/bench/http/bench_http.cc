@@ -60,13 +60,14 @@ double At(std::vector<double> values, double share) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("What the HTTP API adds to a first token, beside a probe of the same server.");
+  CLI::App app(
+      "Measures the time that the HTTP API adds to a first token, and a probe of the same server.");
   int requests = 2000;
   bool json = false;
-  app.add_option("--requests", requests, "of each kind")
+  app.add_option("--requests", requests, "number of requests of each kind")
       ->check(CLI::Range(10, 100'000'000))
       ->capture_default_str();
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   const auto model = std::make_shared<AtOnce>();

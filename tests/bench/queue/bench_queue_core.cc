@@ -40,7 +40,7 @@ Field Column(const std::string& name, int dtype, const std::vector<T>& values) {
               {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)})};
 }
 
-// A job with its workers, all in this thread.
+// Drives a job and makes the calls of its workers, all in this thread.
 class Driver {
  public:
   Driver(uint32_t groups, uint32_t members, uint32_t staleness) {
@@ -213,9 +213,9 @@ void Run(const bench::Report& report) {
 }  // namespace sluice::queue
 
 int main(int argc, char** argv) {
-  CLI::App app("What the queue's state machine costs on one core.");
+  CLI::App app("Measures what the queue's state machine costs on one core.");
   bool json = false;
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   sluice::queue::Run(sluice::bench::Report(json));

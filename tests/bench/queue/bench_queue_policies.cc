@@ -10,7 +10,7 @@
 //               batches are taken in order of finishing
 //   gate_drop   the same, but trajectories that are too old at the cut are dropped
 //   wait, mask  the queue's straggler policies with eta_adm = eta
-//   auto        the queue's policy mask, whose admission window moves by itself
+//   auto        the queue's policy mask, with an admission window that adapts itself
 #include <CLI/CLI.hpp>
 
 #include <cmath>
@@ -240,17 +240,19 @@ void Measure(const Report& report, const Workload& workload, double sigma, int64
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  CLI::App app("Staleness policies under long tails, simulated around the queue's state machine.");
+  CLI::App app(
+      "Compares staleness policies for long-tailed rollouts, in a simulation around the queue's "
+      "state machine.");
   bool json = false;
   int64_t steps = 1000;
   std::vector<double> sigmas = {0.5, 1.2, 1.8};
   sluice::bench::Workload workload;
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   app.add_option("--steps", steps, "steps of each run; the first 100 are not counted")
       ->check(CLI::Range(200, 100000));
-  app.add_option("--sigma", sigmas, "of the log-normal durations");
+  app.add_option("--sigma", sigmas, "sigmas of the log-normal durations");
   app.add_option("--step-seconds", workload.step_seconds,
-                 "of the trainer alone; a rollout takes 60 on average");
+                 "seconds of a training step; a rollout takes 60 on average");
   CLI11_PARSE(app, argc, argv);
   const sluice::bench::Report report(json);
   for (double sigma : sigmas) sluice::bench::Measure(report, workload, sigma, steps);

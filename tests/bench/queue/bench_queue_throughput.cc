@@ -384,19 +384,20 @@ int Run(int argc, char** argv) {
   size_t samples = 1024;
   int rounds = 3;
   std::string only;
-  CLI::App app("How fast payload goes into the queue and out of it.");
-  app.add_flag("--json", json, "one object a line");
+  CLI::App app("Measures how fast payload goes into the queue and out of it.");
+  app.add_flag("--json", json, "print one JSON object per line");
   app.add_option("--durability", durability)
       ->check(CLI::IsMember({"memory", "metadata", "full"}))
       ->capture_default_str();
-  app.add_option("--samples", samples, "a multiple of 8")
+  app.add_option("--samples", samples, "number of samples, a multiple of 8")
       ->check(CLI::Range(8, 1 << 16))
       ->capture_default_str();
-  app.add_option("--rounds", rounds, "whose median is told")
+  app.add_option("--rounds", rounds, "number of rounds; the figures are medians over the rounds")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--only", only,
-                 "figures of this name alone, without baselines: samples_grpc, records_1k_shm, ..");
+                 "measure only the figures of this name, without baselines: samples_grpc, "
+                 "records_1k_shm, ..");
   app.add_flag("--naive-server", naive_server)->group("");
   CLI11_PARSE(app, argc, argv);
   if (naive_server) return NaiveServer();

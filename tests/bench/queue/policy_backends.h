@@ -9,8 +9,8 @@
 #include "common/rl/version.h"
 #include "services/queue/core/job.h"
 
-// What a policy decides for the simulated workload: which rollouts may start, and what a batch is
-// made of.
+// The policies under test. A policy decides which rollouts of the simulated workload may start, and
+// which trajectories make up a batch.
 namespace sluice::bench {
 
 struct Workload {
@@ -33,7 +33,7 @@ struct Rollout {
 struct Trained {
   uint64_t id = 0;
   uint64_t masked = 0;                // Tokens left out of training.
-  std::vector<queue::TokenRun> mask;  // The tokens left out, by position among its own.
+  std::vector<queue::TokenRun> mask;  // The tokens left out, by position among the rollout's own.
 };
 
 class Backend {
@@ -55,7 +55,7 @@ class Backend {
 // trainer's version. Batches are taken in order of finishing. With `drop`, trajectories that are
 // too old at the cut are dropped, and no longer count as accepted.
 std::unique_ptr<Backend> MakeGate(const Workload& workload, bool drop);
-// The queue's own state machine. With `automatic` its admission window moves by itself.
+// The queue's own state machine. With `automatic` its admission window adapts itself.
 std::unique_ptr<Backend> MakeQueue(const Workload& workload, queue::Straggler straggler,
                                    bool automatic);
 

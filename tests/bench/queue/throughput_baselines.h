@@ -15,9 +15,9 @@ Cost CopyMemory(size_t bytes);
 // Sends over one TCP connection on loopback, from one thread to another, in pieces of megabytes.
 Cost SendTcp(size_t bytes);
 
-// The queue that one would write first: unary calls, whose messages hold all fields of a sample as
-// repeated protobuf bytes, and a std::map that keeps them as they came. The server is a process of
-// its own (`--naive-server`).
+// A naive queue, as a first version would be: unary calls, whose messages contain all fields of a
+// sample as repeated protobuf bytes, and a std::map that keeps the messages as they are. The server
+// is a process of its own (`--naive-server`).
 struct NaiveCost {
   Cost put, get;
 };

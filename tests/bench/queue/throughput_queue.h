@@ -12,7 +12,7 @@
 
 namespace sluice::bench {
 
-// CPU seconds used so far by a process, and by this one.
+// Return the CPU seconds that a process, or this one, has used so far.
 double CpuSeconds(pid_t pid);
 double OwnCpuSeconds();
 double WallSeconds();

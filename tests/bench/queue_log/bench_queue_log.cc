@@ -191,7 +191,7 @@ void Bulk(const bench::Report& report, const std::string& dir) {
   const Record bulk{.type = 2, .head = std::string(64, 'h'), .payload = {MakePart(kBulk)}};
   Bench bench(dir + "/bulk");
 
-  // Leaves segments that can be used again.
+  // This first run leaves segments in the folder, which the measurement uses again.
   (void)bench.Flow(bulk, 8, After(1), nullptr);
   std::vector<double> delays;
   uint64_t bulk_count = 0;
@@ -252,13 +252,13 @@ void Recovery(const bench::Report& report, const std::string& dir) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("What the queue's log costs: small records, bulk payload, recovery.");
+  CLI::App app("Measures what the queue's log costs: small records, bulk payload, recovery.");
   bool json = false;
   std::string parent = ".";
   app.add_option("--dir", parent,
-                 "the logs are written in a folder of this one, on the disk to measure")
+                 "directory on the disk to measure; the logs are written into a folder in it")
       ->capture_default_str();
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   const std::string dir = absl::StrCat(parent, "/sluice-bench-log-", getpid());

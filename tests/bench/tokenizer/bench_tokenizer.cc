@@ -44,7 +44,7 @@ T OrExit(absl::StatusOr<T> value) {
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Encoding and decoding of texts by a tokenizer.json.");
+  CLI::App app("Measures how fast one thread encodes and decodes texts with a tokenizer.json.");
   std::string tokenizer_path;
   std::vector<std::string> texts;
   double seconds = 1;
@@ -53,10 +53,10 @@ int Main(int argc, char** argv) {
   app.add_option("--text", texts, "NAME=FILE, a text to encode; may be repeated")
       ->required()
       ->allow_extra_args(false);
-  app.add_option("--seconds", seconds, "of each measurement")
+  app.add_option("--seconds", seconds, "seconds of each measurement")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
-  app.add_flag("--json", json, "one JSON object a line");
+  app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   const Report report(json);

@@ -1,9 +1,9 @@
-"""Our tokenizer against the Python package `tokenizers`, one thread each, on the same files:
+"""Compares our tokenizer with the Python package `tokenizers`, one thread each, on the same files:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install tokenizers==0.23.3
     /tmp/venv/bin/python tests/bench/tokenizer/compare.py build/release/bin/bench_tokenizer \\
         DATA/tokenizers/gpt2/tokenizer.json.gz english=FILE code=FILE
-Prints one figure a line as bench_tokenizer --json does, `baseline` being the package's, and fails
-if the ids' counts differ.
+Prints one figure per line, as bench_tokenizer --json does, with the package's figure as `baseline`.
+Fails if the numbers of tokens differ.
 """
 
 import gzip
@@ -23,7 +23,7 @@ SECONDS = 1.0
 
 
 def documents(text):
-    """Pieces of up to 64 KiB that end at a line's end, as bench_tokenizer cuts them."""
+    """Cuts the text as bench_tokenizer does: pieces of up to 64 KiB that end with a line."""
     data = text.encode()
     pieces = []
     while data:
@@ -92,7 +92,7 @@ def main():
             different.append(figure["name"])
         print(json.dumps(figure))
     if different:
-        sys.exit(f"not the same tokens: {', '.join(different)}")
+        sys.exit(f"the numbers of tokens differ: {', '.join(different)}")
 
 
 main()

@@ -75,21 +75,21 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "One training step of the example's shape, by phase; the baseline has a prompt for each "
-      "answer.");
+      "Measures one training step of the example's shape, by phase. In the baseline, no answers "
+      "share a prompt.");
   int threads = 1, steps = 60;
   bool as_json = false;
   std::string dir;
   app.add_option("MODEL_DIR", dir,
                  "a model directory, as configs/examples/digits; its weights are random")
       ->required();
-  app.add_option("--threads", threads, "threads that compute")
+  app.add_option("--threads", threads, "number of compute threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--steps", steps, "of each run; the first sixth is not counted")
+  app.add_option("--steps", steps, "steps of each run; the first sixth is not counted")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_flag("--json", as_json, "one JSON object a line");
+  app.add_flag("--json", as_json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
   const absl::StatusOr<ModelDir> model = ReadModelDir(dir);

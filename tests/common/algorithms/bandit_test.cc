@@ -1,7 +1,8 @@
 // Runs the whole chain (advantages, corrections, loss, aggregation, clipping, AdamW) on a bandit
 // with two arms. Arm 1 gives reward 1, and the policy chooses it one time in ten at first. A step
 // has eight groups of eight, sampled with weights that are `lag` steps old. These tests catch a
-// flipped sign. Wrong weights and clips are caught by the tests against worked numbers.
+// flipped sign. Wrong weights and clips are caught by the tests that compare with hand-computed
+// numbers.
 
 #include <cmath>
 
@@ -69,7 +70,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
       rule.aggregation.sequence_weight(1, kGroupSize) *
       rule.aggregation.step_scale({.tokens = n, .sequences = n, .prompts = n / kGroupSize}, 1);
   for (int64_t t = 0; t < n; ++t) {
-    const double score1 = arm[t] - policy.P1();  // d lp / d z[1], the derivative by logit 1.
+    const double score1 = arm[t] - policy.P1();  // d lp / d z[1], where z[1] is the logit of arm 1.
     gradient[1] += static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
     gradient[0] -= static_cast<float>(c * (grad[t] + rule.kl_coef * kl[t]) * score1);
   }

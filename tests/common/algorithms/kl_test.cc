@@ -12,7 +12,8 @@ namespace {
 struct KlOracle {
   std::string kind;
   std::vector<double> value, grad;  // Of each token of F1.
-  // The expected gradient in the logits. The tokens are sampled by the policy, for k3_is by kBehav.
+  // The expected gradient with respect to the logits. The tokens are sampled from the policy, but
+  // for k3_is from kBehav.
   std::vector<double> expected;
   bool exact;  // Whether `expected` is the gradient of KL(policy, reference).
 };

@@ -143,7 +143,7 @@ TEST(PolicyLossTest, OraclesGiveTheWorkedNumbers) {
   }
 }
 
-// Every loss under every bound that it knows. The property tests run over all of them.
+// Each loss with each bound that it supports. The property tests run over all of them.
 struct Variant {
   std::string name;
   TokenLoss loss;
@@ -384,8 +384,8 @@ TEST(CorrectionTest, NoTokensGiveNoGradients) {
   }
 }
 
-// Off-policy estimators, by enumeration of all sequences of three tokens over a vocabulary of
-// three.
+// Tests of the off-policy estimators, by enumerating all sequences of three tokens over a
+// vocabulary of three.
 
 // Log-probs of a policy whose distribution at a position depends on the token before it. logits is
 // [3 positions][4 contexts][3 tokens]; context 3 is the start of the sequence.
@@ -405,8 +405,9 @@ struct ToyPolicy {
   }
 };
 
-// Expected gradient, in the logits [36] of theta, of sum_t grad_t lp_t. `estimator` gives the
-// grad_t [3] of a sequence, and each sequence counts with its probability under `under`.
+// Returns the expected gradient of sum_t grad_t lp_t with respect to the logits [36] of theta.
+// `estimator` returns the grad_t [3] of a sequence, and each sequence is weighted by its
+// probability under `under`.
 template <typename Estimator>
 std::vector<double> ExpectedGradient(const ToyPolicy& theta, const ToyPolicy& under,
                                      Estimator estimator) {

@@ -22,8 +22,8 @@ TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
   }
 }
 
-// The reference: the nearer neighbour by exact arithmetic, and on a tie the one whose last bit is
-// 0.
+// The reference: returns the nearer neighbour by exact arithmetic, and on a tie the one whose last
+// bit is 0.
 uint16_t SlowBf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint16_t toward_zero = static_cast<uint16_t>(bits >> 16);

@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// A new empty folder.
+// Each test has a new empty folder.
 class WriteDirAtomicTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// Hostile templates and variables. Each of them must end at a limit, which its error names.
+// Tests hostile templates and variables. Each of them must end at a limit, which the error names.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -206,8 +206,8 @@ void UseCpu(absl::Duration time) {
 // Long enough for the renderer to read its clock several times.
 constexpr char kLoop[] = "{% for i in range(4000) %}{% set x = i %}{% endfor %}";
 
-// Tells the CPU time of the thread. At each reading 250 ms of wall time pass, in which another
-// thread uses the core.
+// Returns the CPU time of the thread. During each reading 250 ms of wall time pass, in which
+// another thread uses the core.
 class StarvedClock : public Clock {
  public:
   absl::Time Now() override { return absl::UnixEpoch(); }

@@ -217,7 +217,7 @@ TEST(ModelConfigTest, AMixtureOfExpertsIsReadWithTheDefaultsOfTransformers) {
 TEST(ModelConfigTest, TheNumberOfExpertsHasTwoNamesThatMustAgree) {
   const Json bare =
       With(With(Qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
-  // The form in which transformers 5 saves it.
+  // transformers 5 saves a config in this form.
   const Json json = With(With(bare, "num_experts_per_tok", 2), "num_local_experts", 6);
 
   EXPECT_EQ(ParseModelConfig(json.dump(), "")->num_experts, 6);

@@ -61,7 +61,7 @@ class ModelDirTest : public testing::Test {
   std::string root_, source_;
 };
 
-// A zeroed set with the specs of `set` after `change`.
+// Returns a zeroed set that has the specs of `set` after `change` was applied to them.
 template <typename Change>
 TensorSet Changed(const TensorSet& set, Change change) {
   std::vector<TensorSpec> specs(set.specs().begin(), set.specs().end());

@@ -22,7 +22,7 @@ std::string File(const std::string& header, const std::string& data) {
   return Length(header.size()) + header + data;
 }
 
-// The error text with which a file of these bytes is refused.
+// Returns the error for a file with these bytes.
 std::string ParseRefusal(const std::string& bytes) {
   const std::string path = TempFile("hostile.safetensors");
   EXPECT_TRUE(WriteFileAtomic(path, bytes).ok());

@@ -48,7 +48,7 @@ std::vector<std::string> Lines(const JobFile& file) {
   return lines;
 }
 
-// The problems of the minimal file after `from` is replaced by `to`.
+// Returns the problems of the minimal file after `from` is replaced by `to`.
 std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
   const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
   EXPECT_NE(text, kMinimal);

@@ -1,5 +1,5 @@
-// Every key of the job file has a reader or is refused when it is set. No key is accepted and then
-// ignored.
+// Tests that every key of the job file is either read or refused when it is set, so that no key is
+// accepted and then ignored.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>

@@ -73,7 +73,7 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
                                      RegisterResponse* response) override {
     auto* reactor = context->DefaultReactor();
     response->set_incarnation(incarnation);
-    // So long a period that every heartbeat which arrives was sent because something changed.
+    // The period is so long that a heartbeat is sent only because something has changed.
     response->mutable_beat()->set_seconds(3600);
     reactor->Finish(rpc::ToGrpcStatus(refusal));
     registered.Push(*request);

@@ -159,7 +159,7 @@ TEST_F(JsonlTest, ARowThatNestsTooDeeplyIsRefusedBeforeItIsCopied) {
 
 class ScorableRowsTest : public JsonlTest {
  protected:
-  // Reads `text` with a check that takes rows with a null answer for rows that cannot be scored.
+  // Reads `text` with a check that treats rows with a null answer as rows that cannot be scored.
   absl::StatusOr<Dataset> ReadScorable(const std::string& text) {
     const std::string path = testing_data::TempPath("golds.jsonl");
     EXPECT_TRUE(WriteFileAtomic(path, text).ok());

@@ -17,7 +17,7 @@ namespace sluice {
 inline const std::vector<std::string> kAllAdapterModules = {
     "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
 
-// The weight that module `name` of `layer` adapts.
+// Returns the name of the weight that module `name` of `layer` adapts.
 inline std::string AdaptedWeight(int64_t layer, const std::string& name) {
   const bool mlp = name == "gate_proj" || name == "up_proj" || name == "down_proj";
   return "model.layers." + std::to_string(layer) + (mlp ? ".mlp." : ".self_attn.") + name;
@@ -31,7 +31,7 @@ inline nlohmann::json AdapterConfig(int64_t rank, double alpha,
           {"inference_mode", true}, {"task_type", "CAUSAL_LM"}};
 }
 
-// Random A and B for the modules of every layer.
+// Returns random matrices A and B for the modules of every layer.
 inline TensorSet AdapterTensors(const ModelConfig& config, int64_t rank,
                                 const std::vector<std::string>& modules, uint64_t seed) {
   const std::vector<TensorSpec> parameters = config.Parameters(DType::kF32);
@@ -63,7 +63,7 @@ inline void WriteAdapter(const std::string& dir, const nlohmann::json& config,
   SLUICE_CHECK(WriteSafetensors(dir + "/adapter_model.safetensors", tensors).ok());
 }
 
-// W + scale B A of every adapted matrix.
+// Returns the weights with W + scale B A in place of every adapted matrix W.
 inline TensorSet Merged(const TensorSet& weights, const TensorSet& adapter, double scale) {
   TensorSet merged = weights;
   for (size_t i = 0; i < merged.size(); ++i) {

@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Sizes that no panel or vector width divides.
+// Returns a config with sizes that no panel or vector width divides.
 ModelConfig SmallConfig() {
   ModelConfig config;
   config.architecture = "Qwen3ForCausalLM";
@@ -46,7 +46,8 @@ class AdapterTest : public testing::Test {
     return *adapter;
   }
 
-  // What Read() says of an adapter of q_proj, rank 3, that was changed.
+  // Returns the error of Read() for an adapter of q_proj with rank 3, after `config` and `tensors`
+  // have changed its files; "taken" if there is none.
   std::string Refusal(
       const std::function<void(nlohmann::json*)>& config,
       const std::function<TensorSet(TensorSet)>& tensors = [](TensorSet t) { return t; }) {
@@ -61,7 +62,7 @@ class AdapterTest : public testing::Test {
   const std::string dir_ = testing_data::TempPath("adapter/");
 };
 
-// Logits of three sequences of 20 tokens, each with its adapter or none.
+// Returns the logits of three sequences of 20 tokens, each with its adapter or none.
 std::vector<std::vector<float>> Logits(const ModelConfig& config, const TensorSet& weights,
                                        const std::vector<const Adapter*>& adapters,
                                        int threads = 1) {
@@ -107,7 +108,7 @@ TEST_F(AdapterTest, ARowWithAnAdapterIsThatOfMergedWeightsAndOneWithoutKeepsItsB
     const auto mixed = Logits(config_, weights, {all.get(), nullptr, two.get()}, threads);
     EXPECT_EQ(mixed[1], plain) << "in bits";
     EXPECT_EQ(mixed[0], Logits(config_, weights, {all.get()})[0])
-        << "in bits: who runs beside changes nothing";
+        << "in bits: the other sequences of the step change nothing";
     EXPECT_LT(
         Worst(mixed[0],
               Logits(config_, Merged(weights, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),

@@ -29,7 +29,7 @@ class ParallelTest : public ::testing::Test {
 TEST_F(ParallelTest, ALoopRunsOnAsManyThreadsAsItMay) {
   for (const int threads : {3, 1, 2}) {
     SetParallelThreads([threads] { return threads; });
-    std::barrier all(threads);  // Nobody goes on before as many are at work.
+    std::barrier all(threads);  // Nobody continues before all threads are here.
     ParallelFor(threads, 1, [&](int64_t, int64_t) { all.arrive_and_wait(); });
     ParallelEach(threads, [&](int64_t) { all.arrive_and_wait(); });
   }

@@ -19,7 +19,7 @@
 namespace sluice {
 namespace {
 
-// Sequences packed end to end, every row scored.
+// Returns the sequences packed end to end. Every row is scored.
 PackedBatch Pack(const std::vector<std::vector<int32_t>>& sequences) {
   PackedBatch batch{.cu_seqlens = {0}};
   for (const auto& tokens : sequences) {
@@ -47,8 +47,8 @@ at::Tensor Logits(TrainModel* model, const PackedBatch& batch) {
   return *logits;
 }
 
-// A reference tensor of the packed sequences' rows: [B, width, ...] without the padding, `skip`
-// rows less per sequence.
+// Returns the rows of the reference tensor [B, width, ...] without padding, and without the last
+// `skip` rows of each sequence, in the order of the packed sequences.
 at::Tensor Unpadded(const ReferenceModel& m, const std::string& name,
                     const ReferenceSequences& sequences, int64_t skip) {
   const at::Tensor whole =
@@ -64,7 +64,7 @@ double Worst(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).abs().max().item<double>();
 }
 
-// Rows t whose next token is known, with that token.
+// The rows whose next token is known, and these tokens.
 struct Predictions {
   PackedBatch batch;
   std::vector<int64_t> targets;
@@ -112,7 +112,7 @@ TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
 
 class Bf16ReferenceTest : public TrainReferenceTest {};
 
-// Held against transformers' own bf16 arithmetic: ours must not be worse than it.
+// The errors of our bf16 arithmetic must not exceed those of transformers' bf16 arithmetic.
 TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
@@ -148,8 +148,8 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   EXPECT_EQ(got, want.continuations);
 }
 
-// Logits of the decode execution, all sequences in one step, and the experts of each row where
-// there are any.
+// Returns the logits of the decode execution, with all sequences in one step. Sets `routing` to the
+// experts of each row.
 at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights,
                    const std::vector<std::vector<int32_t>>& sequences,
                    std::vector<uint16_t>* routing = nullptr) {
@@ -172,8 +172,9 @@ at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights,
   return logits;
 }
 
-// What makes the ratio of an on-policy token exactly 1: the trainer's fp32 parameters in either
-// arithmetic, against a decode execution that holds them as the trainer publishes them.
+// Checks that a trainer with fp32 parameters, in either arithmetic, gives the same bits as a decode
+// execution with the weights that this trainer publishes. This makes the ratio of an on-policy
+// token exactly 1.
 void ExpectDecodeGivesTheSameBits(const ModelConfig& config, const TensorSet& weights,
                                   const std::vector<std::vector<int32_t>>& sequences) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -199,7 +200,7 @@ TEST_P(TrainReferenceTest, TheDecodeExecutionGivesTheSameBits) {
   ExpectDecodeGivesTheSameBits(m.dir.config, m.weights, want.tokens);
 }
 
-// The losses of the reference file's README, over its response tokens.
+// Returns the loss `kind` as the README of the reference file defines it, over its response tokens.
 at::Tensor ReferenceLoss(const ReferenceModel& m, const std::string& kind,
                          const ReferenceSequences& sequences, const at::Tensor& lp) {
   std::vector<float> mask, advantage;
@@ -278,7 +279,8 @@ std::vector<std::vector<int32_t>> SmallSequences() {
   return out;
 }
 
-// Sizes that no vector width and no pair divides, contexts longer than a chunk of attention.
+// No vector width divides the sizes, many of them are odd, and contexts are longer than a chunk of
+// attention.
 TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
   for (const std::string shape :
        {R"("Qwen3ForCausalLM"], "head_dim": 6)", R"("Qwen2ForCausalLM"])",
@@ -305,7 +307,8 @@ TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
   }
 }
 
-// Log-probs with weights of both signs, plus the entropy: every output of the scores takes part.
+// Returns a loss of log-probs with weights of both signs, plus the entropy, so that every output of
+// the scores takes part.
 at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
   std::vector<int64_t> targets;
   for (size_t i = 0; i < batch.score_rows.size(); ++i)
@@ -332,7 +335,7 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
   }
 }
 
-// Enough rows and columns that each product and each loop is divided.
+// The model has so many rows and columns that each product and each loop is divided among threads.
 TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
   for (const std::string shape :
        {R"("Qwen2ForCausalLM"])",
@@ -368,7 +371,7 @@ TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
   }
 }
 
-// Sizes that no vector width divides.
+// No vector width divides the sizes.
 TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch batch = Pack(SmallSequences());
@@ -376,7 +379,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
   const c10::NoGradGuard no_grad;
   SplitMix64 random(5);
   for (const TrainModel::Parameter& p : model->parameters()) {
-    // Along one random direction per parameter.
+    // Compare along one random direction per parameter.
     at::Tensor direction = at::empty_like(p.tensor);
     float* to = direction.mutable_data_ptr<float>();
     for (int64_t i = 0; i < direction.numel(); ++i)
@@ -415,8 +418,8 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   batch.routing.assign(sets * 2, kAnyExpert);
   EXPECT_TRUE(at::equal(Logits(model.get(), batch).detach(), chosen));
 
-  // The last token of the first sequence: experts 0 and 1 in both layers, then 3 and 4. Nothing
-  // else sees it.
+  // Give the last token of the first sequence the experts 0 and 1 in both layers, then 3 and 4. No
+  // other row attends to this token.
   std::vector<at::Tensor> logits;
   for (const uint16_t first : {0, 3}) {
     for (size_t i = 4 * 4; i < 5 * 4; ++i) batch.routing[i] = static_cast<uint16_t>(first + i % 2);
@@ -443,7 +446,8 @@ TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {
   EXPECT_TRUE(at::equal(Logits(model.get(), Pack(sequences)).detach(), at::cat(alone)));
 }
 
-// Two families, of three and of one, and a lone sequence; every row scored.
+// Returns a batch with a prefix that three sequences share, a prefix with one sequence, and a
+// sequence alone. Every row is scored.
 PackedBatch WithPrefixes() {
   SplitMix64 random(8);
   PackedBatch batch{.cu_seqlens = {0}, .prefix = {-1, 0, 0, 0, -1, -1, 5}};
@@ -459,8 +463,8 @@ PackedBatch WithPrefixes() {
   return batch;
 }
 
-// The same sequences with a copy of the prefix before each, and for each row of `batch` the rows
-// that are its copies.
+// The sequences of a shared batch, each with its own copy of the prefix. copies[row] are the rows
+// of `batch` that are copies of row `row` of the shared batch.
 struct Unshared {
   PackedBatch batch;
   std::vector<std::vector<int64_t>> copies;
@@ -529,7 +533,7 @@ TEST(TrainModelTest, AWindowHidesWhatLiesBeforeIt) {
   config.sliding_window = 7;
   const at::Tensor windowed = Logits(Make(config, weights).get(), Pack(sequences)).detach();
   EXPECT_TRUE(at::equal(windowed, Decoded(config, weights, sequences)));
-  // The first tokens of the last sequence.
+  // The first tokens of the last sequence have nothing before their window.
   EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));
   EXPECT_FALSE(at::equal(windowed.narrow(0, 13, 11), open.narrow(0, 13, 11)));
 }

@@ -27,7 +27,7 @@ std::string Flat(const grpc::ByteBuffer& buffer) {
   return flat;
 }
 
-// `bytes` in slices of `step` bytes, as a network might deliver them.
+// Returns `bytes` in slices of `step` bytes, as a network might deliver them.
 grpc::ByteBuffer Cut(const std::string& bytes, size_t step) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += step) slices.emplace_back(bytes.substr(at, step));

@@ -54,8 +54,8 @@ std::string RandomWord(SplitMix64* random) {
   return word;
 }
 
-// A random model. Characters may be missing, the bytes and the unknown token may take part in
-// merges, and merges may join any two tokens.
+// Returns a random model. Characters may be missing, the bytes and the unknown token may take part
+// in merges, and merges may join any two tokens.
 Json RandomModel(SplitMix64* random) {
   std::vector<std::string> tokens;
   std::set<std::string> known;

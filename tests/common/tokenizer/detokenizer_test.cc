@@ -15,8 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// A tokenizer whose vocabulary is each single byte, spelled by `spell`, then `words` and a special
-// token.
+// Returns a tokenizer whose vocabulary is each single byte, spelled by `spell`, then `words` and a
+// special token.
 std::unique_ptr<Tokenizer> MakeTokenizer(const json& decoder,
                                          const std::function<std::string(int)>& spell,
                                          const std::vector<std::string>& words) {

@@ -16,7 +16,7 @@ inline std::string Folder(const std::string& name) {
   return testing_data::Path("tokenizers/" + name);
 }
 
-// The tokenizer.json of a shared tokenizer, unpacked. Empty if the file is absent.
+// Returns the unpacked tokenizer.json of a shared tokenizer, or "" if the file is absent.
 inline std::string Json(const std::string& name) {
   std::string json;
   FILE* const pipe = popen(("gzip -dc '" + Folder(name) + "/tokenizer.json.gz'").c_str(), "r");

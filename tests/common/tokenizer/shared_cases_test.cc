@@ -1,4 +1,4 @@
-// Every case of the shared tokenizers. The reference library made their ids, and their texts with
+// Tests every case of the shared tokenizers. The reference library made the ids, and the texts with
 // special tokens kept and skipped.
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include "tests/common/wal/world.h"
 
-// Machines that go down at any call, with any part of the unsynced bytes left on the disk.
+// Simulates machines that crash at any call, with any part of the unsynced bytes left on the disk.
 namespace sluice::wal {
 namespace {
 

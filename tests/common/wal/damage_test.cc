@@ -5,16 +5,16 @@
 #include "common/wal/format.h"
 #include "tests/common/wal/world.h"
 
-// Logs at rest whose bytes are changed. Either all whole records come back or DATA_LOSS names the
-// place, but wrong data never comes back.
+// Changes bytes of logs that are not open. Either all whole records come back or DATA_LOSS names
+// the place; wrong data never comes back.
 namespace sluice::wal {
 namespace {
 using Files = std::map<std::string, std::string>;
 
 std::string PathOf(const std::string& name) { return absl::StrCat(kDir, "/", name); }
 
-// Writes a log of `count` items and returns them. If it is `closed`, its last mark is there;
-// otherwise the process went down right after the last sync.
+// Writes a log of `count` items and returns them. If `closed`, the log ends with a mark (format.h).
+// Otherwise it is as if the process had crashed right after the last sync.
 Items Write(FaultFileSystem* system, int count, bool closed, bool snapshot = false,
             uint64_t segment_bytes = 2048) {
   Log::Options options = Life::SmallOptions(system);
@@ -62,7 +62,7 @@ Reading Read(FaultFileSystem* system) {
   return reading;
 }
 
-// Path of the newest segment.
+// Returns the path of the newest segment.
 std::string Last(const Files& files) {
   std::string last;
   for (const auto& [path, bytes] : files) {
@@ -71,7 +71,8 @@ std::string Last(const Files& files) {
   return last;
 }
 
-// Offset of each frame in the bytes of a segment, with the offset at which its body ends.
+// Returns the offset of each frame in the bytes of a segment, and the offset at which its body
+// ends.
 std::vector<std::pair<size_t, size_t>> Frames(const std::string& bytes,
                                               FrameKind kind = FrameKind::kRecord) {
   FileHeader file;

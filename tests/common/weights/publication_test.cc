@@ -33,7 +33,7 @@ TensorSet RandomSet(uint64_t seed, int64_t n = 700'000) {
   return set;
 }
 
-// The trainer's side and an engine's side, over a real server on loopback.
+// Runs the trainer's side and an engine's side with a real server on loopback.
 class PublicationTest : public testing::Test {
  protected:
   PublicationTest() : weights_(&callers_) {

@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-// What a program that checks CUDA kernels is written with, where there is no test library: on a
-// bare machine with a GPU, and on the emulator of tests/cuda_emulator. One program per kernel:
+// Macros and functions for programs that check CUDA kernels. They need no test library, so the
+// programs run on a bare machine with a GPU and on tests/cuda_emulator. There is one program per
+// kernel:
 //
 //   CUDA_CASE(NormHasTheBitsOfTheCpu) {
 //     OnDevice<float> x(host_x), y(count);
@@ -20,11 +21,11 @@
 //   }
 //   CUDA_BENCH(NormSpeed) { Measure("rms_norm", bytes, flops, [&] { launch }); }
 //
-// check_main.cu has main(): it runs the cases, or with --bench the benches, and prints one JSON
-// object a line. A failed expectation is printed, and the case goes on.
+// check_main.cu has main(): it runs the cases, or with --bench the benchmarks, and prints one JSON
+// object per line. A failed expectation is printed, and the case goes on.
 namespace sluice::cuda_check {
 
-// Whether sizes are to stay small, because each access is looked at (--small).
+// Whether inputs should be small, because a tool checks each memory access (--small).
 bool Small();
 
 struct Entry {
@@ -38,7 +39,8 @@ struct AddBench {
   explicit AddBench(const Entry& entry);
 };
 
-// Collects what is written to it, and makes the running case fail with that when it ends.
+// Collects the text that is written to it. Its destructor prints the text and makes the running
+// case fail.
 class Failure {
  public:
   Failure(const char* file, int line, const std::string& what);
@@ -73,12 +75,12 @@ class Failure {
     ::sluice::cuda_check::Failure(__FILE__, __LINE__, #call)                               \
         << " failed: " << cudaGetErrorString(cuda_error) << " "
 
-// The time of one `launch`, which moves `bytes` at least and does `flops` additions and
-// multiplications: the median of several runs.
+// Measures the time of one `launch`, which moves at least `bytes` bytes and does `flops` additions
+// and multiplications, and prints the median of several runs.
 void Measure(const std::string& name, double bytes, double flops,
              const std::function<void()>& launch);
 
-// Numbers on the device: a copy, or room that nobody has written.
+// An array in device memory: a copy of a host array, or uninitialised memory.
 template <typename T>
 class OnDevice {
  public:
@@ -109,7 +111,7 @@ bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-// From a normal distribution around 0.
+// Returns numbers from a normal distribution around 0.
 inline std::vector<float> RandomFloats(uint32_t seed, int64_t count, float scale = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, scale);
@@ -118,7 +120,7 @@ inline std::vector<float> RandomFloats(uint32_t seed, int64_t count, float scale
   return x;
 }
 
-// The same numbers over and over, where many are needed and only time matters.
+// Repeats the same numbers. Use it if many numbers are needed and only the time matters.
 inline std::vector<float> ManyFloats(int64_t count) {
   const std::vector<float> some = RandomFloats(1, 1 << 16);
   std::vector<float> x(static_cast<size_t>(count));

@@ -8,12 +8,12 @@
 namespace sluice::cuda_check {
 namespace {
 
-constexpr int kNoDevice = 77;  // What ctest takes as skipped.
+constexpr int kNoDevice = 77;  // Exit code that ctest counts as skipped.
 constexpr int kRuns = 7;
-constexpr float kLeastMilliseconds = 5;  // Of a run: so many launches that clocks do not matter.
+constexpr float kLeastMilliseconds = 5;  // Of a run, to make the clock's resolution irrelevant.
 
 bool small = false;
-bool failed = false;  // The running case.
+bool failed = false;  // The running case has failed.
 
 std::vector<Entry>& Cases() {
   static std::vector<Entry> cases;
@@ -103,7 +103,7 @@ Failure::~Failure() {
 void Measure(const std::string& name, double bytes, double flops,
              const std::function<void()>& launch) {
   float once = Milliseconds(1, launch);
-  if (small) return;  // Only that it runs.
+  if (small) return;  // Check only that it runs.
   once = std::max(Milliseconds(3, launch) / 3, 1e-3f);
   const int launches = std::max(1, static_cast<int>(kLeastMilliseconds / once));
   std::vector<float> runs;

@@ -4,13 +4,14 @@
 
 #include "tests/kernels/cuda/check.h"
 
-// What the card reaches with the plainest kernels there are: what the others are compared with. The
-// script that runs the checks knows them by the names "copy" and "fma".
+// The simplest kernels for copying and for arithmetic. They show what the card can reach, and the
+// speed of the other kernels is compared with theirs. tools/gpu_check.py finds them by the names
+// "copy" and "fma".
 namespace sluice::cuda_check {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChains = 8;  // Independent, so that one's latency does not show.
+constexpr int kChains = 8;  // Independent, to hide the latency of each.
 
 __global__ void Copy(const float4* from, int64_t count, float4* to) {
   const int64_t stride = int64_t{gridDim.x} * kThreads;
@@ -18,7 +19,7 @@ __global__ void Copy(const float4* from, int64_t count, float4* to) {
     to[i] = from[i];
 }
 
-// y[i] = kChains times what `steps` steps of x = x / 2 + 1 lead to from i.
+// y[i] is kChains times the result of `steps` steps of x = x / 2 + 1 that start with x = i.
 __global__ void Fma(int steps, float* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   float x[kChains];
@@ -46,7 +47,7 @@ CUDA_CASE(FmaComputesItsChains) {
   Fma<<<2, kThreads>>>(4, y.data());
   CUDA_OK(cudaGetLastError());
   const std::vector<float> back = y.Back();
-  // x / 16 + 1 / 8 + 1 / 4 + 1 / 2 + 1, all of it exact.
+  // Each chain gives i / 16 + 1 / 8 + 1 / 4 + 1 / 2 + 1, exactly.
   for (size_t i = 0; i < back.size(); ++i)
     CUDA_EXPECT(back[i] == kChains * (static_cast<float>(i) / 16 + 1.875f)) << "at " << i;
 }

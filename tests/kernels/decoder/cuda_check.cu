@@ -19,7 +19,8 @@ std::vector<uint16_t> Bf16(const std::vector<float>& x) {
 
 CUDA_CASE(TheReferenceHasFusedMultiplyAdd) {
   CUDA_EXPECT(BestDecoderOps().name != std::string("base"))
-      << "the kernels have the bits of the kinds with it alone; check on another CPU";
+      << "this CPU has no fused multiply-add, and the kernels give the bits of the kinds with it; "
+         "run the check on another CPU";
 }
 
 CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
@@ -29,7 +30,7 @@ CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
     const std::vector<float> x = RandomFloats(1, m * k),
                              w = RandomFloats(2, 2 * RoundUpToLanes(n) * k),
                              before = RandomFloats(3, m * n);
-    // As if packed: any numbers will do.
+    // The weights are not packed, because any numbers serve as a packed weight.
     const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);
     std::vector<float> y(m * n), added = before, gated(m * n), narrow(m * n), narrow_added = before;
     std::vector<uint16_t> narrow_gated(m * n);
@@ -101,7 +102,7 @@ CUDA_CASE(RopeHasTheBitsOfTheCpu) {
   const std::vector<int32_t> positions = {4, 0, 9};
   for (const int64_t half : {1, 24, 64}) {
     for (const float sign : {1.0f, -1.0f}) {
-      // A row is wider than its heads; tables need not be of angles.
+      // A row is wider than its heads. The tables contain any numbers instead of cosines and sines.
       const int64_t ldx = heads * 2 * half + 3;
       std::vector<float> x = RandomFloats(1, m * ldx);
       const std::vector<float> cos = RandomFloats(2, 10 * half), sin = RandomFloats(3, 10 * half);
@@ -221,7 +222,7 @@ CUDA_BENCH(PointwiseSpeed) {
   });
 }
 
-// One query each of `count` sequences.
+// Measures attention with one query in each of `count` sequences.
 template <typename T>
 void MeasureAttention(const std::string& name) {
   const int64_t count = Small() ? 2 : 256, positions = Small() ? 40 : 2048, d = Small() ? 16 : 128;

@@ -11,9 +11,9 @@
 #include "kernels/decoder/op.h"
 #include "kernels/decoder_grad/op.h"
 
-// Every instruction set that this machine runs, against formulas in double over shapes that no
-// vector width divides. The gradients of attention and of the scores are held against central
-// differences of those formulas.
+// Compares every instruction set that this machine runs with formulas in double precision, for
+// shapes that no vector width divides. The gradients of norm, SwiGLU and attention are compared
+// with central differences of those formulas.
 namespace sluice {
 namespace {
 
@@ -112,8 +112,8 @@ TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
   }
 }
 
-// Keys and values [positions, D] in a cache whose blocks are used in another order than they lie;
-// what no position holds is NaN.
+// Keys and values [positions, D] in a cache whose blocks are not in the order of the positions.
+// Unused numbers are NaN.
 template <typename T>
 struct Paged {
   Paged(const std::vector<float>& k, const std::vector<float>& v, int64_t positions, int64_t d)
@@ -135,7 +135,7 @@ struct Paged {
   std::vector<T> data;
 };
 
-// Attention of query rows [group, D] over `positions` keys, in doubles.
+// Computes attention of query rows [group, D] over `positions` keys in double precision.
 std::vector<double> Attention(const float* q, const float* k, const float* v, int64_t positions,
                               int64_t group, int64_t d) {
   std::vector<double> out(group * d);
@@ -173,7 +173,8 @@ std::vector<float> InHalves(const std::vector<float>& x) {
   return out;
 }
 
-// `rows` queries, which see one position more each, the last of them all.
+// Computes attention of `rows` queries. Each query sees one position more than the one before it,
+// and the last one sees all.
 template <typename T>
 std::vector<float> Attend(const DecoderOps& ops, const std::vector<float>& q,
                           const std::vector<float>& k, const std::vector<float>& v, int64_t rows,
@@ -251,7 +252,7 @@ TEST_P(DecoderKernelTest, AQueryHasTheSameBitsWhateverItsCompany) {
   }
 }
 
-// x times a bf16 weight; x rounded to bf16, or as it is.
+// Returns x times a bf16 weight. x is rounded to bf16 if `rounded`, and otherwise used as it is.
 std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool rounded) {
   const std::vector<float> x = Random(1, s.m * s.k);
   const std::vector<uint16_t> narrow = ToBf16(x), w = ToBf16(Random(2, s.n * s.k));

@@ -22,7 +22,7 @@ CUDA_CASE(SumsEqualTheReference) {
       for (const uint64_t count : {1, 7, 1019, 1024, 5000}) {
         const std::vector<uint8_t> bytes =
             RandomBytes(static_cast<uint32_t>(first + count), count * static_cast<size_t>(width));
-        // Not zero: sums are added to what is there.
+        // The initial sums are not zero, because the kernel adds to them.
         std::vector<uint64_t> expected = {3, 5};
         OnDevice<uint8_t> elements(bytes);
         OnDevice<uint64_t> sum(expected);

@@ -11,7 +11,8 @@ using cuda_check::OnDevice;
 using cuda_check::RandomFloats;
 using cuda_check::Small;
 
-// Row r of the check: temperature 0, banned tokens and each of the cuts, in all sorts of mixtures.
+// Returns row r of the check. The rows combine temperature 0, banned tokens and the cuts in many
+// ways.
 SampleRow MakeRow(int64_t r) {
   return {.key = 77u + static_cast<uint64_t>(r),
           .position = static_cast<uint32_t>(r),
@@ -88,7 +89,8 @@ CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
   CUDA_EXPECT(draws.Back() == expected);
 }
 
-// 64 rows of a large vocabulary; what has to be read is each logit once.
+// Measures draws from 64 rows of a large vocabulary. The bytes to read are those of each logit
+// once.
 void MeasureDraws(const std::string& name, const SampleRow& like) {
   const int64_t rows = Small() ? 2 : 64, vocab = Small() ? 300 : 151'936;
   OnDevice<float> logits(cuda_check::ManyFloats(rows * vocab));

@@ -30,11 +30,11 @@ Kept Draw(SampleRow row, int64_t vocab) {
   return kept;
 }
 
-// By sorting, in double precision. `margin`: how near to a bound of top-p or min-p the closest sum
-// or ratio came.
+// Finds the kept tokens by sorting, in double precision. Sets `margin` to the smallest distance
+// between a sum or ratio and a bound of top-p or min-p.
 std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
   std::vector<double> z(vocab);
-  // Rounded to float, as the sampler's.
+  // These are rounded to float, as in the sampler.
   for (int64_t v = 0; v < vocab; ++v) z[v] = row.logits[v] / row.temperature;
   for (int32_t i = 0; i < row.banned_count; ++i) z[row.banned[i]] = -INFINITY;
   std::vector<int32_t> ids;
@@ -88,7 +88,7 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
     if (random() % 2) row.min_p = (random() % 1000) / 1000.0f;
     double margin;
     const std::vector<int32_t> slow = KeptSlowly(row, vocab, &margin);
-    if (margin < 1e-6) continue;  // fp32 may see the other side.
+    if (margin < 1e-6) continue;  // In fp32 the comparison may differ.
     ++compared;
     const Kept kept = Draw(row, vocab);
     ASSERT_EQ(kept.ids, slow) << "case " << i << ", V " << vocab << ", top_k " << row.top_k

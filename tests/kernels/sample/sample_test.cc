@@ -42,10 +42,10 @@ TEST(SampleTest, PhiloxGivesThePublishedVectors) {  // kat_vectors of the author
   EXPECT_EQ(Philox4x32({1, 2, 3, 4}, {5, 6}), SlowPhilox({1, 2, 3, 4}, {5, 6}));
 }
 
-// The whole draw in double precision, from the formulas alone.
+// A draw that is computed in double precision from the formulas of op.h.
 struct SlowDraw {
   int64_t token = 0;
-  double margin = 0;  // By which it won.
+  double margin = 0;  // Its score minus the second highest.
   double logprob = 0;
 };
 SlowDraw DrawSlowly(const SampleRow& row, int64_t vocab) {
@@ -84,7 +84,7 @@ TEST(SampleTest, DrawsFollowTheFormulas) {
                           .stream = i % 2,
                           .temperature = 0.5f + 0.01f * i};
       const SlowDraw slow = DrawSlowly(row, vocab);
-      if (slow.margin < 1e-4) {  // fp32 may see a tie.
+      if (slow.margin < 1e-4) {  // In fp32 this may be a tie.
         ++close;
         continue;
       }

@@ -61,9 +61,9 @@ TEST(FsckTextTest, DamageIsNamedByFileAndOffsetWithWhatIsWholeAndWhatToDo) {
           "\ndigits (", kId,
           ")\n"
           "  damage: data/jobs/x/log-1.seg at offset 512: the record of position 3440 is damaged\n"
-          "  whole up to: position 3439, data/jobs/x/log-1.seg at offset 512\n"
-          "  you could: check the disk; bring data/jobs/",
-          kId, " back from a copy")));
+          "  intact up to: position 3439, data/jobs/x/log-1.seg at offset 512\n"
+          "  you could: check the disk; restore data/jobs/",
+          kId, " from a backup")));
   EXPECT_THAT(text, Not(HasSubstr("balanced")));
 }
 
