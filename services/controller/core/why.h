@@ -54,7 +54,7 @@ struct Waits {
 std::vector<Edge> Chain(const Waits& waits);
 
 // The chain in one line, followed by what a person could do: "batch 75 has 63 of 64 groups <- group
-// 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is.
+// 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is empty.
 std::string ChainText(const std::vector<Edge>& chain);
 
 }  // namespace sluice::controller
