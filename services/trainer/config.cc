@@ -118,7 +118,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
 }
 
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment) {
-  // Those of the trainers, then those of the rollouts.
+  // The list has the addresses of the trainers first, and then those of the rollouts.
   const auto& addresses = assignment.weights();
   const int trainers = std::min(static_cast<int>(assignment.world()), addresses.size());
   return {addresses.begin() + trainers, addresses.end()};

@@ -17,7 +17,7 @@ namespace sluice {
 // averaged. The terms are separate, so that a streaming trainer can accumulate and scale them
 // separately.
 struct LossTerms {
-  at::Tensor policy;   // Has a gradient to lp_theta even if every token is left out.
+  at::Tensor policy;   // Has a gradient for lp_theta even if every token is left out.
   at::Tensor kl;       // A 0 without gradient if rule.kl is null.
   at::Tensor entropy;  // A 0 without gradient if rule.entropy_coef is 0 or no entropy is given.
   // Sum of the KL values without coefficients; divided by N it is the mean to report.
