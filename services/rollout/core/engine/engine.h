@@ -70,10 +70,11 @@ struct Request {
   RequestClass order = RequestClass::kTrain;
   int64_t target_step = 0;  // Within a class, requests for earlier training steps run first.
   bool trainable = true;    // The trainer may train on the answer.
-  // Changes the model for this request. Null: no change. Not allowed where `trainable` is set, and
-  // the same for all members of a group.
+  // Changes the model for this request. Null: no change. Not allowed if `trainable` is set. All
+  // members of a group have the same adapter.
   std::shared_ptr<const Adapter> adapter;
-  // What token events carry beside the token; see TokenDetails. Each costs time on the step thread.
+  // What token events carry in addition to the token; see TokenDetails. Each of these costs time on
+  // the step thread.
   bool text = false;
   bool kept_sets = false;
   bool routing = false;
