@@ -130,7 +130,7 @@ void LedgerMirror::Tell(const absl::Status& status) {
     log::Warning("mirror_disconnected",
                  {{"redis", options_.redis.str()},
                   {"why", status.message()},
-                  {"next", "it is tried again each second; training goes on"}});
+                  {"next", "the mirror tries again each second; training goes on"}});
   }
 }
 
@@ -208,7 +208,7 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
         absl::StrSplit(reply.list[0].list.at(0).text, absl::MaxSplits('-', 1));
     if (!absl::SimpleAtoi(parts.first, &top.incarnation) ||
         !absl::SimpleAtoi(parts.second, &top.event))
-      return SetRefused(job, stream, "an id that is none");
+      return SetRefused(job, stream, "an entry has an id that cannot be read");
   }
   const bool ours = stream.sent != Id{};
 
@@ -216,7 +216,8 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
     return SetRefused(
         job, stream,
         absl::StrCat("the stream holds entry ", top.str(),
-                     ", beyond this queue's; if no other queue writes it, delete it"));
+                     ", which is beyond this queue's entries; if no other queue writes the stream, "
+                     "delete it"));
   }
 
   SetRefused(job, stream, "");
