@@ -302,8 +302,8 @@ bool SameRecord(const Record& a, const Record& b) {
          a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
 }
 
-// Checks that the sizes of the fields sum to the payload; otherwise no field could be told apart
-// from the next.
+// Checks that the sizes of the fields sum to the payload; otherwise it would be unknown where a
+// field ends.
 absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
   uint64_t payload = 0;
   for (const common::v1::Record& record : header.records()) {

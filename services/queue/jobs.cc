@@ -51,7 +51,7 @@ void JobTable::SetIncarnation(int64_t incarnation) {
     Add(job, runner);
   }
   MutexLock lock(&mu_);
-  // It is set only now, so that a SetJob cannot make a recovered job anew.
+  // It is set only now, so that a SetJob cannot make a second job in place of a recovered one.
   incarnation_ = incarnation;
 }
 

@@ -110,7 +110,7 @@ class JobTable {
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
-  // The memory shares that the jobs were told last.
+  // The memory shares that the jobs got last.
   std::map<std::string, uint64_t> shares_ ABSL_GUARDED_BY(mu_);
   struct Recovered {
     StoredJob stored;

@@ -137,7 +137,7 @@ void LedgerMirror::Tell(const absl::Status& status) {
 // Gives up all waiting entries except the newest and those that may be under way to Redis.
 void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
   auto first = stream.waiting.begin();
-  while (first->id <= stream.sent) ++first;  // It ends, as the newest entry was not sent yet.
+  while (first->id <= stream.sent) ++first;  // Ends, because the newest entry was not sent yet.
   const auto newest = std::prev(stream.waiting.end());
   if (first == newest) return;
   uint64_t missed = newest - first;
@@ -195,7 +195,7 @@ absl::Status LedgerMirror::Compare() {
   if (commands.empty()) commands.push_back({"PING"});
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
   MutexLock lock(&mu_);
-  // at() finds each stream, as only this thread removes streams.
+  // at() finds each stream, because only this thread removes streams.
   for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);
   return absl::OkStatus();
 }

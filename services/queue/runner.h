@@ -118,7 +118,8 @@ class JobRunner {
     wal::Position position = 0;  // Of the event in the log.
     Finished answers;
     std::optional<WatchUpdate> update;
-    uint64_t new_watcher = 0;  // If not 0, the update goes to this watcher alone, as its first.
+    // If not 0, the update goes to this watcher alone, and is its first one.
+    uint64_t new_watcher = 0;
     std::shared_ptr<const BookEntry> book;
   };
 

@@ -172,7 +172,7 @@ class QueueServer::Impl final : public Base {
                                  v1::PeekResponse* response) override {
     return Read(context, request->call(), [&](const Job& job, Instant now) -> absl::Status {
       if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS)
-        return absl::InvalidArgumentError("the field `what` is unset");
+        return absl::InvalidArgumentError("the field `what` is unset or unknown");
       uint64_t first = 0;
       if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first))
         return absl::InvalidArgumentError("the field `page` is not one from an earlier answer");

@@ -46,7 +46,7 @@ class CheckpointWriter {
   // Waits until the previous checkpoint is written, then hands over `contents` and returns. Returns
   // the error with which writing has failed, if it has; nothing is written after it.
   absl::Status Write(Contents contents);
-  // Waits until all that was handed over is written. Errors as of Write().
+  // Waits until all that was handed over is written. Errors are those of Write().
   absl::Status Flush() { return worker_.Flush(); }
   absl::Status status() const { return worker_.status(); }
 

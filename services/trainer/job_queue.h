@@ -48,7 +48,7 @@ class JobQueue {
 
   // Begins to read batches ahead, and to renew their leases.
   void StartReading(BatchReader::Options options);
-  // Waits for the next slice of batch k. Errors as BatchReader::Next().
+  // Waits for the next slice of batch k. Errors are those of BatchReader::Next().
   absl::StatusOr<BatchReader::Slice> NextSlice(int64_t k);
 
   // A batch whose step is done.

@@ -56,7 +56,7 @@ struct Part {
   std::vector<Worker> peers;  // Who may call this daemon for the job; see Callers().
   PartPhase phase = PartPhase::kRun;
   bool checkpoint = false;  // Write a checkpoint before leaving (kStop of a trainer).
-  // Addresses of the queue, and of those who serve weights: trainers in order of rank, then
+  // Addresses of the queue, and of the daemons that serve weights: trainers in order of rank, then
   // rollouts.
   std::vector<std::string> queues, weights;
   uint32_t rank = 0, world = 0;  // Of a trainer: its rank, and the number of ranks.
@@ -233,8 +233,8 @@ class Controller {
   // Drops the reports of step k and later: a new gang trains these steps again.
   void DropSteps(Job& job, int64_t k);
   // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
-  // kStepsKept all stay. Of those between, each S-th stays, where S is the smallest power of two
-  // that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.
+  // kStepsKept all stay. Of the steps between them, each S-th stays, where S is the smallest power
+  // of two that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.
   void ThinSteps(Job& job);
   // Stores an event of the job.
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role,

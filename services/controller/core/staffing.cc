@@ -193,7 +193,7 @@ void Controller::RefreshDowns() {
     const Job& job = jobs_.at(id);
     if (!job.assign.opened) continue;  // The queue must know the workers before they call it.
     for (const Worker& worker : job.assign.workers) {
-      // A trainer that waits for its gang is told nothing of a live job.
+      // A trainer whose gang is not complete gets no assignment of a live job yet.
       const bool gang_missing = worker.role == Role::kTrainer && !job.assign.gang_whole;
       if (!gang_missing || !job.live()) parts[worker.id].push_back(PartOf(job, worker));
     }

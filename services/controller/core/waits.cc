@@ -50,8 +50,8 @@ bool Controller::Moving(Instant now, const Job& job) const {
          std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
 }
 
-// The reason why a daemon does nothing, as an edge to itself at which chains end; nothing if the
-// daemon is live.
+// Says why a daemon does nothing, as an edge from the daemon to itself, at which chains end.
+// Nullopt if the daemon is live.
 std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role role) const {
   const Node node{"DAEMON", id, id};
   const auto it = fleet_.daemons().find(id);

@@ -95,9 +95,10 @@ struct TokenLogprob {
 // What a request asked to be told with its tokens. Names in backquotes are fields of Request or of
 // its SamplingParams.
 struct TokenDetails {
-  // With `text` or stop texts: the UTF-8 text that is certain since this token, without special
-  // tokens. Bytes that may yet become a character or a stop text come with a later token; the last
-  // token brings the rest. A stop text and what follows it never appear, nor does a stop token.
+  // With `text` or stop texts: the UTF-8 text that has become certain with this token, without
+  // special tokens. Bytes that may yet become a character or a stop text come with a later token;
+  // the last token brings the rest. A stop text and what follows it never appear, nor does a stop
+  // token.
   std::string text;
   int32_t stop = -1;  // Index in `stop` of the stop text that ended the answer; -1: none did.
   // With `kept_sets`: ids of the tokens that top-k, top-p and min-p left to draw from, in rising

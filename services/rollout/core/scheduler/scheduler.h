@@ -113,8 +113,8 @@ class Scheduler {
 
   // Says that keys and values are computed with other weights from now on. No request starts from
   // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
-  // Without it they go on over the blocks that they have, except requests with a `chunk` that are
-  // still in their prompt: they start over, because their prompt must be of one version.
+  // Without it they go on over the blocks that they have. Only requests with a `chunk` that are
+  // still in their prompt start over, because their prompt must be of one version.
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }

@@ -27,7 +27,7 @@ struct LossTerms {
 // Computes the terms of one micro-batch of N tokens and B sequences.
 //
 // `lp_theta` [N] is fp32 with gradient; `entropy` [N] is fp32 with gradient, or undefined. `tokens`
-// has the constants on the CPU; its lp_theta is ignored, as it is taken from the tensor.
+// has the constants on the CPU. Its lp_theta is ignored, because the tensor is used.
 // `sequence_weight` [B] is rule.aggregation.sequence_weight of each sequence (any value for an
 // empty one). The micro-batch is added to `stats`; if stats->bad_policy() > 0, the step must be
 // skipped.
