@@ -24,7 +24,7 @@ namespace {
 
 absl::Status NotBuilt(absl::string_view what) {
   return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT",
-               absl::StrCat(what, " is not built yet"));
+               absl::StrCat(what, " is not implemented in this build"));
 }
 
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& status) {
@@ -40,8 +40,8 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   }
   if (request.spec().name() != request.name()) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME",
-                 absl::StrCat("the job is \"", request.name(), "\", its spec \"",
-                              request.spec().name(), "\""));
+                 absl::StrCat("the request names the job \"", request.name(),
+                              "\", but its spec names it \"", request.spec().name(), "\""));
   }
   if (!request.request().empty() && request.request().size() != 16) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
@@ -80,7 +80,7 @@ void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
   ToProto(job, out);
   if (!job.spec.empty()) {
     out->mutable_spec()->ParseFromString(job.spec);
-    // A job that is over has its spec in the store alone.
+    // The spec of a job that is over is only in the store.
   } else if (const auto spec = store_->Get(JobKey(job.record.id, "spec")); spec.ok()) {
     out->mutable_spec()->ParseFromString(spec->value);
   }
@@ -127,7 +127,7 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
   if (request->verb() != job::v1::VERB_CANCEL) {
     if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
       return Refuse(context, absl::InvalidArgumentError(absl::StrCat(
-                                 "verb ", static_cast<int>(request->verb()), " is none")));
+                                 "there is no verb ", static_cast<int>(request->verb()))));
     }
     return Refuse(context, NotBuilt(absl::StrCat(
                                absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),

@@ -99,18 +99,19 @@ bool Loop::Commit(const Outbox& out) {
       return true;
     }
 
-    // A compare failed or a record was refused. Trying again cannot help, and going on could send
-    // what another controller contradicts.
+    // A compare failed or a record was refused. Trying again cannot help. If this process went on,
+    // it might send orders that contradict those of another controller.
     if (absl::IsAborted(revision.status()) || absl::IsInvalidArgument(revision.status())) {
-      log::Error("store_lost",
-                 {{"cause", revision.status()},
-                  {"next", "see that one controller alone uses this store; start it again"}});
-      SLUICE_CHECK_MSG(false, "the job store was changed by someone else, or refuses a record");
+      log::Error(
+          "store_lost",
+          {{"cause", revision.status()},
+           {"next", "make sure that only one controller uses this store, then start it again"}});
+      SLUICE_CHECK_MSG(false, "another process has changed the job store, or it refuses a record");
     }
 
     if (!away)
-      log::Error("store_away",
-                 {{"cause", revision.status()}, {"next", "tried again until it works"}});
+      log::Error("store_away", {{"cause", revision.status()},
+                                {"next", "the controller tries again until it works"}});
     away = true;
     if (Stopping()) return false;
     absl::SleepFor(kStoreRetry);

@@ -4,7 +4,9 @@ int main(int argc, char** argv) {
   const sluice::daemon::About about = {
       .name = "sluice-controller",
       .role = sluice::rpc::Role::kController,
-      .summary = "Keeps jobs and their states, knows the fleet and says who works for which job.",
+      .summary =
+          "Keeps jobs and their states, knows the daemons, and decides which daemon works for "
+          "which job.",
       .example =
           "sluice-controller --listen 127.0.0.1:7400 --ops 127.0.0.1:7401 --data-dir ./controller",
   };

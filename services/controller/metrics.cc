@@ -10,9 +10,9 @@
 namespace sluice::controller {
 namespace {
 
-constexpr absl::Duration kKept =
-    // As long as the queue keeps its series, so that a scrape still sees how the job ended.
-    absl::Minutes(10);
+// The series of an ended job are kept for as long as the queue keeps its own, so that a scrape
+// still sees how the job ended.
+constexpr absl::Duration kKept = absl::Minutes(10);
 constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  JobState::kRunning,
                                 JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
                                 JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
@@ -37,13 +37,14 @@ double MaxStaleness(const Job& job) {
 }  // namespace
 
 Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
-  registry_->AddGauge("sluice_controller_leader", "1: this controller leads").Set(1);
+  registry_->AddGauge("sluice_controller_leader", "1 if this controller leads.").Set(1);
 }
 
 void Metrics::Stored(const char* outcome, absl::Duration took) {
   registry_
-      ->AddHistogram("sluice_controller_store_op_duration_seconds", "Calls of the job store",
-                     metrics::RpcSeconds(), {{"op", "txn"}, {"outcome", outcome}})
+      ->AddHistogram("sluice_controller_store_op_duration_seconds",
+                     "Time of calls of the job store.", metrics::RpcSeconds(),
+                     {{"op", "txn"}, {"outcome", outcome}})
       .Observe(absl::ToDoubleSeconds(took));
 }
 
@@ -56,17 +57,19 @@ Metrics::JobGauges& Metrics::Of(const Job& job) {
   for (const JobState state : kStates) {
     metrics::Labels with_state = labels;
     with_state["state"] = absl::AsciiStrToLower(StateName(state));
-    gauges.state[state] =
-        registry_->AddGauge("sluice_job_state", "1: the state that the job is in", with_state);
+    gauges.state[state] = registry_->AddGauge(
+        "sluice_job_state", "1 for the state that the job is in, else 0.", with_state);
   }
-  gauges.max_staleness = registry_->AddGauge(
-      "sluice_job_max_staleness_versions", "Highest staleness of a token of the last step", labels);
-  gauges.stalled_since = registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds",
-                                             "Since when no step advances; 0: moving", labels);
+  gauges.max_staleness =
+      registry_->AddGauge("sluice_job_max_staleness_versions",
+                          "Highest staleness of a token that the last step trained.", labels);
+  gauges.stalled_since =
+      registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds",
+                          "Unix time since when no step has ended; 0 while steps advance.", labels);
   gauges.last_step = registry_->AddGauge("sluice_job_last_step_timestamp_seconds",
-                                         "When the last step ended", labels);
+                                         "Unix time at which the last step ended.", labels);
   gauges.step_duration = registry_->AddGauge("sluice_job_step_duration_seconds",
-                                             "Median of the last 20 steps", labels);
+                                             "Median duration of the last 20 steps.", labels);
   return gauges;
 }
 
@@ -91,8 +94,9 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
   } else if (job.record.state == JobState::kRunning &&
              gauges.recovering_since != absl::InfiniteDuration()) {
     registry_
-        ->AddHistogram("sluice_controller_recovery_duration_seconds", "From RECOVERING to RUNNING",
-                       metrics::LongSeconds(), {{"role", gauges.recovering_role}})
+        ->AddHistogram("sluice_controller_recovery_duration_seconds",
+                       "Time from RECOVERING to RUNNING.", metrics::LongSeconds(),
+                       {{"role", gauges.recovering_role}})
         .Observe(absl::ToDoubleSeconds(now - gauges.recovering_since));
     gauges.recovering_since = absl::InfiniteDuration();
   }
@@ -109,7 +113,7 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
 
   for (const auto& [key, count] : daemons) {
     registry_
-        ->AddGauge("sluice_controller_daemons", "Daemons of the registry",
+        ->AddGauge("sluice_controller_daemons", "Registered daemons, by role and state.",
                    {{"role", std::string(RoleName(key.first))},
                     {"state", std::string(LivenessName(key.second))}})
         .Set(count);

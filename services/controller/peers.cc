@@ -17,7 +17,7 @@
 namespace sluice::controller {
 namespace {
 constexpr int kThreads = 8;
-// For one call; the loop makes another one.
+// Time limit of one SetJob call. If it passes, the loop makes another call.
 constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
 constexpr absl::Duration kExplainTime = absl::Seconds(2);
@@ -112,7 +112,7 @@ void Peers::Release(const ReleaseCall& call) {
     if (!status.ok()) {
       log::Warning("release_failed", {{"worker", call.worker},
                                       {"queue", call.queue},
-                                      {"next", "its leases run out"},
+                                      {"next", "the leases of the worker end when they expire"},
                                       {"cause", status}});
     }
   });

@@ -43,7 +43,7 @@ class Peers {
   // `spec` is the job's serialised job.v1.JobSpec.
   void SetJob(const SetJobCall& call, std::string spec,
               std::function<void(absl::StatusOr<SetJobAnswer>)> done);
-  // Tries for 20 s. If the call never arrives, the worker's leases end when they expire.
+  // Tries the call for 20 s. If it never arrives, the worker's leases end when they expire.
   void Release(const ReleaseCall& call);
   // Makes any unary call of the contracts. The request's `call` field must have been filled in by
   // FillCall().

@@ -57,7 +57,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
       MutexLock lock(&mu_);
       if (daemon_.empty()) daemon_ = input.daemon;
       if (daemon_ != input.daemon)
-        *status = absl::InvalidArgumentError("a heartbeat stream is of one daemon");
+        *status =
+            absl::InvalidArgumentError("all heartbeats of a stream must come from the same daemon");
     }
 
     auto self = shared_from_this();

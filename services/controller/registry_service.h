@@ -11,9 +11,9 @@
 
 namespace sluice::controller {
 
-// The calls of daemons: Register, and a Heartbeat stream for each daemon. A heartbeat is answered,
-// once what it said is stored, with all that the daemon is to know (see core Down). If that changes
-// between heartbeats, it is sent at once.
+// The calls of daemons: Register, and a Heartbeat stream for each daemon. Once the contents of a
+// heartbeat are stored, the answer tells the daemon all that it must know (Down in
+// core/controller.h). If this changes between heartbeats, it is sent at once.
 class RegistryService : public registry::v1::RegistryService::CallbackService {
  public:
   // `loop` outlives the service.

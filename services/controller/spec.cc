@@ -58,8 +58,8 @@ void AddSources(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   }
 }
 
-// The spec's whole reward block becomes one task: a try of it runs all entries, one after the
-// other, so their timeouts are added.
+// The spec's whole reward block becomes one task. Each try of the task runs all entries, one after
+// the other, so their timeouts are added.
 void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   queue::v1::TaskSpec& task = *queue->add_tasks();
   task.set_name("reward");
@@ -203,7 +203,7 @@ std::string Difference(const JobSpec& before, const JobSpec& after) {
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&report);
   if (differencer.Compare(before, after))
-    return "no value differs: the files do, or the settings that were given";
+    return "no value differs; only the texts of the files or the --set options differ";
 
   std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
   const size_t all = lines.size();

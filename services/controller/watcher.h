@@ -59,10 +59,11 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   job::v1::WatchResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t event_ ABSL_GUARDED_BY(mu_);        // The last event,
-  int64_t step_ ABSL_GUARDED_BY(mu_);          // step
-  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;  // and state (Job::changes) put on a page.
-  // Monotonic, of the first Beat() after the last write; infinite before it.
+  // The last event, step and state (Job::changes) that were put on a page.
+  uint64_t event_ ABSL_GUARDED_BY(mu_);
+  int64_t step_ ABSL_GUARDED_BY(mu_);
+  uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
+  // Monotonic time of the first Beat() after the last write; infinite until then.
   absl::Duration quiet_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
 };
 

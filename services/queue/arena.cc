@@ -120,7 +120,7 @@ std::shared_ptr<char> Arena::State::TryAllocate(const std::shared_ptr<State>& se
 
 void Arena::State::Free(const Block& block) {
   auto* head = reinterpret_cast<shm::BlockHead*>(block.part->segment.data() + block.offset);
-  // Readers must see it before the bytes change.
+  // Generation 0 means that the block is free. Readers must see it before the bytes change.
   head->generation.store(0, std::memory_order_seq_cst);
   MutexLock lock(&mu);
   block.part->holes.Free(block.offset, block.bytes);

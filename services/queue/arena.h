@@ -13,7 +13,7 @@ namespace sluice::queue {
 
 // The memory for one job's payload. It consists of segments, which clients on the same host may map
 // for reading (only those of their own job). An allocation goes back when its last owner releases
-// it, and its memory, whose pages are mapped already, is used again. A segment that stays empty is
+// it. Its memory, whose pages are mapped already, is then used again. A segment that stays empty is
 // returned to the system.
 //
 // A thread of the arena makes the next segment while the last one fills. Segments grow with the
@@ -45,17 +45,17 @@ class Arena {
   static std::optional<shm::Slice> SliceOf(const std::shared_ptr<const char>& data,
                                            uint64_t length);
 
-  // Returns a new read-only file descriptor of a segment, and its size.
-  // NOT_FOUND: the segment was returned to the system.
-  // RESOURCE_EXHAUSTED: no file descriptor is left.
   struct Shared {
     shm::Fd fd;
     uint64_t bytes = 0;
   };
+  // Returns a new read-only file descriptor of a segment, and its size.
+  // NOT_FOUND: the segment was returned to the system.
+  // RESOURCE_EXHAUSTED: no file descriptor is left.
   absl::StatusOr<Shared> Share(uint32_t segment) const;
 
-  // Returns to the system the segments that were empty all the time since the last call, except one
-  // as long as anything is stored. Call it every few seconds.
+  // Returns to the system those segments that were empty since the last call. One empty segment is
+  // kept as long as anything is stored. Call it every few seconds.
   void Trim();
 
   struct Use {

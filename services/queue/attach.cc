@@ -87,7 +87,8 @@ bool AttachServer::Serve(Client& client) {
 absl::Status AttachServer::Answer(Client& client, const std::string& packet, std::string* response,
                                   shm::Fd* fd) {
   v1::AttachRequest request;
-  if (!request.ParseFromString(packet)) return absl::InvalidArgumentError("no AttachRequest");
+  if (!request.ParseFromString(packet))
+    return absl::InvalidArgumentError("the packet is not an AttachRequest");
   SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(request.call()));
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
   SLUICE_RETURN_IF_ERROR(
@@ -96,12 +97,14 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
   v1::AttachResponse answer;
   if (request.segment() != 0) {
     if (Find(client.session, from.job, from.caller) == nullptr)
-      return absl::FailedPreconditionError("attach first, for the same job and worker");
+      return absl::FailedPreconditionError(
+          "this connection is not attached for this job and worker; attach first");
     SLUICE_ASSIGN_OR_RETURN(Arena::Shared shared, runner->arena()->Share(request.segment()));
     answer.set_bytes(shared.bytes);
     *fd = std::move(shared.fd);
   } else {
-    if (!client.session.empty()) return absl::FailedPreconditionError("attached already");
+    if (!client.session.empty())
+      return absl::FailedPreconditionError("this connection is already attached");
     SLUICE_ASSIGN_OR_RETURN(shm::Segment buffer,
                             shm::Segment::Create("sluice-queue-put", kBufferBytes,
                                                  shm::Access::kExchange, /*touch=*/false));

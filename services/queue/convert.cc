@@ -302,8 +302,8 @@ bool SameRecord(const Record& a, const Record& b) {
          a.owner.attempt == b.owner.attempt && a.task == b.task && a.lease == b.lease;
 }
 
-// Checks that the sizes of the fields sum to the payload; otherwise no field could be told apart
-// from the next.
+// Checks that the sizes of the fields sum to the payload; otherwise it would be unknown where a
+// field ends.
 absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
   uint64_t payload = 0;
   for (const common::v1::Record& record : header.records()) {
@@ -313,22 +313,23 @@ absl::Status CheckSizes(const v1::PutHeader& header, const rpc::Frame& frame) {
         return Bad("fields.inline", absl::StrCat(field.name(), " says ", field.bytes(),
                                                  " bytes, carries ", field.inline_().size()));
       if (!in_place && field.bytes() > frame.payload_bytes())
-        return Bad("fields.bytes", absl::StrCat(field.name(), " says ", field.bytes(),
-                                                " bytes, the payload has ", frame.payload_bytes()));
+        return Bad("fields.bytes",
+                   absl::StrCat(field.name(), " says ", field.bytes(),
+                                " bytes, but the payload has ", frame.payload_bytes()));
       payload += in_place ? 0 : field.bytes();
     }
   }
   if (payload != frame.payload_bytes())
-    return Bad("payload",
-               absl::StrCat("fields say ", payload, " bytes, it has ", frame.payload_bytes()));
+    return Bad("payload", absl::StrCat("the fields say ", payload, " bytes, but it has ",
+                                       frame.payload_bytes()));
   return absl::OkStatus();
 }
 
 bool IsCut(const common::v1::Field& field) { return field.total() != 0 || field.from() != 0; }
 }  // namespace
 
-// Copies one field to `offset` of `memory`. Of a field that is cut, it copies a part behind the
-// parts that came before.
+// Copies one field to `offset` of `memory`. The part of a field that is cut over messages is copied
+// after the parts that have come already.
 absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
                                      std::shared_ptr<char> memory, uint64_t offset,
                                      Partial* partial) {
@@ -383,7 +384,8 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
   return absl::OkStatus();
 }
 
-// The record of which `in` is the beginning or, if a record is open, a further part.
+// Returns the record to which `in` belongs: a new one, or the one whose earlier parts have come
+// already.
 RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
   absl::StatusOr<Record> record = RecordFrom(in);
   Partial partial;
@@ -391,7 +393,7 @@ RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool fir
     partial = *std::move(partial_);
     partial_.reset();
     if (partial.status.ok() && record.ok() && !SameRecord(partial.record, *record))
-      partial.status = Bad("records.more", "another record follows the part of one");
+      partial.status = Bad("records.more", "a different record follows an incomplete one");
     partial.record.last = in.last();
   } else if (record.ok()) {
     partial.record = *std::move(record);
@@ -410,8 +412,8 @@ void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* 
   if (partial->status.ok() && partial->bytes > record_bytes_) {
     partial->status =
         Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-              absl::StrCat(partial->record.owner.str(), ": a record of at least ", partial->bytes,
-                           " B; a member reserves ", record_bytes_, " B"));
+              absl::StrCat(partial->record.owner.str(), ": the record has at least ",
+                           partial->bytes, " B, but a member reserves ", record_bytes_, " B"));
   }
   const std::shared_ptr<char> memory =
       partial->status.ok() && here > 0 ? arena_->Allocate(here) : nullptr;
@@ -433,7 +435,8 @@ absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const r
     Partial partial = Begin(in, i == 0);
     ReadFields(in, &payload, &partial);
     if (partial.status.ok() && in.more() && i + 1 != header.records_size())
-      partial.status = Bad("records.more", "only the last record of a message goes on in the next");
+      partial.status =
+          Bad("records.more", "only the last record of a message may go on in the next one");
     if (partial.status.ok() && !in.more() && partial.filled != partial.total) {
       partial.status =
           Bad("fields.total",

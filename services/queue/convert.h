@@ -98,7 +98,7 @@ class RecordReader {
   std::optional<Partial> partial_;
 };
 
-// A record as Get sends it, without its fields, and a field without its bytes.
+// Convert a record without its fields, and a field without its bytes, as Get sends them.
 void ToProto(const Record& record, common::v1::Record* out);
 void ToProto(const Field& field, common::v1::Field* out);
 

@@ -42,7 +42,8 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
   report.remarks = found.remarks;
   if (replay.job() == nullptr) {
     if (report.status.ok())
-      report.remarks.push_back("holds no job: its first call was never answered");
+      report.remarks.push_back(
+          "the log has no job, because the job's first call was never answered");
     return report;
   }
 

@@ -11,8 +11,9 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kAimHeaderBytes = 128 << 10;  // A message is sent once its header has this size,
-constexpr size_t kAimSharedBytes = 4 << 20;    // or its shared payload this one.
+// A message is sent once its header, or its payload in shared memory, has this size.
+constexpr size_t kAimHeaderBytes = 128 << 10;
+constexpr size_t kAimSharedBytes = 4 << 20;
 // With less payload than this, sending the bytes costs less than sharing them.
 constexpr size_t kLeastSharedBytes = 64 << 10;
 }  // namespace
@@ -67,8 +68,8 @@ void GetStream::CutIfStuck() {
     context_->TryCancel();
 }
 
-// Makes messages while there is room for them. One thread at a time does so; a call from another
-// thread makes it look once more.
+// Makes messages while there is room for them. Only one thread at a time makes messages; a call
+// from another thread makes that thread look for room once more.
 void GetStream::Fill() {
   {
     MutexLock lock(&mu_);
@@ -172,7 +173,7 @@ bool GetStream::AddField(const Field& field, Message* message) {
   }
 
   const uint64_t left = field.bytes.size - from_, room = message->most() - message->payload_bytes;
-  // It does not fit here, but as a whole into the next message, so it is not cut.
+  // If the rest of the field fits into the next message as a whole, it is not cut.
   if (!in_place && left > room && left <= message->most() && message->payload_bytes > 0)
     return false;
 

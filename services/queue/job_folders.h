@@ -22,8 +22,8 @@ namespace sluice::queue {
 // Not thread-safe for one job; different jobs are independent.
 class JobFolders {
  public:
-  // `data_dir` may be empty: then no job is stored. `recovered`, which may be empty, is told how
-  // long each Recover() took. `clock` outlives this.
+  // `data_dir` may be empty: then no job is stored. `recovered` is called with the time that each
+  // Recover() took, and may be empty. `clock` outlives this.
   JobFolders(std::string data_dir, wal::Log::Options log, Clock* clock,
              std::function<void(absl::Duration)> recovered);
 
@@ -36,7 +36,8 @@ class JobFolders {
   absl::StatusOr<StoredJob> Create(JobHeader header, std::shared_ptr<const RowSource> rows);
 
   // Brings back a job; its payload is in `arena`. The answer has no job if there was nothing to
-  // bring back; then the folder is removed. Errors as of OpenJob() and ReadRowSourcesAgain().
+  // bring back; then the folder is removed. Errors are those of OpenJob() and
+  // ReadRowSourcesAgain().
   absl::StatusOr<StoredJob> Recover(const std::string& job, Arena* arena);
 
   // Removes a job's folder. OK if there is none.

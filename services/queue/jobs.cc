@@ -18,7 +18,7 @@ constexpr absl::Duration kTrim = absl::Seconds(10);
 absl::Status NotListed(const std::string& job) {
   return ErrorWith(absl::StatusCode::kUnavailable,
                    {.reason = "NOT_LISTED", .retry_after = absl::Milliseconds(100)},
-                   absl::StrCat("job ", job, " has not been heard of here yet"));
+                   absl::StrCat("this queue has not been told of job ", job, " yet"));
 }
 }  // namespace
 
@@ -40,8 +40,8 @@ void JobTable::SetIncarnation(int64_t incarnation) {
   }
   for (auto& [job, waiting] : recovered) {
     StoredJob& stored = waiting.stored;
-    // Higher than before, even if a controller that lost its store gives a lower one: watchers
-    // recognise a restart of the queue by it.
+    // The incarnation is higher than before, even if a controller that lost its store gives a lower
+    // one, because watchers recognise a restart of the queue by it.
     const uint32_t now =
         std::max(static_cast<uint32_t>(incarnation), stored.job->queue_incarnation() + 1);
     JobRunner::Options options = RunnerOptions(job, stored.header.name, now);
@@ -51,7 +51,8 @@ void JobTable::SetIncarnation(int64_t incarnation) {
     Add(job, runner);
   }
   MutexLock lock(&mu_);
-  incarnation_ = incarnation;  // Only now, so that a SetJob cannot make a recovered job anew.
+  // It is set only now, so that a SetJob cannot make a second job in place of a recovered one.
+  incarnation_ = incarnation;
 }
 
 void JobTable::Add(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
@@ -159,7 +160,8 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   options.fatal = [this, job](const absl::Status& why) {
     if (options_.fatal) return options_.fatal(why);
     log::Error("log_failed", {{"job", job}, {"message", why.message()}});
-    std::_Exit(1);  // At once, as nothing may be answered or written that was not synced.
+    // Exit at once, because nothing may be answered or written that was not synced.
+    std::_Exit(1);
   };
   return options;
 }
@@ -204,7 +206,7 @@ void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::stri
               [this, freed, job, done = std::move(done)](Reply reply) mutable {
                 if (!freed || !std::holds_alternative<SetJobAnswer>(reply))
                   return done(std::move(reply));
-                {  // On the load thread, as this may be the thread of the log that is to be closed.
+                {  // Remove it on the load thread: this may be the thread of the log to close.
                   MutexLock lock(&mu_);
                   if (!shut_) {
                     loads_.push_back(
@@ -267,8 +269,8 @@ absl::Status JobTable::CheckMemory(const Spec& spec) {
                                 " B, and the queue may use ", memory_bytes_, " B (--memory)"));
 }
 
-// Divides the memory among the jobs anew. On the load thread when a job begins, else on the
-// timer's.
+// Divides the memory among the jobs anew. It runs on the load thread when a job begins, and else on
+// the timer's thread.
 void JobTable::Rebalance() {
   std::vector<std::pair<std::string, std::shared_ptr<JobRunner>>> jobs;
   {

@@ -60,7 +60,7 @@ class JobTable {
   // Brings back the jobs in the data directory, one after the other. Call it once, before all other
   // calls. The jobs go on when the incarnation is known. If a job cannot be brought back, calls for
   // it give the reason, and its folder stays until it is freed; the other jobs go on. An error is
-  // one of the directory itself.
+  // returned only if the directory itself cannot be read.
   absl::Status Recover() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Sets the daemon's incarnation, which the controller has given it and which is part of group
@@ -110,7 +110,7 @@ class JobTable {
   bool shut_ ABSL_GUARDED_BY(mu_) = false;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
-  // The memory shares that the jobs were told last.
+  // The memory shares that the jobs got last.
   std::map<std::string, uint64_t> shares_ ABSL_GUARDED_BY(mu_);
   struct Recovered {
     StoredJob stored;

@@ -40,9 +40,10 @@ class Metrics::Writer {
   void Staleness(const char* where, const std::map<int64_t, int64_t>& counts) {
     const auto [it, fresh] = series_.staleness.try_emplace(where);
     if (fresh) {
-      it->second = registry_->AddHistogram("sluice_queue_staleness_versions",
-                                           "Oldest trained token of a trajectory, in versions.",
-                                           metrics::Versions(), Labels("where", where));
+      it->second = registry_->AddHistogram(
+          "sluice_queue_staleness_versions",
+          "Staleness of a trained trajectory's oldest trained token, in versions.",
+          metrics::Versions(), Labels("where", where));
     }
     for (const auto& [age, count] : counts) {
       int64_t& told = series_.observed[absl::StrCat(where, "/", age)];
@@ -55,9 +56,10 @@ class Metrics::Writer {
     Counter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
     for (const auto& [reason, count] : ledger.dropped)
       Counter("dropped_total", "Trajectories dropped.", count, "reason", reason);
-    Gauge("applied_trajectories", "Trained on, not yet durable.", Number(ledger.applied));
-    Gauge("live_trajectories", "Neither applied nor dropped.", Number(ledger.live));
-    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; 0.",
+    Gauge("applied_trajectories", "Trajectories trained on and not yet durable.",
+          Number(ledger.applied));
+    Gauge("live_trajectories", "Trajectories neither applied nor dropped.", Number(ledger.live));
+    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; it must be 0.",
           Number(ledger.gap()));
   }
   void Events(const Counters& counters) {
@@ -65,11 +67,11 @@ class Metrics::Writer {
              counters.violations);
     Labelled("fenced_calls_total", "Calls of older incarnations.", "role",
              {"rollout", "reward", "trainer"}, counters.fenced);
-    Labelled("repeated_calls_total", "Calls known as repeats.", "call", kKeyedCalls,
+    Labelled("repeated_calls_total", "Calls recognised as repeats.", "call", kKeyedCalls,
              counters.repeats);
     Labelled("leases_expired_total", "Leases that ran out.", "kind",
              {"trajectory", "task", "batch"}, counters.leases_expired);
-    Labelled("tokens_dropped_total", "Trainable tokens not trained.", "reason",
+    Labelled("tokens_dropped_total", "Trainable tokens that no step trained.", "reason",
              {"masked", "stale", "filtered"}, counters.tokens_dropped);
   }
   void Contents(const StatsAnswer& stats) {
@@ -97,13 +99,15 @@ class Metrics::Writer {
     for (size_t octile = 0; octile < octiles.size(); ++octile) {
       if (octiles[octile].sealed == 0) continue;
       Gauge("acceptance_ratio",
-            "Trained over sealed trajectories, by length in eighths of the longest allowed.",
+            "Trained trajectories divided by sealed ones, by length in eighths of the longest "
+            "allowed.",
             octiles[octile].acceptance(), "octile", absl::StrCat(octile));
     }
     for (const auto& [dataset, bin] : datasets) {
       if (bin.ratio())
-        Gauge("length_bias_ratio", "Trained over generated mean length.", *bin.ratio(), "dataset",
-              dataset);
+        Gauge("length_bias_ratio",
+              "Mean length of trained answers divided by that of sampled ones.", *bin.ratio(),
+              "dataset", dataset);
     }
   }
 

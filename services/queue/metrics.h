@@ -38,8 +38,8 @@ class Metrics {
   void Update() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // A job's metrics by name and label. For counters and histograms the last value of the core is
-  // kept beside, as they can only be increased.
+  // A job's metrics by name and label. The last value of the core is kept beside counters and
+  // histograms, because these can only be increased by a difference.
   struct Series {
     std::map<std::string, metrics::Gauge> gauges;
     std::map<std::string, std::pair<metrics::Counter, int64_t>> counters;

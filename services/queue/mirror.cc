@@ -130,14 +130,14 @@ void LedgerMirror::Tell(const absl::Status& status) {
     log::Warning("mirror_disconnected",
                  {{"redis", options_.redis.str()},
                   {"why", status.message()},
-                  {"next", "it is tried again each second; training goes on"}});
+                  {"next", "the mirror tries again each second; training goes on"}});
   }
 }
 
 // Gives up all waiting entries except the newest and those that may be under way to Redis.
 void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
   auto first = stream.waiting.begin();
-  while (first->id <= stream.sent) ++first;  // It ends, as the newest entry was not sent yet.
+  while (first->id <= stream.sent) ++first;  // Ends, because the newest entry was not sent yet.
   const auto newest = std::prev(stream.waiting.end());
   if (first == newest) return;
   uint64_t missed = newest - first;
@@ -195,7 +195,7 @@ absl::Status LedgerMirror::Compare() {
   if (commands.empty()) commands.push_back({"PING"});
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
   MutexLock lock(&mu_);
-  // at() finds each stream, as only this thread removes streams.
+  // at() finds each stream, because only this thread removes streams.
   for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);
   return absl::OkStatus();
 }
@@ -208,7 +208,7 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
         absl::StrSplit(reply.list[0].list.at(0).text, absl::MaxSplits('-', 1));
     if (!absl::SimpleAtoi(parts.first, &top.incarnation) ||
         !absl::SimpleAtoi(parts.second, &top.event))
-      return SetRefused(job, stream, "an id that is none");
+      return SetRefused(job, stream, "an entry has an id that cannot be read");
   }
   const bool ours = stream.sent != Id{};
 
@@ -216,7 +216,8 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
     return SetRefused(
         job, stream,
         absl::StrCat("the stream holds entry ", top.str(),
-                     ", beyond this queue's; if no other queue writes it, delete it"));
+                     ", which is beyond this queue's entries; if no other queue writes the stream, "
+                     "delete it"));
   }
 
   SetRefused(job, stream, "");

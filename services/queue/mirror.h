@@ -24,7 +24,7 @@ namespace sluice::queue {
 // Its fields are: `kind` (accepted, dropped, applied, durable, restored); `version` (K, the version
 // that the trainer holds); the ledger's counters by their names; `dropped.<reason>` if not 0;
 // `hash` (hex); and for kind applied `batch`, the canonical bytes of batch K - 1, from which H(K)
-// can be recomputed. `prev` is the id of the entry before.
+// can be recomputed. `prev` is the id of the previous entry.
 //
 // An entry that has `gap` instead of `prev` says that earlier entries are missing, and why: `start`
 // (a new run of the queue), `overflow` (Redis took entries too slowly; `missed` of them were given
@@ -80,7 +80,7 @@ class LedgerMirror {
     Id id;
     std::shared_ptr<const BookEntry> entry;
     uint64_t bytes = 0;
-    const char* gap = nullptr;  // Why it does not follow the entry before; null if it does.
+    const char* gap = nullptr;  // Why it does not follow the previous entry; null if it does.
     uint64_t missed = 0;        // Number of entries given up in this gap.
   };
   struct Stream {

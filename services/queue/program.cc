@@ -37,13 +37,13 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
 
   const auto mirror =
       std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
-  const metrics::Gauge connected = host.metrics->AddGauge("sluice_queue_mirror_connected",
-                                                          "1: the ledger mirror has its Redis.");
+  const metrics::Gauge connected = host.metrics->AddGauge(
+      "sluice_queue_mirror_connected", "1 while the ledger mirror is connected to Redis.");
   const metrics::Gauge lag = host.metrics->AddGauge(
       "sluice_queue_mirror_lag_entries", "Entries of ledgers that are not in Redis yet.");
-  const metrics::Gauge dropped =
-      host.metrics->AddGauge("sluice_queue_mirror_dropped_entries",
-                             "Entries of ledgers given up so far; later ones carry their sums.");
+  const metrics::Gauge dropped = host.metrics->AddGauge(
+      "sluice_queue_mirror_dropped_entries",
+      "Entries of ledgers given up so far; later entries include their changes.");
   host.metrics->BeforeCollect([=] {
     const LedgerMirror::State state = mirror->state();
     connected.Set(state.connected ? 1 : 0);
@@ -53,8 +53,8 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   return mirror;
 }
 
-// The incarnation of a queue without a controller: it is counted in the data directory, one more at
-// each start.
+// The incarnation of a queue without a controller. It is counted in a file of the data directory,
+// and rises by one at each start.
 absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   if (data_dir.empty()) return 1;
   const std::string path = absl::StrCat(data_dir, "/incarnation");
@@ -62,7 +62,7 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   if (PathExists(path)) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 64));
     if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0)
-      return absl::DataLossError(absl::StrCat(path, " holds no number"));
+      return absl::DataLossError(absl::StrCat(path, " does not hold a number"));
   }
   SLUICE_RETURN_IF_ERROR(WriteFileAtomic(path, absl::StrCat(++incarnation)));
   return incarnation;
@@ -84,7 +84,7 @@ absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uin
   uint64_t bytes = otherwise;
   if (!text.empty() && (!absl::SimpleAtoi(text, &bytes) || bytes < least)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flag, " ", text, ": wanted a number of bytes from ", least));
+        absl::StrCat(flag, " ", text, ": wanted a number of bytes, at least ", least));
   }
   return bytes;
 }
@@ -94,21 +94,25 @@ std::vector<daemon::About::Flag> QueueProgram::Flags() {
   using Kind = daemon::About::Flag::Kind;
   return {
       {kMemoryFlag,
-       "bytes (or 512m, 8g) that the payload of all jobs may take; 0: half of the machine's [0]",
+       "bytes (or 512m, 8g) that the payload of all jobs may take; 0 means half of the machine's "
+       "memory [0]",
        "", Kind::kBytes},
-      {kNoSharedMemoryFlag, "payload goes in messages alone, also of clients on this host", "",
-       Kind::kSwitch},
+      {kNoSharedMemoryFlag, "send all payload in messages, also to and from clients on this host",
+       "", Kind::kSwitch},
       {kMirrorFlag,
-       "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; none: no copy",
+       "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; default: no "
+       "copy",
        "SLUICE_MIRROR"},
       {kMirrorPasswordFlag,
-       absl::StrCat("file with that Redis' password; else the environment's ",
+       absl::StrCat("file with the password of that Redis; default: the environment variable ",
                     kMirrorPasswordVariable),
        ""},
-      {kSegmentFlag, "size of a log's files, each allocated ahead, from 65536 [67108864]", ""},
+      {kSegmentFlag,
+       "bytes of each file of a log, which is allocated in advance; at least 65536 [67108864]", ""},
       {kSnapshotFlag,
-       "log behind a job's last snapshot before the next one is taken, at least twice the payload "
-       "it holds [67108864]",
+       "bytes of log after a job's last snapshot from which on the next one is taken; it also "
+       "waits "
+       "until the log is longer than twice the stored payload [67108864]",
        ""}};
 }
 
@@ -138,7 +142,8 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       metrics_(std::make_shared<Metrics>(host.metrics)),
       mirror_(std::move(mirror)),
       jobs_([&] {
-        // A plain pointer, as the metrics hold runners and the runners hold these functions.
+        // This is a plain pointer, because the metrics hold runners and the runners hold these
+        // functions: a shared one would make a cycle.
         Metrics* const metrics = metrics_.get();
         jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
         jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
@@ -209,7 +214,8 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
 }
 
 absl::Status QueueProgram::Ready() {
-  if (!recovered_) return absl::UnavailableError("bringing back the jobs of the data directory");
+  if (!recovered_)
+    return absl::UnavailableError("the jobs of the data directory are still being recovered");
   if (host_.flags->controller.empty() || (link_ != nullptr && link_->incarnation() > 0))
     return absl::OkStatus();
   return absl::UnavailableError("not registered with the controller yet");

@@ -11,7 +11,7 @@
 
 namespace sluice::queue {
 
-// Is told of an alarm of a job. May be empty.
+// Called with each alarm of a job. May be empty.
 using AlarmHandler = std::function<void(const std::string& job_name, const Alarm& alarm)>;
 
 // Reads all data sources of a job. `alarm` is called for each source with rows that cannot be used

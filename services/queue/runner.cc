@@ -182,8 +182,8 @@ bool JobRunner::TakeSnapshot() {
 
 void JobRunner::CloseLog(const absl::Status& why) {
   {
-    // Do not wait for a disk without room, which may stay full for ever; then the log without a
-    // snapshot must do.
+    // Do not wait for a disk without room, which may stay full for ever. The log is then closed
+    // without a snapshot, and the next start replays more of it.
     MutexLock lock(&mu_);
     const auto wait = [&] {
       while (snapshotting_ && log_->space() != wal::Space::kFull)
@@ -198,8 +198,8 @@ void JobRunner::CloseLog(const absl::Status& why) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    // Outputs are left only if the log failed or the disk is full. Nobody knows whether they are
-    // durable.
+    // Outputs are left only if the log failed or the disk is full. It is unknown whether their
+    // events are durable.
     for (Output& output : held_) {
       for (Answer& answer : output.answers) finished.push_back({std::move(answer.done), why});
     }

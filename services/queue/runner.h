@@ -49,16 +49,17 @@ class JobRunner {
     // Called with the time of the clock at which the next Tick() is due, when that time has become
     // earlier. May be empty.
     std::function<void(absl::Duration)> wake;
-    // A snapshot is taken when the log after the last one is longer than this and than twice the
-    // stored payload.
+    // A snapshot is taken when the log since the last one is longer than this, and also longer than
+    // twice the stored payload.
     uint64_t snapshot_bytes = 64 << 20;
     // Called when the log has failed for good. Nothing more is answered, and the process should
     // end.
     std::function<void(const absl::Status&)> fatal;
     // Called after each sync of the log, with its time. May be empty.
     std::function<void(absl::Duration)> synced;
-    // Called with each change of the ledger, in order, once it is durable; first with the ledger as
-    // it is at the start. It runs under the lock, so it must not call the runner. May be empty.
+    // Called first with the ledger as it is at the start, then with each change of it, in order,
+    // once the change is durable. It runs under the lock, so it must not call the runner. May be
+    // empty.
     std::function<void(std::shared_ptr<const BookEntry>)> books;
     // Called with each alarm, under the lock, so it must not call the runner. May be empty.
     std::function<void(const Alarm&)> alarm;
@@ -73,7 +74,7 @@ class JobRunner {
   // Applies an event and returns the call's number. `done` runs once, outside the lock: before this
   // returns, or, for a parked call or one whose event is not durable yet, on another thread.
   uint64_t Run(const Caller& caller, Input input, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // The client of a call is gone. `done` may still run if an answer was under way.
+  // Says that the client of a call is gone. `done` may still run if an answer was under way.
   void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets the job's timers run.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
@@ -81,7 +82,7 @@ class JobRunner {
   absl::Duration NextWake() ABSL_LOCKS_EXCLUDED(mu_);
   // Sets how many bytes the job may reserve.
   void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // The job was brought back by a queue of this incarnation.
+  // Says that a queue of this incarnation has brought back the job.
   void Restart(uint32_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all parked calls with `why`, which later calls get too. Then syncs the log, takes a
   // snapshot, so that the next start replays nothing, and closes the log. It must not be called
@@ -117,7 +118,8 @@ class JobRunner {
     wal::Position position = 0;  // Of the event in the log.
     Finished answers;
     std::optional<WatchUpdate> update;
-    uint64_t new_watcher = 0;  // If not 0, the update goes to this watcher alone, as its first.
+    // If not 0, the update goes to this watcher alone, and is its first one.
+    uint64_t new_watcher = 0;
     std::shared_ptr<const BookEntry> book;
   };
 

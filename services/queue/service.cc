@@ -24,8 +24,8 @@
 namespace sluice::queue {
 namespace {
 constexpr absl::Duration kBeat = absl::Seconds(10);
-constexpr size_t kPeekRows = 500;       // Most rows of a page,
-constexpr size_t kPeekBytes = 4 << 20;  // and about its most bytes.
+constexpr size_t kPeekRows = 500;       // Most rows of a page.
+constexpr size_t kPeekBytes = 4 << 20;  // Most bytes of a page, approximately.
 
 // All methods use the callback API, Put and Get with raw bytes. They are listed one by one, because
 // CallbackService has a typed Put that a raw one cannot override.
@@ -172,10 +172,10 @@ class QueueServer::Impl final : public Base {
                                  v1::PeekResponse* response) override {
     return Read(context, request->call(), [&](const Job& job, Instant now) -> absl::Status {
       if (request->what() < v1::PEEK_WHAT_GROUPS || request->what() > v1::PEEK_WHAT_VIOLATIONS)
-        return absl::InvalidArgumentError("what is unset");
+        return absl::InvalidArgumentError("the field `what` is unset or unknown");
       uint64_t first = 0;
       if (!request->page().empty() && !absl::SimpleAtoi(request->page(), &first))
-        return absl::InvalidArgumentError("page is not from an answer");
+        return absl::InvalidArgumentError("the field `page` is not one from an earlier answer");
       std::set<std::string> ids;
       for (const std::string& id : request->ids()) ids.insert(ToHex(id));
       uint64_t place = 0;

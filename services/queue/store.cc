@@ -42,7 +42,7 @@ absl::Status CheckFormat(const Written& written) {
   return ErrorWith(
       absl::StatusCode::kFailedPrecondition,
       {.reason = "NEWER_FORMAT", .hint = "start the build that wrote it, or a newer one"},
-      absl::StrCat("the job is written in format ", written.format, ", this build reads up to ",
+      absl::StrCat("the job is written in format ", written.format, ", and this build reads up to ",
                    kFormat));
 }
 }  // namespace
@@ -159,8 +159,8 @@ absl::Status JobReplay::OnRecord(wal::Entry entry) {
             absl::StatusCode::kFailedPrecondition,
             {.reason = "OTHER_LOGIC",
              .hint = "start the build that wrote it, stop it with SIGTERM, then start this one"},
-            absl::StrCat("event ", entry.position, " and those behind it are written by logic ",
-                         logic_, ", this build has ", kLogic,
+            absl::StrCat("event ", entry.position, " and those after it were written by version ",
+                         logic_, " of the logic; this build has version ", kLogic,
                          " and would replay them differently"));
       }
       std::vector<PayloadRun> payload;

@@ -43,8 +43,8 @@ std::string JobsDir(const std::string& data_dir);
 std::string JobDir(const std::string& data_dir, const std::string& job);
 
 wal::Record HeaderRecord(const JobHeader& header);
-// Says which version of the state machine's logic wrote the events after it. Written at the start
-// of each process.
+// This record says which version of the state machine's logic wrote the events after it. Each
+// process writes one when it starts.
 wal::Record SessionRecord();
 wal::Record EventRecord(const Event& event, Payload payload);
 // The records of a snapshot: the whole state, in records of bounded size.
@@ -83,9 +83,9 @@ class JobReplay : public wal::Replay {
   const Allocator allocate_;
   JobHeader header_;
   std::unique_ptr<Job> job_;
-  uint32_t logic_ = 0;  // Logic of the events that follow.
+  uint32_t logic_ = 0;  // Version of the logic that wrote the events that follow.
   uint64_t events_ = 0;
-  std::string dump_;  // Of the snapshot that is being read.
+  std::string dump_;  // State of the snapshot that is being read.
   std::vector<PayloadRun> dump_payload_;
 };
 

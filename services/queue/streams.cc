@@ -83,7 +83,7 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   SLUICE_ASSIGN_OR_RETURN(PutBatch batch, reader_->Read(header, frame));
   Put put{std::move(batch.records)};
 
-  // Run it even if no record is to be stored, because acks come in the order of messages.
+  // Run the Put even if no record is to be stored, because acks come in the order of messages.
   runner_->Run(caller_, std::move(put),
                [self = shared_from_this(), batch = std::move(batch), seq = header.seq(),
                 bytes](Reply reply) { self->Stored(seq, bytes, batch, std::move(reply)); });

@@ -46,7 +46,8 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   std::shared_ptr<const AttachServer::Session> session_;  // Null if the client sends payload.
   std::unique_ptr<RecordReader> reader_;
   Mutex mu_;
-  int storing_ ABSL_GUARDED_BY(mu_) = 0;  // Messages without an answer yet, and their bytes.
+  // Number of messages without an answer yet, and their bytes.
+  int storing_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t storing_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
 };

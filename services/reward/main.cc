@@ -5,8 +5,8 @@ int main(int argc, char** argv) {
       argc, argv,
       {.name = "sluice-reward",
        .role = sluice::rpc::Role::kReward,
-       .summary =
-           "Scores finished answers: leases reward tasks from the queue and puts their verdicts.",
+       .summary = "Scores finished answers: leases reward tasks from the queue and stores the "
+                  "scores there.",
        .example = "sluice-reward --controller 127.0.0.1:7400 --listen 127.0.0.1:7430 --ops "
                   "127.0.0.1:7431"},
       [](const sluice::daemon::Host& host)

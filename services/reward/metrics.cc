@@ -14,7 +14,8 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   seconds =
       registry->AddHistogram("sluice_reward_duration_seconds", "Time to score one answer.",
                              metrics::RpcSeconds(), {{"job_id", job_name}, {"reward", "task"}});
-  leased = registry->AddGauge("sluice_reward_tasks", "Tasks in this daemon's hands.",
+  leased = registry->AddGauge("sluice_reward_tasks",
+                              "Tasks that this daemon has leased and not finished.",
                               {{"job_id", job_name}, {"state", "leased"}});
 }
 

@@ -7,8 +7,8 @@
 
 namespace sluice::reward {
 
-// The metrics of one job. Its series are removed with the last copy. A default object counts
-// nothing.
+// The metrics of one job. Its series are removed when the last copy of this object is destroyed. A
+// default-constructed object counts nothing.
 struct Metrics {
   std::shared_ptr<void> series;  // Keeps the job's series.
   // Answers that got a number, got none (unscorable), or whose lease was lost meanwhile.

@@ -40,12 +40,12 @@ absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
         absl::StrCat("the row nests ", depth, " levels deep; the limit is ", kMaxRowDepth));
   }
   nlohmann::json row = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!row.is_object()) return absl::InvalidArgumentError("the row is no JSON object");
+  if (!row.is_object()) return absl::InvalidArgumentError("the row is not a JSON object");
   return row;
 }
 
-// The lease has ended, or the member is no longer in the queue. Then the task is another worker's
-// business, or nobody's.
+// Whether the lease has ended or the member is no longer in the queue. Then this worker has nothing
+// more to do for the task.
 bool IsGone(const absl::Status& status) {
   return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE";
 }
@@ -80,8 +80,8 @@ void Worker::Stop() {
   if (const uint64_t count = refused_.TakeRest(); count > 0) {
     log::Info("scores_refused", {{"job_id", options_.job_name}, {"count", count}});
   }
-  // The client's calls are cancelled by now, so the leases go back through a client with its own
-  // token.
+  // The calls of client_ are cancelled by now, so another client, with a cancel token of its own,
+  // gives the leases back.
   rpc::Cancel none;
   QueueClient goodbye(queue_, {.job = options_.job,
                                .worker = options_.worker,
@@ -110,7 +110,7 @@ std::vector<common::v1::WaitEdge> Worker::Explain() const {
                           .at = "queue",
                           .cause = absl::StrCat(options_.worker, " has ", backlog.records,
                                                 " verdicts that the queue has not acknowledged"),
-                          .next = "they are sent again should the connection break"}));
+                          .next = "they are sent again if the connection breaks"}));
   }
   return edges;
 }

@@ -48,7 +48,7 @@ class Worker {
 
  private:
   void Run();
-  // After an error, tasks that have no score are given back.
+  // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
   absl::Status ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t* scored);
@@ -59,7 +59,8 @@ class Worker {
   // `take`.
   absl::Status Read(const std::vector<const queue::v1::Task*>& tasks,
                     const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
-  // An error: the score was not taken, and the task's lease is still held.
+  // Sends the score to the queue. After an error the score was not taken, and the task's lease is
+  // still held.
   absl::Status PutScore(const queue::v1::Task& task, const Score& score);
   void Done(const std::string& lease);  // Stops renewing the lease, and does not give it back.
 

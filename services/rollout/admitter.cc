@@ -67,7 +67,7 @@ void Admitter::Run() {
     if (!absl::IsFailedPrecondition(status)) continue;
 
     // The queue has not opened the job yet, or has closed it. The controller's next assignments
-    // tell which; until then ask again.
+    // will show which of the two it is, so ask again until they come.
     const auto waits =
         waits_->Begin({.kind = "DAEMON",
                        .id = "queue",

@@ -29,10 +29,11 @@ absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::stri
           return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
         });
     if (!named || parts.second.empty() || !adapters.emplace(parts).second) {
-      return ErrorWith(absl::StatusCode::kInvalidArgument,
-                       {.hint = "give NAME=DIR[,NAME=DIR..], names of letters, digits, dashes, "
-                                "dots and underscores, each once"},
-                       absl::StrCat(kAdaptersFlag, " ", entry));
+      return ErrorWith(
+          absl::StatusCode::kInvalidArgument,
+          {.hint = "give NAME=DIR[,NAME=DIR..]; each name is used once and has letters, "
+                   "digits, dashes, dots and underscores only"},
+          absl::StrCat(kAdaptersFlag, " ", entry, ": this is not NAME=DIR with a new name"));
     }
   }
   return adapters;
@@ -44,15 +45,15 @@ absl::StatusOr<absl::Duration> ParseGrace(const std::string& text, absl::Duratio
   absl::Duration grace;
   if (absl::ParseDuration(text, &grace) && grace > absl::ZeroDuration()) return grace;
   return ErrorWith(absl::StatusCode::kInvalidArgument,
-                   {.hint = "give a duration above 0, as 500ms or 30s"},
-                   absl::StrCat(kGraceFlag, " ", text));
+                   {.hint = "give a duration above 0, such as 500ms or 30s"},
+                   absl::StrCat(kGraceFlag, " ", text, ": this is not a duration above 0"));
 }
 
 // Checks that the flags of the HTTP API go together.
 absl::Status CheckHttp(const RolloutOptions& options) {
   if (options.http_cert.empty() != options.http_cert_key.empty()) {
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "give both, or neither"},
-                     absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " belong together"));
+                     absl::StrCat(kCertFlag, " and ", kCertKeyFlag, " must be given together"));
   }
   if (options.http.empty() &&
       !(options.http_keys.empty() && options.http_cert.empty() && options.adapters.empty())) {
@@ -78,7 +79,7 @@ std::vector<daemon::About::Flag> RolloutFlags() {
            "SLUICE_HTTP"},
           {kKeysFlag,
            "file of the API's bearer keys, which only its owner may read; each line is NAME KEY "
-           "[MOST_ANSWERS]; default: everybody may ask",
+           "[MOST_ANSWERS]; default: no key is needed",
            "SLUICE_HTTP_KEYS"},
           {kAdaptersFlag,
            "NAME=DIR[,NAME=DIR..]: LoRA adapters, in directories as PEFT writes them; the API "

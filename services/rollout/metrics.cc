@@ -10,20 +10,22 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   };
   const auto requests = [&](const char* state) {
     return registry->AddGauge("sluice_rollout_requests",
-                              "Answers in this engine's hands, by state.",
+                              "Answers that this daemon works on, by state.",
                               labelled("state", state));
   };
   running = requests("running");
   waiting = requests("waiting");
   unsealed = requests("unsealed");
-  policy_version = registry->AddGauge("sluice_rollout_policy_version", "Version that samples.",
-                                      labelled("policy", "policy"));
+  policy_version =
+      registry->AddGauge("sluice_rollout_policy_version", "Number of the version that samples.",
+                         labelled("policy", "policy"));
 
   kv_usage = registry->AddGauge("sluice_rollout_kv_cache_usage_ratio",
                                 "Share of the KV blocks that running answers hold.");
   const auto phase = [&](const char* name) {
     return registry->AddCounter("sluice_rollout_phase_seconds_total",
-                                "Time of the step thread, by what it did.", {{"phase", name}});
+                                "Time of the step thread in seconds, by activity.",
+                                {{"phase", name}});
   };
   decode_seconds = phase("decode");
   prefill_seconds = phase("prefill");
@@ -34,7 +36,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   const auto prompt = [&](const char* source) {
     return registry->AddCounter(
         "sluice_rollout_prompt_tokens_total",
-        "Prompt tokens, computed, or taken from a sibling or the prefix cache.",
+        "Prompt tokens by source: computed, or taken from a group member or the prefix cache.",
         labelled("source", source));
   };
   prompt_computed = prompt("computed");
@@ -44,10 +46,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
       "Answers that gave up their KV blocks and wait to compute them again.", job);
   tokens_generated =
       registry->AddCounter("sluice_rollout_tokens_generated_total", "Tokens sampled.", job);
-  tokens_resumed = registry->AddCounter("sluice_rollout_tokens_resumed_total",
-                                        "Tokens of prefixes taken over from other workers.", job);
+  tokens_resumed =
+      registry->AddCounter("sluice_rollout_tokens_resumed_total",
+                           "Tokens of the prefixes that answers were continued from.", job);
   const auto finished = [&](const char* reason) {
-    return registry->AddCounter("sluice_rollout_finished_total", "Answers ended, by reason.",
+    return registry->AddCounter("sluice_rollout_finished_total", "Answers that ended, by reason.",
                                 labelled("reason", reason));
   };
   finished_stop = finished("stop");
@@ -55,11 +58,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   dropped = finished("dropped");
   abandoned = finished("abandoned");
   migrated = registry->AddCounter("sluice_rollout_migrated_total",
-                                  "Answers that the KV cache had no room for twice, given back to "
-                                  "be resumed by another worker.",
+                                  "Answers given back after their second preemption, for another "
+                                  "worker to continue.",
                                   job);
   resumed = registry->AddCounter("sluice_rollout_resumed_total",
-                                 "Answers taken over with a prefix.", job);
+                                 "Answers that were continued from a prefix.", job);
   nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total",
                                    "Rows of logits that were not finite.", job);
   verify_failures = registry->AddCounter("sluice_weights_verify_failures_total",
@@ -69,15 +72,15 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
                                        "Time of one engine step.", metrics::RpcSeconds());
   response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.",
                                            metrics::Tokens(), job);
-  pause =
-      registry->AddHistogram("sluice_weights_update_duration_seconds", "A weight update, by phase.",
-                             metrics::RpcSeconds(), labelled("phase", "pause"));
+  pause = registry->AddHistogram("sluice_weights_update_duration_seconds",
+                                 "Time of a weight update, by phase.", metrics::RpcSeconds(),
+                                 labelled("phase", "pause"));
 
   // The bucket of 0 counts answers whose log-probs have the same bits.
   constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};
   rescore_gap = registry->AddHistogram(
       "sluice_rollout_rescore_gap_nats",
-      "Mean distance of a sealed answer's log-probs to those of prefilling it again.", kNats, job);
+      "Mean distance between a sealed answer's log-probs and those of a new prefill.", kNats, job);
 }
 
 }  // namespace sluice::rollout

@@ -47,8 +47,8 @@ class PrefixBuffer {
                      : reinterpret_cast<char*>(logprobs_.data() + at);
   }
 
-  // The number of positions of which both fields have arrived. They are counted by position because
-  // a broken stream is read again from its start, so bytes may arrive twice.
+  // The number of positions whose token and log-prob have both arrived. They are counted by
+  // position because a broken stream is read again from its start, so bytes may arrive twice.
   uint64_t complete_positions() const {
     return std::count(arrived_.begin(), arrived_.end(), kTokens | kLogprobs);
   }

@@ -119,8 +119,8 @@ void RolloutProgram::PublishModels(const std::string& id, Job* job) {
 
 void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
                             absl::string_view why) {
-  // RemoveModel() keeps the API from adding requests, and Stop() keeps EngineService from it. So
-  // those that RemoveJob() fails are the last ones.
+  // After RemoveModel() the API adds no more requests to the session, and after Stop()
+  // EngineService adds none. So RemoveJob() can fail all that are left.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
   if (job.session != nullptr) job.session->Stop(grace);
@@ -212,7 +212,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     ReportProgress(id, true, version, "sampling", "");
   };
   handlers.failed = [this, id](absl::Status why) {
-    // ABORTED means fenced: a newer process works under this daemon's id. After another error the
+    // ABORTED means fenced: a newer process works under this daemon's id. After any other error the
     // job cannot go on here, and the controller decides what happens.
     ReportProgress(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
@@ -274,7 +274,8 @@ void RolloutProgram::Drain() {
   // Calls of the API get the grace time to end. What still runs then ends with an error, for which
   // there is a little more time.
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
-  for (const auto& [id, job] : jobs) EndJob(id, job, options_.grace, "this server is ending");
+  for (const auto& [id, job] : jobs)
+    EndJob(id, job, options_.grace, "this server is shutting down");
   engine_.Shutdown();
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);

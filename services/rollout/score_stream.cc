@@ -27,7 +27,7 @@ absl::Status Bad(const common::v1::Record& record, absl::string_view what) {
 absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* payload,
                         std::vector<int32_t>* tokens) {
   if (!record.has_piece() || record.fields_size() != 1 || record.fields(0).name() != "tokens")
-    return Bad(record, "a piece with the field tokens alone is wanted");
+    return Bad(record, "a record must have a piece, and `tokens` as its only field");
   const common::v1::Field& field = record.fields(0);
   const uint64_t bytes = uint64_t{record.piece().count()} * sizeof(int32_t);
   if (field.dtype() != common::v1::DTYPE_I32 || bytes == 0 || field.bytes() != bytes) {
@@ -164,13 +164,14 @@ absl::Status ScoreStream::CheckPlace(const common::v1::Record& record,
   const common::v1::Piece& piece = record.piece();
   if (piece.at() != sequence.tokens.size()) {
     return Bad(record,
-               absl::StrCat("wanted is what lies at ", sequence.tokens.size(),
+               absl::StrCat("the next piece must begin at ", sequence.tokens.size(),
                             "; send the group's prompt and then each member's pieces in order"));
   }
   if (piece.has_parent() && piece.parent() != sequence.segment &&
       piece.segment() != sequence.segment) {
-    return Bad(record, absl::StrCat("its segment goes on behind segment ", piece.parent(), ", not ",
-                                    sequence.segment, "; send each branch as a member of its own"));
+    return Bad(record, absl::StrCat("its segment follows segment ", piece.parent(),
+                                    ", but the last one is ", sequence.segment,
+                                    "; send each branch as a member of its own"));
   }
   if (sequence.tokens.size() + piece.count() > model_->max_context()) {
     return Bad(record, absl::StrCat("it ends at ", sequence.tokens.size() + piece.count(),
@@ -185,7 +186,7 @@ absl::Status ScoreStream::Whole() {
   if (coming_->tokens.size() < 2)
     return Bad(
         coming_->records.back(),
-        "the first token of all has no log-prob; send what goes before it, or more behind it");
+        "the first token of a sequence has no log-prob; send tokens before it or after it too");
   return Enqueue(std::exchange(coming_, nullptr));
 }
 

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
   if (spec.deterministic && !made.engine->caps().deterministic) {
     return absl::UnimplementedError(
         absl::StrCat("run.deterministic: the engine ", spec.engine.kind,
-                     " does not give the same numbers whatever the batch; use native"));
+                     " does not give the same numbers in every batch; use native"));
   }
 
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
@@ -263,22 +263,22 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
         {.kind = "DAEMON",
          .id = "queue",
          .at = "queue",
-         .cause = absl::StrCat(options_.worker, " has ", backlog.records, " pieces, ",
-                               backlog.bytes, " B, that the queue has not acknowledged"),
-         .next = "they are sent again should the connection break"}));
+         .cause = absl::StrCat(options_.worker, " has ", backlog.records, " pieces (",
+                               backlog.bytes, " B) that the queue has not acknowledged"),
+         .next = "they are sent again if the connection breaks"}));
   }
   if (engine.running + engine.waiting > 0) {
     const double share = engine.kv_capacity == 0 ? 0
                                                  : 100.0 * static_cast<double>(engine.kv_tokens) /
                                                        static_cast<double>(engine.kv_capacity);
     edges.push_back(daemon::OwnEdge(
-        options_.worker,
-        {.kind = "CALL",
-         .id = "decode",
-         .cause = absl::StrFormat(
-             "%s samples %d answers at once, %d wait for one of its %d places; KV cache %.0f %%",
-             options_.worker, engine.running, engine.waiting, engine.slots, share),
-         .next = "an answer ends"}));
+        options_.worker, {.kind = "CALL",
+                          .id = "decode",
+                          .cause = absl::StrFormat("%s samples %d answers, and %d wait for one of "
+                                                   "its %d slots; the KV cache is %.0f %% full",
+                                                   options_.worker, engine.running, engine.waiting,
+                                                   engine.slots, share),
+                          .next = "an answer ends"}));
   }
   return edges;
 }
@@ -340,8 +340,8 @@ void Session::OnStep(StepEvents events) {
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
   if (crowded) events.crowded_out.push_back(events.tokens.back().request);
   streamer_->Stepped(std::move(events));
-  // A request that is really crowded out waits. This one runs on, so wait until the streamer has
-  // taken the event; else the answer could end before.
+  // A request that was really preempted would wait now, but this one runs on. So wait until the
+  // streamer has taken the event; else the answer could end first.
   if (crowded) streamer_->FlushPieces();
 }
 

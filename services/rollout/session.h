@@ -135,9 +135,8 @@ class Session : private StepLoop::Sink {
   int64_t refused_versions() const { return refused_; }
   const Engine& engine() const { return *made_.engine; }
   const ModelConfig& model_config() const { return made_.model.config; }
-  const std::string& layout_id() const {
-    return layout_id_;
-  }  // Layout id of the weights, 32 bytes.
+  // Layout id of the weights, 32 bytes.
+  const std::string& layout_id() const { return layout_id_; }
   // SHA-256 over the model's configuration and tokenizer files, and the fingerprint of the weights
   // that the engine started with. 32 bytes.
   const std::string& model_digest() const { return model_digest_; }

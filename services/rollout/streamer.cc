@@ -293,7 +293,7 @@ void Streamer::TakeStep(const StepEvents& step) {
   }
 }
 
-// Stops to sample the member here, because the KV cache is too small for it. Once the queue has all
+// Stops sampling the member here, because the KV cache is too small for it. Once the queue has all
 // of its tokens, ReleaseLeaving() gives it back, so that another worker continues it.
 void Streamer::Migrate(uint64_t request) {
   const auto it = live_.find(request);

@@ -85,7 +85,7 @@ class Streamer {
 
   // Takes members whose answers are to be brought to the queue.
   void Granted(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes drops that the queue is to be told.
+  // Takes drops, of which the queue will be told.
   void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes what a step did for the job's requests.
   void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
@@ -160,7 +160,7 @@ class Streamer {
   // Sends the member again from `watermark` on, which is the number of its tokens (prompt included)
   // that the queue has.
   void SendFrom(uint64_t request, Live& live, uint64_t watermark);
-  // Abandons the member, and has the queue told of it with `reason`.
+  // Abandons the member, and enqueues a Drop with `reason` for the queue.
   void Drop(uint64_t request, absl::string_view reason);
 
   // These return false if the PutStream is full; a later scan sends the rest.
@@ -191,8 +191,8 @@ class Streamer {
   std::vector<uint64_t> unsent_;                         // Requests with something to send now.
   std::vector<uint64_t> leaving_;                        // Requests with Live::leaves.
   std::vector<uint64_t> finished_;                       // Requests that may be ready to be sealed.
-  std::vector<queue::v1::DropItem> drops_;               // Drops that the queue is not told yet.
-  size_t generating_ = 0;                                // Number of members with `generating`.
+  std::vector<queue::v1::DropItem> drops_;  // Drops that the queue was not told of yet.
+  size_t generating_ = 0;                   // Number of members with `generating`.
   std::atomic<bool> others_ = false;
   absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
   // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.

@@ -56,9 +56,9 @@ class Assembly {
   }
 
  private:
-  // Returns the place for the bytes of a field, or null to skip them. An error is kept in failure_.
   absl::Status Open(const queue::v1::BatchGroup& from, Group& to,
                     std::vector<common::v1::Want>& wants);
+  // Returns the place for the bytes of a field, or null to skip them. An error is kept in failure_.
   char* Place(const Record& record, int index);
   char* PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot);
   char* PlaceInMember(const Record& record, const Field& field, Slot& slot);
@@ -154,7 +154,7 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
                                      trajectory.tokens.size(), " tokens"));
   }
   if (field.name() == "routing") {  // Row t has the experts with which token t + 1 was sampled.
-    if (piece.at() == 0) return Fail(record, "a drawn token has no token before it");
+    if (piece.at() == 0) return Fail(record, "a sampled token needs a token before it");
     return reinterpret_cast<char*>(trajectory.routing.data() + (piece.at() - 1) * experts_) +
            field.from();
   }
@@ -192,15 +192,15 @@ absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory&
   }
 
   if (crc != member.crc32c()) {
-    return absl::DataLossError(absl::StrCat("CRC32C of its tokens and log-probs is ", crc,
-                                            ", the batch says ", member.crc32c()));
+    return absl::DataLossError(absl::StrCat("the CRC32C of its tokens and log-probs is ", crc,
+                                            ", but the batch says ", member.crc32c()));
   }
 
   const uint64_t trained =
       static_cast<uint64_t>(std::count(trajectory.mask.begin(), trajectory.mask.end(), 1));
   if (trained != member.trained()) {
-    return absl::DataLossError(
-        absl::StrCat(trained, " tokens train, the batch says ", member.trained()));
+    return absl::DataLossError(absl::StrCat(
+        "it has ", trained, " tokens to train, but the batch says ", member.trained()));
   }
   return absl::OkStatus();
 }
@@ -220,11 +220,11 @@ absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
     Trajectory& trajectory = to.members[m];
     const auto close = [&]() -> absl::Status {
       if (prompt.size() > trajectory.tokens.size())
-        return absl::DataLossError("its prompt is longer than it is");
+        return absl::DataLossError("its prompt is longer than the whole trajectory");
       std::copy(prompt.begin(), prompt.end(), trajectory.tokens.begin());
       for (const TokenRun& run : trajectory.masked) {
         if (run.first + run.count > trajectory.mask.size())
-          return absl::DataLossError("a masked run lies outside of it");
+          return absl::DataLossError("a masked run lies outside of the trajectory");
         std::fill_n(trajectory.mask.begin() + run.first, run.count, 0);
         std::fill_n(trajectory.versions.begin() + run.first, run.count, -1);
       }

@@ -18,9 +18,9 @@ class Batch;
 namespace sluice::trainer {
 
 // Reads the tokens of a slice of a batch from the queue, under the batch's lease, and makes groups
-// of them. Each prompt is read once, and columns are written directly to their place. Each member
-// is checked against the queue's description of the batch: its number of tokens, its number of
-// trained tokens, and the CRC of its tokens and log-probs. `experts` is layers x k in a
+// of them. Each prompt is read once, and the columns are written directly to their place. Each
+// member is checked against the queue's description of the batch: its number of tokens, its number
+// of trained tokens, and the CRC of its tokens and log-probs. `experts` is layers x k in a
 // mixture-of-experts model, whose recorded experts are then read too; else 0.
 // DATA_LOSS: a member differs from its description.
 // NOT_FOUND GONE: the queue has freed a part of the data.

@@ -53,7 +53,7 @@ struct BatchReader::Impl {
       SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response,
                               queue->AcquireBatch(std::move(request)));
 
-      // The call has parked for its whole time: ask again.
+      // The queue had no batch within the time limit of the call, so ask again.
       if (!response.has_batch()) {
         MutexLock lock(&mu);
         if (stopped) return absl::CancelledError("the reader was stopped");

@@ -46,8 +46,9 @@ class BatchReader {
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
-  // Waits for the next slice, in order. After an error no more slices come. FENCED, RESTORE_FIRST,
-  // GONE, CANCELLED and DATA_LOSS are possible, as the queue or the reading gives them.
+  // Waits for the next slice, in order. After an error no more slices come. Errors are those
+  // of AcquireBatch (FENCED, RESTORE_FIRST, ..), of FetchGroups() and of Options::encode_row, or
+  // CANCELLED.
   absl::StatusOr<Slice> Next();
   // Tells the reader that batch k has been applied, so that it may ask for batch k + 2.
   void Applied(int64_t k);

@@ -27,7 +27,7 @@ class CheckpointWriter {
     TensorSet optimizer;
     TrainState state;
     std::string cursor;
-    std::string lineage_tail;  // Lines since the checkpoint before.
+    std::string lineage_tail;  // Lines since the previous checkpoint.
   };
   // Called on the `checkpoint` thread once the queue knows of the checkpoint at `path`.
   using Done =
@@ -43,10 +43,10 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Waits until the checkpoint before is written, then hands over `contents` and returns. The error
-  // is the one with which writing has failed; nothing is written after it.
+  // Waits until the previous checkpoint is written, then hands over `contents` and returns. Returns
+  // the error with which writing has failed, if it has; nothing is written after it.
   absl::Status Write(Contents contents);
-  // Waits until all that was handed over is written. Errors as of Write().
+  // Waits until all that was handed over is written. Errors are those of Write().
   absl::Status Flush() { return worker_.Flush(); }
   absl::Status status() const { return worker_.status(); }
 

@@ -95,7 +95,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.max_context = spec.model().max_context();
 
   // Each job has a folder of its own, so that it never goes on from another job's checkpoints. The
-  // name is there for people.
+  // job's name is in it only for people.
   config.checkpoint_dir =
       absl::StrCat(spec.checkpoint().dir(), "/", spec.name(), "-", config.id.substr(0, 8));
   config.checkpoint_every_steps = spec.checkpoint().every_steps();
@@ -118,7 +118,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
 }
 
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment) {
-  // Those of the trainers, then those of the rollouts.
+  // The list has the addresses of the trainers first, and then those of the rollouts.
   const auto& addresses = assignment.weights();
   const int trainers = std::min(static_cast<int>(assignment.world()), addresses.size());
   return {addresses.begin() + trainers, addresses.end()};

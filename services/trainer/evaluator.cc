@@ -21,7 +21,8 @@
 namespace sluice::trainer {
 namespace {
 
-// Whether the same call would fail in the same way if it were made again, or to another rollout.
+// Whether the same call would fail in the same way if it were made again, to this or another
+// rollout.
 bool IsForGood(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -79,8 +80,8 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
       log_(std::move(log)),
       thread_(new Thread) {
   {
-    // The run goes back to before the step whose report carried the last evaluation, so the next
-    // report carries it again.
+    // If the run goes back to a point before the step whose report carried the last evaluation, the
+    // next report carries it again.
     MutexLock lock(&mu_);
     const Evaluation* const last = log_.Last();
     if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
@@ -214,7 +215,7 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion&
   bool told = false;
   while (true) {
     const std::optional<std::string> rollout = NextRollout();
-    if (!rollout.has_value()) return absl::CancelledError("called off");
+    if (!rollout.has_value()) return absl::CancelledError("the evaluation was cancelled");
     absl::StatusOr<engine::v1::EvaluationResult> result = AskOne(*rollout, version, dataset);
     if (result.ok() || IsForGood(result.status()) || cancel_->triggered()) return result;
 
@@ -293,7 +294,9 @@ void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> 
             !log_.totals().best_checkpoint.empty() && log_.totals().best_version == number;
         if (best && number != best_before) absl::StrAppend(&message, "; the best so far");
         if (known)
-          absl::StrAppend(&message, "; evaluated before the run went back, with the same weights");
+          absl::StrAppend(&message,
+                          "; these weights were already evaluated before the run went back to a "
+                          "checkpoint");
       }
     }
     if (!evaluation.ok()) {

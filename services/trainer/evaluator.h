@@ -58,7 +58,8 @@ class Evaluator {
   // Holder's name of the lease on the weights of the version that is being evaluated.
   static constexpr char kHolder[] = "evaluation";
 
-  // `log` has been loaded. The pointers outlive the evaluator. `cancel` ends its work for good.
+  // `log` must have been loaded. The pointers outlive the evaluator. `cancel` ends its work for
+  // good.
   Evaluator(Options options, EvaluationLog log, WeightPublisher* publisher, daemon::Waits* waits,
             rpc::Cancel* cancel, Hooks hooks);
   // Trigger `cancel` before.

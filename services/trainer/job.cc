@@ -56,7 +56,7 @@ class TrainingJob::Impl {
   std::thread thread;
 
  private:
-  // A step's batch, as trained.
+  // A batch that was trained, with the result of its step.
   struct TrainedStep {
     StepResult result;
     JobQueue::TrainedBatch batch;
@@ -92,8 +92,8 @@ class TrainingJob::Impl {
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
   void OfferWeights(std::shared_ptr<const TensorSet> weights);
   void TellStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const;
-  int64_t version() const { return state_.version.number; }  // Steps done.
-  // The same as this incarnation publishes it.
+  int64_t version() const { return state_.version.number; }  // Number of applied steps.
+  // version(), as this incarnation publishes it.
   PolicyVersion policy_version() const { return {job_.config.incarnation, version()}; }
 
   JobContext job_;
@@ -106,7 +106,7 @@ class TrainingJob::Impl {
   std::atomic<bool> leave_{false};
   std::atomic<bool> leave_checkpoint_{false};
 
-  // Empty while the job waits for data: others may use its cores then.
+  // Empty while the job waits for data, because other daemons may use its cores then.
   std::optional<CoreShare::Busy> busy_;
 
   // Made in this order and destroyed in reverse: later ones hold pointers to earlier ones.
@@ -118,14 +118,16 @@ class TrainingJob::Impl {
   std::unique_ptr<Publication> publication_;
   JobEvaluations evaluations_;
 
-  TrainState state_;                 // After the last step that was applied.
-  std::string cursor_, checkpoint_;  // Of the checkpoint that the run goes on from; may be empty.
-  RowEncoder encode_row_;            // Of supervised jobs.
-  int64_t experts_ = 0;  // That a token goes through, in all layers; 0: no mixture of experts.
+  TrainState state_;  // State after the last applied step.
+  // Cursor and path of the checkpoint from which the run goes on; empty if there is none.
+  std::string cursor_, checkpoint_;
+  RowEncoder encode_row_;  // Of supervised jobs.
+  // Number of experts that a token goes through, over all layers; 0 if the model has no experts.
+  int64_t experts_ = 0;
   // While version() is below it, the queue replays batches, and the engines keep what they hold
   // until this version.
   int64_t replay_end_ = 0;
-  // What the queue said when it had no further batch. Empty: limits.max_steps was reached.
+  // What the queue said when it had no further batch. Empty if limits.max_steps was reached.
   std::string why_done_;
 };
 
@@ -139,7 +141,7 @@ void TrainingJob::Impl::Run() {
   End(status);
 }
 
-// Load: the newest checkpoint that verifies, else the model. -----------------------------------
+// Load: takes the newest checkpoint that verifies, else the model. -----------------------------
 
 absl::Status TrainingJob::Impl::Load() {
   const JobConfig& config = job_.config;
@@ -173,7 +175,7 @@ absl::Status TrainingJob::Impl::Load() {
     state_ = found->state;
     cursor_ = std::move(found->cursor);
     checkpoint_ = found->path;
-    // The process that wrote it may have died before it told.
+    // The process that wrote this checkpoint may have died before it raised the event `checkpoint`.
     job_.RaiseEvent(common::v1::SEVERITY_INFO, "checkpoint_loaded", checkpoint_);
     SLUICE_RETURN_IF_ERROR(
         trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
@@ -206,7 +208,8 @@ absl::Status TrainingJob::Impl::Connect() {
       WeightPublisher::Options{.job = config.id, .retain_versions = config.retain_versions},
       job_.clock);
   SLUICE_RETURN_IF_ERROR(evaluations_.Open(version(), publisher_.get()));
-  // A version number only rises, so the older one is published before the first.
+  // The publisher takes versions only in rising order, so the older version is published before the
+  // first one of this run.
   const std::optional<LatestVersion> unfinished = PublishUnfinishedEvaluation();
   checkpoints_.StartWriting(queue_.client(), checkpoint_, version());
   publication_ =
@@ -252,7 +255,7 @@ absl::StatusOr<LatestVersion> TrainingJob::Impl::PublishAgain(int64_t version) {
 }
 
 // Publishes the version whose evaluation an earlier incarnation left unfinished. Nullopt: there is
-// none, or it cannot be published, which is told as an event.
+// none, or it cannot be published, which is reported as an event.
 std::optional<LatestVersion> TrainingJob::Impl::PublishUnfinishedEvaluation() {
   const std::optional<int64_t> number = evaluations_.Unfinished(version());
   if (!number.has_value()) return std::nullopt;
@@ -370,13 +373,13 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
   return step;
 }
 
-// Tells the queue that the step is done, and hands the new version to those that publish it.
-// Returns what is to be written as a checkpoint; nullopt: none is due.
+// Tells the queue that the step is done, and hands the new version over for publication. Returns
+// the contents of a checkpoint to write; nullopt if none is due.
 absl::StatusOr<std::optional<CheckpointWriter::Contents>> TrainingJob::Impl::ApplyAndPublish(
     const TrainedStep& step, bool evaluate, PhaseSeconds* seconds) {
   const JobConfig& config = job_.config;
   const int64_t next = step.batch.k + 1;
-  // An evaluation needs a checkpoint, for an incarnation that has to begin it again.
+  // An evaluation needs a checkpoint, so that a later incarnation can begin it again.
   const bool checkpoint_due = checkpoints_.Due(next) || evaluate;
 
   absl::Duration start = job_.clock->Monotonic();
@@ -422,10 +425,11 @@ absl::StatusOr<CheckpointWriter::Contents> TrainingJob::Impl::MakeCheckpoint(
 absl::Status TrainingJob::Impl::CheckSkips(const StepResult& result) const {
   const int64_t limit = job_.config.settings.skip_limit;
   if (limit == 0 || result.skips_in_a_row < limit) return absl::OkStatus();
-  return Error(absl::StatusCode::kFailedPrecondition, "SKIPPED",
-               absl::StrCat(result.skips_in_a_row, " steps in a row changed nothing (",
-                            result.skipped, "), the last one step ", result.k,
-                            "; limits.skipped_steps is ", limit, ". ", SkipText(result.skipped)));
+  return Error(
+      absl::StatusCode::kFailedPrecondition, "SKIPPED",
+      absl::StrCat(result.skips_in_a_row, " steps in a row did not change the weights (",
+                   result.skipped, "); the last of them is step ", result.k,
+                   ", and limits.skipped_steps is ", limit, ". ", SkipText(result.skipped)));
 }
 
 void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& seconds) {
@@ -439,11 +443,11 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
       {.kind = "VERSION",
        .id = policy_version().str(),
        .cause = absl::StrCat(job_.worker,
-                             " waits until the version to be evaluated is out, and the evaluation "
-                             "before it has ended")});
+                             " waits until the version to be evaluated is published, and until the "
+                             "previous evaluation has ended")});
   SLUICE_RETURN_IF_ERROR(publication_->Flush());
-  // Where the data has ended between two versions that weights.every_steps divides, the last one is
-  // not published yet.
+  // If the data has ended between two versions that are due by weights.every_steps, the last
+  // version is not published yet.
   if (publisher_->latest()->version.number != version()) {
     SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
                             Snapshot(job_.config.settings.dtype));
@@ -484,7 +488,8 @@ void TrainingJob::Impl::OfferWeights(std::shared_ptr<const TensorSet> weights) {
 // End: gives back what is held and says how it ended. -------------------------------------------
 
 void TrainingJob::Impl::End(const absl::Status& status) {
-  // A batch that was read ahead is for whoever goes on.
+  // After a normal end, batches that were read ahead go back to the queue at once, for the next
+  // incarnation.
   queue_.StopReading(/*release=*/status.ok());
   queue_.CancelAll();
   evaluations_.Abandon();

@@ -11,8 +11,8 @@
 namespace sluice::trainer {
 namespace {
 
-// The types that the model's tensors came in, which those of its checkpoints have too. Random
-// weights have none of their own: they are fp32.
+// The types of the tensors in the model's files, which the tensors of the checkpoints keep. Random
+// weights are fp32, so nothing is listed for them.
 absl::StatusOr<std::map<std::string, DType>> ModelTypes(const ModelDir& model,
                                                         const JobConfig& config) {
   std::map<std::string, DType> types;
@@ -59,8 +59,8 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
   return found;
 }
 
-// A job starts from its model even where an earlier one of its name has left checkpoints. Whoever
-// submits a job again may not know that.
+// A job starts from its model even if an earlier job of the same name has left checkpoints. A user
+// who submits a job again may not know that.
 void JobCheckpoints::TellOfEarlierJob() {
   const std::optional<CheckpointEntry> earlier = FindEarlierJob(job_->config.checkpoint_dir);
   if (!earlier.has_value()) return;

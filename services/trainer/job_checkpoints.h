@@ -26,16 +26,16 @@ class JobCheckpoints {
   // `metrics` outlives this.
   JobCheckpoints(JobContext* job, Metrics* metrics) : job_(job), metrics_(metrics) {}
 
-  // Opens the folder. `model`: where configuration and tokenizer files come from, and the types of
-  // the tensors in model.safetensors.
+  // Opens the folder. `model` gives the configuration and tokenizer files of the checkpoints, and
+  // the types of the tensors in model.safetensors.
   absl::Status Open(const ModelDir& model);
-  // The checkpoint to go on from. Nullopt: the run starts from the model. Damaged checkpoints, and
-  // those of an earlier job of this name, are told as events.
+  // Finds the checkpoint to go on from. Nullopt: the run starts from the model. Damaged
+  // checkpoints, and those of an earlier job of this name, are reported as events.
   absl::StatusOr<std::optional<Checkpoint>> FindNewest();
   absl::StatusOr<Checkpoint> At(int64_t version) const { return store_->At(version); }
 
-  // From here on checkpoints are written. `previous`: the one the run goes on from, of version
-  // `version`; empty: none.
+  // From here on checkpoints are written. `previous` is the path of the checkpoint from which the
+  // run goes on, and `version` its version. `previous` is empty if there is none.
   void StartWriting(QueueClient* queue, std::string previous, int64_t version);
 
   // Whether a checkpoint of `version` is due, by limits.max_steps, checkpoint.every_steps or
@@ -46,8 +46,8 @@ class JobCheckpoints {
 
   // Notes what a step was trained on; it goes into the next checkpoint.
   void AddLineage(const std::vector<LineageEntry>& entries);
-  // Hands a checkpoint over. Waits while the one before is being written. `contents` has no lineage
-  // yet.
+  // Hands a checkpoint over to the writer. Waits while the previous one is being written. The
+  // lineage of `contents` is filled in here.
   absl::Status Write(CheckpointWriter::Contents contents);
 
   // Seconds that Write() has waited since the last call.

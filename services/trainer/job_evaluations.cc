@@ -57,11 +57,10 @@ bool JobEvaluations::Due(int64_t version) {
     return false;
   }
   if (evaluator()->running().has_value()) {
-    job_->RaiseEvent(
-        common::v1::SEVERITY_WARNING, "eval_skipped",
-        absl::StrCat("version ", version,
-                     " is not evaluated: the evaluation before it still goes on. Raise "
-                     "eval.every_steps or eval.share, or ask fewer rows"));
+    job_->RaiseEvent(common::v1::SEVERITY_WARNING, "eval_skipped",
+                     absl::StrCat("version ", version,
+                                  " is not evaluated: the previous evaluation still goes on. Raise "
+                                  "eval.every_steps or eval.share, or evaluate fewer rows"));
     return false;
   }
   return true;
@@ -122,8 +121,8 @@ void JobEvaluations::Abandon() {
   job_->RaiseEvent(
       common::v1::SEVERITY_WARNING, "eval_abandoned",
       absl::StrCat("the trainer ends while version ", running->number,
-                   " is being evaluated; a later incarnation of the job evaluates it, and if there "
-                   "is none it stays without a score"));
+                   " is being evaluated; a later incarnation of the job's trainer evaluates it, "
+                   "and without one it gets no score"));
 }
 
 }  // namespace sluice::trainer

@@ -16,16 +16,16 @@
 
 namespace sluice::trainer {
 
-// Which versions of one training job are evaluated, and when training waits for that. The work is
-// the Evaluator's.
+// Decides which versions of one training job are evaluated, and when training waits for an
+// evaluation. The Evaluator does the work.
 //
 // The versions that eval.every_steps divides are evaluated, and the last one. A step's report
-// carries the values of one evaluation, and the last step's report those of the last version. So
-// that the history misses no evaluation, the version right before the last is left out, and an
-// older evaluation has to end before the last step begins.
+// carries the values of one evaluation, and the last step's report those of the last version. The
+// version right before the last is left out, and an older evaluation has to end before the last
+// step begins, so that no evaluation is missing in the history.
 //
-// Used by the job's thread, but for SetRollouts() and Cancel(), which any thread may call at any
-// time. Where nothing is evaluated, every call does nothing.
+// Only the job's thread uses it, except that any thread may call SetRollouts() and Cancel() at any
+// time. If the job asks for no evaluations, every call does nothing.
 class JobEvaluations {
  public:
   explicit JobEvaluations(JobContext* job) : job_(job), rollouts_(job->config.rollouts) {}
@@ -35,35 +35,38 @@ class JobEvaluations {
 
   // The run goes on from `version`. `publisher` outlives this.
   absl::Status Open(int64_t version, WeightPublisher* publisher) ABSL_LOCKS_EXCLUDED(mu_);
-  // The older version whose evaluation an earlier incarnation left unfinished. That of `version`
-  // itself is begun again because it is due, and that of a later one once the run is there again.
+  // The version below `version` whose evaluation an earlier incarnation left unfinished. An
+  // unfinished evaluation of `version` itself begins again because it is due, and one of a later
+  // version when the run reaches that version again.
   std::optional<int64_t> Unfinished(int64_t version) const;
 
-  // Whether `version` is to be evaluated. A version that is left out is told as an event.
+  // Whether `version` is to be evaluated. A version that is left out is reported as an event.
   bool Due(int64_t version);
-  // Evaluates `version`, which the publisher has, once the evaluation before it has ended.
+  // Evaluates `version`, which the publisher has, once the previous evaluation has ended.
   absl::Status Start(const LatestVersion& version);
   bool Started(int64_t version) const { return started_ == version; }
 
-  // After the step that made `version`: waits for an older evaluation if the next step is the last.
+  // Waits for an older evaluation if the step after `version` is the last. Call it after the step
+  // that made `version`.
   void AwaitBeforeLastStep(int64_t version);
   void Await();
   // Why the first evaluation cannot be done. Later failures are events, and training goes on.
   absl::Status status() const;
 
-  // What the report of step k is to carry.
+  // Takes the values that the report of step k carries.
   std::map<std::string, double> TakeValues(int64_t k);
   EvalTotals totals() const;
 
   // HOST:PORT of the rollouts that work for the job.
   void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls off what is under way, for good.
+  // Cancels the evaluation under way, and all later ones.
   void Cancel() { cancel_.Trigger(); }
-  // The trainer ends: Cancel(), and tells of the evaluation that it leaves unfinished.
+  // Call it when the trainer ends. It calls Cancel(), and reports an evaluation that stays
+  // unfinished as an event.
   void Abandon();
 
  private:
-  // Null before Open(), and where nothing is evaluated.
+  // Null before Open(), and if nothing is evaluated.
   Evaluator* evaluator() const ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return evaluator_.get();

@@ -57,7 +57,8 @@ absl::StatusOr<JobQueue::Restored> JobQueue::Restore(const std::string& cursor,
 }
 
 void JobQueue::StartReading(BatchReader::Options options) {
-  // A lost lease shows in the next call that names it, and a renewal that is fenced in every call.
+  // The handlers are empty: the next call that names a lost lease returns an error, and after a
+  // fenced renewal every call does.
   leases_ = std::make_unique<LeaseKeeper>(
       client_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
   reader_ = std::make_unique<BatchReader>(reading_client_.get(), leases_.get(), std::move(options));
@@ -71,7 +72,8 @@ absl::StatusOr<BatchReader::Slice> JobQueue::NextSlice(int64_t k) {
                                         .step = k});
   absl::StatusOr<BatchReader::Slice> slice = reader_->Next();
   if (slice.ok() && slice->k != k) {
-    return absl::InternalError(absl::StrCat("a slice of batch ", slice->k, " came for batch ", k));
+    return absl::InternalError(
+        absl::StrCat("the queue sent a slice of batch ", slice->k, " for batch ", k));
   }
   return slice;
 }
@@ -83,8 +85,8 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
   const uint32_t crc32c = Crc32c(canonical);
   if (crc32c != batch.crc32c) {
     return absl::DataLossError(absl::StrCat("batch ", batch.k,
-                                            ": CRC32C of what was trained on is ", crc32c,
-                                            ", the queue says ", batch.crc32c));
+                                            ": the CRC32C of what was trained on is ", crc32c,
+                                            ", but the queue says ", batch.crc32c));
   }
 
   SLUICE_FAILPOINT_STATUS("trainer.step.before_apply");
@@ -113,7 +115,7 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
   if (response.ledger().hash() != hash) {
     return absl::DataLossError(absl::StrCat("batch ", batch.k, ": the ledger's hash is ",
                                             ToHex(response.ledger().hash()),
-                                            ", what was trained on gives ", ToHex(hash)));
+                                            ", but what was trained on gives ", ToHex(hash)));
   }
   reader_->Applied(batch.k);
   return Applied{.ledger_hash = hash, .cursor = response.cursor()};

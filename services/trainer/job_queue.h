@@ -34,21 +34,21 @@ class JobQueue {
   absl::Status Connect();
 
   struct Restored {
-    // The newest version that engines were told of. Nullopt: none was.
+    // The newest version that engines were told of. Nullopt if there is none.
     std::optional<PolicyVersion> published;
-    // The queue hands out again the batches of the steps [version, replay_end) as they were, where
-    // replay_end is above the restored version.
+    // If replay_end is above the restored version V, the queue hands out the batches of the steps
+    // [V, replay_end) again as they were.
     int64_t replay_end = 0;
   };
   // Sends the queue back to `state`, whose checkpoint is at `checkpoint` and holds `cursor`; both
-  // are empty where the run starts from the model.
+  // are empty if the run starts from the model.
   // DATA_LOSS: the queue's ledger at that version is not that of `state`.
   absl::StatusOr<Restored> Restore(const std::string& cursor, const std::string& checkpoint,
                                    const TrainState& state);
 
   // Begins to read batches ahead, and to renew their leases.
   void StartReading(BatchReader::Options options);
-  // Waits for the next slice of batch k. Errors as BatchReader::Next().
+  // Waits for the next slice of batch k. Errors are those of BatchReader::Next().
   absl::StatusOr<BatchReader::Slice> NextSlice(int64_t k);
 
   // A batch whose step is done.
@@ -57,17 +57,17 @@ class JobQueue {
     std::string lease;
     uint32_t crc32c = 0;                // As the queue announced it.
     std::vector<LineageEntry> lineage;  // What was trained on.
-    std::string skipped;                // Why the step changed nothing; empty: it did.
+    std::string skipped;                // Why the step did not change the weights; empty if it did.
   };
   struct Applied {
     std::string ledger_hash;  // After step k, 32 bytes.
-    std::string cursor;       // Where one was asked for.
+    std::string cursor;       // Empty unless it was asked for.
   };
-  // Tells the queue that the step is done. `ledger_hash`: the ledger's before it.
+  // Tells the queue that the step is done. `ledger_hash` is the ledger's hash before the step.
   // DATA_LOSS: what was trained on is not what the queue handed out.
   absl::StatusOr<Applied> Apply(const TrainedBatch& batch, const std::string& ledger_hash,
                                 bool want_cursor);
-  // Repeats the last Apply for its cursor. Nullopt: nothing was applied yet.
+  // Repeats the last Apply to get its cursor. Nullopt if nothing was applied yet.
   absl::StatusOr<std::optional<std::string>> CursorOfLastApply();
 
   // Ends the reading. With `release`, batches that were read ahead go back to the queue at once:

@@ -17,10 +17,10 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
   };
   const auto phase = [&](const char* name) {
     return registry->AddCounter("sluice_trainer_phase_seconds_total",
-                                "Time of the trainer, by what it went into.", with("phase", name));
+                                "Time of the trainer in seconds, by phase.", with("phase", name));
   };
-  steps_ = registry->AddCounter("sluice_trainer_steps_total", "Steps applied, skipped ones too.",
-                                labels_);
+  steps_ = registry->AddCounter("sluice_trainer_steps_total",
+                                "Applied steps, including skipped ones.", labels_);
   tokens_ = registry->AddCounter("sluice_trainer_tokens_total", "Tokens trained on.", labels_);
   wait_data_ = phase("wait_data");
   forward_backward_ = phase("forward_backward");
@@ -28,13 +28,15 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
   apply_ = phase("apply");
   publish_ = phase("publish");
   checkpoint_ = phase("checkpoint");
-  checkpoint_seconds_ = registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds",
-                                               "From its start until the queue knows it.",
-                                               metrics::LongSeconds(), labels_);
-  version_ = registry->AddGauge("sluice_trainer_policy_version", "Steps contained in the weights.",
-                                with("policy", "policy"));
+  checkpoint_seconds_ =
+      registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds",
+                             "Time from the start of a checkpoint until the queue knows of it.",
+                             metrics::LongSeconds(), labels_);
+  version_ =
+      registry->AddGauge("sluice_trainer_policy_version",
+                         "Number of steps that the weights contain.", with("policy", "policy"));
   reward_mean_ = registry->AddGauge("sluice_trainer_reward_mean",
-                                    "Unshaped task reward of the last step.", labels_);
+                                    "Mean unshaped task reward of the last step.", labels_);
   reward_std_ = registry->AddGauge(
       "sluice_trainer_reward_std",
       "Standard deviation of the unshaped task rewards of the last step.", labels_);
@@ -42,10 +44,10 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
       "sluice_trainer_flat_groups_ratio",
       "Share of the last step's groups whose rewards do not differ; at 1 they teach nothing.",
       labels_);
-  grad_norm_ =
-      registry->AddGauge("sluice_trainer_grad_norm", "Of the last step, before clipping.", labels_);
-  entropy_ =
-      registry->AddGauge("sluice_trainer_entropy_nats", "Of the last step's tokens.", labels_);
+  grad_norm_ = registry->AddGauge("sluice_trainer_grad_norm",
+                                  "Norm of the last step's gradient, before clipping.", labels_);
+  entropy_ = registry->AddGauge("sluice_trainer_entropy_nats",
+                                "Mean entropy of the last step's tokens.", labels_);
   const auto kl = [&](const char* kind) {
     return registry->AddGauge("sluice_trainer_kl_nats", "KL of the last step, by kind.",
                               with("kind", kind));
@@ -54,7 +56,8 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
   kl_behav_theta_ = kl("behav_theta");
   const auto gap = [&](const char* stat) {
     return registry->AddGauge("sluice_trainer_logprob_gap_nats",
-                              "Distance of log-probs to the engine's.", with("stat", stat));
+                              "Distance of the trainer's log-probs from those of the engine.",
+                              with("stat", stat));
   };
   gap_mean_ = gap("mean");
   gap_max_ = gap("max");
@@ -88,8 +91,8 @@ void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_
     metrics::Labels labels = labels_;
     labels["reason"] = result.skipped;
     registry_
-        ->AddCounter("sluice_trainer_skipped_steps_total", "Steps that changed nothing, by reason.",
-                     labels)
+        ->AddCounter("sluice_trainer_skipped_steps_total",
+                     "Steps that did not change the weights, by reason.", labels)
         .Add();
     if (result.skipped == "nonfinite_logprob" || result.skipped == "nonfinite_gradient") {
       labels = labels_;
@@ -124,7 +127,7 @@ void Metrics::Evaluated(const std::map<std::string, double>& values) {
     labels["stat"] = parts[2];
     registry_
         ->AddGauge("sluice_trainer_eval",
-                   "Of the last evaluated version, by dataset and statistic.", labels)
+                   "Values of the last evaluated version, by dataset and statistic.", labels)
         .Set(value);
   }
 }

@@ -25,8 +25,8 @@ class OneSlotWorker {
   OneSlotWorker(const OneSlotWorker&) = delete;
   OneSlotWorker& operator=(const OneSlotWorker&) = delete;
 
-  // Waits until every task before is done, then hands `task` over and returns. The error is that of
-  // the task that failed; `task` is dropped then.
+  // Waits until every earlier task is done, then hands `task` over and returns. If a task has
+  // failed, its error is returned and `task` is dropped.
   absl::Status Put(Task task) ABSL_LOCKS_EXCLUDED(mu_);
   // Hands `task` over at once, in place of a task that still waits.
   void Replace(Task task) ABSL_LOCKS_EXCLUDED(mu_);

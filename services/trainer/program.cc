@@ -63,7 +63,7 @@ absl::Status TrainerProgram::Ready() {
              : absl::UnavailableError("not registered with the controller yet");
 }
 
-// A trainer works for one job: the first one of the list.
+// A trainer works for one job, which is the first one of the list.
 void TrainerProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
   for (const registry::v1::Assignment& assignment : level.jobs()) {
     std::vector<rpc::CallerTable::Worker> workers;

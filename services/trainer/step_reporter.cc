@@ -86,7 +86,8 @@ void StepReporter::TellOfBadRewards(const StepResult& result) {
   const auto bad_rewards = result.metrics.find("bad_rewards");
   if (bad_rewards == result.metrics.end() || bad_rewards->second == 0) return;
 
-  // A broken verifier spoils every step, so only the 1st, 2nd, 4th, 8th, .. such step is told.
+  // A broken verifier spoils every step, so an event is raised only for the 1st, 2nd, 4th, 8th, ..
+  // such step.
   if (!std::has_single_bit(++bad_reward_steps_)) return;
   job_->RaiseEvent(common::v1::SEVERITY_WARNING, "bad_rewards",
                    absl::StrCat("step ", result.k, ": the rewards of ", bad_rewards->second,

@@ -29,11 +29,11 @@ class StepReporter {
 
   // The history goes on with step `next`; it forgets that step and later ones.
   void BeginHistory(int64_t next);
-  // From now on the first step takes time.
+  // The time of the first step counts from this call on.
   void StartClock() { step_started_ = job_->clock->Monotonic(); }
 
-  // Step result.k made `version`. `evaluated`: values of an evaluation that this step reports
-  // (Evaluator::TakeValues).
+  // Reports step result.k, which made `version`. `evaluated` has the values of an evaluation that
+  // this report carries (Evaluator::TakeValues).
   void Report(const StepResult& result, const PhaseSeconds& seconds, PolicyVersion version,
               const std::map<std::string, double>& evaluated);
 

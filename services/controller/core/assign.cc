@@ -18,7 +18,7 @@ class Planner {
     for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
   }
 
-  // Puts into `parts` what the job has already and keeps.
+  // Puts into `parts` the daemons that the job has and keeps.
   void Keep(const JobView& job, Parts* parts) {
     if (!job.queue.empty()) {
       parts->queue = job.queue;
@@ -48,8 +48,8 @@ class Planner {
     std::sort(have.begin(), have.end());
   }
 
-  // Adds what is missing from the minimum, as far as there is any, and sets `lacks`. Trainers are
-  // added all or none, because a gang needs all its ranks.
+  // Adds the daemons that the minimum lacks, as far as usable ones are left, and sets `lacks`.
+  // Trainers are added all or none, because a gang needs all its ranks.
   void FillMinimum(const Needs& needs, Parts* parts) {
     if (parts->queue.empty()) {
       const std::vector<std::string> queues = Candidates(Role::kQueue, {});

@@ -29,7 +29,7 @@ struct JobView {
   std::vector<std::string> held;  // Daemons that work for the job now, without the queue.
 };
 
-// Who works for a job; each list is sorted by id.
+// The daemons that work for a job; each list is sorted by id.
 struct Parts {
   std::string queue;
   std::vector<std::string> trainers, rollouts, rewards;

@@ -104,8 +104,8 @@ std::string Encode(const StepReport& step) {
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text) {
   try {
-    // The parser refuses a whole record for one byte that is not UTF-8, and a stored message may
-    // hold one.
+    // Utf8Lossy() is needed because the parser refuses a whole record for one byte that is not
+    // UTF-8, and a stored message may have such a byte.
     return nlohmann::json::parse(Utf8Lossy(text)).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return ErrorWith(absl::StatusCode::kDataLoss,

@@ -12,7 +12,8 @@
 namespace sluice::controller {
 namespace {
 
-// Newest step reports that are kept of a job: at about 1.5 KiB each, 3 to 6 MiB.
+// Number of a job's newest step reports that are kept. They take about 1.5 KiB each, so the reports
+// of a job take 3 to 6 MiB.
 constexpr size_t kStepsKept = 2048;
 
 // The error of a Submit whose name belongs to a job that still lives.
@@ -139,7 +140,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   Emit(now, stored, Severity::kInfo, "controller", "", "submitted",
        absl::StrCat("job ", input.name, " was submitted",
                     previous.empty() ? ""
-                                     : absl::StrCat("; the job of that name before it, ", previous,
+                                     : absl::StrCat("; the earlier job of this name, ", previous,
                                                     ", has ended")));
   for (const std::string& warning : input.warnings) {
     Emit(now, stored, Severity::kWarning, "controller", "", "unusual", warning);
@@ -276,8 +277,8 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
 }
 
 void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
-  // Reports are sent until they are stored, so a repeat may come; an older gang's report is off the
-  // lineage.
+  // A trainer sends a report until it is stored, so a report may come twice. A report of an older
+  // gang is about a step that no longer counts.
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
   if (step.version.incarnation != job.assign.gang ||
       std::make_pair(step.version.incarnation, step.k) <= newest)

@@ -22,7 +22,7 @@ namespace sluice::controller {
 struct SubmitInput {
   std::string id;  // 32 hex digits, newly drawn; unused if the call is a repeat.
   std::string name;
-  std::string hash;  // Hash of what the user wrote. Hex.
+  std::string hash;  // SHA-256 of the job file's text, its folder and the --set options. Hex.
   std::string spec;  // The serialised job.v1.JobSpec, opaque to the core.
   Needs needs;
   // Id of this Submit, the same in all its retries. Hex; empty if there is none.
@@ -56,18 +56,18 @@ struct Part {
   std::vector<Worker> peers;  // Who may call this daemon for the job; see Callers().
   PartPhase phase = PartPhase::kRun;
   bool checkpoint = false;  // Write a checkpoint before leaving (kStop of a trainer).
-  // Addresses of the queue, and of those who serve weights: trainers in order of rank, then
+  // Addresses of the queue, and of the daemons that serve weights: trainers in order of rank, then
   // rollouts.
   std::vector<std::string> queues, weights;
   uint32_t rank = 0, world = 0;  // Of a trainer: its rank, and the number of ranks.
   std::string rendezvous;        // Of a trainer: the address of rank 0.
   bool operator==(const Part&) const = default;
 };
-// What one daemon is told: its assignments, and what is stored of what it reported.
+// What one daemon is told: its assignments, and how much of its reports is stored.
 struct Down {
   uint64_t generation = 0;  // Rises with each change of `parts`.
   std::vector<Part> parts;
-  // By job id: k of the newest report of the present gang that is stored.
+  // By job id: k of the newest stored step report of the present gang.
   std::map<std::string, int64_t> steps_stored;
   uint64_t events_stored = 0;
 };
@@ -129,7 +129,7 @@ class Controller {
   // NOT_FOUND JOB: there is no such job.
   absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool hard);
 
-  // The same calls as Fleet's, with their effects on the jobs.
+  // These do what Fleet's calls of the same names do, and apply the effects on the jobs.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
   absl::Status Heartbeat(Instant now, const HeartbeatInput& input);
   void StreamClosed(Instant now, const std::string& daemon, uint64_t stream);
@@ -159,14 +159,15 @@ class Controller {
   static double Seconds(const Job& job, absl::Time now);
   // What is not ready yet, for people. Empty if everything is.
   std::vector<std::string> NotReady(const Job& job) const;
-  // What the job waits for, as far as the controller knows. The edges that its daemons report are
-  // to be added.
+  // What the job waits for, as far as the controller knows. The caller adds the edges that the
+  // job's daemons report.
   Waits WaitsOf(Instant now, const Job& job) const;
   // Whether steps advance: the job is RUNNING, and its last step ended less than three median steps
   // (at least 2 s) ago.
   bool Moving(Instant now, const Job& job) const;
-  // Says in words what a stalled job waits for, which answers Outbox::diagnose. The first answer of
-  // a stall becomes an event; the newest is kept for the message of a job that fails of it.
+  // Takes the answer to Outbox::diagnose: `text` says what the stalled job waits for. The first
+  // answer of a stall becomes an event. The newest one is kept for the message of a job that fails
+  // because of the stall.
   void Diagnosed(Instant now, const std::string& job, const std::string& text);
 
  private:
@@ -180,8 +181,8 @@ class Controller {
   void SetState(Instant now, Job& job, JobState state, std::string code, std::string message);
   void End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
            std::string message);
-  // The trainer says that it has nothing more to do, because of `why`. A job without a trained step
-  // fails.
+  // Ends the job, because its trainer reports that there is no further step; `why` gives its
+  // reason. A job without a trained step fails.
   void TrainerDone(Instant now, Job& job, const std::string& why);
   void Fail(Instant now, Job& job, std::string code, std::string message);
   // Begins a stage of the end, and tells the queue the phase that belongs to it.
@@ -232,8 +233,8 @@ class Controller {
   // Drops the reports of step k and later: a new gang trains these steps again.
   void DropSteps(Job& job, int64_t k);
   // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
-  // kStepsKept all stay. Of those between, each S-th stays, where S is the smallest power of two
-  // that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.
+  // kStepsKept all stay. Of the steps between them, each S-th stays, where S is the smallest power
+  // of two that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.
   void ThinSteps(Job& job);
   // Stores an event of the job.
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role,

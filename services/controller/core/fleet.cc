@@ -36,7 +36,7 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
         {"PROTOCOL", "SLUICE-CTL-0001",
          "run builds whose protocols overlap; upgrade the controller first"},
         absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
-                     ", this controller ", kProtocol, " to ", kProtocol));
+                     ", and this controller speaks ", kProtocol, " to ", kProtocol));
   }
 
   const auto [it, created] = daemons_.try_emplace(said.id);
@@ -55,10 +55,11 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   } else {
     // Two live processes must not share an id: the new one waits until the old one is silent.
     if (daemon.stream != 0 && now.mono - daemon.heard < kSuspectAfter) {
-      return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                       {"NOT_YET", "SLUICE-CTL-0003",
-                        "stop the other process, or give this one another --id", absl::Seconds(1)},
-                       absl::StrCat("another process that calls itself ", said.id, " still beats"));
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {"NOT_YET", "SLUICE-CTL-0003", "stop the other process, or give this one another --id",
+           absl::Seconds(1)},
+          absl::StrCat("another process that calls itself ", said.id, " still sends heartbeats"));
     }
     if (daemon.present()) Lose(now, daemon, "it was started anew");
     output.incarnation = std::max(said.incarnation, daemon.record.incarnation) + 1;
@@ -71,7 +72,7 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   daemon.record.events_stored = events;
   daemon.generation_up = input.generation;
 
-  // Until its first heartbeat it is suspect: it keeps its work but gets none.
+  // Until its first heartbeat the daemon is suspect: it keeps its work but gets no new work.
   if (daemon.stream == 0) {
     daemon.liveness = Liveness::kSuspect;
     daemon.heard = daemon.broken = now.mono;

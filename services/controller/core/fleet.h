@@ -13,12 +13,12 @@
 
 namespace sluice::controller {
 
-// Number of the wire contracts; this build speaks no other.
+// Version of the wire protocol. This build speaks no other.
 inline constexpr uint32_t kProtocol = 1;
 inline constexpr absl::Duration kBeat = absl::Seconds(2);  // Interval of a daemon's heartbeats.
 inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);  // Of silence.
 inline constexpr absl::Duration kLostAfter = absl::Seconds(10);    // Of silence.
-// Without a new stream, after the heartbeat stream has broken.
+// A daemon whose heartbeat stream has broken is lost if it opens no new one for this long.
 inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);
 // How long after the controller's own start no daemon counts as lost.
 inline constexpr absl::Duration kGrace = absl::Seconds(10);
@@ -40,7 +40,7 @@ struct DaemonRecord {
 // How far a daemon is with a job, as of its last heartbeat.
 struct Progress {
   std::string job;
-  // That of the assignment: the gang's for a trainer, else the daemon's own.
+  // The assignment's incarnation: the gang's for a trainer, else the daemon's own.
   int64_t incarnation = 0;
   bool ready = false;
   PolicyVersion version;
@@ -85,16 +85,16 @@ struct RegisterOutput {
 // thread-safe; the time comes with each call.
 class Fleet {
  public:
-  // `gone` is called once for each incarnation of a daemon that has stopped working; `back` when a
-  // lost daemon sends a heartbeat again. Neither may call the fleet.
+  // `gone` is called once for each incarnation of a daemon that has stopped working. `back` is
+  // called when a lost daemon sends a heartbeat again. Neither may call the fleet.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)> gone;
     std::function<void(Instant, const Daemon&)> back;
   };
   explicit Fleet(Listener listener) : listener_(std::move(listener)) {}
 
-  // Adds a daemon that the store knows; call before all others. If it serves a job (`working`) it
-  // has kGrace to come back; else it counts as lost until it registers.
+  // Adds a daemon that the store knows. Call it before all other methods. If it serves a job
+  // (`working`) it has kGrace to come back; else it counts as lost until it registers.
   void Restore(Instant now, DaemonRecord record, bool working);
 
   // Registers a daemon process. The same boot keeps its incarnation; another boot gets the next
@@ -114,8 +114,8 @@ class Fleet {
   // The stream has ended. A daemon that was draining is gone at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);
 
-  // Judges silence.
-  void Tick(Instant now);  // Marks silent daemons as suspect or lost.
+  // Marks silent daemons as suspect or lost.
+  void Tick(Instant now);
 
   Daemon* Find(const std::string& id);
   const std::map<std::string, Daemon>& daemons() const { return daemons_; }

@@ -37,7 +37,7 @@ struct FoldedSteps {
 struct JobRecord {
   std::string id;  // 32 hex digits.
   std::string name;
-  std::string hash;  // Hash of what the user wrote. Hex.
+  std::string hash;  // SHA-256 of the job file's text, its folder and the --set options. Hex.
   // Id of the Submit call that made the job. Hex; empty if that call had none.
   std::string request;
   int64_t order = 0;  // Position of its Submit among all jobs, from 0.
@@ -62,7 +62,7 @@ struct JobRecord {
   int64_t reported_k = -1;
   uint64_t last_event = 0;
   std::map<std::string, int64_t> restarts;  // By role.
-  // Restarts within the last hour by role, in Unix seconds.
+  // Times of the restarts within the last hour, by role, in Unix seconds.
   std::map<std::string, std::vector<int64_t>> restarted;
   Ledger ledger;  // The ledger that the queue reported last.
   bool ledger_final = false;
@@ -79,7 +79,7 @@ struct JobRecord {
 struct AssignRecord {
   // Incarnation of the trainers. Each new value is stored by compare-and-set before it is used.
   int64_t gang = 0;
-  // All trainers of `gang` are there. If false, a new gang is drawn once enough trainers are
+  // All trainers of `gang` are there. If false, a new gang is formed once enough trainers are
   // assigned.
   bool gang_whole = false;
   uint64_t revision = 0;  // Number of the newest SetJob; 0 if none was due yet.
@@ -114,8 +114,8 @@ struct Job {
   // The steps whose reports are stored, by k. A gang that goes back to a checkpoint removes the
   // later ones, so they form one line of training. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;
-  // Has been given `steps` in order, and those that were folded since the last DropSteps() or
-  // restart.
+  // It was given `steps` in order, and also the steps that were folded since the last DropSteps()
+  // or the last restart of the controller.
   LearningWatch learning;
 
   // The rest is not stored. All times are on the monotonic clock.
@@ -125,7 +125,7 @@ struct Job {
   absl::Duration moved;                        // Time of the last step or change of state.
   // When the daemons were last asked what a stalled job waits for.
   absl::Duration diagnosed = -absl::InfiniteDuration();
-  // Their answer in words. Empty if the job is not stalled, or nothing was answered yet.
+  // The daemons' answer in words. Empty if the job is not stalled, or nothing was answered yet.
   std::string diagnosis;
   uint64_t acked_revision = 0;  // Newest revision that the present queue process has answered.
   bool call_in_flight = false;  // A SetJob is under way; there is at most one at a time.

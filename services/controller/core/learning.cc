@@ -8,22 +8,24 @@
 namespace sluice::controller {
 namespace {
 
-constexpr double kNoGradient = 1e-12;      // A gradient norm up to this counts as 0.
-constexpr double kEntropyFraction = 0.05;  // Share of the early level: a collapse begins below it
-constexpr double kEntropyBack = 0.1;       // and ends above this one.
-constexpr double kFlatShare = 0.98;        // Share of groups without a spread of rewards.
+constexpr double kNoGradient = 1e-12;  // A gradient norm up to this counts as 0.
+// Shares of the early entropy: a collapse begins below the first and ends above the second.
+constexpr double kEntropyFraction = 0.05;
+constexpr double kEntropyBack = 0.1;
+constexpr double kFlatShare = 0.98;  // Share of groups without a spread of rewards.
 // Share of the way from the lowest to the highest reward of any answer, from which on the task
 // counts as learned.
 constexpr double kLearnedShare = 0.75;
 constexpr double kHeightLost = 0.5;   // Share of the best height whose loss begins a collapse.
 constexpr double kHeightBack = 0.75;  // Share of the best height above which a collapse ends.
 constexpr double kStandardErrors = 10;
-// Least loss as a share of the range of rewards: where rewards are rare, the estimate of the noise
-// is poor.
+// Least loss, as a share of the range of rewards. It is needed because the estimate of the noise is
+// poor if rewards are rare.
 constexpr double kLeastLoss = 0.1;
 
-constexpr size_t kLeastMean = 3;  // Steps; a mean over fewer is no level to fall from.
-// Differences between steps from which the noise can be estimated.
+// Least number of steps of a mean that may become best_; a mean over fewer is too noisy.
+constexpr size_t kLeastMean = 3;
+// Least number of differences between steps from which the noise is estimated.
 constexpr size_t kLeastDifferences = 20;
 
 LearningWatch::Silence SilenceOf(const StepSignal& step) {
@@ -166,7 +168,7 @@ bool LearningWatch::UpdateSpell(Finding finding, bool holds_now, const Spell& no
 
 std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
   ++steps_;
-  // First, as the others read the rewards that it keeps.
+  // This comes first, because the others read the rewards that it keeps.
   const bool reward = HoldsRewardCollapse(step);
   const bool entropy = HoldsEntropyCollapse(step);
   const bool silent = HoldsNoSignal(step);
@@ -193,9 +195,9 @@ std::string LearningWatch::SilenceText(const Spell& spell) const {
       return "the learning rate is 0. That is right for a control run; to train, set "
              "trainer.optimizer.lr above 0";
     case Silence::kZeroGradient:
-      return "the gradient is 0. Most likely the weights have run away, so that the policy no "
-             "longer "
-             "depends on them: go on from an earlier checkpoint with a lower trainer.optimizer.lr. "
+      return "the gradient is 0. Most likely the weights have diverged, so that the policy no "
+             "longer depends on them: go on from an earlier checkpoint with a lower "
+             "trainer.optimizer.lr. "
              "Else look at kept, clip_high and clip_low of the steps: all tokens may be rejected "
              "or "
              "clipped";

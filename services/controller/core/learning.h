@@ -49,8 +49,8 @@ Severity SeverityOf(Finding finding);
 // The height is the best such mean so far, measured from the lowest reward that any answer got. The
 // loss must also be more than noise: more than ten standard errors of the mean, and more than 10 %
 // of the range of rewards. The noise is estimated from the differences between successive steps;
-// the highest estimate of the run is used. The rule applies from the 21st step on, as there are too
-// few differences before.
+// the highest estimate of the run is used. The rule applies from the 21st step on, because there
+// are too few differences before.
 //
 // A spell is a stretch of steps over which a finding holds. A spell without signal ends with the
 // first step that can teach. A collapse ends when the entropy is back above 10 % of its early

@@ -15,7 +15,7 @@ namespace sluice::controller {
 namespace {
 // Time for rollouts and rewards to finish and leave.
 constexpr absl::Duration kLeaveTime = absl::Seconds(10);
-// Time for the queue to close its books; a queue that is away may come back meanwhile.
+// Time for the queue to complete the ledger. A queue that is lost may come back meanwhile.
 constexpr absl::Duration kCloseTime = absl::Seconds(15);
 // Time for a queue that is present to free the data. Afterwards this is left to the operator.
 constexpr absl::Duration kFreeTime = absl::Seconds(60);
@@ -31,8 +31,7 @@ std::string NoStepText(const std::string& name, const std::string& why) {
                       "` what happened");
 }
 
-// Says where the time went between the order to end and the end, as it may be longer than a user
-// expects.
+// Says how long each stage of the end took, because the end may take longer than a user expects.
 std::string EndText(const Job& job, absl::Duration books) {
   const auto took = [&](Stage stage) {
     const auto it = job.stage_took.find(stage);
@@ -42,7 +41,7 @@ std::string EndText(const Job& job, absl::Duration books) {
   return absl::StrCat("the end took ", Short(trainers + others + books), ": ", Short(trainers),
                       " for the step under way and the last checkpoint, ", Short(others),
                       " until all daemons had left, ", Short(books),
-                      " for the queue to close its books");
+                      " for the queue to complete the ledger");
 }
 
 }  // namespace
@@ -121,13 +120,13 @@ void Controller::AdvanceLive(Instant now, Job& job) {
       break;
     }
     case JobState::kRunning:
-      // Look only at what is stored or lost. After the controller's own start no daemon has said
-      // yet that it is ready, and this must not look like a failure.
+      // Only the stored state and lost daemons count here, and not who has reported that it is
+      // ready: right after the controller's own start no daemon has reported that yet.
       if (const std::string queue = QueueStanding(job); !queue.empty()) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
       } else if (!job.assign.gang_whole) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012",
-                 "a trainer is missing; a new gang is due");
+                 "a trainer is missing; the job waits for a new gang of trainers");
       }
       break;
     default: return;
@@ -161,9 +160,9 @@ void Controller::Judge(Instant now, Job& job) {
       return Fail(now, job, "SLUICE-CTL-0014",
                   absl::StrCat("no step for ", Short(still), " (limits.stall_fail ",
                                Short(needs.stall_fail), "): ", QueueStanding(job),
-                               "; see its log. A queue that is started again in time, under its id "
-                               "and on its data directory, is waited "
-                               "for; the job's last checkpoint: ",
+                               "; see its log. A job goes on if its queue is started again in "
+                               "time, under the same id and on the same data directory; the "
+                               "job's last checkpoint: ",
                                job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
     }
 
@@ -216,7 +215,7 @@ void Controller::Diagnosed(Instant now, const std::string& id, const std::string
 
   const bool first = job.diagnosis.empty();
   job.diagnosis = text.empty() ? absl::StrCat("`sluice why ", job.record.name,
-                                              "` finds nothing that it waits for")
+                                              "` finds nothing that the job waits for")
                                : text;
   if (first)
     Emit(now, job, Severity::kWarning, "controller", "", "stalled",
@@ -253,8 +252,8 @@ void Controller::Fail(Instant now, Job& job, std::string code, std::string messa
   End(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
 
-// Begins the end. The passing state is stored before anything is undone, so a restarted controller
-// goes on with the end. A failure shows its code and cause from here on.
+// Begins the end. The state FINISHING or CANCELLING is stored before anything is undone, so a
+// restarted controller goes on with the end. A failure shows its code and cause from here on.
 void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
                      std::string message) {
   job.record.target = target;
@@ -315,7 +314,7 @@ bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto progress = daemon->second.progress.find(job.record.id);
   if (progress == daemon->second.progress.end()) return true;
   const std::string& phase = progress->second.phase;
-  // `restore` counts too, as an ending job draws no new gang.
+  // `restore` counts too, because no new gang is formed for an ending job.
   return phase == "done" || phase == "failed" || phase == "restore";
 }
 
@@ -336,7 +335,7 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     if (late) {
       Emit(now, job, Severity::kError, "controller", "", "late",
            absl::StrCat("the trainer did not leave within ", Short(spent),
-                        "; it goes without a last checkpoint"));
+                        "; the job ends without a last checkpoint"));
     }
     if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
   }
@@ -348,7 +347,8 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     if (told) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
            absl::StrCat("queue ", job.assign.queue,
-                        " did not close the books; the ledger is the last that it told"));
+                        " did not complete the ledger; the job keeps the one that the queue "
+                        "reported last"));
     }
     Finalize(now, job);
   }
@@ -433,7 +433,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   }
 
   job.queue_refusal.clear();
-  // From here on the queue has accepted the call. `other`: a new process of the queue did.
+  // From here on the queue has accepted the call. `other` is true if a new process of the queue has
+  // done so for the first time.
   const bool other =
       job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
 
@@ -451,7 +452,8 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
     if (job.assign.queue_lost_job) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
            absl::StrCat("queue ", call.queue,
-                        " has lost the job; the ledger is the last that it told before"));
+                        " has lost the job; the job keeps the ledger that the queue reported "
+                        "last"));
     }
     Finalize(now, job);
   } else if (call.phase == QueuePhase::kFreed && job.record.stage == Stage::kFreeing) {
@@ -460,7 +462,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
 }
 
 // A new process of the queue has taken the job up. If it has lost the job's data, a new gang is
-// drawn: the trainers go back to their last checkpoint and give the queue the cursor stored there.
+// formed: the trainers go back to their last checkpoint and give the queue the cursor stored there.
 void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                            const SetJobAnswer& answer) {
   const std::string queue = absl::StrCat("queue ", job.assign.queue);
@@ -469,7 +471,7 @@ void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                 absl::StrCat(queue, " goes on from its log"));
   }
 
-  // A gang that was drawn after the call, or that has not trained yet, calls Restore anyway.
+  // A gang that was formed after the call, or that has not trained yet, calls Restore anyway.
   const bool trained = job.record.running_since != absl::InfiniteFuture() &&
                        job.assign.gang_whole && call.gang == job.assign.gang;
 

@@ -50,7 +50,7 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
   std::sort(workers.begin(), workers.end(),
             [](const Worker& a, const Worker& b) { return a.id < b.id; });
 
-  // A new gang is drawn once all ranks are assigned.
+  // A new gang is formed once all ranks are assigned.
   const bool draws = !job.assign.gang_whole &&
                      static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
   if (workers == job.assign.workers && !draws && job.started()) return;
@@ -134,7 +134,7 @@ void Controller::Back(Instant now, const Daemon& daemon) {
   for (const std::string& id : active_) {
     if (jobs_.at(id).assign.queue != daemon.record.id) continue;
     Emit(now, jobs_.at(id), Severity::kInfo, "queue", daemon.record.id, "daemon_back",
-         absl::StrCat("queue ", daemon.record.id, " beats again"));
+         absl::StrCat("queue ", daemon.record.id, " sends heartbeats again"));
   }
 }
 
@@ -185,15 +185,15 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
   return part;
 }
 
-// Recomputes what each daemon is to be told. Its generation rises with each change, and beyond what
-// the daemon has applied from an earlier controller.
+// Recomputes what each daemon is to be told. The generation rises with each change. It also rises
+// above the one that the daemon has applied from an earlier controller process.
 void Controller::RefreshDowns() {
   std::map<std::string, std::vector<Part>> parts;
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
     if (!job.assign.opened) continue;  // The queue must know the workers before they call it.
     for (const Worker& worker : job.assign.workers) {
-      // A trainer that waits for its gang is told nothing of a live job.
+      // A trainer whose gang is not complete gets no assignment of a live job yet.
       const bool gang_missing = worker.role == Role::kTrainer && !job.assign.gang_whole;
       if (!gang_missing || !job.live()) parts[worker.id].push_back(PartOf(job, worker));
     }

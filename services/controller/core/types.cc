@@ -70,7 +70,7 @@ absl::Status CheckAlphabet(absl::string_view what, absl::string_view name,
       absl::StatusCode::kInvalidArgument,
       {"NAME", "SLUICE-CTL-0004",
        absl::StrCat("use a-z, 0-9 and ", marks, ", at most 63, a letter or digit first")},
-      absl::StrFormat("\"%s\" is no %s", name.substr(0, 80), what));
+      absl::StrFormat("\"%s\" is not a valid %s", name.substr(0, 80), what));
 }
 }  // namespace
 

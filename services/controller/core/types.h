@@ -23,7 +23,7 @@ std::string Short(absl::Duration duration);
 
 // A job goes WAITING -> STARTING -> RUNNING <-> RECOVERING, then FINISHING or CANCELLING, then to a
 // final state. A job that fails passes through FINISHING too: its daemons leave and the queue
-// closes its books before the state is FAILED.
+// completes the ledger before the state is FAILED.
 enum class JobState {
   kWaiting,   // Not enough daemons are free for the job.
   kStarting,  // Daemons are assigned, but not all of them are ready.

@@ -31,7 +31,7 @@ std::string Controller::HeldByOthers(const Job& job) const {
       }
     }
 
-    // Enough of this role are free, so nobody's trainers or rollouts are in the way.
+    // If enough daemons of this role are free, those of other jobs are not the reason.
     if (idle[role] >= job.record.needs.of(role).min) continue;
     for (const auto& [name, ids] : of_role)
       held[name].insert(held[name].end(), ids.begin(), ids.end());
@@ -50,8 +50,8 @@ bool Controller::Moving(Instant now, const Job& job) const {
          std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
 }
 
-// The reason why a daemon does nothing, as an edge to itself at which chains end; nothing if the
-// daemon is live.
+// Says why a daemon does nothing, as an edge from the daemon to itself, at which chains end.
+// Nullopt if the daemon is live.
 std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role role) const {
   const Node node{"DAEMON", id, id};
   const auto it = fleet_.daemons().find(id);
@@ -78,7 +78,7 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
     return edge;
   }
 
-  // Until then the daemon may come back and keep its work.
+  // A daemon that is not lost yet may come back and keep its work.
   const absl::Duration left =
       daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
   edge.next_in = std::max(left, absl::ZeroDuration());
@@ -166,7 +166,7 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
   return waits;
 }
 
-// A waiting job may only lack daemons that have registered but are not heard from now.
+// It may be that a waiting job lacks nothing but daemons that are registered and silent now.
 void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
   std::map<Role, int> heard;
   for (const auto& [id, daemon] : fleet_.daemons())
@@ -184,8 +184,8 @@ void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
   }
 }
 
-// An ending job waits for the workers that have not left yet, then for the queue to close its
-// books.
+// An ending job waits for the workers that have not left yet, then for the queue to complete the
+// ledger.
 void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
   const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
     waits.edges.push_back({waits.root,
@@ -197,8 +197,8 @@ void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
                            absl::StrCat("see the log of ", daemon)});
   };
   if (job.record.stage > Stage::kStopAll)
-    return add(job.assign.queue, absl::StrCat(job.assign.queue, " closes the books"),
-               "the job ends without");
+    return add(job.assign.queue, absl::StrCat(job.assign.queue, " completes the ledger"),
+               "the job ends without a complete ledger");
   for (const Worker& worker : job.assign.workers) {
     if (Left(job, worker) ||
         (job.record.stage == Stage::kStopTrainers && worker.role != Role::kTrainer))

@@ -42,8 +42,8 @@ struct Waits {
 // Finds the chain of waits from the root to its final reason. Each edge of the chain begins where
 // the one before it ends, and the chain never visits a node twice. A pure function.
 //
-// Two edges join where kind and id of the nodes are equal (of calls also the daemon). Three more
-// ways lead on:
+// Two edges join if the nodes have the same kind and id, and for calls also the same daemon. Three
+// more ways lead on:
 // - from a daemon to its steps;
 // - from a node without an edge to the daemon that knows it;
 // - from a role ("rollout") to the calls of its daemons, and to these daemons.
@@ -54,7 +54,7 @@ struct Waits {
 std::vector<Edge> Chain(const Waits& waits);
 
 // The chain in one line, followed by what a person could do: "batch 75 has 63 of 64 groups <- group
-// 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is.
+// 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is empty.
 std::string ChainText(const std::vector<Edge>& chain);
 
 }  // namespace sluice::controller

@@ -123,7 +123,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
       post = true;
     } else {
       return Refuse(404, "unknown_url", "",
-                    "no such path here; there are GET /v1/models, POST /v1/completions and POST "
+                    "there is no such path here; use GET /v1/models, POST /v1/completions or POST "
                     "/v1/chat/completions");
     }
   }
@@ -159,7 +159,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
 
   if (draining_)
     return Refuse(503, "draining", "",
-                  "this server is ending; ask another, or again once it is back");
+                  "this server is shutting down; ask another one, or try again later");
   return route;
 }
 
@@ -170,7 +170,7 @@ absl::StatusOr<std::shared_ptr<Model>> Api::FindModel(const std::string& name) c
   if (found == models_.end()) {
     return Refuse(
         404, "model_not_found", "model",
-        absl::StrCat("no model ", name.substr(0, 80), " here; there is ",
+        absl::StrCat("there is no model ", name.substr(0, 80), " here, only ",
                      absl::StrJoin(models_, ", ", [](std::string* out, const auto& model) {
                        out->append(model.first);
                      })));
@@ -248,9 +248,10 @@ absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
                   absl::StrCat(answers, " answers are asked for; the quota of ", call.tenant->name,
                                " is ", call.tenant->most_answers, " at once"));
   }
-  return Refuse(429, "quota_exceeded", "",
-                absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ",
-                             answers, " more asked for; its quota is ", call.tenant->most_answers));
+  return Refuse(
+      429, "quota_exceeded", "",
+      absl::StrCat(has, " answers of ", call.tenant->name, " are being sampled and ", answers,
+                   " more are asked for; its quota is ", call.tenant->most_answers));
 }
 
 void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
@@ -264,12 +265,13 @@ void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
 
   // The model may have been removed or replaced while the prompt was prepared.
   if (const auto now = FindModel(model->name()); room.ok() && (!now.ok() || *now != model)) {
-    room = now.ok() ? Refuse(503, "model_replaced", "model", "the model was loaded anew; ask again")
+    room = now.ok() ? Refuse(503, "model_replaced", "model",
+                             "the model was loaded again meanwhile; ask again")
                     : now.status();
   }
   if (room.ok() && draining_)
-    room =
-        Refuse(503, "draining", "", "this server is ending; ask another, or again once it is back");
+    room = Refuse(503, "draining", "",
+                  "this server is shutting down; ask another one, or try again later");
   if (!room.ok()) return Fail(id, room);
 
   call->model = model;

@@ -101,7 +101,7 @@ class Api {
   // Refuses new calls from now on with 503.
   void Drain();
 
-  // Decides by the head alone, before any of the body is read, whether a request is accepted.
+  // Decides whether a request is accepted, by its head alone, before any of the body is read.
   // Errors are made by Refuse(): 401, 404, 405, 411, 413, 415, 503.
   absl::StatusOr<Route> Admit(const RequestHead& head) const;
   // Answers an accepted request through `reply`, before this returns or later. Returns the call's

@@ -95,7 +95,7 @@ absl::Status Fields::Finish() {
     const std::string field = absl::StrCat(path_, Printable(name));
     return Refuse(400, "unknown_parameter", field,
                   absl::StrCat("unknown field ", field,
-                               near.empty() ? "; this server takes only what it can honour"
+                               near.empty() ? "; this server accepts only fields that it supports"
                                             : absl::StrCat("; did you mean ", near, "?")));
   }
   return absl::OkStatus();

@@ -33,7 +33,8 @@ class Fields {
   // Reads a list of token ids, or a single one.
   void Ids(absl::string_view name, size_t most, std::vector<int32_t>* ids);
 
-  // Keeps an error with status 400, if it is the first.
+  // Keeps an error with status 400, if it is the first one. Its text is the field's name followed
+  // by `message`, as in "prompt" and " is missing".
   void Fail(absl::string_view name, absl::string_view message);
   // "NAME is VALUE; wanted: .."
   void Unfit(absl::string_view name, const Json& value, absl::string_view wanted);

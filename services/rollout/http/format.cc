@@ -45,8 +45,8 @@ Json UsageJson(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
-// A token by its text. One that is not whole characters is written by its bytes, as OpenAI does:
-// bytes:\xe2\x96.
+// Names a token by its text. A token that is not whole characters is named by its bytes, as OpenAI
+// does: bytes:\xe2\x96.
 std::string TokenName(const std::string& bytes) {
   if (IsUtf8(bytes)) return bytes;
   std::string name = "bytes:";

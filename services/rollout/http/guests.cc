@@ -14,9 +14,10 @@ absl::StatusOr<uint64_t> Guests::Add(std::shared_ptr<Model> model, std::vector<R
   {
     MutexLock lock(&mu_);
     if (running_ + requests.size() > most_requests_) {
-      return Error(absl::StatusCode::kResourceExhausted, "BUSY",
-                   absl::StrCat(running_, " answers are being sampled and ", requests.size(),
-                                " more asked for; at most ", most_requests_, " go at once"));
+      return Error(
+          absl::StatusCode::kResourceExhausted, "BUSY",
+          absl::StrCat(running_, " answers are being sampled and ", requests.size(),
+                       " more are asked for; at most ", most_requests_, " may run at once"));
     }
     first = next_request_;
     uint64_t groups = 0;

@@ -58,11 +58,11 @@ absl::StatusOr<Keys> Keys::Parse(absl::string_view text, absl::string_view sourc
       return wrong(absl::StrCat("\"", parts[2], "\" answers at once; wanted: a number above 0"));
     }
     if (!keys.by_digest_.emplace(Sha256(parts[1]), tenant).second)
-      return wrong("this key stands here twice");
+      return wrong("this key is listed twice");
   }
   if (keys.by_digest_.empty())
     return absl::FailedPreconditionError(
-        absl::StrCat(source, ": holds no key; wanted: lines of NAME KEY [MOST_ANSWERS]"));
+        absl::StrCat(source, ": the file has no key; wanted: lines of NAME KEY [MOST_ANSWERS]"));
   return keys;
 }
 

@@ -103,7 +103,7 @@ absl::StatusOr<Json> ReadMessage(const Json& message, const std::string& at) {
     if (!text.empty()) read[name] = text;
   }
 
-  // Clients send an answer back with these fields, which are then empty.
+  // A client that sends an earlier answer back sends these fields too, but empty.
   for (const char* name : {"refusal", "audio", "function_call", "annotations"}) {
     const Json* const value = fields.Find(name);
     if (value != nullptr && !value->empty()) fields.NotBuilt(name, *value, "does not have it");
@@ -127,8 +127,8 @@ absl::StatusOr<Json> ReadMessages(const Json& messages) {
   }
   if (messages.size() > kMaxMessages) {
     return Refuse(400, "too_many_messages", "messages",
-                  absl::StrCat("messages has ", messages.size(), " of them; at most ", kMaxMessages,
-                               " are taken"));
+                  absl::StrCat("messages has ", messages.size(), " messages; at most ",
+                               kMaxMessages, " are taken"));
   }
   Json read = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) {

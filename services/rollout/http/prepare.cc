@@ -27,7 +27,7 @@ absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& l
   if (at == std::string::npos) {
     return Refuse(400, "invalid_value", "continue_final_message",
                   "continue_final_message: the chat template does not write the last message as it "
-                  "is, so it cannot be gone on from");
+                  "is, so it cannot be continued");
   }
   const absl::string_view whole = absl::StripLeadingAsciiWhitespace(last);
   const bool as_it_is = absl::string_view(rendered).substr(at, whole.size()) == whole;
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
                                                 const PromptRenderer& renderer) {
   if (!renderer.has_template()) {
     return Refuse(400, "no_chat_template", "messages",
-                  "this model has no chat template; give a prompt, to /v1/completions");
+                  "this model has no chat template; send a prompt to /v1/completions instead");
   }
   absl::StatusOr<std::string> text = renderer.RenderChat(*request.conversation);
   if (!text.ok()) return Refuse(400, "chat_template_error", "messages", text.status().message());
@@ -155,7 +155,7 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
       return Refuse(400, "context_length_exceeded", param,
                     absl::StrCat("the prompt has ", tokens, " tokens and max_tokens is ",
                                  request.sampling.max_tokens, "; this model's context holds ",
-                                 context, "; shorten the one or lower the other"));
+                                 context, "; shorten the prompt or lower max_tokens"));
     }
     room = std::min(room, context - static_cast<uint32_t>(tokens));
     prepared.prompt_tokens += tokens;

@@ -95,7 +95,7 @@ void ReadNeutral(Fields* fields, uint32_t n) {
     if (given != nullptr && *given != value)
       fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
   }
-  std::string user, tier;  // Ignored: they name the user and a priority.
+  std::string user, tier;  // Ignored. They name the user and a priority.
   fields->Text("user", &user);
   fields->Text("service_tier", &tier);
   const Json* const metadata = fields->Find("metadata");
@@ -113,8 +113,8 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Number("temperature", 0, 100, &temperature);
   sampling.temperature = static_cast<float>(temperature);
   fields->Number("top_p", 0, 1, &sampling.top_p);
-  // 0 means the most likely token, which the smallest positive value keeps; the engine would read 0
-  // as no cut.
+  // In the API 0 means the most likely token. The engine reads 0 as no limit, so the smallest
+  // positive value is used, which keeps only that token.
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
   if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1)
     fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
@@ -214,7 +214,8 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   auto conversation = std::make_shared<Json>(more == nullptr ? Json::object() : *more);
   for (const char* name : kOurVariables) {
     if (conversation->contains(name))
-      fields->Fail("chat_template_kwargs", absl::StrCat(".", name, " is not the request's to set"));
+      fields->Fail("chat_template_kwargs",
+                   absl::StrCat(".", name, " must not be set by a request"));
   }
   SLUICE_ASSIGN_OR_RETURN((*conversation)["messages"], ReadMessages(*messages));
   if (tools != nullptr && !tools->empty()) {
@@ -228,7 +229,7 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
       (last["role"] != "assistant" || !last["content"].is_string() ||
        last["content"].get_ref<const std::string&>().empty())) {
     fields->Fail("continue_final_message",
-                 ": the last message must be the assistant's, with a text to go on from");
+                 ": the last message must be the assistant's, with a text to continue");
   }
   request->conversation = std::move(conversation);
   return absl::OkStatus();

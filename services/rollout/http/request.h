@@ -43,7 +43,8 @@ struct ApiRequest {
   bool has_tools = false;
   bool continue_final_message = false;
 
-  // If max_tokens is 0, as many as the context holds, but at most `most_tokens`.
+  // If max_tokens is 0, an answer may have as many tokens as the context has room for, but at most
+  // `most_tokens`.
   SamplingParams sampling;
   uint32_t most_tokens = std::numeric_limits<uint32_t>::max();
   // Return the prompt without an answer. One token is sampled, to get the prompt's log-probs.

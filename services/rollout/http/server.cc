@@ -43,7 +43,8 @@ using TlsStream = asio::ssl::stream<tcp::socket>;
 constexpr uint32_t kMaxHead = 16 << 10;
 // Most bytes that a client may send ahead, before the answer to its last request is sent.
 constexpr size_t kMaxEarly = 64 << 10;
-constexpr int kSendBuffer = 256 << 10;  // The kernel's; small enough to notice a slow reader.
+// Of the kernel, in bytes; small enough to notice a slow reader.
+constexpr int kSendBuffer = 256 << 10;
 constexpr absl::Duration kLinger = absl::Seconds(2);
 constexpr std::chrono::milliseconds kTick(100);
 
@@ -147,7 +148,7 @@ class Connection : public Link,
     if (out_.size() + pending_.size() - sent_ > hub_->options.most_behind) {
       if (std::exchange(cut_, true)) return;
       log::Info("api_reader_cut_off", {{"bytes_behind", out_.size() + pending_.size() - sent_}});
-      // Later, as the API must not be called from here.
+      // Shut() calls the API, which must not be called from here, so it runs later.
       asio::post(hub_->io, [self = Self()] { self->Shut(); });
       return;
     }
@@ -209,7 +210,7 @@ class Connection : public Link,
         error != web::error::end_of_stream && error != web::error::partial_message;
     if (unparsable)
       return Refused(Refuse(400, "bad_request", "",
-                            absl::StrCat("this is no HTTP request: ", error.message())),
+                            absl::StrCat("this is not an HTTP request: ", error.message())),
                      true);
     if (error) return Shut();
     const auto& request = parser_->get();
@@ -238,8 +239,8 @@ class Connection : public Link,
     if (hub_->bodies + length > hub_->options.most_bodies) {
       return Refused(
           Refuse(429, "server_busy", "",
-                 absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; at most ",
-                              hub_->options.most_bodies, " are")),
+                 absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; the limit is ",
+                              hub_->options.most_bodies, " bytes")),
           true);
     }
 
@@ -430,7 +431,8 @@ absl::StatusOr<tcp::endpoint> ParseAddress(const std::string& address) {
   if (colon == std::string::npos || error || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
       port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--http ", address, ": not an address; wanted: IP:PORT, as 127.0.0.1:8000 or [::1]:8000"));
+        "--http ", address,
+        ": this is not an address; wanted: IP:PORT, such as 127.0.0.1:8000 or [::1]:8000"));
   }
   return tcp::endpoint(ip, static_cast<uint16_t>(port));
 }
@@ -568,7 +570,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, Ap
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.hint = "give --http-keys, --http-cert and --http-cert-key, or listen on 127.0.0.1"},
-        absl::StrCat("--http ", options.address, " is off loopback: that takes keys and TLS"));
+        absl::StrCat("--http ", options.address,
+                     " is not a loopback address, so the API needs keys and TLS"));
   }
   RaiseDescriptorLimit();
   auto impl = std::make_unique<Impl>(options);

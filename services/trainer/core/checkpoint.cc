@@ -93,7 +93,7 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
 
   for (const auto& [name, entry] : object.at("files").items()) {
     if (absl::StrContains(name, '/')) {
-      return absl::DataLossError(absl::StrCat("\"", Printable(name), "\" is no name of a file"));
+      return absl::DataLossError(absl::StrCat("\"", Printable(name), "\" is not a file name"));
     }
     FileDigest& digest = file.files[name];
     digest.bytes = entry.at("bytes").get<uint64_t>();
@@ -118,7 +118,7 @@ absl::Status TakeOwnDigest(int format, ordered_json* object) {
   const std::string found = ToHex(Sha256(json(*object).dump()));
   if (found == stored) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat("its content has the SHA-256 ", found, ", it was written with ", stored));
+      absl::StrCat("its content has the SHA-256 ", found, ", but it was written with ", stored));
 }
 
 absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string& path) {
@@ -185,8 +185,9 @@ absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
   const absl::StatusOr<LineageSummary> summary = check.Finish();
   if (!summary.ok()) return Annotate(summary.status(), path);
   if (summary->hash != file.state.ledger_hash) {
-    return absl::DataLossError(absl::StrCat(path, ": hash chain ends in ", ToHex(summary->hash),
-                                            ", the ledger's is ", ToHex(file.state.ledger_hash)));
+    return absl::DataLossError(absl::StrCat(path, ": the hash chain ends in ", ToHex(summary->hash),
+                                            ", but the ledger's hash is ",
+                                            ToHex(file.state.ledger_hash)));
   }
   return absl::OkStatus();
 }
@@ -388,7 +389,8 @@ absl::Status CheckpointStore::Prepare() const {
   absl::Status status = MakeDirs(options_.dir);
   if (status.ok()) status = WriteFileAtomic(probe, "");
   if (status.ok()) status = RemoveTree(probe);
-  if (!status.ok()) return Annotate(status, "checkpoint.dir cannot be written; name another");
+  if (!status.ok())
+    return Annotate(status, "checkpoint.dir cannot be written; set it to another folder");
 
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(options_.dir));
   for (const std::string& name : names) {
@@ -398,8 +400,8 @@ absl::Status CheckpointStore::Prepare() const {
   return absl::OkStatus();
 }
 
-// Refuses a folder with checkpoints of another job or a newer build, because going on from an older
-// one of our own without a word would lose work.
+// Refuses a folder with checkpoints of another job or a newer build, because going on silently from
+// an older one of this job would lose work.
 absl::Status CheckpointStore::CheckOwners(const std::vector<CheckpointEntry>& entries) const {
   for (const CheckpointEntry& entry : entries) {
     if (absl::IsFailedPrecondition(entry.status)) return entry.status;

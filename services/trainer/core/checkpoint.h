@@ -118,7 +118,7 @@ class CheckpointStore {
   // Reads the checkpoint of version `number`.
   // NOT_FOUND: there is none.
   // DATA_LOSS: it does not verify.
-  // FAILED_PRECONDITION: as for Newest().
+  // FAILED_PRECONDITION: the same as in Newest().
   absl::StatusOr<Checkpoint> At(int64_t number) const;
 
   // All folders `step-N`. Those that cannot be read come first; the others follow, oldest first by
@@ -128,7 +128,8 @@ class CheckpointStore {
  private:
   // FAILED_PRECONDITION: one of them was written by another job or a newer build.
   absl::Status CheckOwners(const std::vector<CheckpointEntry>& entries) const;
-  // As CheckOwners(). ABORTED FENCED: a later incarnation has written to this folder.
+  // Checks what CheckOwners() checks. ABORTED FENCED: a later incarnation has written to this
+  // folder.
   absl::Status CheckMayWrite(const TrainState& state) const;
   absl::Status WriteFiles(const std::string& dir, const CheckpointContents& contents) const;
   absl::Status WriteModel(const std::string& dir, const TensorSet& parameters,
@@ -151,15 +152,15 @@ std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir);
 // FAILED_PRECONDITION: a newer build wrote it.
 absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path);
 
-// Verifies one checkpoint, then loads it. Errors as of VerifyCheckpoint().
+// Verifies one checkpoint, then loads it. Errors are those of VerifyCheckpoint().
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path);
 
-// Loads only the fp32 parameters, after it has verified the files that hold them. Errors as of
-// VerifyCheckpoint().
+// Loads only the fp32 parameters, after it has verified the files that hold them. Errors are those
+// of VerifyCheckpoint().
 absl::StatusOr<TensorSet> ReadCheckpointModel(const std::string& path);
 
-// Copies the files that transformers loads to the folder `to`, and verifies each of them. Errors as
-// of VerifyCheckpoint().
+// Copies the files that transformers loads to the folder `to`, and verifies each of them. Errors
+// are those of VerifyCheckpoint().
 absl::Status CopyCheckpointModel(const std::string& path, const std::string& to);
 
 }  // namespace sluice::trainer

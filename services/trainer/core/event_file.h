@@ -15,10 +15,11 @@ namespace sluice::trainer {
 // seconds/X, staleness_X becomes staleness/X, and any other NAME becomes train/NAME.
 std::string TensorBoardTag(absl::string_view name);
 
-// INCARNATION is padded with zeros, because TensorBoard reads the files of a folder in the order of
-// their names. The first record says with which step this file begins; TensorBoard then hides the
-// points of that step and later ones in the files before it, which are not part of the run any
-// more.
+// The file DIR/events.out.tfevents.INCARNATION.sluice, in which TensorBoard finds the values of the
+// steps that one incarnation of the trainer has done. INCARNATION is padded with zeros, because
+// TensorBoard reads the files of a folder in the order of their names. The first record says with
+// which step this file begins; TensorBoard then hides the points of that step and later ones in the
+// files before it, which are not part of the run any more.
 //
 // The format is a sequence of records {length u64, masked CRC-32C of the length, bytes, masked
 // CRC-32C of the bytes}, all little-endian (tensorflow/core/lib/io/record_writer.h). The bytes are

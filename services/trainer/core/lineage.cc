@@ -117,7 +117,7 @@ absl::Status LineageCheck::AddLine(absl::string_view line) {
   if (!entry.ok()) return absl::DataLossError(absl::StrCat(where, entry.status().message()));
   if (entry->k < k_ || entry->k >= summary_.version) {
     return absl::DataLossError(
-        absl::StrCat(where, "step ", entry->k, ", wanted one in ", k_, "..", summary_.version - 1));
+        absl::StrCat(where, "step ", entry->k, " is not in ", k_, "..", summary_.version - 1));
   }
   if (!seen_.emplace(entry->group, entry->member).second) {
     return absl::DataLossError(absl::StrCat(where, "group ", entry->group.hex(), " member ",

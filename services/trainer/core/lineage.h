@@ -26,7 +26,7 @@ struct LineageEntry {
   uint32_t attempt = 0;
   uint32_t crc32c = 0;  // CRC32C of its own tokens followed by its log-probs.
   std::vector<TokenRun> masked;
-  std::string skipped;  // Why its step changed no weights. Empty if it did.
+  std::string skipped;  // Why its step did not change the weights. Empty if it did.
 
   bool operator==(const LineageEntry&) const = default;
 };
@@ -84,7 +84,7 @@ class LineageCheck {
   std::vector<LineageEntry> batch_;
 };
 
-// Checks a text that is in one piece. Errors as of LineageCheck.
+// Checks a text that is in one piece. Errors are those of LineageCheck.
 absl::StatusOr<LineageSummary> CheckLineage(absl::string_view text, int64_t version);
 
 }  // namespace sluice::trainer

@@ -59,7 +59,8 @@ void Optimizer::ZeroGrad() {
 
 Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
-  // Combine the accumulators in the first one. Its factor is applied here, so it is 1 from now on.
+  // Combine the accumulators in the first one. Both factors are applied here, so `scale0` is 1 from
+  // now on.
   if (used(1)) {
     const float* other = grads_[1].whole.const_data_ptr<float>();
     for (int64_t i = 0; i < flat_size_; ++i)

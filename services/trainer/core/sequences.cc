@@ -104,9 +104,9 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
         trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(), " versions"));
   }
   if (length > 0 && trajectory.routing.size() % length != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(name(), length, " tokens went through ",
-                                                   trajectory.routing.size(),
-                                                   " experts, which is no multiple"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name(), length, " tokens went through ", trajectory.routing.size(),
+                     " experts, which is not a multiple of the tokens"));
   }
   if (length > 0 && trajectory.mask[0]) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -58,7 +58,7 @@ absl::Status Validate(const Settings& settings) {
     return Invalid("trainer.batching.micro_batch_tokens", "0", "at least 1");
   if (!(settings.temperature > 0)) {
     return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature),
-                   "above 0, where tokens are trained on");
+                   "a number above 0, because sampled tokens are trained on");
   }
   if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
 

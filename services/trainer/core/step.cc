@@ -10,7 +10,7 @@ absl::string_view SkipText(absl::string_view reason) {
            "trainer.optimizer.lr or queue.max_staleness keeps them together";
   }
   if (reason == "nonfinite_logprob") {
-    return "log-probabilities are not finite: the weights have run away; go on from an earlier "
+    return "log-probabilities are not finite: the weights have diverged; go on from an earlier "
            "checkpoint with a lower "
            "trainer.optimizer.lr";
   }

@@ -26,7 +26,8 @@ class StreamedStep : public BatchStep {
   }
 
   absl::Status Finish(StepResult* result) override {
-    // The factor needs all groups of the batch, so it multiplies the accumulated gradients.
+    // The factor of the advantages depends on all groups of the batch, so it multiplies the
+    // accumulated gradients only here.
     result->skipped = updater_.Update(sums_, builder_.counts(), builder_.factor(), result);
     result->seconds_forward_backward = absl::ToDoubleSeconds(forward_backward_);
     return absl::OkStatus();

@@ -46,7 +46,7 @@ class Trainer {
   // Starts from `weights` with no updates done.
   // INVALID_ARGUMENT: names or shapes are not those of the model.
   absl::Status Load(const TensorSet& weights);
-  // Goes on from a checkpoint. Errors as of Load() and Optimizer::Restore().
+  // Goes on from a checkpoint. Errors are those of Load() and Optimizer::Restore().
   absl::Status Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
                        int64_t skips_in_a_row);
   // Sets the frozen policy of the KL term. It must be called if settings.reference.

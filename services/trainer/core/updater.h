@@ -34,7 +34,7 @@ struct UpdateSums {
   double policy = 0, regular = 0;
   double kl = 0, entropy = 0;
   int64_t tokens = 0;
-  int64_t recorded = 0;  // Of these, the tokens whose experts were recorded.
+  int64_t recorded = 0;  // Those of `tokens` whose experts were recorded.
 
   // False if a token has made a sum NaN or infinite.
   bool finite() const;

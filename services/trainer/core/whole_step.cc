@@ -32,7 +32,8 @@ class WholeStep : public BatchStep {
     const absl::Duration start = clock_.Monotonic();
     SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches());
 
-    // The proximal log-probs are those before the first update, so all of them are computed here.
+    // Proximal log-probs are computed with the weights before the first update, so all of them are
+    // computed here.
     if (settings_.kind == Settings::Kind::kRl && rules_.loss.prox == ProxMode::kRecompute) {
       for (Minibatch& minibatch : minibatches) {
         for (MicroBatch& batch : minibatch.batches)
@@ -69,7 +70,7 @@ class WholeStep : public BatchStep {
                                after.prompts - before.prompts};
     }
 
-    // The factor of the advantages is that of the whole batch.
+    // The factor of the advantages depends on the whole batch, so it is applied only here.
     const float factor =
         settings_.kind == Settings::Kind::kRl ? static_cast<float>(builder_->factor()) : 1.0f;
     for (uint32_t i = 0; i < settings_.minibatches; ++i) {
@@ -92,7 +93,7 @@ class WholeStep : public BatchStep {
       if (result->skipped.empty()) result->skipped = skipped;
 
       sums_.stats.Merge(sums.stats);
-      if (!sums.finite()) continue;  // One bad minibatch must not spoil the means.
+      if (!sums.finite()) continue;  // One minibatch that is not finite must not spoil the means.
       sums_.kl += sums.kl;
       sums_.entropy += sums.entropy;
       sums_.tokens += sums.tokens;
@@ -102,7 +103,8 @@ class WholeStep : public BatchStep {
     if (minibatches.size() > 1) {
       result->metrics["skipped_updates"] =
           static_cast<double>(minibatches.size()) - static_cast<double>(applied);
-      // Update() has set the metrics of the last minibatch; these are those of all.
+      // Update() has set the metrics of the last minibatch. Replace them by those of all
+      // minibatches.
       if (const std::optional<PolicyMetrics> metrics = sums_.stats.Metrics())
         AddPolicyMetrics(*metrics, 1.0, &result->metrics);
     }

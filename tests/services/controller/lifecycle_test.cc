@@ -336,7 +336,7 @@ TEST_F(LifecycleTest, TheStepUnderWayAtLimitsWallMakesItASuccessAndTheTimeItTook
   EXPECT_EQ(world_.job(job).record.message,
             "ended by limits.wall 30s; the end took 8s: 8s for the step under way and the last "
             "checkpoint, 0 until all daemons had left, "
-            "0 for the queue to close its books");
+            "0 for the queue to complete the ledger");
 }
 
 TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {

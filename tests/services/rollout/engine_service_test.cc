@@ -339,7 +339,7 @@ TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep
   };
 
   EXPECT_THAT(refusal(Ask(100)), HasSubstr("tokens and max_tokens is 100; this model's context "
-                                           "holds 48; shorten the one or lower the other"));
+                                           "holds 48; shorten the prompt or lower max_tokens"));
   EXPECT_THAT(refusal(Ask(4, /*n=*/1000)), HasSubstr("n is 1000; at most 128"));
 
   engine::v1::GenerateRequest request = Ask(4);
@@ -446,7 +446,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
   EXPECT_THAT(message([](Scored* s) { s->header.set_temperature(-1); }),
               HasSubstr("temperature is -1"));
   EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(2)->mutable_piece()->set_at(9); }),
-              HasSubstr("wanted is what lies at 8"));
+              HasSubstr("the next piece must begin at 8"));
   EXPECT_THAT(
       message([](Scored* s) { s->header.mutable_records(1)->mutable_piece()->set_count(3); }),
       HasSubstr("4 bytes for each of the piece's 3"));

@@ -183,7 +183,7 @@ TEST_F(EvalTest, AFirstRowBeyondTheFileIsRefusedWithTheRowsItHas) {
 
   options.first_row = 4;
   EXPECT_THAT(std::string(Evaluate(options, Length).status().message()),
-              HasSubstr("has 4 rows, 0 to 3; the first row to ask is 4"));
+              HasSubstr("has 4 rows, 0 to 3; the first row asked for is 4"));
 }
 
 TEST_F(EvalTest, AnEvaluationThatIsCalledOffEndsBeforeItsNextStep) {

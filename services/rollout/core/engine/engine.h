@@ -70,10 +70,11 @@ struct Request {
   RequestClass order = RequestClass::kTrain;
   int64_t target_step = 0;  // Within a class, requests for earlier training steps run first.
   bool trainable = true;    // The trainer may train on the answer.
-  // Changes the model for this request. Null: no change. Not allowed where `trainable` is set, and
-  // the same for all members of a group.
+  // Changes the model for this request. Null: no change. Not allowed if `trainable` is set. All
+  // members of a group have the same adapter.
   std::shared_ptr<const Adapter> adapter;
-  // What token events carry beside the token; see TokenDetails. Each costs time on the step thread.
+  // What token events carry in addition to the token; see TokenDetails. Each of these costs time on
+  // the step thread.
   bool text = false;
   bool kept_sets = false;
   bool routing = false;
@@ -94,9 +95,10 @@ struct TokenLogprob {
 // What a request asked to be told with its tokens. Names in backquotes are fields of Request or of
 // its SamplingParams.
 struct TokenDetails {
-  // With `text` or stop texts: the UTF-8 text that is certain since this token, without special
-  // tokens. Bytes that may yet become a character or a stop text come with a later token; the last
-  // token brings the rest. A stop text and what follows it never appear, nor does a stop token.
+  // With `text` or stop texts: the UTF-8 text that has become certain with this token, without
+  // special tokens. Bytes that may yet become a character or a stop text come with a later token;
+  // the last token brings the rest. A stop text and what follows it never appear, nor does a stop
+  // token.
   std::string text;
   int32_t stop = -1;  // Index in `stop` of the stop text that ended the answer; -1: none did.
   // With `kept_sets`: ids of the tokens that top-k, top-p and min-p left to draw from, in rising

@@ -35,8 +35,8 @@ absl::Status CheckSampling(const SamplingParams& sampling, bool trainable) {
   }
   if (!sampling.stop.empty() && sampling.min_tokens > 0) {
     return absl::InvalidArgumentError(
-        "sampling.stop with min_tokens: min_tokens keeps away stop tokens alone; leave one of them "
-        "out");
+        "sampling.stop and min_tokens are both given, but min_tokens bans stop tokens only, not "
+        "stop texts; leave one of them out");
   }
 
   // The trainer computes log-probs over the whole vocabulary, so it can train only on tokens that

@@ -53,7 +53,7 @@ class Evaluation {
       while (row < end && open_.size() < 2ull * made_.engine->slots())
         SLUICE_RETURN_IF_ERROR(AddRow(row++));
       if (options_.cancelled && options_.cancelled())
-        return absl::CancelledError("the evaluation was called off");
+        return absl::CancelledError("the evaluation was cancelled");
       SLUICE_ASSIGN_OR_RETURN(const StepEvents events, made_.engine->Step());
       if (!events.failures.empty()) return events.failures.front().status;
       for (const TokenEvent& event : events.tokens) TakeToken(event);
@@ -204,7 +204,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
   if (options.first_row >= data.rows()) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.data_path, " has ", data.rows(), " rows, 0 to ", data.rows() - 1,
-                     "; the first row to ask is ", options.first_row));
+                     "; the first row asked for is ", options.first_row));
   }
 
   SLUICE_ASSIGN_OR_RETURN(MadeEngine made, MakeEngine(options.engine));

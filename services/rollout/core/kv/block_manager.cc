@@ -177,8 +177,8 @@ void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to)
   to->blocks.assign(from.blocks.begin(), from.blocks.begin() + count);
   for (int32_t block : to->blocks) Hold(block);
 
-  // Of the shared blocks only whole ones count as indexed: the fork continues a partial one with
-  // tokens of its own.
+  // Only whole shared blocks count as indexed in the fork, because the fork continues a partial
+  // block with tokens of its own.
   to->indexed = std::min(from.indexed, tokens / kBlockTokens);
   to->chain = to->indexed == 0 ? to->root : state_[to->blocks[to->indexed - 1]].key;
 }
@@ -231,7 +231,8 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
       std::copy(ids.begin(), ids.end(), ids_[block].begin());
     } else if (it->second != block) {
       const int32_t there = Find(key, ids);
-      if (there < 0) return;  // The hash collides with another chain; this one is not indexed on.
+      // The hash collides with another chain, so this chain is not indexed further.
+      if (there < 0) return;
       Hold(there);
       Drop(std::exchange(block, there));
     }

@@ -57,8 +57,8 @@ struct BlockTable {
 //   free:   neither.
 // An allocation takes a free block. If there is none, it takes the cached block that has been
 // unused for longest; blocks of other salts than the current one go before all blocks of this one.
-// Of a chain that was released the last block goes first, since without it the others are still
-// useful.
+// When a chain was released, its last block is taken first, because the other blocks are still
+// useful without it.
 //
 // A full block is indexed under H(hash of the chain before it, its 32 tokens, salt). A look-up also
 // compares these tokens and the salt. So even if hashes collide, it never returns a block that has
@@ -96,8 +96,8 @@ class BlockManager {
   // nothing if there are not enough blocks.
   bool Reserve(BlockTable* table, uint32_t first, uint32_t tokens, std::vector<Copy>* copies);
 
-  // Puts the full blocks of `tokens` into the index that are not there yet. `tokens` are the
-  // request's tokens whose keys and values are computed; all of them under the current salt.
+  // Puts those full blocks of `tokens` into the index that are not there yet. `tokens` are the
+  // request's tokens whose keys and values are computed, all of them under the current salt.
   void Index(absl::Span<const int32_t> tokens, BlockTable* table);
 
   // Gives back all blocks of `table`, and empties it.

@@ -24,9 +24,9 @@ bool RowHealth::Stepped(const StepEvents& events) {
 absl::Status RowHealth::status() const {
   MutexLock lock(&mu_);
   if (!Bad()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("version ", version_.str(),
-                                             " gives logits that are not finite: ", nonfinite_,
-                                             " of ", rows_, " rows; the next version is awaited"));
+  return absl::UnavailableError(absl::StrCat(
+      "version ", version_.str(), " gives logits that are not finite: ", nonfinite_, " of ", rows_,
+      " rows; the daemon is not ready until it has loaded another version"));
 }
 
 }  // namespace sluice::rollout

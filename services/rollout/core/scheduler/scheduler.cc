@@ -23,8 +23,8 @@ constexpr uint64_t kTrimPause = 32;
 Scheduler::Scheduler(const Options& options)
     : options_(options), blocks_(options.blocks, options.salt), limit_(options.max_running) {
   SLUICE_CHECK_MSG(options.blocks >= 1 && limit_ >= 1 && options.max_batch_tokens >= limit_,
-                   absl::StrCat("blocks ", options.blocks, ", max_batch_tokens ",
-                                options.max_batch_tokens, " for ", limit_, " at once"));
+                   absl::StrCat("blocks is ", options.blocks, ", max_batch_tokens is ",
+                                options.max_batch_tokens, ", max_running is ", limit_));
 }
 
 // A request is added, waits, runs, and ends. ------------------------------------------------------
@@ -32,9 +32,10 @@ Scheduler::Scheduler(const Options& options)
 absl::Status Scheduler::Add(SchedulerRequest request) {
   const size_t known = request.tokens.size();
   if (request.prompt == 0 || known < request.prompt || request.end <= known) {
-    return absl::InvalidArgumentError(absl::StrCat("request ", request.id, ": ", request.prompt,
-                                                   " prompt tokens, ", known, " known, end at ",
-                                                   request.end));
+    return absl::InvalidArgumentError(
+        absl::StrCat("request ", request.id, " has ", request.prompt, " prompt tokens, ", known,
+                     " known tokens and a limit of ", request.end,
+                     "; wanted: 1 <= prompt tokens <= known tokens < limit"));
   }
 
   // The answer's last token is drawn, but its keys and values are never computed.
@@ -51,7 +52,9 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
   }
 
   auto [it, inserted] = live_.try_emplace(request.id);
-  if (!inserted) return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is live"));
+  if (!inserted)
+    return absl::AlreadyExistsError(
+        absl::StrCat("another request with the id ", request.id, " has not ended"));
   it->second = std::make_unique<Live>();
   Live* live = it->second.get();
   live->request = std::move(request);

@@ -21,9 +21,10 @@ struct SchedulerRequest {
   uint64_t group = 0;       // Requests of one group have equal prompts. 0: it is in no group.
   uint8_t order_class = 0;  // Lower classes go first.
   int64_t target_step = 0;  // Within a class, lower steps go first.
-  bool ages = true;         // False: however long it waits, it never goes before others for that.
-  uint32_t prompt = 0;      // Number of tokens, at least 1.
-  uint32_t end = 0;         // Number of tokens, prompt and answer, at which it ends at the latest.
+  // If false, waiting for long never moves the request ahead of others.
+  bool ages = true;
+  uint32_t prompt = 0;  // Number of tokens, at least 1.
+  uint32_t end = 0;     // Number of tokens, prompt and answer, at which it ends at the latest.
   // If not 0, the request takes no keys and values from others, and computes at most this many
   // tokens per step.
   uint32_t chunk = 0;
@@ -59,7 +60,7 @@ struct SchedulerPlan {
 // positions. Requests with a difference of 1 decode, and get their position first. The others
 // prefill, in chunks, until the step has `max_batch_tokens`.
 //
-// Of a group, one member prefills the prompt. The others wait for it, share its blocks, and compute
+// One member of a group prefills the prompt. The others wait for it, share its blocks, and compute
 // only the prompt's last token themselves, from whose logits they draw. A request that can share
 // with no member starts from what the prefix cache has.
 //
@@ -112,8 +113,8 @@ class Scheduler {
 
   // Says that keys and values are computed with other weights from now on. No request starts from
   // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
-  // Without it they go on over the blocks that they have, except requests with a `chunk` that are
-  // still in their prompt: they start over, because their prompt must be of one version.
+  // Without it they go on over the blocks that they have. Only requests with a `chunk` that are
+  // still in their prompt start over, because their prompt must be of one version.
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }
@@ -128,7 +129,7 @@ class Scheduler {
   const BlockManager& blocks() const { return blocks_; }
 
  private:
-  // Place in the order; lower keys go first. Of requests that have aged only the arrival counts.
+  // Place in the order; lower keys go first. Requests that have aged are ordered by arrival alone.
   struct Key {
     bool not_aged = true;
     uint8_t order_class = 0;
@@ -161,7 +162,7 @@ class Scheduler {
     uint32_t longest = 0;        // Tokens of the longest answer so far.
   };
 
-  // What a request's first row in a run starts from.
+  // What a running request's next row starts from.
   enum class Start {
     kGoesOn,  // Nothing: it has blocks already.
     kWaits,   // Nothing yet: a member of its group computes the prompt.
@@ -204,7 +205,8 @@ class Scheduler {
   bool unsorted_ = false;       // A key in running_ has changed.
   LengthQuantile lengths_;
   SchedulerPlan plan_;
-  std::vector<SchedulerPlan::Row> prefills_;       // While planning: rows for the plan's end.
+  // While planning: the rows of requests that prefill, which come at the plan's end.
+  std::vector<SchedulerPlan::Row> prefills_;
   std::vector<Live*> planned_, planned_prefills_;  // The requests of plan_.rows and prefills_.
   uint32_t limit_ = 0;
   uint64_t adjust_at_ = 0;  // AdjustLimit() does nothing before this step.

@@ -44,17 +44,17 @@ class StepLoop {
 
   // `engine`, `cores` and `sink` outlive the loop.
   StepLoop(Engine* engine, KvPolicy kv, CoreShare* cores, Sink* sink);
-  ~StepLoop();  // Stop().
+  ~StepLoop();  // Calls Stop().
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
   void Add(std::vector<Request> requests) ABSL_LOCKS_EXCLUDED(mu_);
   void Abort(uint64_t request, AbortReason reason) ABSL_LOCKS_EXCLUDED(mu_);
-  // Activates the weights before the next step. If it is called several times before, the last call
-  // counts.
+  // Activates the weights before the next step. If it is called several times before that step, the
+  // last call counts.
   void Activate(StagedWeights staged) ABSL_LOCKS_EXCLUDED(mu_);
   // While paused, the loop takes no step, but still accepts requests, aborts and weights. The sink
-  // may call it.
+  // may call this function.
   void SetPaused(bool paused) ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread, after its current step. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);

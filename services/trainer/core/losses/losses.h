@@ -17,7 +17,7 @@ namespace sluice {
 // averaged. The terms are separate, so that a streaming trainer can accumulate and scale them
 // separately.
 struct LossTerms {
-  at::Tensor policy;   // Has a gradient to lp_theta even if every token is left out.
+  at::Tensor policy;   // Has a gradient for lp_theta even if every token is left out.
   at::Tensor kl;       // A 0 without gradient if rule.kl is null.
   at::Tensor entropy;  // A 0 without gradient if rule.entropy_coef is 0 or no entropy is given.
   // Sum of the KL values without coefficients; divided by N it is the mean to report.
@@ -27,7 +27,7 @@ struct LossTerms {
 // Computes the terms of one micro-batch of N tokens and B sequences.
 //
 // `lp_theta` [N] is fp32 with gradient; `entropy` [N] is fp32 with gradient, or undefined. `tokens`
-// has the constants on the CPU; its lp_theta is ignored, as it is taken from the tensor.
+// has the constants on the CPU. Its lp_theta is ignored, because the tensor is used.
 // `sequence_weight` [B] is rule.aggregation.sequence_weight of each sequence (any value for an
 // empty one). The micro-batch is added to `stats`; if stats->bad_policy() > 0, the step must be
 // skipped.

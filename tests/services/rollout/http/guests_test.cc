@@ -63,7 +63,7 @@ TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
   const auto refused = guests_.Add(model_, std::vector<Request>(2), [](StepEvents) {});
   EXPECT_EQ(ReasonOf(refused.status()), "BUSY");
   EXPECT_EQ(refused.status().message(),
-            "3 answers are being sampled and 2 more asked for; at most 4 go at once");
+            "3 answers are being sampled and 2 more are asked for; at most 4 may run at once");
 
   guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   Come(2, &two_);

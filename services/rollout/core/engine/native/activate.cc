@@ -19,8 +19,8 @@ Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<F
     if (!(found[i] == wanted[i])) refused.blame.push_back(weights_->spec(i).name);
   }
   refused.cause = absl::StrCat(
-      "version ", staged.version.str(), ": fingerprint of what the model holds is ", sum.hex(),
-      ", published is ", staged.state.hex(), "; ",
+      "version ", staged.version.str(), ": the packed weights have the fingerprint ", sum.hex(),
+      ", the published one is ", staged.state.hex(), "; ",
       refused.blame.empty() ? "the staged bytes differ from the manifest"
                             : absl::StrCat("first tensor that differs: ", refused.blame.front()));
   return refused;

@@ -46,9 +46,9 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
                               ? options.blocks
                               : uint64_t{complete.slots} * BlocksFor(complete.max_context);
   if (blocks > INT32_MAX) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
-                     " KV blocks, the limit is ", INT32_MAX, "; lower one of them"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        complete.slots, " slots of ", complete.max_context, " tokens are ", blocks,
+        " KV blocks; the limit is ", INT32_MAX, ", so lower the slots or the context"));
   }
   complete.blocks = static_cast<uint32_t>(blocks);
 
@@ -95,14 +95,14 @@ absl::Status NativeEngine::Check(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
   if (request.top_logprobs > kMaxTopLogprobs) {
     return absl::InvalidArgumentError(
-        absl::StrCat("top_logprobs ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
+        absl::StrCat("top_logprobs is ", request.top_logprobs, "; the limit is ", kMaxTopLogprobs));
   }
   if (request.adapter != nullptr &&
       (request.trainable || !request.adapter->Fits(model_->config()))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("adapter ", request.adapter->path(),
-                     request.trainable ? ": what is trained on is sampled without one"
-                                       : " was made for another model"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "adapter ", request.adapter->path(),
+        request.trainable ? ": an answer that is trained on must be sampled without an adapter"
+                          : " was made for another model"));
   }
 
   if (request.prompt == nullptr || request.prompt->empty())
@@ -115,7 +115,7 @@ absl::Status NativeEngine::Check(const Request& request) const {
   }
   if (request.sampled.size() >= request.sampling.max_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("the answer has ", request.sampled.size(),
-                                                   " tokens already, max_tokens is ",
+                                                   " tokens already, but max_tokens is ",
                                                    request.sampling.max_tokens));
   }
 
@@ -146,8 +146,8 @@ absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) c
   SLUICE_ASSIGN_OR_RETURN(live->detokenizer,
                           Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
 
-  // The detokenizer takes the tokens of a resumed prefix like new ones. The caller has their text
-  // already, so it is thrown away.
+  // The detokenizer takes the tokens of a resumed prefix like new ones. The caller has the text of
+  // these tokens already, so the text is dropped.
   live->detokenizer->Prime(*request.prompt);
   std::string before;
   for (int32_t token : request.sampled) {
@@ -221,8 +221,9 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
   if (kHasFailpoints) CorruptKv(plan);
 
-  // A plan's row is a run of positions of one request, the model's row is one position. `places`
-  // counts the positions whose logits are wanted: the model writes their logits in this order.
+  // A row of the plan is a run of positions of one request; a row of the model is one position.
+  // `places` counts the positions whose logits are wanted: the model writes their logits in this
+  // order.
   rows_.clear();
   tables_.clear();
   sampling_.clear();
