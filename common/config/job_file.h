@@ -17,7 +17,7 @@ class JobSpec;  // Forward-declared, so including this costs no generated header
 namespace sluice {
 
 // Job files: YAML that is copied into a JobSpec by reflection. The rules at JobSpec's fields
-// (proto/sluice/job/v1/job.proto) are the only source of keys, defaults, units, bounds and
+// (proto/sluice/job/v1/spec.proto) are the only source of keys, defaults, units, bounds and
 // documentation.
 //
 // Precedence: default < preset < file < --set. The origin of each value is recorded.

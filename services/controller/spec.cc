@@ -79,12 +79,6 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   task.set_tries(tries);
 }
 
-queue::v1::Straggler StragglerOf(const std::string& policy) {
-  if (policy == "wait") return queue::v1::STRAGGLER_WAIT;
-  if (policy == "drop") return queue::v1::STRAGGLER_DROP;
-  return policy == "shrink" ? queue::v1::STRAGGLER_SHRINK : queue::v1::STRAGGLER_MASK;
-}
-
 Count CountOf(const job::v1::ReplicaRange& range) {
   Count count;
   count.min = static_cast<int>(range.min());
@@ -139,34 +133,16 @@ Needs NeedsOf(const JobSpec& spec) {
 
 queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue::v1::QueueSpec queue;
-  const job::v1::Queue& block = spec.queue();
   queue.set_job_name(spec.name());
   queue.set_seed(spec.run().seed());
   queue.set_deterministic(spec.run().deterministic());
   queue.add_policies("policy");
-  queue.set_groups_per_step(block.groups_per_step());
-  queue.set_max_staleness(block.max_staleness());
-  if (block.admission().has_staleness())
-    queue.set_admission_staleness(block.admission().staleness());
-
-  queue.set_oversample(block.admission().oversample());
-  queue.set_statistic(block.admission().statistic() == "strict" ? queue::v1::STATISTIC_STRICT
-                                                                : queue::v1::STATISTIC_MASKED);
-  queue.set_straggler(StragglerOf(block.straggler().policy()));
-  *queue.mutable_wait() = block.straggler().wait();
-  queue.set_reissues(block.straggler().reissues());
-  queue.set_min_trainable(block.straggler().min_trainable());
+  *queue.mutable_queue() = spec.queue();
   queue.set_max_version_span(spec.weights().has_max_version_span()
                                  ? spec.weights().max_version_span()
-                                 : block.max_staleness());
+                                 : spec.queue().max_staleness());
   queue.set_max_steps(spec.limits().max_steps());
 
-  const std::string& durability = block.keep().durability();
-  queue.set_durability(durability == "full"       ? queue::v1::DURABILITY_FULL
-                       : durability == "metadata" ? queue::v1::DURABILITY_METADATA
-                                                  : queue::v1::DURABILITY_MEMORY);
-  queue.set_quota_bytes(block.keep().quota());
-  *queue.mutable_lease() = block.keep().lease();
   queue.set_member_tokens(MemberTokens(spec));
   queue.set_token_bytes(kQueueTokenBytes + RoutingBytes(spec));
 

@@ -43,27 +43,62 @@ absl::Duration WaitFrom(bool set, const google::protobuf::Duration& wait) {
   return set ? rpc::FromProto(wait) : absl::Seconds(30);
 }
 
-Spec SpecFrom(const v1::QueueSpec& in) {
+// The words of the job file's block `queue`.
+template <typename T>
+using Words = std::initializer_list<std::pair<absl::string_view, T>>;
+constexpr Words<Statistic> kStatistics = {{"masked", Statistic::kMasked},
+                                          {"strict", Statistic::kStrict}};
+constexpr Words<Straggler> kStragglers = {{"wait", Straggler::kWait},
+                                          {"drop", Straggler::kDrop},
+                                          {"mask", Straggler::kMask},
+                                          {"shrink", Straggler::kShrink}};
+constexpr Words<Durability> kDurabilities = {{"memory", Durability::kMemory},
+                                             {"metadata", Durability::kMetadata},
+                                             {"full", Durability::kFull}};
+
+// Sets *value to what `word` means. INVALID_ARGUMENT UNKNOWN_VALUE: this build does not know it.
+template <typename T>
+absl::Status FromWord(absl::string_view field, const std::string& word, const Words<T>& words,
+                      T* value) {
+  for (const auto& [name, meaning] : words) {
+    if (name != word) continue;
+    *value = meaning;
+    return absl::OkStatus();
+  }
+  return Error(absl::StatusCode::kInvalidArgument, "UNKNOWN_VALUE",
+               absl::StrCat("spec.queue.", field, ": this queue does not know \"", word, "\""));
+}
+
+// Takes the job file's block `queue`.
+absl::Status TakeBlock(const job::v1::Queue& in, Spec* spec) {
+  spec->groups_per_step = in.groups_per_step();
+  spec->max_staleness = in.max_staleness();
+  if (in.admission().has_staleness()) spec->admission_staleness = in.admission().staleness();
+  spec->oversample = in.admission().oversample();
+  SLUICE_RETURN_IF_ERROR(
+      FromWord("admission.statistic", in.admission().statistic(), kStatistics, &spec->statistic));
+  SLUICE_RETURN_IF_ERROR(
+      FromWord("straggler.policy", in.straggler().policy(), kStragglers, &spec->straggler));
+  spec->wait = rpc::FromProto(in.straggler().wait());
+  spec->reissues = in.straggler().reissues();
+  spec->min_trainable = in.straggler().min_trainable();
+  SLUICE_RETURN_IF_ERROR(
+      FromWord("keep.durability", in.keep().durability(), kDurabilities, &spec->durability));
+  spec->quota_bytes = in.keep().quota();
+  spec->lease = rpc::FromProto(in.keep().lease());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   Spec spec;
+  SLUICE_RETURN_IF_ERROR(TakeBlock(in.queue(), &spec));
   spec.seed = in.seed();
   spec.deterministic = in.deterministic();
   spec.policies.assign(in.policies().begin(), in.policies().end());
-  spec.groups_per_step = in.groups_per_step();
   spec.group_size = in.group_size();
   spec.group_min = in.group_min();
-  spec.max_staleness = in.max_staleness();
-  if (in.has_admission_staleness()) spec.admission_staleness = in.admission_staleness();
-  spec.oversample = in.oversample();
-  spec.statistic = static_cast<Statistic>(in.statistic());
-  spec.straggler = static_cast<Straggler>(in.straggler());
-  spec.wait = rpc::FromProto(in.wait());
-  spec.reissues = in.reissues();
-  spec.min_trainable = in.min_trainable();
   spec.max_version_span = in.max_version_span();
   spec.max_steps = in.max_steps();
-  spec.durability = static_cast<Durability>(in.durability());
-  spec.quota_bytes = in.quota_bytes();
-  spec.lease = rpc::FromProto(in.lease());
   spec.member_tokens = in.member_tokens();
   spec.token_bytes = in.token_bytes();
   for (const v1::Source& source : in.sources()) {
@@ -134,8 +169,9 @@ absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
                               " to JSON lines"));
     }
   }
+  SLUICE_ASSIGN_OR_RETURN(Spec spec, SpecFrom(request.spec()));
   SetJob set{.revision = request.revision(),
-             .spec = SpecFrom(request.spec()),
+             .spec = std::move(spec),
              .phase = static_cast<Phase>(request.phase())};
   for (const common::v1::Worker& worker : request.workers())
     set.workers.push_back({worker.id(), RoleFrom(worker.role()), worker.incarnation()});

@@ -46,7 +46,7 @@ Step StepOf(const Line& line) {
 class Court {
  public:
   explicit Court(const Evidence& evidence)
-      : evidence_(evidence), full_(evidence.durability == queue::v1::DURABILITY_FULL) {}
+      : evidence_(evidence), full_(evidence.durability == "full") {}
 
   Verdict Judge() {
     for (const Line& line : evidence_.lines) Hear(line);
@@ -347,7 +347,7 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
         e->lines.push_back(again);
       },
       wrong);
-  if (evidence.durability == queue::v1::DURABILITY_FULL) {
+  if (evidence.durability == "full") {
     expect(
         "a prefix without an acknowledged piece",
         [](Evidence* e) {

@@ -25,7 +25,7 @@ struct Evidence {
   Checkpoint checkpoint;
   common::v1::Ledger ledger;   // Of the queue.
   std::set<std::string> live;  // "<group>.<member>" of what the queue holds and has not trained.
-  queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
+  std::string durability = "full";
   int64_t max_staleness = 0;
 };
 

@@ -27,10 +27,10 @@ namespace {
 
 constexpr Regime kRegimes[] = {
     // Without a bound on staleness nothing may be dropped, so each acknowledged seal must be found.
-    {"full-unbounded", queue::v1::DURABILITY_FULL, kUnbounded},
+    {"full-unbounded", "full", kUnbounded},
     // With a tight bound the staleness of every token is tested too.
-    {"full-staleness-2", queue::v1::DURABILITY_FULL, 2},
-    {"metadata-unbounded", queue::v1::DURABILITY_METADATA, kUnbounded},
+    {"full-staleness-2", "full", 2},
+    {"metadata-unbounded", "metadata", kUnbounded},
 };
 constexpr char kReal[] = "real-daemons";
 constexpr int kRealShare = 4;  // One kill of so many hits the real daemons, if both are chosen.
@@ -90,8 +90,7 @@ int RunRole(RoleOptions role) {
 
   std::fprintf(stderr, "%s.%ld: %s\n", role.worker.c_str(), role.incarnation,
                status.ToString().c_str());
-  if (role.role == "trainer" && role.durability != queue::v1::DURABILITY_FULL &&
-      ReasonOf(status) == "GONE")
+  if (role.role == "trainer" && role.durability != "full" && ReasonOf(status) == "GONE")
     return kRestoreMe;
 
   // FENCED is how a worker learns that it was replaced; everything else is wrong.
@@ -119,7 +118,7 @@ int main(int argc, char** argv) {
 
   MatrixOptions options;
   RoleOptions role;
-  int kills = 60, durability = 0;
+  int kills = 60;
   bool as_json = false, keep = false, every_point = false;
   std::vector<std::string> regimes = RegimeNames();
 
@@ -141,13 +140,12 @@ int main(int argc, char** argv) {
   app.add_option("--queue", role.queue)->group("");
   app.add_option("--incarnation", role.incarnation)->group("");
   app.add_option("--max-staleness", role.max_staleness)->group("");
-  app.add_option("--durability", durability)->group("");
+  app.add_option("--durability", role.durability)->group("");
   CLI11_PARSE(app, argc, argv);
 
   signal(SIGPIPE, SIG_IGN);
   if (!role.role.empty()) {
     role.dir = options.dir;
-    role.durability = static_cast<sluice::queue::v1::Durability>(durability);
     return RunRole(role);
   }
 

@@ -27,14 +27,15 @@ int32_t Token(absl::string_view group, int member, uint64_t place) {
 }  // namespace
 
 queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
-                             queue::v1::Durability durability) {
+                             std::string durability) {
   queue::v1::QueueSpec spec = SmallQueueSpec(data);
   spec.set_job_name("matrix");
-  spec.set_max_staleness(max_staleness);
-  spec.set_admission_staleness(std::min(max_staleness, 3u));
-  spec.set_reissues(1000);  // A kill of the queue may cost one, except at durability `full`.
-  spec.set_durability(durability);
-  spec.mutable_lease()->set_seconds(10);
+  spec.mutable_queue()->set_max_staleness(max_staleness);
+  spec.mutable_queue()->mutable_admission()->set_staleness(std::min(max_staleness, 3u));
+  // A kill of the queue may cost one, except at durability `full`.
+  spec.mutable_queue()->mutable_straggler()->set_reissues(1000);
+  spec.mutable_queue()->mutable_keep()->set_durability(durability);
+  spec.mutable_queue()->mutable_keep()->mutable_lease()->set_seconds(10);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "q";
   (*spec.mutable_sources(0)->mutable_fields())["answer"] = "a";
   // Workers are killed more often than any real one would be.

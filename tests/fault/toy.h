@@ -28,7 +28,7 @@ inline constexpr int kRestoreMe = 3;
 
 // The spec of a job of the matrix.
 queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
-                             queue::v1::Durability durability);
+                             std::string durability);
 
 // The columns of `count` tokens of a member, from place `at`. Those of the prompt depend on the
 // group only.
@@ -44,7 +44,7 @@ struct RoleOptions {
   int64_t incarnation = 0;
   std::string dir;  // Of the run. It has histories, the checkpoint, and at the end a file `stop`.
   int64_t max_staleness = 0;
-  queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
+  std::string durability = "full";
   int64_t checkpoint_every = 0;
 };
 

@@ -79,7 +79,7 @@ class Matrix {
         dir_(absl::StrCat(options.dir, "/", regime.name)),
         tally_(*tally),
         random_(options.seed * 1000 + static_cast<uint64_t>(regime.max_staleness) * 10 +
-                static_cast<uint64_t>(regime.durability)) {}
+                (regime.durability == "full" ? 3 : 2)) {}
 
   absl::StatusOr<Verdict> Run(int kills) {
     SLUICE_RETURN_IF_ERROR(Begin());
@@ -153,8 +153,9 @@ class Matrix {
     queue::v1::SetJobRequest request;
     FillCall(request.mutable_call());
     request.set_revision(++revision_);
-    *request.mutable_spec() = ToySpec(
-        dir_ + "/rows.jsonl", static_cast<uint32_t>(regime_.max_staleness), regime_.durability);
+    *request.mutable_spec() =
+        ToySpec(dir_ + "/rows.jsonl", static_cast<uint32_t>(regime_.max_staleness),
+                std::string(regime_.durability));
     request.set_phase(phase);
 
     for (const auto& [role, worker] : workers_) {
@@ -246,7 +247,7 @@ class Matrix {
                         .args = {"--role", role, "--queue", address_, "--incarnation",
                                  absl::StrCat(worker.incarnation), "--dir", dir_, "--max-staleness",
                                  absl::StrCat(regime_.max_staleness), "--durability",
-                                 absl::StrCat(static_cast<int>(regime_.durability))},
+                                 std::string(regime_.durability)},
                         .env = {{"SLUICE_FAILPOINTS", failpoint}},
                         .log = dir_ + "/" + role + ".log"}));
     return SetJob(queue::v1::PHASE_OPEN, patience);
@@ -273,7 +274,7 @@ class Matrix {
     for (const char* role : kRoles) {
       const absl::StatusOr<int> end = workers_.at(role).process->Await(while_each);
       if (!end.ok()) continue;
-      if (*end == kRestoreMe && regime_.durability != queue::v1::DURABILITY_FULL) {
+      if (*end == kRestoreMe && regime_.durability != "full") {
         SLUICE_RETURN_IF_ERROR(StartWorker(role, ""));
         continue;
       }
@@ -365,7 +366,7 @@ class Matrix {
     SLUICE_RETURN_IF_ERROR(SetJob(queue::v1::PHASE_HOLD));
 
     SLUICE_ASSIGN_OR_RETURN(Evidence evidence, Gather(dir_));
-    evidence.durability = regime_.durability;
+    evidence.durability = std::string(regime_.durability);
     evidence.max_staleness = regime_.max_staleness;
 
     queue::v1::StatsRequest stats;

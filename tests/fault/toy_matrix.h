@@ -20,7 +20,7 @@ struct MatrixOptions {
 // A kind of job that the toy workers (toy.h) run on the real queue.
 struct Regime {
   const char* name = "";
-  queue::v1::Durability durability = queue::v1::DURABILITY_FULL;
+  absl::string_view durability = "full";  // As in the job file.
   int64_t max_staleness = 0;
 };
 

@@ -149,8 +149,7 @@ absl::Status RunTrainer(const RoleOptions& options) {
   restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::RestoreResponse restored, client->Restore(restore));
 
-  if ((restored.mode() != queue::v1::RESTORE_MODE_REPLAY &&
-       options.durability == queue::v1::DURABILITY_FULL) ||
+  if ((restored.mode() != queue::v1::RESTORE_MODE_REPLAY && options.durability == "full") ||
       restored.version() != state.version) {
     return absl::DataLossError(absl::StrCat("Restore of version ", state.version, " gave mode ",
                                             restored.mode(), ", version ", restored.version()));

@@ -234,9 +234,9 @@ class Scribe {
 v1::QueueSpec SmallSpec() {
   v1::QueueSpec spec = SmallQueueSpec("rows.jsonl");
   spec.set_job_name("fuzz");
-  spec.set_reissues(1);
-  spec.set_durability(v1::DURABILITY_FULL);
-  spec.set_quota_bytes(1 << 20);
+  spec.mutable_queue()->mutable_straggler()->set_reissues(1);
+  spec.mutable_queue()->mutable_keep()->set_durability("full");
+  spec.mutable_queue()->mutable_keep()->set_quota(1 << 20);
   return spec;
 }
 
@@ -345,9 +345,9 @@ void Run(absl::string_view input) {
 std::vector<std::string> Seeds() {
   std::vector<std::string> seeds = {TwoSteps(SmallSpec()), Trouble()};
   v1::QueueSpec metadata = SmallSpec();
-  metadata.set_durability(v1::DURABILITY_METADATA);
+  metadata.mutable_queue()->mutable_keep()->set_durability("metadata");
   v1::QueueSpec strict = SmallSpec();
-  strict.set_max_staleness(0);
+  strict.mutable_queue()->set_max_staleness(0);
   strict.set_filter(v1::GROUP_FILTER_SIGNAL);
   v1::QueueSpec rows = SmallSpec();
   rows.set_rows_only(true);

@@ -17,7 +17,7 @@ class QueueFsckTest : public QueueScene {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(QueueScene::SetUp());
-    spec_.set_durability(queue::v1::DURABILITY_FULL);
+    spec_.mutable_queue()->mutable_keep()->set_durability("full");
     SetUpJob();
     const queue::v1::AdmitResponse admitted = Admit();
     ASSERT_EQ(admitted.grants_size(), 2);

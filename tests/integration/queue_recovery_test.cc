@@ -9,7 +9,7 @@ class QueueRecoveryTest : public QueueScene {
  protected:
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(QueueScene::SetUp());
-    spec_.set_durability(queue::v1::DURABILITY_FULL);
+    spec_.mutable_queue()->mutable_keep()->set_durability("full");
   }
 
   // Kills the queue and starts it again on its data directory. The rollout reports its version

@@ -102,7 +102,7 @@ struct Round {
 
 class Bench {
  public:
-  Bench(const Shape& shape, size_t members, bool shared_memory, queue::v1::Durability durability)
+  Bench(const Shape& shape, size_t members, bool shared_memory, std::string durability)
       : shape_(shape),
         count_(members * shape.records),
         queue_({.shared_memory = shared_memory,
@@ -312,7 +312,7 @@ void Figures(const Report& report, const std::string& name, double seconds, doub
 }
 
 void RunShape(const Report& report, const Shape& shape, size_t members, bool shared,
-              queue::v1::Durability durability, int rounds, const NaiveCost* naive) {
+              std::string durability, int rounds, const NaiveCost* naive) {
   Bench bench(shape, members, shared, durability);
   const std::string prefix = absl::StrCat("queue_", shape.name, shared ? "_shm" : "_grpc");
   bench.Run(0);  // Warms the memory of both processes.
@@ -402,9 +402,6 @@ int Run(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (naive_server) return NaiveServer();
   const Report report(json);
-  const auto level = durability == "memory"     ? queue::v1::DURABILITY_MEMORY
-                     : durability == "metadata" ? queue::v1::DURABILITY_METADATA
-                                                : queue::v1::DURABILITY_FULL;
 
   std::optional<NaiveCost> naive;
   if (only.empty()) naive = Baselines(report, samples);
@@ -412,7 +409,7 @@ int Run(int argc, char** argv) {
     for (const Shape& shape : {Samples(), Small(), Tokens()}) {
       const std::string name = absl::StrCat(shape.name, shared ? "_shm" : "_grpc");
       if (!only.empty() && only != name) continue;
-      RunShape(report, shape, samples, shared, level, rounds,
+      RunShape(report, shape, samples, shared, durability, rounds,
                naive && shape.name == "samples" ? &*naive : nullptr);
     }
   }

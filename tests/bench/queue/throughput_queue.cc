@@ -87,20 +87,20 @@ void QueueUnderTest::Begin() {
   queue::v1::QueueSpec& spec = *set.mutable_spec();
   spec = SmallQueueSpec(dir_ + "/rows.jsonl");
   spec.set_job_name("bench");
-  spec.set_groups_per_step(options_.groups + 1);
+  spec.mutable_queue()->set_groups_per_step(options_.groups + 1);
   spec.set_group_size(kMembers);
   spec.set_group_min(kMembers);
-  spec.set_max_staleness(0);
-  spec.mutable_wait()->set_seconds(600);
-  spec.set_durability(options_.durability);
+  spec.mutable_queue()->set_max_staleness(0);
+  spec.mutable_queue()->mutable_straggler()->mutable_wait()->set_seconds(600);
+  spec.mutable_queue()->mutable_keep()->set_durability(options_.durability);
   spec.set_member_tokens(1);
   spec.set_token_bytes(static_cast<uint32_t>(options_.member_bytes));
-  spec.set_quota_bytes(uint64_t{options_.groups + 1} * kMembers * (options_.member_bytes + 8192) *
-                       2);
-  spec.mutable_lease()->set_seconds(600);
+  spec.mutable_queue()->mutable_keep()->set_quota(uint64_t{options_.groups + 1} * kMembers *
+                                                  (options_.member_bytes + 8192) * 2);
+  spec.mutable_queue()->mutable_keep()->mutable_lease()->set_seconds(600);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "prompt";
   spec.clear_tasks();
-  spec.set_reissues(1000);
+  spec.mutable_queue()->mutable_straggler()->set_reissues(1000);
   const auto worker = [&](const char* id, rpc::v1::Role role) {
     common::v1::Worker& listed = *set.add_workers();
     listed.set_id(id);

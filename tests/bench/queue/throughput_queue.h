@@ -24,7 +24,7 @@ class QueueUnderTest {
   static constexpr uint32_t kMembers = 8;
   struct Options {
     bool shared_memory = false;
-    queue::v1::Durability durability = queue::v1::DURABILITY_MEMORY;
+    std::string durability = "memory";
     uint32_t groups = 128;  // Groups of kMembers; the step has one group more.
     uint64_t member_bytes = 1 << 20;
   };

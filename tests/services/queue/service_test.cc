@@ -161,8 +161,15 @@ TEST_F(WireTest, AValueOfANewerBuildIsRefusedByItsPath) {
   EXPECT_THAT(status.message(), testing::HasSubstr("items.finish: 7 is not a value of Finish"));
 
   v1::SetJobRequest set = JobRequest();
-  set.mutable_spec()->set_straggler(static_cast<v1::Straggler>(99));
+  set.mutable_spec()->set_filter(static_cast<v1::GroupFilter>(99));
   EXPECT_EQ(ReasonOf(FromProto(set).status()), "UNKNOWN_VALUE");
+
+  set = JobRequest();
+  set.mutable_spec()->mutable_queue()->mutable_straggler()->set_policy("later");
+  const absl::Status word = FromProto(set).status();
+  EXPECT_EQ(ReasonOf(word), "UNKNOWN_VALUE");
+  EXPECT_THAT(word.message(),
+              testing::HasSubstr("straggler.policy: this queue does not know \"later\""));
 }
 
 TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {

@@ -109,7 +109,7 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
 TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {
   Switch(kJob);
   v1::SetJobRequest request = JobRequest();
-  request.mutable_spec()->set_quota_bytes(4 * kGroupBytes);
+  request.mutable_spec()->mutable_queue()->mutable_keep()->set_quota(4 * kGroupBytes);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
 
   v1::RestoreRequest restore;

@@ -82,7 +82,7 @@ class WireTest : public testing::Test {
     v1::QueueSpec& spec = *request.mutable_spec();
     spec = SmallQueueSpec(data_);
     spec.set_job_name(name_);
-    spec.set_groups_per_step(1);
+    spec.mutable_queue()->set_groups_per_step(1);
     spec.set_member_tokens(1000);
     spec.set_token_bytes(token_bytes_);
 

@@ -121,13 +121,13 @@ class SessionTest : public testing::Test {
     q.set_seed(kJobSeed);
     q.set_group_size(4);
     q.set_group_min(4);
-    q.set_max_staleness(2);
+    q.mutable_queue()->set_max_staleness(2);
     q.set_max_version_span(2);
     q.set_max_steps(100);
-    q.set_straggler(queue::v1::STRAGGLER_DROP);
-    q.set_quota_bytes(64 << 20);
-    *q.mutable_wait() = rpc::ToProto(absl::Seconds(600));
-    q.set_reissues(2);
+    q.mutable_queue()->mutable_straggler()->set_policy("drop");
+    q.mutable_queue()->mutable_keep()->set_quota(64 << 20);
+    *q.mutable_queue()->mutable_straggler()->mutable_wait() = rpc::ToProto(absl::Seconds(600));
+    q.mutable_queue()->mutable_straggler()->set_reissues(2);
     q.set_max_rejected_steps(10);
     q.set_member_tokens(8 + max_response);
     q.set_token_bytes(64);
