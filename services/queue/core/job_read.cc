@@ -105,20 +105,20 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
                                      const std::vector<Want>& wants) const {
   const LeaseEntry* entry = leases_.Find(lease);
   if (!controller) {
-    if (const auto fence = fence_.find(caller.worker);
-        fence != fence_.end() && caller.incarnation < fence->second)
-      return Known(caller);
+    // A fenced caller is told so, whatever lease it names.
+    if (callers_.IsFenced(caller)) return callers_.CheckKnown(caller);
+
     // The ranks of a gang share the lease of a batch; others are their holder's alone.
     const bool holds = entry != nullptr && entry->incarnation == caller.incarnation &&
                        (entry->worker == caller.worker || entry->kind == LeaseKind::kBatch);
     if (!holds)
       return Error(absl::StatusCode::kAborted, "LEASE_LOST",
                    "Get: the lease is not the current one");
-    SLUICE_RETURN_IF_ERROR(Known(caller));
+    SLUICE_RETURN_IF_ERROR(callers_.CheckKnown(caller));
   }
   ReadAnswer answer;
   for (const Want& want : wants) {
-    const Group* group = Find(want.owner.group);
+    const Group* group = groups_.Find(want.owner.group);
     const bool absent =
         group == nullptr || (want.owner.member && *want.owner.member >= group->members.size());
     const GroupMember* member =
@@ -134,7 +134,7 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     if (!controller) {
       const bool covered = entry->kind == LeaseKind::kBatch ? group->batch == entry->batch
                                                             : group->id.ordinal == entry->group;
-      if (!covered && !Holds(caller, *group))
+      if (!covered && !HoldsLeaseOn(caller, *group))
         return Error(absl::StatusCode::kAborted, "LEASE_LOST",
                      absl::StrCat("Get: the lease does not cover ", want.owner.str()));
     }
@@ -155,7 +155,7 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
 
 // Whether the caller holds a lease on a member of the group or on a task of one: then one Get may
 // read many groups.
-bool Job::Holds(const Caller& caller, const Group& group) const {
+bool Job::HoldsLeaseOn(const Caller& caller, const Group& group) const {
   const auto mine = [&](const std::optional<Id16>& lease) {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;
     return entry != nullptr && entry->worker == caller.worker &&
@@ -173,48 +173,49 @@ bool Job::Holds(const Caller& caller, const Group& group) const {
 
 WatchState Job::watch() const {
   WatchState state{.queue_incarnation = queue_incarnation_,
-                   .trainer = gang_,
-                   .version = version_,
+                   .trainer = callers_.gang(),
+                   .version = batches_.version(),
                    .end = replay_end_,
                    .phase = phase_};
-  if (published_)
-    state.published.push_back({.policy = 0, .version = *published_, .verified = true});
+  if (engines_.published())
+    state.published.push_back({.policy = 0, .version = *engines_.published(), .verified = true});
   return state;
 }
 
 StatsAnswer Job::Stats() const {
   StatsAnswer stats{.ledger = ledger_,
-                    .version = version_,
-                    .lowest = Lowest().value_or(-1),
+                    .version = batches_.version(),
+                    .lowest = engines_.LowestVersion(now_).value_or(-1),
                     .admission_staleness = admission_.versions(),
                     .advice = admission_.Advice()};
-  stats.groups = {{"open", open_.size()},
-                  {"accepted", accepted_.size()},
+  stats.groups = {{"open", groups_.open().size()},
+                  {"accepted", groups_.accepted().size()},
                   {"in_batch", 0},
                   {"applied", 0},
                   {"quarantined", prompts_.progress().quarantined.size()},
-                  {"starved", 0},
+                  {"starved", failures_.CountStarved()},
                   {"overdue", 0}};
-  for (const auto& [row, count] : starved_) stats.groups["starved"] += count > 1;
-  for (const auto& [slot, ordinal] : open_) stats.groups["overdue"] += groups_.at(ordinal)->overdue;
-  for (const auto& [k, batch] : batches_)
+  for (const auto& [slot, ordinal] : groups_.open())
+    stats.groups["overdue"] += groups_.at(ordinal).overdue;
+  for (const auto& [k, batch] : batches_.batches())
     stats.groups[batch.applied ? "applied" : "in_batch"] += batch.groups.size();
   for (const auto& [why, count] : counters_.filtered) stats.groups["filtered_" + why] = count;
   uint64_t overdue = 0, used = 0;
-  for (const auto& [step, holders] : slots_.steps())
-    (step < next_cut_ ? overdue : used) += holders.size();
-  const int64_t window = std::max<int64_t>(0, WindowEnd().value_or(next_cut_ - 1) - next_cut_ + 1);
+  for (const auto& [step, holders] : groups_.slots().steps())
+    (step < batches_.next_cut() ? overdue : used) += holders.size();
+  const int64_t window =
+      std::max<int64_t>(0, WindowEnd().value_or(batches_.next_cut() - 1) - batches_.next_cut() + 1);
   stats.slots = {{"used", used},
                  {"overdue", overdue},
-                 {"limit_per_step", slots_.limit()},
+                 {"limit_per_step", groups_.slots().limit()},
                  {"window_steps", static_cast<uint64_t>(window)}};
-  stats.bytes = {{"reserved", reserved_bytes_},
-                 {"stored", stored_bytes_},
+  stats.bytes = {{"reserved", groups_.reserved_bytes()},
+                 {"stored", groups_.stored_bytes()},
                  {"quota", spec_.quota_bytes},
                  {"share", allowed_bytes()}};
   stats.waiting = {{"Admit", 0}, {"LeaseTasks", 0}, {"AcquireBatch", 0}};
   static constexpr const char* kCalls[] = {"Admit", "LeaseTasks", "AcquireBatch"};
-  for (const Parked& parked : parked_) ++stats.waiting[kCalls[parked.input.index()]];
+  for (const ParkedCalls::Call& call : parked_.calls()) ++stats.waiting[kCalls[call.input.index()]];
   for (const auto& [age, count] : staleness_) {
     if (count != 0) stats.staleness[absl::StrCat(age)] = count;
   }
@@ -240,10 +241,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
   const auto add = [&](PeekRow row) {
     if (state.empty() || row.state == state) rows.push_back(std::move(row));
   };
-  std::vector<const Group*> groups;
-  for (const auto& [ordinal, group] : groups_) groups.push_back(group.get());
-  std::sort(groups.begin(), groups.end(),
-            [](const Group* a, const Group* b) { return a->id < b->id; });
+  const std::vector<const Group*> groups = groups_.OldestFirst();
   const auto row_json = [&](const RowRef& row) {
     const std::string source =
         row.source == RowRef::kOutside ? "outside" : spec_.sources[row.source].name;
@@ -288,7 +286,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
           }
         }
       }
-      for (const DeadLetter& letter : dead_letters_) {
+      for (const TaskQueue::DeadLetter& letter : tasks_.dead_letters()) {
         const nlohmann::json json = {{"row", row_json(letter.row)}, {"cause", letter.cause}};
         add({.node = {NodeKind::kTask, absl::StrCat(letter.ref.str(), "/", letter.task), ""},
              .state = "dead_letter",
@@ -298,7 +296,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
       }
       break;
     case PeekWhat::kBatches:
-      for (const auto& [k, batch] : batches_) {
+      for (const auto& [k, batch] : batches_.batches()) {
         const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
         const nlohmann::json json = {
             {"groups", batch.groups.size()}, {"crc32c", batch.crc32c}, {"hash", ToHex(batch.hash)}};

@@ -1,0 +1,178 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "services/queue/core/group.h"
+#include "services/queue/core/slots.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+// The groups of a job that are in memory, with the slots and the bytes they hold and the indexes
+// that find them. It alone changes the state, slot, cut_key and batch of a group, the state and
+// lease of a member, and what is stored of both, so that indexes and sums always agree with them.
+// Job::Violations computes all of it anew.
+//
+//   Open -> (members are granted, sealed, dropped) -> Accept -> PutInBatch -> Erase
+//                                     Reopen <-- accepted <-- TakeFromBatch
+class GroupTable {
+ public:
+  // Slot, ordinal: groups by the step they are meant for, oldest first.
+  using SlotKey = std::pair<int64_t, uint64_t>;
+  // Cut key, ordinal: groups by the oldest version they hold tokens of.
+  using CutKey = std::pair<int64_t, uint64_t>;
+  struct MemberKey {
+    Group* group = nullptr;
+    uint32_t member = 0;
+  };
+
+  // `spec` outlives the table.
+  explicit GroupTable(const Spec& spec) : spec_(spec), slots_(spec.slots_per_step()) {}
+
+  // Looking up. ----------------------------------------------------------------------------------
+
+  size_t size() const { return groups_.size(); }
+  // Null: there is no such group, or not any more.
+  Group* Find(const GroupId& id);
+  const Group* Find(const GroupId& id) const;
+  Group* FindOrdinal(uint64_t ordinal);
+  const Group* FindOrdinal(uint64_t ordinal) const;
+  // The group must be there.
+  Group& at(uint64_t ordinal) { return *groups_.at(ordinal); }
+  const Group& at(uint64_t ordinal) const { return *groups_.at(ordinal); }
+  // All groups, oldest first.
+  std::vector<Group*> OldestFirst();
+  std::vector<const Group*> OldestFirst() const;
+
+  const std::set<SlotKey>& open() const { return open_; }
+  // Open groups with a member that nobody holds and that is not sealed.
+  const std::set<SlotKey>& unheld() const { return unheld_; }
+  // Accepted groups, in the order of the cut.
+  const std::set<CutKey>& accepted() const { return accepted_; }
+  // Ordinals of the groups of this row; the occurrence does not matter.
+  const std::set<uint64_t>& OfRow(const RowRef& row) const;
+
+  const SlotTable& slots() const { return slots_; }
+  uint64_t reserved_bytes() const { return reserved_bytes_; }
+  uint64_t stored_bytes() const { return stored_bytes_; }
+  // The ordinal of the next group.
+  uint64_t next_ordinal() const { return next_ordinal_; }
+  void SetNextOrdinal(uint64_t ordinal) { next_ordinal_ = ordinal; }
+
+  // A group's life. ------------------------------------------------------------------------------
+
+  // Opens a group of spec.group_size members with a slot of `step`, which has a free one. `own`:
+  // the prompt, if it comes from outside.
+  Group& Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own, int64_t step,
+              Instant now);
+  // Opens a group for a supervised row: one member, sealed and in batch k from the start.
+  Group& OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k, Instant now);
+  // The group is complete and waits for the cut.
+  void Accept(Group& group, Instant now);
+  // An accepted group is to be scored again.
+  void Reopen(Group& group, Instant now);
+  // The group has a slot of step k.
+  void PutInBatch(Group& group, int64_t k, Instant now);
+  // The group's batch is gone. It is accepted again, with a slot of step batch.k or a later one.
+  void TakeFromBatch(Group& group, Instant now);
+  // Needs: no lease and no ready task of the group is left.
+  void Erase(Group& group);
+
+  // Slots. ---------------------------------------------------------------------------------------
+
+  void MoveSlot(Group& group, int64_t step);
+  // Gives an accepted group a slot of step k: a free one, or in exchange for its own that of another
+  // group which is not in the batch yet. The youngest group that still runs goes first.
+  void TakeSlotForCut(Group& group, int64_t k);
+  // A group in a closed batch needs its slot no more.
+  void FreeSlot(Group& group);
+
+  // Members. -------------------------------------------------------------------------------------
+
+  // A rollout holds the member from now on, by this lease. Returns whether it is the first to do so.
+  // `version`: K.
+  bool GrantMember(Group& group, uint32_t member, const Id16& lease, const std::string& worker,
+                   int64_t version, Instant now);
+  // The holder's lease has ended. The tokens stay, and the next attempt goes on behind them; whole
+  // fields belong to the attempt that wrote them and go.
+  void ReleaseMember(Group& group, uint32_t member, Instant now);
+  // The holder has sampled the member to its end.
+  void SealMember(Group& group, uint32_t member, Finish finish, int64_t version, Instant now);
+  // The member is given up: its lease has ended, and its bytes go.
+  void DropMember(Group& group, uint32_t member, const std::string& reason, Instant now);
+
+  // What is stored. ------------------------------------------------------------------------------
+
+  // `member`: none for the group's prompt.
+  void AppendPiece(Group& group, std::optional<uint32_t> member, StoredPiece piece, Instant now);
+  // `whose`: a member, or kWholeGroup. Nothing happens if there is a field of this name.
+  void AddField(Group& group, uint32_t whose, Field field);
+  // The same for what a task wrote. A member's task_reward, one F64, is read.
+  void AddResult(Group& group, uint32_t whose, Field field);
+  // The field is one of an earlier round of scoring now. A member's keeps its bytes counted until
+  // they are needed; a group's is removed.
+  void RetireField(Group& group, uint32_t whose, const std::string& name);
+  void DropRetiredFields(Group& group, uint32_t member);
+  // The queue restarted without the payload of what lives.
+  void LosePayload(Group& group);
+  void LosePayload(Group& group, uint32_t member, Instant now);
+  // Remembers whether the payload of a group in a batch is lost.
+  void NotePayloadLost(Group& group) { group.payload_lost = group.lost(); }
+
+  // Time. ----------------------------------------------------------------------------------------
+
+  // The holder of the member stored something.
+  void NoteProgress(Group& group, uint32_t member, Instant now);
+  // All holders get their time anew.
+  void NoteProgressOfAll(Instant now);
+  // The group's straggler time begins anew if it was over.
+  void RestartStragglerTime(Group& group, Instant now);
+  // The next open group whose straggler time is over, marked overdue. Null: none is left.
+  Group* NextOverdue(Instant now);
+  // The next member that has been held for too long without progress; without group: none is left.
+  MemberKey NextStalled(Instant now);
+  // One more holder of the member stored nothing for too long. Returns how many there were in a row.
+  uint32_t CountStall(Group& group, uint32_t member) { return ++group.members[member].stalls; }
+  // When NextOverdue or NextStalled may have something, at the latest.
+  Instant NextWake() const;
+
+ private:
+  friend struct Access;  // dump.cc
+
+  Group& Create(uint32_t queue_incarnation, const RowRef& row, uint32_t size, Instant now);
+  void AddIndexes(const Group& group);
+  void RemoveIndexes(const Group& group);
+  // The state of a member changed.
+  void UpdateUnheld(const Group& group);
+
+  const Spec& spec_;
+  // Groups by ordinal. group.slot >= 0 exactly if slots_ lists the group for that step. Only groups
+  // in a batch may have none.
+  absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
+  uint64_t next_ordinal_ = 0;
+  SlotTable slots_;
+
+  // Made of the groups.
+  std::set<SlotKey> open_;
+  std::set<SlotKey> unheld_;
+  std::set<CutKey> accepted_;
+  std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> by_row_;  // Source, index.
+  uint64_t reserved_bytes_ = 0;  // spec_.group_bytes() for each group that is no supervised row.
+  uint64_t stored_bytes_ = 0;    // The sum of Group::stored().
+
+  // When the straggler time of which group is over. It may be open no more then.
+  std::deque<std::pair<Instant, uint64_t>> overdue_;
+  // When to look whether which held member makes progress. It may have made some since.
+  std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;
+};
+
+}  // namespace sluice::queue
