@@ -43,7 +43,8 @@ class BatchLine {
   // Step version() is trained. `batch` is its batch and is closed.
   void Apply(Batch& batch, bool skipped);
 
-  // The line begins at this version, of which a checkpoint with this hash tells. Nothing was cut yet.
+  // The line begins at this version, of which a checkpoint with this hash exists. Nothing was cut
+  // yet.
   void Begin(int64_t version, const std::string& hash);
   // Steps below `version` are durable, which is at most version(). Returns their batches, in the
   // order of the steps; their rows are remembered for TakeFreedRows.
@@ -68,10 +69,10 @@ class BatchLine {
 
   void CheckOrder() const;
 
-  // Steps [0, durable_) are in a checkpoint, [durable_, version_) are trained, [version_, next_cut_)
-  // are cut: durable_ <= version_ <= next_cut_. `batches_` holds all steps in [durable_, next_cut_),
-  // closed, and perhaps step next_cut_, being filled. A batch is applied if its step is below
-  // version_.
+  // Steps [0, durable_) are in a checkpoint, [durable_, version_) are trained, and [version_,
+  // next_cut_) are cut, so durable_ <= version_ <= next_cut_. `batches_` holds the closed batches
+  // of [durable_, next_cut_), and perhaps that of step next_cut_, which is being filled. A batch is
+  // applied if its step is below version_.
   int64_t durable_ = 0, version_ = 0, next_cut_ = 0;
   std::string durable_hash_ = std::string(32, '\0');  // H(durable_)
   std::map<int64_t, Batch> batches_;

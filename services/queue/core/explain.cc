@@ -72,7 +72,8 @@ WaitEdge Explainer::EdgeOfCall(const ParkedCalls::Call& call) const {
   return edge;
 }
 
-// Batch k, the next to be cut, waits on each open group; if there is none, on whoever could open one.
+// Batch k, the next to be cut, waits on each open group. If there is none, it waits on whoever
+// could open one.
 void Explainer::AddBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
   // While nothing can be scored, late members are not what holds the batch up: the chain ends here.
   const Failures::UnscorableRun* const unscorable = job_.failures_.FindLongestUnscorable();

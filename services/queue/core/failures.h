@@ -14,8 +14,8 @@
 
 namespace sluice::queue {
 
-// Watches what becomes of a job's prompts, raises alarms, and decides when so much of the data is of
-// no use that the job cannot go on.
+// Watches what becomes of a job's prompts and raises alarms. It fails the job when too much of the
+// data is of no use.
 class Failures {
  public:
   // Groups of a source that were dropped as unscorable since its last group that was scored.
@@ -55,7 +55,7 @@ class Failures {
   void NoteTrained(const RowRef& row) { starved_.erase({row.source, row.index}); }
   // A group could not be scored.
   void NoteUnscorable(const RowRef& row, const std::string& source, const std::string& cause);
-  // A group was scored, and accepted, or rejected by the group filter. A long run of rejected groups
+  // A group was scored, and the group filter accepted or rejected it. A long run of rejected groups
   // ends the job. A long run of one source, while others are accepted, is an alarm.
   void NoteAccepted(const RowRef& row);
   void NoteRejected(const RowRef& row, const std::string& source, const std::string& why);

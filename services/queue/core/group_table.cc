@@ -10,33 +10,14 @@ namespace sluice::queue {
 
 // Looking up. -------------------------------------------------------------------------------------
 
-Group* GroupTable::FindOrdinal(uint64_t ordinal) {
-  const auto it = groups_.find(ordinal);
-  return it == groups_.end() ? nullptr : it->second.get();
-}
-
 const Group* GroupTable::FindOrdinal(uint64_t ordinal) const {
   const auto it = groups_.find(ordinal);
   return it == groups_.end() ? nullptr : it->second.get();
 }
 
-Group* GroupTable::Find(const GroupId& id) {
-  Group* const group = FindOrdinal(id.ordinal);
-  return group == nullptr || group->id != id ? nullptr : group;
-}
-
 const Group* GroupTable::Find(const GroupId& id) const {
   const Group* const group = FindOrdinal(id.ordinal);
   return group == nullptr || group->id != id ? nullptr : group;
-}
-
-std::vector<Group*> GroupTable::OldestFirst() {
-  std::vector<Group*> groups;
-  groups.reserve(groups_.size());
-  for (const auto& [ordinal, group] : groups_) groups.push_back(group.get());
-  std::sort(groups.begin(), groups.end(),
-            [](const Group* a, const Group* b) { return a->id < b->id; });
-  return groups;
 }
 
 std::vector<const Group*> GroupTable::OldestFirst() const {
@@ -93,8 +74,8 @@ Group& GroupTable::Create(uint32_t queue_incarnation, const RowRef& row, uint32_
   return group;
 }
 
-Group& GroupTable::Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own,
-                        int64_t step, Instant now) {
+const Group& GroupTable::Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own,
+                              int64_t step, Instant now) {
   Group& group = Create(queue_incarnation, row, spec_.group_size, now);
   group.own = std::move(own);
   group.slot = step;
@@ -105,8 +86,8 @@ Group& GroupTable::Open(uint32_t queue_incarnation, const RowRef& row, std::opti
   return group;
 }
 
-Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k,
-                                  Instant now) {
+const Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k,
+                                        Instant now) {
   Group& group = Create(queue_incarnation, row, /*size=*/1, now);
   group.members[0].state = MemberState::kSealed;
   group.members[0].granted = true;
@@ -115,7 +96,8 @@ Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef& row,
   return group;
 }
 
-void GroupTable::Accept(Group& group, Instant now) {
+void GroupTable::Accept(const Group& given, Instant now) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kOpen);
   RemoveIndexes(group);
   group.state = GroupState::kAccepted;
@@ -124,7 +106,8 @@ void GroupTable::Accept(Group& group, Instant now) {
   accepted_.insert({group.cut_key, group.id.ordinal});
 }
 
-void GroupTable::Reopen(Group& group, Instant now) {
+void GroupTable::Reopen(const Group& given, Instant now) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted);
   accepted_.erase({group.cut_key, group.id.ordinal});
   group.state = GroupState::kOpen;
@@ -132,7 +115,8 @@ void GroupTable::Reopen(Group& group, Instant now) {
   AddIndexes(group);
 }
 
-void GroupTable::PutInBatch(Group& group, int64_t k, Instant now) {
+void GroupTable::PutInBatch(const Group& given, int64_t k, Instant now) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted && group.slot == k);
   accepted_.erase({group.cut_key, group.id.ordinal});
   group.state = GroupState::kInBatch;
@@ -140,7 +124,8 @@ void GroupTable::PutInBatch(Group& group, int64_t k, Instant now) {
   group.batch = k;
 }
 
-void GroupTable::TakeFromBatch(Group& group, Instant now) {
+void GroupTable::TakeFromBatch(const Group& given, Instant now) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kInBatch);
   const int64_t k = group.batch;
   group.state = GroupState::kAccepted;
@@ -153,7 +138,8 @@ void GroupTable::TakeFromBatch(Group& group, Instant now) {
   slots_.Take(group.slot, group.id.ordinal);
 }
 
-void GroupTable::Erase(Group& group) {
+void GroupTable::Erase(const Group& given) {
+  Group& group = Change(given);
   RemoveIndexes(group);
   accepted_.erase({group.cut_key, group.id.ordinal});
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
@@ -169,7 +155,8 @@ void GroupTable::Erase(Group& group) {
 
 // Slots. ------------------------------------------------------------------------------------------
 
-void GroupTable::MoveSlot(Group& group, int64_t step) {
+void GroupTable::MoveSlot(const Group& given, int64_t step) {
+  Group& group = Change(given);
   RemoveIndexes(group);
   slots_.Free(group.slot, group.id.ordinal);
   slots_.Take(step, group.id.ordinal);
@@ -177,7 +164,8 @@ void GroupTable::MoveSlot(Group& group, int64_t step) {
   AddIndexes(group);
 }
 
-void GroupTable::TakeSlotForCut(Group& group, int64_t k) {
+void GroupTable::TakeSlotForCut(const Group& given, int64_t k) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted);
   if (group.slot == k) return;
   if (!slots_.full(k)) return MoveSlot(group, k);
@@ -198,7 +186,7 @@ void GroupTable::TakeSlotForCut(Group& group, int64_t k) {
   }
 
   // Both slots are freed before one of them is taken: a step has no slot to spare.
-  Group& other = at(overtaken);
+  Group& other = *groups_.at(overtaken);
   const int64_t mine = group.slot;
   RemoveIndexes(other);
   slots_.Free(k, other.id.ordinal);
@@ -210,7 +198,8 @@ void GroupTable::TakeSlotForCut(Group& group, int64_t k) {
   AddIndexes(other);
 }
 
-void GroupTable::FreeSlot(Group& group) {
+void GroupTable::FreeSlot(const Group& given) {
+  Group& group = Change(given);
   SLUICE_CHECK(group.state == GroupState::kInBatch);
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
   group.slot = -1;
@@ -218,8 +207,9 @@ void GroupTable::FreeSlot(Group& group) {
 
 // Members. ----------------------------------------------------------------------------------------
 
-bool GroupTable::GrantMember(Group& group, uint32_t index, const Id16& lease,
+bool GroupTable::GrantMember(const Group& given, uint32_t index, const Id16& lease,
                              const std::string& worker, int64_t version, Instant now) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(!member.lease);
   member.lease = lease;
@@ -235,7 +225,8 @@ bool GroupTable::GrantMember(Group& group, uint32_t index, const Id16& lease,
   return true;
 }
 
-void GroupTable::ReleaseMember(Group& group, uint32_t index, Instant now) {
+void GroupTable::ReleaseMember(const Group& given, uint32_t index, Instant now) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   member.lease.reset();
   member.state = MemberState::kReserved;
@@ -247,8 +238,9 @@ void GroupTable::ReleaseMember(Group& group, uint32_t index, Instant now) {
   UpdateUnheld(group);
 }
 
-void GroupTable::SealMember(Group& group, uint32_t index, Finish finish, int64_t version,
+void GroupTable::SealMember(const Group& given, uint32_t index, Finish finish, int64_t version,
                             Instant now) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(member.lease);
   member.sealed_by = member.lease;
@@ -260,7 +252,9 @@ void GroupTable::SealMember(Group& group, uint32_t index, Finish finish, int64_t
   UpdateUnheld(group);
 }
 
-void GroupTable::DropMember(Group& group, uint32_t index, const std::string& reason, Instant now) {
+void GroupTable::DropMember(const Group& given, uint32_t index, const std::string& reason,
+                            Instant now) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(member.state != MemberState::kDropped);
   member.lease.reset();
@@ -277,8 +271,9 @@ void GroupTable::DropMember(Group& group, uint32_t index, const std::string& rea
 
 // What is stored. ---------------------------------------------------------------------------------
 
-void GroupTable::AppendPiece(Group& group, std::optional<uint32_t> index, StoredPiece piece,
+void GroupTable::AppendPiece(const Group& given, std::optional<uint32_t> index, StoredPiece piece,
                              Instant now) {
+  Group& group = Change(given);
   for (const Field& field : piece.fields) stored_bytes_ += field.bytes.size;
   if (!index) return group.prompt.Append(std::move(piece));
 
@@ -290,7 +285,8 @@ void GroupTable::AppendPiece(Group& group, std::optional<uint32_t> index, Stored
   member.log.Append(std::move(piece));
 }
 
-void GroupTable::AddField(Group& group, uint32_t whose, Field field) {
+void GroupTable::AddField(const Group& given, uint32_t whose, Field field) {
+  Group& group = Change(given);
   auto& fields = whose == kWholeGroup ? group.fields : group.members[whose].fields;
   uint64_t& bytes = whose == kWholeGroup ? group.field_bytes : group.members[whose].field_bytes;
   const uint64_t size = field.bytes.size;
@@ -300,7 +296,8 @@ void GroupTable::AddField(Group& group, uint32_t whose, Field field) {
   stored_bytes_ += size;
 }
 
-void GroupTable::AddResult(Group& group, uint32_t whose, Field field) {
+void GroupTable::AddResult(const Group& given, uint32_t whose, Field field) {
+  Group& group = Change(given);
   if (whose != kWholeGroup && field.name == "task_reward") {
     double reward;
     std::memcpy(&reward, field.bytes.data.get(), sizeof(reward));
@@ -309,7 +306,8 @@ void GroupTable::AddResult(Group& group, uint32_t whose, Field field) {
   AddField(group, whose, std::move(field));
 }
 
-void GroupTable::RetireField(Group& group, uint32_t whose, const std::string& name) {
+void GroupTable::RetireField(const Group& given, uint32_t whose, const std::string& name) {
+  Group& group = Change(given);
   auto& fields = whose == kWholeGroup ? group.fields : group.members[whose].fields;
   const auto it = fields.find(name);
   if (it == fields.end()) return;
@@ -324,7 +322,8 @@ void GroupTable::RetireField(Group& group, uint32_t whose, const std::string& na
   fields.erase(it);
 }
 
-void GroupTable::DropRetiredFields(Group& group, uint32_t index) {
+void GroupTable::DropRetiredFields(const Group& given, uint32_t index) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   for (const Field& field : member.past) {
     member.field_bytes -= field.bytes.size;
@@ -333,14 +332,16 @@ void GroupTable::DropRetiredFields(Group& group, uint32_t index) {
   member.past.clear();
 }
 
-void GroupTable::LosePayload(Group& group) {
+void GroupTable::LosePayload(const Group& given) {
+  Group& group = Change(given);
   stored_bytes_ -= group.prompt.bytes() + group.field_bytes;
   group.prompt = TokenLog();
   group.fields.clear();
   group.field_bytes = 0;
 }
 
-void GroupTable::LosePayload(Group& group, uint32_t index, Instant now) {
+void GroupTable::LosePayload(const Group& given, uint32_t index, Instant now) {
+  Group& group = Change(given);
   GroupMember& member = group.members[index];
   stored_bytes_ -= member.stored();
   member.generated = 0;
@@ -354,7 +355,8 @@ void GroupTable::LosePayload(Group& group, uint32_t index, Instant now) {
 
 // Time. -------------------------------------------------------------------------------------------
 
-void GroupTable::NoteProgress(Group& group, uint32_t index, Instant now) {
+void GroupTable::NoteProgress(const Group& given, uint32_t index, Instant now) {
+  Group& group = Change(given);
   group.members[index].progress = now;
 }
 
@@ -364,18 +366,19 @@ void GroupTable::NoteProgressOfAll(Instant now) {
   }
 }
 
-void GroupTable::RestartStragglerTime(Group& group, Instant now) {
+void GroupTable::RestartStragglerTime(const Group& given, Instant now) {
+  Group& group = Change(given);
   if (!group.overdue) return;
   group.overdue = false;
   overdue_.push_back({now + spec_.wait, group.id.ordinal});
 }
 
-Group* GroupTable::NextOverdue(Instant now) {
+const Group* GroupTable::NextOverdue(Instant now) {
   while (!overdue_.empty() && overdue_.front().first <= now) {
-    Group* const group = FindOrdinal(overdue_.front().second);
+    const Group* const group = FindOrdinal(overdue_.front().second);
     overdue_.pop_front();
     if (group == nullptr || group->state != GroupState::kOpen) continue;
-    group->overdue = true;
+    Change(*group).overdue = true;
     return group;
   }
   return nullptr;
@@ -385,7 +388,7 @@ GroupTable::MemberKey GroupTable::NextStalled(Instant now) {
   while (!stalling_.empty() && stalling_.begin()->first <= now) {
     const auto [ordinal, index] = stalling_.begin()->second;
     stalling_.erase(stalling_.begin());
-    Group* const group = FindOrdinal(ordinal);
+    const Group* const group = FindOrdinal(ordinal);
     if (group == nullptr || !group->members[index].lease) continue;
 
     // The entry is as old as the grant. What was stored since moves the time on.

@@ -18,8 +18,8 @@
 namespace sluice::queue {
 
 // The groups of a job that are in memory, with the slots and the bytes they hold and the indexes
-// that find them. It alone changes the state, slot, cut_key and batch of a group, the state and
-// lease of a member, and what is stored of both, so that indexes and sums always agree with them.
+// that find them. Others see groups as constant: the table alone changes them, so that indexes and
+// sums always agree with what the groups say. Only the progress of tasks is TaskQueue's.
 // Job::Violations computes all of it anew.
 //
 //   Open -> (members are granted, sealed, dropped) -> Accept -> PutInBatch -> Erase
@@ -31,7 +31,7 @@ class GroupTable {
   // Cut key, ordinal: groups by the oldest version they hold tokens of.
   using CutKey = std::pair<int64_t, uint64_t>;
   struct MemberKey {
-    Group* group = nullptr;
+    const Group* group = nullptr;
     uint32_t member = 0;
   };
 
@@ -42,15 +42,11 @@ class GroupTable {
 
   size_t size() const { return groups_.size(); }
   // Null: there is no such group, or not any more.
-  Group* Find(const GroupId& id);
   const Group* Find(const GroupId& id) const;
-  Group* FindOrdinal(uint64_t ordinal);
   const Group* FindOrdinal(uint64_t ordinal) const;
   // The group must be there.
-  Group& at(uint64_t ordinal) { return *groups_.at(ordinal); }
   const Group& at(uint64_t ordinal) const { return *groups_.at(ordinal); }
   // All groups, oldest first.
-  std::vector<Group*> OldestFirst();
   std::vector<const Group*> OldestFirst() const;
 
   const std::set<SlotKey>& open() const { return open_; }
@@ -72,82 +68,89 @@ class GroupTable {
 
   // Opens a group of spec.group_size members with a slot of `step`, which has a free one. `own`:
   // the prompt, if it comes from outside.
-  Group& Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own, int64_t step,
-              Instant now);
+  const Group& Open(uint32_t queue_incarnation, const RowRef& row, std::optional<Row> own,
+                    int64_t step, Instant now);
   // Opens a group for a supervised row: one member, sealed and in batch k from the start.
-  Group& OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k, Instant now);
+  const Group& OpenSupervised(uint32_t queue_incarnation, const RowRef& row, int64_t k,
+                              Instant now);
   // The group is complete and waits for the cut.
-  void Accept(Group& group, Instant now);
+  void Accept(const Group& group, Instant now);
   // An accepted group is to be scored again.
-  void Reopen(Group& group, Instant now);
+  void Reopen(const Group& group, Instant now);
   // The group has a slot of step k.
-  void PutInBatch(Group& group, int64_t k, Instant now);
+  void PutInBatch(const Group& group, int64_t k, Instant now);
   // The group's batch is gone. It is accepted again, with a slot of step batch.k or a later one.
-  void TakeFromBatch(Group& group, Instant now);
+  void TakeFromBatch(const Group& group, Instant now);
   // Needs: no lease and no ready task of the group is left.
-  void Erase(Group& group);
+  void Erase(const Group& group);
 
   // Slots. ---------------------------------------------------------------------------------------
 
-  void MoveSlot(Group& group, int64_t step);
-  // Gives an accepted group a slot of step k: a free one, or in exchange for its own that of another
-  // group which is not in the batch yet. The youngest group that still runs goes first.
-  void TakeSlotForCut(Group& group, int64_t k);
+  void MoveSlot(const Group& group, int64_t step);
+  // Gives an accepted group a slot of step k: a free one, or that of another group which is not in
+  // the batch yet and gets its slot in exchange.
+  void TakeSlotForCut(const Group& group, int64_t k);
   // A group in a closed batch needs its slot no more.
-  void FreeSlot(Group& group);
+  void FreeSlot(const Group& group);
 
   // Members. -------------------------------------------------------------------------------------
 
-  // A rollout holds the member from now on, by this lease. Returns whether it is the first to do so.
+  // A rollout holds the member from now on, by this lease. True: it is the member's first holder.
   // `version`: K.
-  bool GrantMember(Group& group, uint32_t member, const Id16& lease, const std::string& worker,
-                   int64_t version, Instant now);
+  bool GrantMember(const Group& group, uint32_t member, const Id16& lease,
+                   const std::string& worker, int64_t version, Instant now);
   // The holder's lease has ended. The tokens stay, and the next attempt goes on behind them; whole
   // fields belong to the attempt that wrote them and go.
-  void ReleaseMember(Group& group, uint32_t member, Instant now);
+  void ReleaseMember(const Group& group, uint32_t member, Instant now);
   // The holder has sampled the member to its end.
-  void SealMember(Group& group, uint32_t member, Finish finish, int64_t version, Instant now);
+  void SealMember(const Group& group, uint32_t member, Finish finish, int64_t version, Instant now);
   // The member is given up: its lease has ended, and its bytes go.
-  void DropMember(Group& group, uint32_t member, const std::string& reason, Instant now);
+  void DropMember(const Group& group, uint32_t member, const std::string& reason, Instant now);
 
   // What is stored. ------------------------------------------------------------------------------
 
   // `member`: none for the group's prompt.
-  void AppendPiece(Group& group, std::optional<uint32_t> member, StoredPiece piece, Instant now);
+  void AppendPiece(const Group& group, std::optional<uint32_t> member, StoredPiece piece,
+                   Instant now);
   // `whose`: a member, or kWholeGroup. Nothing happens if there is a field of this name.
-  void AddField(Group& group, uint32_t whose, Field field);
+  void AddField(const Group& group, uint32_t whose, Field field);
   // The same for what a task wrote. A member's task_reward, one F64, is read.
-  void AddResult(Group& group, uint32_t whose, Field field);
+  void AddResult(const Group& group, uint32_t whose, Field field);
   // The field is one of an earlier round of scoring now. A member's keeps its bytes counted until
   // they are needed; a group's is removed.
-  void RetireField(Group& group, uint32_t whose, const std::string& name);
-  void DropRetiredFields(Group& group, uint32_t member);
+  void RetireField(const Group& group, uint32_t whose, const std::string& name);
+  void DropRetiredFields(const Group& group, uint32_t member);
   // The queue restarted without the payload of what lives.
-  void LosePayload(Group& group);
-  void LosePayload(Group& group, uint32_t member, Instant now);
+  void LosePayload(const Group& group);
+  void LosePayload(const Group& group, uint32_t member, Instant now);
   // Remembers whether the payload of a group in a batch is lost.
-  void NotePayloadLost(Group& group) { group.payload_lost = group.lost(); }
+  void NotePayloadLost(const Group& group) { Change(group).payload_lost = group.lost(); }
 
   // Time. ----------------------------------------------------------------------------------------
 
   // The holder of the member stored something.
-  void NoteProgress(Group& group, uint32_t member, Instant now);
+  void NoteProgress(const Group& group, uint32_t member, Instant now);
   // All holders get their time anew.
   void NoteProgressOfAll(Instant now);
   // The group's straggler time begins anew if it was over.
-  void RestartStragglerTime(Group& group, Instant now);
+  void RestartStragglerTime(const Group& group, Instant now);
   // The next open group whose straggler time is over, marked overdue. Null: none is left.
-  Group* NextOverdue(Instant now);
+  const Group* NextOverdue(Instant now);
   // The next member that has been held for too long without progress; without group: none is left.
   MemberKey NextStalled(Instant now);
-  // One more holder of the member stored nothing for too long. Returns how many there were in a row.
-  uint32_t CountStall(Group& group, uint32_t member) { return ++group.members[member].stalls; }
+  // One more holder of the member stored nothing for too long. Returns how many did so in a row.
+  uint32_t CountStall(const Group& group, uint32_t member) {
+    return ++Change(group).members[member].stalls;
+  }
   // When NextOverdue or NextStalled may have something, at the latest.
   Instant NextWake() const;
 
  private:
-  friend struct Access;  // dump.cc
+  friend struct Access;    // dump.cc
+  friend class TaskQueue;  // It changes the progress of tasks, and the generation of a group.
 
+  // The group as the table's own, to be changed.
+  Group& Change(const Group& group) { return *groups_.at(group.id.ordinal); }
   Group& Create(uint32_t queue_incarnation, const RowRef& row, uint32_t size, Instant now);
   void AddIndexes(const Group& group);
   void RemoveIndexes(const Group& group);

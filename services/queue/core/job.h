@@ -35,10 +35,12 @@ namespace sluice::queue {
 // method at a time. No clock, no I/O, no thread; random numbers (lease ids) come from a seed, so
 // the same events give the same effects.
 //
-// The state lies in rooms, each of which keeps its own rules (Callers, Engines, GroupTable,
-// TaskQueue, BatchLine, ParkedCalls, Failures). Job carries out the calls on them, one file for each
-// call. In comments K is the number of trained steps, L the lowest version among the engines, and
-// H(k) the hash over all batches below step k.
+// The state lies in parts that each keep their own rules: Callers, Engines, GroupTable, TaskQueue,
+// BatchLine, ParkedCalls and Failures. Job carries out the calls on them, one file for each call.
+//
+// In comments and messages K is the number of trained steps, H(k) the hash over all batches below
+// step k, B the groups of a step, G the members of a group, T the straggler time, eta max_staleness
+// and eta_adm the admission staleness.
 class Job {
  public:
   struct Options {
@@ -145,29 +147,32 @@ class Job {
   void GrantUnheld(const Caller& caller, const Engines::Engine& engine, uint32_t room,
                    std::vector<queue::Grant>& grants);
   void GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant>& grants);
-  void GrantMember(Group& group, uint32_t member, const Caller& caller,
+  void GrantMember(const Group& group, uint32_t member, const Caller& caller,
                    std::vector<queue::Grant>& grants);
-  Group& OpenGroup(const RowRef& row, std::optional<Row> own, int64_t step);
+  const Group& OpenGroup(const RowRef& row, std::optional<Row> own, int64_t step);
   bool HasRoomForGroup() const;
   // The last step all of whose slots may be admitted to. None: no engine counts.
   std::optional<int64_t> WindowEnd() const;
   // The step that the next group is admitted to. None: all slots of the window are taken.
   std::optional<int64_t> FindFreeStep() const;
+  // Moves groups that the cut left behind to slots of steps to come.
   void MoveLateSlots();
 
   // job_put.cc, job_put_result.cc
   PutAnswer OnPut(const Caller& caller, const Put& input);
   absl::Status PutRecord(const Caller& caller, const Record& record, uint64_t* watermark,
                          bool* repeat);
-  absl::Status PutPiece(const Caller& caller, const Record& record, Group& group,
+  absl::Status PutPiece(const Caller& caller, const Record& record, const Group& group,
                         uint64_t* watermark, bool* repeat);
-  absl::Status PutFields(const Caller& caller, const Record& record, Group& group, bool* repeat);
-  absl::Status PutResult(const Caller& caller, const Record& record, Group& group, bool* repeat);
+  absl::Status PutFields(const Caller& caller, const Record& record, const Group& group,
+                         bool* repeat);
+  absl::Status PutResult(const Caller& caller, const Record& record, const Group& group,
+                         bool* repeat);
   absl::Status CheckRepeatedResult(const Record& record, const Group& group);
   absl::Status CheckResult(const Group& group, const LeaseEntry& entry,
                            const TaskQueue::StagedFields& staged) const;
-  void FinishTask(Group& group, uint32_t member, uint32_t task);
-  void FailTask(Group& group, uint32_t member, uint32_t task, bool use_try,
+  void FinishTask(const Group& group, uint32_t member, uint32_t task);
+  void FailTask(const Group& group, uint32_t member, uint32_t task, bool use_try,
                 absl::Duration not_before, const std::string& cause);
   // LEASE_LOST: the caller does not hold the member, or (no member) any member of the group.
   absl::Status CheckLease(const Caller& caller, const Id16& lease, const TrajectoryRef& ref,
@@ -183,25 +188,25 @@ class Job {
 
   // job_groups.cc: how members and groups end.
   // Counts a member out and ends its lease and tasks. The caller decides about its group.
-  void EndMember(Group& group, uint32_t member, const std::string& reason);
-  void DropMember(Group& group, uint32_t member, const std::string& reason);
-  void DropGroup(Group& group, const std::string& reason);
-  void DropUnscorable(Group& group, const std::string& cause, bool row_at_fault);
+  void EndMember(const Group& group, uint32_t member, const std::string& reason);
+  void DropMember(const Group& group, uint32_t member, const std::string& reason);
+  void DropGroup(const Group& group, const std::string& reason);
+  void DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault);
   // Gives a group's prompts back to be drawn again, as no failure of theirs.
-  void LoseGroup(Group& group);
+  void LoseGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
   // left, and completes it if all of them are scored.
-  void DropOrCompleteGroup(Group& group, const std::string& reason);
-  void CompleteGroup(Group& group);
+  void DropOrCompleteGroup(const Group& group, const std::string& reason);
+  void CompleteGroup(const Group& group);
   Row ReadRow(const Group& group) const;
   const std::string& SourceName(const Group& group) const;
   LengthBin& LengthBinOf(const Group& group, const GroupMember& member);
 
   // job_stragglers.cc
   void HandleStragglers();
-  void HandleOverdue(Group& group);
-  void ShrinkGroup(Group& group);
-  void HandleStalled(Group& group, uint32_t member);
+  void HandleOverdue(const Group& group);
+  void ShrinkGroup(const Group& group);
+  void HandleStalled(const Group& group, uint32_t member);
 
   // job_lease_tasks.cc
   void OnLeaseTasks(const Event& event, const LeaseTasks& input);
@@ -211,8 +216,8 @@ class Job {
 
   // job_retask.cc
   absl::StatusOr<RetaskAnswer> OnRetask(const Caller& caller, const Retask& input);
-  bool RescoreGroup(Group& group, const std::vector<bool>& tasks);
-  void RescoreTask(Group& group, uint32_t member, uint32_t task);
+  bool RescoreGroup(const Group& group, const std::vector<bool>& tasks);
+  void RescoreTask(const Group& group, uint32_t member, uint32_t task);
   uint32_t ReadmitPrompts(const std::vector<GroupId>& groups);
 
   // job_acquire_batch.cc, job_cut.cc
@@ -224,12 +229,14 @@ class Job {
   void FillWithRows(Batch& batch);
   // What the cut makes of each member. Members that no batch from k on can train are dropped. None:
   // the whole group was.
-  std::optional<std::vector<Verdict>> JudgeGroup(Group& group, int64_t k);
-  void FreezeGroup(Batch& batch, Group& group, std::vector<Verdict> verdicts);
+  std::optional<std::vector<Verdict>> JudgeGroup(const Group& group, int64_t k);
+  void FreezeGroup(Batch& batch, const Group& group, std::vector<Verdict> verdicts);
   std::vector<double> CollectPool(const Group& group) const;
   bool IsHeldUp(int64_t k) const;
   void CloseBatch(Batch& batch);
+  // Drops members and groups that are too old for every batch to come.
   void DropUntrainable();
+  // Every prompt is drawn, and no group of one is open.
   bool SourcesEnded() const;
 
   // job_apply.cc, job_advance_version.cc, job_durable.cc
@@ -279,7 +286,7 @@ class Job {
   Counters counters_;
   std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.
 
-  // Rooms, each after those that it uses.
+  // The parts, each after those that it uses.
   Prompts prompts_;
   LeaseTable leases_;
   Callers callers_;

@@ -78,7 +78,7 @@ std::optional<Reply> Job::TryAdmitOwn(const Caller& caller, const Admit& input) 
                    .epoch = input.own->ref.epoch,
                    .index = groups_.next_ordinal(),
                    .occurrence = input.own->ref.occurrence};
-  Group& group = OpenGroup(row, input.own, *step);
+  const Group& group = OpenGroup(row, input.own, *step);
   AdmitAnswer answer{.phase = phase_};
   for (uint32_t m = 0; m < std::min(input.room, spec_.group_size); ++m)
     GrantMember(group, m, caller, answer.grants);
@@ -112,8 +112,8 @@ std::optional<int64_t> Job::FindFreeStep() const {
   return groups_.slots().used(beyond) < some ? std::optional(beyond) : std::nullopt;
 }
 
-// Groups that a cut left behind hold slots of steps gone by. They move to the first free ones ahead,
-// before any new group gets one.
+// Groups that a cut left behind hold slots of earlier steps. They move to the first free slots
+// ahead before any new group gets one.
 void Job::MoveLateSlots() {
   const auto& steps = groups_.slots().steps();
   while (!steps.empty() && steps.begin()->first < batches_.next_cut()) {
@@ -129,13 +129,13 @@ bool Job::HasRoomForGroup() const {
 
 // Grants. -----------------------------------------------------------------------------------------
 
-Group& Job::OpenGroup(const RowRef& row, std::optional<Row> own, int64_t step) {
-  Group& group = groups_.Open(queue_incarnation_, row, std::move(own), step, now_);
+const Group& Job::OpenGroup(const RowRef& row, std::optional<Row> own, int64_t step) {
+  const Group& group = groups_.Open(queue_incarnation_, row, std::move(own), step, now_);
   tasks_.StartGroupTasks(group, now_);
   return group;
 }
 
-void Job::GrantMember(Group& group, uint32_t index, const Caller& caller,
+void Job::GrantMember(const Group& group, uint32_t index, const Caller& caller,
                       std::vector<queue::Grant>& grants) {
   const Lease lease = leases_.Grant({.kind = LeaseKind::kTrajectory,
                                      .group = group.id.ordinal,
@@ -174,7 +174,7 @@ void Job::GrantUnheld(const Caller& caller, const Engines::Engine& engine, uint3
                                                       groups_.unheld().end());
     for (const auto& [slot, ordinal] : candidates) {
       if (room == 0 || slot > last) return;
-      Group& group = groups_.at(ordinal);
+      const Group& group = groups_.at(ordinal);
       const bool sibling =
           std::any_of(group.members.begin(), group.members.end(),
                       [&](const GroupMember& m) { return m.lease && m.worker == caller.worker; });
@@ -202,7 +202,7 @@ void Job::GrantNew(const Caller& caller, uint32_t room, std::vector<queue::Grant
     if (!step) return;
     const std::optional<RowRef> row = prompts_.Next();
     if (!row) return;
-    Group& group = OpenGroup(*row, /*own=*/std::nullopt, *step);
+    const Group& group = OpenGroup(*row, /*own=*/std::nullopt, *step);
     for (uint32_t m = 0; m < group.members.size() && room > 0; ++m, --room)
       GrantMember(group, m, caller, grants);
   }

@@ -17,7 +17,7 @@ bool CutIsBlind() {
 }
 }  // namespace
 
-std::optional<std::vector<Verdict>> Job::JudgeGroup(Group& group, int64_t k) {
+std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t k) {
   std::vector<Verdict> verdicts(group.members.size());
   std::string reason;
   for (uint32_t m = 0; m < group.members.size(); ++m) {
@@ -61,7 +61,7 @@ std::vector<double> Job::CollectPool(const Group& group) const {
   return pool;
 }
 
-void Job::FreezeGroup(Batch& batch, Group& group, std::vector<Verdict> verdicts) {
+void Job::FreezeGroup(Batch& batch, const Group& group, std::vector<Verdict> verdicts) {
   groups_.TakeSlotForCut(group, batch.k);
   FrozenGroup frozen{.id = group.id,
                      .row = group.row,
@@ -87,8 +87,8 @@ void Job::FreezeGroup(Batch& batch, Group& group, std::vector<Verdict> verdicts)
   groups_.PutInBatch(group, batch.k, now_);
 }
 
-// Straggler policy wait: whether a group that holds a slot of step k, or of an earlier one, is still
-// open and not overdue.
+// Straggler policy wait: whether a group with a slot of step k or of an earlier step is still open
+// and not overdue.
 bool Job::IsHeldUp(int64_t k) const {
   if (spec_.straggler != Straggler::kWait) return false;
   const auto& open = groups_.open();
@@ -117,11 +117,11 @@ void Job::FillBatch(int64_t k, bool stream) {
   const bool too_few = accepted.size() < needed && !SourcesEnded();
   if (accepted.empty() || (!stream && (held_up || too_few))) return;
 
-  std::vector<std::pair<Group*, std::vector<Verdict>>> chosen;
+  std::vector<std::pair<const Group*, std::vector<Verdict>>> chosen;
   chosen.reserve(std::min(needed, accepted.size()));
   for (auto it = accepted.begin(); it != accepted.end() && chosen.size() < needed;) {
     // The iterator moves on first: judging may drop the group.
-    Group& group = groups_.at((it++)->second);
+    const Group& group = groups_.at((it++)->second);
     // The turn of a group of a later step comes once those before it are done.
     if (held_up && group.slot > k) continue;
     if (auto verdicts = JudgeGroup(group, k)) chosen.emplace_back(&group, *std::move(verdicts));
@@ -179,7 +179,7 @@ void Job::DropUntrainable() {
       aged.push_back(ordinal);
   }
   for (uint64_t ordinal : aged) {
-    Group& group = groups_.at(ordinal);
+    const Group& group = groups_.at(ordinal);
     if (JudgeGroup(group, next_cut)) DropOrCompleteGroup(group, "stale");
   }
 }

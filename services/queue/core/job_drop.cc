@@ -14,7 +14,7 @@ Item Job::DropWork(const Caller& caller, const DropItem& item) {
   }
   if (leases_.Ended(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
 
-  Group* const group = groups_.Find(item.ref.group);
+  const Group* const group = groups_.Find(item.ref.group);
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};
   if (item.ref.member && *item.ref.member >= group->members.size()) {
     return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",

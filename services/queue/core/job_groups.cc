@@ -44,7 +44,7 @@ std::optional<std::string> FindRejection(const Group& group, Filter filter) {
 }
 }  // namespace
 
-void Job::EndMember(Group& group, uint32_t index, const std::string& reason) {
+void Job::EndMember(const Group& group, uint32_t index, const std::string& reason) {
   const GroupMember& member = group.members[index];
   if (member.granted) {
     --ledger_.live;
@@ -61,12 +61,12 @@ void Job::EndMember(Group& group, uint32_t index, const std::string& reason) {
   groups_.DropMember(group, index, reason, now_);
 }
 
-void Job::DropMember(Group& group, uint32_t index, const std::string& reason) {
+void Job::DropMember(const Group& group, uint32_t index, const std::string& reason) {
   EndMember(group, index, reason);
   DropOrCompleteGroup(group, reason);
 }
 
-void Job::DropGroup(Group& group, const std::string& reason) {
+void Job::DropGroup(const Group& group, const std::string& reason) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, reason);
   }
@@ -86,7 +86,7 @@ void Job::DropGroup(Group& group, const std::string& reason) {
 }
 
 // Another try would not help a row that is at fault itself, so it is drawn no more.
-void Job::DropUnscorable(Group& group, const std::string& cause, bool row_at_fault) {
+void Job::DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault) {
   const bool quarantined = row_at_fault && !group.own && prompts_.Quarantine(group.row);
   failures_.NoteUnscorable(group.row, SourceName(group), cause);
   if (quarantined) {
@@ -96,7 +96,7 @@ void Job::DropUnscorable(Group& group, const std::string& cause, bool row_at_fau
   DropGroup(group, "unscorable");
 }
 
-void Job::LoseGroup(Group& group) {
+void Job::LoseGroup(const Group& group) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, "lost");
   }
@@ -105,7 +105,7 @@ void Job::LoseGroup(Group& group) {
   groups_.Erase(group);
 }
 
-void Job::DropOrCompleteGroup(Group& group, const std::string& reason) {
+void Job::DropOrCompleteGroup(const Group& group, const std::string& reason) {
   if (group.state != GroupState::kOpen) return;
   if (group.standing() < spec_.group_min) return DropGroup(group, reason);
   if (group.overdue && spec_.straggler == Straggler::kShrink) ShrinkGroup(group);
@@ -113,7 +113,7 @@ void Job::DropOrCompleteGroup(Group& group, const std::string& reason) {
   if (group.complete()) CompleteGroup(group);
 }
 
-void Job::CompleteGroup(Group& group) {
+void Job::CompleteGroup(const Group& group) {
   const std::optional<std::string> rejection = FindRejection(group, spec_.filter);
   if (rejection) {
     failures_.NoteRejected(group.row, SourceName(group), *rejection);

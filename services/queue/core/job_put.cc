@@ -24,7 +24,7 @@ PutAnswer Job::OnPut(const Caller& caller, const Put& input) {
 
 absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t* watermark,
                             bool* repeat) {
-  Group* const group = groups_.Find(record.owner.group);
+  const Group* const group = groups_.Find(record.owner.group);
   if (group == nullptr) {
     // A result that dropped its group may come again: it was taken.
     *repeat = record.task && leases_.Ended(record.lease) == LeaseEnd::kDone;
@@ -40,7 +40,7 @@ absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t
   return PutFields(caller, record, *group, repeat);
 }
 
-absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& group,
+absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Group& group,
                            uint64_t* watermark, bool* repeat) {
   const bool group_owned = !record.owner.member;
   const GroupMember* const member = group_owned ? nullptr : &group.members[*record.owner.member];
@@ -91,7 +91,7 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, Group& gr
   return absl::OkStatus();
 }
 
-absl::Status Job::PutFields(const Caller& caller, const Record& record, Group& group,
+absl::Status Job::PutFields(const Caller& caller, const Record& record, const Group& group,
                             bool* repeat) {
   if (!record.owner.member)
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",

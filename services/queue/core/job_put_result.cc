@@ -93,7 +93,7 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
   return BadField(spec.name, "ended without the group's verdict: accept, reject or reject:REASON");
 }
 
-absl::Status Job::PutResult(const Caller& caller, const Record& record, Group& group,
+absl::Status Job::PutResult(const Caller& caller, const Record& record, const Group& group,
                             bool* repeat) {
   if (leases_.Ended(record.lease) == LeaseEnd::kDone) {
     *repeat = true;
@@ -160,7 +160,7 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, Group& g
   return absl::OkStatus();
 }
 
-void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
+void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
   const TaskQueue::StagedFields staged = tasks_.Finish(group, index, t, now_);
   const uint32_t round = TaskQueue::Find(group, index, t).round;
 
@@ -196,7 +196,7 @@ void Job::FinishTask(Group& group, uint32_t index, uint32_t t) {
   DropOrCompleteGroup(group, "unscorable");
 }
 
-void Job::FailTask(Group& group, uint32_t index, uint32_t t, bool use_try,
+void Job::FailTask(const Group& group, uint32_t index, uint32_t t, bool use_try,
                    absl::Duration not_before, const std::string& cause) {
   if (tasks_.Retry(group, index, t, use_try, not_before, cause, now_)) return;
 

@@ -20,11 +20,11 @@ void Job::OnRestarted(const Restarted& input) {
   if (spec_.durability == Durability::kMetadata && !spec_.rows_only) LosePayload();
 }
 
-// What runs is sent again by its holders, or sampled anew; what was sealed is lost. Frozen batches
-// keep their lists, as a trainer that has read one may still apply it. To any other trainer Get says
-// that the data is gone, and it asks for a restore.
+// Holders send their members again, or sample them anew; sealed members are lost. Frozen batches
+// keep their lists, because a trainer that has read one may still apply it. Any other trainer gets
+// GONE from Get, and asks for a restore.
 void Job::LosePayload() {
-  for (Group* group : groups_.OldestFirst()) {
+  for (const Group* group : groups_.OldestFirst()) {
     if (group->state == GroupState::kInBatch) {
       groups_.NotePayloadLost(*group);
       continue;

@@ -151,10 +151,10 @@ void Job::RestoreReplay(int64_t version) {
   ledger_.hash = batches_.HashAt(version);
 }
 
-// The batch's groups compete anew.
+// The groups of the batch are accepted again, and later cuts choose among them anew.
 void Job::ReturnGroups(const Batch& batch) {
   for (const FrozenGroup& frozen : batch.groups) {
-    Group& group = *groups_.Find(frozen.id);
+    const Group& group = *groups_.Find(frozen.id);
     if (spec_.rows_only) {
       prompts_.Return(group.row);
       EndMember(group, 0, "lost");
@@ -167,8 +167,8 @@ void Job::ReturnGroups(const Batch& batch) {
   }
 }
 
-// The groups of all batches from `version` on compete anew. Prompts of groups that are freed already
-// are drawn again; in the ledger those groups stay as durable, on the old branch.
+// The groups of all batches from `version` on compete anew. Groups that are freed already have
+// their prompts drawn again, and stay in the ledger as durable on the old branch.
 void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   while (Batch* const batch = batches_.FindLast(version)) {
     UnapplyBatch(*batch);
@@ -188,7 +188,7 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   for (const auto& [oldest, ordinal] : accepted) JudgeGroup(groups_.at(ordinal), version);
   const std::set<GroupTable::SlotKey> open = groups_.open();
   for (const auto& [slot, ordinal] : open) {
-    Group& group = groups_.at(ordinal);
+    const Group& group = groups_.at(ordinal);
     if (JudgeGroup(group, version)) DropOrCompleteGroup(group, "off_branch");
   }
   DropUntrainable();

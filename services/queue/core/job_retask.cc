@@ -25,7 +25,7 @@ absl::StatusOr<RetaskAnswer> Job::OnRetask(const Caller& caller, const Retask& i
 
   // A group in a batch is frozen with its scores.
   RetaskAnswer answer;
-  for (Group* group : groups_.OldestFirst()) {
+  for (const Group* group : groups_.OldestFirst()) {
     const bool named = input.groups.empty() || absl::c_linear_search(input.groups, group->id);
     const bool scored = input.generation == 0 || group->generation == input.generation;
     if (named && scored && group->state != GroupState::kInBatch)
@@ -35,7 +35,7 @@ absl::StatusOr<RetaskAnswer> Job::OnRetask(const Caller& caller, const Retask& i
 }
 
 // Begins the group's next round. False: none of these tasks was begun in this round.
-bool Job::RescoreGroup(Group& group, const std::vector<bool>& tasks) {
+bool Job::RescoreGroup(const Group& group, const std::vector<bool>& tasks) {
   const auto begun = [&](const std::vector<TaskProgress>& all, Granularity granularity) {
     for (size_t t = 0; t < all.size(); ++t) {
       const bool mine = tasks[t] && spec_.tasks[t].granularity == granularity;
@@ -73,7 +73,7 @@ bool Job::RescoreGroup(Group& group, const std::vector<bool>& tasks) {
 }
 
 // What the task wrote for this owner is of an earlier round now.
-void Job::RescoreTask(Group& group, uint32_t index, uint32_t t) {
+void Job::RescoreTask(const Group& group, uint32_t index, uint32_t t) {
   tasks_.StartNextRound(group, index, t, now_);
   for (const std::string& name : spec_.tasks[t].produces) groups_.RetireField(group, index, name);
 }

@@ -6,7 +6,7 @@
 namespace sluice::queue {
 
 Item Job::SealMember(const Caller& caller, const SealItem& item) {
-  Group* const group = groups_.Find(item.ref.group);
+  const Group* const group = groups_.Find(item.ref.group);
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};
   if (!item.ref.member || *item.ref.member >= group->members.size()) {
     return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",

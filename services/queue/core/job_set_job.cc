@@ -80,7 +80,7 @@ void Job::Close() {
     for (const FrozenGroup& frozen : batch.groups) DropGroup(*groups_.Find(frozen.id), "closed");
     if (batch.lease) leases_.End(*batch.lease, LeaseEnd::kReleased);
   }
-  for (Group* group : groups_.OldestFirst()) {
+  for (const Group* group : groups_.OldestFirst()) {
     if (group->state != GroupState::kInBatch) DropGroup(*group, "closed");
   }
   batches_.EraseUntrained();

@@ -14,7 +14,7 @@
 namespace sluice::queue {
 
 void Job::HandleStragglers() {
-  while (Group* const group = groups_.NextOverdue(now_)) HandleOverdue(*group);
+  while (const Group* const group = groups_.NextOverdue(now_)) HandleOverdue(*group);
   for (;;) {
     const auto [group, member] = groups_.NextStalled(now_);
     if (group == nullptr) return;
@@ -22,7 +22,7 @@ void Job::HandleStragglers() {
   }
 }
 
-void Job::HandleOverdue(Group& group) {
+void Job::HandleOverdue(const Group& group) {
   // A group that only waits for its scores is late too, but dropping it would gain nothing.
   const bool samples =
       std::any_of(group.members.begin(), group.members.end(), [](const GroupMember& m) {
@@ -32,7 +32,7 @@ void Job::HandleOverdue(Group& group) {
   if (spec_.straggler == Straggler::kShrink) DropOrCompleteGroup(group, "straggler");
 }
 
-void Job::ShrinkGroup(Group& group) {
+void Job::ShrinkGroup(const Group& group) {
   const uint32_t scored = group.scored();
   if (scored < spec_.group_min || scored == group.standing()) return;
   for (uint32_t m = 0; m < group.members.size(); ++m) {
@@ -42,7 +42,7 @@ void Job::ShrinkGroup(Group& group) {
   ++counters_.shrunk;
 }
 
-void Job::HandleStalled(Group& group, uint32_t index) {
+void Job::HandleStalled(const Group& group, uint32_t index) {
   ++counters_.stalled;
   const uint32_t stalls = groups_.CountStall(group, index);
   if (stalls > spec_.reissues) return DropMember(group, index, "straggler");

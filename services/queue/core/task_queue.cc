@@ -13,10 +13,6 @@ constexpr size_t kDeadLettersKept = 1000;
 bool IsColumn(const std::string& name) { return name == "tokens" || name == "logprobs"; }
 }  // namespace
 
-TaskProgress& TaskQueue::Find(Group& group, uint32_t index, uint32_t t) {
-  return index == kWholeGroup ? group.tasks[t] : group.members[index].tasks[t];
-}
-
 const TaskProgress& TaskQueue::Find(const Group& group, uint32_t index, uint32_t t) {
   return index == kWholeGroup ? group.tasks[t] : group.members[index].tasks[t];
 }
@@ -65,22 +61,21 @@ void TaskQueue::Reset(uint32_t t, Granularity granularity, TaskProgress& task, I
   task.state = spec_.tasks[t].granularity == granularity ? TaskState::kWaiting : TaskState::kDone;
 }
 
-void TaskQueue::StartGroupTasks(Group& group, Instant now) {
+void TaskQueue::StartGroupTasks(const Group& group, Instant now) {
   if (!spec_.has_task(Granularity::kGroup)) return;
-  group.tasks.resize(spec_.tasks.size());
-  for (uint32_t t = 0; t < group.tasks.size(); ++t)
-    Reset(t, Granularity::kGroup, group.tasks[t], now);
+  std::vector<TaskProgress>& tasks = ChangeAll(group, kWholeGroup);
+  tasks.resize(spec_.tasks.size());
+  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kGroup, tasks[t], now);
 }
 
-void TaskQueue::StartMemberTasks(Group& group, uint32_t index, Instant now) {
-  GroupMember& member = group.members[index];
-  member.tasks.resize(spec_.tasks.size());
-  for (uint32_t t = 0; t < member.tasks.size(); ++t)
-    Reset(t, Granularity::kTrajectory, member.tasks[t], now);
+void TaskQueue::StartMemberTasks(const Group& group, uint32_t index, Instant now) {
+  std::vector<TaskProgress>& tasks = ChangeAll(group, index);
+  tasks.resize(spec_.tasks.size());
+  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kTrajectory, tasks[t], now);
   QueueReadyOfMember(group, index, now);
 }
 
-void TaskQueue::QueueReadyOfMember(Group& group, uint32_t index, Instant now) {
+void TaskQueue::QueueReadyOfMember(const Group& group, uint32_t index, Instant now) {
   const GroupMember& member = group.members[index];
   for (uint32_t t = 0; t < member.tasks.size(); ++t) {
     if (member.tasks[t].state != TaskState::kWaiting) continue;
@@ -92,7 +87,7 @@ void TaskQueue::QueueReadyOfMember(Group& group, uint32_t index, Instant now) {
   }
 }
 
-void TaskQueue::QueueReadyOfGroup(Group& group, Instant now) {
+void TaskQueue::QueueReadyOfGroup(const Group& group, Instant now) {
   const bool sealed =
       std::all_of(group.members.begin(), group.members.end(), [](const GroupMember& member) {
         return member.state == MemberState::kDropped || member.state == MemberState::kSealed;
@@ -113,9 +108,9 @@ void TaskQueue::QueueReadyOfGroup(Group& group, Instant now) {
   }
 }
 
-void TaskQueue::Queue(Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+void TaskQueue::Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
                       Instant now) {
-  TaskProgress& task = Find(group, index, t);
+  TaskProgress& task = Change(group, index, t);
   task.state = TaskState::kReady;
   task.since = now;
   task.not_before = now + std::max(not_before, absl::ZeroDuration());
@@ -148,8 +143,8 @@ void TaskQueue::EraseQueued(const Key& key, const TaskProgress& task) {
   SLUICE_CHECK(EraseReady(key));
 }
 
-void TaskQueue::End(Group& group, uint32_t index, uint32_t t) {
-  TaskProgress& task = Find(group, index, t);
+void TaskQueue::End(const Group& group, uint32_t index, uint32_t t) {
+  TaskProgress& task = Change(group, index, t);
   if (task.lease) leases_->End(*task.lease, LeaseEnd::kDropped);
   EraseQueued({group.id.ordinal, index, t}, task);
   task.lease.reset();
@@ -157,25 +152,25 @@ void TaskQueue::End(Group& group, uint32_t index, uint32_t t) {
   if (task.state != TaskState::kDone) task.state = TaskState::kDead;
 }
 
-void TaskQueue::EndTasks(Group& group, uint32_t index) {
+void TaskQueue::EndTasks(const Group& group, uint32_t index) {
   const size_t tasks =
       index == kWholeGroup ? group.tasks.size() : group.members[index].tasks.size();
   for (uint32_t t = 0; t < tasks; ++t) End(group, index, t);
 }
 
-void TaskQueue::RestartGroupTasks(Group& group, Instant now) {
+void TaskQueue::RestartGroupTasks(const Group& group, Instant now) {
   for (uint32_t t = 0; t < group.tasks.size(); ++t) {
     End(group, kWholeGroup, t);
-    Reset(t, Granularity::kGroup, group.tasks[t], now);
+    Reset(t, Granularity::kGroup, Change(group, kWholeGroup, t), now);
   }
 }
 
-void TaskQueue::StartNextRound(Group& group, uint32_t index, uint32_t t, Instant now) {
+void TaskQueue::StartNextRound(const Group& group, uint32_t index, uint32_t t, Instant now) {
   const Granularity granularity =
       index == kWholeGroup ? Granularity::kGroup : Granularity::kTrajectory;
   if (spec_.tasks[t].granularity != granularity) return;
   End(group, index, t);
-  TaskProgress& task = Find(group, index, t);
+  TaskProgress& task = Change(group, index, t);
   task = {.round = task.round + 1};
   Reset(t, granularity, task, now);
 }
@@ -192,7 +187,7 @@ std::optional<TaskQueue::Key> TaskQueue::TakeNext(const std::string& pool, uint3
   const Key key = *(take_fresh ? fresh : pinned)->second.begin();
 
   SLUICE_CHECK(EraseReady(key));
-  Group& group = groups_->at(key.group);
+  const Group& group = groups_->at(key.group);
   if (!group.generation) PinGeneration(group, generation);
   return key;
 }
@@ -207,7 +202,7 @@ Lease TaskQueue::GrantLease(const Key& key, const Caller& caller, Instant now) {
                                       .incarnation = caller.incarnation,
                                       .limit = limit},
                                      now);
-  TaskProgress& task = Find(groups_->at(key.group), key.member, key.task);
+  TaskProgress& task = Change(groups_->at(key.group), key.member, key.task);
   task.state = TaskState::kLeased;
   task.lease = lease.id;
   task.worker = caller.worker;
@@ -215,16 +210,17 @@ Lease TaskQueue::GrantLease(const Key& key, const Caller& caller, Instant now) {
   return lease;
 }
 
-void TaskQueue::Stage(Group& group, uint32_t index, uint32_t t, StagedFields staged) {
-  Find(group, index, t).staged = std::move(staged);
+void TaskQueue::Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged) {
+  Change(group, index, t).staged = std::move(staged);
 }
 
-void TaskQueue::SetCause(Group& group, uint32_t index, uint32_t t, const std::string& cause) {
-  Find(group, index, t).cause = cause;
+void TaskQueue::SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause) {
+  Change(group, index, t).cause = cause;
 }
 
-TaskQueue::StagedFields TaskQueue::Finish(Group& group, uint32_t index, uint32_t t, Instant now) {
-  TaskProgress& task = Find(group, index, t);
+TaskQueue::StagedFields TaskQueue::Finish(const Group& group, uint32_t index, uint32_t t,
+                                          Instant now) {
+  TaskProgress& task = Change(group, index, t);
   SLUICE_CHECK(task.state == TaskState::kLeased);
   leases_->End(*task.lease, LeaseEnd::kDone);
   task.lease.reset();
@@ -235,9 +231,9 @@ TaskQueue::StagedFields TaskQueue::Finish(Group& group, uint32_t index, uint32_t
   return staged;
 }
 
-bool TaskQueue::Retry(Group& group, uint32_t index, uint32_t t, bool use_try,
+bool TaskQueue::Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
                       absl::Duration not_before, const std::string& cause, Instant now) {
-  TaskProgress& task = Find(group, index, t);
+  TaskProgress& task = Change(group, index, t);
   task.lease.reset();
   task.staged.clear();
   task.cause = cause;
@@ -260,7 +256,7 @@ bool TaskQueue::Retry(Group& group, uint32_t index, uint32_t t, bool use_try,
   return false;
 }
 
-void TaskQueue::PinGeneration(Group& group, std::optional<uint32_t> generation) {
+void TaskQueue::PinGeneration(const Group& group, std::optional<uint32_t> generation) {
   std::vector<Key> moved;
   const auto take_out = [&](uint32_t index, const std::vector<TaskProgress>& tasks) {
     for (uint32_t t = 0; t < tasks.size(); ++t) {
@@ -272,7 +268,7 @@ void TaskQueue::PinGeneration(Group& group, std::optional<uint32_t> generation) 
   take_out(kWholeGroup, group.tasks);
 
   // Delayed tasks need no move: they get the generation when they wake.
-  group.generation = generation;
+  groups_->Change(group).generation = generation;
   for (const Key& key : moved) InsertReady(key);
 }
 

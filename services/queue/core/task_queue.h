@@ -46,30 +46,29 @@ class TaskQueue {
   TaskQueue(const Spec& spec, GroupTable* groups, LeaseTable* leases)
       : spec_(spec), groups_(groups), leases_(leases) {}
 
-  static TaskProgress& Find(Group& group, uint32_t index, uint32_t t);
   static const TaskProgress& Find(const Group& group, uint32_t index, uint32_t t);
   // A field that some task needs, that the member lacks and that no task writes. Empty: none.
   std::string FindMissingField(const GroupMember& member) const;
-  // By task: whether it has this name, or needs what such a task writes, directly or not. Empty: all
-  // have it.
+  // By task: whether it has this name, or needs what such a task writes, directly or not. An empty
+  // name means all tasks.
   std::vector<bool> FindDependents(const std::string& name) const;
 
   // States. --------------------------------------------------------------------------------------
 
   // Makes the tasks of a new group, if there are tasks of groups.
-  void StartGroupTasks(Group& group, Instant now);
+  void StartGroupTasks(const Group& group, Instant now);
   // Makes the tasks of a member that was sealed. Those that need nothing more are ready.
-  void StartMemberTasks(Group& group, uint32_t member, Instant now);
+  void StartMemberTasks(const Group& group, uint32_t member, Instant now);
   // Makes those tasks ready whose fields are there now.
-  void QueueReadyOfMember(Group& group, uint32_t member, Instant now);
-  void QueueReadyOfGroup(Group& group, Instant now);
+  void QueueReadyOfMember(const Group& group, uint32_t member, Instant now);
+  void QueueReadyOfGroup(const Group& group, Instant now);
   // Ends the tasks of one owner: their leases too. Those that are done stay done.
-  void EndTasks(Group& group, uint32_t index);
+  void EndTasks(const Group& group, uint32_t index);
   // Ends the group's own tasks and begins them again, in the same round.
-  void RestartGroupTasks(Group& group, Instant now);
+  void RestartGroupTasks(const Group& group, Instant now);
   // Begins the task again, as one more round of scoring. Nothing happens if it is of the other
   // granularity.
-  void StartNextRound(Group& group, uint32_t index, uint32_t t, Instant now);
+  void StartNextRound(const Group& group, uint32_t index, uint32_t t, Instant now);
 
   // Leasing. -------------------------------------------------------------------------------------
 
@@ -78,18 +77,18 @@ class TaskQueue {
   std::optional<Key> TakeNext(const std::string& pool, uint32_t generation);
   Lease GrantLease(const Key& key, const Caller& caller, Instant now);
   // The worker wrote these fields so far. They are visible once the task is finished.
-  static void Stage(Group& group, uint32_t index, uint32_t t, StagedFields staged);
+  void Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
   // Why the task could not score.
-  static void SetCause(Group& group, uint32_t index, uint32_t t, const std::string& cause);
+  void SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause);
   // The worker's result is complete. Returns the fields it staged.
-  StagedFields Finish(Group& group, uint32_t index, uint32_t t, Instant now);
-  // The try, whose lease has ended, came to nothing. True: the task is ready again, `not_before` from
-  // now. False: it is out of tries, and there is a dead letter of it.
-  bool Retry(Group& group, uint32_t index, uint32_t t, bool use_try, absl::Duration not_before,
-             const std::string& cause, Instant now);
+  StagedFields Finish(const Group& group, uint32_t index, uint32_t t, Instant now);
+  // The try came to nothing, and its lease has ended. True: the task is ready again, `not_before`
+  // from now. False: it is out of tries, and there is a dead letter of it.
+  bool Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
+             absl::Duration not_before, const std::string& cause, Instant now);
   // All tasks of the group are for workers of this generation from now on. None: for those of the
   // first that comes.
-  void PinGeneration(Group& group, std::optional<uint32_t> generation);
+  void PinGeneration(const Group& group, std::optional<uint32_t> generation);
 
   // Time. ----------------------------------------------------------------------------------------
 
@@ -120,9 +119,18 @@ class TaskQueue {
   friend struct Access;                                              // dump.cc
   using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, generation.
 
+  // A task, or all tasks of one owner, to be changed.
+  TaskProgress& Change(const Group& group, uint32_t index, uint32_t t) {
+    return ChangeAll(group, index)[t];
+  }
+  std::vector<TaskProgress>& ChangeAll(const Group& group, uint32_t index) {
+    Group& mine = groups_->Change(group);
+    return index == kWholeGroup ? mine.tasks : mine.members[index].tasks;
+  }
   void Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
-  void Queue(Group& group, uint32_t index, uint32_t t, absl::Duration not_before, Instant now);
-  void End(Group& group, uint32_t index, uint32_t t);
+  void Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+             Instant now);
+  void End(const Group& group, uint32_t index, uint32_t t);
   ReadyKey ReadyKeyOf(const Key& key) const;
   void InsertReady(const Key& key);
   // Whether it was listed among those ready now.
