@@ -23,10 +23,10 @@ class Callers {
   // `counters` outlives this object. Refused calls are counted there.
   explicit Callers(Counters* counters) : counters_(counters) {}
 
-  // What a new list of workers is for one of its workers.
+  // What is new about a worker of the list.
   struct Change {
-    bool newer_worker = false;  // The worker has a higher incarnation than ever before.
-    bool newer_gang = false;    // The trainers have.
+    bool newer_worker = false;  // It has a higher incarnation than ever before.
+    bool newer_gang = false;    // It is a trainer with a higher incarnation than all before it.
   };
   // Begins a new list of workers, and adds a worker to it.
   void ClearList() { listed_.clear(); }
@@ -54,7 +54,7 @@ class Callers {
   // The answer kept for this request of the caller. Null: there is none.
   const Reply* FindKeptAnswer(const Caller& caller, const Id16& request) const;
   void KeepAnswer(const Caller& caller, const Id16& request, Reply reply);
-  // No rollout finds tokens stored for a member any more: kept answers say so from now on.
+  // The queue lost what was stored of members: kept answers to Admit grant them from token 0.
   void ForgetPrefixes();
 
  private:

@@ -22,13 +22,16 @@ namespace sluice::queue {
 // sums always agree with what the groups say. Only the progress of tasks is TaskQueue's.
 // Job::Violations computes all of it anew.
 //
-//   Open -> (members are granted, sealed, dropped) -> Accept -> PutInBatch -> Erase
-//                                     Reopen <-- accepted <-- TakeFromBatch
+//   Open --> open -- Accept --> accepted -- PutInBatch --> in batch
+//             ^                  |    ^                      |
+//             +----- Reopen -----+    +--- TakeFromBatch ----+
+//
+// A group is erased from any of these states.
 class GroupTable {
  public:
-  // Slot, ordinal: groups by the step they are meant for, oldest first.
+  // Slot and ordinal: orders groups by the step they are meant for, older groups first.
   using SlotKey = std::pair<int64_t, uint64_t>;
-  // Cut key, ordinal: groups by the oldest version they hold tokens of.
+  // Cut key and ordinal: orders groups by the oldest version of their tokens, older groups first.
   using CutKey = std::pair<int64_t, uint64_t>;
   struct MemberKey {
     const Group* group = nullptr;
@@ -41,16 +44,16 @@ class GroupTable {
   // Looking up. ----------------------------------------------------------------------------------
 
   size_t size() const { return groups_.size(); }
-  // Null: there is no such group, or not any more.
+  // Null: the group is not in memory.
   const Group* Find(const GroupId& id) const;
   const Group* FindOrdinal(uint64_t ordinal) const;
-  // The group must be there.
+  // The group must be in memory.
   const Group& at(uint64_t ordinal) const { return *groups_.at(ordinal); }
   // All groups, oldest first.
   std::vector<const Group*> OldestFirst() const;
 
   const std::set<SlotKey>& open() const { return open_; }
-  // Open groups with a member that nobody holds and that is not sealed.
+  // Open groups with a member that waits for a rollout: nobody holds it, and it is not sealed.
   const std::set<SlotKey>& unheld() const { return unheld_; }
   // Accepted groups, in the order of the cut.
   const std::set<CutKey>& accepted() const { return accepted_; }
@@ -81,7 +84,7 @@ class GroupTable {
   void PutInBatch(const Group& group, int64_t k, Instant now);
   // The group's batch is gone. It is accepted again, with a slot of step batch.k or a later one.
   void TakeFromBatch(const Group& group, Instant now);
-  // Needs: no lease and no ready task of the group is left.
+  // All leases and tasks of the group have ended.
   void Erase(const Group& group);
 
   // Slots. ---------------------------------------------------------------------------------------
@@ -90,7 +93,7 @@ class GroupTable {
   // Gives an accepted group a slot of step k: a free one, or that of another group which is not in
   // the batch yet and gets its slot in exchange.
   void TakeSlotForCut(const Group& group, int64_t k);
-  // A group in a closed batch needs its slot no more.
+  // The group's batch is closed, so it needs its slot no more.
   void FreeSlot(const Group& group);
 
   // Members. -------------------------------------------------------------------------------------
@@ -99,12 +102,12 @@ class GroupTable {
   // `version`: K.
   bool GrantMember(const Group& group, uint32_t member, const Id16& lease,
                    const std::string& worker, int64_t version, Instant now);
-  // The holder's lease has ended. The tokens stay, and the next attempt goes on behind them; whole
-  // fields belong to the attempt that wrote them and go.
+  // The holder's lease has ended. The tokens stay, and the next attempt goes on behind them. Whole
+  // fields belong to the attempt that wrote them, so they are removed.
   void ReleaseMember(const Group& group, uint32_t member, Instant now);
   // The holder has sampled the member to its end.
   void SealMember(const Group& group, uint32_t member, Finish finish, int64_t version, Instant now);
-  // The member is given up: its lease has ended, and its bytes go.
+  // The member is given up. Its lease and tasks have ended; its bytes are freed.
   void DropMember(const Group& group, uint32_t member, const std::string& reason, Instant now);
 
   // What is stored. ------------------------------------------------------------------------------
@@ -114,13 +117,14 @@ class GroupTable {
                    Instant now);
   // `whose`: a member, or kWholeGroup. Nothing happens if there is a field of this name.
   void AddField(const Group& group, uint32_t whose, Field field);
-  // The same for what a task wrote. A member's task_reward, one F64, is read.
+  // Adds a field that a task wrote. A field task_reward of a member, one F64, becomes its reward.
   void AddResult(const Group& group, uint32_t whose, Field field);
-  // The field is one of an earlier round of scoring now. A member's keeps its bytes counted until
-  // they are needed; a group's is removed.
+  // The field is of an earlier round of scoring from now on. A group's field is removed. A member's
+  // field stays stored until its bytes are needed (DropRetiredFields), to recognise repeats.
   void RetireField(const Group& group, uint32_t whose, const std::string& name);
   void DropRetiredFields(const Group& group, uint32_t member);
-  // The queue restarted without the payload of what lives.
+  // The queue restarted without the payload: removes what is stored of the group itself, or of one
+  // member.
   void LosePayload(const Group& group);
   void LosePayload(const Group& group, uint32_t member, Instant now);
   // Remembers whether the payload of a group in a batch is lost.
@@ -130,7 +134,7 @@ class GroupTable {
 
   // The holder of the member stored something.
   void NoteProgress(const Group& group, uint32_t member, Instant now);
-  // All holders get their time anew.
+  // All holders count as having stored something now.
   void NoteProgressOfAll(Instant now);
   // The group's straggler time begins anew if it was over.
   void RestartStragglerTime(const Group& group, Instant now);
@@ -149,7 +153,7 @@ class GroupTable {
   friend struct Access;    // dump.cc
   friend class TaskQueue;  // It changes the progress of tasks, and the generation of a group.
 
-  // The group as the table's own, to be changed.
+  // The same group, to be changed.
   Group& Change(const Group& group) { return *groups_.at(group.id.ordinal); }
   Group& Create(uint32_t queue_incarnation, const RowRef& row, uint32_t size, Instant now);
   void AddIndexes(const Group& group);

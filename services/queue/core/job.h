@@ -192,7 +192,7 @@ class Job {
   void DropMember(const Group& group, uint32_t member, const std::string& reason);
   void DropGroup(const Group& group, const std::string& reason);
   void DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault);
-  // Gives a group's prompts back to be drawn again, as no failure of theirs.
+  // Drops a group whose work was lost through no fault of its prompt, which is drawn again.
   void LoseGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
   // left, and completes it if all of them are scored.

@@ -118,8 +118,8 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
   return answer;
 }
 
-// Whether the caller holds a lease on a member of the group or on a task of one. So one Get may read
-// all groups that the caller works on.
+// Whether the caller holds a lease on a member of the group or on a task of one. So one Get may
+// read all groups that the caller works on.
 bool Job::HoldsLeaseOn(const Caller& caller, const Group& group) const {
   const auto mine = [&](const std::optional<Id16>& lease) {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;

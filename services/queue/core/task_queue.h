@@ -21,9 +21,9 @@ namespace sluice::queue {
 // changes the progress of a task (TaskProgress), so the tasks in state ready are exactly those that
 // it lists.
 //
-// A task belongs to a member, or to a whole group; then it is ready once all standing members are
-// sealed. A group is scored by one generation of the rewards: that of the worker that leases its
-// first task. `index` is a member or kWholeGroup, `t` an index into Spec::tasks.
+// A task belongs to a member or to a whole group. A group's task is ready once all members that are
+// not dropped are sealed. One generation of rewards scores a group: that of the worker that leases
+// its first task. `index` is a member or kWholeGroup, `t` an index into Spec::tasks.
 class TaskQueue {
  public:
   struct Key {  // Ready tasks are served oldest group first.
@@ -47,7 +47,8 @@ class TaskQueue {
       : spec_(spec), groups_(groups), leases_(leases) {}
 
   static const TaskProgress& Find(const Group& group, uint32_t index, uint32_t t);
-  // A field that some task needs, that the member lacks and that no task writes. Empty: none.
+  // The name of a field that some task needs, that the member lacks and that no task writes. Empty:
+  // there is none.
   std::string FindMissingField(const GroupMember& member) const;
   // By task: whether it has this name, or needs what such a task writes, directly or not. An empty
   // name means all tasks.
@@ -62,7 +63,7 @@ class TaskQueue {
   // Makes those tasks ready whose fields are there now.
   void QueueReadyOfMember(const Group& group, uint32_t member, Instant now);
   void QueueReadyOfGroup(const Group& group, Instant now);
-  // Ends the tasks of one owner: their leases too. Those that are done stay done.
+  // Ends all tasks of one owner, with their leases. Tasks that are done stay done.
   void EndTasks(const Group& group, uint32_t index);
   // Ends the group's own tasks and begins them again, in the same round.
   void RestartGroupTasks(const Group& group, Instant now);
@@ -86,8 +87,8 @@ class TaskQueue {
   // from now. False: it is out of tries, and there is a dead letter of it.
   bool Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
              absl::Duration not_before, const std::string& cause, Instant now);
-  // All tasks of the group are for workers of this generation from now on. None: for those of the
-  // first that comes.
+  // All tasks of the group are for workers of this generation from now on. None: they are for
+  // workers of any generation, until the first of them is leased.
   void PinGeneration(const Group& group, std::optional<uint32_t> generation);
 
   // Time. ----------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ class TaskQueue {
   void SeeWorker(const std::string& worker, Instant now);
   // A worker of this generation waits.
   void SeeGeneration(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
-  // All generations get their time anew.
+  // A worker of each generation counts as having called now.
   void SeeAllGenerations(Instant now);
   // Groups with ready tasks for a generation that is gone, oldest first.
   std::set<uint64_t> FindAbandoned(Instant now) const;
@@ -119,7 +120,7 @@ class TaskQueue {
   friend struct Access;                                              // dump.cc
   using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, generation.
 
-  // A task, or all tasks of one owner, to be changed.
+  // The task, or all tasks of one owner, to be changed.
   TaskProgress& Change(const Group& group, uint32_t index, uint32_t t) {
     return ChangeAll(group, index)[t];
   }
