@@ -37,7 +37,8 @@ void AdmissionWindow::Waiting(bool waits, Instant now) {
 
 bool AdmissionWindow::Applied(Instant now) {
   Waiting(false, now);
-  if (!state_.began) {  // What the first batch waited for is the start, not the pace.
+  // The first batch waits for the start of the job, which says nothing about the pace.
+  if (!state_.began) {
     state_ = {.parts = state_.parts, .began = now};
     return false;
   }

@@ -12,10 +12,10 @@ namespace sluice::queue {
 // How far ahead of the lowest engine groups are admitted (eta_adm), and whether the job's
 // max_staleness (eta) can be kept.
 //
-// By Little's law a trainer is kept busy if eta_adm + 1 >= the mean duration of a rollout in steps;
-// tokens stay young enough if eta - eta_adm covers what reordering adds. So each kWindow steps two
-// shares are looked at: the time the trainer waited for a batch (idle), and the generated tokens
-// that were too old to be trained, masked or dropped (old).
+// By Little's law a trainer is kept busy if eta_adm + 1 >= the mean duration of a rollout in steps.
+// Tokens stay young enough if eta - eta_adm covers what reordering adds. So every kWindow steps the
+// window looks at two shares: the time that the trainer waited for a batch (idle), and the
+// generated tokens that were too old to be trained, masked or dropped (old).
 //   idle > 5 %                -> one version wider, up to eta. If the last move narrowed it, that
 //                                was wrong: no narrowing for twice as many windows as the last
 //                                time (2, 4, .. 64).
@@ -26,26 +26,26 @@ namespace sluice::queue {
 // no clock is read.
 class AdmissionWindow {
  public:
-  static constexpr int64_t kWindow = 8;  // Steps.
-  static constexpr uint32_t kParts = 4;  // Of a version: the window moves by these.
+  static constexpr int64_t kWindow = 8;  // In steps.
+  static constexpr uint32_t kParts = 4;  // The window moves by one of so many parts of a version.
 
   // What the last whole window showed; zeros before.
   struct Report {
     double idle = 0, old = 0;  // Shares.
-    // Mean rollout, first grant to seal, in the trainer's own time of a step.
+    // Mean time of a rollout from first grant to seal, in steps of the trainer without its waits.
     double duration = 0;
     int64_t span = 0;  // 95 % of rollouts were sealed within this many versions.
   };
   struct State {
     uint32_t parts = 0;     // eta_adm in parts of a version.
-    bool narrowed = false;  // The last move.
-    // Windows in which it must not narrow; how many the last time.
+    bool narrowed = false;  // The last move narrowed it.
+    // For how many windows it must not narrow, and for how many it had to the last time.
     uint32_t hold = 0, back_off = 1;
     bool infeasible = false;
     Report report;
-    // Of the window at hand.
+    // The current window so far.
     std::optional<Instant> began;
-    std::optional<Instant> waiting;  // The trainer waits, since.
+    std::optional<Instant> waiting;  // Since when the trainer waits, if it does.
     absl::Duration idle, durations;
     int64_t steps = 0, sealed = 0;
     uint64_t generated = 0, old = 0;
@@ -55,8 +55,8 @@ class AdmissionWindow {
   // Without `fixed` it moves, from `eta` on.
   AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed);
 
-  // The last step, beyond the lowest engine's version, that has slots, and how many of a step's
-  // `limit` that one has.
+  // How many steps beyond the lowest engine's version have all their slots, and how many of its
+  // `limit` slots the step behind them has.
   int64_t whole() const { return state_.parts / kParts; }
   uint32_t partial_slots(uint32_t limit) const {
     return (limit * (state_.parts % kParts) + kParts - 1) / kParts;

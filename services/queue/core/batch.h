@@ -12,7 +12,7 @@
 
 namespace sluice::queue {
 
-// A member as it was frozen by the cut.
+// A member as the cut froze it.
 struct FrozenMember {
   uint32_t member = 0, attempt = 0;
   uint64_t tokens = 0, trained = 0, masked_count = 0;
@@ -25,19 +25,19 @@ struct FrozenMember {
 struct FrozenGroup {
   GroupId id;
   RowRef row;
-  uint32_t size = 0;  // Members it was opened with.
+  uint32_t size = 0;  // How many members it was opened with.
   std::vector<double> pool;
   std::vector<FrozenMember> members;
 };
 
-// Batch k. Its list grows only at its end; closed, it never changes again.
+// Batch k. Groups are only added at the end of its list. Once it is closed, the list never changes.
 struct Batch {
   int64_t k = 0;
   std::vector<FrozenGroup> groups;
   bool closed = false;
   bool applied = false;
   bool skipped = false;
-  uint32_t crc32c = 0;  // Of the canonical bytes, once closed.
+  uint32_t crc32c = 0;  // CRC32C of the canonical bytes, once closed.
   std::string hash;     // H(k + 1), once closed.
   std::optional<Id16> lease;
   uint32_t handed = 0;  // Groups handed out so far.
@@ -50,8 +50,8 @@ std::string CanonicalBytes(const std::vector<FrozenGroup>& groups);
 // H(k+1) = SHA-256(H(k), i64 k little-endian, canonical bytes of batch k).
 std::string NextHash(const std::string& hash, int64_t k, const std::string& canonical);
 
-// All that a checkpoint of version K must know of the queue, to go on from it even if the queue
-// lost the job.
+// What a checkpoint of version K keeps of the queue, so that the job can go on from it even if the
+// queue lost the job.
 struct Cursor {
   std::string job;
   int64_t version = 0;  // K
@@ -59,7 +59,8 @@ struct Cursor {
   uint64_t next_group = 0;
   int64_t incarnation = 0;  // Of the trainers' gang that wrote it.
   Prompts::Progress prompts;
-  std::vector<RowRef> live;  // Prompts drawn whose groups are neither trained below K nor dropped.
+  // Prompts that were drawn and whose groups are neither trained below K nor dropped.
+  std::vector<RowRef> live;
 };
 
 std::string EncodeCursor(const Cursor& cursor);

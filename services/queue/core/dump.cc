@@ -33,7 +33,7 @@ SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasibl
 // Sees what is private.
 struct Access {
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job::UnscorableRun> auto& run) {
+  static void Fields(Archive& archive, Of<Failures::UnscorableRun> auto& run) {
     auto& [groups, first, source, cause] = run;
     archive(groups, first, source, cause);
   }
@@ -95,45 +95,52 @@ struct Access {
   }
 
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job::Engine> auto& engine) {
+  static void Fields(Archive& archive, Of<Engines::Engine> auto& engine) {
     auto& [incarnation, loaded, renewed] = engine;
     archive(incarnation, loaded, renewed);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job::Parked> auto& parked) {
+  static void Fields(Archive& archive, Of<ParkedCalls::Call> auto& parked) {
     auto& [call, caller, since, deadline, input] = parked;
     archive(call, caller, since, deadline, input);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job::DeadLetter> auto& letter) {
+  static void Fields(Archive& archive, Of<TaskQueue::DeadLetter> auto& letter) {
     auto& [ref, row, task, worker, cause, at, readmitted] = letter;
     archive(ref, row, task, worker, cause, at, readmitted);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job::TaskKey> auto& key) {
+  static void Fields(Archive& archive, Of<TaskQueue::Key> auto& key) {
     auto& [group, member, task] = key;
     archive(group, member, task);
   }
+  // The order of the fields is that of the first format, whatever room each of them is in now.
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job> auto& job) {
-    auto& [options, spec, queue_incarnation, space, set, revision, phase, workers, fence, gang,
-           engines, kept, generations, generation_seen, version, next_cut, restored, restore_answer,
-           published, reached, branch, replay_end, durable, durable_hash, prompts, slots, leases,
-           next_group, groups, open, unheld, accepted, by_prompt, ready, delayed, dead_letters,
-           overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes,
-           share_bytes, ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved,
-           unusable, unscorable, failure, parked, now, effects] = job;
+    auto& [options, spec, set, revision, phase, queue_incarnation, space, share_bytes, restored,
+           restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_room,
+           engine_room, group_room, task_room, batch_room, parked_room, admission, failure_room,
+           now, effects] = job;
+    auto& [listed, fence, gang, kept, caller_counters] = caller_room;
+    auto& [ttl, max_span, engines, published, reached, branch] = engine_room;
+    auto& [group_spec, groups, next_ordinal, slots, open, unheld, accepted, by_row, reserved_bytes,
+           stored_bytes, overdue, stalling] = group_room;
+    auto& [task_spec, task_groups, task_leases, ready, delayed, dead_letters, generations,
+           generation_seen] = task_room;
+    auto& [durable, version, next_cut, durable_hash, batches, freed_rows] = batch_room;
+    auto& [calls] = parked_room;
+    auto& [failure_spec, failure_prompts, failure_counters, failure_effects, failure,
+           rejected_in_a_row, rejected_of_source, starved, unusable, unscorable] = failure_room;
     archive(spec, queue_incarnation, space);
-    archive(set, revision, phase, workers, fence, gang, engines, kept, generations,
-            generation_seen);
+    archive(set, revision, phase, listed, fence, gang, engines, kept, generations, generation_seen);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end,
             durable, durable_hash);
-    archive(prompts, slots, leases, next_group, groups, open, unheld, accepted, by_prompt, ready,
+    archive(prompts, slots, leases, next_ordinal, groups, open, unheld, accepted, by_row, ready,
             delayed, dead_letters);
     archive(overdue, stalling, admission, batches, freed_rows, reserved_bytes, stored_bytes,
             share_bytes);
     archive(ledger, counters, staleness, rejected_in_a_row, rejected_of_source, starved, unusable,
-            unscorable, failure, parked, now);
+            unscorable, failure, calls, now);
   }
 };
 

@@ -10,12 +10,12 @@
 #include "absl/status/status.h"
 #include "services/queue/core/types.h"
 
-// What goes into the state machine (events) and what comes out (effects). The sequence of events,
-// with their times, is all that a log must keep: applied again they lead to the same state and the
+// What goes into the state machine (events) and what comes out (effects). A log keeps the sequence
+// of events with their times and nothing else: applied again they lead to the same state and the
 // same answers.
 namespace sluice::queue {
 
-// Who calls. The job is known by then.
+// The worker that calls.
 struct Caller {
   std::string worker;
   int64_t incarnation = 0;
@@ -101,7 +101,8 @@ struct DropItem {
 struct Drop {
   std::vector<DropItem> items;
 };
-struct ItemsAnswer {  // Of Seal and of Drop; which one is known by the call.
+// The answer to Seal and to Drop.
+struct ItemsAnswer {
   bool repeat = false;
   std::vector<Item> items;
 };
@@ -120,11 +121,11 @@ struct TaskGrant {
   Id16 id;
   std::string name;
   TrajectoryRef owner;
-  std::vector<TrajectoryRef> members;  // Of a group's task: the sealed ones.
+  std::vector<TrajectoryRef> members;  // For a group's task: its sealed members.
   Row row;
   Lease lease;
-  std::vector<std::string> wants;  // Fields to Get, of each member.
-  std::vector<Field> fields;       // Small inputs, in place.
+  std::vector<std::string> wants;  // Fields that the worker has to Get, of each member.
+  std::vector<Field> fields;       // Small inputs come with the grant.
   Finish finish = Finish::kNone;
   uint32_t round = 0;
   uint32_t tries = 0;  // Left, this one included.
@@ -239,7 +240,7 @@ struct RestoreAnswer {
 };
 
 // How much of the daemon's memory the job may reserve, in bytes: its quota, or less while other
-// jobs need theirs. What is reserved already stays.
+// jobs need theirs. Bytes that are reserved already stay reserved.
 struct MemoryShare {
   uint64_t bytes = 0;
 };
@@ -261,7 +262,7 @@ struct Forget {};
 
 // The queue daemon came back and goes on with this job under a new incarnation: engines and parked
 // calls are forgotten, leases run anew in full. At level metadata payload is lost: watermarks of
-// what runs fall to 0, what was sealed is Dropped(lost).
+// running members fall to 0, and sealed members are dropped as lost.
 struct Restarted {
   uint32_t incarnation = 0;
 };
@@ -271,7 +272,7 @@ struct DiskSpace {
   Space space = Space::kOk;
 };
 
-// The log knows them by their place: new ones go at the end.
+// The log knows an input by its place in this list, so new ones go at its end.
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch,
                            Apply, AdvanceVersion, Durable, Restore, Tick, Forget, MemoryShare,
                            Restarted, DiskSpace, Retask>;

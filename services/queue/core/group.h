@@ -35,39 +35,38 @@ inline constexpr uint64_t kInlineBytes = 64;
 // Owner of a task or field that no single member owns: the group.
 inline constexpr uint32_t kWholeGroup = ~0u;
 
-// How far one of the tasks is, for a member or for the group; in the order of Spec::tasks. Tasks of
-// the other granularity are done from the start.
+// How far a task is, for a member or for the group. Lists of them are in the order of Spec::tasks.
+// Tasks of the other granularity are done from the start.
 struct TaskProgress {
   TaskState state = TaskState::kWaiting;
   Id16 id;
-  uint32_t tries = 0;         // Left.
+  uint32_t tries = 0;         // Tries left.
   std::optional<Id16> lease;  // While leased.
-  std::string worker;         // Who holds it, or held it last.
-  Instant since;              // In this state.
-  Instant not_before;         // Ready, but not to be leased earlier.
-  std::string cause;          // Of the last failure.
-  uint32_t round = 1;         // Of scoring.
-  // Written, not yet visible; whose: a member's, or kWholeGroup.
+  std::string worker;         // The holder, or the last one.
+  Instant since;              // When it came into this state.
+  Instant not_before;         // In state ready: it is not leased earlier.
+  std::string cause;          // Why the last try failed.
+  uint32_t round = 1;         // The round of scoring.
+  // Fields that are written but not visible yet, each with its owner: a member, or kWholeGroup.
   std::vector<std::pair<uint32_t, Field>> staged;
 };
 
 // The pieces of a member or of a group's prompt, in order, with the checksums of what they hold.
 class TokenLog {
  public:
-  // `at`: tokens that lie before this log (the group's prompt, for a member's).
   uint64_t tokens() const { return tokens_; }
   uint64_t bytes() const { return bytes_; }
   const std::vector<StoredPiece>& pieces() const { return pieces_; }
-  // Lowest version number among trainable tokens; the largest int64 if there are none.
+  // The lowest version number among trainable tokens, or the largest int64 if there are none.
   int64_t oldest() const { return oldest_; }
   // CRC32C of all tokens followed by all log-probs, as in the canonical bytes.
   uint32_t crc32c() const;
 
   void Append(StoredPiece piece);
   bool lost() const;  // Some of its bytes are.
-  // Whether tokens [at, at + count) as stored equal the piece: roles, versions, tokens, log-probs;
-  // where the boundaries are the same, all other columns too. `base`: tokens before this log. Of
-  // lost bytes the checksums are compared.
+  // Whether the stored tokens at the piece's place equal it: roles, versions, tokens, log-probs,
+  // and all other columns if the boundaries are the same. `base`: how many tokens lie before this
+  // log (the group's prompt, for a member). Of lost bytes only the checksums are compared.
   bool Holds(const StoredPiece& piece, uint64_t base) const;
 
  private:
@@ -78,26 +77,27 @@ class TokenLog {
   int64_t oldest_ = std::numeric_limits<int64_t>::max();
 };
 
+// A member of a group: one answer to its prompt. GroupTable alone changes it; see there.
 struct GroupMember {
   MemberState state = MemberState::kReserved;
   bool granted = false;  // At least once: it counts as accepted.
   uint32_t attempt = 1;
   std::optional<Id16> lease;
-  std::string worker;      // Who holds it, or held it last.
-  Instant since;           // In this state.
-  Instant began;           // First granted.
+  std::string worker;      // The holder, or the last one.
+  Instant since;           // When it came into this state.
+  Instant began;           // When it was first granted.
   int64_t began_at = 0;    // K then.
-  Instant progress;        // The holder's last grant or stored piece.
+  Instant progress;        // When the holder got it or last stored a piece.
   uint32_t stalls = 0;     // Holders in a row that stored nothing for too long.
-  TokenLog log;            // Without the group's prompt.
-  uint64_t generated = 0;  // SAMPLED tokens.
-  // Whole fields, of the rollout and of tasks; the last round's.
+  TokenLog log;            // Its tokens without the group's prompt.
+  uint64_t generated = 0;  // How many of them are SAMPLED.
+  // Whole fields that the rollout and the tasks wrote, those of tasks in the last round.
   std::map<std::string, Field> fields;
-  std::vector<Field> past;  // Of earlier rounds.
+  std::vector<Field> past;  // Fields of earlier rounds.
   uint64_t field_bytes = 0;
   Finish finish = Finish::kNone;
   std::optional<Id16> sealed_by;
-  int64_t sealed_at = 0;  // K then.
+  int64_t sealed_at = 0;  // K when it was sealed.
   std::optional<double> task_reward;
   std::vector<TaskProgress> tasks;
   std::string drop_reason;
@@ -107,30 +107,31 @@ struct GroupMember {
   bool lost() const;  // Some of its bytes are.
 };
 
+// The members that answer one prompt. GroupTable alone changes a group; see there.
 struct Group {
   GroupId id;
   GroupState state = GroupState::kOpen;
   RowRef row;
   std::optional<Row> own;  // A prompt from outside.
-  int64_t slot = -1;       // Step whose slot it holds; -1: none (spent by its batch).
-  int64_t cut_key = 0;     // Oldest version, once accepted.
+  int64_t slot = -1;       // The step whose slot it holds. -1: none, its batch is closed.
+  int64_t cut_key = 0;     // Once accepted: the oldest version of its tokens.
   Instant opened;
-  Instant since;         // In this state.
-  bool overdue = false;  // Open for longer than the straggler time.
+  Instant since;         // When it came into this state.
+  bool overdue = false;  // It was open for longer than the straggler time.
   TokenLog prompt;
   std::vector<GroupMember> members;
-  std::vector<TaskProgress> tasks;      // Empty where no task is a group's.
-  std::map<std::string, Field> fields;  // That group tasks wrote for the whole group: verdict.
+  std::vector<TaskProgress> tasks;      // Empty if no task of the job is a group's.
+  std::map<std::string, Field> fields;  // What group tasks wrote for the whole group: the verdict.
   uint64_t field_bytes = 0;
-  std::optional<uint32_t> generation;  // Of the reward that scores it, from the first lease on.
-  int64_t batch = -1;                  // k, in a batch.
-  // A restart of the queue lost its payload. Decided then: while a log without payload is replayed,
-  // bytes are lost that were there when the events behind them were decided.
+  std::optional<uint32_t> generation;  // Of the rewards that score it, once a task was leased.
+  int64_t batch = -1;                  // The step of its batch, if it is in one.
+  // A restart of the queue lost its payload. This is remembered, because lost() also holds while a
+  // log without payload is replayed, for events that were decided when the bytes were still there.
   bool payload_lost = false;
 
   uint32_t standing() const;  // Members not dropped.
   uint32_t scored() const;    // Members scored.
-  bool complete() const;      // Each standing member is scored, and so is the group.
+  bool complete() const;      // Each standing member is scored, and the group's tasks are done.
   bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
   bool lost() const;  // Some of its bytes are, in this process.

@@ -23,19 +23,19 @@ enum class LeaseEnd { kSealed, kDropped, kDone, kReleased, kExpired, kFenced };
 
 struct LeaseEntry {
   LeaseKind kind = LeaseKind::kTrajectory;
-  uint64_t group = 0;  // Ordinal: of trajectory and task leases.
+  uint64_t group = 0;  // The group's ordinal, for trajectory and task leases.
   uint32_t member = 0;
   uint32_t task = 0;  // Index in Spec::tasks.
-  int64_t batch = 0;  // k: of batch leases.
+  int64_t batch = 0;  // The step, for batch leases.
   std::string worker;
   int64_t incarnation = 0;
   Instant granted;
   Instant expires;
-  Instant limit = absl::InfiniteDuration();  // Not renewed beyond.
+  Instant limit = absl::InfiniteDuration();  // No renewal goes beyond this time.
 };
 
-// All leases of a job. Each grant has a new id; what ended is remembered (the last 64 Ki) so that
-// repeats are known.
+// All leases of a job. Each grant has a new id. The last 64 Ki leases that ended are remembered
+// with how they ended, so that repeated calls are known as such.
 class LeaseTable {
  public:
   LeaseTable(absl::Duration ttl, uint64_t seed) : ttl_(ttl), random_(seed) {}
@@ -47,16 +47,16 @@ class LeaseTable {
   void End(const Id16& id, LeaseEnd how);
   void Renew(const Id16& id, Instant now);
 
-  // Held by `worker` with an incarnation up to this one, in id order.
+  // Leases that `worker` holds with an incarnation up to this one, in the order of their ids.
   std::vector<Id16> HeldBy(const std::string& worker, int64_t incarnation) const;
-  // Leases of `kind` up to `incarnation`, whoever holds them.
+  // Leases of `kind` that any worker holds with an incarnation up to this one, in the same order.
   std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
-  // Those that have run out, in order of expiry; they are still to be ended.
+  // Leases that have run out, in the order of expiry. The caller ends them.
   std::vector<Id16> Expired(Instant now) const;
   Instant NextExpiry() const {
     return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first;
   }
-  // All run anew in full: time in which nobody could renew does not count.
+  // All leases run anew in full: nobody could renew while the queue was away.
   void Rearm(Instant now);
 
   Id16 NewId();

@@ -28,12 +28,13 @@ class RowSource {
 // seed and the number of draws so far.
 class Prompts {
  public:
-  // What a cursor keeps of it. Together with the draws still live this is the set of finished ones.
+  // What a cursor keeps. Together with the prompts whose groups still live, it tells which draws
+  // are finished.
   struct Progress {
     // Per source: fresh draws so far, epoch * rows + place in the epoch's shuffle.
     std::vector<uint64_t> drawn;
-    std::vector<RowRef> again;        // To be drawn again, in this order.
-    std::vector<RowRef> quarantined;  // Failed too often; drawn no more. Each row once.
+    std::vector<RowRef> again;        // Prompts to be drawn again, in this order.
+    std::vector<RowRef> quarantined;  // Prompts that are drawn no more. Each row stands here once.
   };
 
   Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows);
@@ -42,17 +43,18 @@ class Prompts {
   std::optional<RowRef> Next();
   bool exhausted() const;
 
-  // A prompt that failed is drawn again, or no more: from now on, or since an earlier failure.
+  // What becomes of a prompt that failed: it is drawn again, it is drawn no more from now on, or an
+  // earlier failure had quarantined it.
   enum class Fate { kAgain, kQuarantined, kWasQuarantined };
   // Draws the prompt again, as its next occurrence; quarantines it after `reissues` failures.
   Fate Reissue(const RowRef& row);
   // Draws the prompt no more, in no epoch. False: it was quarantined before.
   bool Quarantine(const RowRef& row);
-  // Gives a prompt back whose group is to be trained anew; no failure of the prompt, so always
-  // drawn again.
+  // Gives back a prompt whose group is to be sampled or trained anew. The prompt did not fail, so
+  // it is always drawn again.
   void Return(const RowRef& row);
 
-  // Lets quarantined prompts for which `which` holds be drawn again; how many.
+  // Lets quarantined prompts for which `which` holds be drawn again. Returns how many there were.
   uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
   // Whether the data has this row.

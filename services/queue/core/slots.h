@@ -7,9 +7,9 @@
 
 namespace sluice::queue {
 
-// Slots: the right to have one group trained in a step. At most `limit` groups hold a slot of one
-// step; a slot comes back when its group is dropped, filtered or applied. Groups are named by
-// ordinal; who holds which is kept by the groups too.
+// A slot is the right of one group to be trained in a step. At most `limit` groups hold a slot of
+// the same step. A slot is free again when its group is dropped or its batch is closed. Groups are
+// named by ordinal, and each group keeps the step of its slot too.
 class SlotTable {
  public:
   explicit SlotTable(uint32_t limit) : limit_(limit) {}
@@ -36,7 +36,8 @@ class SlotTable {
   friend struct Access;  // dump.cc
   const uint32_t limit_;
   std::map<int64_t, std::set<uint64_t>> steps_;  // No empty sets.
-  mutable int64_t first_ = 0, free_ = 0;         // Steps first_ .. free_ - 1 are full.
+  // Steps [first_, free_) are full, as the last search found.
+  mutable int64_t first_ = 0, free_ = 0;
 };
 
 }  // namespace sluice::queue

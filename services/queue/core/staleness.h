@@ -10,8 +10,8 @@
 
 namespace sluice::queue {
 
-// Which versions lie on the job's branch. A restore to incarnation i with fork f leaves those of
-// lower incarnations on it up to number f.
+// Which versions lie on the job's branch. When the trainers of incarnation i restore with fork f,
+// versions of lower incarnations stay on the branch up to number f.
 class Branch {
  public:
   void Fork(int64_t incarnation, int64_t fork) { forks_.push_back({incarnation, fork}); }
@@ -27,7 +27,7 @@ class Branch {
 struct Verdict {
   bool legal = true;
   const char* reason = "";  // stale or off_branch, where not legal.
-  uint64_t trained = 0;     // Tokens that count.
+  uint64_t trained = 0;     // Tokens that are trained.
   uint64_t masked_count = 0;
   std::vector<TokenRun> masked;          // Trainable tokens left out, merged.
   PolicyVersion oldest, newest;          // Of the trained ones; zero if there are none.
@@ -39,8 +39,8 @@ struct Verdict {
 // that leaves fewer than min_trainable; with `strict` one such token makes it illegal.
 Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Branch& branch);
 
-// Trained tokens of the member that break the bound in step k, given what was masked at the cut. 0,
-// or the queue is wrong.
+// Trained tokens of the member that break the bound in step k, given what was masked at the cut. A
+// queue without faults gives 0.
 uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
                  const Spec& spec, const Branch& branch);
 

@@ -43,8 +43,8 @@ struct TrajectoryRef {
   std::string str() const;  // group/member/attempt, for people.
 };
 
-// Immutable bytes that several holders share; they are given back when the last one lets go. Lost
-// ones (level metadata, after a restart) have a size and a CRC, but no data.
+// Immutable bytes that several holders share. They are freed with the last holder. After a restart
+// at level metadata bytes may be lost: they have a size and a CRC, but no data.
 struct Bytes {
   std::shared_ptr<const char> data;
   uint64_t size = 0;
@@ -52,7 +52,7 @@ struct Bytes {
 
   absl::string_view view() const { return {data.get(), data == nullptr ? 0 : size}; }
   bool lost() const { return data == nullptr && size > 0; }
-  // Where either is lost, by size and CRC.
+  // Compares size and CRC alone if the bytes of either are lost.
   bool operator==(const Bytes& other) const {
     if (size != other.size || crc32c != other.crc32c) return false;
     return lost() || other.lost() || view() == other.view();
@@ -125,7 +125,7 @@ struct TaskSpec {
   bool operator==(const TaskSpec&) const = default;
 };
 
-// What the queue needs to know of a job; names as in the job file.
+// What the queue needs to know of a job. Names are those of the job file.
 struct Spec {
   uint64_t seed = 0;
   bool deterministic = false;
@@ -134,7 +134,7 @@ struct Spec {
   uint32_t group_size = 1;                      // G
   uint32_t group_min = 1;                       // G_min
   uint32_t max_staleness = 0;                   // eta, versions
-  std::optional<uint32_t> admission_staleness;  // eta_adm; unset: it moves by itself, from eta on.
+  std::optional<uint32_t> admission_staleness;  // eta_adm. Unset: it moves by itself, from eta on.
   double oversample = 0;
   Statistic statistic = Statistic::kMasked;
   Straggler straggler = Straggler::kMask;
@@ -160,7 +160,7 @@ struct Spec {
 
   uint32_t slots_per_step() const;  // ceil(B (1 + oversample))
   uint32_t max_eta_adm() const { return admission_staleness.value_or(max_staleness); }
-  // A member whose holder stores nothing for so long is taken from it.
+  // A holder that stores nothing for so long loses its member.
   absl::Duration stalled_after() const { return 10 * wait; }
   bool has_task(Granularity granularity) const;
   // What a group reserves: its members, and room for what group tasks write for all of it.
@@ -255,8 +255,8 @@ struct Node {
   std::string daemon;
 };
 
-// One wait: who waits, on what, since when and why; what comes by itself (next, next_in) and what a
-// person can do (hint).
+// One wait: who waits, on what, since when and why. `next` and `next_in` tell what happens by
+// itself, `hint` what a person can do.
 struct WaitEdge {
   Node waiter, on;
   absl::Duration since;
@@ -265,7 +265,7 @@ struct WaitEdge {
   std::string hint;
 };
 
-// A job's books, in trajectories unless said, all read at one event.
+// The books of a job at one event. They count trajectories where nothing else is said.
 struct Ledger {
   int64_t accepted = 0, durable = 0, applied = 0, live = 0;
   std::map<std::string, int64_t> dropped;  // By reason, zeros included.

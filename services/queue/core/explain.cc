@@ -1,11 +1,8 @@
-// The wait-for edges of one job: parked call -> batch -> group -> member or task -> who holds it.
-// The controller joins them with those of the daemons. `cause` is a sentence about the waiter;
-// `on.daemon` names a daemon, or a role where any will do.
+#include "services/queue/core/explain.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "services/queue/core/job.h"
 
 namespace sluice::queue {
 namespace {
@@ -19,8 +16,8 @@ std::string Age(absl::Duration age) {
 const Node kDisk{NodeKind::kStore, "disk", ""};
 
 // The next batch and the queue wait for the disk, and the disk for whoever makes room: there a
-// chain ends. Parked Admits tell of it too; a Put that is sent again and again does not, nor an
-// answer that waits to be durable.
+// chain ends. Parked Admits tell of it too. A Put that is sent again and again does not, and an
+// answer that waits until it is durable does not either.
 void ExplainDisk(Space space, const Node& batch, std::vector<WaitEdge>& edges) {
   const bool full = space == Space::kFull;
   for (const Node& waiter : {batch, Node{NodeKind::kDaemon, "queue", "queue"}}) {
@@ -42,52 +39,69 @@ Node GroupNode(const Group& group) { return {NodeKind::kGroup, group.id.hex(), "
 
 }  // namespace
 
-std::string Job::Progress(int64_t k) const {
-  const auto begun = batches_.find(k);
-  const size_t taken = begun == batches_.end() ? 0 : begun->second.groups.size();
-  return absl::StrCat("batch ", k, " has ",
-                      std::min<size_t>(taken + accepted_.size(), spec_.groups_per_step), " of ",
+Explainer::Explainer(const Job& job)
+    : job_(job),
+      spec_(job.spec_),
+      engines_(job.engines_),
+      groups_(job.groups_),
+      batches_(job.batches_),
+      leases_(job.leases_),
+      now_(job.now_) {}
+
+size_t Explainer::CountGroupsOf(int64_t k) const {
+  const Batch* const batch = batches_.Find(k);
+  return batch == nullptr ? 0 : batch->groups.size();
+}
+
+std::string Explainer::DescribeProgress(int64_t k) const {
+  const size_t ready = CountGroupsOf(k) + groups_.accepted().size();
+  return absl::StrCat("batch ", k, " has ", std::min<size_t>(ready, spec_.groups_per_step), " of ",
                       spec_.groups_per_step, " groups");
 }
 
-WaitEdge Job::ParkedEdge(const Parked& parked) const {
-  if (std::holds_alternative<Admit>(parked.input)) return AdmitEdge(parked.caller, parked.since);
-  if (std::holds_alternative<LeaseTasks>(parked.input))
-    return TaskEdge(parked.caller, parked.since);
-  const int64_t k = std::get<AcquireBatch>(parked.input).k;
-  WaitEdge edge = BatchEdge(parked.caller, k, parked.since);
-  edge.on = BatchNode(std::min(k, next_cut_));
-  edge.cause = absl::StrCat(parked.caller.worker, " waits for batch ", k);
+WaitEdge Explainer::EdgeOfCall(const ParkedCalls::Call& call) const {
+  if (std::holds_alternative<Admit>(call.input)) return DescribeAdmit(call.caller, call.since);
+  if (std::holds_alternative<LeaseTasks>(call.input))
+    return DescribeLeaseTasks(call.caller, call.since);
+
+  // What the batch itself waits on has edges of its own.
+  const int64_t k = std::get<AcquireBatch>(call.input).k;
+  WaitEdge edge = DescribeAcquireBatch(call.caller, k, call.since);
+  edge.on = BatchNode(std::min(k, batches_.next_cut()));
+  edge.cause = absl::StrCat(call.caller.worker, " waits for batch ", k);
   return edge;
 }
 
-// What batch k, the next to be cut, waits on: each open group; without one, whoever could open it.
-void Job::ExplainBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
-  // Members that are late do not hold the batch up while whatever they write is unscorable: the
-  // chain ends here.
-  const UnscorableRun* const unscorable = LongestUnscorable();
-  if (unscorable != nullptr && unscorable->groups >= kUnscorableTold && accepted_.empty()) {
+// Batch k, the next to be cut, waits on each open group. If there is none, it waits on whoever
+// could open one.
+void Explainer::AddBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
+  // While nothing can be scored, late members are not what holds the batch up: the chain ends here.
+  const Failures::UnscorableRun* const unscorable = job_.failures_.FindLongestUnscorable();
+  if (unscorable != nullptr && unscorable->groups >= kUnscorableTold &&
+      groups_.accepted().empty()) {
     edges.push_back({.waiter = BatchNode(k),
                      .on = BatchNode(k),
                      .cause = unscorable->Describe(),
                      .hint = "check the rewards and the gold answers of that data source"});
   }
-  for (const auto& [slot, ordinal] : open_) {
-    if (edges.size() >= kMaxEdges) return;
-    const Group& group = *groups_.at(ordinal);
+  for (const auto& [slot, ordinal] : groups_.open()) {
+    if (edges.size() >= Job::kMaxEdges) return;
+    const Group& group = groups_.at(ordinal);
     edges.push_back({.waiter = BatchNode(k),
                      .on = GroupNode(group),
                      .since = now - group.opened,
-                     .cause = Progress(k)});
-    ExplainGroup(group, now, edges);
+                     .cause = DescribeProgress(k)});
+    AddGroup(group, now, edges);
   }
-  if (!open_.empty()) return;
-  WaitEdge edge = BatchEdge({}, k, now_);  // No group is open: it says why.
+  if (!groups_.open().empty()) return;
+
+  // No group is open: this says why.
+  WaitEdge edge = DescribeAcquireBatch({}, k, now_);
   edge.waiter = BatchNode(k);
   edges.push_back(std::move(edge));
 }
 
-void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& edges) const {
+void Explainer::AddGroup(const Group& group, Instant now, std::vector<WaitEdge>& edges) const {
   const auto lacks = [&](uint32_t m, Node on, absl::Duration since, const char* what) {
     edges.push_back({.waiter = GroupNode(group),
                      .on = std::move(on),
@@ -99,7 +113,7 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped || member.scored()) continue;
     if (member.state != MemberState::kSealed) {
-      WaitEdge edge = MemberEdge(group, m, now);
+      WaitEdge edge = EdgeOfMember(group, m, now);
       lacks(m, edge.waiter, edge.since, "");
       edges.push_back(std::move(edge));
       continue;
@@ -107,7 +121,7 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
     for (uint32_t t = 0; t < member.tasks.size(); ++t) {
       const TaskProgress& task = member.tasks[t];
       if (task.state != TaskState::kReady && task.state != TaskState::kLeased) continue;
-      WaitEdge edge = WorkEdge(group, m, t, now);
+      WaitEdge edge = EdgeOfTask(group, m, t, now);
       lacks(m, edge.waiter, edge.since, absl::StrCat("the ", spec_.tasks[t].name, " of ").c_str());
       edges.push_back(std::move(edge));
     }
@@ -115,7 +129,7 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
   for (uint32_t t = 0; t < group.tasks.size(); ++t) {
     if (group.tasks[t].state != TaskState::kReady && group.tasks[t].state != TaskState::kLeased)
       continue;
-    WaitEdge edge = WorkEdge(group, kWholeGroup, t, now);
+    WaitEdge edge = EdgeOfTask(group, kWholeGroup, t, now);
     edges.push_back(
         {.waiter = GroupNode(group),
          .on = edge.waiter,
@@ -125,7 +139,7 @@ void Job::ExplainGroup(const Group& group, Instant now, std::vector<WaitEdge>& e
   }
 }
 
-WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const {
+WaitEdge Explainer::EdgeOfMember(const Group& group, uint32_t index, Instant now) const {
   const GroupMember& member = group.members[index];
   const uint64_t tokens = group.prompt.tokens() + member.log.tokens();
   WaitEdge edge{.waiter = {NodeKind::kTrajectory,
@@ -147,9 +161,9 @@ WaitEdge Job::MemberEdge(const Group& group, uint32_t index, Instant now) const 
   return edge;
 }
 
-WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant now) const {
+WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, Instant now) const {
   const bool whole = index == kWholeGroup;
-  const TaskProgress& task = whole ? group.tasks[t] : group.members[index].tasks[t];
+  const TaskProgress& task = TaskQueue::Find(group, index, t);
   const std::string& name = spec_.tasks[t].name;
   const std::string owner =
       whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
@@ -175,15 +189,17 @@ WaitEdge Job::WorkEdge(const Group& group, uint32_t index, uint32_t t, Instant n
   return edge;
 }
 
-std::vector<WaitEdge> Job::Explain(Instant now) const {
+std::vector<WaitEdge> Explainer::DescribeAll(Instant now) const {
   std::vector<WaitEdge> edges;
-  for (const Parked& parked : parked_) {
-    edges.push_back(ParkedEdge(parked));
-    edges.back().since = now - parked.since;
+  for (const ParkedCalls::Call& call : job_.parked_.calls()) {
+    edges.push_back(EdgeOfCall(call));
+    edges.back().since = now - call.since;
   }
-  ExplainBatch(next_cut_, now, edges);
-  if (space_ != Space::kOk) ExplainDisk(space_, BatchNode(next_cut_), edges);
-  for (const auto& [k, batch] : batches_) {
+  AddBatch(batches_.next_cut(), now, edges);
+  if (job_.space_ != Space::kOk) ExplainDisk(job_.space_, BatchNode(batches_.next_cut()), edges);
+
+  // Batches that a trainer holds wait for it.
+  for (const auto& [k, batch] : batches_.batches()) {
     const LeaseEntry* lease = batch.lease ? leases_.Find(*batch.lease) : nullptr;
     if (lease == nullptr) continue;
     edges.push_back(
@@ -197,5 +213,7 @@ std::vector<WaitEdge> Job::Explain(Instant now) const {
   }
   return edges;
 }
+
+std::vector<WaitEdge> Job::Explain(Instant now) const { return Explainer(*this).DescribeAll(now); }
 
 }  // namespace sluice::queue

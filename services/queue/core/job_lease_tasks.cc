@@ -1,0 +1,100 @@
+#include <algorithm>
+
+#include "common/base/status.h"
+#include "services/queue/core/job.h"
+
+// LeaseTasks: a reward worker asks for tasks.
+namespace sluice::queue {
+
+void Job::OnLeaseTasks(const Event& event, const LeaseTasks& input) {
+  const Caller& caller = event.caller;
+  const absl::Status fenced = callers_.CheckNotFenced(caller, WorkerRole::kReward);
+  if (!fenced.ok()) return Answer(event.call, fenced);
+  if (const Reply* kept = callers_.FindKeptAnswer(caller, input.request)) {
+    ++counters_.repeats["LeaseTasks"];
+    LeaseTasksAnswer again = std::get<LeaseTasksAnswer>(*kept);
+    again.repeat = true;
+    return Answer(event.call, std::move(again));
+  }
+
+  const absl::Status listed = callers_.CheckListed(caller, WorkerRole::kReward);
+  if (!listed.ok()) return Answer(event.call, listed);
+  const bool has_room = std::any_of(input.rooms.begin(), input.rooms.end(),
+                                    [](const Room& room) { return room.count > 0; });
+  if (!has_room) {
+    return Answer(event.call, Error(absl::StatusCode::kInvalidArgument, "BAD_ROOM",
+                                    "no pool has room for a task"));
+  }
+
+  tasks_.SetGeneration(caller.worker, input.generation, now_);
+  RescoreAbandoned();
+  Park(event, input.wait, input);
+}
+
+std::optional<Reply> Job::TryLeaseTasks(const Caller& caller, const LeaseTasks& input) {
+  if (phase_ >= Phase::kClosed)
+    return Error(absl::StatusCode::kFailedPrecondition, "CLOSED", "the job is closed");
+
+  LeaseTasksAnswer answer;
+  for (const Room& room : input.rooms) {
+    for (uint32_t n = 0; n < room.count; ++n) {
+      const std::optional<TaskQueue::Key> key = tasks_.TakeNext(room.pool, input.generation);
+      if (!key) break;
+      answer.tasks.push_back(GrantTask(caller, *key));
+    }
+  }
+  if (answer.tasks.empty()) return std::nullopt;
+  callers_.KeepAnswer(caller, input.request, answer);
+  return answer;
+}
+
+TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
+  const Lease lease = tasks_.GrantLease(key, caller, now_);
+  const Group& group = groups_.at(key.group);
+  const TaskProgress& task = TaskQueue::Find(group, key.member, key.task);
+  const TaskSpec& spec = spec_.tasks[key.task];
+  TaskGrant grant{.id = task.id,
+                  .name = spec.name,
+                  .owner = {.group = group.id},
+                  .row = ReadRow(group),
+                  .lease = lease,
+                  .round = task.round,
+                  .tries = task.tries,
+                  .deadline = spec.deadline};
+
+  // A group's task reads all that it needs of each sealed member.
+  if (key.member == kWholeGroup) {
+    for (uint32_t m = 0; m < group.members.size(); ++m) {
+      if (group.members[m].state == MemberState::kSealed)
+        grant.members.push_back({group.id, m, group.members[m].attempt});
+    }
+    grant.wants = spec.needs;
+    return grant;
+  }
+
+  // A member's small fields ride in the grant, so that most tasks need no Get.
+  const GroupMember& member = group.members[key.member];
+  grant.owner = {group.id, key.member, member.attempt};
+  grant.finish = member.finish;
+  for (const std::string& name : spec.needs) {
+    const auto field = member.fields.find(name);
+    if (field != member.fields.end() && field->second.bytes.size <= kInlineBytes) {
+      grant.fields.push_back(field->second);
+    } else {
+      grant.wants.push_back(name);
+    }
+  }
+  return grant;
+}
+
+// Groups of a generation that is gone are scored again, whole, by whoever comes.
+void Job::RescoreAbandoned() {
+  for (const ParkedCalls::Call& call : parked_.calls()) {
+    if (const auto* input = std::get_if<LeaseTasks>(&call.input))
+      tasks_.SeeGeneration(input->generation, now_);
+  }
+  const std::vector<bool> all(spec_.tasks.size(), true);
+  for (uint64_t ordinal : tasks_.FindAbandoned(now_)) RescoreGroup(groups_.at(ordinal), all);
+}
+
+}  // namespace sluice::queue

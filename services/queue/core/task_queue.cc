@@ -1,0 +1,332 @@
+#include "services/queue/core/task_queue.h"
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "common/base/status.h"
+
+namespace sluice::queue {
+namespace {
+constexpr size_t kDeadLettersKept = 1000;
+
+// Columns come with the pieces, so they are there once a member is sealed.
+bool IsColumn(const std::string& name) { return name == "tokens" || name == "logprobs"; }
+}  // namespace
+
+const TaskProgress& TaskQueue::Find(const Group& group, uint32_t index, uint32_t t) {
+  return index == kWholeGroup ? group.tasks[t] : group.members[index].tasks[t];
+}
+
+std::string TaskQueue::FindMissingField(const GroupMember& member) const {
+  for (const TaskSpec& task : spec_.tasks) {
+    for (const std::string& name : task.needs) {
+      const bool produced = std::any_of(
+          spec_.tasks.begin(), spec_.tasks.end(),
+          [&](const TaskSpec& other) { return absl::c_linear_search(other.produces, name); });
+      if (!IsColumn(name) && !produced && !member.fields.contains(name)) return name;
+    }
+  }
+  return "";
+}
+
+std::vector<bool> TaskQueue::FindDependents(const std::string& name) const {
+  std::vector<bool> found(spec_.tasks.size());
+  for (size_t t = 0; t < found.size(); ++t) found[t] = name.empty() || spec_.tasks[t].name == name;
+
+  const auto rests_on = [](const TaskSpec& later, const TaskSpec& earlier) {
+    return std::any_of(later.needs.begin(), later.needs.end(), [&](const std::string& field) {
+      return absl::c_linear_search(earlier.produces, field);
+    });
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t a = 0; a < found.size(); ++a) {
+      for (size_t b = 0; b < found.size(); ++b) {
+        if (!found[a] || found[b] || !rests_on(spec_.tasks[b], spec_.tasks[a])) continue;
+        found[b] = changed = true;
+      }
+    }
+  }
+  return found;
+}
+
+// States. -----------------------------------------------------------------------------------------
+
+// The task is as before its first try. A task of the other granularity is done: there is nothing to
+// do for this owner.
+void TaskQueue::Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now) {
+  task.id = leases_->NewId();
+  task.tries = spec_.tasks[t].tries;
+  task.since = now;
+  task.state = spec_.tasks[t].granularity == granularity ? TaskState::kWaiting : TaskState::kDone;
+}
+
+void TaskQueue::StartGroupTasks(const Group& group, Instant now) {
+  if (!spec_.has_task(Granularity::kGroup)) return;
+  std::vector<TaskProgress>& tasks = ChangeAll(group, kWholeGroup);
+  tasks.resize(spec_.tasks.size());
+  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kGroup, tasks[t], now);
+}
+
+void TaskQueue::StartMemberTasks(const Group& group, uint32_t index, Instant now) {
+  std::vector<TaskProgress>& tasks = ChangeAll(group, index);
+  tasks.resize(spec_.tasks.size());
+  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kTrajectory, tasks[t], now);
+  QueueReadyOfMember(group, index, now);
+}
+
+void TaskQueue::QueueReadyOfMember(const Group& group, uint32_t index, Instant now) {
+  const GroupMember& member = group.members[index];
+  for (uint32_t t = 0; t < member.tasks.size(); ++t) {
+    if (member.tasks[t].state != TaskState::kWaiting) continue;
+    const auto& needs = spec_.tasks[t].needs;
+    const bool there = std::all_of(needs.begin(), needs.end(), [&](const std::string& name) {
+      return IsColumn(name) || member.fields.contains(name);
+    });
+    if (there) Queue(group, index, t, absl::ZeroDuration(), now);
+  }
+}
+
+void TaskQueue::QueueReadyOfGroup(const Group& group, Instant now) {
+  const bool sealed =
+      std::all_of(group.members.begin(), group.members.end(), [](const GroupMember& member) {
+        return member.state == MemberState::kDropped || member.state == MemberState::kSealed;
+      });
+  if (!sealed) return;
+
+  const auto there = [&](const std::string& name) {
+    return IsColumn(name) || group.fields.contains(name) ||
+           std::all_of(group.members.begin(), group.members.end(), [&](const GroupMember& member) {
+             return member.state == MemberState::kDropped || member.fields.contains(name);
+           });
+  };
+  for (uint32_t t = 0; t < group.tasks.size(); ++t) {
+    const auto& needs = spec_.tasks[t].needs;
+    if (group.tasks[t].state == TaskState::kWaiting &&
+        std::all_of(needs.begin(), needs.end(), there))
+      Queue(group, kWholeGroup, t, absl::ZeroDuration(), now);
+  }
+}
+
+void TaskQueue::Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+                      Instant now) {
+  TaskProgress& task = Change(group, index, t);
+  task.state = TaskState::kReady;
+  task.since = now;
+  task.not_before = now + std::max(not_before, absl::ZeroDuration());
+
+  const Key key{group.id.ordinal, index, t};
+  if (task.not_before > now) {
+    delayed_.insert({task.not_before, key});
+  } else {
+    InsertReady(key);
+  }
+}
+
+TaskQueue::ReadyKey TaskQueue::ReadyKeyOf(const Key& key) const {
+  return {spec_.tasks[key.task].pool, groups_->at(key.group).generation};
+}
+
+void TaskQueue::InsertReady(const Key& key) {
+  SLUICE_CHECK(ready_[ReadyKeyOf(key)].insert(key).second);
+}
+
+bool TaskQueue::EraseReady(const Key& key) {
+  const auto pool = ready_.find(ReadyKeyOf(key));
+  if (pool == ready_.end() || pool->second.erase(key) == 0) return false;
+  if (pool->second.empty()) ready_.erase(pool);
+  return true;
+}
+
+void TaskQueue::EraseQueued(const Key& key, const TaskProgress& task) {
+  if (task.state != TaskState::kReady || delayed_.erase({task.not_before, key}) > 0) return;
+  SLUICE_CHECK(EraseReady(key));
+}
+
+void TaskQueue::End(const Group& group, uint32_t index, uint32_t t) {
+  TaskProgress& task = Change(group, index, t);
+  if (task.lease) leases_->End(*task.lease, LeaseEnd::kDropped);
+  EraseQueued({group.id.ordinal, index, t}, task);
+  task.lease.reset();
+  task.staged.clear();
+  if (task.state != TaskState::kDone) task.state = TaskState::kDead;
+}
+
+void TaskQueue::EndTasks(const Group& group, uint32_t index) {
+  const size_t tasks =
+      index == kWholeGroup ? group.tasks.size() : group.members[index].tasks.size();
+  for (uint32_t t = 0; t < tasks; ++t) End(group, index, t);
+}
+
+void TaskQueue::RestartGroupTasks(const Group& group, Instant now) {
+  for (uint32_t t = 0; t < group.tasks.size(); ++t) {
+    End(group, kWholeGroup, t);
+    Reset(t, Granularity::kGroup, Change(group, kWholeGroup, t), now);
+  }
+}
+
+void TaskQueue::StartNextRound(const Group& group, uint32_t index, uint32_t t, Instant now) {
+  const Granularity granularity =
+      index == kWholeGroup ? Granularity::kGroup : Granularity::kTrajectory;
+  if (spec_.tasks[t].granularity != granularity) return;
+  End(group, index, t);
+  TaskProgress& task = Change(group, index, t);
+  task = {.round = task.round + 1};
+  Reset(t, granularity, task, now);
+}
+
+// Leasing. ----------------------------------------------------------------------------------------
+
+std::optional<TaskQueue::Key> TaskQueue::TakeNext(const std::string& pool, uint32_t generation) {
+  // The oldest group's task comes next, of those pinned to this generation and those not pinned.
+  const auto fresh = ready_.find({pool, std::nullopt}), pinned = ready_.find({pool, generation});
+  if (fresh == ready_.end() && pinned == ready_.end()) return std::nullopt;
+  const bool take_fresh =
+      pinned == ready_.end() ||
+      (fresh != ready_.end() && *fresh->second.begin() < *pinned->second.begin());
+  const Key key = *(take_fresh ? fresh : pinned)->second.begin();
+
+  SLUICE_CHECK(EraseReady(key));
+  const Group& group = groups_->at(key.group);
+  if (!group.generation) PinGeneration(group, generation);
+  return key;
+}
+
+Lease TaskQueue::GrantLease(const Key& key, const Caller& caller, Instant now) {
+  const Instant limit = now + spec_.tasks[key.task].deadline + leases_->ttl();
+  const Lease lease = leases_->Grant({.kind = LeaseKind::kTask,
+                                      .group = key.group,
+                                      .member = key.member,
+                                      .task = key.task,
+                                      .worker = caller.worker,
+                                      .incarnation = caller.incarnation,
+                                      .limit = limit},
+                                     now);
+  TaskProgress& task = Change(groups_->at(key.group), key.member, key.task);
+  task.state = TaskState::kLeased;
+  task.lease = lease.id;
+  task.worker = caller.worker;
+  task.since = now;
+  return lease;
+}
+
+void TaskQueue::Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged) {
+  Change(group, index, t).staged = std::move(staged);
+}
+
+void TaskQueue::SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause) {
+  Change(group, index, t).cause = cause;
+}
+
+TaskQueue::StagedFields TaskQueue::Finish(const Group& group, uint32_t index, uint32_t t,
+                                          Instant now) {
+  TaskProgress& task = Change(group, index, t);
+  SLUICE_CHECK(task.state == TaskState::kLeased);
+  leases_->End(*task.lease, LeaseEnd::kDone);
+  task.lease.reset();
+  task.state = TaskState::kDone;
+  task.since = now;
+  StagedFields staged = std::move(task.staged);
+  task.staged.clear();
+  return staged;
+}
+
+bool TaskQueue::Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
+                      absl::Duration not_before, const std::string& cause, Instant now) {
+  TaskProgress& task = Change(group, index, t);
+  task.lease.reset();
+  task.staged.clear();
+  task.cause = cause;
+  if (use_try) --task.tries;
+  if (task.tries > 0) {
+    Queue(group, index, t, not_before, now);
+    return true;
+  }
+
+  task.state = TaskState::kDead;
+  TrajectoryRef ref{.group = group.id};
+  if (index != kWholeGroup) ref = {group.id, index, group.members[index].attempt};
+  dead_letters_.push_back({.ref = ref,
+                           .row = group.row,
+                           .task = spec_.tasks[t].name,
+                           .worker = task.worker,
+                           .cause = cause,
+                           .at = now});
+  if (dead_letters_.size() > kDeadLettersKept) dead_letters_.pop_front();
+  return false;
+}
+
+void TaskQueue::PinGeneration(const Group& group, std::optional<uint32_t> generation) {
+  std::vector<Key> moved;
+  const auto take_out = [&](uint32_t index, const std::vector<TaskProgress>& tasks) {
+    for (uint32_t t = 0; t < tasks.size(); ++t) {
+      const Key key{group.id.ordinal, index, t};
+      if (tasks[t].state == TaskState::kReady && EraseReady(key)) moved.push_back(key);
+    }
+  };
+  for (uint32_t m = 0; m < group.members.size(); ++m) take_out(m, group.members[m].tasks);
+  take_out(kWholeGroup, group.tasks);
+
+  // Delayed tasks need no move: they get the generation when they wake.
+  groups_->Change(group).generation = generation;
+  for (const Key& key : moved) InsertReady(key);
+}
+
+// Time. -------------------------------------------------------------------------------------------
+
+void TaskQueue::WakeDelayed(Instant now) {
+  while (!delayed_.empty() && delayed_.begin()->first <= now) {
+    const Key key = delayed_.begin()->second;
+    delayed_.erase(delayed_.begin());
+    InsertReady(key);
+  }
+}
+
+std::optional<std::pair<Instant, TaskQueue::Key>> TaskQueue::NextDelayed() const {
+  if (delayed_.empty()) return std::nullopt;
+  return *delayed_.begin();
+}
+
+Instant TaskQueue::NextWake(Instant now) const {
+  Instant next = delayed_.empty() ? absl::InfiniteDuration() : delayed_.begin()->first;
+  for (const auto& [key, tasks] : ready_) {
+    if (key.second) next = std::min(next, AbandonedAt(*key.second, now));
+  }
+  return next;
+}
+
+// Generations. ------------------------------------------------------------------------------------
+
+void TaskQueue::SetGeneration(const std::string& worker, uint32_t generation, Instant now) {
+  generations_[worker] = generation;
+  SeeGeneration(generation, now);
+}
+
+void TaskQueue::SeeWorker(const std::string& worker, Instant now) {
+  const auto it = generations_.find(worker);
+  if (it != generations_.end()) SeeGeneration(it->second, now);
+}
+
+void TaskQueue::SeeAllGenerations(Instant now) {
+  for (auto& [generation, seen] : generation_seen_) seen = now;
+}
+
+// A generation is abandoned once no worker of it has called for the straggler time while workers of
+// another one do. If nobody else is there, its groups wait for their own workers to come back.
+Instant TaskQueue::AbandonedAt(uint32_t generation, Instant now) const {
+  const bool another = std::any_of(
+      generation_seen_.begin(), generation_seen_.end(),
+      [&](const auto& seen) { return seen.first != generation && seen.second + spec_.wait > now; });
+  return another ? generation_seen_.at(generation) + spec_.wait : absl::InfiniteDuration();
+}
+
+std::set<uint64_t> TaskQueue::FindAbandoned(Instant now) const {
+  std::set<uint64_t> groups;
+  for (const auto& [key, tasks] : ready_) {
+    if (!key.second || AbandonedAt(*key.second, now) > now) continue;
+    for (const Key& task : tasks) groups.insert(task.group);
+  }
+  return groups;
+}
+
+}  // namespace sluice::queue

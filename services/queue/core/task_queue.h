@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/queue/core/event.h"
+#include "services/queue/core/group.h"
+#include "services/queue/core/group_table.h"
+#include "services/queue/core/leases.h"
+#include "services/queue/core/types.h"
+
+namespace sluice::queue {
+
+// The reward tasks of a job: which are ready, who works on them, which ran out of tries. It alone
+// changes the progress of a task (TaskProgress), so the tasks in state ready are exactly those that
+// it lists.
+//
+// A task belongs to a member or to a whole group. A group's task is ready once all members that are
+// not dropped are sealed. One generation of rewards scores a group: that of the worker that leases
+// its first task. `index` is a member or kWholeGroup, `t` an index into Spec::tasks.
+class TaskQueue {
+ public:
+  struct Key {  // Ready tasks are served oldest group first.
+    uint64_t group = 0;
+    uint32_t member = 0, task = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  // A task that ran out of tries.
+  struct DeadLetter {
+    TrajectoryRef ref;
+    RowRef row;
+    std::string task, worker, cause;
+    Instant at;
+    bool readmitted = false;
+  };
+  // Fields with their owners: a member, or kWholeGroup.
+  using StagedFields = std::vector<std::pair<uint32_t, Field>>;
+
+  // All three outlive the queue.
+  TaskQueue(const Spec& spec, GroupTable* groups, LeaseTable* leases)
+      : spec_(spec), groups_(groups), leases_(leases) {}
+
+  static const TaskProgress& Find(const Group& group, uint32_t index, uint32_t t);
+  // The name of a field that some task needs, that the member lacks and that no task writes. Empty:
+  // there is none.
+  std::string FindMissingField(const GroupMember& member) const;
+  // By task: whether it has this name, or needs what such a task writes, directly or not. An empty
+  // name means all tasks.
+  std::vector<bool> FindDependents(const std::string& name) const;
+
+  // States. --------------------------------------------------------------------------------------
+
+  // Makes the tasks of a new group, if there are tasks of groups.
+  void StartGroupTasks(const Group& group, Instant now);
+  // Makes the tasks of a member that was sealed. Those that need nothing more are ready.
+  void StartMemberTasks(const Group& group, uint32_t member, Instant now);
+  // Makes those tasks ready whose fields are there now.
+  void QueueReadyOfMember(const Group& group, uint32_t member, Instant now);
+  void QueueReadyOfGroup(const Group& group, Instant now);
+  // Ends all tasks of one owner, with their leases. Tasks that are done stay done.
+  void EndTasks(const Group& group, uint32_t index);
+  // Ends the group's own tasks and begins them again, in the same round.
+  void RestartGroupTasks(const Group& group, Instant now);
+  // Begins the task again, as one more round of scoring. Nothing happens if it is of the other
+  // granularity.
+  void StartNextRound(const Group& group, uint32_t index, uint32_t t, Instant now);
+
+  // Leasing. -------------------------------------------------------------------------------------
+
+  // Takes the ready task that comes next for a worker of this generation, and pins its group to the
+  // generation. GrantLease or another change of its state has to follow. None: nothing is ready.
+  std::optional<Key> TakeNext(const std::string& pool, uint32_t generation);
+  Lease GrantLease(const Key& key, const Caller& caller, Instant now);
+  // The worker wrote these fields so far. They are visible once the task is finished.
+  void Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
+  // Why the task could not score.
+  void SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause);
+  // The worker's result is complete. Returns the fields it staged.
+  StagedFields Finish(const Group& group, uint32_t index, uint32_t t, Instant now);
+  // The try came to nothing, and its lease has ended. True: the task is ready again, `not_before`
+  // from now. False: it is out of tries, and there is a dead letter of it.
+  bool Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
+             absl::Duration not_before, const std::string& cause, Instant now);
+  // All tasks of the group are for workers of this generation from now on. None: they are for
+  // workers of any generation, until the first of them is leased.
+  void PinGeneration(const Group& group, std::optional<uint32_t> generation);
+
+  // Time. ----------------------------------------------------------------------------------------
+
+  // Tasks whose time has come are ready now.
+  void WakeDelayed(Instant now);
+  // When the next delayed task is ready, and which it is. None: no task is delayed.
+  std::optional<std::pair<Instant, Key>> NextDelayed() const;
+  // When there is something to do: a delayed task, or a generation that may be abandoned.
+  Instant NextWake(Instant now) const;
+
+  // Generations. ---------------------------------------------------------------------------------
+
+  // The worker asks for tasks as one of this generation.
+  void SetGeneration(const std::string& worker, uint32_t generation, Instant now);
+  // The worker renewed its leases.
+  void SeeWorker(const std::string& worker, Instant now);
+  // A worker of this generation waits.
+  void SeeGeneration(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
+  // A worker of each generation counts as having called now.
+  void SeeAllGenerations(Instant now);
+  // Groups with ready tasks for a generation that is gone, oldest first.
+  std::set<uint64_t> FindAbandoned(Instant now) const;
+
+  const std::deque<DeadLetter>& dead_letters() const { return dead_letters_; }
+  void MarkReadmitted(size_t letter) { dead_letters_[letter].readmitted = true; }
+
+ private:
+  friend struct Access;                                              // dump.cc
+  using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, generation.
+
+  // The task, or all tasks of one owner, to be changed.
+  TaskProgress& Change(const Group& group, uint32_t index, uint32_t t) {
+    return ChangeAll(group, index)[t];
+  }
+  std::vector<TaskProgress>& ChangeAll(const Group& group, uint32_t index) {
+    Group& mine = groups_->Change(group);
+    return index == kWholeGroup ? mine.tasks : mine.members[index].tasks;
+  }
+  void Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
+  void Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+             Instant now);
+  void End(const Group& group, uint32_t index, uint32_t t);
+  ReadyKey ReadyKeyOf(const Key& key) const;
+  void InsertReady(const Key& key);
+  // Whether it was listed among those ready now.
+  bool EraseReady(const Key& key);
+  void EraseQueued(const Key& key, const TaskProgress& task);
+  Instant AbandonedAt(uint32_t generation, Instant now) const;
+
+  const Spec& spec_;
+  GroupTable* const groups_;
+  LeaseTable* const leases_;
+
+  // Tasks in state ready, by pool and by the generation their group is pinned to. No empty sets.
+  std::map<ReadyKey, std::set<Key>> ready_;
+  // Those of them that are not to be leased before their time.
+  std::set<std::pair<Instant, Key>> delayed_;
+  std::deque<DeadLetter> dead_letters_;          // The last 1000.
+  std::map<std::string, uint32_t> generations_;  // Of each reward worker.
+  std::map<uint32_t, Instant> generation_seen_;  // When a worker of it called last.
+};
+
+}  // namespace sluice::queue
