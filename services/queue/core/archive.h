@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/base/id.h"
+#include "services/queue/core/field_list.h"
 #include "services/queue/core/types.h"
 
 // How the queue's structs become bytes and come back. Each struct names its fields once, for both
@@ -31,18 +32,6 @@
 // with their count; payload (Bytes) of more than kInHead is not copied but listed beside the head,
 // shared.
 namespace sluice::queue {
-
-template <typename T, typename Named>
-concept Of = std::same_as<std::remove_const_t<T>, Named>;
-
-// The names are for the reader: what binds is the order, and that there are as many as the struct
-// has fields.
-#define SLUICE_FIELDS(Type, ...)                           \
-  template <typename Archive>                              \
-  void Fields(Archive& archive_, Of<Type> auto& struct_) { \
-    auto& [__VA_ARGS__] = struct_;                         \
-    archive_(__VA_ARGS__);                                 \
-  }
 
 // Bytes up to this size stand in the head.
 inline constexpr uint64_t kInHead = 64;

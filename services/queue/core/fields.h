@@ -18,11 +18,6 @@ SLUICE_FIELDS(Sampling, temperature, top_p, min_p, top_k, max_tokens, min_tokens
               ignore_eos)
 SLUICE_FIELDS(SourceSpec, name, path, weight, fields)
 SLUICE_FIELDS(TaskSpec, name, needs, produces, granularity, pool, deadline, tries)
-SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
-              max_staleness, admission_staleness, oversample, statistic, straggler, wait, reissues,
-              min_trainable, max_version_span, max_steps, durability, quota_bytes, lease,
-              member_tokens, token_bytes, sources, sampler, epochs, filter, max_rejected_steps,
-              tasks, sampling, rows_only, skip_bad_rows)
 SLUICE_FIELDS(Worker, id, role, incarnation)
 SLUICE_FIELDS(Loaded, policy, version, verified)
 SLUICE_FIELDS(Lease, id, ttl)

@@ -8,9 +8,7 @@
 namespace sluice::queue {
 namespace {
 // A test makes the cut blind to age, to see Apply refuse what the cut should have masked.
-bool CutIsBlind() {
-  return !HitFailpoint("queue.cut.keep_over_age").ok();
-}
+bool CutIsBlind() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 
 std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t k) {

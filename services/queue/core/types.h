@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/base/id.h"
 #include "common/rl/version.h"
+#include "services/queue/core/field_list.h"
 
 // The queue's nouns, as plain structs. They mirror the wire contracts but share nothing with
 // generated code.
@@ -174,6 +175,12 @@ struct Spec {
 
   bool operator==(const Spec&) const = default;
 };
+// The log stores the fields in this order. A change raises kFormat (codec.h).
+SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
+              max_staleness, admission_staleness, oversample, statistic, straggler, wait, reissues,
+              min_trainable, max_version_span, max_steps, durability, quota_bytes, lease,
+              member_tokens, token_bytes, sources, sampler, epochs, filter, max_rejected_steps,
+              tasks, sampling, rows_only, skip_bad_rows)
 
 struct Worker {
   std::string id;
