@@ -9,6 +9,10 @@
 #include "absl/time/time.h"
 #include "common/daemon/daemon.h"
 
+namespace sluice {
+class CoreShare;
+}
+
 namespace sluice::rollout {
 
 // What the flags of the rollout daemon say, besides those that all daemons have.

@@ -10,7 +10,7 @@ namespace sluice::queue {
 namespace {
 constexpr double kIdleHigh = 0.05, kIdleLow = 0.02;
 constexpr double kOldHigh = 0.02;
-constexpr double kUnsafe = 0.05;  // Of the tokens too old: more than a job should bear.
+constexpr double kUnsafe = 0.05;  // Above this share of old tokens max_staleness is too small.
 constexpr uint32_t kLongestBackOff = 64;
 }  // namespace
 

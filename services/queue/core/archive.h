@@ -28,9 +28,9 @@
 //
 //   SLUICE_FIELDS(Piece, at, segment, parent, role, turn, count, trainable, runs, duration)
 //
-// All of them, or it does not compile. Integers are varints, signed ones zigzag; containers begin
-// with their count; payload (Bytes) of more than kInHead is not copied but listed beside the head,
-// shared.
+// A struct with a field that is not named does not compile. Integers are varints, signed ones
+// zigzag. Containers begin with their count. Payload (Bytes) of more than kInHead is not copied: it
+// is listed beside the head, shared.
 namespace sluice::queue {
 
 // Bytes up to this size stand in the head.
@@ -155,8 +155,8 @@ class Writer {
   Encoded out_;
 };
 
-// Takes any bytes: what is not what a Writer made ends in an error, and in values that are empty
-// from there on. Memory stays within a fixed multiple of the bytes given.
+// Takes any bytes. Bytes that no Writer made lead to an error, and all values from there on are
+// empty. Memory stays within a fixed multiple of the bytes given.
 class Reader {
  public:
   static constexpr bool kReading = true;
@@ -172,12 +172,13 @@ class Reader {
   // DATA_LOSS: bytes were missing, or some are left.
   absl::Status Finish() const;
   bool failed() const { return failed_; }
-  // What was read contradicts itself.
+  // The caller found that the values read contradict each other.
   void Fail() { failed_ = true, head_ = {}; }
 
  private:
   uint64_t Varint();
-  // A count of things of at least a byte each.
+  // Reads a count of things that take at least a byte each, so more than the bytes left is an
+  // error.
   uint64_t Count();
   absl::string_view Raw(size_t size);
 

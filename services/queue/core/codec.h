@@ -13,8 +13,9 @@ namespace sluice::queue {
 // How events and states are written. Rises when a written byte changes its meaning; a build reads
 // its own number alone.
 inline constexpr uint32_t kFormat = 1;
-// What the state machine makes of events. Rises when the same events would lead elsewhere: a log is
-// replayed only by the logic that wrote it. A snapshot can be read by any logic of the same format.
+// What the state machine makes of events. It rises when the same events would lead to another
+// state: a log is replayed only by the logic that wrote it. Any logic of the same format can read a
+// snapshot.
 inline constexpr uint32_t kLogic = 1;
 
 Encoded EncodeEvent(const Event& event, Payload payload);

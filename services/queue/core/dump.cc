@@ -114,23 +114,23 @@ struct Access {
     auto& [group, member, task] = key;
     archive(group, member, task);
   }
-  // The order of the fields is that of the first format, whatever room each of them is in now.
+  // The order of the fields is that of the first format, whichever part of the job holds each of them.
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job> auto& job) {
     auto& [options, spec, set, revision, phase, queue_incarnation, space, share_bytes, restored,
-           restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_room,
-           engine_room, group_room, task_room, batch_room, parked_room, admission, failure_room,
+           restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_part,
+           engine_part, group_part, task_part, batch_part, parked_part, admission, failure_part,
            now, effects] = job;
-    auto& [listed, fence, gang, kept, caller_counters] = caller_room;
-    auto& [ttl, max_span, engines, published, reached, branch] = engine_room;
+    auto& [listed, fence, gang, kept, caller_counters] = caller_part;
+    auto& [ttl, max_span, engines, published, reached, branch] = engine_part;
     auto& [group_spec, groups, next_ordinal, slots, open, unheld, accepted, by_row, reserved_bytes,
-           stored_bytes, overdue, stalling] = group_room;
+           stored_bytes, overdue, stalling] = group_part;
     auto& [task_spec, task_groups, task_leases, ready, delayed, dead_letters, generations,
-           generation_seen] = task_room;
-    auto& [durable, version, next_cut, durable_hash, batches, freed_rows] = batch_room;
-    auto& [calls] = parked_room;
+           generation_seen] = task_part;
+    auto& [durable, version, next_cut, durable_hash, batches, freed_rows] = batch_part;
+    auto& [calls] = parked_part;
     auto& [failure_spec, failure_prompts, failure_counters, failure_effects, failure,
-           rejected_in_a_row, rejected_of_source, starved, unusable, unscorable] = failure_room;
+           rejected_in_a_row, rejected_of_source, starved, unusable, unscorable] = failure_part;
     archive(spec, queue_incarnation, space);
     archive(set, revision, phase, listed, fence, gang, engines, kept, generations, generation_seen);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end,

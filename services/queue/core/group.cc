@@ -77,7 +77,7 @@ void TokenLog::Append(StoredPiece piece) {
 }
 
 namespace {
-// What a token is, in bytes that compare equal exactly if the tokens do.
+// All that makes a token the same as another one.
 struct TokenImage {
   int32_t token = 0;
   float logprob = 0;
@@ -211,8 +211,8 @@ absl::Status Bad(absl::string_view message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message);
 }
 
-// Whether no number has all bits of `kExponent` set. By blocks of a fixed length, which the
-// compiler turns into vectors: this looks at every byte that is put, under the job's lock.
+// Whether no number has all bits of `kExponent` set. It looks at every byte that is put, under the
+// job's lock, so it goes by blocks of a fixed length, which the compiler turns into vector code.
 template <typename Word, Word kExponent>
 bool AllFinite(const Bytes& bytes) {
   constexpr uint64_t kBlock = 64;

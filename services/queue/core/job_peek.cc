@@ -20,6 +20,7 @@ std::vector<int32_t> TokensOf(const TokenLog& log) {
   for (const StoredPiece& stored : log.pieces()) {
     const Field* field = stored.Find("tokens");
     if (field == nullptr || field->bytes.size % sizeof(int32_t) != 0) continue;
+    if (field->bytes.lost()) continue;  // A restart at level `metadata` keeps no tokens.
     const size_t before = tokens.size();
     tokens.resize(before + field->bytes.size / sizeof(int32_t));
     std::memcpy(tokens.data() + before, field->bytes.data.get(), field->bytes.size);

@@ -52,7 +52,8 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
 
   // A piece that is stored already needs no lease: its bytes only have to be the same.
   SLUICE_RETURN_IF_ERROR(CheckPiece(stored, group_owned, spec_.policies.size()));
-  if (piece.at + piece.count <= *watermark) {
+  const bool is_stored = piece.at <= *watermark && piece.count <= *watermark - piece.at;
+  if (is_stored) {
     if (!log.Holds(stored, base))
       return ConflictError(record.owner, absl::StrCat("the piece at ", piece.at));
     *repeat = true;

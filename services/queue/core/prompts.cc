@@ -19,7 +19,7 @@ Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
 }
 
 bool Prompts::Spent(uint32_t source) const {
-  const uint64_t rows = rows_->rows(source);  // Without rows, all of them are quarantined.
+  const uint64_t rows = rows_->rows(source);  // A source without rows counts as quarantined.
   return AllQuarantined(source) || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
 }
 
@@ -62,7 +62,7 @@ std::optional<RowRef> Prompts::Next() {
     progress_.again.erase(progress_.again.begin());
     return row;
   }
-  // The source that is furthest behind its share of the draws; of equals the first.
+  // Take the source that is furthest behind its share of the draws, the first of equals.
   std::optional<uint32_t> next;
   double behind = 0;
   for (uint32_t s = 0; s < sources_.size(); ++s) {
@@ -77,7 +77,7 @@ std::optional<RowRef> Prompts::Next() {
   return row;
 }
 
-// What the source's next fresh draw would be.
+// The next fresh draw of the source.
 RowRef Prompts::NextFresh(uint32_t source) {
   const uint64_t rows = rows_->rows(source), draw = progress_.drawn[source];
   return {.source = source,
