@@ -139,8 +139,12 @@ bool GetStream::AddRecord(Message* message) {
   message->header_bytes += out->ByteSizeLong() + 4;
   const size_t began = field_;
   const uint64_t began_at = from_;
+  // The head of a record alone may be as large as messages should be. If it is the first of its
+  // message, it takes a field all the same; else no message would ever get further.
+  const bool first = message->header.records_size() == 1;
   for (; field_ < record.fields.size(); ++field_, from_ = 0) {
-    if (!AddField(record.fields[field_], message)) {
+    const bool must_fit = first && field_ == began && from_ == began_at;
+    if ((message->full() && !must_fit) || !AddField(record.fields[field_], message)) {
       if (field_ == began && from_ == began_at) {
         message->header.mutable_records()->RemoveLast();  // Nothing of the record found room.
       } else {
@@ -157,7 +161,6 @@ bool GetStream::AddRecord(Message* message) {
 // from_ then says how much was added.
 bool GetStream::AddField(const Field& field, Message* message) {
   common::v1::Record& record = *message->header.mutable_records(message->header.records_size() - 1);
-  if (message->full()) return false;
 
   // Fields of up to 64 bytes are inline.
   const bool in_place = field.bytes.size <= 64;

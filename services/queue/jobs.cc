@@ -111,19 +111,18 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
   // Look after reading the incarnation: once that is set, all recovered jobs are in the table.
   const auto found = Find(job);
   if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
-  if (input.phase == Phase::kFreed) {
-    MutexLock lock(&mu_);
-    refused_.erase(job);
-  }
-
   if (incarnation == 0) {
     return done(ErrorWith(absl::StatusCode::kUnavailable,
                           {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
                           "the queue has not been told its incarnation yet"));
   }
   if (input.phase == Phase::kFreed) {  // It was freed before, or could not be brought back.
-    absl::Status removed = folders_.Remove(job);
-    return removed.ok() ? done(SetJobAnswer{.repeat = true}) : done(std::move(removed));
+    if (absl::Status removed = folders_.Remove(job); !removed.ok()) return done(std::move(removed));
+    {
+      MutexLock lock(&mu_);
+      refused_.erase(job);
+    }
+    return done(SetJobAnswer{.repeat = true});
   }
 
   if (!absl::IsUnavailable(found.status())) return done(found.status());

@@ -247,12 +247,18 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
 
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(rollout));
   rpc::ClientStream stream(*channel, *engine::v1::EvaluateRequest::descriptor(), cancel_);
+  bool left = false;
   {
     MutexLock lock(&mu_);
-    asked_ = rollout;
-    end_call_ = [&stream] { stream.TryCancel(); };
+    // If the rollout left before this moment, SetRollouts() could not end the call.
+    left = std::find(rollouts_.begin(), rollouts_.end(), rollout) == rollouts_.end();
+    if (!left) {
+      asked_ = rollout;
+      end_call_ = [&stream] { stream.TryCancel(); };
+    }
   }
 
+  if (left) stream.TryCancel();
   if (stream.Write(request)) stream.WritesDone();
   SLUICE_FAILPOINT("trainer.evaluation.asked");
   std::optional<engine::v1::EvaluationResult> result;
@@ -260,7 +266,6 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
     if (response.has_result()) result = std::move(*response.mutable_result());
   }
 
-  bool left = false;
   {
     MutexLock lock(&mu_);
     left = asked_.empty();

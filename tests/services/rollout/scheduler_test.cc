@@ -234,6 +234,26 @@ TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
   EXPECT_THAT(order, ElementsAre(2, 3, 4, 1, 5));
 }
 
+TEST(SchedulerTest, ARunningRequestWhosePrefillNeverFitsTheStepAgesToo) {
+  Scheduler::Options options = Small(3, 4);
+  options.aging_steps = 20;
+  Scheduler scheduler(options);
+  ASSERT_TRUE(scheduler.Add(Ask(1, 30)).ok());
+  Step(&scheduler);
+
+  // In each step an earlier class has a prompt that takes the whole step.
+  bool ended = false;
+  for (uint64_t id = 2; id < 100 && !ended; ++id) {
+    SchedulerRequest earlier = Ask(id, 4);
+    earlier.order_class = 0;
+    ASSERT_TRUE(scheduler.Add(earlier).ok());
+    for (const Work& work : Step(&scheduler, {1, id}))
+      ended = ended || (std::get<0>(work) == 1 && std::get<3>(work));
+  }
+
+  EXPECT_TRUE(ended);
+}
+
 TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   Scheduler scheduler(Small(1, 64));
   ASSERT_TRUE(scheduler.Add(Ask(1, 4, 1)).ok());

@@ -364,6 +364,8 @@ const SchedulerPlan& Scheduler::Plan() {
       const uint32_t before = plan_.tokens;
       PlanRow(place, room, &prefills_, &planned_prefills_);
       room -= plan_.tokens - before;
+    } else {
+      Stalled(running_[place]);
     }
   }
 

@@ -51,6 +51,15 @@ TEST_F(PutTest, TheSameTokensInOtherPiecesAreARepeat) {
   EXPECT_EQ(repeats_, 1u);
 }
 
+TEST_F(PutTest, APieceWhoseEndOverflowsIsNotTakenForARepeat) {
+  ASSERT_TRUE(Put(Piece(4, 6)).ok());
+
+  Record far = Piece(10, 6);
+  far.piece->at = ~0ull - 2;
+  EXPECT_EQ(ReasonOf(Put(far)), "NOT_YET");
+  EXPECT_EQ(repeats_, 0u);
+}
+
 TEST_F(PutTest, OtherBytesBelowTheWatermarkAreAConflictAndAnAlarm) {
   ASSERT_TRUE(Put(Piece(4, 3)).ok());
   Record other = Piece(4, 3);

@@ -310,6 +310,8 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
 
   h.RestartQueue();
   EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "sealed, in no batch";
+  EXPECT_FALSE(h.job().Peek(PeekWhat::kGroups, "", h.now, /*text=*/true).empty())
+      << "its tokens are lost, the rest can be shown";
 
   uint64_t watermark = ~0ull;
   const Record next = PieceRecord(RefOf(running, running.members[0]), running.members[0].lease.id,
