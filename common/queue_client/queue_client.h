@@ -36,7 +36,7 @@ class QueueClient {
   struct Options {
     std::string job;          // 32 hex digits.
     std::string worker;       // The daemon's id.
-    int64_t incarnation = 0;  // For a trainer its gang's, else the daemon's own.
+    int64_t incarnation = 0;  // For a trainer its trainer group's, else the daemon's own.
     // Ends calls. May be null; outlives the client, as `drain` does.
     rpc::Cancel* cancel = nullptr;
     // If set, ends Admit, LeaseTasks and AcquireBatch in place of `cancel`: a worker that drains

@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// The version of a set of weights. `incarnation` is that of the trainers (the gang) that made it,
+// The version of a set of weights. `incarnation` is that of the trainer group that made it,
 // and `number` counts the training steps that it contains in full (0: the initial checkpoint).
 //
 // Versions are ordered as pairs: after a restore the number may go back, but the pair never does.

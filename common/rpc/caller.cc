@@ -41,7 +41,8 @@ void CallerTable::SetJob(absl::string_view job, absl::Span<const Worker> workers
         known.workers.try_emplace(worker.id, Entry{worker.role, worker.incarnation, true})
             .first->second;
     entry = {worker.role, std::max(entry.incarnation, worker.incarnation), true};
-    if (worker.role == Role::kTrainer) known.gang = std::max(known.gang, worker.incarnation);
+    if (worker.role == Role::kTrainer)
+      known.trainer_incarnation = std::max(known.trainer_incarnation, worker.incarnation);
   }
 }
 
@@ -63,8 +64,9 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
   }
 
   const Entry& entry = at->second;
-  // A trainer is fenced by the whole gang's incarnation, any other worker by its own.
-  const int64_t highest = entry.role == Role::kTrainer ? found->second.gang : entry.incarnation;
+  // A trainer is fenced by the whole trainer group's incarnation, any other worker by its own.
+  const int64_t highest =
+      entry.role == Role::kTrainer ? found->second.trainer_incarnation : entry.incarnation;
   // This comes first: a fenced caller must stop, whereas one that is not listed tries again.
   if (incarnation < highest) {
     return ErrorWith(absl::StatusCode::kAborted,

@@ -16,7 +16,7 @@ namespace sluice::rpc {
 // the controller's list of workers.
 //
 // Incarnations only rise. For each worker, the highest incarnation ever listed is valid and older
-// ones are refused. The trainers of a job form a gang, which shares one incarnation: for them the
+// ones are refused. The trainers of a job form a trainer group, which shares one incarnation: for them the
 // highest listed one of any trainer is valid.
 //
 // Thread-safe.
@@ -53,7 +53,7 @@ class CallerTable {
     bool listed;
   };
   struct Job {
-    int64_t gang = 0;  // Highest incarnation of a listed trainer.
+    int64_t trainer_incarnation = 0;  // Highest incarnation of a listed trainer.
     absl::flat_hash_map<std::string, Entry> workers;
   };
 

@@ -91,7 +91,7 @@ class Log::Impl {
   bool ReserveAtRisk() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // The value of space() that the current state calls for.
-  Space Judge() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Space CurrentSpace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Directory directory_;
@@ -307,7 +307,7 @@ bool Log::Impl::ReserveAtRisk() const {
   return room < options_.reserve_bytes + pending_bytes_;
 }
 
-Space Log::Impl::Judge() const {
+Space Log::Impl::CurrentSpace() const {
   if (!allocation_failed_ && free_bytes_ >= options_.low_bytes) return Space::kOk;
   return ReserveAtRisk() ? Space::kFull : Space::kLow;
 }
@@ -317,7 +317,7 @@ void Log::Impl::TellSpace() {
   Space space;
   {
     MutexLock lock(&mu_);
-    space = Judge();
+    space = CurrentSpace();
   }
   if (space == space_) return;
   space_ = space;
@@ -358,7 +358,7 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
     TellSpace();
     MutexLock lock(&mu_);
     // Sleep only if nothing has changed since TellSpace().
-    if (pending_.empty() && !Ended() && Judge() == space_) work_.Wait(&mu_);
+    if (pending_.empty() && !Ended() && CurrentSpace() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
       // Take records up to batch_bytes, but at least one.

@@ -17,7 +17,7 @@ absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view 
 }
 
 // Adds file and offset to an error that Replay returned for a record.
-absl::Status Judged(const absl::Status& status, absl::string_view file, uint64_t offset) {
+absl::Status WithPlace(const absl::Status& status, absl::string_view file, uint64_t offset) {
   return status.ok() ? status : Annotate(status, absl::StrCat(file, " at offset ", offset));
 }
 
@@ -132,12 +132,12 @@ class DirectoryReader {
       if (end) break;
       entry.position = 0;
       ++found->snapshot_records;
-      SLUICE_RETURN_IF_ERROR(Judged(replay->OnRecord(std::move(entry)), reader->path(), at));
+      SLUICE_RETURN_IF_ERROR(WithPlace(replay->OnRecord(std::move(entry)), reader->path(), at));
     }
 
     found->snapshot = position;
     found->snapshot_bytes = reader->offset();
-    return Judged(replay->OnSnapshotEnd(), reader->path(), 0);
+    return WithPlace(replay->OnSnapshotEnd(), reader->path(), 0);
   }
 
   // Reads segment headers from the newest backwards, up to the segment that holds the first record
@@ -198,7 +198,7 @@ class DirectoryReader {
 
       if (got != Got::kFrame || header.position != expected - (mark ? 1 : 0)) {
         if (next_first == nullptr)
-          return JudgeEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
+          return ExplainEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
         return Damaged(reader->path(), found_->end_offset,
                        absl::StrCat("the record of position ", expected,
                                     " is damaged, and the log goes on behind it"));
@@ -215,7 +215,7 @@ class DirectoryReader {
         found_->last = expected;
         found_->bytes += header.frame_bytes();
         SLUICE_RETURN_IF_ERROR(
-            Judged(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
+            WithPlace(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
       }
       ++expected;
     }
@@ -223,7 +223,7 @@ class DirectoryReader {
 
   // No complete frame starts at the end offset of the last segment. Decides whether this is the end
   // of the log, perhaps torn, or damage.
-  absl::Status JudgeEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
+  absl::Status ExplainEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
     const uint64_t end = found_->end_offset;
     if (promised_ >= expected) {
       return Damaged(reader->path(), end,

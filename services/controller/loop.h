@@ -28,7 +28,7 @@ class Loop {
   struct Sinks {
     std::function<void(Controller&, const SetJobCall&)> set_job;
     std::function<void(const ReleaseCall&)> release;
-    // The daemon's Down has changed.
+    // The daemon's DesiredState has changed.
     std::function<void(Controller&, const std::string& daemon)> daemon;
     // The job has something new for watchers.
     std::function<void(Controller&, const std::string& job)> job;

@@ -74,12 +74,12 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
         });
   }
 
-  // Sends the daemon's present Down, after the write that is open now. On the loop's thread.
+  // Sends the daemon's present DesiredState, after the write that is open now. On the loop's thread.
   void Send(Controller& core) {
     MutexLock lock(&mu_);
     if (ended_ || daemon_.empty()) return;
     next_.Clear();
-    ToProto(core.DownFor(daemon_), core, &next_);
+    ToProto(core.DesiredStateOf(daemon_), core, &next_);
     // If a message waits already, it is replaced, because only the newest one counts.
     waiting_ = true;
     if (!writing_) WriteNext();

@@ -12,7 +12,7 @@
 namespace sluice::controller {
 
 // The calls of daemons: Register, and a Heartbeat stream for each daemon. Once the contents of a
-// heartbeat are stored, the answer tells the daemon all that it must know (Down in
+// heartbeat are stored, the answer tells the daemon all that it must know (DesiredState in
 // core/controller.h). If this changes between heartbeats, it is sent at once.
 class RegistryService : public registry::v1::RegistryService::CallbackService {
  public:
@@ -25,7 +25,7 @@ class RegistryService : public registry::v1::RegistryService::CallbackService {
   grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>*
   Heartbeat(grpc::CallbackServerContext* context) override;
 
-  // Sends the daemon its changed Down. On the loop's thread.
+  // Sends the daemon its changed DesiredState. On the loop's thread.
   void Changed(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all streams and refuses new ones with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);

@@ -197,7 +197,7 @@ void ToProto(const Job& job, job::v1::JobStatus* out) {
   out->set_state(StateToProto(record.state));
   out->mutable_conditions()->Add(record.conditions.begin(), record.conditions.end());
   *out->mutable_created() = rpc::ToProto(record.created);
-  out->set_incarnation(job.assign.gang);
+  out->set_incarnation(job.assign.trainer_incarnation);
   out->set_step(record.step);
   *out->mutable_version() = rpc::ToProto(record.version);
   out->set_message(record.message);
@@ -264,26 +264,27 @@ HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t
   return input;
 }
 
-void ToProto(const Down& down, const Controller& core, registry::v1::HeartbeatResponse* out) {
-  out->set_generation(down.generation);
-  out->set_events_stored(down.events_stored);
-  for (const Part& part : down.parts) {
+void ToProto(const DesiredState& desired, const Controller& core,
+             registry::v1::HeartbeatResponse* out) {
+  out->set_generation(desired.generation);
+  out->set_events_stored(desired.events_stored);
+  for (const DaemonAssignment& assignment : desired.assignments) {
     registry::v1::Assignment& to = *out->add_jobs();
-    to.set_job(part.job);
-    to.set_incarnation(part.incarnation);
-    for (const Worker& peer : part.peers) ToProto(peer, to.add_peers());
-    to.set_phase(part.phase == PartPhase::kRun ? registry::v1::ASSIGNMENT_PHASE_RUN
-                                               : registry::v1::ASSIGNMENT_PHASE_STOP);
-    to.set_checkpoint(part.checkpoint);
-    to.mutable_spec()->ParseFromString(core.jobs().at(part.job).spec);
+    to.set_job(assignment.job);
+    to.set_incarnation(assignment.incarnation);
+    for (const Worker& peer : assignment.peers) ToProto(peer, to.add_peers());
+    to.set_phase(assignment.phase == AssignmentPhase::kRun ? registry::v1::ASSIGNMENT_PHASE_RUN
+                                                           : registry::v1::ASSIGNMENT_PHASE_STOP);
+    to.set_checkpoint(assignment.checkpoint);
+    to.mutable_spec()->ParseFromString(core.jobs().at(assignment.job).spec);
     to.set_protocol(kProtocol);
-    to.mutable_queues()->Add(part.queues.begin(), part.queues.end());
-    to.mutable_weights()->Add(part.weights.begin(), part.weights.end());
-    to.set_rank(part.rank);
-    to.set_world(part.world);
-    to.set_rendezvous(part.rendezvous);
+    to.mutable_queues()->Add(assignment.queues.begin(), assignment.queues.end());
+    to.mutable_weights()->Add(assignment.weights.begin(), assignment.weights.end());
+    to.set_rank(assignment.rank);
+    to.set_world(assignment.world);
+    to.set_rendezvous(assignment.rendezvous);
   }
-  for (const auto& [job, k] : down.steps_stored) {
+  for (const auto& [job, k] : desired.steps_stored) {
     registry::v1::StepStored& stored = *out->add_steps_stored();
     stored.set_job(job);
     stored.set_k(k);

@@ -50,6 +50,7 @@ void ToProto(const Job& job, job::v1::JobStatus* out);
 absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& request);
 HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t stream);
 // `core` provides the specs of the jobs in `down`.
-void ToProto(const Down& down, const Controller& core, registry::v1::HeartbeatResponse* out);
+void ToProto(const DesiredState& desired, const Controller& core,
+             registry::v1::HeartbeatResponse* out);
 
 }  // namespace sluice::controller

@@ -145,9 +145,9 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
     wake_ = when;
     timer_.NotifyOne();
   };
-  if (options_.books) {
-    options.books = [this, job, incarnation](std::shared_ptr<const BookEntry> entry) {
-      options_.books(job, incarnation, std::move(entry));
+  if (options_.ledger_changed) {
+    options.ledger_changed = [this, job, incarnation](std::shared_ptr<const LedgerEntry> entry) {
+      options_.ledger_changed(job, incarnation, std::move(entry));
     };
   }
   if (options_.alarm) {

@@ -48,8 +48,8 @@ class JobTable {
     // Called with each change of a job's ledger; see JobRunner::Options. `incarnation` is that of
     // the queue.
     std::function<void(const std::string& job, uint64_t incarnation,
-                       std::shared_ptr<const BookEntry> entry)>
-        books;
+                       std::shared_ptr<const LedgerEntry> entry)>
+        ledger_changed;
     // Called with each alarm of a job, perhaps under the job's lock, so it must not call the job.
     // May be empty.
     AlarmHandler alarm;

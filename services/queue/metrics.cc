@@ -51,7 +51,7 @@ class Metrics::Writer {
     }
   }
 
-  void Books(const Ledger& ledger) {
+  void WriteLedger(const Ledger& ledger) {
     Counter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
     Counter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
     for (const auto& [reason, count] : ledger.dropped)
@@ -183,7 +183,7 @@ void Metrics::Write(const std::string& job, Entry& entry) {
   const auto [stats, counters] = entry.runner->Look(
       [](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
   Writer writer(registry_, job, &entry.series);
-  writer.Books(stats.ledger);
+  writer.WriteLedger(stats.ledger);
   writer.Events(counters);
   writer.Contents(stats);
   writer.Bias(counters);

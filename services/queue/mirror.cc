@@ -35,7 +35,7 @@ LedgerMirror::~LedgerMirror() { Stop(); }
 // The queue's side. -------------------------------------------------------------------------------
 
 void LedgerMirror::Note(const std::string& job, uint64_t incarnation,
-                        std::shared_ptr<const BookEntry> entry) {
+                        std::shared_ptr<const LedgerEntry> entry) {
   Waiting noted{.id = {incarnation, entry->ledger.event},
                 .entry = entry,
                 .bytes = kEntryBytes + entry->batch.size()};
@@ -248,7 +248,7 @@ std::vector<LedgerMirror::Plan> LedgerMirror::Gather() {
 
 redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   const Waiting& waiting = plan.entries[place];
-  const BookEntry& entry = *waiting.entry;
+  const LedgerEntry& entry = *waiting.entry;
   redis::Command command = {"XADD", KeyOf(plan.job)};
   // If the stream is gone, Redis must not begin it again as if nothing were missing.
   if (waiting.gap == nullptr) command.push_back("NOMKSTREAM");
@@ -285,7 +285,7 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   }
 
   add("hash", ToHex(ledger.hash));
-  if (entry.kind == BookEntry::Kind::kApplied) add("batch", entry.batch);
+  if (entry.kind == LedgerEntry::Kind::kApplied) add("batch", entry.batch);
   return command;
 }
 

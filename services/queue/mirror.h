@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/redis/redis.h"
-#include "services/queue/books.h"
+#include "services/queue/ledger_watch.h"
 
 namespace sluice::queue {
 
@@ -53,7 +53,7 @@ class LedgerMirror {
 
   // Notes an entry, which will be sent later. It is ignored if its event is not above the newest
   // noted one of this run.
-  void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const BookEntry> entry)
+  void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const LedgerEntry> entry)
       ABSL_LOCKS_EXCLUDED(mu_);
   // The job is freed: no more entries of it will come.
   void Freed(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
@@ -78,7 +78,7 @@ class LedgerMirror {
   };
   struct Waiting {
     Id id;
-    std::shared_ptr<const BookEntry> entry;
+    std::shared_ptr<const LedgerEntry> entry;
     uint64_t bytes = 0;
     const char* gap = nullptr;  // Why it does not follow the previous entry; null if it does.
     uint64_t missed = 0;        // Number of entries given up in this gap.

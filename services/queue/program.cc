@@ -68,11 +68,11 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   return incarnation;
 }
 
-std::function<void(const std::string&, uint64_t, std::shared_ptr<const BookEntry>)> NoteIn(
+std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEntry>)> NoteIn(
     const std::shared_ptr<LedgerMirror>& mirror) {
   if (mirror == nullptr) return nullptr;
   return [mirror](const std::string& job, uint64_t incarnation,
-                  std::shared_ptr<const BookEntry> entry) {
+                  std::shared_ptr<const LedgerEntry> entry) {
     mirror->Note(job, incarnation, std::move(entry));
   };
 }
@@ -152,7 +152,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         };
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
-        jobs.books = NoteIn(mirror_);
+        jobs.ledger_changed = NoteIn(mirror_);
         jobs.alarm = [this](const std::string& job, const Alarm& alarm) { RaiseAlarm(job, alarm); };
         return std::move(jobs);
       }()),

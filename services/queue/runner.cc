@@ -30,8 +30,9 @@ JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource
       arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
       sampling_(spec.sampling),
       job_(std::make_unique<Job>(options_.job, std::move(spec), std::move(rows))),
-      books_(*job_) {
-  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(*job_)));
+      ledger_watch_(*job_) {
+  if (options_.ledger_changed)
+    options_.ledger_changed(std::make_shared<LedgerEntry>(LedgerOf(*job_)));
 }
 
 JobRunner::JobRunner(Options options, StoredJob stored)
@@ -46,8 +47,9 @@ JobRunner::JobRunner(Options options, StoredJob stored)
       log_(std::move(stored.log)),
       offset_(job_->ledger().event == 0 ? absl::ZeroDuration()
                                         : job_->now() - options_.clock->Monotonic()),
-      books_(*job_) {
-  if (options_.books) options_.books(std::make_shared<BookEntry>(BooksOf(*job_)));
+      ledger_watch_(*job_) {
+  if (options_.ledger_changed)
+    options_.ledger_changed(std::make_shared<LedgerEntry>(LedgerOf(*job_)));
   log_->Start({.on_durable = [this](wal::Position durable) { Release(durable); },
                .on_fatal =
                    [this](const absl::Status& why) {
@@ -77,7 +79,7 @@ void JobRunner::Apply(Event event, Finished* finished) {
   if (log_ != nullptr && log_after) LogStored(event, effects.stored);
 
   Output output{.position = appended_};
-  if (options_.books) output.book = books_.Changed(event, *job_);
+  if (options_.ledger_changed) output.ledger_entry = ledger_watch_.Changed(event, *job_);
   for (auto& [call, reply] : effects.answers) {
     const auto it = waiting_.find(call);
     if (it == waiting_.end()) continue;
@@ -115,13 +117,13 @@ void JobRunner::LogStored(const Event& put, const std::vector<uint32_t>& stored)
 }
 
 void JobRunner::Emit(Output output, Finished* finished) {
-  if (output.answers.empty() && !output.update && output.book == nullptr) return;
+  if (output.answers.empty() && !output.update && output.ledger_entry == nullptr) return;
   if (log_ == nullptr) return GiveOut(std::move(output), finished);
   held_.push_back(std::move(output));
 }
 
 void JobRunner::GiveOut(Output output, Finished* finished) {
-  if (output.book != nullptr) options_.books(std::move(output.book));
+  if (output.ledger_entry != nullptr) options_.ledger_changed(std::move(output.ledger_entry));
   if (output.new_watcher != 0) {
     const auto it = watchers_.find(output.new_watcher);
     if (it == watchers_.end()) return;  // The watcher has left meanwhile.

@@ -13,8 +13,8 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "services/queue/arena.h"
-#include "services/queue/books.h"
 #include "services/queue/core/job.h"
+#include "services/queue/ledger_watch.h"
 #include "services/queue/store.h"
 
 namespace sluice::queue {
@@ -60,7 +60,7 @@ class JobRunner {
     // Called first with the ledger as it is at the start, then with each change of it, in order,
     // once the change is durable. It runs under the lock, so it must not call the runner. May be
     // empty.
-    std::function<void(std::shared_ptr<const BookEntry>)> books;
+    std::function<void(std::shared_ptr<const LedgerEntry>)> ledger_changed;
     // Called with each alarm, under the lock, so it must not call the runner. May be empty.
     std::function<void(const Alarm&)> alarm;
   };
@@ -120,7 +120,7 @@ class JobRunner {
     std::optional<WatchUpdate> update;
     // If not 0, the update goes to this watcher alone, and is its first one.
     uint64_t new_watcher = 0;
-    std::shared_ptr<const BookEntry> book;
+    std::shared_ptr<const LedgerEntry> ledger_entry;
   };
 
   Instant JobTime() const { return options_.clock->Monotonic() + offset_; }
@@ -161,7 +161,7 @@ class JobRunner {
   // No snapshot before the log is this long, because the last try failed.
   uint64_t snapshot_at_ ABSL_GUARDED_BY(mu_) = 0;
   bool closing_ ABSL_GUARDED_BY(mu_) = false;
-  BookWatch books_ ABSL_GUARDED_BY(mu_);
+  LedgerWatch ledger_watch_ ABSL_GUARDED_BY(mu_);
   uint64_t next_call_ ABSL_GUARDED_BY(mu_) = 1;
   // Calls without an answer: their callback, and their name for failpoints.
   absl::flat_hash_map<uint64_t, std::pair<Done, const char*>> waiting_ ABSL_GUARDED_BY(mu_);

@@ -55,7 +55,7 @@ absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64
 absl::Status JudgeJob(const job::v1::JobStatus& status, Verdict* verdict) {
   if (status.state() != job::v1::JOB_STATE_SUCCEEDED)
     return absl::InternalError("the job did not succeed: " + integration::Text(status));
-  SLUICE_RETURN_IF_ERROR(integration::CheckBooks(status));
+  SLUICE_RETURN_IF_ERROR(integration::CheckLedgerBalances(status));
 
   const common::v1::Ledger& ledger = status.result().ledger();
   verdict->steps += status.result().steps();

@@ -52,7 +52,7 @@ class Court {
     for (const Line& line : evidence_.lines) Hear(line);
     Lineage();
     Seals();
-    Books();
+    CheckLedger();
     return std::move(verdict_);
   }
 
@@ -192,7 +192,7 @@ class Court {
                       verdict_.dropped, " dropped; one is ", missing[0]));
   }
 
-  void Books() {
+  void CheckLedger() {
     const common::v1::Ledger& ledger = evidence_.ledger;
     if (ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + verdict_.dropped)
       Wrong("the ledger does not balance: " + ledger.ShortDebugString());

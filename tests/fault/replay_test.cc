@@ -94,7 +94,7 @@ void RunJob(const std::vector<Kill>& kills, int checkpoint, Result* result) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << integration::Text(*end);
-  EXPECT_EQ(integration::CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(integration::CheckLedgerBalances(*end), absl::OkStatus());
 
   const std::string& path = end->result().checkpoint();
   auto checkpoint_read = trainer::ReadCheckpoint(path);

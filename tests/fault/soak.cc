@@ -234,10 +234,10 @@ class Soak {
 
   void Judge(const job::v1::JobStatus& status, absl::Duration took) {
     const job::v1::JobResult& result = status.result();
-    const absl::Status books = integration::CheckBooks(status);
+    const absl::Status balanced = integration::CheckLedgerBalances(status);
     if (status.state() != job::v1::JOB_STATE_SUCCEEDED)
       wrong_.push_back("a job did not succeed: " + integration::Text(status));
-    if (!books.ok()) wrong_.push_back(absl::StrCat(status.name(), ": ", books.message()));
+    if (!balanced.ok()) wrong_.push_back(absl::StrCat(status.name(), ": ", balanced.message()));
     if (result.reward_last() < options_.reward)
       wrong_.push_back(absl::StrFormat("%s: reward %.3f, wanted %.2f", status.name(),
                                        result.reward_last(), options_.reward));
@@ -246,7 +246,7 @@ class Soak {
                      {"seconds", absl::ToDoubleSeconds(took)},
                      {"steps", result.steps()},
                      {"reward_last", result.reward_last()},
-                     {"balanced", books.ok()}});
+                     {"balanced", balanced.ok()}});
 
     const std::string line = jobs_.back().dump();
     std::fprintf(options_.as_json ? stdout : stderr, "%s\n", line.c_str());
@@ -274,7 +274,8 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Trains the example again and again while random daemons are killed with SIGKILL; each job "
       "must succeed, reach its reward and\n"
-      "have balanced books, and no daemon's memory may grow (judged from a minute of samples on).",
+      "have a balanced ledger, and no daemon's memory may grow (judged from a minute of samples "
+      "on).",
       "soak"};
   app.footer("Exit code 0: all is well, 1: not, 2: misused. The last job is run to its end.");
   Options options;

@@ -273,7 +273,7 @@ TEST_F(FilesTest, BadRowsAreSkippedAndCountedWhereTheJobAsksForIt) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 TEST_F(FilesTest, ARowThatNestsTooDeeplyFailsTheJobWithFileLineAndLimit) {
@@ -349,7 +349,7 @@ TEST_F(FilesTest, APromptLongerThanTheContextIsDroppedAndCounted) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 TEST_F(FilesTest, ATruncatedModelFailsTheJobWithItsFile) {
@@ -472,7 +472,7 @@ TEST(CtrlCTest, WhileWatchingDetachesAndTheJobGoesOn) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 TEST(CtrlCTest, OnceInRunCancelsTheJobAndEndsItsDaemons) {

@@ -39,7 +39,7 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 
   outcome->reports = (*job)->reports();
   outcome->hash = end->result().ledger().hash();

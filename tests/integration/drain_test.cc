@@ -28,7 +28,7 @@ TEST_P(DrainTest, ADaemonEndsWithZeroAndTheJobGoesOnWithItsSuccessor) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_CANCELLED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, DrainTest,

@@ -151,7 +151,7 @@ class EvalTrainingTest : public FaultsTest {
     EXPECT_EQ(end.status(), absl::OkStatus());
     if (!end.ok()) return {};
     EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-    EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+    EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
     return *end;
   }
 

@@ -76,7 +76,7 @@ class FaultsTest : public testing::Test {
     EXPECT_EQ(end->state(),
               steps_ == kEndless ? job::v1::JOB_STATE_CANCELLED : job::v1::JOB_STATE_SUCCEEDED)
         << Text(*end);
-    EXPECT_EQ(CheckBooks(*end, went_behind), absl::OkStatus());
+    EXPECT_EQ(CheckLedgerBalances(*end, went_behind), absl::OkStatus());
     EXPECT_GE(end->result().steps(), fault_step_ + kStepsAfter);
     return *end;
   }

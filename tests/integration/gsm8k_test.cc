@@ -40,7 +40,7 @@ TEST(Gsm8kTest, TheExampleTrainsOnRealQuestionsAndDropsThoseTooLong) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
   EXPECT_GT(end->result().ledger().dropped().at("prompt_too_long"), 0);
   EXPECT_FALSE(FingerprintOfDir(end->result().checkpoint()) == FingerprintOfDir(model))
       << "three steps changed no weight";
@@ -68,13 +68,13 @@ TEST(Gsm8kTest, CheckpointsOfABf16ModelHoldThePublishedWeights) {
 
   int compared = 0;
   const std::string last = end->result().checkpoint(), prefix = last.substr(0, last.rfind('-') + 1);
-  for (const auto& [number, gangs] : published.seen()) {
+  for (const auto& [number, by_incarnation] : published.seen()) {
     const std::string weights = absl::StrCat(prefix, number, "/model.safetensors");
     if (!PathExists(weights)) continue;
     const auto stored = ReadSafetensors(weights);
     ASSERT_EQ(stored.status(), absl::OkStatus());
     for (const TensorSpec& spec : stored->specs()) EXPECT_EQ(spec.dtype, DType::kBF16) << spec.name;
-    EXPECT_EQ(FingerprintOf(*stored).bytes(), gangs.begin()->second) << weights;
+    EXPECT_EQ(FingerprintOf(*stored).bytes(), by_incarnation.begin()->second) << weights;
     ++compared;
   }
 

@@ -52,7 +52,7 @@ TEST(LoopTest, AJobRunsToItsEndAndItsBooksBalance) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) {
@@ -132,7 +132,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3)
       << "a run of its own: the first one's checkpoints are not its";
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 
   const auto list = cluster.Sluice({"job", "list"});
   ASSERT_EQ(list.status(), absl::OkStatus());

@@ -229,7 +229,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
   Trained trained;
   ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &trained));
 
@@ -311,7 +311,7 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
   for (const job::v1::StepReport& report : (*job)->reports())
     EXPECT_EQ(report.values().at("absdiff_max"), 0) << "step " << report.k();
   ASSERT_NO_FATAL_FAILURE(ReadTrained(*end, &run->trained));

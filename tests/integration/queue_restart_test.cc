@@ -67,9 +67,9 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
 
   // At level memory, a trainer that goes back gets the next incarnation. Waits for that, because a
   // step from before the fault may be reported after it, and would prove nothing.
-  void AwaitNextGang() {
+  void AwaitNextTrainerGroup() {
     if (GetParam() != "memory") return;
-    const int64_t next = ++gang_;
+    const int64_t next = ++trainer_incarnation_;
     ASSERT_EQ(
         job_->AwaitStatus(
             [&](const job::v1::JobStatus& status) { return status.incarnation() == next; }, kLong),
@@ -91,7 +91,7 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
     }
   }
 
-  int64_t gang_ = 1;
+  int64_t trainer_incarnation_ = 1;
 };
 
 TEST_P(QueueRestartTest, AKilledQueueIsGoneOnWith) {
@@ -108,7 +108,7 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
   for (const char* call : calls) {
     ASSERT_NO_FATAL_FAILURE(KillAt(
         "queue-0", absl::StrCat("queue.", call, random.Below(2) == 0 ? ".before" : ".after"), 1));
-    ASSERT_NO_FATAL_FAILURE(AwaitNextGang());
+    ASSERT_NO_FATAL_FAILURE(AwaitNextTrainerGroup());
   }
 
   ExpectRecovered(static_cast<int>(std::size(calls)));
@@ -154,7 +154,7 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"),
                          [](const auto& info) { return info.param; });
 
-// What the old gang published, the new one publishes again, bit for bit, until it is beyond that.
+// What the old trainer group published, the new one publishes again, bit for bit, until it is beyond that.
 // Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));
@@ -166,11 +166,12 @@ TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ExpectGoesOn();
 
   int compared = 0;
-  for (const auto& [number, gangs] : published.seen()) {
-    if (gangs.size() < 2) continue;
+  for (const auto& [number, by_incarnation] : published.seen()) {
+    if (by_incarnation.size() < 2) continue;
     ++compared;
-    for (const auto& [gang, state] : gangs)
-      EXPECT_EQ(state, gangs.begin()->second) << "version " << number << " of gang " << gang;
+    for (const auto& [trainer_incarnation, state] : by_incarnation)
+      EXPECT_EQ(state, by_incarnation.begin()->second)
+          << "version " << number << " of trainer group " << trainer_incarnation;
   }
 
   EXPECT_GE(compared, 1);

@@ -22,7 +22,7 @@ TEST_P(StalenessTest, NoTrainedTokenIsOlderThanTheBound) {
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckBooks(*end), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 
   int64_t tokens = 0, old = 0;
   for (const auto& [staleness, count] : end->result().staleness_histogram()) {

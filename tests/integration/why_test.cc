@@ -276,7 +276,7 @@ TEST_F(WhyTest, AStallIsToldWithItsDiagnosisAndEndsTheJobWithIt) {
   EXPECT_TRUE(told);
 }
 
-TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
+TEST_F(WhyTest, PeopleReadStatsGroupsAndTheLedgerOfARunningJob) {
   ASSERT_NO_FATAL_FAILURE(Run());
   const auto stats = cluster_->Sluice({"queue", "stats", job_->id()});
   ASSERT_EQ(stats->exit, 0) << stats->err;
@@ -301,7 +301,7 @@ TEST_F(WhyTest, PeopleReadStatsGroupsAndBooksOfARunningJob) {
   cluster_->Signal("reward-0", SIGCONT);
   Cancel();
   EXPECT_EQ(cluster_->Sluice({"queue", "fsck", job_->id()})->exit, 0)
-      << "the books of an ended job are kept";
+      << "the ledger of an ended job is kept";
 }
 
 }  // namespace

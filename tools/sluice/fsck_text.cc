@@ -27,7 +27,7 @@ std::string NameOf(const queue::FsckJob& job) {
   return job.name.empty() ? job.job : absl::StrCat(job.name, " (", job.job, ")");
 }
 
-std::string BooksOf(const queue::FsckJob& job) {
+std::string LedgerText(const queue::FsckJob& job) {
   const queue::Ledger& ledger = job.ledger;
   return absl::StrCat("accepted ", ledger.accepted, " = durable ", ledger.durable, " + applied ",
                       ledger.applied, " + live ", ledger.live, " + dropped ",
@@ -81,14 +81,14 @@ std::string FsckText(const queue::FsckReport& report, const std::string& data_di
   std::vector<std::vector<std::string>> rows = {
       {"JOB", "ID", "LEVEL", "VERSION", "GROUPS", "SNAPSHOT", "LAST", "REPLAYED", "LOG", "STATE"}};
   // First the table, then the ledgers, the remarks and the damage.
-  std::string books, remarks, damage;
+  std::string ledgers, remarks, damage;
   for (const queue::FsckJob& job : report.jobs) {
     rows.push_back({job.name.empty() ? "-" : job.name, job.job, LevelName(job.durability),
                     absl::StrCat(job.version), absl::StrCat(job.groups), absl::StrCat(job.snapshot),
                     absl::StrCat(job.last), absl::StrCat(job.events), ShortBytes(job.bytes),
                     job.ok() ? "ok" : "DAMAGED"});
     if (job.ok())
-      absl::StrAppend(&books, job.name.empty() ? job.job : job.name, ": ", BooksOf(job),
+      absl::StrAppend(&ledgers, job.name.empty() ? job.job : job.name, ": ", LedgerText(job),
                       "   balanced\n");
     if (job.torn)
       absl::StrAppend(&remarks, NameOf(job),
@@ -98,7 +98,7 @@ std::string FsckText(const queue::FsckReport& report, const std::string& data_di
       absl::StrAppend(&remarks, NameOf(job), ": ", remark, "\n");
     if (!job.ok()) AddDamage(job, data_dir, &damage);
   }
-  return absl::StrCat(Table(rows), books.empty() ? "" : "\n", books,
+  return absl::StrCat(Table(rows), ledgers.empty() ? "" : "\n", ledgers,
                       remarks.empty() ? "" : "\nharmless:\n", remarks, damage);
 }
 

@@ -18,24 +18,24 @@ class Planner {
     for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
   }
 
-  // Puts into `parts` the daemons that the job has and keeps.
-  void Keep(const JobView& job, Parts* parts) {
+  // Puts into `staff` the daemons that the job has and keeps.
+  void Keep(const JobView& job, JobStaff* staff) {
     if (!job.queue.empty()) {
-      parts->queue = job.queue;
+      staff->queue = job.queue;
       ++load_[job.queue];
     }
     for (const std::string& id : job.held) {
       const auto it = daemons_.find(id);
       if (it == daemons_.end() || !it->second.present || it->second.role == Role::kQueue) continue;
-      parts->of(it->second.role).push_back(id);
+      staff->of(it->second.role).push_back(id);
       ++load_[id];
     }
   }
 
   // Adds daemons of `role` until the job has `want` of them. With `whole`, all that are missing are
   // added or none.
-  void Fill(Role role, int want, bool whole, Parts* parts) {
-    std::vector<std::string>& have = parts->of(role);
+  void Fill(Role role, int want, bool whole, JobStaff* staff) {
+    std::vector<std::string>& have = staff->of(role);
     const int missing = want - static_cast<int>(have.size());
     if (missing <= 0) return;
     const std::vector<std::string> candidates = Candidates(role, have);
@@ -49,30 +49,30 @@ class Planner {
   }
 
   // Adds the daemons that the minimum lacks, as far as usable ones are left, and sets `lacks`.
-  // Trainers are added all or none, because a gang needs all its ranks.
-  void FillMinimum(const Needs& needs, Parts* parts) {
-    if (parts->queue.empty()) {
+  // Trainers are added all or none, because a trainer group needs all its ranks.
+  void FillMinimum(const Needs& needs, JobStaff* staff) {
+    if (staff->queue.empty()) {
       const std::vector<std::string> queues = Candidates(Role::kQueue, {});
       if (!queues.empty()) {
-        parts->queue = queues.front();
-        ++load_[parts->queue];
+        staff->queue = queues.front();
+        ++load_[staff->queue];
       }
     }
-    Fill(Role::kTrainer, needs.trainers.min, true, parts);
-    Fill(Role::kRollout, needs.rollouts.min, false, parts);
-    Fill(Role::kReward, needs.rewards.min, false, parts);
-    parts->lacks = Lacks(needs, parts);
+    Fill(Role::kTrainer, needs.trainers.min, true, staff);
+    Fill(Role::kRollout, needs.rollouts.min, false, staff);
+    Fill(Role::kReward, needs.rewards.min, false, staff);
+    staff->lacks = Lacks(needs, staff);
   }
 
   // Undoes Keep() and FillMinimum() for a job that cannot start.
-  void GiveBack(Parts* parts) {
-    if (!parts->queue.empty()) --load_[parts->queue];
+  void GiveBack(JobStaff* staff) {
+    if (!staff->queue.empty()) --load_[staff->queue];
     for (const Role role : kRoles) {
       if (role == Role::kQueue) continue;
-      for (const std::string& id : parts->of(role)) --load_[id];
-      parts->of(role).clear();
+      for (const std::string& id : staff->of(role)) --load_[id];
+      staff->of(role).clear();
     }
-    parts->queue.clear();
+    staff->queue.clear();
   }
 
  private:
@@ -89,11 +89,11 @@ class Planner {
     return ids;
   }
 
-  static std::string Lacks(const Needs& needs, Parts* parts) {
+  static std::string Lacks(const Needs& needs, JobStaff* staff) {
     std::vector<std::string> lacks;
-    if (parts->queue.empty()) lacks.push_back("a queue");
+    if (staff->queue.empty()) lacks.push_back("a queue");
     for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
-      const int have = static_cast<int>(parts->of(role).size());
+      const int have = static_cast<int>(staff->of(role).size());
       if (const int min = needs.of(role).min; have < min) {
         lacks.push_back(
             absl::StrCat(min - have, " of ", min, " ", RoleName(role), min == 1 ? "" : "s"));
@@ -108,38 +108,38 @@ class Planner {
 
 }  // namespace
 
-std::vector<std::string>& Parts::of(Role role) {
+std::vector<std::string>& JobStaff::of(Role role) {
   SLUICE_CHECK(role != Role::kQueue);
   return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
 }
 
-std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
-                                    const std::vector<DaemonView>& daemons) {
+std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
+                                       const std::vector<DaemonView>& daemons) {
   std::sort(jobs.begin(), jobs.end(), [](const JobView& a, const JobView& b) {
     return std::make_tuple(!a.started, -a.needs.priority, a.order, a.id) <
            std::make_tuple(!b.started, -b.needs.priority, b.order, b.id);
   });
   Planner planner(daemons);
 
-  std::map<std::string, Parts> plan;
+  std::map<std::string, JobStaff> plan;
 
   // Three rounds over the jobs: what each keeps, its minimum, the surplus.
   for (const JobView& job : jobs) planner.Keep(job, &plan[job.id]);
   for (const JobView& job : jobs) {
     if (job.ending) continue;
-    Parts& parts = plan[job.id];
-    planner.FillMinimum(job.needs, &parts);
-    if (!job.started && !parts.lacks.empty()) planner.GiveBack(&parts);
+    JobStaff& staff = plan[job.id];
+    planner.FillMinimum(job.needs, &staff);
+    if (!job.started && !staff.lacks.empty()) planner.GiveBack(&staff);
   }
   for (const JobView& job : jobs) {
-    Parts& parts = plan[job.id];
-    if (job.ending || (!job.started && !parts.lacks.empty())) continue;
-    planner.Fill(Role::kRollout, job.needs.rollouts.max, false, &parts);
-    planner.Fill(Role::kReward, job.needs.rewards.max, false, &parts);
+    JobStaff& staff = plan[job.id];
+    if (job.ending || (!job.started && !staff.lacks.empty())) continue;
+    planner.Fill(Role::kRollout, job.needs.rollouts.max, false, &staff);
+    planner.Fill(Role::kReward, job.needs.rewards.max, false, &staff);
   }
-  for (auto& [id, parts] : plan) {
+  for (auto& [id, staff] : plan) {
     for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
-      std::sort(parts.of(role).begin(), parts.of(role).end());
+      std::sort(staff.of(role).begin(), staff.of(role).end());
     }
   }
   return plan;

@@ -30,7 +30,7 @@ struct JobView {
 };
 
 // The daemons that work for a job; each list is sorted by id.
-struct Parts {
+struct JobStaff {
   std::string queue;
   std::vector<std::string> trainers, rollouts, rewards;
   std::string lacks;  // What is missing from the minimum, for people; empty if nothing is.
@@ -48,7 +48,7 @@ struct Parts {
 //
 // A rollout or trainer serves one job at a time. A queue or reward serves any number; the least
 // loaded is chosen first.
-std::map<std::string, Parts> Assign(std::vector<JobView> jobs,
-                                    const std::vector<DaemonView>& daemons);
+std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
+                                       const std::vector<DaemonView>& daemons);
 
 }  // namespace sluice::controller

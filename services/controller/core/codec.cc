@@ -73,9 +73,32 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, reque
                                                 reported_incarnation, reported_k, last_event,
                                                 restarts, restarted, ledger, ledger_final,
                                                 checkpoint, told_findings, folded, eval)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AssignRecord, gang, gang_whole, revision, phase,
-                                                opened, queue, queue_incarnation, queue_lost_job,
-                                                workers)
+
+// Not by the macro, because stored records have the keys of an earlier build: gang, gang_whole.
+void to_json(nlohmann::json& json, const AssignRecord& record) {
+  json = {{"gang", record.trainer_incarnation},
+          {"gang_whole", record.trainers_complete},
+          {"revision", record.revision},
+          {"phase", record.phase},
+          {"opened", record.opened},
+          {"queue", record.queue},
+          {"queue_incarnation", record.queue_incarnation},
+          {"queue_lost_job", record.queue_lost_job},
+          {"workers", record.workers}};
+}
+void from_json(const nlohmann::json& json, AssignRecord& record) {
+  const AssignRecord unset;
+  record.trainer_incarnation = json.value("gang", unset.trainer_incarnation);
+  record.trainers_complete = json.value("gang_whole", unset.trainers_complete);
+  record.revision = json.value("revision", unset.revision);
+  record.phase = json.value("phase", unset.phase);
+  record.opened = json.value("opened", unset.opened);
+  record.queue = json.value("queue", unset.queue);
+  record.queue_incarnation = json.value("queue_incarnation", unset.queue_incarnation);
+  record.queue_lost_job = json.value("queue_lost_job", unset.queue_lost_job);
+  record.workers = json.value("workers", unset.workers);
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build,
                                                 protocol_min, protocol_max, addresses, labels,
                                                 capacity, events_stored)

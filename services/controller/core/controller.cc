@@ -150,15 +150,15 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   return SubmitOutput{false, input.id, previous};
 }
 
-absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool hard) {
+absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool at_once) {
   SLUICE_ASSIGN_OR_RETURN(const Job* found, Find(id_or_name));
   Job& job = jobs_.at(found->record.id);
   const JobState state = job.record.state;
   if (state == JobState::kCancelled) return true;
 
   if (state == JobState::kCancelling) {
-    // A second cancel with `hard` does not wait for the checkpoint any longer.
-    if (hard && job.record.stage == Stage::kStopTrainers) {
+    // A second cancel with `at_once` does not wait for the checkpoint any longer.
+    if (at_once && job.record.stage == Stage::kStopTrainers) {
       job.record.stop_checkpoint = false;
       Enter(now, job, Stage::kStopAll);
     }
@@ -170,7 +170,7 @@ absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_na
                  absl::StrCat("job ", job.record.name, " is ", StateName(state),
                               "; it cannot be cancelled any more"));
   }
-  End(now, job, JobState::kCancelled, !hard, "", hard ? "cancelled at once" : "cancelled");
+  End(now, job, JobState::kCancelled, !at_once, "", at_once ? "cancelled at once" : "cancelled");
   return false;
 }
 
@@ -245,11 +245,12 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
                                const Progress& progress) {
   const bool trainer = worker.role == Role::kTrainer;
   // Progress under an older assignment says nothing about this one.
-  if (progress.incarnation != (trainer ? job.assign.gang : worker.incarnation)) return;
+  if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
+    return;
 
-  const bool other_gang = progress.version.incarnation > job.record.version.incarnation;
-  if (trainer && progress.ready && other_gang) DropSteps(job, progress.step);
-  if (trainer && progress.ready && (other_gang || progress.step > job.record.step)) {
+  const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
+  if (trainer && progress.ready && other_trainers) DropSteps(job, progress.step);
+  if (trainer && progress.ready && (other_trainers || progress.step > job.record.step)) {
     job.record.version = progress.version;
     job.record.step = progress.step;
     Touch(job);
@@ -266,8 +267,8 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
   } else if (progress.phase == "failed") {
     Fail(now, job, "SLUICE-CTL-0010",
          absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
-  } else if (trainer && progress.phase == "restore" && job.assign.gang_whole) {
-    job.assign.gang_whole = false;
+  } else if (trainer && progress.phase == "restore" && job.assign.trainers_complete) {
+    job.assign.trainers_complete = false;
     staff_due_ = true;
     const std::string cause = absl::StrCat("it asked to restore: ", progress.cause);
     Emit(now, job, Severity::kWarning, "trainer", worker.id, "restart",
@@ -278,13 +279,13 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
 
 void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   // A trainer sends a report until it is stored, so a report may come twice. A report of an older
-  // gang is about a step that no longer counts.
+  // trainer group is about a step that no longer counts.
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
-  if (step.version.incarnation != job.assign.gang ||
+  if (step.version.incarnation != job.assign.trainer_incarnation ||
       std::make_pair(step.version.incarnation, step.k) <= newest)
     return;
 
-  // The time between the last step of one gang and the first of the next is no step duration.
+  // The time between the last step of one trainer group and the first of the next is no step duration.
   if (step.version.incarnation != job.record.reported_incarnation) {
     DropSteps(job, step.k);
   } else if (job.last_step_at != absl::InfinitePast()) {
@@ -410,7 +411,7 @@ void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_vie
                       const std::string& daemon, absl::string_view code, std::string message) {
   Event event{++job.record.last_event,
               now.wall,
-              job.assign.gang,
+              job.assign.trainer_incarnation,
               severity,
               std::string(role),
               daemon,

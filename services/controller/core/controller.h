@@ -49,25 +49,25 @@ struct HeartbeatInput {
 };
 
 // A worker's part in a job, as the controller sends it; see registry.v1.Assignment.
-enum class PartPhase { kRun = 1, kStop = 3 };
-struct Part {
+enum class AssignmentPhase { kRun = 1, kStop = 3 };
+struct DaemonAssignment {
   std::string job;
-  int64_t incarnation = 0;    // The gang's for a trainer, else the daemon's own.
+  int64_t incarnation = 0;    // The trainer group's for a trainer, else the daemon's own.
   std::vector<Worker> peers;  // Who may call this daemon for the job; see Callers().
-  PartPhase phase = PartPhase::kRun;
+  AssignmentPhase phase = AssignmentPhase::kRun;
   bool checkpoint = false;  // Write a checkpoint before leaving (kStop of a trainer).
   // Addresses of the queue, and of the daemons that serve weights: trainers in order of rank, then
   // rollouts.
   std::vector<std::string> queues, weights;
   uint32_t rank = 0, world = 0;  // Of a trainer: its rank, and the number of ranks.
   std::string rendezvous;        // Of a trainer: the address of rank 0.
-  bool operator==(const Part&) const = default;
+  bool operator==(const DaemonAssignment&) const = default;
 };
 // What one daemon is told: its assignments, and how much of its reports is stored.
-struct Down {
-  uint64_t generation = 0;  // Rises with each change of `parts`.
-  std::vector<Part> parts;
-  // By job id: k of the newest stored step report of the present gang.
+struct DesiredState {
+  uint64_t generation = 0;  // Rises with each change of `assignments`.
+  std::vector<DaemonAssignment> assignments;
+  // By job id: k of the newest stored step report of the present trainer group.
   std::map<std::string, int64_t> steps_stored;
   uint64_t events_stored = 0;
 };
@@ -80,7 +80,8 @@ struct SetJobCall {
   uint64_t revision = 0;
   QueuePhase phase = QueuePhase::kOpen;
   std::vector<Worker> workers;  // See Callers().
-  int64_t gang = 0;  // The gang of the trainers in `workers`, or the last one if there are none.
+  int64_t trainer_incarnation =
+      0;  // The trainer group of the trainers in `workers`, or the last one if there are none.
 };
 struct SetJobAnswer {
   bool restored = false;
@@ -99,7 +100,7 @@ struct Outbox {
   std::vector<meta::Op> ops;
   std::vector<SetJobCall> set_jobs;
   std::vector<ReleaseCall> releases;
-  std::set<std::string> daemons;  // Daemons whose Down has changed.
+  std::set<std::string> daemons;  // Daemons whose DesiredState has changed.
   std::set<std::string> jobs;     // Jobs that have something new for watchers.
   // Stalled jobs: their daemons are to be asked what they wait for; the answer goes to Diagnosed().
   std::vector<std::string> diagnose;
@@ -123,11 +124,11 @@ class Controller {
   // error is its id.
   // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
-  // Cancels a job. `hard` leaves out the last checkpoint; it also hurries a cancel that is under
+  // Cancels a job. `at_once` leaves out the last checkpoint; it also hurries a cancel that is under
   // way. Returns whether the job was already being cancelled.
   // FAILED_PRECONDITION NOT_YET: the job has ended, or is ending for another reason.
   // NOT_FOUND JOB: there is no such job.
-  absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool hard);
+  absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool at_once);
 
   // These do what Fleet's calls of the same names do, and apply the effects on the jobs.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
@@ -152,7 +153,7 @@ class Controller {
   absl::StatusOr<const Job*> Find(const std::string& id_or_name) const;
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
   const Fleet& fleet() const { return fleet_; }
-  Down DownFor(const std::string& daemon) const;
+  DesiredState DesiredStateOf(const std::string& daemon) const;
   // Of the daemon's gRPC listener; empty if unknown.
   std::string Address(const std::string& daemon) const;
   // Seconds from the first RUNNING to the end, or to `now` if the job still runs.
@@ -177,7 +178,7 @@ class Controller {
   void Advance(Instant now, Job& job);
   void AdvanceLive(Instant now, Job& job);
   void AdvanceEnding(Instant now, Job& job);
-  void Judge(Instant now, Job& job);  // Applies the limits and sets the conditions.
+  void ApplyLimits(Instant now, Job& job);  // Applies the limits and sets the conditions.
   void SetState(Instant now, Job& job, JobState state, std::string code, std::string message);
   void End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
            std::string message);
@@ -213,14 +214,14 @@ class Controller {
 
   // staffing.cc: who works for which job, and what the daemons and the queue are told.
   void Staff(Instant now);
-  void StaffJob(Instant now, Job& job, const Parts& parts);
+  void StaffJob(Instant now, Job& job, const JobStaff& staff);
   void Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause);
   void QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause);
   void Back(Instant now, const Daemon& daemon);
   void RefreshDowns();
   void DueCalls(Instant now);
-  Part PartOf(const Job& job, const Worker& worker) const;
-  // The job's workers, each with the incarnation under which it calls: trainers with the gang's.
+  DaemonAssignment AssignmentOf(const Job& job, const Worker& worker) const;
+  // The job's workers, each with the incarnation under which it calls: trainers with the trainer group's.
   std::vector<Worker> Callers(const Job& job) const;
 
   // controller.cc: what comes in, and the store.
@@ -230,7 +231,7 @@ class Controller {
   void HeardStep(Instant now, Job& job, const StepReport& step);
   // Raises an event for each spell without signal and each collapse, once.
   void WatchLearning(Instant now, Job& job, const StepSignal& step);
-  // Drops the reports of step k and later: a new gang trains these steps again.
+  // Drops the reports of step k and later: a new trainer group trains these steps again.
   void DropSteps(Job& job, int64_t k);
   // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
   // kStepsKept all stay. Of the steps between them, each S-th stays, where S is the smallest power
@@ -251,7 +252,7 @@ class Controller {
   std::set<std::string> active_;              // Jobs whose stage is not kOver.
   Fleet fleet_;
   // By daemon id; steps_stored and events_stored are left empty.
-  std::map<std::string, Down> downs_;
+  std::map<std::string, DesiredState> desired_;
   bool staff_due_ = true;  // Staff() is to run in the next Take().
 
   Outbox out_;

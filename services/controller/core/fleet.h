@@ -40,7 +40,7 @@ struct DaemonRecord {
 // How far a daemon is with a job, as of its last heartbeat.
 struct Progress {
   std::string job;
-  // The assignment's incarnation: the gang's for a trainer, else the daemon's own.
+  // The assignment's incarnation: the trainer group's for a trainer, else the daemon's own.
   int64_t incarnation = 0;
   bool ready = false;
   PolicyVersion version;

@@ -32,15 +32,15 @@ std::string NoStepText(const std::string& name, const std::string& why) {
 }
 
 // Says how long each stage of the end took, because the end may take longer than a user expects.
-std::string EndText(const Job& job, absl::Duration books) {
+std::string EndText(const Job& job, absl::Duration ledger) {
   const auto took = [&](Stage stage) {
     const auto it = job.stage_took.find(stage);
     return it == job.stage_took.end() ? absl::ZeroDuration() : it->second;
   };
   const absl::Duration trainers = took(Stage::kStopTrainers), others = took(Stage::kStopAll);
-  return absl::StrCat("the end took ", Short(trainers + others + books), ": ", Short(trainers),
+  return absl::StrCat("the end took ", Short(trainers + others + ledger), ": ", Short(trainers),
                       " for the step under way and the last checkpoint, ", Short(others),
-                      " until all daemons had left, ", Short(books),
+                      " until all daemons had left, ", Short(ledger),
                       " for the queue to complete the ledger");
 }
 
@@ -59,7 +59,8 @@ int Controller::Ready(const Job& job, Role role) const {
     const auto daemon = fleet_.daemons().find(worker.id);
     if (daemon == fleet_.daemons().end()) continue;
     const auto progress = daemon->second.progress.find(job.record.id);
-    const int64_t incarnation = role == Role::kTrainer ? job.assign.gang : worker.incarnation;
+    const int64_t incarnation =
+        role == Role::kTrainer ? job.assign.trainer_incarnation : worker.incarnation;
     if (progress == daemon->second.progress.end() || progress->second.incarnation != incarnation)
       continue;
     if (progress->second.ready) ++ready;
@@ -68,7 +69,8 @@ int Controller::Ready(const Job& job, Role role) const {
 }
 
 bool Controller::TrainersReady(const Job& job) const {
-  return job.assign.gang_whole && Ready(job, Role::kTrainer) >= job.record.needs.trainers.min;
+  return job.assign.trainers_complete &&
+         Ready(job, Role::kTrainer) >= job.record.needs.trainers.min;
 }
 
 bool Controller::QueueServes(const Job& job) const {
@@ -124,17 +126,17 @@ void Controller::AdvanceLive(Instant now, Job& job) {
       // ready: right after the controller's own start no daemon has reported that yet.
       if (const std::string queue = QueueStanding(job); !queue.empty()) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
-      } else if (!job.assign.gang_whole) {
+      } else if (!job.assign.trainers_complete) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012",
-                 "a trainer is missing; the job waits for a new gang of trainers");
+                 "a trainer is missing; the job waits for a new trainer group");
       }
       break;
     default: return;
   }
-  Judge(now, job);
+  ApplyLimits(now, job);
 }
 
-void Controller::Judge(Instant now, Job& job) {
+void Controller::ApplyLimits(Instant now, Job& job) {
   const Needs& needs = job.record.needs;
   if (job.running_since != absl::InfiniteDuration() && now.mono - job.running_since >= needs.wall) {
     Emit(now, job, Severity::kInfo, "controller", "", "limit",
@@ -264,9 +266,9 @@ void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, st
       target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
   SetState(now, job, passing, std::move(code), std::move(message));
   Enter(now, job,
-        // Only a gang that is there can write a checkpoint.
-        checkpoint && job.started() && job.assign.gang_whole ? Stage::kStopTrainers
-                                                             : Stage::kStopAll);
+        // Only a trainer group that is there can write a checkpoint.
+        checkpoint && job.started() && job.assign.trainers_complete ? Stage::kStopTrainers
+                                                                    : Stage::kStopAll);
 }
 
 void Controller::Enter(Instant now, Job& job, Stage stage) {
@@ -301,20 +303,22 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
 // either reports no progress of the job any more or says that it no longer works on it.
 bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
-  const auto down = downs_.find(worker.id);
+  const auto desired = desired_.find(worker.id);
   if (daemon == fleet_.daemons().end() || !daemon->second.present()) return true;
-  if (down == downs_.end() || daemon->second.generation_up < down->second.generation) return false;
+  if (desired == desired_.end() || daemon->second.generation_up < desired->second.generation)
+    return false;
 
-  const auto& parts = down->second.parts;
-  const auto part = std::find_if(parts.begin(), parts.end(),
-                                 [&](const Part& p) { return p.job == job.record.id; });
-  if (part == parts.end()) return !job.assign.opened;
-  if (part->phase != PartPhase::kStop) return false;
+  const auto& assignments = desired->second.assignments;
+  const auto assignment =
+      std::find_if(assignments.begin(), assignments.end(),
+                   [&](const DaemonAssignment& p) { return p.job == job.record.id; });
+  if (assignment == assignments.end()) return !job.assign.opened;
+  if (assignment->phase != AssignmentPhase::kStop) return false;
 
   const auto progress = daemon->second.progress.find(job.record.id);
   if (progress == daemon->second.progress.end()) return true;
   const std::string& phase = progress->second.phase;
-  // `restore` counts too, because no new gang is formed for an ending job.
+  // `restore` counts too, because no new trainer group is formed for an ending job.
   return phase == "done" || phase == "failed" || phase == "restore";
 }
 
@@ -461,7 +465,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   }
 }
 
-// A new process of the queue has taken the job up. If it has lost the job's data, a new gang is
+// A new process of the queue has taken the job up. If it has lost the job's data, a new trainer group is
 // formed: the trainers go back to their last checkpoint and give the queue the cursor stored there.
 void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                            const SetJobAnswer& answer) {
@@ -471,18 +475,19 @@ void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                 absl::StrCat(queue, " goes on from its log"));
   }
 
-  // A gang that was formed after the call, or that has not trained yet, calls Restore anyway.
+  // A trainer group that was formed after the call, or that has not trained yet, calls Restore anyway.
   const bool trained = job.record.running_since != absl::InfiniteFuture() &&
-                       job.assign.gang_whole && call.gang == job.assign.gang;
+                       job.assign.trainers_complete &&
+                       call.trainer_incarnation == job.assign.trainer_incarnation;
 
   const std::string from = job.record.checkpoint.empty()
                                ? "the model, as there is no checkpoint yet"
                                : job.record.checkpoint;
   Emit(now, job, Severity::kWarning, "queue", job.assign.queue, "queue_lost_job",
        absl::StrCat(queue, " has lost the job",
-                    trained ? absl::StrCat("; a new gang goes on from ", from) : ""));
+                    trained ? absl::StrCat("; a new trainer group goes on from ", from) : ""));
   if (!trained) return;
-  job.assign.gang_whole = false;
+  job.assign.trainers_complete = false;
   staff_due_ = true;
 }
 

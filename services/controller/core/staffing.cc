@@ -26,15 +26,15 @@ void Controller::Staff(Instant now) {
     jobs.push_back(std::move(view));
   }
 
-  const std::map<std::string, Parts> plan = Assign(std::move(jobs), daemons);
-  for (const auto& [id, parts] : plan) {
-    if (jobs_.at(id).live()) StaffJob(now, jobs_.at(id), parts);
+  const std::map<std::string, JobStaff> plan = Assign(std::move(jobs), daemons);
+  for (const auto& [id, staff] : plan) {
+    if (jobs_.at(id).live()) StaffJob(now, jobs_.at(id), staff);
   }
 }
 
-void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
-  if (!job.started() && !parts.lacks.empty()) {
-    const std::string message = absl::StrCat("waits for ", parts.lacks);
+void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
+  if (!job.started() && !staff.lacks.empty()) {
+    const std::string message = absl::StrCat("waits for ", staff.lacks);
     if (message != job.record.message) SetState(now, job, JobState::kWaiting, "", message);
     return;
   }
@@ -44,15 +44,15 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
     for (const std::string& id : ids)
       workers.push_back({id, role, fleet_.Find(id)->record.incarnation});
   };
-  add(Role::kTrainer, parts.trainers);
-  add(Role::kRollout, parts.rollouts);
-  add(Role::kReward, parts.rewards);
+  add(Role::kTrainer, staff.trainers);
+  add(Role::kRollout, staff.rollouts);
+  add(Role::kReward, staff.rewards);
   std::sort(workers.begin(), workers.end(),
             [](const Worker& a, const Worker& b) { return a.id < b.id; });
 
-  // A new gang is formed once all ranks are assigned.
-  const bool draws = !job.assign.gang_whole &&
-                     static_cast<int>(parts.trainers.size()) == job.record.needs.trainers.min;
+  // A new trainer group is formed once all ranks are assigned.
+  const bool draws = !job.assign.trainers_complete &&
+                     static_cast<int>(staff.trainers.size()) == job.record.needs.trainers.min;
   if (workers == job.assign.workers && !draws && job.started()) return;
 
   for (const Worker& worker : workers) {
@@ -63,16 +63,16 @@ void Controller::StaffJob(Instant now, Job& job, const Parts& parts) {
   }
 
   job.assign.workers = std::move(workers);
-  job.assign.queue = parts.queue;
+  job.assign.queue = staff.queue;
   ++job.assign.revision;
   job.call_not_before = now.mono;
 
   if (draws) {
-    job.assign.gang_whole = true;
-    ++job.assign.gang;
-    if (job.assign.gang > 1) {
-      Emit(now, job, Severity::kInfo, "controller", "", "gang",
-           absl::StrCat("gang ", job.assign.gang, " takes over"));
+    job.assign.trainers_complete = true;
+    ++job.assign.trainer_incarnation;
+    if (job.assign.trainer_incarnation > 1) {
+      Emit(now, job, Severity::kInfo, "controller", "", "trainer_group",
+           absl::StrCat("trainer group ", job.assign.trainer_incarnation, " takes over"));
     }
   }
 
@@ -92,7 +92,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
     const bool trainer = worker->role == Role::kTrainer;
     if (job.assign.opened) {
       out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id,
-                               trainer ? job.assign.gang : incarnation});
+                               trainer ? job.assign.trainer_incarnation : incarnation});
     }
     if (!job.live()) {
       Touch(job);  // A lost worker counts as having left.
@@ -101,7 +101,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
 
     const Role role = worker->role;
     job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
-    if (trainer) job.assign.gang_whole = false;
+    if (trainer) job.assign.trainers_complete = false;
     ++job.assign.revision;
     job.call_not_before = now.mono;
     Touch(job);
@@ -148,28 +148,28 @@ std::string Controller::Address(const std::string& daemon) const {
 std::vector<Worker> Controller::Callers(const Job& job) const {
   std::vector<Worker> callers = job.assign.workers;
   for (Worker& worker : callers) {
-    if (worker.role == Role::kTrainer) worker.incarnation = job.assign.gang;
+    if (worker.role == Role::kTrainer) worker.incarnation = job.assign.trainer_incarnation;
   }
   return callers;
 }
 
-Part Controller::PartOf(const Job& job, const Worker& worker) const {
-  Part part;
-  part.job = job.record.id;
+DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) const {
+  DaemonAssignment assignment;
+  assignment.job = job.record.id;
   const bool trainer = worker.role == Role::kTrainer;
-  part.incarnation = trainer ? job.assign.gang : worker.incarnation;
-  part.peers = Callers(job);
+  assignment.incarnation = trainer ? job.assign.trainer_incarnation : worker.incarnation;
+  assignment.peers = Callers(job);
 
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
-  part.phase = stops ? PartPhase::kStop : PartPhase::kRun;
-  part.checkpoint = stops && trainer && job.record.stop_checkpoint;
+  assignment.phase = stops ? AssignmentPhase::kStop : AssignmentPhase::kRun;
+  assignment.checkpoint = stops && trainer && job.record.stop_checkpoint;
 
-  part.queues = {Address(job.assign.queue)};
+  assignment.queues = {Address(job.assign.queue)};
   std::vector<std::string> trainers, rollouts;
   for (const Worker& peer : job.assign.workers) {
     if (peer.role == Role::kTrainer) {
-      if (peer.id == worker.id) part.rank = static_cast<uint32_t>(trainers.size());
+      if (peer.id == worker.id) assignment.rank = static_cast<uint32_t>(trainers.size());
       trainers.push_back(Address(peer.id));
     } else if (peer.role == Role::kRollout) {
       rollouts.push_back(Address(peer.id));
@@ -177,53 +177,55 @@ Part Controller::PartOf(const Job& job, const Worker& worker) const {
   }
 
   if (trainer) {
-    part.world = static_cast<uint32_t>(trainers.size());
-    part.rendezvous = trainers.front();
+    assignment.world = static_cast<uint32_t>(trainers.size());
+    assignment.rendezvous = trainers.front();
   }
-  part.weights = std::move(trainers);
-  part.weights.insert(part.weights.end(), rollouts.begin(), rollouts.end());
-  return part;
+  assignment.weights = std::move(trainers);
+  assignment.weights.insert(assignment.weights.end(), rollouts.begin(), rollouts.end());
+  return assignment;
 }
 
 // Recomputes what each daemon is to be told. The generation rises with each change. It also rises
 // above the one that the daemon has applied from an earlier controller process.
 void Controller::RefreshDowns() {
-  std::map<std::string, std::vector<Part>> parts;
+  std::map<std::string, std::vector<DaemonAssignment>> assignments;
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
     if (!job.assign.opened) continue;  // The queue must know the workers before they call it.
     for (const Worker& worker : job.assign.workers) {
-      // A trainer whose gang is not complete gets no assignment of a live job yet.
-      const bool gang_missing = worker.role == Role::kTrainer && !job.assign.gang_whole;
-      if (!gang_missing || !job.live()) parts[worker.id].push_back(PartOf(job, worker));
+      // A trainer whose trainer group is not complete gets no assignment of a live job yet.
+      const bool trainers_missing = worker.role == Role::kTrainer && !job.assign.trainers_complete;
+      if (!trainers_missing || !job.live())
+        assignments[worker.id].push_back(AssignmentOf(job, worker));
     }
   }
 
   for (const auto& [id, daemon] : fleet_.daemons()) {
     if (!daemon.ever_heard) continue;  // Its first heartbeat says which generation it has applied.
-    Down& down = downs_[id];
-    const bool behind = daemon.generation_up > down.generation;
-    std::vector<Part>& wanted = parts[id];
-    if (wanted == down.parts && !behind) continue;
-    down.parts = std::move(wanted);
-    down.generation = std::max(down.generation, daemon.generation_up) + 1;
+    DesiredState& desired = desired_[id];
+    const bool behind = daemon.generation_up > desired.generation;
+    std::vector<DaemonAssignment>& wanted = assignments[id];
+    if (wanted == desired.assignments && !behind) continue;
+    desired.assignments = std::move(wanted);
+    desired.generation = std::max(desired.generation, daemon.generation_up) + 1;
     out_.daemons.insert(id);
   }
 }
 
-Down Controller::DownFor(const std::string& daemon) const {
-  const auto it = downs_.find(daemon);
-  Down down = it == downs_.end() ? Down{} : it->second;
+DesiredState Controller::DesiredStateOf(const std::string& daemon) const {
+  const auto it = desired_.find(daemon);
+  DesiredState desired = it == desired_.end() ? DesiredState{} : it->second;
   const auto known = fleet_.daemons().find(daemon);
-  if (known != fleet_.daemons().end()) down.events_stored = known->second.record.events_stored;
+  if (known != fleet_.daemons().end()) desired.events_stored = known->second.record.events_stored;
 
-  for (const Part& part : down.parts) {
-    const Job& job = jobs_.at(part.job);
-    if (job.record.reported_incarnation == job.assign.gang && job.record.reported_k >= 0) {
-      down.steps_stored[part.job] = job.record.reported_k;
+  for (const DaemonAssignment& assignment : desired.assignments) {
+    const Job& job = jobs_.at(assignment.job);
+    if (job.record.reported_incarnation == job.assign.trainer_incarnation &&
+        job.record.reported_k >= 0) {
+      desired.steps_stored[assignment.job] = job.record.reported_k;
     }
   }
-  return down;
+  return desired;
 }
 
 void Controller::DueCalls(Instant now) {
@@ -239,7 +241,8 @@ void Controller::DueCalls(Instant now) {
 
     job.call_in_flight = true;
     out_.set_jobs.push_back({id, job.assign.queue, address, queue->second.record.incarnation,
-                             job.assign.revision, job.assign.phase, Callers(job), job.assign.gang});
+                             job.assign.revision, job.assign.phase, Callers(job),
+                             job.assign.trainer_incarnation});
   }
 }
 

@@ -50,7 +50,7 @@ enum class Severity { kInfo = 1, kWarning = 2, kError = 3, kAlarm = 4 };
 struct Event {
   uint64_t seq = 0;  // Number of the event within its job, from 1.
   absl::Time at;
-  int64_t incarnation = 0;  // Incarnation of the job's trainers (the gang) at the time.
+  int64_t incarnation = 0;  // Incarnation of the job's trainer group at the time.
   Severity severity = Severity::kInfo;
   // Role of the daemon that raised the event; "controller" for the controller's own events.
   std::string role;
@@ -142,7 +142,7 @@ struct Needs {
 };
 
 // A daemon that works for a job. `incarnation` is that of the daemon itself, also for a trainer
-// (trainers call under the gang's incarnation, which is in AssignRecord).
+// (trainers call under the trainer group's incarnation, which is in AssignRecord).
 struct Worker {
   std::string id;
   Role role = Role::kRollout;

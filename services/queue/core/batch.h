@@ -57,7 +57,7 @@ struct Cursor {
   int64_t version = 0;  // K
   Ledger ledger;        // As of K: `hash` is H(K).
   uint64_t next_group = 0;
-  int64_t incarnation = 0;  // Of the trainers' gang that wrote it.
+  int64_t incarnation = 0;  // Of the trainer group that wrote it.
   Prompts::Progress prompts;
   // Prompts that were drawn and whose groups are neither trained below K nor dropped.
   std::vector<RowRef> live;

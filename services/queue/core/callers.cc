@@ -43,9 +43,9 @@ Callers::Change Callers::AddToList(const Worker& worker) {
     kept_.erase(worker.id);
     change.newer_worker = true;
   }
-  if (worker.role == WorkerRole::kTrainer && worker.incarnation > gang_) {
-    gang_ = worker.incarnation;
-    change.newer_gang = true;
+  if (worker.role == WorkerRole::kTrainer && worker.incarnation > trainer_incarnation_) {
+    trainer_incarnation_ = worker.incarnation;
+    change.newer_trainers = true;
   }
   return change;
 }
@@ -56,7 +56,7 @@ WorkerRole Callers::RoleOf(const std::string& worker) const {
 }
 
 absl::Status Callers::CheckNotFenced(const Caller& caller, WorkerRole role) {
-  int64_t highest = role == WorkerRole::kTrainer ? gang_ : 0;
+  int64_t highest = role == WorkerRole::kTrainer ? trainer_incarnation_ : 0;
   if (const auto it = fence_.find(caller.worker); it != fence_.end())
     highest = std::max(highest, it->second);
   if (caller.incarnation >= highest) return absl::OkStatus();

@@ -16,7 +16,7 @@ namespace sluice::queue {
 // Who may call: the workers that the controller listed, with their incarnations, and the answers
 // kept for calls that come again.
 //
-// A worker is fenced once a newer incarnation of it was listed. All trainers together are one gang:
+// A worker is fenced once a newer incarnation of it was listed. All trainers together are one trainer group:
 // the highest incarnation of any trainer fences the others.
 class Callers {
  public:
@@ -25,8 +25,8 @@ class Callers {
 
   // What is new about a worker of the list.
   struct Change {
-    bool newer_worker = false;  // It has a higher incarnation than ever before.
-    bool newer_gang = false;    // It is a trainer with a higher incarnation than all before it.
+    bool newer_worker = false;    // It has a higher incarnation than ever before.
+    bool newer_trainers = false;  // It is a trainer with a higher incarnation than all before it.
   };
   // Begins a new list of workers, and adds a worker to it.
   void ClearList() { listed_.clear(); }
@@ -35,7 +35,7 @@ class Callers {
   WorkerRole RoleOf(const std::string& worker) const;
 
   // The incarnation of the trainers; 0: none was listed.
-  int64_t gang() const { return gang_; }
+  int64_t trainer_incarnation() const { return trainer_incarnation_; }
   // The highest incarnation of the worker that was ever listed.
   int64_t incarnation(const std::string& worker) const { return fence_.at(worker); }
 
@@ -62,7 +62,7 @@ class Callers {
 
   std::map<std::string, Worker> listed_;
   std::map<std::string, int64_t> fence_;  // Highest incarnation ever listed, by worker.
-  int64_t gang_ = 0;
+  int64_t trainer_incarnation_ = 0;
   // Answers by request id, newest last. By worker: those of its last incarnation.
   std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;
   Counters* const counters_;

@@ -121,7 +121,7 @@ struct Access {
            restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_part,
            engine_part, group_part, task_part, batch_part, parked_part, admission, failure_part,
            now, effects] = job;
-    auto& [listed, fence, gang, kept, caller_counters] = caller_part;
+    auto& [listed, fence, trainer_incarnation, kept, caller_counters] = caller_part;
     auto& [ttl, max_span, engines, published, reached, branch] = engine_part;
     auto& [group_spec, groups, next_ordinal, slots, open, unheld, accepted, by_row, reserved_bytes,
            stored_bytes, overdue, stalling] = group_part;
@@ -132,7 +132,8 @@ struct Access {
     auto& [failure_spec, failure_prompts, failure_counters, failure_effects, failure,
            rejected_in_a_row, rejected_of_source, starved, unusable, unscorable] = failure_part;
     archive(spec, queue_incarnation, space);
-    archive(set, revision, phase, listed, fence, gang, engines, kept, generations, generation_seen);
+    archive(set, revision, phase, listed, fence, trainer_incarnation, engines, kept, generations,
+            generation_seen);
     archive(version, next_cut, restored, restore_answer, published, reached, branch, replay_end,
             durable, durable_hash);
     archive(prompts, slots, leases, next_ordinal, groups, open, unheld, accepted, by_row, ready,

@@ -281,7 +281,7 @@ class Job {
   RestoreAnswer restore_answer_;
   int64_t replay_end_ = 0;
 
-  // Books.
+  // Ledger.
   Ledger ledger_;
   Counters counters_;
   std::map<int64_t, int64_t> staleness_;  // Trained tokens by staleness, along the lineage.

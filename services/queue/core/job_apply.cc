@@ -53,7 +53,7 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   batches_.Apply(*batch, /*skipped=*/!input.skipped.empty());
   CountApplied(*batch, 1);
   ledger_.hash = batch->hash;
-  engines_.RaiseReached(callers_.gang(), batches_.version());
+  engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
   for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
   if (admission_.Applied(now_))
     failures_.RaiseAlarm("max_staleness_too_small", admission_.Advice());
@@ -122,7 +122,7 @@ std::string Job::MakeCursor() const {
                 .version = batches_.version(),
                 .ledger = ledger_,
                 .next_group = groups_.next_ordinal(),
-                .incarnation = callers_.gang(),
+                .incarnation = callers_.trainer_incarnation(),
                 .prompts = prompts_.progress()};
   for (const Group* group : groups_.OldestFirst()) {
     const bool trained =

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// Violations: computes from groups, batches and leases what the books and indexes say.
+// Violations: computes from groups, batches and leases what the ledger and the indexes say.
 namespace sluice::queue {
 namespace {
 // Collects broken rules.

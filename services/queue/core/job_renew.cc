@@ -15,7 +15,7 @@ absl::StatusOr<RenewAnswer> Job::OnRenew(const Caller& caller, const Renew& inpu
       leases_.Renew(id, now_);
   }
   for (const Id16& id : input.leases) {
-    // All ranks of a gang share a batch's lease.
+    // All ranks of a trainer group share a batch's lease.
     const LeaseEntry* entry = leases_.Find(id);
     const bool mine = entry != nullptr && entry->incarnation == caller.incarnation &&
                       (entry->worker == caller.worker ||

@@ -4,7 +4,7 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// Restore: what a new gang of trainers does first. It goes back to a checkpoint, whose cursor it
+// Restore: what a new trainer group does first. It goes back to a checkpoint, whose cursor it
 // brings along: with the same batches once more (replay), or with their groups in new batches
 // (requeue).
 namespace sluice::queue {
@@ -15,12 +15,13 @@ absl::Status BadCursor(absl::StatusCode code, absl::string_view message) {
 }  // namespace
 
 absl::Status Job::CheckRestored() const {
-  const int64_t gang = callers_.gang();
-  if (restored_ >= 0 && restored_ == gang) return absl::OkStatus();
+  const int64_t trainer_incarnation = callers_.trainer_incarnation();
+  if (restored_ >= 0 && restored_ == trainer_incarnation) return absl::OkStatus();
   return ErrorWith(
       absl::StatusCode::kFailedPrecondition,
       {.reason = "RESTORE_FIRST", .hint = "call Restore with the last checkpoint's cursor"},
-      absl::StrCat("the gang of incarnation ", gang, " has not called Restore"));
+      absl::StrCat("the trainer group of incarnation ", trainer_incarnation,
+                   " has not called Restore"));
 }
 
 absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore& input) {
@@ -60,7 +61,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   }
 
   // Batches can come again only while all their groups are here, with their payload. Versions of
-  // the old gang stay on the branch up to the fork: in a replay those of the batches that come
+  // the old trainer group stay on the branch up to the fork: in a replay those of the batches that come
   // again too.
   int64_t fork = cursor.version;
   if (lost) {

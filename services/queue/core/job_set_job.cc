@@ -56,9 +56,9 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
       engines_.Remove(worker.id);
       end_leases(leases_.HeldBy(worker.id, worker.incarnation - 1));
     }
-    if (change.newer_gang) {
+    if (change.newer_trainers) {
       effects_->watch = true;
-      end_leases(leases_.Of(LeaseKind::kBatch, callers_.gang() - 1));
+      end_leases(leases_.Of(LeaseKind::kBatch, callers_.trainer_incarnation() - 1));
     }
   }
   engines_.RemoveUnlisted(callers_.listed());

@@ -26,7 +26,7 @@ void AddLengths(const Counters& counters, StatsAnswer& stats) {
 
 WatchState Job::watch() const {
   WatchState state{.queue_incarnation = queue_incarnation_,
-                   .trainer = callers_.gang(),
+                   .trainer = callers_.trainer_incarnation(),
                    .version = batches_.version(),
                    .end = replay_end_,
                    .phase = phase_};

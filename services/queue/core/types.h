@@ -272,7 +272,7 @@ struct WaitEdge {
   std::string hint;
 };
 
-// The books of a job at one event. They count trajectories where nothing else is said.
+// The ledger of a job at one event. Its numbers count trajectories where nothing else is said.
 struct Ledger {
   int64_t accepted = 0, durable = 0, applied = 0, live = 0;
   std::map<std::string, int64_t> dropped;  // By reason, zeros included.

@@ -54,7 +54,7 @@ TEST_F(CallerTableTest, ALowerIncarnationIsFenced) {
   EXPECT_EQ(DetailOf(status).current, "2");
 }
 
-TEST_F(CallerTableTest, OneNewRankFencesTheWholeOldGang) {
+TEST_F(CallerTableTest, OneNewRankFencesTheWholeOldTrainerGroup) {
   table_.SetJob("job", {{"trainer-0", Role::kTrainer, 4}, {"trainer-2", Role::kTrainer, 5}});
   EXPECT_EQ(Reason("job", "trainer-0", 4, kTrainers), "FENCED");
   EXPECT_EQ(Reason("job", "trainer-1", 4, kTrainers), "FENCED");

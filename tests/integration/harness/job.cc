@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps,
   return Job::Submit(cluster, SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", std::move(sets));
 }
 
-absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind) {
+absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_behind) {
   const common::v1::Ledger& ledger = status.result().ledger();
   int64_t dropped = 0;
   for (const auto& [reason, count] : ledger.dropped()) dropped += count;

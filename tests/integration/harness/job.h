@@ -83,6 +83,6 @@ std::string Text(const job::v1::JobStatus& status);
 // there twice, and there are as many as the ledger counts. `went_behind`: the job went back to
 // before a durable checkpoint, so that the ledger also counts what is durable on the branch given
 // up.
-absl::Status CheckBooks(const job::v1::JobStatus& status, bool went_behind = false);
+absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_behind = false);
 
 }  // namespace sluice::integration

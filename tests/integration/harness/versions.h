@@ -24,7 +24,7 @@ class PublishedVersions {
   PublishedVersions(Cluster* cluster, std::string trainer, std::string job);
   ~PublishedVersions();
 
-  // The fingerprints of the weights, by version number and then by the gang's incarnation.
+  // The fingerprints of the weights, by version number and then by the trainer group's incarnation.
   std::map<int64_t, std::map<int64_t, std::string>> seen() const;
 
  private:

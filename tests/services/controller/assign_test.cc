@@ -130,40 +130,40 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
       daemon.present = random.Below(6) != 0;
       daemon.usable = daemon.present && random.Below(6) != 0;
     }
-    const std::map<std::string, Parts> plan = Assign(jobs, daemons);
+    const std::map<std::string, JobStaff> plan = Assign(jobs, daemons);
 
     std::vector<JobView> shuffled = jobs;
     std::vector<DaemonView> turned = daemons;
     for (size_t i = shuffled.size(); i > 1; --i)
       std::swap(shuffled[i - 1], shuffled[random.Below(i)]);
     for (size_t i = turned.size(); i > 1; --i) std::swap(turned[i - 1], turned[random.Below(i)]);
-    const std::map<std::string, Parts> again = Assign(shuffled, turned);
+    const std::map<std::string, JobStaff> again = Assign(shuffled, turned);
 
     std::set<std::string> exclusive;
     bool surplus_above_minimum = false, minimum_missing = false;
     for (JobView& job : jobs) {
-      const Parts& parts = plan.at(job.id);
-      EXPECT_EQ(parts.rollouts, again.at(job.id).rollouts);
-      EXPECT_EQ(parts.trainers, again.at(job.id).trainers);
-      EXPECT_EQ(parts.rewards, again.at(job.id).rewards);
-      EXPECT_EQ(parts.queue, again.at(job.id).queue);
+      const JobStaff& staff = plan.at(job.id);
+      EXPECT_EQ(staff.rollouts, again.at(job.id).rollouts);
+      EXPECT_EQ(staff.trainers, again.at(job.id).trainers);
+      EXPECT_EQ(staff.rewards, again.at(job.id).rewards);
+      EXPECT_EQ(staff.queue, again.at(job.id).queue);
 
-      for (const auto* list : {&parts.trainers, &parts.rollouts}) {
+      for (const auto* list : {&staff.trainers, &staff.rollouts}) {
         for (const std::string& id : *list)
           EXPECT_TRUE(exclusive.insert(id).second) << id << " has two jobs";
       }
-      EXPECT_LE(static_cast<int>(parts.rollouts.size()), job.needs.rollouts.max);
-      EXPECT_LE(static_cast<int>(parts.rewards.size()), job.needs.rewards.max);
+      EXPECT_LE(static_cast<int>(staff.rollouts.size()), job.needs.rollouts.max);
+      EXPECT_LE(static_cast<int>(staff.rewards.size()), job.needs.rewards.max);
 
-      if (!job.started && !parts.lacks.empty()) {
-        EXPECT_TRUE(parts.trainers.empty() && parts.rollouts.empty() && parts.rewards.empty())
+      if (!job.started && !staff.lacks.empty()) {
+        EXPECT_TRUE(staff.trainers.empty() && staff.rollouts.empty() && staff.rewards.empty())
             << "part of a minimum is held";
       }
-      if (job.started && static_cast<int>(parts.rollouts.size()) < job.needs.rollouts.min)
+      if (job.started && static_cast<int>(staff.rollouts.size()) < job.needs.rollouts.min)
         minimum_missing = true;
-      for (const std::string& id : parts.rollouts) {
+      for (const std::string& id : staff.rollouts) {
         const bool fresh = std::find(job.held.begin(), job.held.end(), id) == job.held.end();
-        if (fresh && static_cast<int>(parts.rollouts.size()) > job.needs.rollouts.min)
+        if (fresh && static_cast<int>(staff.rollouts.size()) > job.needs.rollouts.min)
           surplus_above_minimum = true;
       }
     }
@@ -172,15 +172,15 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
         << "surplus was handed out while a started job lacks its minimum";
 
     for (JobView& job : jobs) {
-      const Parts& parts = plan.at(job.id);
-      if (!job.started && !parts.lacks.empty()) continue;
+      const JobStaff& staff = plan.at(job.id);
+      if (!job.started && !staff.lacks.empty()) continue;
       job.started = true;
-      job.queue = parts.queue;
-      job.held = parts.trainers;
-      job.held.insert(job.held.end(), parts.rollouts.begin(), parts.rollouts.end());
-      job.held.insert(job.held.end(), parts.rewards.begin(), parts.rewards.end());
+      job.queue = staff.queue;
+      job.held = staff.trainers;
+      job.held.insert(job.held.end(), staff.rollouts.begin(), staff.rollouts.end());
+      job.held.insert(job.held.end(), staff.rewards.begin(), staff.rewards.end());
     }
-    const std::map<std::string, Parts> applied = Assign(jobs, daemons);
+    const std::map<std::string, JobStaff> applied = Assign(jobs, daemons);
     for (const JobView& job : jobs) {
       if (!job.started) continue;
       EXPECT_EQ(applied.at(job.id).rollouts, plan.at(job.id).rollouts)

@@ -63,11 +63,11 @@ TEST_F(LifecycleTest, AJobWaitsForDaemonsStartsRunsAndSucceeds) {
   EXPECT_EQ(world_.State(job), JobState::kStarting);
 
   const World::Actor& trainer = world_.actors["trainer-0"];
-  ASSERT_EQ(trainer.down.parts.size(), 1u);
-  EXPECT_EQ(trainer.down.parts[0].incarnation, 1);
-  EXPECT_EQ(trainer.down.parts[0].world, 1u);
-  EXPECT_THAT(trainer.down.parts[0].queues, ElementsAre("queue-0:1"));
-  EXPECT_THAT(trainer.down.parts[0].weights, ElementsAre("trainer-0:1", "rollout-0:1"));
+  ASSERT_EQ(trainer.desired.assignments.size(), 1u);
+  EXPECT_EQ(trainer.desired.assignments[0].incarnation, 1);
+  EXPECT_EQ(trainer.desired.assignments[0].world, 1u);
+  EXPECT_THAT(trainer.desired.assignments[0].queues, ElementsAre("queue-0:1"));
+  EXPECT_THAT(trainer.desired.assignments[0].weights, ElementsAre("trainer-0:1", "rollout-0:1"));
 
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
@@ -112,11 +112,11 @@ TEST_F(LifecycleTest, DaemonsHearOfAJobOnlyAfterItsQueue) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
-  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.empty());
+  EXPECT_TRUE(world_.actors["trainer-0"].desired.assignments.empty());
 
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(1));
-  EXPECT_EQ(world_.actors["trainer-0"].down.parts.size(), 1u);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments.size(), 1u);
 }
 
 TEST_F(LifecycleTest, RewardsAreWeighedByHowManyWereScored) {
@@ -194,7 +194,7 @@ TEST_F(LifecycleTest, ACollapseIsAnAlarmAndAConditionUntilItIsOver) {
   EXPECT_EQ(Told("reward_collapsed").size(), 1u);
 }
 
-TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
+TEST_F(LifecycleTest, ASpellThatANewTrainerGroupMeetsAgainIsNotToldAgain) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.step_values = {{"flat_share", 1}};
@@ -202,7 +202,7 @@ TEST_F(LifecycleTest, ASpellThatANewGangMeetsAgainIsNotToldAgain) {
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
   world_.Say("trainer-0", job, "restore", "the queue has lost the job");
-  // The next gang starts from a checkpoint at step 4: steps 0 to 3 are those of the first gang.
+  // The next trainer group starts from a checkpoint at step 4: steps 0 to 3 are those of the first trainer group.
   world_.actors["trainer-0"].progress[job].step = 4;
   world_.AllReady(job);
   ASSERT_EQ(world_.State(job), JobState::kRunning);
@@ -378,7 +378,7 @@ TEST_F(LifecycleTest, ALostRolloutIsReleasedReplacedAndTheJobRunsOnDegraded) {
   for (const Event& event : world_.Events(job))
     told += event.severity == Severity::kWarning && event.daemon == "rollout-0" ? 1 : 0;
   EXPECT_EQ(told, 1);
-  EXPECT_EQ(world_.job(job).assign.gang, 1);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
 }
 
 TEST_F(LifecycleTest, ARewardThatRestartsAtOnceIsListedUnderItsNewIncarnation) {
@@ -398,7 +398,7 @@ TEST_F(LifecycleTest, ARewardThatRestartsAtOnceIsListedUnderItsNewIncarnation) {
   EXPECT_EQ(reward->incarnation, 2);
 }
 
-TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
+TEST_F(LifecycleTest, ALostTrainerMakesANewTrainerGroupAndTheJobRecovers) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
@@ -408,13 +408,13 @@ TEST_F(LifecycleTest, ALostTrainerMakesANewGangAndTheJobRecovers) {
 
   world_.Start("trainer-0", Role::kTrainer);
   world_.Settle();
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
 
   const SetJobCall& listed = world_.history.back();
   const auto trainer = std::find_if(listed.workers.begin(), listed.workers.end(),
                                     [](const Worker& w) { return w.role == Role::kTrainer; });
   ASSERT_NE(trainer, listed.workers.end());
-  EXPECT_EQ(trainer->incarnation, 2);  // Its calls have the incarnation of the gang.
+  EXPECT_EQ(trainer->incarnation, 2);  // Its calls have the incarnation of the trainer group.
 
   world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
@@ -435,12 +435,12 @@ TEST_F(LifecycleTest, ATrainerThatAsksToRestoreGetsANewIncarnationOnce) {
   world_.Say("trainer-0", job, "restore", "the queue lost the batch");
   world_.Settle();
 
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
-  EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].incarnation, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments[0].incarnation, 2);
   EXPECT_EQ(world_.job(job).record.restarts.at("trainer"), 1);
 }
 
-TEST_F(LifecycleTest, StepsOfAnOldGangAreNotStored) {
+TEST_F(LifecycleTest, StepsOfAnOldTrainerGroupAreNotStored) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Say("trainer-0", job, "restore");
@@ -462,7 +462,7 @@ std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   return steps;
 }
 
-TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady) {
+TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextTrainerGroupIsReady) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
@@ -470,7 +470,7 @@ TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextGangIsReady)
   world_.Start("trainer-0", Role::kTrainer);
   world_.actors["trainer-0"].progress[job].step = 3;  // It loads a checkpoint at step 3.
   world_.AllReady(job);
-  ASSERT_EQ(world_.job(job).assign.gang, 2);
+  ASSERT_EQ(world_.job(job).assign.trainer_incarnation, 2);
 
   EXPECT_THAT(StoredSteps(world_, job), testing::ElementsAre(0, 1, 2));
   Finish(job);
@@ -569,7 +569,7 @@ TEST_F(LifecycleTest, TooManyRestartsFailTheJobWithCodeAndCause) {
 }
 
 // The queue comes back without the job, which the trainers must restore.
-TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
+TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewTrainerGroup) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
@@ -585,24 +585,24 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewGang) {
   world_.Settle();
 
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
-  EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0).incarnation, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments.at(0).incarnation, 2);
 
   // The ledger of a queue that lost the job does not count.
   EXPECT_EQ(world_.job(job).record.ledger.accepted, 7);
 
-  // The old gang asks for it too, which is no reason for a third gang.
+  // The old trainer group asks for it too, which is no reason for a third trainer group.
   world_.Say("trainer-0", job, "restore", "RESTORE_FIRST");
   world_.AllReady(job);
 
   EXPECT_EQ(world_.State(job), JobState::kRunning);
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
   EXPECT_EQ(world_.job(job).record.restarts.at("queue"), 1);
   EXPECT_EQ(world_.job(job).record.restarts.count("trainer"), 0u);
 }
 
 // The queue comes back with the job, which its log had.
-TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
+TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheTrainerGroup) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Kill("queue-0");
@@ -617,7 +617,7 @@ TEST_F(LifecycleTest, AQueueThatGoesOnFromItsLogKeepsTheGang) {
   world_.queues["queue-0"] = log;
   world_.Pass(absl::Seconds(1));
   EXPECT_EQ(world_.State(job), JobState::kRunning);
-  EXPECT_EQ(world_.job(job).assign.gang, 1);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
   EXPECT_EQ(world_.history.back().revision, world_.job(job).assign.revision);
   EXPECT_EQ(world_.job(job).record.restarts.at("queue"), 1);
 }
@@ -686,7 +686,7 @@ TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot
   world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});
   world_.AllReady(job);
 
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
 }
 
@@ -711,11 +711,11 @@ TEST_F(LifecycleTest, TheEndOfLimitsWallIsASuccessWithACheckpoint) {
   world_.Pass(absl::Seconds(30));
   EXPECT_EQ(world_.State(job), JobState::kFinishing);
 
-  const Part& part = world_.actors["trainer-0"].down.parts.at(0);
-  EXPECT_EQ(part.phase, PartPhase::kStop);
-  EXPECT_TRUE(part.checkpoint);
+  const DaemonAssignment& assignment = world_.actors["trainer-0"].desired.assignments.at(0);
+  EXPECT_EQ(assignment.phase, AssignmentPhase::kStop);
+  EXPECT_TRUE(assignment.checkpoint);
   // Rollouts go on until the trainer has left.
-  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kRun);
+  EXPECT_EQ(world_.actors["rollout-0"].desired.assignments.at(0).phase, AssignmentPhase::kRun);
 
   world_.Leave();
   world_.Leave();
@@ -730,7 +730,7 @@ TEST_F(LifecycleTest, CancelStopsTheTrainerWithACheckpointAndIsIdempotent) {
 
   world_.Settle();
   EXPECT_EQ(world_.State(job), JobState::kCancelling);
-  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+  EXPECT_TRUE(world_.actors["trainer-0"].desired.assignments.at(0).checkpoint);
 
   world_.Leave();
   world_.Leave();
@@ -743,8 +743,8 @@ TEST_F(LifecycleTest, AHardCancelStopsAllAtOnce) {
   const std::string job = world_.Run("digits");
   ASSERT_TRUE(world_.core->Cancel(world_.now(), job, true).ok());
   world_.Settle();
-  EXPECT_FALSE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
-  EXPECT_EQ(world_.actors["rollout-0"].down.parts.at(0).phase, PartPhase::kStop);
+  EXPECT_FALSE(world_.actors["trainer-0"].desired.assignments.at(0).checkpoint);
+  EXPECT_EQ(world_.actors["rollout-0"].desired.assignments.at(0).phase, AssignmentPhase::kStop);
 
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kCancelled);
@@ -948,8 +948,8 @@ TEST_F(LifecycleTest, ARolloutThatJoinsARunningJobIsListedToTheQueueAndItsPeers)
   world_.Settle();
 
   EXPECT_EQ(world_.history.back().workers.size(), 4u);
-  EXPECT_EQ(world_.actors["trainer-0"].down.parts[0].peers.size(), 4u);
-  EXPECT_EQ(world_.job(job).assign.gang, 1);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments[0].peers.size(), 4u);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
 }
 
 }  // namespace

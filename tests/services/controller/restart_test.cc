@@ -64,21 +64,21 @@ TEST_F(RestartTest, AStartingJobGoesOnStarting) {
 
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
-  EXPECT_EQ(world_.job(job).assign.gang, 1);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
 }
 
 TEST_F(RestartTest, ARunningJobIsNotDisturbed) {
   world_.StartFleet(2);
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 3; ++k) world_.Step(job, k, 0.25);
-  const Part before = world_.actors["trainer-0"].down.parts.at(0);
+  const DaemonAssignment before = world_.actors["trainer-0"].desired.assignments.at(0);
   const uint64_t revision = world_.job(job).assign.revision;
   const int repeats = world_.repeats;
 
   Restart();
 
   EXPECT_EQ(world_.State(job), JobState::kRunning);
-  EXPECT_EQ(world_.actors["trainer-0"].down.parts.at(0), before);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments.at(0), before);
   EXPECT_EQ(world_.job(job).assign.revision, revision);
   EXPECT_EQ(world_.repeats, repeats + 1);  // SetJob with the stored revision.
   EXPECT_EQ(world_.job(job).record.restarts.at("controller"), 1);
@@ -148,7 +148,7 @@ TEST_F(RestartTest, ADaemonThatDiesMeanwhileIsLostAfterTheGraceAndNotBefore) {
   EXPECT_EQ(world_.releases.size(), 1u);
 }
 
-TEST_F(RestartTest, ARecoveringJobDrawsItsNextGangOnce) {
+TEST_F(RestartTest, ARecoveringJobDrawsItsNextTrainerGroupOnce) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Kill("trainer-0");
@@ -160,10 +160,10 @@ TEST_F(RestartTest, ARecoveringJobDrawsItsNextGangOnce) {
   world_.Start("trainer-0", Role::kTrainer);
   world_.AllReady(job);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
 
   Restart();
-  EXPECT_EQ(world_.job(job).assign.gang, 2);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
   EXPECT_EQ(world_.State(job), JobState::kRunning);
 }
 
@@ -176,7 +176,7 @@ TEST_F(RestartTest, ACancelUnderWayGoesOnToItsEnd) {
   Restart();
 
   EXPECT_EQ(world_.State(job), JobState::kCancelling);
-  EXPECT_TRUE(world_.actors["trainer-0"].down.parts.at(0).checkpoint);
+  EXPECT_TRUE(world_.actors["trainer-0"].desired.assignments.at(0).checkpoint);
 
   world_.Leave();
   world_.Leave();
@@ -224,9 +224,9 @@ TEST_F(RestartTest, TheWallLimitCountsFromTheFirstRunning) {
 TEST_F(RestartTest, GenerationsRiseAboveThoseOfTheControllerBefore) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
-  const uint64_t before = world_.actors["trainer-0"].down.generation;
+  const uint64_t before = world_.actors["trainer-0"].desired.generation;
   Restart();
-  EXPECT_GT(world_.actors["trainer-0"].down.generation, before);
+  EXPECT_GT(world_.actors["trainer-0"].desired.generation, before);
 }
 
 TEST_F(RestartTest, ADamagedRecordIsNamed) {

@@ -34,7 +34,7 @@ class World {
     std::map<std::string, Progress> progress;
     std::vector<std::pair<std::string, StepReport>> steps;  // Reported until they are stored.
     std::vector<Event> events;
-    Down down;
+    DesiredState desired;
   };
   struct QueueState {
     std::map<std::string, uint64_t> revisions;  // By job; a new process has none.
@@ -80,7 +80,7 @@ class World {
     input.daemon.incarnation = actor.incarnation;
     input.daemon.protocol_min = input.daemon.protocol_max = kProtocol;
     input.daemon.addresses = {{"grpc", absl::StrCat(id, ":1")}};
-    input.generation = actor.down.generation;
+    input.generation = actor.desired.generation;
     absl::StatusOr<RegisterOutput> output = core->Register(now(), input);
     if (output.ok()) actor.incarnation = output->incarnation;
     Commit();
@@ -139,7 +139,7 @@ class World {
     input.daemon = id;
     input.incarnation = actor.incarnation;
     input.stream = actor.stream;
-    input.generation = actor.down.generation;
+    input.generation = actor.desired.generation;
     input.draining = actor.draining;
     for (const auto& [job, progress] : actor.progress) input.progress.push_back(progress);
     input.steps = actor.steps;
@@ -147,14 +147,14 @@ class World {
     const absl::Status status = core->Heartbeat(now(), input);
     Commit();
     if (!status.ok()) return status;
-    actor.down = core->DownFor(id);
+    actor.desired = core->DesiredStateOf(id);
 
     std::erase_if(actor.steps, [&](const auto& step) {
-      const auto stored = actor.down.steps_stored.find(step.first);
-      return stored != actor.down.steps_stored.end() && step.second.k <= stored->second;
+      const auto stored = actor.desired.steps_stored.find(step.first);
+      return stored != actor.desired.steps_stored.end() && step.second.k <= stored->second;
     });
     std::erase_if(actor.events,
-                  [&](const Event& event) { return event.seq <= actor.down.events_stored; });
+                  [&](const Event& event) { return event.seq <= actor.desired.events_stored; });
     return status;
   }
 
@@ -210,15 +210,15 @@ class World {
   void AllReady(const std::string& job) {
     Settle();
     for (auto& [id, actor] : actors) {
-      for (const Part& part : actor.down.parts) {
-        if (part.job != job || part.phase != PartPhase::kRun) continue;
+      for (const DaemonAssignment& assignment : actor.desired.assignments) {
+        if (assignment.job != job || assignment.phase != AssignmentPhase::kRun) continue;
         Progress& progress = actor.progress[job];
         progress.job = job;
-        progress.incarnation = part.incarnation;
+        progress.incarnation = assignment.incarnation;
         progress.ready = true;
         progress.phase = "running";
         if (actor.role != Role::kTrainer) continue;
-        progress.version = {part.incarnation, progress.step};
+        progress.version = {assignment.incarnation, progress.step};
         queues[core->jobs().at(job).assign.queue].restored.insert(job);
       }
     }
@@ -229,12 +229,12 @@ class World {
   void Leave() {
     Settle();
     for (auto& [id, actor] : actors) {
-      for (const Part& part : actor.down.parts) {
-        if (part.phase == PartPhase::kStop) actor.progress.erase(part.job);
+      for (const DaemonAssignment& assignment : actor.desired.assignments) {
+        if (assignment.phase == AssignmentPhase::kStop) actor.progress.erase(assignment.job);
       }
       std::erase_if(actor.progress, [&](const auto& entry) {
-        return std::none_of(actor.down.parts.begin(), actor.down.parts.end(),
-                            [&](const Part& p) { return p.job == entry.first; });
+        return std::none_of(actor.desired.assignments.begin(), actor.desired.assignments.end(),
+                            [&](const DaemonAssignment& p) { return p.job == entry.first; });
       });
     }
     Settle();
@@ -258,7 +258,7 @@ class World {
     Actor& trainer = actors["trainer-0"];
     StepReport step;
     step.k = k;
-    step.version = {core->jobs().at(job).assign.gang, k + 1};
+    step.version = {core->jobs().at(job).assign.trainer_incarnation, k + 1};
     step.at = clock.Now();
     step.values = std::move(values);
     step.values.insert(step_values.begin(), step_values.end());

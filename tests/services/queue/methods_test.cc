@@ -79,7 +79,7 @@ class MethodsTest : public WireTest {
   template <typename Request>
   Request For(const std::string& worker, bool with_request = false) {
     Request request;
-    const int64_t incarnation = worker == "t1"   ? gang_
+    const int64_t incarnation = worker == "t1"   ? trainer_incarnation_
                                 : worker == "w1" ? reward_
                                 : worker == "r1" ? rollout_
                                                  : 0;
@@ -108,7 +108,8 @@ class MethodsTest : public WireTest {
 };
 
 TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
-  gang_ = rollout_ = reward_ = 2;  // So that there is a lower incarnation to be fenced.
+  trainer_incarnation_ = rollout_ = reward_ =
+      2;  // So that there is a lower incarnation to be fenced.
   std::map<std::string, std::function<void()>> walks;
   v1::AdmitResponse admitted;
   v1::LeaseTasksResponse tasks;
@@ -139,13 +140,13 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
   };
   walks["AdvanceVersion"] = [&] {
     auto request = For<v1::AdvanceVersionRequest>("t1");
-    request.mutable_next()->set_incarnation(gang_);
+    request.mutable_next()->set_incarnation(trainer_incarnation_);
     ExpectFenced<v1::AdvanceVersionResponse>(request);
     ExpectKeyed<v1::AdvanceVersionResponse>(request);
   };
   walks["Renew"] = [&] {
     auto request = For<v1::RenewRequest>("r1");
-    request.add_loaded()->mutable_version()->set_incarnation(gang_);
+    request.add_loaded()->mutable_version()->set_incarnation(trainer_incarnation_);
     request.mutable_loaded(0)->set_verified(true);
     request.add_leases(RandomId16());
     ExpectFenced<v1::RenewResponse>(request);
@@ -226,14 +227,16 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
 
     const std::string state = State();
     for (int i = 0; i < 2; ++i)
-      EXPECT_EQ(Client("t1", gang_)->GetAll(batch.lease().id(), wants)->size(), 1u);
-    EXPECT_EQ(ReasonOf(Client("t1", gang_ - 1)->GetAll(batch.lease().id(), wants).status()),
-              "FENCED");
+      EXPECT_EQ(Client("t1", trainer_incarnation_)->GetAll(batch.lease().id(), wants)->size(), 1u);
+    EXPECT_EQ(
+        ReasonOf(
+            Client("t1", trainer_incarnation_ - 1)->GetAll(batch.lease().id(), wants).status()),
+        "FENCED");
     EXPECT_EQ(State(), state);
   };
   walks["Apply"] = [&] {
     v1::ApplyRequest request = ApplyOf(batch);
-    FillCall("t1", gang_, request.mutable_call());
+    FillCall("t1", trainer_incarnation_, request.mutable_call());
     ExpectFenced<v1::ApplyResponse>(request);
     ExpectKeyed<v1::ApplyResponse>(request);
     hash = Once<v1::ApplyResponse>(request)->ledger().hash();

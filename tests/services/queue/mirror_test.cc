@@ -36,8 +36,8 @@ class MirrorTest : public testing::Test {
 
   // Starts a run of the queue, which has the job in its current state.
   void Watch() {
-    watch_ = std::make_unique<BookWatch>(h_.job());
-    mirror_->Note(kJob, incarnation_, std::make_shared<BookEntry>(BooksOf(h_.job())));
+    watch_ = std::make_unique<LedgerWatch>(h_.job());
+    mirror_->Note(kJob, incarnation_, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
     h_.after = [this](const Event& event) {
       const auto entry = watch_->Changed(event, h_.job());
       if (entry == nullptr) return;
@@ -66,7 +66,7 @@ class MirrorTest : public testing::Test {
   Harness h_;
   // `noted_` is the event of the newest entry, `told_` the number of entries.
   uint64_t incarnation_ = 1, noted_ = 0, told_ = 0;
-  std::unique_ptr<BookWatch> watch_;
+  std::unique_ptr<LedgerWatch> watch_;
   std::unique_ptr<LedgerMirror> mirror_;
 };
 
@@ -92,7 +92,7 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   const std::string cursor = h_.cursor;
   h_.RunStep();
 
-  ++h_.gang;  // The trainer dies, and its next incarnation goes back a step.
+  ++h_.trainer_incarnation;  // The trainer dies, and its next incarnation goes back a step.
   h_.SetWorkers();
   ASSERT_TRUE(
       h_.Call<RestoreAnswer>(h_.Trainer(), Restore{.cursor = cursor, .checkpoint = "c"}).ok());
@@ -224,8 +224,8 @@ TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
   redis_->Run({"XADD", LedgerMirror::KeyOf(kJob), "999-0", "kind", "of someone else"});
   redis_->Run({"SET", LedgerMirror::KeyOf("text"), "of someone else"});
   StartMirror(MirrorOptions());
-  mirror_->Note("text", 1, std::make_shared<BookEntry>(BooksOf(h_.job())));
-  mirror_->Note("other", 1, std::make_shared<BookEntry>(BooksOf(h_.job())));
+  mirror_->Note("text", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
+  mirror_->Note("other", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
   h_.Start();
   RunSteps(2);
 

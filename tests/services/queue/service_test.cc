@@ -45,7 +45,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
     wants[1 + m].mutable_owner()->set_attempt(1);
   }
 
-  const auto read = Client("t1", gang_)->GetAll(batch.lease().id(), wants);
+  const auto read = Client("t1", trainer_incarnation_)->GetAll(batch.lease().id(), wants);
   ASSERT_TRUE(read.ok()) << read.status();
   ASSERT_EQ(read->size(), 5u);  // Prompt; per member a piece and the whole fields.
   EXPECT_EQ((*read)[0].fields[0], Column(3, 0));
@@ -56,7 +56,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   v1::ApplyRequest apply = ApplyOf(batch);
   apply.set_want_cursor(true);
 
-  const auto applied = Client("t1", gang_)->Apply(apply);
+  const auto applied = Client("t1", trainer_incarnation_)->Apply(apply);
   ASSERT_TRUE(applied.ok()) << applied.status();
   EXPECT_EQ(applied->version(), 1);
   EXPECT_FALSE(applied->cursor().empty());
@@ -65,7 +65,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   v1::DurableRequest durable;
   durable.set_version(1);
   durable.set_hash(applied->ledger().hash());
-  EXPECT_TRUE(Client("t1", gang_)->Durable(durable).ok());
+  EXPECT_TRUE(Client("t1", trainer_incarnation_)->Durable(durable).ok());
 
   v1::StatsRequest stats;
   FillCall("controller", 0, stats.mutable_call());
@@ -87,7 +87,7 @@ TEST_F(WireTest, AParkedCallIsAnsweredByTheCallItWaitsFor) {
   std::thread trainer([&] {
     v1::AcquireBatchRequest request;
     request.set_k(0);
-    const auto answer = Client("t1", gang_)->AcquireBatch(request);
+    const auto answer = Client("t1", trainer_incarnation_)->AcquireBatch(request);
     EXPECT_TRUE(answer.ok() && answer->has_batch());
   });
   ReadyBatch(0);
@@ -223,7 +223,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   };
 
   wait([&] { return version == 0 && published == 0; });
-  ASSERT_TRUE(Client("t1", gang_)->Apply(ApplyOf(ReadyBatch(0))).ok());
+  ASSERT_TRUE(Client("t1", trainer_incarnation_)->Apply(ApplyOf(ReadyBatch(0))).ok());
   wait([&] { return version == 1; });
   Admitted(1);
   v1::SetJobRequest close = JobRequest();
@@ -240,7 +240,7 @@ TEST_F(WireTest, ShuttingDownEndsParkedCallsWithAReason) {
   absl::Status ended;
   std::thread waits([&] {
     v1::AcquireBatchRequest request;
-    FillCall("t1", gang_, request.mutable_call());
+    FillCall("t1", trainer_incarnation_, request.mutable_call());
     ended = Once<v1::AcquireBatchResponse>(request).status();
   });
 

@@ -168,7 +168,7 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   piece.set_role(common::v1::SEGMENT_ROLE_SAMPLED);
   piece.set_trainable(true);
   piece.set_count(kTokens);
-  piece.add_runs()->mutable_version()->set_incarnation(gang_);
+  piece.add_runs()->mutable_version()->set_incarnation(trainer_incarnation_);
   piece.mutable_runs(0)->set_count(kTokens);
 
   ExpectComesBack(record,

@@ -39,15 +39,15 @@ class SharesTest : public WireTest {
   void Train(int64_t from, int64_t to) {
     for (int64_t k = from; k < to; ++k) {
       sampled_version_ = k;
-      ASSERT_TRUE(Client("t1", gang_)->Apply(ApplyOf(ReadyBatch(k))).ok());
+      ASSERT_TRUE(Client("t1", trainer_incarnation_)->Apply(ApplyOf(ReadyBatch(k))).ok());
 
       v1::AdvanceVersionRequest advance;
       common::v1::PolicyVersion& expected = *advance.mutable_expected();
-      expected.set_incarnation(gang_);
+      expected.set_incarnation(trainer_incarnation_);
       expected.set_number(k);
       *advance.mutable_next() = expected;
       advance.mutable_next()->set_number(k + 1);
-      ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
+      ASSERT_TRUE(Client("t1", trainer_incarnation_)->AdvanceVersion(advance).ok());
 
       v1::RenewRequest renew;
       *renew.add_loaded()->mutable_version() = advance.next();
@@ -93,7 +93,7 @@ TEST_F(SharesTest, AJobThatHoldsMuchWaitsWhileTheOtherRisesToItsShare) {
   v1::DurableRequest durable;
   durable.set_version(8);
   durable.set_hash(Once<v1::StatsResponse>(stats)->ledger().hash());
-  ASSERT_TRUE(Client("t1", gang_)->Durable(durable).ok());
+  ASSERT_TRUE(Client("t1", trainer_incarnation_)->Durable(durable).ok());
 
   EXPECT_EQ(BytesOf("reserved"), 0u);
   EXPECT_EQ(Admitted(1).grants_size(), 1) << "a parked call of it would be answered now";
@@ -114,10 +114,10 @@ TEST_F(SharesTest, AQuotaBoundsAJobThatIsAlone) {
 
   v1::RestoreRequest restore;
   restore.set_mode(v1::RESTORE_MODE_REPLAY);
-  ASSERT_TRUE(Client("t1", gang_)->Restore(restore).ok());
+  ASSERT_TRUE(Client("t1", trainer_incarnation_)->Restore(restore).ok());
   v1::AdvanceVersionRequest advance;
-  advance.mutable_next()->set_incarnation(gang_);
-  ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
+  advance.mutable_next()->set_incarnation(trainer_incarnation_);
+  ASSERT_TRUE(Client("t1", trainer_incarnation_)->AdvanceVersion(advance).ok());
   Load();
   Train(0, 4);
 
@@ -139,7 +139,7 @@ TEST_F(SharesTest, AReadersBytesAreTheSameWhileAnotherJobWrites) {
     wants[m].mutable_owner()->set_attempt(1);
   }
 
-  const auto trainer = Client("t1", gang_);
+  const auto trainer = Client("t1", trainer_incarnation_);
   const auto alone = trainer->GetAll(batch.lease().id(), wants);
   ASSERT_TRUE(alone.ok()) << alone.status();
 

@@ -19,7 +19,7 @@ Spec DurableSpec(Durability level) {
 }
 
 // The ledger as bytes, without what repeats and restarts change.
-std::string Books(DurableJob& job) {
+std::string ComparableLedger(DurableJob& job) {
   return job.Look([](const Job& core) {
     Ledger ledger = core.ledger();
     ledger.event = 0;     // A repeated call is an event too.
@@ -35,35 +35,35 @@ void RunScript(DurableJob& job) {
 }
 
 // The ledger after a script without faults.
-std::string UndisturbedBooks() {
+std::string UndisturbedLedger() {
   wal::FaultFileSystem disk;
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   EXPECT_TRUE(job.Open().ok());
   RunScript(job);
   EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 2);
-  return Books(job);
+  return ComparableLedger(job);
 }
 
 // A worker that repeats its calls after the restart learns what became of them.
 TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
-  const std::string expected = UndisturbedBooks();
+  const std::string expected = UndisturbedLedger();
   wal::FaultFileSystem disk;
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   ASSERT_TRUE(job.Open().ok());
   const Script::Result first = Script(&job).Run();
   ASSERT_TRUE(first.finished) << first.failure;
-  EXPECT_EQ(Books(job), expected);
+  EXPECT_EQ(ComparableLedger(job), expected);
 
   job.Close();
   disk.Restart();
   ASSERT_TRUE(job.Open().ok());
   EXPECT_EQ(job.replayed, 0u) << "a clean end leaves a snapshot and nothing to replay";
-  EXPECT_EQ(Books(job), expected);
+  EXPECT_EQ(ComparableLedger(job), expected);
   EXPECT_EQ(job.Look([](const Job& core) { return core.queue_incarnation(); }), 2u);
 
   const Script::Result again = Script(&job).Run();
   EXPECT_TRUE(again.finished) << again.failure;
-  EXPECT_EQ(Books(job), expected);
+  EXPECT_EQ(ComparableLedger(job), expected);
   EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
             std::vector<std::string>());
 }
@@ -71,7 +71,7 @@ TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
 // The machine crashes at each call to the file system in turn. The disk keeps all, none or half of
 // what was not synced.
 TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
-  const std::string expected = UndisturbedBooks();
+  const std::string expected = UndisturbedLedger();
   uint64_t calls = 0;
   for (uint64_t snapshot_bytes : {uint64_t{64} << 20, uint64_t{4} << 10}) {
     bool finished = false;
@@ -96,7 +96,7 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
 
       const Script::Result after = Script(&job).Run();
       ASSERT_TRUE(after.finished) << "killed at call " << die_at << ": " << after.failure;
-      EXPECT_EQ(Books(job), expected) << "killed at call " << die_at;
+      EXPECT_EQ(ComparableLedger(job), expected) << "killed at call " << die_at;
       EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
                 std::vector<std::string>());
       for (const auto& [call, repeat] : after.answered) {
@@ -152,7 +152,7 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   ASSERT_TRUE(job.Open().ok());
   RunScript(job);
-  const std::string books = Books(job);
+  const std::string ledger = ComparableLedger(job);
 
   const Caller rollout{"r1", 1};
   Id16 request;

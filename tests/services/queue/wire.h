@@ -96,7 +96,7 @@ class WireTest : public testing::Test {
       listed.set_incarnation(incarnation);
     };
 
-    worker("t1", sluice::rpc::v1::ROLE_TRAINER, gang_);
+    worker("t1", sluice::rpc::v1::ROLE_TRAINER, trainer_incarnation_);
     worker("r1", sluice::rpc::v1::ROLE_ROLLOUT, rollout_);
     worker("w1", sluice::rpc::v1::ROLE_REWARD, reward_);
     return request;
@@ -126,11 +126,11 @@ class WireTest : public testing::Test {
 
     v1::RestoreRequest restore;
     restore.set_mode(v1::RESTORE_MODE_REPLAY);
-    ASSERT_TRUE(Client("t1", gang_)->Restore(restore).ok());
+    ASSERT_TRUE(Client("t1", trainer_incarnation_)->Restore(restore).ok());
 
     v1::AdvanceVersionRequest advance;
-    advance.mutable_next()->set_incarnation(gang_);
-    ASSERT_TRUE(Client("t1", gang_)->AdvanceVersion(advance).ok());
+    advance.mutable_next()->set_incarnation(trainer_incarnation_);
+    ASSERT_TRUE(Client("t1", trainer_incarnation_)->AdvanceVersion(advance).ok());
     Load();
   }
 
@@ -138,7 +138,7 @@ class WireTest : public testing::Test {
   void Load() {
     v1::RenewRequest renew;
     common::v1::Loaded& loaded = *renew.add_loaded();
-    loaded.mutable_version()->set_incarnation(gang_);
+    loaded.mutable_version()->set_incarnation(trainer_incarnation_);
     loaded.set_verified(true);
     ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
   }
@@ -241,7 +241,7 @@ class WireTest : public testing::Test {
     piece.set_count(count);
 
     common::v1::VersionRun& run = *piece.add_runs();
-    run.mutable_version()->set_incarnation(gang_);
+    run.mutable_version()->set_incarnation(trainer_incarnation_);
     run.mutable_version()->set_number(sampled_version_);
     run.set_count(count);
 
@@ -297,7 +297,7 @@ class WireTest : public testing::Test {
 
     v1::AcquireBatchRequest request;
     request.set_k(k);
-    auto answer = Client("t1", gang_)->AcquireBatch(request);
+    auto answer = Client("t1", trainer_incarnation_)->AcquireBatch(request);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? answer->batch() : v1::Batch();
   }
@@ -310,7 +310,7 @@ class WireTest : public testing::Test {
     return request;
   }
 
-  int64_t gang_ = 1, rollout_ = 1, reward_ = 1;  // Incarnations of t1, r1 and w1.
+  int64_t trainer_incarnation_ = 1, rollout_ = 1, reward_ = 1;  // Incarnations of t1, r1 and w1.
   uint64_t revision_ = 0;
   std::string job_ = kJob, name_ = "wire";  // The job that the calls are about, and its name.
   uint32_t token_bytes_ = 20;

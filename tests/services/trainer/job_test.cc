@@ -282,22 +282,22 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
   spec.set_max_steps(20);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
-  int64_t gang = 1;
+  int64_t trainer_incarnation = 1;
   for (const char* failpoint :
        {"trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
         "trainer.durable.before", "trainer.publish.before"}) {
     SCOPED_TRACE(failpoint);
     ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
-    std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
+    std::unique_ptr<TrainingJob> job = Start(Config(trainer_incarnation, 20));
     EXPECT_EQ(AwaitEnd().phase, "failed");  // The failpoint was hit.
 
     job.reset();
-    queue_.SetJob(spec, ++gang);
+    queue_.SetJob(spec, ++trainer_incarnation);
     MutexLock lock(&seen_.mu);
     seen_.standings.clear();
   }
 
-  const std::unique_ptr<TrainingJob> job = Start(Config(gang, 20));
+  const std::unique_ptr<TrainingJob> job = Start(Config(trainer_incarnation, 20));
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
 
@@ -309,7 +309,7 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
   ASSERT_TRUE(lineage.ok()) << lineage.status();
   EXPECT_EQ(lineage->trajectories, 20 * 16);
   EXPECT_EQ(StepsOfHistory(), Steps(20));
-  EXPECT_THAT(*ListDir(dir_ + "/tensorboard"), SizeIs(gang));
+  EXPECT_THAT(*ListDir(dir_ + "/tensorboard"), SizeIs(trainer_incarnation));
   EXPECT_EQ(lineage->hash, queue_.Stats().ledger().hash());
   EXPECT_EQ(queue_.Stats().ledger().durable(), 20 * 16);
   ExpectBalanced(queue_.Stats().ledger());

@@ -96,8 +96,8 @@ class LoopQueue {
     return spec;
   }
 
-  // Lists the workers, with the trainer at incarnation `gang`.
-  void SetJob(const queue::v1::QueueSpec& spec, int64_t gang) {
+  // Lists the workers, with the trainer at incarnation `trainer_incarnation`.
+  void SetJob(const queue::v1::QueueSpec& spec, int64_t trainer_incarnation) {
     queue::v1::SetJobRequest request;
     request.mutable_call()->mutable_job()->set_job(kJob);
     request.mutable_call()->mutable_job()->set_worker("controller-0");
@@ -112,7 +112,7 @@ class LoopQueue {
       worker.set_incarnation(incarnation);
     };
 
-    add("trainer-0", rpc::v1::ROLE_TRAINER, gang);
+    add("trainer-0", rpc::v1::ROLE_TRAINER, trainer_incarnation);
     add("rollout-0", rpc::v1::ROLE_ROLLOUT, 1);
     add("reward-0", rpc::v1::ROLE_REWARD, 1);
 

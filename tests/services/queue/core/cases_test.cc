@@ -24,7 +24,7 @@ using testing::HasSubstr;
 // Samples and scores groups, and acquires the batch of the next step.
 AcquireBatchAnswer Ready(Harness& h) {
   auto admitted = h.Admitted(1000);
-  if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
+  if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.trainer_incarnation, h.loaded});
   h.ScoreAll();
   const auto batch = h.Acquired(h.job().version());
   EXPECT_TRUE(batch.ok() && batch->filled) << batch.status();
@@ -34,7 +34,7 @@ AcquireBatchAnswer Ready(Harness& h) {
 // The trainer comes back as its next incarnation and restores the queue.
 RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
                              RestoreMode mode = RestoreMode::kReplay) {
-  ++h.gang;
+  ++h.trainer_incarnation;
   h.SetWorkers();
   const auto restored = h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
   EXPECT_TRUE(restored.ok()) << restored.status();
@@ -379,7 +379,7 @@ Harness Filtered(bool all) {
         h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
     if (!admitted.ok() || admitted->grants.empty()) break;
     const bool bad = all || admitted->grants[0].row.source == "letters";
-    h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
+    h.SampleAll(h.Rollout(), *admitted, {h.trainer_incarnation, h.loaded});
     const auto leased = h.Call<LeaseTasksAnswer>(
         h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
     for (const TaskGrant& task : leased->tasks)
@@ -615,7 +615,7 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
   EXPECT_EQ(late->lease.id, first.lease.id);
   EXPECT_EQ(Groups(*late), Groups(first));
 
-  h.gang = 2;  // t2 died; the gang comes back with three ranks.
+  h.trainer_incarnation = 2;  // t2 died; the trainer group comes back with three ranks.
   ranks.revision = 1001;
   for (Worker& worker : ranks.workers) worker.incarnation += worker.role == WorkerRole::kTrainer;
   ranks.workers.push_back({"t3", WorkerRole::kTrainer, 2});

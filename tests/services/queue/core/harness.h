@@ -139,13 +139,15 @@ class Harness {
   void Start() {
     SetWorkers();
     EXPECT_TRUE(Call<RestoreAnswer>(Trainer(), Restore{}).ok());
-    EXPECT_TRUE(Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.next = {gang, 0}}).ok());
-    Load(Rollout(), {gang, 0});
+    EXPECT_TRUE(
+        Call<AdvanceVersionAnswer>(Trainer(), AdvanceVersion{.next = {trainer_incarnation, 0}})
+            .ok());
+    Load(Rollout(), {trainer_incarnation, 0});
   }
 
   void SetWorkers(Phase phase = Phase::kOpen) {
     SetJob set{.revision = ++revision_, .spec = spec_, .phase = phase};
-    set.workers = {{"t1", WorkerRole::kTrainer, gang},
+    set.workers = {{"t1", WorkerRole::kTrainer, trainer_incarnation},
                    {"w1", WorkerRole::kReward, reward_incarnation}};
     for (const auto& [id, incarnation] : rollouts)
       set.workers.push_back({id, WorkerRole::kRollout, incarnation});
@@ -156,7 +158,7 @@ class Harness {
     EXPECT_TRUE(Call<RenewAnswer>(rollout, Renew{.loaded = {{0, version, true}}}).ok());
   }
 
-  Caller Trainer() const { return {"t1", gang}; }
+  Caller Trainer() const { return {"t1", trainer_incarnation}; }
   Caller Reward() const { return {"w1", reward_incarnation}; }
   Caller Rollout(const std::string& id = "r1") const { return {id, rollouts.at(id)}; }
 
@@ -293,7 +295,7 @@ class Harness {
   void RunStep(bool want_cursor = false) {
     const int64_t k = job_->version();
     auto admitted = Admitted(1000);
-    if (admitted.ok()) SampleAll(Rollout(), *admitted, {gang, loaded});
+    if (admitted.ok()) SampleAll(Rollout(), *admitted, {trainer_incarnation, loaded});
     ScoreAll();
 
     auto batch = Acquired(k);
@@ -307,10 +309,10 @@ class Harness {
   void Publish() {
     ASSERT_TRUE(Call<AdvanceVersionAnswer>(
                     Trainer(), AdvanceVersion{.expected = job_->watch().published[0].version,
-                                              .next = {gang, job_->version()}})
+                                              .next = {trainer_incarnation, job_->version()}})
                     .ok());
     loaded = job_->version();
-    Load(Rollout(), {gang, loaded});
+    Load(Rollout(), {trainer_incarnation, loaded});
   }
 
   // The daemon dies, and a new one loads what the log keeps at the job's durability. It knows no
@@ -329,7 +331,7 @@ class Harness {
   std::vector<Alarm> alarms;
   std::vector<CancelHint> cancel;
   std::string cursor;
-  int64_t gang = 1, reward_incarnation = 1, loaded = 0;
+  int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
   bool check = true;                        // Check Violations() after every event.
@@ -397,7 +399,7 @@ class Harness {
 inline absl::StatusOr<RestoreAnswer> RestartTrainer(Harness& h, const std::string& cursor,
                                                     const std::string& checkpoint,
                                                     RestoreMode mode = RestoreMode::kReplay) {
-  ++h.gang;
+  ++h.trainer_incarnation;
   h.SetWorkers();
   return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
 }

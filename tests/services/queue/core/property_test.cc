@@ -450,7 +450,7 @@ class Simulation {
   }
 
   void Publish() {
-    const PolicyVersion next{h_.gang, model_.version()};
+    const PolicyVersion next{h_.trainer_incarnation, model_.version()};
     const auto answer = h_.Call<AdvanceVersionAnswer>(
         h_.Trainer(), AdvanceVersion{.expected = published_, .next = next});
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -475,7 +475,7 @@ class Simulation {
 
   void KillTrainer() {
     const Caller old = h_.Trainer();
-    ++h_.gang;
+    ++h_.trainer_incarnation;
     h_.SetWorkers();
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(
@@ -503,7 +503,7 @@ class Simulation {
     ASSERT_TRUE(answer.ok()) << answer.status();
     EXPECT_EQ(answer->version, from.version);
     EXPECT_EQ(answer->mode, gone ? RestoreMode::kRequeue : restore.mode);
-    model_.Restored(h_.gang, *answer, !from.cursor.empty());
+    model_.Restored(h_.trainer_incarnation, *answer, !from.cursor.empty());
     EXPECT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), restore)->repeat);
     while (!checkpoints_.empty() && checkpoints_.back().version > from.version)
       checkpoints_.pop_back();

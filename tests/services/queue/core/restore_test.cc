@@ -57,7 +57,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   EXPECT_EQ(restored->ledger.durable, 8);  // The checkpoint implies it.
   EXPECT_EQ(restored->ledger.hash, before.hashes[1]);
 
-  // The old gang wakes up.
+  // The old trainer group wakes up.
   EXPECT_EQ(ReasonOf(h.Call<ApplyAnswer>(old, queue::Apply{.k = 4}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<DurableAnswer>(old, Durable{4, "x", ""}).status()), "FENCED");
   EXPECT_EQ(ReasonOf(h.Call<AdvanceVersionAnswer>(old, AdvanceVersion{.next = {1, 5}}).status()),
@@ -112,11 +112,11 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
   h.SampleAll(h.Rollout(), *admitted, {1, 3});
 }
 
-TEST(RestoreTest, TheFirstCallsOfAGangAreRefusedUntilItRestores) {
+TEST(RestoreTest, TheFirstCallsOfATrainerGroupAreRefusedUntilItRestores) {
   Harness h;
   h.Start();
   h.RunStep();
-  ++h.gang;
+  ++h.trainer_incarnation;
   h.SetWorkers();
 
   EXPECT_EQ(ReasonOf(h.Acquired(1).status()), "RESTORE_FIRST");
@@ -212,7 +212,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
       live.insert(h.job().group(ordinal)->row.index);
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
-  h.gang = 1;
+  h.trainer_incarnation = 1;
 
   const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();
@@ -244,7 +244,7 @@ TEST(RestoreTest, ABadCursorIsRefusedAndChangesNothing) {
   h.RunStep(/*want_cursor=*/true);
   std::string other = h.cursor;
   other.replace(other.find("\"hash\":\"") + 8, 2, "00");
-  ++h.gang;
+  ++h.trainer_incarnation;
   h.SetWorkers();
   const auto restore = [&](const std::string& cursor) {
     return h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, "c"}).status();

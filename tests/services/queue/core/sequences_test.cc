@@ -21,7 +21,7 @@ void Fill(Harness& h, PolicyVersion version) {
 // Writes the prompt and `count` sampled tokens of a member, and does not seal it.
 void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, const Member& member,
            uint32_t count) {
-  const PolicyVersion version{h.gang, h.loaded};
+  const PolicyVersion version{h.trainer_incarnation, h.loaded};
   ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord({.group = grant.group}, member.lease.id,
                                                        SegmentRole::kPrompt, 0, 4))
                   .ok());

@@ -17,7 +17,7 @@ bool PlayUnscorable(Harness& h, const std::string& status = kBadRow) {
   const auto admitted = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 2, .wait = absl::ZeroDuration()});
   if (!admitted.ok() || admitted->grants.empty()) return false;
-  h.SampleAll(h.Rollout(), *admitted, {h.gang, h.loaded});
+  h.SampleAll(h.Rollout(), *admitted, {h.trainer_incarnation, h.loaded});
 
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});

@@ -1,24 +1,24 @@
-#include "services/queue/books.h"
+#include "services/queue/ledger_watch.h"
 
 namespace sluice::queue {
 
-const char* NameOf(BookEntry::Kind kind) {
+const char* NameOf(LedgerEntry::Kind kind) {
   static constexpr const char* kNames[] = {"",        "accepted", "dropped",
                                            "applied", "durable",  "restored"};
   return kNames[static_cast<int>(kind)];
 }
 
-BookEntry BooksOf(const Job& job) {
-  return {.kind = BookEntry::Kind::kRestored, .version = job.version(), .ledger = job.ledger()};
+LedgerEntry LedgerOf(const Job& job) {
+  return {.kind = LedgerEntry::Kind::kRestored, .version = job.version(), .ledger = job.ledger()};
 }
 
-void BookWatch::Take(const Job& job) {
+void LedgerWatch::Take(const Job& job) {
   const Ledger& ledger = job.ledger();
   accepted_ = ledger.accepted, durable_ = ledger.durable, applied_ = ledger.applied,
   live_ = ledger.live, version_ = job.version();
 }
 
-std::shared_ptr<const BookEntry> BookWatch::Changed(const Event& event, const Job& job) {
+std::shared_ptr<const LedgerEntry> LedgerWatch::Changed(const Event& event, const Job& job) {
   const Ledger& ledger = job.ledger();
   const bool applied = job.version() > version_, durable = ledger.durable > durable_,
              accepted = ledger.accepted > accepted_;
@@ -27,9 +27,9 @@ std::shared_ptr<const BookEntry> BookWatch::Changed(const Event& event, const Jo
       ledger.accepted == accepted_ && ledger.live == live_)
     return nullptr;
   Take(job);
-  auto entry = std::make_shared<BookEntry>(BooksOf(job));
+  auto entry = std::make_shared<LedgerEntry>(LedgerOf(job));
   if (restored) return entry;
-  using Kind = BookEntry::Kind;
+  using Kind = LedgerEntry::Kind;
   entry->kind = applied    ? Kind::kApplied
                 : durable  ? Kind::kDurable
                 : accepted ? Kind::kAccepted

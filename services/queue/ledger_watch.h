@@ -10,7 +10,7 @@ namespace sluice::queue {
 
 // A change of a job's ledger, with the whole ledger after the change. A reader that has missed
 // earlier entries can go on from any entry.
-struct BookEntry {
+struct LedgerEntry {
   enum class Kind { kAccepted = 1, kDropped, kApplied, kDurable, kRestored };
 
   Kind kind = Kind::kAccepted;
@@ -19,15 +19,15 @@ struct BookEntry {
   std::string batch;  // With kApplied: the canonical bytes of batch K - 1, from which H(K) follows.
 };
 
-const char* NameOf(BookEntry::Kind kind);
+const char* NameOf(LedgerEntry::Kind kind);
 
 // Finds the changes of one job's ledger, event by event. Not thread-safe.
-class BookWatch {
+class LedgerWatch {
  public:
-  explicit BookWatch(const Job& job) { Take(job); }
+  explicit LedgerWatch(const Job& job) { Take(job); }
 
   // The change that `event` made, which has just been applied. Null if it changed nothing.
-  std::shared_ptr<const BookEntry> Changed(const Event& event, const Job& job);
+  std::shared_ptr<const LedgerEntry> Changed(const Event& event, const Job& job);
 
  private:
   void Take(const Job& job);
@@ -38,6 +38,6 @@ class BookWatch {
 };
 
 // The whole ledger of a job as it is now. New readers get it first.
-BookEntry BooksOf(const Job& job);
+LedgerEntry LedgerOf(const Job& job);
 
 }  // namespace sluice::queue
