@@ -74,7 +74,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
         });
   }
 
-  // Sends the daemon's present DesiredState, after the write that is open now. On the loop's thread.
+  // Sends the daemon's present DesiredState, after the write that is open now. On the loop's
+  // thread.
   void Send(Controller& core) {
     MutexLock lock(&mu_);
     if (ended_ || daemon_.empty()) return;

@@ -29,8 +29,8 @@ struct RolloutOptions {
 // The flags that only this daemon has.
 std::vector<daemon::About::Flag> RolloutFlags();
 
-// INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together. Errors are also those
-// of daemon::OpenCores().
+// INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together. Errors are also
+// those of daemon::OpenCores().
 absl::StatusOr<RolloutOptions> ReadRolloutFlags(const daemon::Flags& flags);
 
 }  // namespace sluice::rollout

@@ -154,7 +154,8 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
 INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metadata", "full"),
                          [](const auto& info) { return info.param; });
 
-// What the old trainer group published, the new one publishes again, bit for bit, until it is beyond that.
+// What the old trainer group published, the new one publishes again, bit for bit, until it is
+// beyond that.
 // Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));

@@ -285,7 +285,8 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
       std::make_pair(step.version.incarnation, step.k) <= newest)
     return;
 
-  // The time between the last step of one trainer group and the first of the next is no step duration.
+  // The time between the last step of one trainer group and the first of the next is no step
+  // duration.
   if (step.version.incarnation != job.record.reported_incarnation) {
     DropSteps(job, step.k);
   } else if (job.last_step_at != absl::InfinitePast()) {

@@ -221,7 +221,8 @@ class Controller {
   void RefreshDowns();
   void DueCalls(Instant now);
   DaemonAssignment AssignmentOf(const Job& job, const Worker& worker) const;
-  // The job's workers, each with the incarnation under which it calls: trainers with the trainer group's.
+  // The job's workers, each with the incarnation under which it calls: trainers with the trainer
+  // group's.
   std::vector<Worker> Callers(const Job& job) const;
 
   // controller.cc: what comes in, and the store.

@@ -68,8 +68,8 @@ struct JobRecord {
   bool ledger_final = false;
   std::string checkpoint;  // Path of the newest checkpoint.
   // By EventCode(): the first step of the newest spell that an event has reported. After going back
-  // to a checkpoint, a trainer group that trains the same steps meets the same spell again, which is then
-  // not reported again.
+  // to a checkpoint, a trainer group that trains the same steps meets the same spell again, which
+  // is then not reported again.
   std::map<std::string, int64_t> told_findings;
   FoldedSteps folded;
   EvalSummary eval;
@@ -79,16 +79,16 @@ struct JobRecord {
 struct AssignRecord {
   // Incarnation of the trainers. Each new value is stored by compare-and-set before it is used.
   int64_t trainer_incarnation = 0;
-  // All trainers of `trainer_incarnation` are there. If false, a new trainer group is formed once enough trainers are
-  // assigned.
+  // All trainers of `trainer_incarnation` are there. If false, a new trainer group is formed once
+  // enough trainers are assigned.
   bool trainers_complete = false;
   uint64_t revision = 0;  // Number of the newest SetJob; 0 if none was due yet.
   QueuePhase phase = QueuePhase::kOpen;
   bool opened = false;            // The queue has answered a SetJob of this job.
   std::string queue;              // Id of the queue daemon. Empty while the job waits for daemons.
   int64_t queue_incarnation = 0;  // Incarnation of the queue process that answered SetJob last.
-  // That queue process has lost the job's data, and no trainer group has restored the job there yet: until
-  // then its ledger says nothing.
+  // That queue process has lost the job's data, and no trainer group has restored the job there
+  // yet: until then its ledger says nothing.
   bool queue_lost_job = false;
   std::vector<Worker> workers;  // Sorted by id; without the queue.
 
@@ -111,8 +111,8 @@ struct Job {
   AssignRecord assign;
   // The serialised job.v1.JobSpec, opaque to the core. Empty once the job is over.
   std::string spec;
-  // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint removes the
-  // later ones, so they form one line of training. Empty once the job is over.
+  // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint
+  // removes the later ones, so they form one line of training. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;
   // It was given `steps` in order, and also the steps that were folded since the last DropSteps()
   // or the last restart of the controller.

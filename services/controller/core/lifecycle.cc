@@ -465,8 +465,9 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   }
 }
 
-// A new process of the queue has taken the job up. If it has lost the job's data, a new trainer group is
-// formed: the trainers go back to their last checkpoint and give the queue the cursor stored there.
+// A new process of the queue has taken the job up. If it has lost the job's data, a new trainer
+// group is formed: the trainers go back to their last checkpoint and give the queue the cursor
+// stored there.
 void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                            const SetJobAnswer& answer) {
   const std::string queue = absl::StrCat("queue ", job.assign.queue);
@@ -475,7 +476,8 @@ void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
                 absl::StrCat(queue, " goes on from its log"));
   }
 
-  // A trainer group that was formed after the call, or that has not trained yet, calls Restore anyway.
+  // A trainer group that was formed after the call, or that has not trained yet, calls Restore
+  // anyway.
   const bool trained = job.record.running_since != absl::InfiniteFuture() &&
                        job.assign.trainers_complete &&
                        call.trainer_incarnation == job.assign.trainer_incarnation;

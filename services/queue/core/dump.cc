@@ -114,7 +114,8 @@ struct Access {
     auto& [group, member, task] = key;
     archive(group, member, task);
   }
-  // The order of the fields is that of the first format, whichever part of the job holds each of them.
+  // The order of the fields is that of the first format, whichever part of the job holds each of
+  // them.
   template <typename Archive>
   static void Fields(Archive& archive, Of<Job> auto& job) {
     auto& [options, spec, set, revision, phase, queue_incarnation, space, share_bytes, restored,

@@ -70,7 +70,8 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     // A fenced caller is told so, whatever lease it names.
     if (callers_.IsFenced(caller)) return callers_.CheckKnown(caller);
 
-    // The ranks of a trainer group share the lease of a batch. Other leases are their holder's alone.
+    // The ranks of a trainer group share the lease of a batch. Other leases are their holder's
+    // alone.
     const bool holds = entry != nullptr && entry->incarnation == caller.incarnation &&
                        (entry->worker == caller.worker || entry->kind == LeaseKind::kBatch);
     if (!holds)

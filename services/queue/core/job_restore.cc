@@ -61,8 +61,8 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   }
 
   // Batches can come again only while all their groups are here, with their payload. Versions of
-  // the old trainer group stay on the branch up to the fork: in a replay those of the batches that come
-  // again too.
+  // the old trainer group stay on the branch up to the fork: in a replay those of the batches that
+  // come again too.
   int64_t fork = cursor.version;
   if (lost) {
     SLUICE_RETURN_IF_ERROR(RestoreLost(cursor));

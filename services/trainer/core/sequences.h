@@ -76,8 +76,8 @@ class SequenceBuilder {
   absl::Status Check(const Group& group, const Trajectory& trajectory) const;
   void CountVersions(const Trajectory& trajectory);
 
-  // Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut at
-  // the length limit and the job filters such answers.
+  // Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut
+  // at the length limit and the job filters such answers.
   bool Trains(const Trajectory& trajectory) const;
   bool rl() const { return settings_.kind == Settings::Kind::kRl; }
 

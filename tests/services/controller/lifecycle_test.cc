@@ -202,7 +202,8 @@ TEST_F(LifecycleTest, ASpellThatANewTrainerGroupMeetsAgainIsNotToldAgain) {
   EXPECT_EQ(Told("no_signal").size(), 1u);
 
   world_.Say("trainer-0", job, "restore", "the queue has lost the job");
-  // The next trainer group starts from a checkpoint at step 4: steps 0 to 3 are those of the first trainer group.
+  // The next trainer group starts from a checkpoint at step 4: steps 0 to 3 are those of the first
+  // trainer group.
   world_.actors["trainer-0"].progress[job].step = 4;
   world_.AllReady(job);
   ASSERT_EQ(world_.State(job), JobState::kRunning);
