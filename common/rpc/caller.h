@@ -16,8 +16,8 @@ namespace sluice::rpc {
 // the controller's list of workers.
 //
 // Incarnations only rise. For each worker, the highest incarnation ever listed is valid and older
-// ones are refused. The trainers of a job form a trainer group, which shares one incarnation: for
-// them the highest listed one of any trainer is valid.
+// ones are refused. The trainers of a job form a group, which shares one incarnation: for them the
+// highest listed one of any trainer is valid.
 //
 // Thread-safe.
 class CallerTable {

@@ -16,9 +16,8 @@ namespace sluice::queue {
 // Who may call: the workers that the controller listed, with their incarnations, and the answers
 // kept for calls that come again.
 //
-// A worker is fenced once a newer incarnation of it was listed. All trainers together are one
-// trainer group:
-// the highest incarnation of any trainer fences the others.
+// A worker is fenced once a newer incarnation of it was listed. The trainers form one group: the
+// highest incarnation of any trainer fences the others.
 class Callers {
  public:
   // `counters` outlives this object. Refused calls are counted there.

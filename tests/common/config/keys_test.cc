@@ -62,7 +62,7 @@ const std::map<std::string, std::string> kReaders = {
     {"algorithm", kAlgorithm},
     {"algorithm.loss", "common/algorithms/spec.h"},
     {"trainer", kTrainer},
-    {"queue", kController},
+    {"queue", "services/queue/convert.cc"},
     {"queue.keep.restore", kTrainer},
     {"weights", kTrainer},
     {"weights.kv_cache", kRollout},
