@@ -252,7 +252,7 @@ TEST_F(EngineDetailsTest, RawLogprobsAreBeforeTemperatureAndCuts) {
   }
 
   raw.top_logprobs = 21;
-  EXPECT_THAT(engine_->AddRequest(raw).message(), HasSubstr("top_logprobs 21; the limit is 20"));
+  EXPECT_THAT(engine_->AddRequest(raw).message(), HasSubstr("top_logprobs is 21; the limit is 20"));
 }
 
 TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
