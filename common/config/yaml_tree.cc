@@ -133,7 +133,7 @@ class TreeBuilder : public YAML::EventHandler {
                                     "\"; its first value is in line ", first->place.line));
         return;
       }
-      top.node.map.emplace_back(std::move(top.key), std::move(node));
+      top.node.map.push_back({std::move(top.key), std::move(node)});
     }
   }
 
@@ -169,7 +169,7 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
   }
   if (YamlNode* found = at->Find(part)) return found;
   at->map.push_back({{part, place}, YamlNode()});
-  return &at->map.back().second;
+  return &at->map.back().value;
 }
 
 // Protobuf strings must be UTF-8, and a path with replaced bytes would name another file.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -18,11 +17,13 @@ struct YamlNode {
     Place place;
   };
 
+  struct Entry;  // A key of a block, with its value.
+
   Kind kind = Kind::kNull;
   Place place;
-  std::string text;                           // Of a scalar; empty otherwise.
-  bool quoted = false;                        // A scalar in quotes is always text.
-  std::vector<std::pair<Key, YamlNode>> map;  // In the order of the file.
+  std::string text;        // Of a scalar; empty otherwise.
+  bool quoted = false;     // A scalar in quotes is always text.
+  std::vector<Entry> map;  // In the order of the file.
   std::vector<YamlNode> list;
 
   // Returns the value of a key, or null.
@@ -30,6 +31,11 @@ struct YamlNode {
   const YamlNode* Find(absl::string_view key) const {
     return const_cast<YamlNode*>(this)->Find(key);
   }
+};
+
+struct YamlNode::Entry {
+  Key key;
+  YamlNode value;
 };
 
 // Names a node for a message: nothing, a block, a list, or the scalar in quotes.
