@@ -49,7 +49,7 @@ void ToProto(const Job& job, job::v1::JobStatus* out);
 // INVALID_ARGUMENT: the role does not register, or the boot id has not 16 bytes.
 absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& request);
 HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t stream);
-// `core` provides the specs of the jobs in `down`.
+// `core` provides the specs of the jobs in `desired`.
 void ToProto(const DesiredState& desired, const Controller& core,
              registry::v1::HeartbeatResponse* out);
 

@@ -80,8 +80,8 @@ struct SetJobCall {
   uint64_t revision = 0;
   QueuePhase phase = QueuePhase::kOpen;
   std::vector<Worker> workers;  // See Callers().
-  int64_t trainer_incarnation =
-      0;  // The trainer group of the trainers in `workers`, or the last one if there are none.
+  // The trainer group of the trainers in `workers`, or the last one if there are none.
+  int64_t trainer_incarnation = 0;
 };
 struct SetJobAnswer {
   bool restored = false;

@@ -27,7 +27,7 @@ namespace sluice::queue {
 class AdmissionWindow {
  public:
   static constexpr int64_t kWindow = 8;  // In steps.
-  static constexpr uint32_t kParts = 4;  // The window moves by one of so many parts of a version.
+  static constexpr uint32_t kParts = 4;  // The width is counted in quarters of a version.
 
   // What the last whole window showed; zeros before.
   struct Report {
@@ -55,8 +55,8 @@ class AdmissionWindow {
   // Without `fixed` it moves, from `eta` on.
   AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed);
 
-  // How many steps beyond the lowest engine's version have all their slots, and how many of its
-  // `limit` slots the step behind them has.
+  // The whole versions of the width: so many steps beyond the lowest engine's version have all
+  // their slots. The step after these has only partial_slots(limit) of its `limit` slots.
   int64_t whole() const { return state_.parts / kParts; }
   uint32_t partial_slots(uint32_t limit) const {
     return (limit * (state_.parts % kParts) + kParts - 1) / kParts;

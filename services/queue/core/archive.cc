@@ -8,13 +8,13 @@
 
 namespace sluice::queue {
 namespace {
-// absl::Duration counts in these.
+// The unit in which absl::Duration counts.
 const absl::Duration kTick = absl::Nanoseconds(1) / 4;
 }  // namespace
 
 void Writer::Put(absl::Duration duration) {
   absl::Duration rest;
-  // The largest and least int64 for the infinite ones.
+  // For infinite durations this is the largest or the lowest int64.
   Put(absl::IDivDuration(duration, kTick, &rest));
 }
 
@@ -28,7 +28,8 @@ void Writer::Put(const absl::Status& status) {
   Put(payloads);
 }
 
-// Size and a bit: whether the bytes are there.
+// The first number is twice the size, plus 1 if the bytes are kept. The CRC follows, and then the
+// bytes themselves if they are small.
 void Writer::Put(const Bytes& bytes) {
   const bool inlined = bytes.size <= kInHead;
   const bool kept = inlined || (payload_ == Payload::kKept && bytes.data != nullptr);

@@ -26,6 +26,7 @@ struct FrozenGroup {
   GroupId id;
   RowRef row;
   uint32_t size = 0;  // How many members it was opened with.
+  // Rewards of other answers to the same prompt at the time of the cut, which are not trained here.
   std::vector<double> pool;
   std::vector<FrozenMember> members;
 };

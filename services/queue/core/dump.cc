@@ -3,9 +3,9 @@
 #include "services/queue/core/fields.h"
 #include "services/queue/core/job.h"
 
-// A job's whole state as bytes. Each class binds all its members by a structured binding, so that
-// one added later and not thought of here does not compile; what a binding names and does not pass
-// on is constant, or made of the rest.
+// A job's whole state as bytes. For each class a structured binding names all members, so this file
+// does not compile if a class gets a member that is not handled here. Members that are named but
+// not passed to the archive are constant, or are computed from the others.
 namespace sluice::queue {
 
 SLUICE_FIELDS(StoredPiece, piece, fields)
@@ -30,7 +30,7 @@ SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span)
 SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began,
               waiting, idle, durations, steps, sealed, generated, old, spans)
 
-// Sees what is private.
+// A friend of the classes, so that it can read and set their private members.
 struct Access {
   template <typename Archive>
   static void Fields(Archive& archive, Of<Failures::UnscorableRun> auto& run) {

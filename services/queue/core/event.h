@@ -13,6 +13,9 @@
 // What goes into the state machine (events) and what comes out (effects). A log keeps the sequence
 // of events with their times and nothing else: applied again they lead to the same state and the
 // same answers.
+//
+// Calls and answers have the fields of the requests and responses in
+// proto/sluice/queue/v1/queue.proto, which explains them.
 namespace sluice::queue {
 
 // The worker that calls.
@@ -54,7 +57,7 @@ struct Grant {
   uint64_t seed = 0;
   uint32_t size = 0;
   std::vector<Member> members;
-  absl::Duration overdue;
+  absl::Duration overdue;  // Time left until the group is overdue.
 };
 struct AdmitAnswer {
   bool repeat = false;
@@ -257,7 +260,7 @@ struct RetaskAnswer {
 
 // Time passed: deadlines, leases, stragglers.
 struct Tick {};
-// The client of a parked call is gone.
+// The client of the parked call Event::call is gone.
 struct Forget {};
 
 // The queue daemon came back and goes on with this job under a new incarnation: engines and parked

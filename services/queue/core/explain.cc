@@ -15,9 +15,10 @@ std::string Age(absl::Duration age) {
 
 const Node kDisk{NodeKind::kStore, "disk", ""};
 
-// The next batch and the queue wait for the disk, and the disk for whoever makes room: there a
-// chain ends. Parked Admits tell of it too. A Put that is sent again and again does not, and an
-// answer that waits until it is durable does not either.
+// Adds edges from the next batch and from the queue to the disk, and one from the disk to itself,
+// at which a chain ends. The edges of parked Admits lead to the disk too (DescribeAdmit). These
+// edges are needed as well, because a Put that is refused again and again, and an answer that is
+// held back until it is durable, have no edge of their own.
 void ExplainDisk(Space space, const Node& batch, std::vector<WaitEdge>& edges) {
   const bool full = space == Space::kFull;
   for (const Node& waiter : {batch, Node{NodeKind::kDaemon, "queue", "queue"}}) {

@@ -18,7 +18,7 @@ class Explainer {
  public:
   explicit Explainer(const Job& job);
 
-  // What a parked call waits on, since when: the edge that it ends with.
+  // What a parked call waits for, and since when. A call whose time is over is answered with it.
   WaitEdge DescribeAdmit(const Caller& caller, Instant since) const;
   WaitEdge DescribeLeaseTasks(const Caller& caller, Instant since) const;
   WaitEdge DescribeAcquireBatch(const Caller& caller, int64_t k, Instant since) const;
@@ -30,7 +30,7 @@ class Explainer {
   WaitEdge DescribeFullWindow(WaitEdge edge) const;
   WaitEdge DescribeLateEngine(WaitEdge edge, const std::string& worker) const;
   WaitEdge DescribeGroup(const Node& waiter, const Group& group, Instant since) const;
-  // The first of an owner's tasks that is not done. False: all are.
+  // Lets the edge lead to the first of an owner's tasks that is not done. False: all are done.
   bool DescribeTasks(const std::string& owner, const std::vector<TaskProgress>& tasks,
                      const Group& group, WaitEdge& edge) const;
 

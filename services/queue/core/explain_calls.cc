@@ -62,7 +62,7 @@ WaitEdge Explainer::DescribeAdmit(const Caller& caller, Instant since) const {
   return edge;
 }
 
-// The caller's own engine is none that is admitted.
+// The caller gets no work, because its own engine does not count (Engines::FindServing).
 WaitEdge Explainer::DescribeLateEngine(WaitEdge edge, const std::string& worker) const {
   const std::optional<PolicyVersion>& published = engines_.published();
   const Engines::Engine* const engine = engines_.Find(worker);

@@ -11,8 +11,8 @@ namespace sluice::queue {
 namespace {
 constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
 constexpr uint32_t kStarved = 5;     // Draws in a row without training, until there is an alarm.
-// Groups of a source in a row without one that was scored, after which the job fails. A batch's
-// worth where that is more.
+// The job fails after this many groups in a row of one source that could not be scored, or after as
+// many as a batch has, if that is more.
 constexpr uint64_t kUnscorableGroups = 64;
 
 absl::Status NoSignalError(uint64_t rejected, const std::string& counts) {
@@ -103,7 +103,8 @@ void Failures::NoteQuarantined(const RowRef& row, const std::string& source,
 
 void Failures::NoteDropped(const RowRef& row, const std::string& source,
                            const std::string& reason) {
-  // These say nothing about whether the prompt would be trained, or others tell of it.
+  // The end of the job says nothing about the prompt. The other three reasons have alarms or errors
+  // of their own.
   const bool no_sign = reason == "filtered" || reason == "closed" || reason == "prompt_too_long" ||
                        reason == "bad_row";
   if (row.source == RowRef::kOutside || no_sign) return;

@@ -136,7 +136,7 @@ class GroupTable {
   void NoteProgress(const Group& group, uint32_t member, Instant now);
   // All holders count as having stored something now.
   void NoteProgressOfAll(Instant now);
-  // The group's straggler time begins anew if it was over.
+  // If the group is overdue, it is so no more, and its straggler time begins anew.
   void RestartStragglerTime(const Group& group, Instant now);
   // The next open group whose straggler time is over, marked overdue. Null: none is left.
   const Group* NextOverdue(Instant now);

@@ -195,7 +195,8 @@ class Job {
   // Drops a group whose work was lost through no fault of its prompt, which is drawn again.
   void LoseGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
-  // left, and completes it if all of them are scored.
+  // left, and completes it if all of them are scored. With the policy `shrink`, an overdue group
+  // first loses the members that are not scored yet, if enough others are.
   void DropOrCompleteGroup(const Group& group, const std::string& reason);
   void CompleteGroup(const Group& group);
   Row ReadRow(const Group& group) const;
@@ -276,7 +277,8 @@ class Job {
   Space space_ = Space::kOk;             // On the disk of the log.
   uint64_t share_bytes_ = ~uint64_t{0};  // Of the daemon's memory.
 
-  // What Restore left.
+  // The last Restore. replay_end_: the step after the last batch that a replay hands out again; the
+  // restored version if there is no replay.
   int64_t restored_ = -1;  // The incarnation that called it last; -1: none did.
   RestoreAnswer restore_answer_;
   int64_t replay_end_ = 0;

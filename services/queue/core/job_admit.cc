@@ -101,8 +101,8 @@ std::optional<int64_t> Job::FindFreeStep() const {
   const int64_t next_cut = batches_.next_cut();
   if (const std::optional<int64_t> step = groups_.slots().LowestFree(next_cut, *last)) return step;
 
-  // The step behind the window has some slots too while the window's width is no whole number of
-  // steps. There is no such step where max_steps or the cut ends the window.
+  // If the window's width is not a whole number of steps, the step after the window has some slots
+  // too. There is no such step if max_steps ends the window, or if that step is cut already.
   const int64_t beyond = *last + 1;
   const bool cut_short = *last != *engines_.LowestVersion(now_) + admission_.whole();
   const bool is_last = spec_.max_steps > 0 && beyond >= spec_.max_steps;

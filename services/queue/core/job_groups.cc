@@ -6,7 +6,7 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// How members and groups end, whichever call or time it is that ends them.
+// The ways in which members and groups end. Calls use them, and so do timers.
 namespace sluice::queue {
 namespace {
 // Whether the rewards tell nothing apart: one reward, or a sample standard deviation (ddof 1) of at
@@ -123,7 +123,7 @@ void Job::CompleteGroup(const Group& group) {
   groups_.Accept(group, now_);
 }
 
-// What they are made of. --------------------------------------------------------------------------
+// Rows, sources and lengths. ----------------------------------------------------------------------
 
 Row Job::ReadRow(const Group& group) const {
   return group.own ? *group.own : prompts_.Read(group.row);

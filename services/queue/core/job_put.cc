@@ -26,7 +26,7 @@ absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t
                             bool* repeat) {
   const Group* const group = groups_.Find(record.owner.group);
   if (group == nullptr) {
-    // A result that dropped its group may come again: it was taken.
+    // A task's result may have ended its group. If it is sent again, it is a repeat.
     *repeat = record.task && leases_.Ended(record.lease) == LeaseEnd::kDone;
     return *repeat ? absl::OkStatus() : GroupGoneError(record.lease, record.owner);
   }
@@ -129,8 +129,8 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 
 // Errors of a writer's lease. ---------------------------------------------------------------------
 
-// The group is not in memory. Sealed members and finished tasks went their way; whoever has not
-// finished lost the lease.
+// The error for a group that is not in memory. GONE: the caller had finished its work on it.
+// LEASE_LOST: it had not, and must stop.
 absl::Status Job::GroupGoneError(const Id16& lease, const TrajectoryRef& ref) const {
   const std::optional<LeaseEnd> ended = leases_.Ended(lease);
   if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {

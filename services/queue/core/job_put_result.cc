@@ -16,7 +16,8 @@
 namespace sluice::queue {
 namespace {
 constexpr size_t kCauseBytes = 300;  // Of a reward_status, with its reward_info, that is shown.
-// A reason of this length with "reject:" before it stays in the log at each level of durability.
+// With "reject:" before it, a reason of this length is at most kInHead bytes long, so that the log
+// keeps it at every level of durability.
 constexpr size_t kReasonBytes = kInHead - 7;
 
 const Field* FindField(const TaskQueue::StagedFields& fields, uint32_t whose,

@@ -6,7 +6,8 @@ namespace sluice::queue {
 void Job::OnRestarted(const Restarted& input) {
   queue_incarnation_ = input.incarnation;
 
-  // Nobody could call while the daemon was away: connections are gone, and all time runs anew.
+  // Nobody could call while the daemon was away, so connections are gone, and leases and the times
+  // without progress begin anew.
   engines_.Clear();
   parked_.Clear();
   leases_.Rearm(now_);

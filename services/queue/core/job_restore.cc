@@ -60,9 +60,9 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
                  absl::StrCat("the cursor's ledger hash is not H(", cursor.version, ")"));
   }
 
-  // Batches can come again only while all their groups are here, with their payload. Versions of
-  // the old trainer group stay on the branch up to the fork: in a replay those of the batches that
-  // come again too.
+  // A replay needs all groups of its batches, with their payload; else it becomes a requeue. The
+  // versions of earlier trainer groups stay on the branch up to the fork. In a replay, this includes
+  // the versions trained on the batches that come again, which give the same weights again.
   int64_t fork = cursor.version;
   if (lost) {
     SLUICE_RETURN_IF_ERROR(RestoreLost(cursor));

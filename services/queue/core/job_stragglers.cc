@@ -5,7 +5,8 @@
 // What time does to groups that are late and to members that stand still. A group is overdue once
 // it has been open for the straggler time T (`wait`):
 //   wait    its step is held for it until then, and goes on without it after
-//   drop    it is dropped; its prompt is drawn again up to `reissues` times, then quarantined
+//   drop    it is dropped, unless it only waits for scores; its prompt is drawn again up to
+//           `reissues` times, then quarantined
 //   mask    nothing: it goes on under new weights, and what is too old at the cut leaves the mask
 //   shrink  it is accepted as soon as G_min members are scored; the others are dropped
 // Under each of them a member whose holder stored nothing for 10 T is taken from it and goes on

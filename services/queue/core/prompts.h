@@ -46,7 +46,8 @@ class Prompts {
   // What becomes of a prompt that failed: it is drawn again, it is drawn no more from now on, or an
   // earlier failure had quarantined it.
   enum class Fate { kAgain, kQuarantined, kWasQuarantined };
-  // Draws the prompt again, as its next occurrence; quarantines it after `reissues` failures.
+  // Draws the prompt again, as its next occurrence. If it was drawn again `reissues` times already
+  // in this epoch, for any reason, it is quarantined.
   Fate Reissue(const RowRef& row);
   // Draws the prompt no more, in no epoch. False: it was quarantined before.
   bool Quarantine(const RowRef& row);

@@ -21,12 +21,13 @@ struct Want {
 struct ReadAnswer {
   // In the order of the wants: one record per stored piece, and one for the whole fields.
   std::vector<Record> records;
-  std::vector<Want> missing;
+  std::vector<Want> missing;  // Wants whose data was dropped, freed or lost.
 };
 
 // What Watch tells first, and again each time it changed.
 struct WatchState {
   uint32_t queue_incarnation = 0;
+  // Incarnation of the trainers; K; the step after the last batch of a replay.
   int64_t trainer = 0, version = 0, end = 0;
   Phase phase = Phase::kOpen;
   std::vector<Loaded> published;

@@ -34,7 +34,7 @@ struct Verdict {
   std::map<int64_t, int64_t> histogram;  // Trained tokens by staleness k - b.
 };
 
-// The hard bound (S1): a trainable token sampled at version b may be trained in step k if k - b <=
+// The hard bound: a trainable token sampled at version b may be trained in step k if k - b <=
 // eta and b is on the branch. With `masked` the others leave the mask, and the member is illegal if
 // that leaves fewer than min_trainable; with `strict` one such token makes it illegal.
 Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Branch& branch);

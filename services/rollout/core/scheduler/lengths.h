@@ -29,7 +29,7 @@ class LengthQuantile {
   uint32_t p90() const { return p90_; }
 
  private:
-  // Lengths below 4 have a bucket each. From there on the two bits behind the highest one choose
+  // Lengths below 4 have a bucket each. From there on the two bits below the highest set bit choose
   // among the four buckets of a power of two.
   static uint32_t Bucket(uint32_t length) {
     if (length < 4) return length;
