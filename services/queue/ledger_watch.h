@@ -32,8 +32,9 @@ class LedgerWatch {
  private:
   void Take(const Job& job);
 
-  // Values at the last change. Every change of the ledger changes one of them: a drop changes
-  // `live_`, a new hash changes `version_`.
+  // Values at the last change. Every change of the ledger changes one of them, except that a Put
+  // only adds to tokens_generated, for which there is no entry. A drop changes `live_`, and a new
+  // hash changes `version_`.
   int64_t accepted_ = 0, durable_ = 0, applied_ = 0, live_ = 0, version_ = 0;
 };
 

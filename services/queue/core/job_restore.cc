@@ -61,8 +61,8 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   }
 
   // A replay needs all groups of its batches, with their payload; else it becomes a requeue. The
-  // versions of earlier trainer groups stay on the branch up to the fork. In a replay, the fork comes
-  // after the batches that come again, because these give the same weights again.
+  // versions of earlier trainer groups stay on the branch up to the fork. A replay has its fork
+  // after the batches that are handed out again, because these give the same weights again.
   int64_t fork = cursor.version;
   if (lost) {
     SLUICE_RETURN_IF_ERROR(RestoreLost(cursor));
