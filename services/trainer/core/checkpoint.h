@@ -108,7 +108,8 @@ class CheckpointStore {
   // RESOURCE_EXHAUSTED: the disk is full; nothing but a temporary folder has changed.
   // DATA_LOSS CHECKPOINT_DAMAGED: the lineage of `previous` is not what was written there.
   // ABORTED FENCED: a later incarnation has written to this folder.
-  // FAILED_PRECONDITION: another job, or a newer build, has written to this folder.
+  // FAILED_PRECONDITION: another job, or a newer build, has written to this folder; or a parameter
+  // is too large for its type in model.safetensors.
   absl::StatusOr<std::string> Write(const CheckpointContents& contents);
 
   // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
