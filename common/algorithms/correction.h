@@ -12,9 +12,10 @@ namespace sluice {
 // Off-policy weights and masks. They are constants (no gradient) that multiply the policy term of a
 // token, never its KL or entropy term.
 //
-// They are computed from the ratio w = exp(lp_prox - lp_behav). In its place rho = exp(lp_theta -
-// lp_behav), detached, is used if there is no proximal policy, if prox is self, or if the rule sets
-// `total_ratio`. Below, w stands for the one in use.
+// They are computed from the ratio w = exp(lp_prox - lp_behav); the log-probs are those of
+// PolicyTokens (ratio.h). In its place rho = exp(lp_theta - lp_behav), detached, is used if there
+// is no proximal policy, if prox is self, or if the rule sets `total_ratio`. Below, w stands for
+// the one in use.
 
 // How the weight u of a token is computed.
 enum class WeightLevel {

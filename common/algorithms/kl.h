@@ -10,7 +10,7 @@ namespace sluice {
 // lp_theta. D = lp_theta - lp_ref, clamped as in ratio.h. They apply to every trainable token,
 // without weights and masks. The names are rows of KlRows() (registry.h).
 
-// The log-probs of one token.
+// The log-probs of one token, as in PolicyTokens (ratio.h).
 struct KlToken {
   double lp_theta = 0;
   double lp_ref = 0;

@@ -8,9 +8,9 @@
 namespace sluice {
 
 // Failpoints: named places in the code where a test makes the process die, stop or fail. They act
-// only in builds with -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan). Elsewhere nothing can
-// arm them, and the macros cost the read of a constant. Only failpoint.cc is compiled differently,
-// so the code that is tested is the code that is shipped.
+// only in builds with -DSLUICE_FAILPOINTS=ON (presets dev, test, asan, tsan, fuzz). Elsewhere
+// nothing can arm them, and the macros cost the read of a constant. Only failpoint.cc is compiled
+// differently, so the code that is tested is the code that is shipped.
 //
 //   SLUICE_FAILPOINT("trainer.step.before_apply");      // Actions: kill, stop.
 //   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function that contains

@@ -18,9 +18,9 @@ class WaitEdge;
 
 namespace sluice::daemon {
 
-// Makes the AdminService that every daemon serves. Explain answers with what `explain` returns for
-// one job (by its id). Failpoint arms a failpoint in builds that have them, and is UNIMPLEMENTED
-// elsewhere.
+// Makes the AdminService of every daemon except the controller, which has its own. Explain answers
+// with what `explain` returns for one job (by its id). Failpoint arms a failpoint in builds that
+// have them, and is UNIMPLEMENTED elsewhere.
 //
 // `explain` runs on gRPC's threads and must not block.
 std::unique_ptr<grpc::Service> MakeAdminService(

@@ -47,9 +47,10 @@ struct Item {
   PutStream::Done done;
 };
 
-// A message that was sent and is not acknowledged. Its records are the unsent rest of the items
-// behind those of earlier messages. It ends `items` of them; if `more` is set, its last record is a
-// part of the next item, which is not complete yet.
+// A message that was sent and is not acknowledged. Each of its records is an item, or one part of
+// an item. Its first record goes on where the message before it ended. It completes `items` items;
+// if `more` is set, its last record belongs to one more item, whose other parts come in later
+// messages.
 struct Flight {
   size_t items = 0;
   bool more = false;

@@ -12,8 +12,9 @@ namespace rpc {
 class CallerTable;
 }
 
-// The gRPC service WeightsService over one publisher. It only translates. Register service() with a
-// server before that starts. Call Shutdown() before the server drains, to end the open streams.
+// The gRPC service WeightsService over one publisher, without the call Verify. It only translates.
+// Register service() with a server before that starts. Call Shutdown() before the server drains, to
+// end the open streams.
 //
 // Thread-safe. Owns one thread, which sends an empty message (a beat) on each open Watch stream
 // every 10 s, unless a write is under way.

@@ -112,8 +112,8 @@ SLUICE_SAMPLE_INLINE uint64_t MassWanted(double p, uint64_t total) {
   return mass < 1 ? 1 : mass > total ? total : mass;
 }
 
-// A prefix of the tokens in the order of op.h: those with a key above `key`, and of those with the
-// same key the ids up to `last`.
+// A prefix of the tokens in the order of op.h: those for which OrderKey(z') is above `key`, and of
+// those for which it equals `key` the ids up to `last`.
 struct Cut {
   uint32_t key = 0;
   int32_t last = INT32_MAX;
