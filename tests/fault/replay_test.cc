@@ -36,8 +36,8 @@ struct Kill {
   const char* daemon;
   const char* failpoint;  // Empty: kill at once.
   int64_t step;           // The kill waits until the job has reported this step.
-  // The kill happens while the daemon of the previous kill restarts. So its failpoint is armed before
-  // that restart.
+  // The kill happens while the daemon of the previous kill restarts. So its failpoint is armed
+  // before that restart.
   bool of_the_restart = false;
 };
 
