@@ -45,17 +45,17 @@ struct Verdict {
 absl::StatusOr<Evidence> Gather(const std::string& dir);
 
 // Compares what every process was told with the checkpoint and the final state of the queue. Finds:
-// - LOST: an acknowledged piece that a later grant's prefix does not contain (durability `full`);
-// an
-//   acknowledged seal whose trajectory is neither trained nor live, beyond what the ledger counts
-//   as dropped; trained trajectories that the ledger does not count; at durability `full` a step
-// that had
-//   to be forgotten, or a drop for another reason than staleness.
-// - TWICE: a trajectory in two steps of the lineage, or sealed by two attempts.
-// - A step whose list, bytes or hash differ between two trainings of it; a step left out; a ledger
-//   hash that is not the chain recomputed from what was trained; weights that are not the fold over
-//   the lineage's bytes, as a trainer that was never disturbed would have them; a ledger that does
-//   not balance.
+//
+// - LOST: an acknowledged piece that a later grant's prefix does not contain, or a trained step
+//   whose batch a restore did not keep (both only at durability `full`); more sealed trajectories
+//   that are neither trained nor live than the ledger counts as dropped; a trajectory that was
+//   dropped for a reason that this regime does not allow; a trained trajectory that the ledger does
+//   not count; a restore or a final checkpoint that is older than a durable version.
+// - TWICE: a trajectory that is in two steps of the lineage, was sealed by two attempts, or is
+//   counted by the ledger as trained but is not in the lineage.
+// - Without a name: a step whose list, bytes or hash differ between two trainings of it; a step
+//   that was left out; a ledger hash that differs from the chain recomputed over the lineage;
+//   weights that differ from Fold() over the lineage; a ledger that does not balance.
 Verdict Judge(const Evidence& evidence);
 
 // Changes the evidence of a run without findings, in one way at a time: a trajectory is dropped or

@@ -36,7 +36,8 @@ struct Kill {
   const char* daemon;
   const char* failpoint;  // Empty: kill at once.
   int64_t step;           // The kill waits until the job has reported this step.
-  // The kill hits the restart after the kill before it, so its failpoint is armed first.
+  // The kill happens while the daemon of the previous kill restarts. So its failpoint is armed
+  // before that restart.
   bool of_the_restart = false;
 };
 
@@ -164,8 +165,9 @@ TEST_F(ReplayTest, KillsOfRolloutAndRewardChangeNoBit) {
                       5);
 }
 
-// With no checkpoint to start from, the trainer trains every step again from the log; the last time
-// the queue has only just been started again as well.
+// There is no checkpoint yet, so a restarted trainer trains every step again, on the batches in the
+// queue's log. The last kill hits the queue while it answers the trainer's Restore, so the trainer
+// repeats that call at a queue that has itself just restarted.
 TEST_F(ReplayTest, AllStepsReplayedFromTheLogOfAKilledQueueChangeNoBit) {
   ExpectAsUndisturbed({{"queue-0", "", 4},
                        {"trainer-0", "trainer.step.after_apply", 9},

@@ -68,10 +68,14 @@ absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint
 std::string Fold(const std::string& weights, int64_t k, const std::string& digest);
 
 // The log of one process. A line is "<monotonic ns> <what> ..". It is written whole before Log()
-// returns, so that it outlives the process. With T = "<group in hex>.<member>":
+// returns, so that it outlives the process:
 //   ask admit | grant T ATTEMPT PREFIX | put T ATTEMPT END | seal T ATTEMPT | score T
 //   restore VERSION END | ask apply K | train K DIGEST CANONICAL H | durable VERSION
-// Lines with `ask` are written before the call, all others after the queue has acknowledged it.
+// T is "<group in hex>.<member>". PREFIX is the number of tokens that the queue already has, and
+// the END of a put is the place where the piece ends. After a restore, the steps from VERSION to
+// END - 1 come again. DIGEST is a hash of all bytes of batch K, CANONICAL the bytes of its list
+// that the ledger hashes, and H the ledger's hash after step K. Lines with `ask` are written before
+// the call, all others after the queue has acknowledged it.
 class History {
  public:
   History(const std::string& dir, const std::string& worker, int64_t incarnation);

@@ -89,8 +89,8 @@ class Matrix {
       if (walk.empty()) {
         walk = AllPoints();
         for (size_t i = walk.size(); i > 1; --i) std::swap(walk[i - 1], walk[random_.Below(i)]);
-        // Points that were never reached come first: which failpoints a job meets while they are
-        // armed is a matter of chance.
+        // Points are taken from the back. Those that were never reached are moved there, because
+        // it is a matter of chance which failpoints a job meets while they are armed.
         std::stable_partition(walk.begin(), walk.end(), [this](const KillPoint& point) {
           return tally_.SawKill(point.role, point.name);
         });

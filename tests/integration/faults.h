@@ -59,7 +59,7 @@ class FaultsTest : public testing::Test {
   }
 
   // The job goes on after the last fault, to its end or until it is cancelled, and its ledger
-  // balances.
+  // balances. `went_behind`: see CheckLedgerBalances().
   job::v1::JobStatus ExpectGoesOn(bool went_behind = false) {
     EXPECT_EQ(job_->AwaitStep(fault_step_ + kStepsAfter, kLong), absl::OkStatus());
     if (steps_ == kEndless) {

@@ -109,9 +109,9 @@ class QueueScene : public testing::Test {
   void Publish(int64_t number);
   // Admits all members that the step has room for. One more Admit parks.
   queue::v1::AdmitResponse Admit();
-  // Writes the prompt and an answer of three tokens for each member, and seals them. `versions`: of
-  // the members' tokens, in order. `began`: that of the first member's first two tokens, if it is
-  // another.
+  // Writes the prompt and an answer of three tokens for each member, and seals them. versions[m] is
+  // the version that sampled the tokens of member m. If `began` is set, it is the version that
+  // sampled the first two tokens of member 0.
   void WriteAndSeal(const queue::v1::Grant& grant, const std::vector<int64_t>& versions = {0, 0},
                     std::optional<int64_t> began = std::nullopt);
   // Leases the ready tasks of two members, gives them back, leases them again and puts their

@@ -30,13 +30,15 @@ class Progress {
 
   // For example: step 61/400 [####......] 15 %  ends in 1m04s   staleness p50 1 p99 2 (bound 4)
   std::string StepLine() const;
-  // For example: reward 0.08 -> 0.71 ▁▂▅▆  std 0.45  no spread 12 %  entropy 1.90   tok/s trained
-  // 19.8k
+  // For example, in one line:
+  //   reward 0.08 -> 0.71 ▁▂▅▆  std 0.45  no spread 12 %  entropy 1.90
+  //     tok/s trained 19.8k
   // "no spread" is the share of groups whose answers all got the same reward; nothing is learned
   // from them.
   std::string RewardLine() const;
-  // Both in short form for logs, for example: step 61/400  reward 0.71  std 0.45  no spread 12 %
-  // entropy 1.90  staleness max 2  ends in 1m04s
+  // Both in short form for logs. For example, in one line:
+  //   step 61/400  reward 0.71  std 0.45  no spread 12 %  entropy 1.90  staleness max 2
+  //     ends in 1m04s
   std::string LogLine() const;
 
  private:

@@ -73,7 +73,7 @@ std::string Staleness(const queue::v1::StatsResponse& stats) {
 std::string LengthRatio(const queue::v1::StatsResponse& stats) {
   std::map<std::string, double> sorted;
   for (const auto& [name, ratio] : stats.length_ratio()) {
-    // Names with a slash are for parts of a data set.
+    // Leave out the ratios of single ranges of lengths, which are named SOURCE/EIGHTH.
     if (!absl::StrContains(name, "/")) sorted[name] = ratio;
   }
   if (sorted.empty()) return "nothing is trained yet";

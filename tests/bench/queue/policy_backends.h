@@ -36,6 +36,7 @@ struct Trained {
   std::vector<queue::TokenRun> mask;  // The tokens left out, by position among the rollout's own.
 };
 
+// One policy. The simulation tells it what happens to the rollouts that it started.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -48,6 +49,7 @@ class Backend {
   virtual void Applied(double now) = 0;
   // Returns the rollouts that were given up since the last call.
   virtual std::vector<uint64_t> TakeDropped() = 0;
+  // Returns the staleness up to which rollouts are admitted now.
   virtual double admission() const = 0;
 };
 

@@ -119,7 +119,8 @@ const std::vector<LossOracle>& Oracles() {
 }
 
 TEST(PolicyLossTest, EveryLossAnchorAndWeightHasAnOracle) {
-  // The anchor self has no oracle: SelfIsReinforceWithTheSameWeights tests it.
+  // The anchor `self` (ProxMode::kSelf) has no row in Oracles(), because the test
+  // SelfIsReinforceWithTheSameWeights covers it.
   std::vector<std::string> losses, proxes = {"self"}, weights;
   for (const LossOracle& oracle : Oracles()) {
     losses.push_back(oracle.spec.kind);

@@ -16,8 +16,9 @@ namespace sluice {
 // time, one matrix at a time, one thread. It calls the same kernels, whose results depend on one
 // row alone, so DecodeModel must give the same bits on every CPU.
 //
-// T is float, or uint16_t for a model in bf16: all matrices are of that type, all vectors too. In
-// bf16 the inputs of the products are rounded, but for those of q, k, v and the router.
+// T is float, or uint16_t for a model in bf16, and is the type of all the model's weights. In bf16
+// the input of a matrix product is rounded to bf16, except for the products with the matrices of q,
+// k, v and the router.
 template <typename T>
 class PlainModel {
  public:

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class RestartTest : public testing::Test {
  protected:
-  // The controller restarts, and the daemons register again with the boots they had.
+  // The controller restarts, and the daemons register again with the same boot ids.
   void Restart() {
     world_.Restart();
     for (auto& [id, actor] : world_.actors) {

@@ -377,8 +377,8 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   Report(job, 5);  // No controller is there to hear it.
   StartController(address);
 
-  // A call is repeated, and a stream is not: gRPC may give the new channel the connection that has
-  // just broken. So a call comes first.
+  // gRPC may use the connection that has just broken for the new channel too. rpc::Call() then
+  // tries again, but a stream would fail, so make a call first.
   EXPECT_EQ(Get(job).job(), job);
 
   for (int k = 6; k < 9; ++k) Report(job, k);

@@ -120,7 +120,8 @@ class WireTest : public testing::Test {
         channel_, QueueClient::Options{.job = job_, .worker = worker, .incarnation = incarnation});
   }
 
-  // Sets the job, restores the trainer, publishes version (gang_, 0), and loads it into r1.
+  // Sets the job, restores the trainer, publishes version (trainer_incarnation_, 0), and loads it
+  // into r1.
   void Begin() {
     ASSERT_TRUE(Once<v1::SetJobResponse>(JobRequest()).ok());
 
@@ -134,7 +135,7 @@ class WireTest : public testing::Test {
     Load();
   }
 
-  // Rollout r1 reports that it has loaded version (gang_, 0).
+  // Rollout r1 reports that it has loaded version (trainer_incarnation_, 0).
   void Load() {
     v1::RenewRequest renew;
     common::v1::Loaded& loaded = *renew.add_loaded();

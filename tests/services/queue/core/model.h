@@ -13,8 +13,8 @@ namespace sluice::queue {
 
 // An independent model of a job, which is told of every call and answer and checks them in the most
 // obvious way. It knows each stored token with its version, each list of groups that was handed
-// out, the steps of the current branch, and H from its definition. It shares only structs with the
-// core.
+// out and the steps of the current branch, and computes H, the hash chain over the trained batches
+// (Ledger::hash), from its definition. It shares only structs with the core.
 class Model {
  public:
   using Key = std::pair<uint64_t, uint32_t>;  // Group's ordinal, member.

@@ -3,7 +3,7 @@
 namespace sluice::queue {
 namespace {
 
-// What a trainer remembers of its steps: the CRC32C of each batch, and H after it.
+// What a trainer remembers of its steps: the CRC32C of each batch, and the ledger's hash after it.
 struct Lineage {
   std::vector<uint32_t> crcs;
   std::vector<std::string> hashes;

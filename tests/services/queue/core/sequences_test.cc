@@ -432,7 +432,7 @@ TEST(SequenceTest, CancelThenRetry) {
   const int64_t live = h.job().ledger().live;
   EXPECT_GT(live, 0) << "work is held";
 
-  // A RETRY comes while the work is held.
+  // The user retries the job (VERB_RETRY) while its work is held.
   ASSERT_TRUE(RestartTrainer(h, applied->cursor, "c2").ok());
   EXPECT_EQ(h.job().ledger().live, live);
 
