@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -33,16 +34,18 @@ TEST_F(SessionTest, ABatchHoldsTheTokensThatItsSeedsDraw) {
 
 TEST_F(SessionTest, TheVersionThatServesHasADigestAtEveryMoment) {
   ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
-  Session* session = nullptr;
+  std::atomic<Session*> started = nullptr;
   int switches = 0;
-  on_serving_ = [&] {  // Runs while a switch is half done.
+  on_serving_ = [&] {  // Runs while a switch is half done, after the first Publish().
+    const Session* const session = started;
     const std::optional<PolicyVersion> version = session->serving();
     if (!version.has_value()) return;
     EXPECT_NE(session->digest(*version), "") << version->str();
     ++switches;
   };
 
-  session = StartSession("rollout-0");
+  Session* const session = StartSession("rollout-0");
+  started = session;
   Publish(0, kInitSeed);
   for (int64_t k = 0; k < 8; ++k) {
     TakeBatch(k);
