@@ -70,7 +70,8 @@ tidied_files() {
   fi
 }
 
-# Reads compile commands of build/dev, because a unity build has none for a single file.
+# Reads compile commands of build/dev, because a unity build has none for a single file. clang 14
+# knows _Float16 only with avx512fp16.
 check_tidy() {
   [ -n "$tidy_since" ] || return 0
   command -v clang-tidy >/dev/null || install_packages clang-tidy
@@ -89,7 +90,7 @@ check_tidy() {
     files=$(printf '%s\n' "$files" | head -n "$most_tidied")
   fi
   [ -z "$files" ] || printf '%s\n' "$files" |
-    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/dev 2>/dev/null
+    xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p build/dev --extra-arg=-mavx512fp16 2>/dev/null
 }
 
 install_clang_format

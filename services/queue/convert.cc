@@ -424,6 +424,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
 // already.
 RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
   absl::StatusOr<Record> record = RecordFrom(in);
+  const absl::Status status = record.status();
   Partial partial;
   if (first && partial_) {
     partial = *std::move(partial_);
@@ -434,7 +435,7 @@ RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool fir
   } else if (record.ok()) {
     partial.record = *std::move(record);
   }
-  if (partial.status.ok() && !record.ok()) partial.status = record.status();
+  if (partial.status.ok()) partial.status = status;
   return partial;
 }
 

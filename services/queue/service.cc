@@ -55,13 +55,14 @@ class CallReactor : public grpc::ServerUnaryReactor {
   }
   // `forget` runs if the client goes away before the answer.
   void SetForget(std::function<void()> forget) {
-    bool now = false;
     {
       MutexLock lock(&mu_);
-      now = cancelled_;
-      if (!now) forget_ = std::move(forget);
+      if (!cancelled_) {
+        forget_ = std::move(forget);
+        return;
+      }
     }
-    if (now) forget();
+    forget();
   }
   void OnCancel() override {
     std::function<void()> forget;

@@ -1,6 +1,7 @@
 #include "services/queue/core/group.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -85,7 +86,8 @@ struct TokenImage {
   bool trainable = false;
   VersionRun run;
   bool operator==(const TokenImage& other) const {
-    return token == other.token && std::memcmp(&logprob, &other.logprob, sizeof(float)) == 0 &&
+    return token == other.token &&
+           std::bit_cast<uint32_t>(logprob) == std::bit_cast<uint32_t>(other.logprob) &&
            role == other.role && trainable == other.trainable && run.version == other.run.version &&
            run.policy == other.run.policy;
   }

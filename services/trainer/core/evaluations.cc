@@ -70,7 +70,8 @@ absl::Status EvaluationLog::Load(int64_t version) {
       return absl::DataLossError(
           absl::StrCat(path, ", line ", number, ": ", evaluation.status().message()));
     }
-    all_[evaluation->version.number] = *std::move(evaluation);
+    const int64_t version = evaluation->version.number;
+    all_[version] = *std::move(evaluation);
   }
   return Recount();
 }
