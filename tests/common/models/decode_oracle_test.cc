@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,27 +13,17 @@
 #include "common/models/decode_model.h"
 #include "common/testing/data.h"
 #include "tests/common/models/adapter_files.h"
+#include "tests/common/models/decoded_sequence.h"
 #include "tests/common/models/plain_model.h"
 
 namespace sluice {
 namespace {
 
 using Row = DecodeModel::Row;
+using Sequence = DecodedSequence;
 
 constexpr int kContext = 96;
 constexpr int kBlocksEach = kContext / DecodeModel::kBlockTokens;
-
-// A prompt with what follows it.
-struct Sequence {
-  std::vector<int32_t> tokens;
-  size_t prompt = 0;  // Tokens of it.
-  const Adapter* adapter = nullptr;
-  std::vector<int32_t> blocks;
-
-  size_t done = 0;
-  std::vector<float> logits;      // [tokens, V]
-  std::vector<uint16_t> routing;  // [tokens, layers, k]
-};
 
 struct Case {
   std::string name;
@@ -129,41 +118,17 @@ void ComputePlainly(const ModelConfig& config, const TensorSet& weights,
 // Computes the prompts in chunks of up to `chunk` tokens and what follows token by token; a step
 // takes the next rows of all sequences.
 void ComputeInSteps(DecodeModel* model, size_t chunk, std::vector<Sequence>* sequences) {
-  const size_t vocab = model->config().vocab_size;
-  const size_t experts = model->config().num_layers * model->config().experts_per_token;
-  std::vector<absl::Span<const int32_t>> tables;
-  for (const Sequence& s : *sequences) tables.push_back(s.blocks);
-
   while (true) {
     std::vector<Row> rows;
     for (size_t i = 0; i < sequences->size(); ++i) {
       const Sequence& s = (*sequences)[i];
       const size_t end = s.done < s.prompt ? std::min(s.done + chunk, s.prompt) : s.done + 1;
       for (size_t p = s.done; p < std::min(end, s.tokens.size()); ++p)
-        rows.push_back(
-            {static_cast<int32_t>(i), static_cast<int32_t>(p), s.tokens[p], true, s.adapter});
+        rows.push_back(NextRow(*sequences, i, p));
     }
     if (rows.empty()) return;
 
-    std::vector<float> logits(rows.size() * vocab);
-    model->Step(rows, tables, logits.data());
-    for (size_t r = 0; r < rows.size(); ++r) {
-      Sequence& s = (*sequences)[rows[r].table];
-      std::copy_n(&logits[r * vocab], vocab, &s.logits[s.done * vocab]);
-      std::copy_n(model->routing().data() + r * experts, experts,
-                  s.routing.begin() + static_cast<ptrdiff_t>(s.done * experts));
-      ++s.done;
-    }
-  }
-}
-
-void ExpectSameBits(const std::vector<Sequence>& got, const std::vector<Sequence>& wanted) {
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    ASSERT_EQ(std::memcmp(got[i].logits.data(), wanted[i].logits.data(),
-                          wanted[i].logits.size() * sizeof(float)),
-              0)
-        << "sequence " << i;
-    ASSERT_EQ(got[i].routing, wanted[i].routing) << "sequence " << i;
+    Step(model, rows, sequences);
   }
 }
 

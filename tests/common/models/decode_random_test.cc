@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,21 +13,15 @@
 #include "common/models/decode_model.h"
 #include "common/testing/data.h"
 #include "tests/common/models/adapter_files.h"
+#include "tests/common/models/decoded_sequence.h"
 
 namespace sluice {
 namespace {
 
 using Row = DecodeModel::Row;
+using Sequence = DecodedSequence;
 
 constexpr int kMaxTokens = 96, kBlocksEach = kMaxTokens / DecodeModel::kBlockTokens;
-
-struct Sequence {
-  std::vector<int32_t> tokens, blocks;
-  const Adapter* adapter = nullptr;
-  std::vector<float> logits;      // [tokens, V]
-  std::vector<uint16_t> routing;  // [tokens, layers, k]
-  size_t done = 0;
-};
 
 std::unique_ptr<DecodeModel> Make(const ModelConfig& config, const TensorSet* weights,
                                   int sequences, int threads) {
@@ -62,32 +55,6 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count,
   return sequences;
 }
 
-// Makes one step of `rows`; table i is sequence i.
-void Step(DecodeModel* model, const std::vector<Row>& rows, std::vector<Sequence>* sequences) {
-  const size_t vocab = static_cast<size_t>(model->config().vocab_size),
-               experts = static_cast<size_t>(model->config().num_layers *
-                                             model->config().experts_per_token);
-  std::vector<absl::Span<const int32_t>> tables;
-  for (const Sequence& s : *sequences) tables.push_back(s.blocks);
-  std::vector<float> logits(rows.size() * vocab);
-  model->Step(rows, tables, logits.data());
-  for (size_t i = 0, at = 0; i < rows.size(); ++i) {
-    Sequence& s = (*sequences)[static_cast<size_t>(rows[i].table)];
-    s.done = static_cast<size_t>(rows[i].position) + 1;
-    if (!rows[i].want_logits) continue;
-    std::copy_n(&logits[at * vocab], vocab, &s.logits[(s.done - 1) * vocab]);
-    std::copy_n(model->routing().begin() + static_cast<ptrdiff_t>(at * experts), experts,
-                s.routing.begin() + static_cast<ptrdiff_t>((s.done - 1) * experts));
-    ++at;
-  }
-}
-
-Row NextRow(const std::vector<Sequence>& sequences, size_t of, size_t position) {
-  const Sequence& s = sequences[of];
-  return {static_cast<int32_t>(of), static_cast<int32_t>(position), s.tokens[position], true,
-          s.adapter};
-}
-
 // Returns the next rows of each sequence: mostly one, sometimes a longer piece or none. The pieces
 // follow each other, or their rows are mixed.
 std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* random) {
@@ -109,16 +76,6 @@ std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* 
     if (pieces[i].empty()) pieces.erase(pieces.begin() + static_cast<ptrdiff_t>(i));
   }
   return rows;
-}
-
-void ExpectSameBits(const std::vector<Sequence>& got, const std::vector<Sequence>& wanted) {
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    ASSERT_EQ(std::memcmp(got[i].logits.data(), wanted[i].logits.data(),
-                          wanted[i].logits.size() * sizeof(float)),
-              0)
-        << "sequence " << i;
-    ASSERT_EQ(got[i].routing, wanted[i].routing) << "sequence " << i;
-  }
 }
 
 void TryAll(const ModelConfig& config, const Adapter* adapter) {
