@@ -6,7 +6,7 @@
 namespace sluice {
 
 // A clock that callers receive instead of reading the machine's, so that a test can control time.
-// Cores that are state machines take `now` as an argument instead and need no clock.
+// The state machines in services/*/core take `now` as an argument instead and need no clock.
 //
 // Thread-safe.
 class Clock {

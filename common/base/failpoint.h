@@ -32,8 +32,10 @@ extern const bool kHasFailpoints;
 // INVALID_ARGUMENT: no such action.
 // UNIMPLEMENTED: this build has no failpoints.
 absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int nth);
-// Called by the macros, and by code that does more than die, stop or fail. It returns OK if the
-// build has no failpoints. UNAVAILABLE, reason FAILPOINT: the action `error` was due.
+// Counts a hit of `name`, and carries out the action if it is due. The macros call it. Other code
+// calls it to inject a fault of its own kind, such as a flipped bit, when the action `error` is
+// due. It returns OK if the build has no failpoints.
+// UNAVAILABLE, reason FAILPOINT: the action `error` was due.
 absl::Status HitFailpoint(absl::string_view name);
 
 }  // namespace sluice

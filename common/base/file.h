@@ -59,8 +59,11 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
                              FileDigest* digest = nullptr);
 
 // Makes the folder `path` completely or not at all: `fill` writes into a temporary folder beside
-// it, which is then synced and renamed to `path`. After an error the temporary folder is removed;
-// after a crash it remains, named like `path` with `.tmp-` and eight hex digits.
+// it, which is then synced and renamed to `path`. Only the folder itself is synced here, so `fill`
+// must sync the files that it writes, as WriteFileAtomic() and CopyFile() do.
+//
+// After an error the temporary folder is removed; after a crash it remains, named like `path` with
+// `.tmp-` and eight hex digits.
 // ALREADY_EXISTS: `path` exists.
 absl::Status WriteDirAtomic(const std::string& path,
                             const std::function<absl::Status(const std::string& temporary)>& fill);

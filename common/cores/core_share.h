@@ -88,8 +88,8 @@ class CoreShare {
   CorePlanFile* const file_;  // Mapped. Null without a plan.
   const size_t self_;         // Index in the plan.
 
-  // Number of parts of this daemon that compute now. With a plan, the file holds the same number
-  // for the other daemons.
+  // Number of parts of this daemon that compute now; never negative. With a plan, the file holds
+  // the same number, so that the other daemons can read it.
   std::atomic<int> inside_{0};
 };
 

@@ -168,6 +168,7 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
   if (incarnation != response.incarnation()) {
     incarnation = response.incarnation();
     tell_incarnation = incarnation;
+    // The events that wait are sent under the new incarnation, so their seq counts within it.
     for (common::v1::Event& event : events) event.set_incarnation(incarnation);
     changed.NotifyAll();
   }
@@ -236,7 +237,7 @@ void ControllerLink::Impl::Refuse(const absl::Status& why) {
 
 void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
   MutexLock lock(&mu);
-  // Forget the reports that are stored. `k` says that all steps of a job up to k are.
+  // Forget the reports that are stored: for each job named here, those of all steps up to k.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {

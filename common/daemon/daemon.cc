@@ -19,7 +19,7 @@
 namespace sluice::daemon {
 namespace {
 
-// Time for calls that are open after Drain().
+// How long calls that are still open after Program::Drain() may go on.
 constexpr absl::Duration kLastCalls = absl::Seconds(2);
 
 // Blocks SIGTERM and SIGINT in all threads, so that the main thread can wait for them. Make it
@@ -49,8 +49,8 @@ class Signals {
     sigwait(&set_, &signal);
 
     MutexLock lock(&mu_);
-    // The process drains from now on. Later calls of Stop() must not kill it, nor a signal that an
-    // earlier Stop() sent meanwhile.
+    // From now on the process drains, and later calls of Stop() send no signal. An earlier Stop()
+    // may have sent one that still waits; it would kill the process below, so it is taken away.
     stopped_ = true;
     const timespec now{};
     while (sigtimedwait(&set_, nullptr, &now) > 0) {

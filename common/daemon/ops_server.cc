@@ -94,6 +94,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   SLUICE_RETURN_IF_ERROR(rpc::CheckLoopback(address));
 
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
+  // The call returns the features that it has set up, so 0 is right where none were asked for.
   SLUICE_CHECK(initialized || MG_FEATURES_DEFAULT == 0);
   auto impl = std::make_unique<Impl>();
   impl->metrics = metrics;
@@ -111,6 +112,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   // The library's messages are dropped: an error is returned as a status.
   callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
   impl->context = mg_start(&callbacks, nullptr, options);
+  // The library does not say why it could not start; a used port is the usual reason.
   if (impl->context == nullptr) {
     return ErrorWith(absl::StatusCode::kAlreadyExists,
                      {.reason = "PORT_IN_USE",

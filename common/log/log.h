@@ -10,7 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-// Logs are JSON lines on stderr. Each is an event with fields, on one line:
+// Logs are JSON lines on stderr. Each line is one event with its fields, as this example, which is
+// broken in two to fit:
 //   {"ts":"2026-01-02T03:04:05.678Z","level":"info","daemon":"queue-0","job_id":"digits",
 //    "event":"batch_cut","k":12}
 namespace sluice::log {

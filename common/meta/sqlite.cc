@@ -167,6 +167,7 @@ class SqliteStore : public Store {
     list_.Bind(1, prefix);
     list_.Bind(2, after);
     list_.Bind(3, absl::string_view(end));
+    // SQLite takes a negative limit as none.
     list_.Bind(4, limit > 0 ? int64_t{limit} : int64_t{-1});
     std::vector<Entry> entries;
     absl::StatusOr<bool> row = list_.Step();

@@ -10,7 +10,8 @@ namespace sluice::meta {
 
 // Opens a store in the SQLite file `path`, which is created if it is absent; its folder must exist.
 // The file uses a write-ahead log and synchronous=FULL. One connection writes and one reads.
-// Transactions that wait for each other are committed together, with one sync.
+// Transactions that come while a commit is under way are committed together after it, with one
+// sync.
 //
 // Only one process at a time may open it: the controller ensures that by the lock of its data
 // directory.

@@ -20,10 +20,11 @@ namespace sluice::metrics {
 
 // The metrics of a daemon are one struct of the handles below, made once from its Registry. Names
 // are sluice_<daemon>_<what>_<unit>, in base units, with `_total` on counters alone. Labels come
-// from small fixed sets and are never ids.
+// from small fixed sets. The exception is job_id, whose series are removed after the job
+// (Registry::Hold()).
 //
 // Handles are cheap to copy, thread-safe, and valid as long as their registry. A default handle
-// counts nothing, so that a core runs in a test without a registry.
+// counts nothing, so that a test needs no registry for the code that it tests.
 using Labels = std::map<std::string, std::string>;
 
 class Counter {
@@ -90,12 +91,13 @@ class Registry {
   // released, these series are removed. Take the hold before the handles, and keep it at least as
   // long as them. The registry outlives it.
   std::shared_ptr<void> Hold(absl::string_view label, absl::string_view value);
-  // Removes all series that have this label. Their handles must not be used any more.
+  // Removes all series that have the label `label` = `value`. Their handles must not be used any
+  // more.
   void Remove(absl::string_view label, absl::string_view value);
 
   // Runs `update` before each Text(), on the thread that calls Text() and under no lock. Use it for
-  // gauges that are read from a core. It may add metrics, and must stay callable as long as the
-  // registry exists.
+  // gauges whose value is read from the daemon's state. It may add metrics, and must stay callable
+  // as long as the registry exists.
   void BeforeCollect(std::function<void()> update);
 
   // All metrics in the Prometheus text format.

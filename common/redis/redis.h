@@ -81,7 +81,8 @@ class Connection {
   const Endpoint endpoint_;
   const absl::Duration timeout_;
   Mutex mu_;  // Held while the socket is opened or closed, never during a wait.
-  // Null without a connection. Read by the user's thread; written under mu_ too.
+  // Null without a connection. Only the user's thread writes it, and does so under mu_, so that
+  // Break() may read it under mu_ on another thread. The user's thread reads it without mu_.
   redisContext* context_ = nullptr;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -23,6 +23,7 @@ grpc::ChannelArguments Arguments() {
   // Find a dead peer during a call: ping after 30 s, wait 10 s for the answer.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // 0: pings are not limited while no data is sent.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Find a peer that comes back within a second; the library's own delays grow to two minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -31,7 +32,7 @@ grpc::ChannelArguments Arguments() {
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // window.h says why.
   return arguments;
 }
 

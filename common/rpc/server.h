@@ -20,7 +20,7 @@ class Channel;
 
 // A listening gRPC server with Sluice's limits, the health service grpc.health.v1, and counts of
 // its calls. Services use the callback API, where a reactor must not block: a call that waits is
-// parked in the core and finished from there.
+// parked (kept in a list of the service's state machine) and finished from there.
 //
 // Thread-safe.
 class Server {
@@ -29,7 +29,7 @@ class Server {
     std::string address = "127.0.0.1:0";  // HOST:PORT on loopback. Port 0: any free port.
     size_t receive_limit = 16 << 20;      // Bytes of one message.
     // Age at which a connection is closed so that the client connects again, and the time that its
-    // calls have to end. Tests use a connection_age of 20 s.
+    // calls have to end.
     absl::Duration connection_age = absl::Minutes(30);
     absl::Duration connection_grace = absl::Minutes(5);
     // Receives sluice_rpc_server_*. May be null; outlives the server.

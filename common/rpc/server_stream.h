@@ -12,8 +12,8 @@
 #include "common/base/mutex.h"
 #include "common/rpc/status.h"
 
-// The server's end of streaming calls, for services of the callback API. Only service.cc files
-// include this header.
+// The server's end of streaming calls, for services of the callback API. It includes gRPC's
+// headers, so only the files that implement a service's streams include it.
 //
 // Methods that carry a payload are served raw, so that no generated parser copies it. The service
 // derives from WithRawCallbackMethod_Put<..> of the generated code. Its messages are

@@ -10,7 +10,8 @@
 namespace sluice::rpc {
 namespace {
 constexpr char kDomain[] = "sluice";
-// Bytes. All metadata of a call together is limited to 16 KiB.
+// Longest message, in bytes; a field of the details may have half of it. All metadata of a call
+// together is limited to 16 KiB.
 constexpr size_t kMaxMessage = 4096;
 
 // Makes text valid and at most `limit` bytes long. An error may quote any bytes, and a text that is

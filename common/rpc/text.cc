@@ -54,9 +54,8 @@ void ReplaceInMessages(Message* message, const FieldDescriptor* field) {
   const Reflection& reflection = *message->GetReflection();
   if (!field->is_repeated()) return MakeTextValid(reflection.MutableMessage(message, field));
   for (int i = 0; i < reflection.FieldSize(*message, field); ++i) {
-    MakeTextValid(
-        // A map field is a list of entries here; the key is repaired too.
-        reflection.MutableRepeatedMessage(message, field, i));
+    // A map field is a list of entries here, so its keys are repaired too.
+    MakeTextValid(reflection.MutableRepeatedMessage(message, field, i));
   }
 }
 
