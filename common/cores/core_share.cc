@@ -62,7 +62,7 @@ int ThreadsNow(int cores, absl::Span<const CoreUser> users, size_t self) {
 absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
   if (plan.members.size() > kMaxMembers) {
     return absl::InvalidArgumentError(absl::StrCat("the plan of cores has ", plan.members.size(),
-                                                   " daemons, at most ", kMaxMembers, " fit"));
+                                                   " daemons; the limit is ", kMaxMembers));
   }
 
   std::string bytes(sizeof(CorePlanFile), '\0');

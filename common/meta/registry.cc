@@ -25,8 +25,8 @@ absl::StatusOr<std::unique_ptr<Store>> Open(absl::string_view url) {
     absl::StrAppend(out, kind.name, " (", kind.doc, ")");
   });
   return ErrorWith(absl::StatusCode::kInvalidArgument,
-                   {"STORE", "SLUICE-META-0001", "use --store sqlite:FILE"},
-                   absl::StrCat("no job store \"", url, "\"; there is ", known));
+                   {"STORE", "SLUICE-META-0001", "write it as sqlite:FILE"},
+                   absl::StrCat("\"", url, "\" names no job store; this build has ", known));
 }
 
 }  // namespace sluice::meta

@@ -240,15 +240,18 @@ class SqliteStore : public Store {
                             writer_.Number("SELECT count(*) FROM sqlite_master"));
 
     if (tables > 0 && application != kApplicationId) {
-      return Error(absl::StatusCode::kFailedPrecondition, "STORE",
-                   "this SQLite file belongs to another program");
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {.reason = "STORE",
+                        .hint = "give the controller another --data-dir, or move the file away"},
+                       "this SQLite file belongs to another program");
     }
 
     if (format > kFormat) {
       return ErrorWith(
           absl::StatusCode::kFailedPrecondition,
-          {"STORE", "SLUICE-META-0006", "run the newer build"},
-          absl::StrCat("the file has format ", format, ", this build reads up to ", kFormat));
+          {"STORE", "SLUICE-META-0006", "run the build that wrote the file, or a newer one"},
+          absl::StrCat("the file has format ", format, "; this build reads formats up to ",
+                       kFormat));
     }
 
     SLUICE_RETURN_IF_ERROR(writer_.Exec("PRAGMA journal_mode=WAL"));

@@ -79,7 +79,7 @@ class Store {
 
 // A kind of store that Open() knows.
 struct Kind {
-  const char* name;  // As in --store sqlite:DIR/meta.db.
+  const char* name;  // What stands before the colon in sqlite:DIR/meta.db.
   const char* doc;
   absl::StatusOr<std::unique_ptr<Store>> (*open)(const std::string& where);
 };

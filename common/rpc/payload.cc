@@ -19,6 +19,7 @@ constexpr uint32_t kHeaderField = 1;
 constexpr uint32_t kSharedField = 3;
 constexpr uint32_t kPayloadField = 15;
 constexpr uint32_t kBytesWire = 2;  // The wire type of bytes and sub-messages.
+constexpr size_t kMaxSharedSliceBytes = 64;
 
 absl::Status TooLarge(absl::string_view what, size_t bytes, size_t limit) {
   return Error(
@@ -54,7 +55,7 @@ absl::Status AppendHeader(const google::protobuf::MessageLite& header, std::stri
 
 absl::Status AddShared(const std::string& bytes, std::vector<shm::Slice>* to, size_t* total) {
   common::v1::SharedSlice slice;
-  if (!slice.ParseFromString(bytes)) return Malformed("a name of shared memory cannot be read");
+  if (!slice.ParseFromString(bytes)) return Malformed("a SharedSlice in it cannot be parsed");
   if (slice.length() > kMaxSharedBytes - *total)
     return TooLarge("the shared memory", *total + slice.length(), kMaxSharedBytes);
   *total += slice.length();
@@ -224,7 +225,10 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
     } else if (field == kSharedField) {
       std::string bytes;
       // A SharedSlice is always shorter.
-      if (length > 64) return Malformed("a name of shared memory is too long");
+      if (length > kMaxSharedSliceBytes) {
+        return Malformed(absl::StrCat("a SharedSlice in it has ", length, " bytes; the limit is ",
+                                      kMaxSharedSliceBytes));
+      }
       input.Take(length,
                  [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
       SLUICE_RETURN_IF_ERROR(AddShared(bytes, &frame->shared_, &shared_bytes));
@@ -237,7 +241,7 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   }
 
   if (!frame->shared_.empty() && frame->payload_bytes_ > 0)
-    return Malformed("it has both payload and names of shared memory");
+    return Malformed("it has both a payload and slices of shared memory");
   return absl::OkStatus();
 }
 

@@ -19,8 +19,11 @@ constexpr size_t kMaxPacket = 4096;
 absl::StatusOr<std::pair<sockaddr_un, socklen_t>> Address(absl::string_view name) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
-  if (name.size() + 1 > sizeof(address.sun_path))
-    return absl::InvalidArgumentError(absl::StrCat("socket name ", name, " is too long"));
+  if (name.size() + 1 > sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("the socket name ", name, " has ", name.size(),
+                                                   " bytes; the limit is ",
+                                                   sizeof(address.sun_path) - 1));
+  }
   // A leading zero byte makes the name abstract.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return std::make_pair(address,
