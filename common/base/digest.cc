@@ -26,7 +26,7 @@ struct Tables {
   }
 };
 
-uint32_t Portable(const uint8_t* p, size_t n, uint32_t crc) {
+uint32_t CrcPortable(const uint8_t* p, size_t n, uint32_t crc) {
   static const Tables tables;
   const auto& t = tables.t;
   // Eight bytes at a time. The CRC so far is added to the first four.
@@ -54,7 +54,7 @@ uint32_t Multiply(uint32_t a, uint32_t b) {
 }
 
 // x^(8 length). Appending `length` zero bytes multiplies a CRC by this polynomial.
-uint32_t PowerOf(uint64_t length) {
+uint32_t ShiftPolynomial(uint64_t length) {
   uint32_t shift = 0x80000000u;                         // x^0
   uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
   // Square and multiply: `power` is x^(8 2^i) in round i.
@@ -66,11 +66,11 @@ uint32_t PowerOf(uint64_t length) {
 }
 
 #if defined(__x86_64__)
-// Multiplies a CRC by PowerOf(length), with precomputed tables.
+// Multiplies a CRC by ShiftPolynomial(length), with precomputed tables.
 class Shift {
  public:
   explicit Shift(uint64_t length) {
-    const uint32_t power = PowerOf(length);
+    const uint32_t power = ShiftPolynomial(length);
     for (uint32_t k = 0; k < 4; ++k) {
       for (uint32_t b = 0; b < 256; ++b) t_[k][b] = Multiply(b << (8 * k), power);
     }
@@ -94,20 +94,19 @@ class Shift {
 // megabyte, and it would report memory that comes from libraries built without it. Races in the
 // callers that copy or read the bytes are still found.
 template <bool kCopy>
-__attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const uint8_t* p,
-                                                                           size_t n, uint32_t crc,
-                                                                           char* to) {
+__attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t
+CrcHardware(const uint8_t* p, size_t n, uint32_t crc, char* to) {
   constexpr size_t kLane = 128;
   static const Shift shift(kLane);
 
   uint64_t wide = crc;
-  const auto take = [&](size_t at, uint64_t* sum)
-                        __attribute__((target("sse4.2"), always_inline, no_sanitize("thread"))) {
-                          uint64_t word;
-                          std::memcpy(&word, p + at, 8);
-                          if constexpr (kCopy) std::memcpy(to + at, &word, 8);
-                          *sum = __builtin_ia32_crc32di(*sum, word);
-                        };
+  const auto add_word = [&](size_t at, uint64_t* sum) __attribute__((
+                            target("sse4.2"), always_inline, no_sanitize("thread"))) {
+    uint64_t word;
+    std::memcpy(&word, p + at, 8);
+    if constexpr (kCopy) std::memcpy(to + at, &word, 8);
+    *sum = __builtin_ia32_crc32di(*sum, word);
+  };
   const auto advance = [&](size_t bytes) __attribute__((no_sanitize("thread"))) {
     p += bytes;
     n -= bytes;
@@ -118,9 +117,9 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
   while (n >= 3 * kLane) {
     uint64_t second = 0, third = 0;
     for (size_t i = 0; i < kLane; i += 8) {
-      take(i, &wide);
-      take(kLane + i, &second);
-      take(2 * kLane + i, &third);
+      add_word(i, &wide);
+      add_word(kLane + i, &second);
+      add_word(2 * kLane + i, &third);
     }
     wide = shift(shift(static_cast<uint32_t>(wide)) ^ static_cast<uint32_t>(second)) ^
            static_cast<uint32_t>(third);
@@ -128,7 +127,7 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
   }
 
   // What is left: first whole words, then bytes.
-  for (; n >= 8; advance(8)) take(0, &wide);
+  for (; n >= 8; advance(8)) add_word(0, &wide);
   crc = static_cast<uint32_t>(wide);
   for (; n > 0; advance(1)) {
     if constexpr (kCopy) *to = static_cast<char>(*p);
@@ -138,7 +137,7 @@ __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t Hardware(const
 }
 #endif
 
-bool HasInstruction() {
+bool HasCrcInstruction() {
 #if defined(__x86_64__)
   static const bool has = __builtin_cpu_supports("sse4.2");
   return has;
@@ -152,15 +151,16 @@ bool HasInstruction() {
 uint32_t Crc32c(absl::string_view bytes, uint32_t crc) {
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
 #if defined(__x86_64__)
-  if (HasInstruction()) return ~Hardware<false>(p, bytes.size(), ~crc, nullptr);
+  if (HasCrcInstruction()) return ~CrcHardware<false>(p, bytes.size(), ~crc, nullptr);
 #endif
-  return ~Portable(p, bytes.size(), ~crc);
+  return ~CrcPortable(p, bytes.size(), ~crc);
 }
 
 uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
 #if defined(__x86_64__)
-  if (HasInstruction())
-    return ~Hardware<true>(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc, to);
+  if (HasCrcInstruction())
+    return ~CrcHardware<true>(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), ~crc,
+                              to);
 #endif
   if (bytes.empty()) return crc;
   std::memcpy(to, bytes.data(), bytes.size());
@@ -168,7 +168,7 @@ uint32_t Crc32cCopy(absl::string_view bytes, char* to, uint32_t crc) {
 }
 
 uint32_t Crc32cConcat(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
-  return Multiply(crc_a, PowerOf(length_b)) ^ crc_b;
+  return Multiply(crc_a, ShiftPolynomial(length_b)) ^ crc_b;
 }
 
 std::string Sha256(absl::string_view bytes) {

@@ -29,7 +29,7 @@ struct Armed {
 };
 
 Mutex mu;
-std::map<std::string, Armed, std::less<>>& Table() {
+std::map<std::string, Armed, std::less<>>& ArmedFailpoints() {
   // The first call reads what the environment arms.
   static auto* const table = [] {
     auto* const fresh = new std::map<std::string, Armed, std::less<>>;
@@ -59,7 +59,7 @@ absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int 
   }
   if (action.empty()) {
     MutexLock lock(&mu);
-    Table().erase(std::string(name));
+    ArmedFailpoints().erase(std::string(name));
     return absl::OkStatus();
   }
   if (action != "kill" && action != "stop" && action != "error") {
@@ -67,7 +67,8 @@ absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int 
         absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
   }
   MutexLock lock(&mu);
-  Table()[std::string(name)] = {.action = std::string(action), .hits_left = nth < 1 ? 1 : nth};
+  ArmedFailpoints()[std::string(name)] = {.action = std::string(action),
+                                          .hits_left = nth < 1 ? 1 : nth};
   return absl::OkStatus();
 }
 
@@ -77,10 +78,10 @@ absl::Status HitFailpoint(absl::string_view name) {
   std::string action;
   {
     MutexLock lock(&mu);
-    const auto it = Table().find(name);
-    if (it == Table().end() || --it->second.hits_left > 0) return absl::OkStatus();
+    const auto it = ArmedFailpoints().find(name);
+    if (it == ArmedFailpoints().end() || --it->second.hits_left > 0) return absl::OkStatus();
     action = it->second.action;
-    Table().erase(it);
+    ArmedFailpoints().erase(it);
   }
 
   if (action == "kill") kill(getpid(), SIGKILL);

@@ -79,7 +79,7 @@ absl::string_view KindName(mode_t mode) {
   return "a device";
 }
 
-absl::Status NoFile(const std::string& path, mode_t mode) {
+absl::Status NotAFileError(const std::string& path, mode_t mode) {
   return absl::FailedPreconditionError(
       absl::StrCat(path, " is ", KindName(mode), "; a file is needed"));
 }
@@ -136,7 +136,7 @@ absl::StatusOr<int> OpenToRead(const std::string& path) {
   if (fd < 0) {
     const int error = errno;
     // open() gives ENXIO for a socket, or for a device without a driver.
-    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NoFile(path, info.st_mode);
+    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NotAFileError(path, info.st_mode);
     return ErrnoStatus(error, absl::StrCat("open ", path));
   }
 
@@ -144,7 +144,7 @@ absl::StatusOr<int> OpenToRead(const std::string& path) {
   if (fstat(fd, &info) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("stat ", path));
   } else if (S_ISDIR(info.st_mode) || (!given && !S_ISREG(info.st_mode))) {
-    status = NoFile(path, info.st_mode);
+    status = NotAFileError(path, info.st_mode);
   }
   if (status.ok()) return fd;
   close(fd);
@@ -327,7 +327,7 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
   return DirLock(fd);
 }
 
-absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
+absl::StatusOr<DirLock> DirLock::Acquire(const std::string& dir) {
   SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, Lock(dir, O_RDWR | O_CREAT, LOCK_EX));
 
@@ -337,7 +337,7 @@ absl::StatusOr<DirLock> DirLock::Take(const std::string& dir) {
   return lock;
 }
 
-absl::StatusOr<DirLock> DirLock::TakeToRead(const std::string& dir) {
+absl::StatusOr<DirLock> DirLock::AcquireShared(const std::string& dir) {
   return Lock(dir, O_RDONLY, LOCK_SH);
 }
 

@@ -105,11 +105,11 @@ class DirLock {
   // Takes the lock exclusively, as the owner of the folder, and writes this process's pid into the
   // file. Creates the folder if needed.
   // FAILED_PRECONDITION: another process holds the lock; the message names its pid.
-  static absl::StatusOr<DirLock> Take(const std::string& dir);
+  static absl::StatusOr<DirLock> Acquire(const std::string& dir);
   // Takes a shared lock, so that no owner can start while this process reads. Changes no file.
-  // FAILED_PRECONDITION: as in Take().
+  // FAILED_PRECONDITION: as in Acquire().
   // NOT_FOUND: the folder never had an owner.
-  static absl::StatusOr<DirLock> TakeToRead(const std::string& dir);
+  static absl::StatusOr<DirLock> AcquireShared(const std::string& dir);
   ~DirLock();
   DirLock(DirLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   DirLock& operator=(DirLock&&) = delete;

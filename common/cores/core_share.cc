@@ -84,9 +84,11 @@ absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
   return WriteFileAtomic(path, bytes);
 }
 
-CoreShare::CoreShare(int threads) : alone_(std::max(1, threads)), file_(nullptr), self_(0) {}
+CoreShare::CoreShare(int threads)
+    : threads_alone_(std::max(1, threads)), file_(nullptr), self_(0) {}
 
-CoreShare::CoreShare(CorePlanFile* file, size_t self) : alone_(0), file_(file), self_(self) {}
+CoreShare::CoreShare(CorePlanFile* file, size_t self)
+    : threads_alone_(0), file_(file), self_(self) {}
 
 absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& path,
                                                            const std::string& name) {
@@ -127,17 +129,17 @@ CoreShare::~CoreShare() {
 }
 
 void CoreShare::Enter() {
-  ++inside_;
+  ++busy_parts_;
   if (file_ != nullptr) ++file_->slots[self_].busy;
 }
 
 void CoreShare::Leave() {
-  --inside_;
+  --busy_parts_;
   if (file_ != nullptr) --file_->slots[self_].busy;
 }
 
 int CoreShare::threads() const {
-  int threads = alone_;
+  int threads = threads_alone_;
   if (file_ != nullptr) {
     CoreUser users[kMaxMembers];
     const size_t count = static_cast<size_t>(file_->members);
@@ -149,7 +151,7 @@ int CoreShare::threads() const {
     }
     threads = ThreadsNow(std::min(file_->cores, kMaxThreads), {users, count}, self_);
   }
-  return std::max(1, threads / std::max(1, inside_.load(std::memory_order_relaxed)));
+  return std::max(1, threads / std::max(1, busy_parts_.load(std::memory_order_relaxed)));
 }
 
 }  // namespace sluice

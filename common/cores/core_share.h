@@ -84,13 +84,13 @@ class CoreShare {
   void Enter();
   void Leave();
 
-  const int alone_;           // Threads without a plan. 0 if there is a plan.
+  const int threads_alone_;   // Threads without a plan. 0 if there is a plan.
   CorePlanFile* const file_;  // Mapped. Null without a plan.
   const size_t self_;         // Index in the plan.
 
   // Number of parts of this daemon that compute now; never negative. With a plan, the file holds
   // the same number, so that the other daemons can read it.
-  std::atomic<int> inside_{0};
+  std::atomic<int> busy_parts_{0};
 };
 
 }  // namespace sluice

@@ -26,8 +26,8 @@ namespace {
 
 constexpr size_t kMaxSteps = 10'000;
 constexpr size_t kMaxEvents = 1'000;
-constexpr size_t kPerBeat = 256;  // Most step reports, and most events, in one message.
-constexpr absl::Duration kDefaultBeat = absl::Seconds(2);
+constexpr size_t kMaxPerHeartbeat = 256;  // Most step reports, and most events, in one message.
+constexpr absl::Duration kDefaultInterval = absl::Seconds(2);
 
 // Whether an error of Register or Heartbeat will not go away by trying again.
 bool IsFinal(const absl::Status& status) {
@@ -72,10 +72,10 @@ struct ControllerLink::Impl {
   // stream breaks, and when the link stops.
   CondVar changed;
   bool stopped ABSL_GUARDED_BY(mu) = false;
-  bool broken ABSL_GUARDED_BY(mu) = false;  // The current stream has failed.
-  bool dirty ABSL_GUARDED_BY(mu) = false;   // Something must be sent at once.
+  bool broken ABSL_GUARDED_BY(mu) = false;    // The current stream has failed.
+  bool send_now ABSL_GUARDED_BY(mu) = false;  // Something must be sent at once.
   int64_t incarnation ABSL_GUARDED_BY(mu) = 0;
-  absl::Duration beat ABSL_GUARDED_BY(mu) = kDefaultBeat;
+  absl::Duration interval ABSL_GUARDED_BY(mu) = kDefaultInterval;  // Between two heartbeats.
 
   // What goes to the controller.
   std::map<std::string, registry::v1::Progress, std::less<>> progress ABSL_GUARDED_BY(mu);
@@ -84,54 +84,56 @@ struct ControllerLink::Impl {
   uint64_t last_event ABSL_GUARDED_BY(mu) = 0;
   std::map<std::string, double> load ABSL_GUARDED_BY(mu);
   bool draining ABSL_GUARDED_BY(mu) = false;
-  uint64_t applied ABSL_GUARDED_BY(mu) = 0;  // Generation of the last assignments applied.
+  // Generation of the last assignments applied.
+  uint64_t applied_generation ABSL_GUARDED_BY(mu) = 0;
 
   // What came from the controller, for the deliver thread.
-  std::optional<int64_t> tell_incarnation ABSL_GUARDED_BY(mu);
+  std::optional<int64_t> new_incarnation ABSL_GUARDED_BY(mu);  // Until it is delivered.
   // The newest assignments, until they are delivered.
-  std::optional<registry::v1::HeartbeatResponse> level ABSL_GUARDED_BY(mu);
+  std::optional<registry::v1::HeartbeatResponse> new_assignments ABSL_GUARDED_BY(mu);
   // Generation of the newest assignments received, delivered or not.
-  uint64_t received ABSL_GUARDED_BY(mu) = 0;
-  bool tell_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler is due.
-  bool told_drain ABSL_GUARDED_BY(mu) = false;  // The drain handler has been due once.
-  std::optional<absl::Status> tell_refused ABSL_GUARDED_BY(mu);
+  uint64_t received_generation ABSL_GUARDED_BY(mu) = 0;
+  bool drain_due ABSL_GUARDED_BY(mu) = false;    // The drain handler is due.
+  bool drain_asked ABSL_GUARDED_BY(mu) = false;  // The controller has asked; once is enough.
+  std::optional<absl::Status> refusal ABSL_GUARDED_BY(mu);
   // The jobs of the assignments applied last. A new controller learns from them what runs here.
   std::vector<registry::v1::Running> running ABSL_GUARDED_BY(mu);
 
   // Called on the link thread.
-  void Link();
+  void RunLink();
   absl::Status Register(const rpc::Channel& channel);
-  absl::Status Beat(const rpc::Channel& channel);
-  registry::v1::HeartbeatRequest Compose() ABSL_LOCKS_EXCLUDED(mu);
-  bool AwaitNextBeat() ABSL_LOCKS_EXCLUDED(mu);
-  void Refuse(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
+  absl::Status RunHeartbeats(const rpc::Channel& channel);
+  registry::v1::HeartbeatRequest ComposeHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
+  bool AwaitNextHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
+  void ReportRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
   // Called on a stream's reader thread. `newest` is the highest generation of this stream.
-  void Take(registry::v1::HeartbeatResponse response, uint64_t* newest) ABSL_LOCKS_EXCLUDED(mu);
+  void HandleResponse(registry::v1::HeartbeatResponse response, uint64_t* newest)
+      ABSL_LOCKS_EXCLUDED(mu);
 
   // Called on the deliver thread.
-  void Deliver();
-  void DeliverLevel(const registry::v1::HeartbeatResponse& delivered);
-  void Touch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
-    dirty = true;
+  void RunDeliveries();
+  void DeliverAssignments(const registry::v1::HeartbeatResponse& delivered);
+  void SendSoon() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    send_now = true;
     changed.NotifyAll();
   }
 };
 
-void ControllerLink::Impl::Link() {
+void ControllerLink::Impl::RunLink() {
   const auto channel = rpc::Connect(options.controller);
-  if (!channel.ok()) return Refuse(channel.status());
+  if (!channel.ok()) return ReportRefusal(channel.status());
   rpc::Backoff backoff(options.backoff);
   while (!cancel.triggered()) {
     absl::Status status = Register(**channel);
     if (status.ok()) {
-      // Beat() returns when the stream ends. The daemon then registers again, because the
+      // RunHeartbeats() returns when the stream ends. The daemon then registers again, because the
       // controller may have restarted.
       backoff.Reset();
-      status = Beat(**channel);
+      status = RunHeartbeats(**channel);
     }
     if (cancel.triggered()) return;
-    if (IsFinal(status)) return Refuse(status);
+    if (IsFinal(status)) return ReportRefusal(status);
     log::Warning("controller_away", {{"controller", options.controller}, {"cause", status}});
     if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) return;
   }
@@ -164,10 +166,10 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
             {{"controller", options.controller}, {"incarnation", response.incarnation()}});
 
   MutexLock lock(&mu);
-  if (response.has_beat()) beat = rpc::FromProto(response.beat());
+  if (response.has_beat()) interval = rpc::FromProto(response.beat());
   if (incarnation != response.incarnation()) {
     incarnation = response.incarnation();
-    tell_incarnation = incarnation;
+    new_incarnation = incarnation;
     // The events that wait are sent under the new incarnation, so their seq counts within it.
     for (common::v1::Event& event : events) event.set_incarnation(incarnation);
     changed.NotifyAll();
@@ -175,7 +177,7 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
   return absl::OkStatus();
 }
 
-absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
+absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel) {
   {
     MutexLock lock(&mu);
     broken = false;
@@ -184,13 +186,13 @@ absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
   std::thread reader([&] {
     uint64_t newest = 0;
     for (registry::v1::HeartbeatResponse response; stream.Read(&response);)
-      Take(std::move(response), &newest);
+      HandleResponse(std::move(response), &newest);
     MutexLock lock(&mu);
     broken = true;
     changed.NotifyAll();
   });
 
-  while (stream.Write(Compose()) && AwaitNextBeat()) {
+  while (stream.Write(ComposeHeartbeat()) && AwaitNextHeartbeat()) {
   }
   // If Write() failed, the reader must be ended here. If the server ended the stream, its status is
   // kept.
@@ -199,28 +201,30 @@ absl::Status ControllerLink::Impl::Beat(const rpc::Channel& channel) {
   return stream.Finish();
 }
 
-registry::v1::HeartbeatRequest ControllerLink::Impl::Compose() {
+registry::v1::HeartbeatRequest ControllerLink::Impl::ComposeHeartbeat() {
   registry::v1::HeartbeatRequest request;
 
   MutexLock lock(&mu);
-  dirty = false;
+  send_now = false;
   request.set_daemon(options.id);
   request.set_incarnation(incarnation);
-  request.set_generation(applied);
+  request.set_generation(applied_generation);
   request.mutable_load()->insert(load.begin(), load.end());
   for (const auto& [job, said] : progress) *request.add_progress() = said;
-  for (size_t i = 0; i < std::min(steps.size(), kPerBeat); ++i) *request.add_steps() = steps[i];
-  for (size_t i = 0; i < std::min(events.size(), kPerBeat); ++i) *request.add_events() = events[i];
+  for (size_t i = 0; i < std::min(steps.size(), kMaxPerHeartbeat); ++i)
+    *request.add_steps() = steps[i];
+  for (size_t i = 0; i < std::min(events.size(), kMaxPerHeartbeat); ++i)
+    *request.add_events() = events[i];
   request.set_draining(draining);
   return request;
 }
 
 // Waits until the next heartbeat is due or something must be sent at once. Returns false if the
 // stream is broken or the link is stopped.
-bool ControllerLink::Impl::AwaitNextBeat() {
+bool ControllerLink::Impl::AwaitNextHeartbeat() {
   MutexLock lock(&mu);
-  const absl::Time due = absl::Now() + beat;
-  while (!dirty && !broken && !stopped) {
+  const absl::Time due = absl::Now() + interval;
+  while (!send_now && !broken && !stopped) {
     const absl::Duration left = due - absl::Now();
     if (left <= absl::ZeroDuration()) return true;
     changed.WaitFor(&mu, left);
@@ -228,14 +232,15 @@ bool ControllerLink::Impl::AwaitNextBeat() {
   return !broken && !stopped;
 }
 
-void ControllerLink::Impl::Refuse(const absl::Status& why) {
+void ControllerLink::Impl::ReportRefusal(const absl::Status& why) {
   log::Error("controller_refuses", {{"controller", options.controller}, {"cause", why}});
   MutexLock lock(&mu);
-  tell_refused = why;
+  refusal = why;
   changed.NotifyAll();
 }
 
-void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64_t* newest) {
+void ControllerLink::Impl::HandleResponse(registry::v1::HeartbeatResponse response,
+                                          uint64_t* newest) {
   MutexLock lock(&mu);
   // Forget the reports that are stored: for each job named here, those of all steps up to k.
   const size_t before = steps.size() + events.size();
@@ -245,48 +250,49 @@ void ControllerLink::Impl::Take(registry::v1::HeartbeatResponse response, uint64
     });
   }
   while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();
-  // A message carries kPerBeat reports at most: when some are stored, send the rest at once.
-  if (steps.size() + events.size() < before && steps.size() + events.size() > 0) dirty = true;
+  // A message carries kMaxPerHeartbeat reports at most. When some are stored, send the rest at
+  // once.
+  if (steps.size() + events.size() < before && steps.size() + events.size() > 0) send_now = true;
 
-  if (response.drain() && !told_drain) tell_drain = told_drain = true;
+  if (response.drain() && !drain_asked) drain_due = drain_asked = true;
   // Within a stream a lower generation is late and is ignored. A controller that restarted may
   // count from any number, so in a new stream any generation but the last received one is new.
   if (response.generation() > *newest) {
     *newest = response.generation();
-    if (response.generation() != received) {
-      received = response.generation();
-      level = std::move(response);
+    if (response.generation() != received_generation) {
+      received_generation = response.generation();
+      new_assignments = std::move(response);
     }
   }
   changed.NotifyAll();
 }
 
-void ControllerLink::Impl::Deliver() {
+void ControllerLink::Impl::RunDeliveries() {
   while (true) {
-    std::optional<int64_t> now_incarnation;
-    std::optional<registry::v1::HeartbeatResponse> now_level;
-    std::optional<absl::Status> now_refused;
-    bool now_drain = false;
+    std::optional<int64_t> registered;
+    std::optional<registry::v1::HeartbeatResponse> assignments;
+    std::optional<absl::Status> refused;
+    bool drain = false;
     {
       MutexLock lock(&mu);
-      while (!stopped && !tell_incarnation && !level && !tell_drain && !tell_refused)
+      while (!stopped && !new_incarnation && !new_assignments && !drain_due && !refusal)
         changed.Wait(&mu);
       if (stopped) return;
-      std::swap(now_incarnation, tell_incarnation);
-      std::swap(now_level, level);
-      std::swap(now_refused, tell_refused);
-      std::swap(now_drain, tell_drain);
+      std::swap(registered, new_incarnation);
+      std::swap(assignments, new_assignments);
+      std::swap(refused, refusal);
+      std::swap(drain, drain_due);
     }
     // Called without the lock, so that a handler may call the link.
-    if (now_incarnation && handlers.registered) handlers.registered(*now_incarnation);
-    if (now_level) DeliverLevel(*now_level);
-    if (now_drain && handlers.drain) handlers.drain();
-    if (now_refused && handlers.refused) handlers.refused(*now_refused);
+    if (registered && handlers.on_registered) handlers.on_registered(*registered);
+    if (assignments) DeliverAssignments(*assignments);
+    if (drain && handlers.on_drain) handlers.on_drain();
+    if (refused && handlers.on_refused) handlers.on_refused(*refused);
   }
 }
 
-void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& delivered) {
-  if (handlers.assigned) handlers.assigned(delivered);
+void ControllerLink::Impl::DeliverAssignments(const registry::v1::HeartbeatResponse& delivered) {
+  if (handlers.on_assigned) handlers.on_assigned(delivered);
   std::vector<registry::v1::Running> now;
   for (const registry::v1::Assignment& assignment : delivered.jobs()) {
     // A stopped job no longer runs here.
@@ -300,8 +306,8 @@ void ControllerLink::Impl::DeliverLevel(const registry::v1::HeartbeatResponse& d
 
   MutexLock lock(&mu);
   running = std::move(now);
-  applied = delivered.generation();
-  Touch();
+  applied_generation = delivered.generation();
+  SendSoon();
 }
 
 ControllerLink::ControllerLink(Options options, Handlers handlers)
@@ -310,8 +316,8 @@ ControllerLink::ControllerLink(Options options, Handlers handlers)
 ControllerLink::~ControllerLink() { Stop(); }
 
 void ControllerLink::Start() {
-  impl_->link_thread = std::thread([this] { impl_->Link(); });
-  impl_->deliver_thread = std::thread([this] { impl_->Deliver(); });
+  impl_->link_thread = std::thread([this] { impl_->RunLink(); });
+  impl_->deliver_thread = std::thread([this] { impl_->RunDeliveries(); });
 }
 
 void ControllerLink::Stop() {
@@ -344,28 +350,28 @@ int64_t ControllerLink::incarnation() const {
 void ControllerLink::SetProgress(const registry::v1::Progress& progress) {
   MutexLock lock(&impl_->mu);
   impl_->progress[progress.job()] = progress;
-  impl_->Touch();
+  impl_->SendSoon();
 }
 
 void ControllerLink::RemoveProgress(absl::string_view job) {
   MutexLock lock(&impl_->mu);
   impl_->progress.erase(std::string(job));
-  impl_->Touch();
+  impl_->SendSoon();
 }
 
-void ControllerLink::Report(const job::v1::StepReport& step) {
+void ControllerLink::ReportStep(const job::v1::StepReport& step) {
   bool full = false;
   {
     MutexLock lock(&impl_->mu);
     full = impl_->steps.size() >= kMaxSteps;
     if (full) impl_->steps.pop_front();
     impl_->steps.push_back(step);
-    impl_->Touch();
+    impl_->SendSoon();
   }
   if (full) log::Warning("step_report_given_up", {{"limit", kMaxSteps}});
 }
 
-void ControllerLink::Raise(common::v1::Event event) {
+void ControllerLink::RaiseEvent(common::v1::Event event) {
   bool full = false;
   {
     MutexLock lock(&impl_->mu);
@@ -377,7 +383,7 @@ void ControllerLink::Raise(common::v1::Event event) {
     full = impl_->events.size() >= kMaxEvents;
     if (full) impl_->events.pop_front();
     impl_->events.push_back(std::move(event));
-    impl_->Touch();
+    impl_->SendSoon();
   }
   if (full) log::Warning("event_given_up", {{"limit", kMaxEvents}});
 }
@@ -385,7 +391,7 @@ void ControllerLink::Raise(common::v1::Event event) {
 void ControllerLink::SetDraining() {
   MutexLock lock(&impl_->mu);
   impl_->draining = true;
-  impl_->Touch();
+  impl_->SendSoon();
 }
 
 void ControllerLink::SetLoad(const std::map<std::string, double>& load) {

@@ -55,15 +55,15 @@ class ControllerLink {
   struct Handlers {
     // The controller has registered the daemon under `incarnation`. Called before the first
     // assignment, and again when the incarnation changes.
-    std::function<void(int64_t incarnation)> registered;
-    // `level` lists all assignments of the daemon. Only the newest list is delivered. When this
-    // returns, the controller is told that the list's generation is applied.
-    std::function<void(const registry::v1::HeartbeatResponse& level)> assigned;
+    std::function<void(int64_t incarnation)> on_registered;
+    // `assignments` lists all assignments of the daemon. Only the newest list is delivered. When
+    // this returns, the controller is told that the list's generation is applied.
+    std::function<void(const registry::v1::HeartbeatResponse& assignments)> on_assigned;
     // The controller asks the daemon to drain and end. Called once at most.
-    std::function<void()> drain;
+    std::function<void()> on_drain;
     // The controller will never accept this daemon (no common protocol, wrong role, a newer process
     // under the same id), and the link has ended. Usually calls Host::stop.
-    std::function<void(absl::Status why)> refused;
+    std::function<void(absl::Status why)> on_refused;
   };
 
   ControllerLink(Options options, Handlers handlers);
@@ -89,10 +89,10 @@ class ControllerLink {
   void RemoveProgress(absl::string_view job);
   // Sends a step report, again and again until it is stored. If more than 10,000 wait, the oldest
   // is dropped with a warning in the log.
-  void Report(const job::v1::StepReport& step);
+  void ReportStep(const job::v1::StepReport& step);
   // The same for an event, with a limit of 1,000. Fills in seq, incarnation, role and daemon, and
   // `at` if it is unset.
-  void Raise(common::v1::Event event);
+  void RaiseEvent(common::v1::Event event);
   // Says in every heartbeat from now on that the daemon drains.
   void SetDraining();
   // Sets the load of the daemon, gauges by name. It replaces the former one, and is sent with the

@@ -15,7 +15,7 @@ About::Flag CoresFlag() {
 }
 
 absl::StatusOr<std::unique_ptr<CoreShare>> OpenCores(const Flags& flags) {
-  const std::string plan = flags.Own("--cores");
+  const std::string plan = flags.OwnFlag("--cores");
   if (!plan.empty()) return CoreShare::Open(plan, flags.id);
   return std::make_unique<CoreShare>(flags.threads > 0 ? flags.threads : UsableCores());
 }

@@ -52,8 +52,8 @@ class Signals {
     // From now on the process drains, and later calls of Stop() send no signal. An earlier Stop()
     // may have sent one that still waits; it would kill the process below, so it is taken away.
     stopped_ = true;
-    const timespec now{};
-    while (sigtimedwait(&set_, nullptr, &now) > 0) {
+    const timespec no_wait{};
+    while (sigtimedwait(&set_, nullptr, &no_wait) > 0) {
     }
     pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next signal kills.
     return why_;
@@ -73,7 +73,7 @@ void LogGrpc(gpr_log_func_args* args) {
 }
 
 // Returns -1 if the daemon should run, else the exit code after --help, --version or wrong use.
-int Parse(int argc, char** argv, const About& about, Flags* flags) {
+int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
   CLI::App app{about.summary, about.name};
   app.footer(absl::StrCat("Example: ", about.example));
   app.set_version_flag("--version", kBuild);
@@ -96,7 +96,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
       ->capture_default_str();
 
   for (const About::Flag& flag : about.flags) {
-    std::string& value = flags->own[flag.name];
+    std::string& value = flags->own_flags[flag.name];
     CLI::Option* option = flag.kind == About::Flag::Kind::kSwitch
                               ? app.add_flag(flag.name, value, flag.help)
                               : app.add_option(flag.name, value, flag.help);
@@ -113,7 +113,7 @@ int Parse(int argc, char** argv, const About& about, Flags* flags) {
 }
 
 // Prints an error and its hint. Returns the exit code.
-int Fail(const About& about, const absl::Status& status) {
+int PrintError(const About& about, const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
   std::fprintf(stderr, "%s: error%s: %s\n", about.name.c_str(),
                detail.catalogue.empty() ? "" : absl::StrCat(" ", detail.catalogue).c_str(),
@@ -122,8 +122,8 @@ int Fail(const About& about, const absl::Status& status) {
   return 1;
 }
 
-absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make,
-                 Signals* signals) {
+absl::Status RunProgram(const About& about, const Flags& flags, const MakeProgram& make,
+                        Signals* signals) {
   metrics::Registry metrics;
   metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
   const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); }};
@@ -133,8 +133,9 @@ absl::Status Run(const About& about, const Flags& flags, const MakeProgram& make
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<rpc::Server> server,
       rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
-                          OpsServer::Start(flags.ops, &metrics, [&] { return program->Ready(); }));
+  SLUICE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<OpsServer> ops,
+      OpsServer::Start(flags.ops, &metrics, [&] { return program->CheckReady(); }));
 
   SLUICE_RETURN_IF_ERROR(program->Start(server->address(), ops->address()));
   std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(),
@@ -166,14 +167,14 @@ const char* const malloc_conf = "oversize_threshold:0";
 
 int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
   Flags flags;
-  if (const int code = Parse(argc, argv, about, &flags); code >= 0) return code;
+  if (const int code = ParseFlags(argc, argv, about, &flags); code >= 0) return code;
   log::Level level = log::Level::kInfo;
-  (void)log::ParseLevel(flags.log_level, &level);  // Parse() has checked it.
+  (void)log::ParseLevel(flags.log_level, &level);  // ParseFlags() has checked it.
   log::Init(flags.id, level);
   gpr_set_log_function(&LogGrpc);
   Signals signals;
-  const absl::Status status = Run(about, flags, make, &signals);
-  return status.ok() ? 0 : Fail(about, status);
+  const absl::Status status = RunProgram(about, flags, make, &signals);
+  return status.ok() ? 0 : PrintError(about, status);
 }
 
 }  // namespace sluice::daemon

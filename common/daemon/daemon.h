@@ -56,11 +56,11 @@ struct Flags {
   std::string data_dir;                // Empty: not given.
   int threads = 0;                     // Threads for computing. 0: one per core.
   std::string log_level = "info";
-  std::map<std::string, std::string> own;  // Values of About::flags, by name.
+  std::map<std::string, std::string> own_flags;  // Values of About::flags, by name.
   // The value of a flag of About::flags; empty if it was not given.
-  std::string Own(const std::string& name) const {
-    const auto it = own.find(name);
-    return it == own.end() ? "" : it->second;
+  std::string OwnFlag(const std::string& name) const {
+    const auto it = own_flags.find(name);
+    return it == own_flags.end() ? "" : it->second;
   }
 };
 
@@ -73,7 +73,7 @@ struct Host {
   std::function<void(absl::Status why)> stop;
 };
 
-// One daemon, from its start to its end. All calls come from the main thread, except Ready().
+// One daemon, from its start to its end. All calls come from the main thread, except CheckReady().
 class Program {
  public:
   virtual ~Program() = default;
@@ -86,7 +86,7 @@ class Program {
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
   // What /readyz answers: 200 for OK, else 503 with the message. Called from the HTTP server's
   // threads.
-  virtual absl::Status Ready() { return absl::OkStatus(); }
+  virtual absl::Status CheckReady() { return absl::OkStatus(); }
   // Takes no new work, ends or gives back what it holds, and finishes parked calls. Health is
   // NOT_SERVING by now. Calls are still answered, and are cancelled shortly after this returns.
   virtual void Drain() = 0;

@@ -20,7 +20,7 @@ namespace sluice::daemon {
 namespace {
 
 // Sends a whole response with `code` 200 or 503, and returns the code.
-int Answer(mg_connection* connection, int code, const char* type, absl::string_view body) {
+int SendResponse(mg_connection* connection, int code, const char* type, absl::string_view body) {
   const std::string head = absl::StrCat(
       "HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
       "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
@@ -30,7 +30,7 @@ int Answer(mg_connection* connection, int code, const char* type, absl::string_v
 }
 
 // Opens a connection to a local port and closes it at once.
-void Knock(int port, bool ipv6) {
+void OpenAndCloseConnection(int port, bool ipv6) {
   const int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return;
   if (ipv6) {
@@ -76,7 +76,7 @@ struct OpsServer::Impl {
     {
       MutexLock lock(&mu);
       while (!ended) {
-        Knock(port, address.front() == '[');
+        OpenAndCloseConnection(port, address.front() == '[');
         changed.WaitFor(&mu, absl::Milliseconds(5));
       }
     }
@@ -129,22 +129,22 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   mg_set_request_handler(
       impl->context, "/metrics$",
       [](mg_connection* connection, void* self) {
-        return Answer(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
-                      static_cast<Impl*>(self)->metrics->Text());
+        return SendResponse(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
+                            static_cast<Impl*>(self)->metrics->Text());
       },
       impl.get());
   mg_set_request_handler(
       impl->context, "/livez$",
       [](mg_connection* connection, void*) {
-        return Answer(connection, 200, "text/plain", "ok\n");
+        return SendResponse(connection, 200, "text/plain", "ok\n");
       },
       nullptr);
   mg_set_request_handler(
       impl->context, "/readyz$",
       [](mg_connection* connection, void* self) {
         const absl::Status ready = static_cast<Impl*>(self)->ready();
-        if (ready.ok()) return Answer(connection, 200, "text/plain", "ok\n");
-        return Answer(connection, 503, "text/plain", absl::StrCat(ready.message(), "\n"));
+        if (ready.ok()) return SendResponse(connection, 200, "text/plain", "ok\n");
+        return SendResponse(connection, 503, "text/plain", absl::StrCat(ready.message(), "\n"));
       },
       impl.get());
   return std::unique_ptr<OpsServer>(new OpsServer(std::move(impl)));

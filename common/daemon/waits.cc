@@ -23,7 +23,7 @@ void Waits::End(uint64_t id) {
   entries_.erase(id);
 }
 
-common::v1::WaitEdge OwnEdge(const std::string& daemon, const Wait& wait) {
+common::v1::WaitEdge MakeWaitEdge(const std::string& daemon, const Wait& wait) {
   common::v1::WaitEdge edge;
   const bool step = wait.step >= 0;
   edge.mutable_waiter()->set_kind(step ? common::v1::NODE_KIND_STEP : common::v1::NODE_KIND_DAEMON);
@@ -46,7 +46,7 @@ std::vector<common::v1::WaitEdge> Waits::Edges() const {
   std::vector<common::v1::WaitEdge> edges;
   MutexLock lock(&mu_);
   for (const auto& [id, entry] : entries_) {
-    edges.push_back(OwnEdge(daemon_, entry.wait));
+    edges.push_back(MakeWaitEdge(daemon_, entry.wait));
     *edges.back().mutable_since() = rpc::ToProto(now - entry.since);
   }
   return edges;

@@ -72,6 +72,6 @@ class Waits {
 };
 
 // The edge for a wait whose beginning is not known: `since` is unset.
-common::v1::WaitEdge OwnEdge(const std::string& daemon, const Wait& wait);
+common::v1::WaitEdge MakeWaitEdge(const std::string& daemon, const Wait& wait);
 
 }  // namespace sluice::daemon

@@ -15,7 +15,7 @@
 namespace sluice::log {
 namespace {
 
-constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+constexpr const char* kLevelNames[] = {"debug", "info", "warning", "error"};
 
 struct State {
   std::shared_ptr<spdlog::logger> logger;
@@ -37,17 +37,17 @@ State& GetState() {
   return *state;
 }
 
-std::string Quoted(absl::string_view text) {
+std::string QuoteJson(absl::string_view text) {
   return nlohmann::json(std::string(text))
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string Text(const Value& value) {
+std::string ToJson(const Value& value) {
   return std::visit(
       [](const auto& held) -> std::string {
         using Held = std::decay_t<decltype(held)>;
         if constexpr (std::is_same_v<Held, std::string>) {
-          return Quoted(held);
+          return QuoteJson(held);
         } else {
           // JSON has no NaN or infinity; they become null.
           return nlohmann::json(held).dump();
@@ -56,11 +56,11 @@ std::string Text(const Value& value) {
       value.variant());
 }
 
-void Append(std::string* line, absl::string_view key, absl::string_view json) {
-  absl::StrAppend(line, line->size() > 1 ? "," : "", Quoted(key), ":", json);
+void AppendField(std::string* line, absl::string_view key, absl::string_view json) {
+  absl::StrAppend(line, line->size() > 1 ? "," : "", QuoteJson(key), ":", json);
 }
 
-std::string TextOf(const absl::Status& status) {
+std::string StatusToText(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return absl::StrCat(absl::StatusCodeToString(status.code()), status.ok() ? "" : ": ",
                       status.message(), reason.empty() ? "" : absl::StrCat(" (", reason, ")"));
@@ -68,7 +68,7 @@ std::string TextOf(const absl::Status& status) {
 
 }  // namespace
 
-Value::Value(const absl::Status& status) : value_(TextOf(status)) {}
+Value::Value(const absl::Status& status) : value_(StatusToText(status)) {}
 
 void Init(absl::string_view daemon, Level lowest) {
   GetState().daemon = std::string(daemon);
@@ -77,7 +77,7 @@ void Init(absl::string_view daemon, Level lowest) {
 
 bool ParseLevel(absl::string_view text, Level* level) {
   for (int i = 0; i < 4; ++i) {
-    if (text == kNames[i]) {
+    if (text == kLevelNames[i]) {
       *level = static_cast<Level>(i);
       return true;
     }
@@ -90,16 +90,16 @@ bool Enabled(Level level) { return level >= GetState().lowest.load(std::memory_o
 std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
                        absl::string_view event, std::initializer_list<Field> fields) {
   std::string line = "{";
-  Append(&line, "ts", Quoted(ts));
-  Append(&line, "level", Quoted(kNames[static_cast<int>(level)]));
-  Append(&line, "daemon", Quoted(daemon));
+  AppendField(&line, "ts", QuoteJson(ts));
+  AppendField(&line, "level", QuoteJson(kLevelNames[static_cast<int>(level)]));
+  AppendField(&line, "daemon", QuoteJson(daemon));
   // job_id has a fixed place, right before the event.
   for (const Field& field : fields) {
-    if (field.key == "job_id") Append(&line, field.key, Text(field.value));
+    if (field.key == "job_id") AppendField(&line, field.key, ToJson(field.value));
   }
-  Append(&line, "event", Quoted(event));
+  AppendField(&line, "event", QuoteJson(event));
   for (const Field& field : fields) {
-    if (field.key != "job_id") Append(&line, field.key, Text(field.value));
+    if (field.key != "job_id") AppendField(&line, field.key, ToJson(field.value));
   }
   return line + "}";
 }

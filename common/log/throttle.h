@@ -24,22 +24,22 @@ class Throttle {
   // one.
   std::optional<uint64_t> Count(absl::Duration now) {
     MutexLock lock(&mu_);
-    ++held_back_;
+    ++unreported_;
     if (now < next_) return std::nullopt;
     next_ = now + interval_;
-    return Take();
+    return TakeCount();
   }
 
   // The number of occurrences that no line has reported yet, for a last line at the end.
   uint64_t TakeRest() {
     MutexLock lock(&mu_);
-    return Take();
+    return TakeCount();
   }
 
  private:
-  uint64_t Take() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    const uint64_t count = held_back_;
-    held_back_ = 0;
+  uint64_t TakeCount() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const uint64_t count = unreported_;
+    unreported_ = 0;
     return count;
   }
 
@@ -47,7 +47,7 @@ class Throttle {
   Mutex mu_;
   // Time from which a line may be written again.
   absl::Duration next_ ABSL_GUARDED_BY(mu_) = -absl::InfiniteDuration();
-  uint64_t held_back_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t unreported_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace sluice::log

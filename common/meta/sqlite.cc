@@ -113,7 +113,7 @@ class Connection {
     const int code = sqlite3_exec(db_, sql.c_str(), nullptr, nullptr, nullptr);
     return code == SQLITE_OK ? absl::OkStatus() : SqliteError(db_, code, sql);
   }
-  absl::StatusOr<int64_t> Number(const char* sql) {
+  absl::StatusOr<int64_t> QueryNumber(const char* sql) {
     Statement statement;
     SLUICE_RETURN_IF_ERROR(statement.Prepare(db_, sql));
     SLUICE_ASSIGN_OR_RETURN(const bool row, statement.Step());
@@ -126,7 +126,7 @@ class Connection {
 };
 
 // The least string above all that begin with `prefix`. Empty if there is none.
-std::string After(absl::string_view prefix) {
+std::string PrefixEnd(absl::string_view prefix) {
   std::string end(prefix);
   while (!end.empty() && static_cast<unsigned char>(end.back()) == 0xff) end.pop_back();
   if (!end.empty()) end.back() = static_cast<char>(end.back() + 1);
@@ -162,7 +162,7 @@ class SqliteStore : public Store {
 
   absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix, absl::string_view after,
                                           int limit) override {
-    const std::string end = After(prefix);
+    const std::string end = PrefixEnd(prefix);
     MutexLock lock(&read_mu_);
     list_.Bind(1, prefix);
     list_.Bind(2, after);
@@ -186,25 +186,25 @@ class SqliteStore : public Store {
     Pending mine{&compares, &ops};
     queue_mu_.Lock();
     queue_.push_back(&mine);
-    while (!mine.done && leading_) answered_.Wait(&queue_mu_);
+    while (!mine.done && has_leader_) answered_.Wait(&queue_mu_);
     if (mine.done) {
       queue_mu_.Unlock();
       return mine.result;
     }
 
-    leading_ = true;
+    has_leader_ = true;
     std::vector<Pending*> batch(queue_.begin(), queue_.end());
     queue_.clear();
     queue_mu_.Unlock();
 
-    std::vector<absl::StatusOr<int64_t>> results = Commit(batch);
+    std::vector<absl::StatusOr<int64_t>> results = CommitBatch(batch);
 
     queue_mu_.Lock();
     for (size_t i = 0; i < batch.size(); ++i) {
       batch[i]->result = std::move(results[i]);
       batch[i]->done = true;
     }
-    leading_ = false;
+    has_leader_ = false;
     answered_.NotifyAll();
     queue_mu_.Unlock();
     return mine.result;
@@ -234,10 +234,11 @@ class SqliteStore : public Store {
   // Checks that the file is Sluice's, creates the tables of a new one, and prepares the statements
   // of the writer.
   absl::Status Prepare(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
-    SLUICE_ASSIGN_OR_RETURN(const int64_t application, writer_.Number("PRAGMA application_id"));
-    SLUICE_ASSIGN_OR_RETURN(const int64_t format, writer_.Number("PRAGMA user_version"));
+    SLUICE_ASSIGN_OR_RETURN(const int64_t application,
+                            writer_.QueryNumber("PRAGMA application_id"));
+    SLUICE_ASSIGN_OR_RETURN(const int64_t format, writer_.QueryNumber("PRAGMA user_version"));
     SLUICE_ASSIGN_OR_RETURN(const int64_t tables,
-                            writer_.Number("SELECT count(*) FROM sqlite_master"));
+                            writer_.QueryNumber("SELECT count(*) FROM sqlite_master"));
 
     if (tables > 0 && application != kApplicationId) {
       return ErrorWith(absl::StatusCode::kFailedPrecondition,
@@ -268,18 +269,18 @@ class SqliteStore : public Store {
                                     kApplicationId, ";PRAGMA user_version=", kFormat, ";COMMIT")));
     }
 
-    SLUICE_ASSIGN_OR_RETURN(revision_, writer_.Number("SELECT revision FROM counter"));
+    SLUICE_ASSIGN_OR_RETURN(revision_, writer_.QueryNumber("SELECT revision FROM counter"));
     SLUICE_RETURN_IF_ERROR(
-        revision_of_.Prepare(writer_.get(), "SELECT revision FROM kv WHERE key = ?1"));
+        get_revision_.Prepare(writer_.get(), "SELECT revision FROM kv WHERE key = ?1"));
     SLUICE_RETURN_IF_ERROR(
         put_.Prepare(writer_.get(), "INSERT OR REPLACE INTO kv VALUES (?1, ?2, ?3)"));
     SLUICE_RETURN_IF_ERROR(delete_.Prepare(writer_.get(), "DELETE FROM kv WHERE key = ?1"));
-    return count_.Prepare(writer_.get(), "UPDATE counter SET revision = ?1");
+    return set_revision_.Prepare(writer_.get(), "UPDATE counter SET revision = ?1");
   }
 
   // Commits the transactions of `batch` together. Returns one result for each: either its own, or
   // the same error for all.
-  std::vector<absl::StatusOr<int64_t>> Commit(const std::vector<Pending*>& batch) {
+  std::vector<absl::StatusOr<int64_t>> CommitBatch(const std::vector<Pending*>& batch) {
     MutexLock lock(&write_mu_);
     // If the batch fails, revision_ is set back to this.
     const int64_t before = revision_;
@@ -288,12 +289,12 @@ class SqliteStore : public Store {
     absl::Status status = writer_.Exec("BEGIN IMMEDIATE");
     for (Pending* pending : batch) {
       if (!status.ok()) break;
-      results.push_back(Run(*pending->compares, *pending->ops, &status));
+      results.push_back(RunTransaction(*pending->compares, *pending->ops, &status));
     }
 
     if (status.ok() && revision_ != before) {
-      count_.Bind(1, revision_);
-      status = count_.Run();
+      set_revision_.Bind(1, revision_);
+      status = set_revision_.Run();
     }
     if (status.ok()) status = writer_.Exec("COMMIT");
 
@@ -307,13 +308,14 @@ class SqliteStore : public Store {
 
   // Runs one transaction of a batch. A compare that does not hold fails this transaction alone;
   // `*fatal` is set if the whole batch must fail.
-  absl::StatusOr<int64_t> Run(const std::vector<Compare>& compares, const std::vector<Op>& ops,
-                              absl::Status* fatal) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+  absl::StatusOr<int64_t> RunTransaction(const std::vector<Compare>& compares,
+                                         const std::vector<Op>& ops, absl::Status* fatal)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
     for (const Compare& compare : compares) {
-      revision_of_.Bind(1, absl::string_view(compare.key));
-      const absl::StatusOr<bool> row = revision_of_.Step();
-      const int64_t current = row.ok() && *row ? revision_of_.Number(0) : 0;
-      revision_of_.Reset();
+      get_revision_.Bind(1, absl::string_view(compare.key));
+      const absl::StatusOr<bool> row = get_revision_.Step();
+      const int64_t current = row.ok() && *row ? get_revision_.Number(0) : 0;
+      get_revision_.Reset();
       if (!row.ok()) return *fatal = row.status();
       if (current != compare.revision) {
         return ErrorWith(
@@ -340,11 +342,11 @@ class SqliteStore : public Store {
   CondVar answered_;
   std::deque<Pending*> queue_ ABSL_GUARDED_BY(queue_mu_);
   // A leader is at work.
-  bool leading_ ABSL_GUARDED_BY(queue_mu_) = false;
+  bool has_leader_ ABSL_GUARDED_BY(queue_mu_) = false;
 
   Mutex write_mu_;  // Held by the leader; never together with queue_mu_.
   Connection writer_ ABSL_GUARDED_BY(write_mu_);
-  Statement revision_of_, put_, delete_, count_ ABSL_GUARDED_BY(write_mu_);
+  Statement get_revision_, put_, delete_, set_revision_ ABSL_GUARDED_BY(write_mu_);
   int64_t revision_ ABSL_GUARDED_BY(write_mu_) = 0;
 
   Mutex read_mu_ ABSL_ACQUIRED_AFTER(write_mu_);

@@ -69,9 +69,9 @@ struct Registry::Impl {
   void Remove(const std::string& label, absl::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     for (auto it = series.begin(); it != series.end();) {
       const auto found = it->second.labels.find(label);
-      const bool ends = found != it->second.labels.end() && found->second == value;
-      if (ends) it->second.remove();
-      it = ends ? series.erase(it) : std::next(it);
+      const bool matches = found != it->second.labels.end() && found->second == value;
+      if (matches) it->second.remove();
+      it = matches ? series.erase(it) : std::next(it);
     }
   }
 

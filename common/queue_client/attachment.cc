@@ -116,7 +116,7 @@ absl::Status Attachment::CheckStill(
     absl::Span<const shm::Slice> slices,
     absl::Span<const std::shared_ptr<const shm::Segment>> segments) {
   for (size_t i = 0; i < slices.size(); ++i) {
-    if (!shm::BlockIs(*segments[i], slices[i])) return Recycled();
+    if (!shm::IsCurrent(*segments[i], slices[i])) return Recycled();
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ class Attachment {
   // The id that the queue gave this attachment, 16 bytes. Put and Get name it.
   const std::string& session() const { return session_; }
   // Whether the queue has closed the connection, or once did not answer. Then attach again.
-  bool ended() const { return broken_ || socket_.Closed(); }
+  bool ended() const { return broken_ || socket_.IsClosed(); }
 
   // Reserves memory in the client's own buffer. Returns nothing if the buffer is full; then send
   // the bytes in the message.

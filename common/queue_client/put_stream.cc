@@ -23,9 +23,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxRecords = 1000;           // Most records in one message.
-constexpr size_t kAimHeaderBytes = 128 << 10;  // Half of the limit of a header.
-constexpr size_t kAimSharedBytes = 4 << 20;    // Payload of one message in shared memory.
+constexpr size_t kMaxRecords = 1000;              // Most records in one message.
+constexpr size_t kTargetHeaderBytes = 128 << 10;  // Half of the limit of a header.
+constexpr size_t kTargetSharedBytes = 4 << 20;    // Payload of one message in shared memory.
 // A smaller payload costs less inside the message than in shared memory.
 constexpr size_t kLeastSharedBytes = 64 << 10;
 
@@ -101,13 +101,13 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
     size_t from = 0;
     do {
       const size_t room =
-          rpc::kAimPayloadBytes - std::min(rpc::kAimPayloadBytes, parts.back().payload_bytes);
+          rpc::kTargetPayloadBytes - std::min(rpc::kTargetPayloadBytes, parts.back().payload_bytes);
       const bool whole = total - from <= room;
       // Begin a new part if the header is full, or if the field does not fit and this part has
       // payload already. A field that is too large itself then begins in an empty part.
       if (parts.back().record.fields_size() > 0 &&
-          (header_bytes + field.ByteSizeLong() > kAimHeaderBytes ||
-           (!whole && room < rpc::kAimPayloadBytes))) {
+          (header_bytes + field.ByteSizeLong() > kTargetHeaderBytes ||
+           (!whole && room < rpc::kTargetPayloadBytes))) {
         parts.push_back({head, {}, 0});
         header_bytes = head.ByteSizeLong();
         continue;
@@ -271,15 +271,15 @@ void PutStream::Impl::ClearFlights() {
 Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
                              size_t* payload_bytes) {
   Flight flight;
-  const size_t aim = attachment == nullptr ? rpc::kAimPayloadBytes : kAimSharedBytes;
+  const size_t target = attachment == nullptr ? rpc::kTargetPayloadBytes : kTargetSharedBytes;
   size_t header_bytes = 0;
   while (sent < items.size() && flight.items < kMaxRecords) {
     const Item& item = items[sent];
     const Part& part = item.parts[sent_parts];
     header_bytes += part.header_bytes();
-    // A message holds at least one part, even if that exceeds the aims.
+    // A message holds at least one part, even if that exceeds the targets.
     if (header->records_size() > 0 &&
-        (header_bytes > kAimHeaderBytes || *payload_bytes + part.payload_bytes > aim))
+        (header_bytes > kTargetHeaderBytes || *payload_bytes + part.payload_bytes > target))
       break;
     *header->add_records() = part.record;
     payload->insert(payload->end(), part.payload.begin(), part.payload.end());
@@ -431,7 +431,7 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
   }
 
   Item item{.bytes = payload_bytes + header_bytes, .refused = {}, .done = std::move(done)};
-  if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kAimHeaderBytes) {
+  if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kTargetHeaderBytes) {
     item.parts = Cut(record, std::move(payload));
   } else {
     item.parts.push_back({std::move(record), std::move(payload), payload_bytes});

@@ -95,7 +95,7 @@ Connection::~Connection() {
   if (context_ != nullptr) redisFree(context_);
 }
 
-absl::Status Connection::Lost(absl::string_view what) {
+absl::Status Connection::CloseWithError(absl::string_view what) {
   const std::string why = context_ == nullptr           ? "not connected"
                           : context_->errstr[0] != '\0' ? context_->errstr
                                                         : "closed";
@@ -105,7 +105,7 @@ absl::Status Connection::Lost(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("Redis at ", endpoint_.str(), ": ", what, ": ", why));
 }
 
-absl::Status Connection::Broken() {
+absl::Status Connection::CheckNotBroken() {
   MutexLock lock(&mu_);
   return broken_ ? absl::CancelledError("the connection was ended by Break()") : absl::OkStatus();
 }
@@ -117,7 +117,7 @@ absl::Status Connection::Connect() {
     context_ = nullptr;
   }
   // Break() may have been called before there was a socket to shut down.
-  SLUICE_RETURN_IF_ERROR(Broken());
+  SLUICE_RETURN_IF_ERROR(CheckNotBroken());
   const timeval timeout = absl::ToTimeval(timeout_);
   // This may wait, so it runs without the lock.
   redisContext* context = redisConnectWithTimeout(endpoint_.host.c_str(), endpoint_.port, timeout);
@@ -128,9 +128,9 @@ absl::Status Connection::Connect() {
     context_ = context;
   }
   if (context_->err != 0 || redisSetTimeout(context_, timeout) != REDIS_OK)
-    return Lost("no connection");
+    return CloseWithError("no connection");
   redisEnableKeepAlive(context_);
-  SLUICE_RETURN_IF_ERROR(Broken());
+  SLUICE_RETURN_IF_ERROR(CheckNotBroken());
 
   std::vector<Command> hello;
   if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password});
@@ -151,7 +151,7 @@ absl::Status Connection::Connect() {
 }
 
 absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> commands) {
-  if (context_ == nullptr) return Lost("no command sent");
+  if (context_ == nullptr) return CloseWithError("no command sent");
   // All commands go out before the first answer is read.
   for (const Command& command : commands) {
     std::vector<const char*> words;
@@ -160,13 +160,14 @@ absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> com
       words.push_back(word.data()), sizes.push_back(word.size());
     if (redisAppendCommandArgv(context_, static_cast<int>(words.size()), words.data(),
                                sizes.data()) != REDIS_OK)
-      return Lost("no command sent");
+      return CloseWithError("no command sent");
   }
 
   std::vector<Reply> replies;
   for (size_t i = 0; i < commands.size(); ++i) {
     void* answer = nullptr;
-    if (redisGetReply(context_, &answer) != REDIS_OK || answer == nullptr) return Lost("no answer");
+    if (redisGetReply(context_, &answer) != REDIS_OK || answer == nullptr)
+      return CloseWithError("no answer");
     const std::unique_ptr<redisReply, FreeReply> reply(static_cast<redisReply*>(answer));
     replies.push_back(Convert(*reply));
   }

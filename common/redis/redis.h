@@ -74,9 +74,9 @@ class Connection {
 
  private:
   // Closes the connection, and returns the error that says why it is lost.
-  absl::Status Lost(absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CloseWithError(absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_);
   // CANCELLED if Break() was called, else OK.
-  absl::Status Broken() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckNotBroken() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Endpoint endpoint_;
   const absl::Duration timeout_;

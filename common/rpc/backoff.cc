@@ -8,10 +8,10 @@ namespace sluice::rpc {
 absl::Duration Backoff::Next(absl::Duration at_least) {
   // The jitter only spreads callers out in time, so it need not be reproducible.
   thread_local std::minstd_rand generator{std::random_device{}()};
-  const double blur =
+  const double jitter =
       std::uniform_real_distribution<double>(1 - options_.jitter, 1 + options_.jitter)(generator);
-  const absl::Duration wait = next_ * blur;
-  next_ = std::min(next_ * options_.factor, options_.most);
+  const absl::Duration wait = next_ * jitter;
+  next_ = std::min(next_ * options_.factor, options_.longest);
   return std::max(wait, at_least);
 }
 

@@ -5,11 +5,11 @@
 namespace sluice::rpc {
 
 // Waits between attempts grow exponentially. The first is `first` long, and each next one is
-// `factor` times as long, up to `most`. Each wait is multiplied by a random number within 1 +-
+// `factor` times as long, up to `longest`. Each wait is multiplied by a random number within 1 +-
 // `jitter`.
 struct BackoffOptions {
   absl::Duration first = absl::Milliseconds(50);
-  absl::Duration most = absl::Seconds(5);
+  absl::Duration longest = absl::Seconds(5);
   double factor = 1.6;
   double jitter = 0.2;
 };

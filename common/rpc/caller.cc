@@ -11,15 +11,15 @@ namespace {
 
 // How long a caller that is not listed is told to wait: by then the controller's list may have
 // arrived.
-constexpr absl::Duration kListComes = absl::Milliseconds(50);
+constexpr absl::Duration kListDelay = absl::Milliseconds(50);
 
-bool IsUnlisted(Role role) {
+bool IsNeverListed(Role role) {
   return role == Role::kController || role == Role::kSubmitter || role == Role::kOperator;
 }
 
 absl::Status NotListed(absl::string_view what) {
   return ErrorWith(absl::StatusCode::kUnavailable,
-                   {.reason = "NOT_LISTED", .retry_after = kListComes},
+                   {.reason = "NOT_LISTED", .retry_after = kListDelay},
                    absl::StrCat(what, " is not known here yet"));
 }
 
@@ -59,7 +59,7 @@ absl::Status CallerTable::Check(absl::string_view job, absl::string_view worker,
 
   const auto at = found->second.workers.find(worker);
   if (at == found->second.workers.end()) {
-    if (incarnation == 0 && absl::c_any_of(roles, IsUnlisted)) return absl::OkStatus();
+    if (incarnation == 0 && absl::c_any_of(roles, IsNeverListed)) return absl::OkStatus();
     return NotListed(absl::StrCat("worker '", worker, "'"));
   }
 

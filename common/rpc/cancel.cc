@@ -10,8 +10,8 @@ void Cancel::Trigger() {
   MutexLock lock(&mu_);
   if (triggered_) return;
   triggered_ = true;
-  for (const auto& [id, end] : ends_) end();
-  ends_.clear();
+  for (const auto& [id, callback] : callbacks_) callback();
+  callbacks_.clear();
   changed_.NotifyAll();
 }
 
@@ -33,20 +33,20 @@ bool Cancel::WaitFor(absl::Duration duration) {
   return true;
 }
 
-int64_t Cancel::Add(std::function<void()> end) {
+int64_t Cancel::AddCallback(std::function<void()> callback) {
   MutexLock lock(&mu_);
-  const int64_t id = next_++;
+  const int64_t id = next_id_++;
   if (triggered_) {
-    end();
+    callback();
   } else {
-    ends_.emplace(id, std::move(end));
+    callbacks_.emplace(id, std::move(callback));
   }
   return id;
 }
 
-void Cancel::Remove(int64_t id) {
+void Cancel::RemoveCallback(int64_t id) {
   MutexLock lock(&mu_);
-  ends_.erase(id);
+  callbacks_.erase(id);
 }
 
 }  // namespace sluice::rpc

@@ -22,19 +22,20 @@ class Cancel {
   // Waits for `duration`, or until Trigger() is called. Returns true if triggered.
   bool WaitFor(absl::Duration duration) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Registers `end`, which runs when Trigger() is called, on the triggering thread. If the token is
-  // triggered already, `end` runs at once. It runs under the token's lock, so it must only signal.
+  // Registers `callback`, which runs when Trigger() is called, on the triggering thread. If the
+  // token is triggered already, it runs at once. It runs under the token's lock, so it must only
+  // signal.
   //
-  // Once Remove() has returned, `end` is not running and will not run.
-  int64_t Add(std::function<void()> end) ABSL_LOCKS_EXCLUDED(mu_);
-  void Remove(int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Once RemoveCallback() has returned, `callback` is not running and will not run.
+  int64_t AddCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mu_);
+  void RemoveCallback(int64_t id) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   mutable Mutex mu_;
   CondVar changed_;
   bool triggered_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t next_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::flat_hash_map<int64_t, std::function<void()>> ends_ ABSL_GUARDED_BY(mu_);
+  int64_t next_id_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<int64_t, std::function<void()>> callbacks_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::rpc

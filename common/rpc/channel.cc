@@ -15,7 +15,7 @@
 namespace sluice::rpc {
 namespace {
 
-grpc::ChannelArguments Arguments() {
+grpc::ChannelArguments MakeArguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Call() retries, as the contracts allow.
   // Do not use a proxy that the environment names.
@@ -65,7 +65,7 @@ absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                  metrics::Registry* metrics) {
   SLUICE_RETURN_IF_ERROR(CheckLoopback(address));
   auto channel = grpc::CreateCustomChannel(std::string(address), grpc::InsecureChannelCredentials(),
-                                           Arguments());
+                                           MakeArguments());
   return std::make_shared<Channel>(std::move(channel), std::string(address), metrics);
 }
 

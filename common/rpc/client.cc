@@ -28,7 +28,7 @@ absl::Status CallOnce(const Channel& channel, const Method& method,
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 
   // Another thread may end the call through `cancel`.
-  const int64_t id = cancel == nullptr ? 0 : cancel->Add([&] { context.TryCancel(); });
+  const int64_t id = cancel == nullptr ? 0 : cancel->AddCallback([&] { context.TryCancel(); });
   const grpc::internal::RpcMethod rpc_method(method.path.c_str(), nullptr,
                                              grpc::internal::RpcMethod::NORMAL_RPC);
 
@@ -37,7 +37,7 @@ absl::Status CallOnce(const Channel& channel, const Method& method,
                                         google::protobuf::MessageLite,
                                         google::protobuf::MessageLite>(
           channel.grpc_channel(), rpc_method, &context, request, response);
-  if (cancel != nullptr) cancel->Remove(id);
+  if (cancel != nullptr) cancel->RemoveCallback(id);
   return FromGrpcStatus(status);
 }
 
@@ -49,7 +49,7 @@ bool MayRepeat(const Method& method, const absl::Status& status) {
           absl::IsCancelled(status));
 }
 
-void CountTry(const Channel& channel, const Method& method, absl::Duration took) {
+void CountAttempt(const Channel& channel, const Method& method, absl::Duration took) {
   if (channel.metrics() == nullptr) return;
   channel.metrics()
       ->AddHistogram("sluice_rpc_client_duration_seconds",
@@ -94,19 +94,19 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     const absl::Time start = absl::Now();
     const absl::Status status = CallOnce(channel, method, request, response,
                                          std::min(start + deadline, end), options.cancel);
-    CountTry(channel, method, absl::Now() - start);
+    CountAttempt(channel, method, absl::Now() - start);
 
     if (status.ok()) return status;
     // The caller gets this error if this was the last attempt.
-    const absl::Status told =
+    const absl::Status error =
         Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
     if (options.cancel != nullptr && options.cancel->triggered())
       return Annotate(absl::CancelledError("cancelled"), method.name);
-    if (!MayRepeat(method, status)) return told;
+    if (!MayRepeat(method, status)) return error;
 
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
     // Another attempt would come too late.
-    if (absl::Now() + wait >= end) return told;
+    if (absl::Now() + wait >= end) return error;
     CountRetry(channel, method, status);
     if (options.cancel == nullptr) {
       absl::SleepFor(wait);

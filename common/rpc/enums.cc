@@ -14,7 +14,7 @@ using google::protobuf::Reflection;
 
 // Describes the first enum field with an unknown value, by its path and value. Empty if there is
 // none.
-std::string Unknown(const Message& message) {
+std::string DescribeUnknownEnum(const Message& message) {
   const Reflection& reflection = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
@@ -25,9 +25,9 @@ std::string Unknown(const Message& message) {
     const int count = field->is_repeated() ? reflection.FieldSize(message, field) : 1;
     for (int i = 0; i < count; ++i) {
       if (is_message) {
-        const std::string within =
-            Unknown(field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                         : reflection.GetMessage(message, field));
+        const std::string within = DescribeUnknownEnum(
+            field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
+                                 : reflection.GetMessage(message, field));
         if (!within.empty()) return absl::StrCat(field->name(), ".", within);
         continue;
       }
@@ -43,7 +43,7 @@ std::string Unknown(const Message& message) {
 }  // namespace
 
 absl::Status CheckEnums(const Message& message) {
-  const std::string unknown = Unknown(message);
+  const std::string unknown = DescribeUnknownEnum(message);
   if (unknown.empty()) return absl::OkStatus();
   return ErrorWith(absl::StatusCode::kInvalidArgument,
                    {.reason = "UNKNOWN_VALUE", .hint = "use clients and daemons of one build"},

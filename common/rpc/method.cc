@@ -22,7 +22,7 @@ Repeat RepeatOf(v1::Repeat repeat) {
   }
 }
 
-Method Describe(const google::protobuf::MethodDescriptor& descriptor) {
+Method DescribeMethod(const google::protobuf::MethodDescriptor& descriptor) {
   const v1::MethodRule& rule = descriptor.options().GetExtension(v1::method);
   Method method;
   method.path = absl::StrCat("/", descriptor.service()->full_name(), "/", descriptor.name());
@@ -35,7 +35,7 @@ Method Describe(const google::protobuf::MethodDescriptor& descriptor) {
 }
 
 // Only the services in the request's own file are searched.
-Method Find(const google::protobuf::Descriptor* request) {
+Method FindMethod(const google::protobuf::Descriptor* request) {
   const google::protobuf::MethodDescriptor* found = nullptr;
   const google::protobuf::FileDescriptor* file = request->file();
   for (int s = 0; s < file->service_count(); ++s) {
@@ -48,7 +48,7 @@ Method Find(const google::protobuf::Descriptor* request) {
     }
   }
   SLUICE_CHECK_MSG(found != nullptr, absl::StrCat(request->full_name(), " is taken by no method"));
-  return Describe(*found);
+  return DescribeMethod(*found);
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ const Method& MethodOf(const google::protobuf::Descriptor* request) {
   static Cache* const cache = new Cache;
   MutexLock lock(&cache->mu);
   std::unique_ptr<const Method>& method = cache->methods[request];
-  if (method == nullptr) method = std::make_unique<const Method>(Find(request));
+  if (method == nullptr) method = std::make_unique<const Method>(FindMethod(request));
   return *method;
 }
 

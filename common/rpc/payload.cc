@@ -86,11 +86,11 @@ class Input {
   size_t left() const { return left_; }
 
   // Returns false if the bytes end within the number, or if it is longer than 10 bytes.
-  bool Varint(uint64_t* value) {
+  bool ReadVarint(uint64_t* value) {
     *value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
       char byte = 0;
-      if (!Take(1, [&](absl::string_view piece) { byte = piece[0]; })) return false;
+      if (!Consume(1, [&](absl::string_view piece) { byte = piece[0]; })) return false;
       // Seven bits per byte, lowest first. Of the tenth byte only one bit fits.
       *value |= static_cast<uint64_t>(byte & 0x7f) << std::min(shift, 63);
       if ((byte & 0x80) == 0) return true;
@@ -101,7 +101,7 @@ class Input {
   // Passes the next `bytes` bytes to `use`, piece by piece. Returns false, and passes nothing, if
   // fewer are left.
   template <typename Use>
-  bool Take(uint64_t bytes, Use use) {
+  bool Consume(uint64_t bytes, Use use) {
     if (bytes > left_) return false;
     left_ -= bytes;
     while (bytes > 0) {
@@ -124,14 +124,14 @@ class Input {
 };
 
 // Skips the value of an unknown field. Groups, a deprecated encoding, are refused.
-bool Skip(uint64_t wire, Input* input) {
+bool SkipField(uint64_t wire, Input* input) {
   const auto ignore = [](absl::string_view) {};
   uint64_t value = 0;
   switch (wire) {
-    case 0: return input->Varint(&value);
-    case 1: return input->Take(8, ignore);
-    case 2: return input->Varint(&value) && input->Take(value, ignore);
-    case 5: return input->Take(4, ignore);
+    case 0: return input->ReadVarint(&value);
+    case 1: return input->Consume(8, ignore);
+    case 2: return input->ReadVarint(&value) && input->Consume(value, ignore);
+    case 5: return input->Consume(4, ignore);
     default: return false;
   }
 }
@@ -202,24 +202,24 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
   Input input(views);
   while (input.left() > 0) {
     uint64_t tag = 0, length = 0;
-    if (!input.Varint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX)
+    if (!input.ReadVarint(&tag) || tag >> 3 == 0 || tag > UINT32_MAX)
       return Malformed("a tag cannot be read");
     const uint64_t field = tag >> 3, wire = tag & 7;
     if (field != kHeaderField && field != kSharedField && field != kPayloadField) {
-      if (!Skip(wire, &input))
+      if (!SkipField(wire, &input))
         return Malformed(absl::StrCat("field ", field, " cannot be skipped"));
       continue;
     }
 
     if (wire != kBytesWire)
       return Malformed(absl::StrCat("field ", field, " has wire type ", wire, ", not 2"));
-    if (!input.Varint(&length) || length > input.left())
+    if (!input.ReadVarint(&length) || length > input.left())
       return Malformed(absl::StrCat("field ", field, " is cut short"));
 
     if (field == kHeaderField) {
       if (length > kMaxHeaderBytes) return TooLarge("the header", length, kMaxHeaderBytes);
       frame->header_.clear();
-      input.Take(length, [&](absl::string_view piece) {
+      input.Consume(length, [&](absl::string_view piece) {
         frame->header_.append(piece.data(), piece.size());
       });
     } else if (field == kSharedField) {
@@ -229,14 +229,14 @@ absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame) {
         return Malformed(absl::StrCat("a SharedSlice in it has ", length, " bytes; the limit is ",
                                       kMaxSharedSliceBytes));
       }
-      input.Take(length,
-                 [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
+      input.Consume(length,
+                    [&](absl::string_view piece) { bytes.append(piece.data(), piece.size()); });
       SLUICE_RETURN_IF_ERROR(AddShared(bytes, &frame->shared_, &shared_bytes));
     } else {
       frame->payload_bytes_ += length;
       if (frame->payload_bytes_ > kMaxPayloadBytes)
         return TooLarge("the payload", frame->payload_bytes_, kMaxPayloadBytes);
-      input.Take(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
+      input.Consume(length, [&](absl::string_view piece) { frame->payload_.push_back(piece); });
     }
   }
 
@@ -258,7 +258,7 @@ absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
 }
 
 template <typename Use>
-void PayloadReader::Take(size_t bytes, Use use) {
+void PayloadReader::Consume(size_t bytes, Use use) {
   left_ -= bytes;
   while (bytes > 0) {
     const absl::string_view piece = slices_.front().substr(offset_, bytes);
@@ -278,7 +278,7 @@ absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
         absl::StrCat("its fields need ", bytes, " more bytes of payload; ", left_, " are left"));
   }
   uint32_t crc = 0;
-  Take(bytes, [&](absl::string_view piece) {
+  Consume(bytes, [&](absl::string_view piece) {
     crc = Crc32cCopy(piece, to, crc);
     to += piece.size();
   });
@@ -286,7 +286,7 @@ absl::StatusOr<uint32_t> PayloadReader::Copy(size_t bytes, char* to) {
 }
 
 void PayloadReader::Skip(size_t bytes) {
-  Take(std::min(bytes, left_), [](absl::string_view) {});
+  Consume(std::min(bytes, left_), [](absl::string_view) {});
 }
 
 }  // namespace sluice::rpc

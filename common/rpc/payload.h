@@ -28,8 +28,8 @@ namespace sluice::rpc {
 
 constexpr size_t kMaxHeaderBytes = 256 << 10;
 constexpr size_t kMaxPayloadBytes = 4 << 20;
-constexpr size_t kAimPayloadBytes = 1 << 20;  // A sender fills messages up to about this.
-constexpr size_t kMaxSharedBytes = 64 << 20;  // Shared memory that one message may name.
+constexpr size_t kTargetPayloadBytes = 1 << 20;  // A sender fills messages up to about this.
+constexpr size_t kMaxSharedBytes = 64 << 20;     // Shared memory that one message may name.
 
 // Bytes to send. With an owner, they are borrowed, and the owner is kept until the network has read
 // them. Without an owner they are copied, which suits small slices.
@@ -101,7 +101,7 @@ class PayloadReader {
  private:
   // Passes the next `bytes` bytes to `use`, piece by piece. `bytes` <= left().
   template <typename Use>
-  void Take(size_t bytes, Use use);
+  void Consume(size_t bytes, Use use);
 
   absl::Span<const absl::string_view> slices_;
   size_t offset_ = 0;  // In slices_.front().

@@ -72,7 +72,7 @@ class MethodMetrics {
 };
 
 // The reason why a call was refused because of its caller; empty if it ended in another way.
-std::string DeniedFor(const grpc::Status& status) {
+std::string DenialReason(const grpc::Status& status) {
   if (status.ok()) return "";
   const std::string reason = ReasonOf(FromGrpcStatus(status));
   // Most UNAVAILABLE errors have nothing to do with the caller.
@@ -102,7 +102,7 @@ class Interceptor : public grpc::experimental::Interceptor {
       counted_ = true;
       const grpc::Status status = methods->GetSendStatus();
       metrics_->Count(status.error_code(), absl::Now() - start_);
-      if (const std::string denied = DeniedFor(status); !denied.empty())
+      if (const std::string denied = DenialReason(status); !denied.empty())
         metrics_->CountDenied(denied);
     }
     methods->Proceed();

@@ -64,9 +64,9 @@ class ServerStream : public Reactor {
 
  protected:
   // Called when one message was written. May call Send().
-  virtual void Sent() {}
+  virtual void OnSent() {}
   // Called when the call is over, whichever side ended it. No other callback follows.
-  virtual void Closed() {}
+  virtual void OnClosed() {}
 
  private:
   template <typename Stream, typename... Args>
@@ -90,12 +90,12 @@ class ServerStream : public Reactor {
     if (finish) {
       this->Finish(ToGrpcStatus(status_));
     } else if (ok) {
-      Sent();
+      OnSent();
     }
   }
   void OnCancel() override { End(absl::CancelledError("the client has left")); }
   void OnDone() override {
-    Closed();
+    OnClosed();
     self_.reset();
   }
 
@@ -119,14 +119,14 @@ class BidiStream : public ServerStream<grpc::ServerBidiReactor<Request, Response
 
  protected:
   // Called with each message. The next message is read after this returns. Must not block.
-  virtual void Received(Request& request) = 0;
+  virtual void OnMessage(Request& request) = 0;
   // Called when the client has sent its last message.
-  virtual void ReadsDone() { this->End(absl::OkStatus()); }
+  virtual void OnReadsDone() { this->End(absl::OkStatus()); }
 
  private:
   void OnReadDone(bool ok) override {
-    if (!ok) return ReadsDone();
-    Received(request_);
+    if (!ok) return OnReadsDone();
+    OnMessage(request_);
     StartReading();
   }
 

@@ -12,11 +12,11 @@ namespace {
 constexpr char kDomain[] = "sluice";
 // Longest message, in bytes; a field of the details may have half of it. All metadata of a call
 // together is limited to 16 KiB.
-constexpr size_t kMaxMessage = 4096;
+constexpr size_t kMaxMessageBytes = 4096;
 
 // Makes text valid and at most `limit` bytes long. An error may quote any bytes, and a text that is
 // not UTF-8 would make the peer refuse all details, the reason included.
-std::string Text(absl::string_view text, size_t limit) {
+std::string ToValidText(absl::string_view text, size_t limit) {
   return std::string(Utf8Prefix(Utf8Lossy(text), limit));
 }
 }  // namespace
@@ -24,18 +24,18 @@ std::string Text(absl::string_view text, size_t limit) {
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message = Text(status.message(), kMaxMessage);
+  const std::string message = ToValidText(status.message(), kMaxMessageBytes);
   const ErrorDetail detail = DetailOf(status);
   if (detail == ErrorDetail()) return grpc::Status(code, message);
 
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
   google::rpc::ErrorInfo info;
-  info.set_reason(Text(detail.reason, kMaxMessage / 2));
+  info.set_reason(ToValidText(detail.reason, kMaxMessageBytes / 2));
   info.set_domain(kDomain);
 
   const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) (*info.mutable_metadata())[key] = Text(value, kMaxMessage / 2);
+    if (!value.empty()) (*info.mutable_metadata())[key] = ToValidText(value, kMaxMessageBytes / 2);
   };
   add("catalogue", detail.catalogue);
   add("hint", detail.hint);

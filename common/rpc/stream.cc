@@ -28,7 +28,7 @@ struct ClientStream::Impl {
   grpc::ClientContext context;
   std::unique_ptr<RawStream> stream;
   int64_t cancel_id = 0;
-  absl::Status unreadable;  // Why a message could not be parsed. Set by the reading thread.
+  absl::Status parse_error;  // Why a message could not be parsed. Set by the reading thread.
   bool finished = false;
 };
 
@@ -47,11 +47,11 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
           channel.grpc_channel(), method, &impl_->context));
 
   if (cancel != nullptr)
-    impl_->cancel_id = cancel->Add([impl = impl_.get()] { impl->context.TryCancel(); });
+    impl_->cancel_id = cancel->AddCallback([impl = impl_.get()] { impl->context.TryCancel(); });
 }
 
 ClientStream::~ClientStream() {
-  if (impl_->cancel != nullptr) impl_->cancel->Remove(impl_->cancel_id);
+  if (impl_->cancel != nullptr) impl_->cancel->RemoveCallback(impl_->cancel_id);
   if (impl_->finished) return;
   impl_->context.TryCancel();
   (void)Finish();
@@ -97,7 +97,7 @@ bool ClientStream::Read(google::protobuf::Message* message) {
   const grpc::Status status =
       grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&buffer, message);
   if (status.ok()) return true;
-  impl_->unreadable = FromGrpcStatus(status);
+  impl_->parse_error = FromGrpcStatus(status);
   impl_->context.TryCancel();
   return false;
 }
@@ -105,8 +105,8 @@ bool ClientStream::Read(google::protobuf::Message* message) {
 bool ClientStream::ReadFrame(Frame* frame) {
   grpc::ByteBuffer buffer;
   if (!impl_->stream->Read(&buffer)) return false;
-  impl_->unreadable = DecodeFrame(buffer, frame);
-  if (impl_->unreadable.ok()) return true;
+  impl_->parse_error = DecodeFrame(buffer, frame);
+  if (impl_->parse_error.ok()) return true;
   impl_->context.TryCancel();
   return false;
 }
@@ -120,7 +120,7 @@ absl::Status ClientStream::Finish() {
   for (grpc::ByteBuffer rest; impl_->stream->Read(&rest);) {
   }
   const absl::Status status = FromGrpcStatus(impl_->stream->Finish());
-  return Annotate(impl_->unreadable.ok() ? status : impl_->unreadable,
+  return Annotate(impl_->parse_error.ok() ? status : impl_->parse_error,
                   absl::StrCat(impl_->method.name, " at ", impl_->address));
 }
 

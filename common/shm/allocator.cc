@@ -5,16 +5,16 @@
 namespace sluice::shm {
 
 OffsetAllocator::OffsetAllocator(uint64_t bytes) : bytes_(bytes / kAlign * kAlign) {
-  if (bytes_ > 0) Add(0, bytes_);
+  if (bytes_ > 0) AddHole(0, bytes_);
 }
 
-void OffsetAllocator::Add(uint64_t offset, uint64_t bytes) {
+void OffsetAllocator::AddHole(uint64_t offset, uint64_t bytes) {
   by_offset_.emplace(offset, bytes);
   by_size_.emplace(bytes, offset);
   free_ += bytes;
 }
 
-void OffsetAllocator::Remove(uint64_t offset, uint64_t bytes) {
+void OffsetAllocator::RemoveHole(uint64_t offset, uint64_t bytes) {
   by_offset_.erase(offset);
   by_size_.erase({bytes, offset});
   free_ -= bytes;
@@ -22,18 +22,18 @@ void OffsetAllocator::Remove(uint64_t offset, uint64_t bytes) {
 
 std::optional<uint64_t> OffsetAllocator::Allocate(uint64_t bytes) {
   if (bytes > bytes_) return std::nullopt;
-  const uint64_t size = Round(bytes);
+  const uint64_t size = RoundUp(bytes);
   const auto hole = by_size_.lower_bound({size, 0});
   if (hole == by_size_.end()) return std::nullopt;
 
   const auto [hole_bytes, offset] = *hole;
-  Remove(offset, hole_bytes);
-  if (hole_bytes > size) Add(offset + size, hole_bytes - size);
+  RemoveHole(offset, hole_bytes);
+  if (hole_bytes > size) AddHole(offset + size, hole_bytes - size);
   return offset;
 }
 
 void OffsetAllocator::Free(uint64_t offset, uint64_t bytes) {
-  uint64_t size = Round(bytes);
+  uint64_t size = RoundUp(bytes);
   SLUICE_CHECK(offset % kAlign == 0 && offset + size <= bytes_);
 
   const auto next = by_offset_.lower_bound(offset);
@@ -41,7 +41,7 @@ void OffsetAllocator::Free(uint64_t offset, uint64_t bytes) {
     const auto [before, before_bytes] = *std::prev(next);
     SLUICE_CHECK(before + before_bytes <= offset);  // Otherwise it is free already.
     if (before + before_bytes == offset) {
-      Remove(before, before_bytes);
+      RemoveHole(before, before_bytes);
       offset = before;
       size += before_bytes;
     }
@@ -51,11 +51,11 @@ void OffsetAllocator::Free(uint64_t offset, uint64_t bytes) {
     const auto [behind, behind_bytes] = *after;
     SLUICE_CHECK(offset + size <= behind);
     if (offset + size == behind) {
-      Remove(behind, behind_bytes);
+      RemoveHole(behind, behind_bytes);
       size += behind_bytes;
     }
   }
-  Add(offset, size);
+  AddHole(offset, size);
 }
 
 }  // namespace sluice::shm

@@ -28,11 +28,11 @@ class OffsetAllocator {
   bool idle() const { return free_ == bytes_; }  // Nothing is allocated.
 
  private:
-  static uint64_t Round(uint64_t bytes) {
+  static uint64_t RoundUp(uint64_t bytes) {
     return bytes == 0 ? kAlign : (bytes + kAlign - 1) / kAlign * kAlign;
   }
-  void Add(uint64_t offset, uint64_t bytes);
-  void Remove(uint64_t offset, uint64_t bytes);
+  void AddHole(uint64_t offset, uint64_t bytes);
+  void RemoveHole(uint64_t offset, uint64_t bytes);
 
   const uint64_t bytes_;
   uint64_t free_ = 0;

@@ -10,7 +10,7 @@ namespace sluice::shm {
 // The header of each allocation in a segment that other processes read. It holds the generation of
 // the allocation while that is in use, and 0 afterwards.
 //
-// A reader checks the generation before and after it copies (BlockIs), and the CRC of what it
+// A reader checks the generation before and after it copies (IsCurrent), and the CRC of what it
 // copied. So memory that was used again meanwhile causes an error, never wrong bytes. And a reader
 // that is killed while it copies leaves no lock behind, because there is none.
 struct BlockHead {
@@ -36,13 +36,13 @@ inline const BlockHead& HeadAt(const Segment& segment, uint64_t block) {
 // Whether the slice lies inside the segment, and behind the header of its block. Its length is not
 // checked against the size of the block.
 inline bool InBounds(const Segment& segment, const Slice& slice) {
-  return slice.block % sizeof(BlockHead) == 0 && segment.Holds(slice.block, sizeof(BlockHead)) &&
+  return slice.block % sizeof(BlockHead) == 0 && segment.Contains(slice.block, sizeof(BlockHead)) &&
          slice.offset >= slice.block + sizeof(BlockHead) &&
-         segment.Holds(slice.offset, slice.length);
+         segment.Contains(slice.offset, slice.length);
 }
 // Whether the block still has the generation of the slice. If so, everything read from the slice
 // before this call belongs to that allocation.
-inline bool BlockIs(const Segment& segment, const Slice& slice) {
+inline bool IsCurrent(const Segment& segment, const Slice& slice) {
   std::atomic_thread_fence(std::memory_order_acquire);
   return HeadAt(segment, slice.block).generation.load(std::memory_order_acquire) ==
          slice.generation;

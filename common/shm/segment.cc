@@ -17,7 +17,7 @@
 
 namespace sluice::shm {
 namespace {
-absl::Status NoMemory(const char* what, uint64_t bytes) {
+absl::Status NoMemoryError(const char* what, uint64_t bytes) {
   return Error(absl::StatusCode::kResourceExhausted, "NO_MEMORY",
                absl::StrCat(what, " of a segment of ", bytes, " bytes: ", std::strerror(errno)));
 }
@@ -31,18 +31,18 @@ absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access
                                         bool touch) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    return NoMemory("memfd_create", bytes);
+    return NoMemoryError("memfd_create", bytes);
   // Allocate all pages now. If memory ran out later, the process would get a signal instead of an
   // error.
   if (touch && fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0)
-    return NoMemory("fallocate", bytes);
+    return NoMemoryError("fallocate", bytes);
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (touch ? MAP_POPULATE : 0),
                     fd.get(), 0);
-  if (data == MAP_FAILED) return NoMemory("mmap", bytes);
+  if (data == MAP_FAILED) return NoMemoryError("mmap", bytes);
   Segment segment(std::move(fd), static_cast<char*>(data), bytes);
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW |
                     (access == Access::kOwner ? F_SEAL_FUTURE_WRITE : 0) | F_SEAL_SEAL;
-  if (fcntl(segment.fd(), F_ADD_SEALS, seals) != 0) return NoMemory("sealing", bytes);
+  if (fcntl(segment.fd(), F_ADD_SEALS, seals) != 0) return NoMemoryError("sealing", bytes);
   return segment;
 }
 
@@ -58,7 +58,7 @@ absl::StatusOr<Segment> Segment::Map(Fd fd, uint64_t bytes, bool writable) {
   }
   void* data =
       mmap(nullptr, bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return NoMemory("mmap", bytes);
+  if (data == MAP_FAILED) return NoMemoryError("mmap", bytes);
   return Segment(std::move(fd), static_cast<char*>(data), bytes);
 }
 

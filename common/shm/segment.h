@@ -33,7 +33,7 @@ enum class Access {
   // Only the owner may write, through the mapping that it has. Nobody can make a writable mapping
   // later, not even the owner.
   kOwner,
-  kExchange,  // Every process that gets the descriptor may write.
+  kEveryone,  // Every process that gets the descriptor may write.
 };
 
 // A mapped segment. Its file is sealed, so that its size never changes; otherwise a process could
@@ -62,7 +62,7 @@ class Segment {
   char* data() const { return data_; }  // Only for reading, unless it was mapped writable.
   uint64_t bytes() const { return bytes_; }
   // Whether the `length` bytes from `offset` on lie inside the segment.
-  bool Holds(uint64_t offset, uint64_t length) const {
+  bool Contains(uint64_t offset, uint64_t length) const {
     return offset <= bytes_ && length <= bytes_ - offset;
   }
 

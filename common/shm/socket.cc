@@ -16,7 +16,7 @@ namespace sluice::shm {
 namespace {
 constexpr size_t kMaxPacket = 4096;
 
-absl::StatusOr<std::pair<sockaddr_un, socklen_t>> Address(absl::string_view name) {
+absl::StatusOr<std::pair<sockaddr_un, socklen_t>> AbstractAddress(absl::string_view name) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (name.size() + 1 > sizeof(address.sun_path)) {
@@ -40,15 +40,15 @@ absl::Status CheckPeer(int fd) {
   return absl::PermissionDeniedError("the other end of the socket belongs to another user");
 }
 
-absl::Status Failed(const char* what) {
+absl::Status UnavailableFromErrno(const char* what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 }  // namespace
 
 absl::StatusOr<Socket> Socket::Listen(absl::string_view name) {
-  SLUICE_ASSIGN_OR_RETURN(const auto address, Address(name));
+  SLUICE_ASSIGN_OR_RETURN(const auto address, AbstractAddress(name));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return Failed("socket");
+  if (!fd.valid()) return UnavailableFromErrno("socket");
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0 ||
       listen(fd.get(), 64) != 0) {
     return absl::AlreadyExistsError(absl::StrCat("@", name, ": ", std::strerror(errno)));
@@ -57,18 +57,18 @@ absl::StatusOr<Socket> Socket::Listen(absl::string_view name) {
 }
 
 absl::StatusOr<Socket> Socket::Connect(absl::string_view name) {
-  SLUICE_ASSIGN_OR_RETURN(const auto address, Address(name));
+  SLUICE_ASSIGN_OR_RETURN(const auto address, AbstractAddress(name));
   Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid() ||
       connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) != 0)
-    return Failed("connect");
+    return UnavailableFromErrno("connect");
   SLUICE_RETURN_IF_ERROR(CheckPeer(fd.get()));
   return Socket(std::move(fd));
 }
 
 absl::StatusOr<Socket> Socket::Accept() {
   Fd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd.valid()) return Failed("accept");
+  if (!fd.valid()) return UnavailableFromErrno("accept");
   SLUICE_RETURN_IF_ERROR(CheckPeer(fd.get()));
   return Socket(std::move(fd));
 }
@@ -93,7 +93,7 @@ absl::Status Socket::Send(absl::string_view packet, int fd) {
   if (sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
       static_cast<ssize_t>(packet.size()))
     return absl::OkStatus();
-  return Failed("send");
+  return UnavailableFromErrno("send");
 }
 
 absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
@@ -117,7 +117,8 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got <= 0)
-    return got == 0 ? absl::UnavailableError("the socket is closed") : Failed("receive");
+    return got == 0 ? absl::UnavailableError("the socket is closed")
+                    : UnavailableFromErrno("receive");
 
   packet.bytes.resize(static_cast<size_t>(got));
 
@@ -133,7 +134,7 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   return packet;
 }
 
-bool Socket::Closed() const {
+bool Socket::IsClosed() const {
   char byte = 0;
   const ssize_t got = recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);

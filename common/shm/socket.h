@@ -40,7 +40,7 @@ class Socket {
   // DEADLINE_EXCEEDED: no packet came within `timeout`.
   absl::StatusOr<Packet> Receive(absl::Duration timeout);
   // Whether the other side has closed the socket.
-  bool Closed() const;
+  bool IsClosed() const;
 
   int fd() const { return fd_.get(); }
 

@@ -120,7 +120,7 @@ class RealFileSystem : public FileSystem {
     return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
   }
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& dir) override {
-    SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Take(dir));
+    SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(dir));
     return std::make_unique<RealLock>(std::move(lock));
   }
 

@@ -323,7 +323,7 @@ class WeightsServer::Impl final : public Base {
       // An empty range still gets one frame, so that the caller learns the object's size.
       for (uint64_t at = want.offset(); at < end || at == want.offset();) {
         const absl::string_view piece = absl::string_view(*object).substr(
-            at, std::min<uint64_t>(end - at, rpc::kAimPayloadBytes));
+            at, std::min<uint64_t>(end - at, rpc::kTargetPayloadBytes));
         header.set_offset(at);
         header.set_size(object->size());
         header.set_crc32c(Crc32c(piece));

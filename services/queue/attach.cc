@@ -107,7 +107,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
       return absl::FailedPreconditionError("this connection is already attached");
     SLUICE_ASSIGN_OR_RETURN(shm::Segment buffer,
                             shm::Segment::Create("sluice-queue-put", kBufferBytes,
-                                                 shm::Access::kExchange, /*touch=*/false));
+                                                 shm::Access::kEveryone, /*touch=*/false));
     *fd = shm::Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd->valid()) return absl::ResourceExhaustedError("no file descriptor is left");
     const auto session =

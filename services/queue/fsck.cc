@@ -73,7 +73,7 @@ absl::StatusOr<FsckReport> FsckDataDir(const std::string& data_dir, wal::FileSys
         absl::StrCat(data_dir, " is not the data directory of a queue: it has no folder jobs"));
   }
   SLUICE_RETURN_IF_ERROR(ids.status());
-  const absl::StatusOr<DirLock> lock = DirLock::TakeToRead(data_dir);
+  const absl::StatusOr<DirLock> lock = DirLock::AcquireShared(data_dir);
   if (!lock.ok() && !absl::IsNotFound(lock.status())) return lock.status();
   FsckReport report;
   for (const std::string& id : *ids) {

@@ -12,8 +12,8 @@
 namespace sluice::queue {
 namespace {
 // A message is sent once its header, or its payload in shared memory, has this size.
-constexpr size_t kAimHeaderBytes = 128 << 10;
-constexpr size_t kAimSharedBytes = 4 << 20;
+constexpr size_t kTargetHeaderBytes = 128 << 10;
+constexpr size_t kTargetSharedBytes = 4 << 20;
 // With less payload than this, sending the bytes costs less than sharing them.
 constexpr size_t kLeastSharedBytes = 64 << 10;
 }  // namespace
@@ -30,8 +30,8 @@ struct GetStream::Message {
   bool sharing() const { return may_share && (payload.empty() || !shared.empty()); }
   size_t most() const { return sharing() ? rpc::kMaxSharedBytes : rpc::kMaxPayloadBytes; }
   bool full() const {
-    return header_bytes >= kAimHeaderBytes ||
-           payload_bytes >= (sharing() ? kAimSharedBytes : rpc::kAimPayloadBytes);
+    return header_bytes >= kTargetHeaderBytes ||
+           payload_bytes >= (sharing() ? kTargetSharedBytes : rpc::kTargetPayloadBytes);
   }
   absl::StatusOr<grpc::ByteBuffer> Encode() const {
     return shared.empty() || payload_bytes < kLeastSharedBytes
@@ -49,7 +49,7 @@ void GetStream::Start(Request request) {
   Fill();
 }
 
-void GetStream::Sent() {
+void GetStream::OnSent() {
   {
     MutexLock lock(&mu_);
     progress_ = clock_->Monotonic();
@@ -57,7 +57,7 @@ void GetStream::Sent() {
   Fill();
 }
 
-void GetStream::Closed() {
+void GetStream::OnClosed() {
   MutexLock lock(&mu_);
   context_ = nullptr;
 }

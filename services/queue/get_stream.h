@@ -48,8 +48,8 @@ class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
   void CutIfStuck() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Sent() override;
-  void Closed() override;
+  void OnSent() override;
+  void OnClosed() override;
   void Fill();
   // Makes the next message. Nullopt if everything was sent.
   absl::StatusOr<std::optional<grpc::ByteBuffer>> Next();

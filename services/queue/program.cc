@@ -22,7 +22,8 @@ constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 
 // Makes the ledger mirror. Null if none is asked for.
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
-  const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
+  const std::string url = host.flags->OwnFlag(kMirrorFlag),
+                    file = host.flags->OwnFlag(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
   if (url.empty())
     return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
@@ -80,7 +81,7 @@ std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEnt
 // The value of `flag`, or `otherwise` if it is not given. INVALID_ARGUMENT: it is below `least`.
 absl::StatusOr<uint64_t> BytesOf(const daemon::Host& host, const char* flag, uint64_t otherwise,
                                  uint64_t least) {
-  const std::string text = host.flags->Own(flag);
+  const std::string text = host.flags->OwnFlag(flag);
   uint64_t bytes = otherwise;
   if (!text.empty() && (!absl::SimpleAtoi(text, &bytes) || bytes < least)) {
     return absl::InvalidArgumentError(
@@ -120,7 +121,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> QueueProgram::Make(const daemon
   std::optional<DirLock> lock;
   if (!host.flags->data_dir.empty()) {
     SLUICE_RETURN_IF_ERROR(MakeDirs(host.flags->data_dir));
-    SLUICE_ASSIGN_OR_RETURN(DirLock taken, DirLock::Take(host.flags->data_dir));
+    SLUICE_ASSIGN_OR_RETURN(DirLock taken, DirLock::Acquire(host.flags->data_dir));
     lock.emplace(std::move(taken));
   }
   JobTable::Options jobs{.incarnation = 0, .data_dir = host.flags->data_dir};
@@ -179,14 +180,14 @@ void QueueProgram::RaiseAlarm(const std::string& job_name, const Alarm& alarm) {
   event.set_severity(common::v1::SEVERITY_WARNING);
   event.set_code(alarm.code);
   event.set_message(absl::StrCat("job ", job_name, ": ", alarm.message));
-  link_->Raise(std::move(event));
+  link_->RaiseEvent(std::move(event));
 }
 
 std::vector<grpc::Service*> QueueProgram::services() { return {server_.service(), admin_.get()}; }
 
 absl::Status QueueProgram::Start(const std::string& address, const std::string& ops) {
   SLUICE_RETURN_IF_ERROR(jobs_.Recover());
-  if (host_.flags->Own(kNoSharedMemoryFlag).empty()) {
+  if (host_.flags->OwnFlag(kNoSharedMemoryFlag).empty()) {
     if (absl::Status status = server_.ShareMemory(address); !status.ok())
       log::Warning("no_shared_memory", {{"message", status.message()}});
   }
@@ -205,15 +206,15 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
                                           .role = rpc::Role::kQueue,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.registered = [this](int64_t incarnation) { jobs_.SetIncarnation(incarnation); };
-  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
-  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  handlers.on_registered = [this](int64_t incarnation) { jobs_.SetIncarnation(incarnation); };
+  handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();
 }
 
-absl::Status QueueProgram::Ready() {
+absl::Status QueueProgram::CheckReady() {
   if (!recovered_)
     return absl::UnavailableError("the jobs of the data directory are still being recovered");
   if (host_.flags->controller.empty() || (link_ != nullptr && link_->incarnation() > 0))

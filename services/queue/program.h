@@ -27,7 +27,7 @@ class QueueProgram : public daemon::Program {
 
   std::vector<grpc::Service*> services() override;
   absl::Status Start(const std::string& address, const std::string& ops) override;
-  absl::Status Ready() override;
+  absl::Status CheckReady() override;
   void Drain() override;
 
  private:

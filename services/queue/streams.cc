@@ -13,11 +13,11 @@
 
 namespace sluice::queue {
 
-void PutStream::Received(grpc::ByteBuffer& message) {
+void PutStream::OnMessage(grpc::ByteBuffer& message) {
   if (absl::Status status = Store(message); !status.ok()) End(std::move(status));
 }
 
-void PutStream::ReadsDone() {
+void PutStream::OnReadsDone() {
   bool end = false;
   {
     MutexLock lock(&mu_);
@@ -50,7 +50,7 @@ absl::Status PutStream::Resolve(rpc::Frame* frame) const {
   std::vector<absl::string_view> views;
   for (const shm::Slice& slice : frame->shared()) {
     if (session_ == nullptr || slice.segment != 0 ||
-        !session_->buffer.Holds(slice.offset, slice.length)) {
+        !session_->buffer.Contains(slice.offset, slice.length)) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_SLICE",
                    absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset,
                                 " of segment ", slice.segment, " are not in the client's buffer"));
@@ -178,12 +178,12 @@ void WatchStream::Flush() {
   news_ = false;
 }
 
-void WatchStream::Sent() {
+void WatchStream::OnSent() {
   MutexLock lock(&mu_);
   if (news_ && pending() == 0) Flush();
 }
 
-void WatchStream::Closed() {
+void WatchStream::OnClosed() {
   if (runner_ != nullptr) runner_->RemoveWatcher(watcher_);
   if (closed_) closed_();
 }

@@ -27,8 +27,8 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   PutStream(JobTable* jobs, const AttachServer* attached) : jobs_(jobs), attached_(attached) {}
 
  private:
-  void Received(grpc::ByteBuffer& message) override;
-  void ReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnMessage(grpc::ByteBuffer& message) override;
+  void OnReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Store(const grpc::ByteBuffer& message);
   absl::Status Open(const v1::PutHeader& header);
   // Finds the payload of a message in the client's shared buffer. INVALID_ARGUMENT BAD_SLICE: it is
@@ -65,8 +65,8 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
  private:
   void Take(const WatchUpdate& update) ABSL_LOCKS_EXCLUDED(mu_);
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Sent() override;
-  void Closed() override;
+  void OnSent() override;
+  void OnClosed() override;
 
   std::shared_ptr<JobRunner> runner_;
   Caller caller_;

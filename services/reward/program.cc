@@ -35,15 +35,15 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
                                           .role = rpc::Role::kReward,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
-  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
-  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();
 }
 
-absl::Status RewardProgram::Ready() {
+absl::Status RewardProgram::CheckReady() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
   return link_ != nullptr && link_->incarnation() > 0
@@ -134,7 +134,7 @@ absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer
     event.set_severity(common::v1::SEVERITY_WARNING);
     event.set_code("rows_unscorable");
     event.set_message(absl::StrCat("job ", spec.name(), ": ", remark));
-    link_->Raise(std::move(event));
+    link_->RaiseEvent(std::move(event));
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ class RewardProgram : public daemon::Program {
 
   std::vector<grpc::Service*> services() override;
   absl::Status Start(const std::string& address, const std::string& ops) override;
-  absl::Status Ready() override;
+  absl::Status CheckReady() override;
   void Drain() override;
 
   // What the worker of `job` waits for, for `sluice why`.

@@ -104,7 +104,7 @@ void Worker::Stop() {
 std::vector<common::v1::WaitEdge> Worker::Explain() const {
   std::vector<common::v1::WaitEdge> edges = waits_.Edges();
   if (const PutStream::Backlog backlog = puts_.backlog(); backlog.records > 0) {
-    edges.push_back(daemon::OwnEdge(
+    edges.push_back(daemon::MakeWaitEdge(
         options_.worker, {.kind = "DAEMON",
                           .id = "queue",
                           .at = "queue",

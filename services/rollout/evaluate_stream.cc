@@ -54,7 +54,7 @@ void EvaluateStream::Finished(const absl::StatusOr<EvalResult>& result) {
   End(result.status());
 }
 
-void EvaluateStream::Closed() {
+void EvaluateStream::OnClosed() {
   if (finished_) return;
   if (const std::shared_ptr<Session> session = session_.lock()) session->CancelEvaluation(task_);
 }

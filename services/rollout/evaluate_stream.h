@@ -28,11 +28,11 @@ class EvaluateStream : public rpc::WriteStream<engine::v1::EvaluateResponse>,
  private:
   // Runs on the evaluation's thread.
   void Finished(const absl::StatusOr<EvalResult>& result);
-  void Closed() override;
+  void OnClosed() override;
 
   std::weak_ptr<Session> session_;
   uint64_t task_ = 0;  // Number of the evaluation; 0: none was started.
-  // Set when the evaluation is over, so that Closed() has nothing to cancel.
+  // Set when the evaluation is over, so that OnClosed() has nothing to cancel.
   std::atomic<bool> finished_{false};
 };
 

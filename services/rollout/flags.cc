@@ -91,13 +91,13 @@ std::vector<daemon::About::Flag> RolloutFlags() {
 }
 
 absl::StatusOr<RolloutOptions> ReadRolloutFlags(const daemon::Flags& flags) {
-  RolloutOptions options{.http = flags.Own(kHttpFlag),
-                         .http_keys = flags.Own(kKeysFlag),
-                         .http_cert = flags.Own(kCertFlag),
-                         .http_cert_key = flags.Own(kCertKeyFlag)};
+  RolloutOptions options{.http = flags.OwnFlag(kHttpFlag),
+                         .http_keys = flags.OwnFlag(kKeysFlag),
+                         .http_cert = flags.OwnFlag(kCertFlag),
+                         .http_cert_key = flags.OwnFlag(kCertKeyFlag)};
   SLUICE_ASSIGN_OR_RETURN(options.cores, daemon::OpenCores(flags));
-  SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(flags.Own(kAdaptersFlag)));
-  SLUICE_ASSIGN_OR_RETURN(options.grace, ParseGrace(flags.Own(kGraceFlag), kGrace));
+  SLUICE_ASSIGN_OR_RETURN(options.adapters, ParseAdapters(flags.OwnFlag(kAdaptersFlag)));
+  SLUICE_ASSIGN_OR_RETURN(options.grace, ParseGrace(flags.OwnFlag(kGraceFlag), kGrace));
   SLUICE_RETURN_IF_ERROR(CheckHttp(options));
   return options;
 }

@@ -47,8 +47,8 @@ class GenerateStream : public rpc::WriteStream<engine::v1::GenerateResponse>,
   // Sends the next waiting message if none is being sent. Ends the call after the last one.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Sent() override { Flush(); }
-  void Closed() override { guests_->Leave(guest_); }
+  void OnSent() override { Flush(); }
+  void OnClosed() override { guests_->Leave(guest_); }
 
   http::Guests* const guests_;
   uint64_t guest_ = 0;                    // Its number; 0: not accepted.

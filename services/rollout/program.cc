@@ -65,11 +65,11 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
                                           .role = rpc::Role::kRollout,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) {
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) {
     ApplyAssignments(level);
   };
-  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
-  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
 
   if (!options_.http.empty()) {
     SLUICE_RETURN_IF_ERROR(StartHttp());
@@ -127,7 +127,7 @@ void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duratio
   engine_.RemoveJob(id, absl::UnavailableError(why));
 }
 
-absl::Status RolloutProgram::Ready() {
+absl::Status RolloutProgram::CheckReady() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
   if (link_ == nullptr || link_->incarnation() == 0)

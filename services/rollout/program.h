@@ -37,7 +37,7 @@ class RolloutProgram : public daemon::Program {
 
   std::vector<grpc::Service*> services() override;
   absl::Status Start(const std::string& address, const std::string& ops) override;
-  absl::Status Ready() override ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status CheckReady() override ABSL_LOCKS_EXCLUDED(mu_);
   void Drain() override ABSL_LOCKS_EXCLUDED(mu_);
 
   // INVALID_ARGUMENT: the value of a flag is wrong, or flags do not go together.

@@ -80,11 +80,11 @@ uint64_t ScoreStream::Sequence::bytes() const {
 
 // On the thread that reads. -----------------------------------------------------------------------
 
-void ScoreStream::Received(grpc::ByteBuffer& message) {
+void ScoreStream::OnMessage(grpc::ByteBuffer& message) {
   if (absl::Status status = Read(message); !status.ok()) End(std::move(status));
 }
 
-void ScoreStream::ReadsDone() {
+void ScoreStream::OnReadsDone() {
   if (absl::Status status = Whole(); !status.ok()) return End(std::move(status));
   {
     MutexLock lock(&mu_);
@@ -227,7 +227,7 @@ void ScoreStream::Ask() {
         [self = shared_from_this(), next](const StepEvents& events) { self->Take(next, events); });
     if (!guest.ok()) return End(guest.status());
 
-    // If the call was closed meanwhile, Closed() did not know this guest.
+    // If the call was closed meanwhile, OnClosed() did not know this guest.
     bool late = false;
     {
       MutexLock lock(&mu_);
@@ -302,7 +302,7 @@ void ScoreStream::Beat() {
     Send(*std::move(frame));
 }
 
-void ScoreStream::Closed() {
+void ScoreStream::OnClosed() {
   std::vector<uint64_t> guests;
   {
     MutexLock lock(&mu_);

@@ -58,8 +58,8 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   };
 
   // These run on the thread that reads the stream.
-  void Received(grpc::ByteBuffer& message) override;
-  void ReadsDone() override;
+  void OnMessage(grpc::ByteBuffer& message) override;
+  void OnReadsDone() override;
   absl::Status Read(const grpc::ByteBuffer& message);
   absl::Status Open(const engine::v1::ScoreHeader& header);
   absl::Status ReadRecord(const common::v1::Record& record, rpc::PayloadReader* payload);
@@ -79,8 +79,8 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
       ABSL_LOCKS_EXCLUDED(mu_);
   // Sends the answers that are done, in order.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
-  void Sent() override { Flush(); }
-  void Closed() override ABSL_LOCKS_EXCLUDED(mu_);
+  void OnSent() override { Flush(); }
+  void OnClosed() override ABSL_LOCKS_EXCLUDED(mu_);
 
   http::Guests* const guests_;
   const Admit admit_;

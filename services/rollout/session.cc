@@ -258,7 +258,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
   std::vector<common::v1::WaitEdge> edges = waits_.Edges();
   const EngineStats engine = loop_->stats();
   if (const PutStream::Backlog backlog = puts_->backlog(); backlog.records > 0) {
-    edges.push_back(daemon::OwnEdge(
+    edges.push_back(daemon::MakeWaitEdge(
         options_.worker,
         {.kind = "DAEMON",
          .id = "queue",
@@ -271,7 +271,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
     const double share = engine.kv_capacity == 0 ? 0
                                                  : 100.0 * static_cast<double>(engine.kv_tokens) /
                                                        static_cast<double>(engine.kv_capacity);
-    edges.push_back(daemon::OwnEdge(
+    edges.push_back(daemon::MakeWaitEdge(
         options_.worker, {.kind = "CALL",
                           .id = "decode",
                           .cause = absl::StrFormat("%s samples %d answers, and %d wait for one of "

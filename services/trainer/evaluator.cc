@@ -86,7 +86,7 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
     const Evaluation* const last = log_.Last();
     if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
   }
-  cancel_hook_ = cancel_->Add([this] {
+  cancel_hook_ = cancel_->AddCallback([this] {
     MutexLock lock(&mu_);
     cancelled_ = true;
     changed_.NotifyAll();
@@ -97,7 +97,7 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
 
 Evaluator::~Evaluator() {
   thread_->thread.join();
-  cancel_->Remove(cancel_hook_);
+  cancel_->RemoveCallback(cancel_hook_);
 }
 
 void Evaluator::SetRollouts(std::vector<std::string> rollouts) {

@@ -47,15 +47,15 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
                                           .role = rpc::Role::kTrainer,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
-  handlers.drain = [this] { host_.stop(absl::OkStatus()); };
-  handlers.refused = [this](absl::Status why) { host_.stop(std::move(why)); };
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
+  handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
   link_->Start();
   return absl::OkStatus();
 }
 
-absl::Status TrainerProgram::Ready() {
+absl::Status TrainerProgram::CheckReady() {
   MutexLock lock(&mu_);
   if (draining_) return absl::UnavailableError("draining");
   return link_ != nullptr && link_->incarnation() > 0
@@ -127,8 +127,8 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) {
     Tell(id, incarnation, standing);
   };
-  hooks.stepped = [this](const job::v1::StepReport& report) { link_->Report(report); };
-  hooks.happened = [this](common::v1::Event event) { link_->Raise(std::move(event)); };
+  hooks.stepped = [this](const job::v1::StepReport& report) { link_->ReportStep(report); };
+  hooks.happened = [this](common::v1::Event event) { link_->RaiseEvent(std::move(event)); };
   auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(),
                                            weights_.get(), host_.metrics, std::move(hooks));
   MutexLock lock(&mu_);

@@ -119,7 +119,7 @@ std::unique_ptr<QueueClient> Connect(const RoleOptions& options) {
                                                 .worker = options.worker,
                                                 .incarnation = options.incarnation,
                                                 .backoff = {.first = absl::Milliseconds(5),
-                                                            .most = absl::Milliseconds(50)}});
+                                                            .longest = absl::Milliseconds(50)}});
 }
 
 }  // namespace sluice::fault

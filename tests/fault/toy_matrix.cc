@@ -168,9 +168,10 @@ class Matrix {
     }
 
     queue::v1::SetJobResponse response;
-    return rpc::Call(*channel_, request, &response,
-                     {.give_up = patience,
-                      .backoff = {.first = absl::Milliseconds(2), .most = absl::Milliseconds(20)}});
+    return rpc::Call(
+        *channel_, request, &response,
+        {.give_up = patience,
+         .backoff = {.first = absl::Milliseconds(2), .longest = absl::Milliseconds(20)}});
   }
 
   absl::Status Arm(const std::string& name, const std::string& action) {

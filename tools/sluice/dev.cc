@@ -168,7 +168,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     return ExitCodeOf(status);
   };
   // The lock keeps a second supervisor away from the directory.
-  const absl::StatusOr<DirLock> lock_held = DirLock::Take(options.data_dir);
+  const absl::StatusOr<DirLock> lock_held = DirLock::Acquire(options.data_dir);
   if (!lock_held.ok()) return fail(lock_held.status());
 
   std::unique_ptr<Supervisor> supervisor;

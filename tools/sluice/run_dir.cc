@@ -55,7 +55,7 @@ absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
   if (!wanted.empty()) {
     const std::string path = fs::absolute(wanted).lexically_normal().string();
     SLUICE_RETURN_IF_ERROR(MakeDirs(path + "/logs"));
-    SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Take(path));
+    SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(path));
     return RunDir(path, false, std::move(lock));
   }
 
@@ -65,7 +65,7 @@ absl::StatusOr<RunDir> RunDir::Make(const std::string& wanted) {
     std::string path = absl::StrCat(dir, "/", kPrefix, "XXXXXX");
     if (mkdtemp(path.data()) == nullptr)
       return ErrnoStatus(errno, absl::StrCat("temporary directory ", path));
-    absl::StatusOr<DirLock> lock = DirLock::Take(path);
+    absl::StatusOr<DirLock> lock = DirLock::Acquire(path);
     // Another run found the directory unlocked and is removing it: try another name.
     if (absl::IsFailedPrecondition(lock.status())) continue;
     SLUICE_RETURN_IF_ERROR(lock.status());
@@ -87,7 +87,7 @@ void SweepRunDirs(const std::string& dir, absl::Time now) {
     if (!absl::StartsWith(fs::path(path).filename().string(), kPrefix) || !IsOwnDir(path)) continue;
     const absl::Time changed = ChangedAt(path + "/logs");
     if (const auto fleet = ReadFleetState(path); fleet.ok() && IsAlive(*fleet)) continue;
-    const absl::StatusOr<DirLock> lock = DirLock::Take(path);
+    const absl::StatusOr<DirLock> lock = DirLock::Acquire(path);
     if (!lock.ok()) continue;
 
     if (now - changed < kLogsStay) RemoveAllBut(path, /*keep_logs=*/true);

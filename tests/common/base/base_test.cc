@@ -222,9 +222,9 @@ TEST(FileTest, AStreamThatTheProcessWasGivenIsReadToItsEnd) {
 
 TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
   const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
-  auto first = DirLock::Take(dir);
+  auto first = DirLock::Acquire(dir);
   ASSERT_TRUE(first.ok());
-  const auto second = DirLock::Take(dir);
+  const auto second = DirLock::Acquire(dir);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr(std::to_string(getpid())));
 }

@@ -58,7 +58,7 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
     explicit Stream(FakeRegistry* owner) : owner(owner) {}
-    void Received(HeartbeatRequest& request) override {
+    void OnMessage(HeartbeatRequest& request) override {
       if (owner->answer) {
         HeartbeatResponse response = owner->answer(request);
         if (response.ByteSizeLong() > 0) Send(response);
@@ -116,12 +116,12 @@ class ControllerLinkTest : public testing::Test {
             .id = "rollout-0",
             .role = rpc::Role::kRollout,
             .addresses = {{"grpc", "127.0.0.1:1"}},
-            .backoff = {.first = absl::Milliseconds(1), .most = absl::Milliseconds(5)}},
+            .backoff = {.first = absl::Milliseconds(1), .longest = absl::Milliseconds(5)}},
         ControllerLink::Handlers{
-            .registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
-            .assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
-            .drain = [this] { drains_.Push(true); },
-            .refused = [this](absl::Status why) { refusals_.Push(why); }});
+            .on_registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
+            .on_assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
+            .on_drain = [this] { drains_.Push(true); },
+            .on_refused = [this](absl::Status why) { refusals_.Push(why); }});
   }
   static job::v1::StepReport Step(int64_t k) {
     job::v1::StepReport step;
@@ -197,7 +197,7 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
   link->SetProgress(progress);
   common::v1::Event event;
   event.set_message("\xff\xfe");
-  link->Raise(event);
+  link->RaiseEvent(event);
 
   const HeartbeatRequest beat =
       registry.beats.PopUntil([](const auto& said) { return said.events_size() > 0; });
@@ -228,11 +228,11 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
-  link->Report(Step(1));
-  link->Report(Step(2));
+  link->ReportStep(Step(1));
+  link->ReportStep(Step(2));
   common::v1::Event event;
   event.set_code("paused");
-  link->Raise(event);
+  link->RaiseEvent(event);
   const HeartbeatRequest all = registry.beats.PopUntil(
       [](const auto& beat) { return beat.events_size() == 1 && beat.steps_size() == 2; });
 
@@ -265,14 +265,14 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   auto first_server = Serve(first.get());
   const auto link = Link();
   link->Start();
-  link->Report(Step(4));
+  link->ReportStep(Step(4));
   const std::string boot = first->registered.Pop().boot();
   levels_.Pop();
   first->beats.PopUntil(
       [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
   first_server.reset();
   first.reset();
-  link->Report(Step(5));  // No controller listens now.
+  link->ReportStep(Step(5));  // No controller listens now.
 
   FakeRegistry second;
   second.incarnation = 6;

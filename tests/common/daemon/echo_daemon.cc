@@ -24,7 +24,7 @@ class EchoProgram : public Program {
  public:
   std::vector<grpc::Service*> services() override { return {&echo_}; }
   absl::Status Start(const std::string&, const std::string&) override { return absl::OkStatus(); }
-  absl::Status Ready() override { return absl::UnavailableError("no job"); }
+  absl::Status CheckReady() override { return absl::UnavailableError("no job"); }
   void Drain() override {
     std::printf("drained\n");
     std::fflush(stdout);

@@ -60,7 +60,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   // A Put stream. on_put gets each message that arrives, and answers through this object.
   struct PutStreamEnd : rpc::BidiStream<Buffer, Buffer> {
     explicit PutStreamEnd(FakeQueue* owner, int number) : owner(owner), number(number) {}
-    void Received(Buffer& buffer) override {
+    void OnMessage(Buffer& buffer) override {
       rpc::Frame frame;
       queue::v1::PutHeader header;
       absl::Status status = rpc::DecodeFrame(buffer, &frame);
@@ -181,7 +181,7 @@ struct Served {
             .incarnation = 3,
             .cancel = &cancel,
             .drain = &drain,
-            .backoff = {.first = absl::Microseconds(100), .most = absl::Milliseconds(1)}});
+            .backoff = {.first = absl::Microseconds(100), .longest = absl::Milliseconds(1)}});
   }
 };
 

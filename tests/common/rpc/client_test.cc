@@ -19,7 +19,7 @@ namespace {
 using queue::v1::ApplyRequest;
 using queue::v1::ApplyResponse;
 
-constexpr BackoffOptions kSoon{.first = absl::Microseconds(10), .most = absl::Microseconds(50)};
+constexpr BackoffOptions kSoon{.first = absl::Microseconds(10), .longest = absl::Microseconds(50)};
 
 // Answers Apply with each of the errors in turn and then with success. Parks Admit until its client
 // leaves.

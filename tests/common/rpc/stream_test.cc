@@ -22,7 +22,7 @@ class EchoQueue : public Base {
  public:
   grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>* Put(grpc::CallbackServerContext*) override {
     class Stream : public BidiStream<ByteBuffer, ByteBuffer> {
-      void Received(ByteBuffer& buffer) override {
+      void OnMessage(ByteBuffer& buffer) override {
         Frame frame;
         queue::v1::PutHeader header;
         absl::Status status = DecodeFrame(buffer, &frame);

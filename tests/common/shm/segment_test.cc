@@ -15,7 +15,7 @@ namespace {
 Fd Duplicate(const Segment& segment) { return Fd(fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0)); }
 
 TEST(SegmentTest, TwoMappingsShareTheBytes) {
-  auto mine = Segment::Create("test", 1 << 20, Access::kExchange, false);
+  auto mine = Segment::Create("test", 1 << 20, Access::kEveryone, false);
   ASSERT_TRUE(mine.ok()) << mine.status();
   auto theirs = Segment::Map(Duplicate(*mine), 1 << 20, true);
   ASSERT_TRUE(theirs.ok()) << theirs.status();
@@ -24,14 +24,14 @@ TEST(SegmentTest, TwoMappingsShareTheBytes) {
 }
 
 TEST(SegmentTest, ItsSizeCannotChange) {
-  auto segment = Segment::Create("test", 1 << 20, Access::kExchange, false);
+  auto segment = Segment::Create("test", 1 << 20, Access::kEveryone, false);
   ASSERT_TRUE(segment.ok());
   EXPECT_NE(ftruncate(segment->fd(), 0), 0);
   EXPECT_NE(ftruncate(segment->fd(), 2 << 20), 0);
 }
 
 TEST(SegmentTest, ADescriptorOfAnotherSizeOrThatCanShrinkIsRefused) {
-  auto segment = Segment::Create("test", 1 << 20, Access::kExchange, false);
+  auto segment = Segment::Create("test", 1 << 20, Access::kEveryone, false);
   ASSERT_TRUE(segment.ok());
   EXPECT_EQ(Segment::Map(Duplicate(*segment), 2 << 20, true).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -22,7 +22,7 @@ TEST(SocketTest, APacketBringsItsBytesAndADescriptor) {
   ASSERT_TRUE(here.ok()) << here.status();
   auto there = listening->Accept();
   ASSERT_TRUE(there.ok()) << there.status();
-  auto segment = Segment::Create("test", 4096, Access::kExchange, false);
+  auto segment = Segment::Create("test", 4096, Access::kEveryone, false);
   ASSERT_TRUE(segment.ok());
   std::strcpy(segment->data(), "shared");
 
@@ -49,13 +49,13 @@ TEST(SocketTest, EachEndSeesThatTheOtherIsGone) {
   ASSERT_TRUE(listening.ok()) << listening.status();
   auto here = Socket::Connect(Name("gone"));
   ASSERT_TRUE(here.ok());
-  EXPECT_FALSE(here->Closed());
+  EXPECT_FALSE(here->IsClosed());
 
   {
     ASSERT_TRUE(listening->Accept().ok());
   }
 
-  EXPECT_TRUE(here->Closed());
+  EXPECT_TRUE(here->IsClosed());
   EXPECT_TRUE(absl::IsUnavailable(here->Receive(absl::Seconds(10)).status()));
   EXPECT_TRUE(absl::IsUnavailable(here->Send("into the void")));
 }

@@ -56,7 +56,7 @@ Job::~Job() {
 }
 
 void Job::Read() {
-  rpc::Backoff backoff({.most = absl::Milliseconds(500)});
+  rpc::Backoff backoff({.longest = absl::Milliseconds(500)});
   do {
     ReadOnce();
   } while (!cancel_.WaitFor(backoff.Next()));

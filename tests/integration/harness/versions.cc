@@ -21,7 +21,7 @@ void PublishedVersions::Read() {
   request.mutable_call()->mutable_job()->set_incarnation(1);
   request.set_policy("policy");
 
-  rpc::Backoff backoff({.most = absl::Milliseconds(100)});
+  rpc::Backoff backoff({.longest = absl::Milliseconds(100)});
   do {
     const auto channel = rpc::Connect(address_);
     if (!channel.ok()) continue;

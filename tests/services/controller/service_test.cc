@@ -137,16 +137,16 @@ class FakeDaemon {
  public:
   FakeDaemon(const std::string& controller, const std::string& id, rpc::Role role,
              const std::string& address)
-      : link_(
-            {.controller = controller,
-             .id = id,
-             .role = role,
-             .addresses = {{"grpc", address}},
-             .backoff = {.first = absl::Milliseconds(10), .most = absl::Milliseconds(50)}},
-            {.registered = {},
-             .assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
-             .drain = {},
-             .refused = {}}) {
+      : link_({.controller = controller,
+               .id = id,
+               .role = role,
+               .addresses = {{"grpc", address}},
+               .backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(50)}},
+              {.on_registered = {},
+               .on_assigned =
+                   [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
+               .on_drain = {},
+               .on_refused = {}}) {
     link_.Start();
   }
 
@@ -288,7 +288,7 @@ class ServiceTest : public testing::Test {
     step.mutable_version()->set_number(k + 1);
     (*step.mutable_values())["reward_mean"] = 0.5;
     (*step.mutable_values())["reward_count"] = 8;
-    daemons_["trainer-0"]->link().Report(step);
+    daemons_["trainer-0"]->link().ReportStep(step);
   }
 
   metrics::Registry metrics_;
@@ -336,7 +336,7 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
   common::v1::Event event;
   event.set_code("checkpoint");
   event.set_message("/ckpt/caf\xe9");
-  daemons_["trainer-0"]->link().Raise(event);
+  daemons_["trainer-0"]->link().RaiseEvent(event);
   daemons_["trainer-0"]->Say(ran, "failed", "tensor \xff is missing");
   WaitFor(ran, job::v1::JOB_STATE_FAILED);
 

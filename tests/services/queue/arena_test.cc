@@ -106,17 +106,17 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
   const auto mapped = shm::Segment::Map(std::move(shared->fd), shared->bytes, /*writable=*/false);
   ASSERT_TRUE(mapped.ok()) << mapped.status();
   ASSERT_TRUE(shm::InBounds(*mapped, *slice));
-  EXPECT_TRUE(shm::BlockIs(*mapped, *slice));
+  EXPECT_TRUE(shm::IsCurrent(*mapped, *slice));
   EXPECT_EQ(std::string(mapped->data() + slice->offset, 200), std::string(200, 'x'));
 
   memory.reset();
-  EXPECT_TRUE(shm::BlockIs(*mapped, *slice));  // The field still shares it.
+  EXPECT_TRUE(shm::IsCurrent(*mapped, *slice));  // The field still shares it.
   const_cast<std::shared_ptr<const char>&>(field).reset();
-  EXPECT_FALSE(shm::BlockIs(*mapped, *slice));
+  EXPECT_FALSE(shm::IsCurrent(*mapped, *slice));
 
   const std::shared_ptr<char> next = arena.Allocate(1000);
   EXPECT_EQ(Arena::SliceOf(next, 1)->block, slice->block);
-  EXPECT_FALSE(shm::BlockIs(*mapped, *slice));
+  EXPECT_FALSE(shm::IsCurrent(*mapped, *slice));
 }
 
 TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {

@@ -251,7 +251,7 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
   ASSERT_EQ(Call<AdmitAnswer>(kJob, {"r1", 1}, Admit{.room = 4})->grants.size(), 2u);
 
   {
-    const auto owner = DirLock::Take(Data());
+    const auto owner = DirLock::Acquire(Data());
     ASSERT_TRUE(owner.ok());
     EXPECT_EQ(ReasonOf(FsckDataDir(Data()).status()), "DATA_DIR_IN_USE");
   }

@@ -110,7 +110,7 @@ class WireTest : public testing::Test {
         rpc::Call(*channel_, request, &response,
                   {.deadline = absl::Seconds(20),
                    .give_up = absl::Seconds(20),
-                   .backoff = {.first = absl::Hours(1), .most = absl::Hours(1)}});
+                   .backoff = {.first = absl::Hours(1), .longest = absl::Hours(1)}});
     if (!status.ok()) return status;
     return response;
   }

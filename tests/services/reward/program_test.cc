@@ -26,7 +26,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
     explicit Stream(FakeController* owner) : owner(owner) {}
-    void Received(HeartbeatRequest& request) override { Send(owner->Heard(request)); }
+    void OnMessage(HeartbeatRequest& request) override { Send(owner->Heard(request)); }
     FakeController* const owner;
   };
 
