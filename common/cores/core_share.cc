@@ -134,7 +134,8 @@ void CoreShare::Enter() {
 }
 
 void CoreShare::Leave() {
-  --busy_parts_;
+  const int left = --busy_parts_;
+  SLUICE_CHECK(left >= 0);
   if (file_ != nullptr) --file_->slots[self_].busy;
 }
 

@@ -204,6 +204,8 @@ class SqliteStore : public Store {
       batch[i]->result = std::move(results[i]);
       batch[i]->done = true;
     }
+    // A leader's own transaction waits like the others, so it was in the batch.
+    SLUICE_CHECK(mine.done);
     has_leader_ = false;
     answered_.NotifyAll();
     queue_mu_.Unlock();
@@ -303,6 +305,7 @@ class SqliteStore : public Store {
       revision_ = before;
       results.assign(batch.size(), status);
     }
+    SLUICE_CHECK(results.size() == batch.size());
     return results;
   }
 

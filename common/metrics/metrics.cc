@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 
 namespace sluice::metrics {
 
@@ -124,6 +125,7 @@ std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view 
   const auto release = [impl = impl_.get(), key](void*) {
     MutexLock lock(&impl->mu);
     const auto held = impl->holds.find(key);
+    SLUICE_CHECK(held != impl->holds.end() && held->second > 0);
     // The last hold removes the series.
     if (--held->second > 0) return;
     impl->holds.erase(held);

@@ -259,6 +259,7 @@ absl::Status Frame::ParseHeader(google::protobuf::MessageLite* header) const {
 
 template <typename Use>
 void PayloadReader::Consume(size_t bytes, Use use) {
+  SLUICE_CHECK(bytes <= left_);
   left_ -= bytes;
   while (bytes > 0) {
     const absl::string_view piece = slices_.front().substr(offset_, bytes);

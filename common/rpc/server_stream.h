@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "common/rpc/status.h"
 
 // The server's end of streaming calls, for services of the callback API. It includes gRPC's
@@ -77,6 +78,7 @@ class ServerStream : public Reactor {
     bool finish = false;
     {
       MutexLock lock(&mu_);
+      SLUICE_CHECK(!outbox_.empty());
       outbox_.pop_front();
       if (!ok) {
         outbox_.clear();

@@ -12,6 +12,7 @@ void OffsetAllocator::AddHole(uint64_t offset, uint64_t bytes) {
   by_offset_.emplace(offset, bytes);
   by_size_.emplace(bytes, offset);
   free_ += bytes;
+  SLUICE_CHECK(by_offset_.size() == by_size_.size() && free_ <= bytes_);
 }
 
 void OffsetAllocator::RemoveHole(uint64_t offset, uint64_t bytes) {
