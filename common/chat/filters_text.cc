@@ -11,7 +11,8 @@
 namespace sluice::chat {
 namespace {
 
-// Returns the value as text. `storage` holds the text if it had to be made.
+// Returns the value as text, as Jinja's soft_str does: a string is not converted. `storage` holds
+// the text if it had to be made.
 absl::string_view SoftText(const Call& call, std::string* storage) {
   if (call[0].is_string()) return call[0].text();
   *storage = Str(call.meter, call[0]);

@@ -136,6 +136,7 @@ class Formatter {
                scientific.substr(scientific.find('e'));
     }
 
+    // Without a width, the flag `-` changes nothing; it only takes the place of `#`.
     const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
     char buffer[512];
     std::snprintf(buffer, sizeof(buffer), c_format, precision, percent ? value * 100 : value);

@@ -278,6 +278,7 @@ void Interpreter::Assign(const Target& target, Value value) {
 void Interpreter::Bind(Symbol symbol, Value value) {
   // At the top level names are in root_, indexed by symbol.
   if (scopes_.size() == 1) {
+    // An undefined value without a name gets the variable's, for the messages about it.
     const bool unnamed = value.is(Value::kUndefined) && value.text().empty();
     root_[symbol] = unnamed ? Value::Undefined(program_.symbols[symbol]) : std::move(value);
     return;
@@ -297,6 +298,8 @@ const Value& Interpreter::Lookup(Symbol symbol) const {
       if (bindings_[i - 1].first == symbol) return bindings_[i - 1].second;
     }
     scope = scopes_[scope].parent;
+    // The names of the parent end where those of the scope after it begin. There is one, because
+    // the innermost scope is nobody's parent.
     end = scopes_[scope + 1].begin;
   }
   return root_[symbol];

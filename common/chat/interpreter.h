@@ -53,7 +53,7 @@ class Interpreter {
   enum class Flow { kNext, kBreak, kContinue };
   // The names bound in a scope are together in bindings_, from `begin` to the `begin` of the next
   // scope. Scope 0 is the template itself, whose names are in root_. `parent` is the scope where a
-  // lookup continues.
+  // lookup continues. It has a lower index, so every lookup ends at scope 0.
   struct Scope {
     size_t begin;
     int parent;
@@ -91,6 +91,7 @@ class Interpreter {
   // reference is valid until anything else is evaluated or *made ends.
   const Value& Read(const Expression& e, Value* made);
   bool Holds(const Expression& e);  // The truth value of the expression.
+  // Counts the expression as a step, and makes it the place where a failure would be reported.
   void Enter(const Expression& e) {
     meter_.Step();
     meter_.at = e.at;

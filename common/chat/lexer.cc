@@ -266,6 +266,7 @@ class Lexer {
     if (source_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
       token.text = {'0', base};
       at_ += 2;
+      // Hex digits are taken with any base; the parser refuses those that the base lacks.
       return Digits(&token.text, true);
     }
 

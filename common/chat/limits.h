@@ -17,7 +17,8 @@ namespace sluice::chat {
 inline constexpr size_t kMaxSourceBytes = 1 << 20;
 // Deepest nesting of a template, of values, and of macro calls.
 inline constexpr int kMaxDepth = 64;
-// Levels of all active macros together; this bounds the native stack.
+// Each active macro call has as many levels as its statements and expressions are nested. Their sum
+// is limited, because the interpreter uses the native stack for each level.
 inline constexpr int kMaxNesting = 1024;
 // Statements and expressions that are run, and list items that are made or looked at.
 inline constexpr int64_t kMaxSteps = 1'000'000;
@@ -68,7 +69,7 @@ class Meter {
   void CheckText(size_t bytes) const {
     if (bytes > kMaxTextBytes) OutOfText();
   }
-  // Count the bytes of a string that is created or freed.
+  // These count the bytes of a string when it is created and when it is freed.
   void Take(size_t bytes) {
     if (bytes > kMaxTextBytes - live_) OutOfText();  // live_ never exceeds the limit.
     live_ += bytes;

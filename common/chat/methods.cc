@@ -45,7 +45,8 @@ bool IsDigits(absl::string_view text) {
 bool IsSpaces(absl::string_view text) { return !text.empty() && StripSpace(text, kLeft).empty(); }
 
 // Computes text[start:end], where start and end are the arguments `first` and `first` + 1. `begin`
-// is its byte offset in the text. Returns false if it starts beyond the end.
+// is its byte offset in the text. Returns false if start is beyond `end` or the end of the text:
+// then not even an empty string is found, as in Python.
 bool Window(const Call& call, size_t first, absl::string_view* window, size_t* begin) {
   *window = call[0].text();
   *begin = 0;

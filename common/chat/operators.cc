@@ -42,6 +42,7 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
     case Operator::kFloorDivide:
     case Operator::kModulo: {
       if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
+      // In C++, INT64_MIN / -1 is undefined.
       if (b == -1)
         return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
       int64_t quotient = a / b, rest = a % b;  // C++ rounds to zero, Python down.

@@ -97,6 +97,7 @@ Statement Parser::ParseStatement(const Token& word) {
       Unsupported(word, "a generation block within a macro, call, set or filter block");
     statement.kind = Statement::kGeneration;
     EndTag();
+    // A break cannot leave the block, because its end must be recorded.
     const Restore<int> loops(&loops_, 0);
     statement.body = BodyTo("endgeneration");
   } else if (name == "filter") {

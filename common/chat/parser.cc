@@ -11,7 +11,7 @@
 namespace sluice::chat {
 namespace {
 
-constexpr size_t kMaxSymbols = 65000;
+constexpr size_t kMaxSymbols = 65000;  // A Symbol has 16 bits.
 
 constexpr absl::string_view kOperatorNames[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
@@ -104,7 +104,8 @@ Symbol Parser::SymbolOf(const std::string& name) {
   return it->second;
 }
 
-// value if condition else value. Several of them apply from left to right.
+// Parses an expression, which may be `x if y else z`. After one without `else`, another `if` may
+// follow; they apply from left to right.
 ExpressionPtr Parser::Whole() {
   const Level level(this);
   ExpressionPtr value = Or();
@@ -165,6 +166,7 @@ ExpressionPtr Parser::Compare() {
   ExpressionPtr compare;
   while (true) {
     const Token at = Peek();
+    // The names of kEqual to kGreaterEqual, which are numbers 7 to 12 of enum Operator.
     const auto* const found =
         std::find(std::begin(kOperatorNames) + 7, std::begin(kOperatorNames) + 13, at.text);
     Operator op;
@@ -215,7 +217,7 @@ ExpressionPtr Parser::Product() {
   return Chain(&Parser::Power, {"*", "/", "//", "%"},
                {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
 }
-// As in Jinja, and unlike Python: applied from left to right, and -2 ** 2 is 4.
+// As in Jinja, and unlike Python, `**` applies from left to right, and -2 ** 2 is 4.
 ExpressionPtr Parser::Power() {
   static constexpr absl::string_view kNames[] = {"**"};
   static constexpr Operator kOperators[] = {Operator::kPower};
@@ -267,6 +269,7 @@ ExpressionPtr Parser::Filters(ExpressionPtr value) {
     } else if (IsName("is")) {
       value = Test(std::move(value));
     } else if (IsOp("(")) {
+      // As in Jinja, the result of a filter or a test may be called.
       value = CallOf(std::move(value));
     } else {
       return value;

@@ -193,8 +193,8 @@ std::string PromptRenderer::AnswerText(absl::Span<const int32_t> tokens) const {
 }
 
 std::string PromptRenderer::WithAnswer(absl::string_view messages, absl::string_view answer) {
-  // The answer is spliced into the text, which is not parsed: a prompt is the same for all members
-  // of a group.
+  // The answer is spliced into the text of the messages. Parsing them would repeat the same work
+  // for each member of a group, because all members have the same prompt.
   const std::string message = Dump(Json{{"role", "assistant"}, {"content", std::string(answer)}});
   const absl::string_view body = messages.substr(0, messages.rfind(']'));
   return absl::StrCat(body, body.size() > 1 ? "," : "", message, "]");

@@ -34,7 +34,7 @@ class AddedTokens {
  public:
   static constexpr size_t kMaxTokens = 200'000, kMaxContent = 512;
 
-  // INVALID_ARGUMENT: an entry has a wrong form, is empty or too long, or has another id than the
+  // INVALID_ARGUMENT: an entry is malformed, empty or too long, or has another id than the
   // reference library gives it: that of the model's token with the same content, else the next free
   // id.
   static absl::StatusOr<AddedTokens> Parse(const Component& root, const Bpe& bpe,

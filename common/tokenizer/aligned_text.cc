@@ -13,6 +13,7 @@ std::pair<uint32_t, uint32_t> AlignedText::OriginOf(size_t byte) const {
 
 AlignedText::AlignedText(const AlignedText& whole, Span part)
     : view_(whole.view_.substr(part.begin, part.size())),
+      // The origins of a rewritten text, which are copied below, stay relative to whole.begin_.
       begin_(whole.begin_ + (whole.rewritten_ ? 0 : part.begin)),
       track_(whole.track_),
       rewritten_(whole.rewritten_) {

@@ -20,8 +20,8 @@ class WholeTokenStage : public DecodeStage {
   virtual void Token(absl::string_view token) = 0;
 
  private:
-  std::string gathered_;
-  bool open_ = false;
+  std::string gathered_;  // The pieces of the current token.
+  bool open_ = false;     // Whether a token has begun and not ended.
 };
 
 // Treats all tokens in a row as one text. Bytes that are not UTF-8 become U+FFFD. Holds back an

@@ -70,7 +70,9 @@ class Decoder {
   absl::Status Add(const Component& component);
 
   std::vector<Step> steps_;
-  size_t prepared_ = 0;  // Number of steps at the start that Prepare() does.
+  // Number of steps at the start that Prepare() does. If the next step is ByteLevel, Prepare() also
+  // turns the token's spelling into bytes.
+  size_t prepared_ = 0;
   bool joins_with_spaces_ = true;
 };
 

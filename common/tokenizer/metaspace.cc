@@ -6,6 +6,7 @@
 namespace sluice {
 
 absl::StatusOr<Metaspace> Metaspace::Parse(const Component& component) {
+  // Older files repeat the replacement in str_rep, which is not used.
   SLUICE_RETURN_IF_ERROR(
       component.Only({"replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}));
   Metaspace metaspace;

@@ -12,8 +12,8 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxPostProcessors = 64, kMaxAdded = 1024;
 
-// Removes a token's spaces from its range. A single leading space stays if the pre-tokenizer may
-// have put it there.
+// Returns the range without the spaces at the token's ends. A single leading space is not counted
+// if the pre-tokenizer may have added it, because then it is not in the text.
 Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool first,
           bool prefix_space) {
   if (spaces.leading == 1 && prefix_space && (first || range.begin == 0)) spaces.leading = 0;

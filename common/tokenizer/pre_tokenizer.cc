@@ -109,6 +109,7 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
       if (space) {
         builder.Insert(mark, piece.begin + at);
       } else {
+        // Copy up to what may be a mark: its first byte is enough to look again.
         while (end < view.size() && view[end] != ' ' && (!metaspace.split || view[end] != mark[0]))
           ++end;
         builder.Copy({piece.begin + at, piece.begin + end});

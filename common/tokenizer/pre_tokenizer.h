@@ -49,6 +49,8 @@ class PreTokenizer {
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  // Whether a Metaspace with kFirst asks where its piece is in the original text, and whether a
+  // step before it rewrites the text.
   bool looks_at_origin_ = false, rewrites_before_looking_ = false;
 };
 

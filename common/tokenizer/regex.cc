@@ -78,7 +78,7 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
       return absl::ResourceExhaustedError(
           absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
-    // This could come from \K in a lookahead, which is not translated.
+    // Only \K in a lookahead could do this, and TranslateRegex() refuses \K.
     if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");
     // An empty match directly after another match does not count. Go on one character later.
     if (span[0] == span[1] && span[1] == last_end) {

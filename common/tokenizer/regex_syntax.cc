@@ -113,9 +113,9 @@ class Translation {
       Class(word, negated);
     } else if (absl::ascii_tolower(c) == 'h') {
       Class("0-9A-Fa-f", negated);
-    } else if (absl::ascii_tolower(c) == 'b' &&
-               !in_class_) {  // A place between a word character and something else.
-      // \b is written out as four lookarounds, with the reference library's word characters.
+    } else if (absl::ascii_tolower(c) == 'b' && !in_class_) {
+      // \b is a place between a word character and something else. It is written out as four
+      // lookarounds, with the reference library's word characters.
       const char* const one = negated ? "=" : "!";
       const char* const other = negated ? "!" : "=";
       absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?",

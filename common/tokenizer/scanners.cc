@@ -113,8 +113,8 @@ Cursor Contraction(Cursor c) {
   }
 }
 
-// \s+(?!\S)|\s+ for the run of spaces [c, end): all of it at the end of the text, else all but its
-// last character.
+// \s+(?!\S)|\s+ for the run of spaces [c, end): all of it at the end of the text or if it is one
+// character, else all but its last character.
 Cursor SpaceRun(Cursor c, Cursor end) {
   if (end.done() || c.After() == end) return end;
   end.Back();

@@ -40,8 +40,8 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-// For each byte of the spelling of `word` in the byte-level alphabet, the byte of `word` that it
-// stands for.
+// Returns, for each byte of the spelling of `word` in the byte-level alphabet, the index of the
+// byte of `word` that it stands for.
 std::vector<size_t> SpelledBytes(absl::string_view word) {
   std::vector<size_t> bytes;
   for (size_t i = 0; i < word.size(); ++i)
@@ -70,7 +70,7 @@ class Tokenizer::Impl {
   struct Sink {
     std::vector<int32_t>* ids;
     TokenSpans* spans;  // Null: only ids. Else its ids are *ids.
-    WordCache* words;
+    WordCache* words;   // Null if `spans` is set, because the cache holds no offsets.
   };
   absl::Status Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const;
   absl::Status Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const;
@@ -158,8 +158,8 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
   bpe->Encode(bytes, &symbols);
   size_t given = 0;
   for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
-  // As in the reference library: if a byte of the word gives no token, the offsets of all tokens
-  // after it move forward, in the spelling of the word.
+  // As in the reference library, a byte of the word that gives no token is not counted, so the
+  // tokens after it get offsets that are too small. They are counted in the spelling of the word.
   const std::vector<size_t> spelled =
       bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
   size_t at = 0;

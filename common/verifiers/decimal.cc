@@ -33,12 +33,14 @@ std::optional<Rational> ParseDecimal(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('.', 1));
   const std::string digits = WithoutCommas(parts.first);
+  // No digits: the text has none at all, or misplaced commas.
   if (digits.empty() && (parts.second.empty() || !parts.first.empty())) return std::nullopt;
   Rational value;
   for (const absl::string_view run : {absl::string_view(digits), parts.second}) {
     for (const char c : run) {
       if (!absl::ascii_isdigit(c)) return std::nullopt;
       value.numerator = value.numerator * 10 + (c - '0');
+      // The second run is the fraction.
       if (run.data() == parts.second.data()) value.denominator *= 10;
       if (value.numerator >= kMost || value.denominator >= kMost) return std::nullopt;
     }

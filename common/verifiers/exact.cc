@@ -26,7 +26,7 @@ class Exact : public Verifier {
   static absl::StatusOr<std::vector<std::string>> GoldsOf(const nlohmann::json& row) {
     std::vector<std::string> golds;
     const auto it = row.find("answer");
-    // A single gold; else a list of which one must match.
+    // The field is a single gold, or a list of golds of which one must match.
     if (it == row.end() || !it->is_array()) {
       SLUICE_ASSIGN_OR_RETURN(golds.emplace_back(), GoldOf(row));
       return golds;

@@ -30,6 +30,7 @@ absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
                              .path = source.path(),
                              .fields = ColumnsOf(source),
                              .skip_bad_rows = spec.data().order().on_bad_row() == "skip"};
+    // check_scorable becomes a part of `options`, so it works with a copy.
     const Dataset::Options of = options;
     options.check_scorable = [&](const nlohmann::json& row) { return CheckRow(scorer, row, of); };
 

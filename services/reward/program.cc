@@ -114,8 +114,8 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .worker = host_.flags->id,
                         .incarnation = link_->incarnation()},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
-          // Fenced or not listed: another process has taken over this id, or the job has ended. The
-          // controller decides what to do.
+          // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
+          // example that the queue no longer lists this worker, is for the controller to judge.
           Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
     Tell(id, true, "scoring", "");

@@ -130,6 +130,8 @@ void Worker::Run() {
     // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
+    // NOT_YET and RESTORE_FIRST: the job is still being set up, and waits for its trainer.
+    // BUFFER_FULL: the queue is slow to acknowledge scores.
     const std::string reason = ReasonOf(status);
     if (reason == "NOT_YET" || reason == "RESTORE_FIRST" || reason == "BUFFER_FULL") {
       const char* const at = reason == "BUFFER_FULL" ? "queue" : "trainer";
@@ -264,6 +266,7 @@ absl::Status Worker::Read(
     const std::vector<const queue::v1::Task*>& tasks,
     const std::function<void(const std::vector<QueueClient::Fetched>&)>& take) {
   if (tasks.empty()) return absl::OkStatus();
+  // What the queue no longer has is no error here: its task keeps an empty text.
   std::vector<common::v1::Want> wants, missing;
   for (const queue::v1::Task* const task : tasks)
     wants.insert(wants.end(), task->wants().begin(), task->wants().end());

@@ -23,7 +23,7 @@ namespace sluice::reward {
 // One call leases many tasks, one Get reads all their answers, and one message carries all their
 // scores.
 //
-// Owns one thread, `score`, and those of its queue clients. Thread-safe.
+// Owns one thread, which runs Run(), and those of its queue clients. Thread-safe.
 class Worker {
  public:
   struct Options {
