@@ -67,7 +67,7 @@ void AppendArray(Meter& meter, const Value& value, std::string* out) {
       return;
     case Array::kGenerator:
       meter.Unsupported(
-          "printing a generator, whose text is an address; put | list behind it: that");
+          "printing a generator (its text would be an address; put | list behind it)");
     case Array::kList: break;
     default: absl::StrAppend(out, TypeName(value), "(");
   }

@@ -136,7 +136,8 @@ absl::Status Scorer::CheckRow(const nlohmann::json& row, const std::string& data
   }
   if (any) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no entry of reward.rewards scores data source ",
-                                                 data_source, "; see their when.data_source"));
+                                                 data_source,
+                                                 "; add it to an entry's when.data_source"));
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {

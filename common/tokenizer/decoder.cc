@@ -56,7 +56,7 @@ absl::Status Decoder::Add(const Component& component) {
   }
 
   if (steps_.size() == kMaxDecoders)
-    return component.Invalid(absl::StrCat("more than ", kMaxDecoders, " decoders"));
+    return component.Invalid(absl::StrCat("there are more than ", kMaxDecoders, " decoders"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }

@@ -72,7 +72,7 @@ absl::Status Normalizer::Add(const Component& component) {
   }
 
   if (steps_.size() == kMaxNormalizers)
-    return component.Invalid(absl::StrCat("more than ", kMaxNormalizers, " normalizers"));
+    return component.Invalid(absl::StrCat("there are more than ", kMaxNormalizers, " normalizers"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -97,8 +97,8 @@ absl::Status Normalizer::Run(AlignedText* text) const {
         // Check the size before building the text.
         if (matches.size() > kMaxText / (step.content.size() + 1)) {
           return absl::ResourceExhaustedError(
-              absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(),
-                           " bytes; a text may grow to ", kMaxText));
+              absl::StrCat("a Replace would put ", step.content.size(), " bytes into ",
+                           matches.size(), " places; the text may grow to ", kMaxText, " bytes"));
         }
         text->Replace(matches, step.content);
         break;

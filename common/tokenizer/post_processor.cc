@@ -46,7 +46,8 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
 absl::Status PostProcessor::Add(const Component& component) {
   const std::string type = component.type();
   if (steps_.size() == kMaxPostProcessors)
-    return component.Invalid(absl::StrCat("more than ", kMaxPostProcessors, " post-processors"));
+    return component.Invalid(
+        absl::StrCat("there are more than ", kMaxPostProcessors, " post-processors"));
   if (type == "TemplateProcessing") return AddTemplate(component);
   if (type != "ByteLevel")
     return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));
@@ -87,7 +88,7 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
     }
 
     if (step.before.size() + step.after.size() > kMaxAdded)
-      return component.Invalid(absl::StrCat("more than ", kMaxAdded, " special tokens"));
+      return component.Invalid(absl::StrCat("it adds more than ", kMaxAdded, " special tokens"));
   }
   if (!seen) return component.Invalid("single lacks the text A");
   steps_.push_back(std::move(step));

@@ -20,7 +20,8 @@ absl::Status PreTokenizer::Add(const Component& component) {
   const std::string type = component.type();
   if (byte_level_) return component.Unsupported("a pre-tokenizer behind ByteLevel");
   if (steps_.size() >= kMaxPreTokenizers)
-    return component.Invalid(absl::StrCat("more than ", kMaxPreTokenizers, " pre-tokenizers"));
+    return component.Invalid(
+        absl::StrCat("there are more than ", kMaxPreTokenizers, " pre-tokenizers"));
   if (type == "ByteLevel") {
     SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix_space, component.Bool("add_prefix_space"));

@@ -45,7 +45,7 @@ RegexPattern::~RegexPattern() = default;
 absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::string_view pattern) {
   if (pattern.size() > kMaxPattern)
     return absl::InvalidArgumentError(
-        absl::StrCat("a pattern of ", pattern.size(), " bytes; the limit is ", kMaxPattern));
+        absl::StrCat("the pattern has ", pattern.size(), " bytes; the limit is ", kMaxPattern));
   if (!IsUtf8(pattern)) return absl::InvalidArgumentError("the pattern is not UTF-8");
   SLUICE_ASSIGN_OR_RETURN(const std::string translated, TranslateRegex(pattern));
   const CompileContext context(pcre2_compile_context_create(nullptr));
@@ -75,11 +75,13 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
                     PCRE2_NO_UTF_CHECK, match.get(), impl_->limits.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
+      return absl::ResourceExhaustedError(absl::StrCat("the pattern failed at byte ", from,
+                                                       " of a text of ", text.size(),
+                                                       " bytes: ", Message(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
     // Only \K in a lookahead could do this, and TranslateRegex() refuses \K.
-    if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");
+    if (span[0] > span[1])
+      return absl::InternalError("a match of the pattern ends before it begins");
     // An empty match directly after another match does not count. Go on one character later.
     if (span[0] == span[1] && span[1] == last_end) {
       ++from;

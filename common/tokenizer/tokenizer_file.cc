@@ -27,7 +27,7 @@ class Reader : public nlohmann::json_sax<json> {
                            : Value(value);
   }
   bool number_float(number_float_t value, const string_t&) override { return Value(value); }
-  bool binary(binary_t&) override { return Fail("binary data"); }
+  bool binary(binary_t&) override { return Fail("the file contains binary data"); }
   bool string(string_t& value) override {
     if (mode_ == kMerges) return MergeText(std::move(value));
     if (mode_ == kPair) return PairPart(std::move(value));
@@ -132,8 +132,8 @@ class Reader : public nlohmann::json_sax<json> {
   // while one of its values is open.
   json* Put(json value) {
     if (++values_ > TokenizerFile::kMaxValues) {
-      Fail(
-          absl::StrCat("more than ", TokenizerFile::kMaxValues, " values beside vocab and merges"));
+      Fail(absl::StrCat("the file has more than ", TokenizerFile::kMaxValues,
+                        " values beside vocab and merges"));
       return nullptr;
     }
     if (open_.empty()) {
@@ -147,7 +147,7 @@ class Reader : public nlohmann::json_sax<json> {
   bool Value(json value) { return mode_ == kRest ? Put(std::move(value)) != nullptr : Wrong(); }
   bool Open(json container) {
     if (open_.size() == TokenizerFile::kMaxDepth)
-      return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
+      return Fail(absl::StrCat("values are nested deeper than ", TokenizerFile::kMaxDepth));
     // Remember whether the second level is `model`, for AtModel().
     if (open_.size() == 1) model_ = key_ == "model";
     json* const placed = Put(std::move(container));
@@ -178,7 +178,7 @@ TokenizerFile::~TokenizerFile() = default;
 absl::StatusOr<TokenizerFile> TokenizerFile::Parse(absl::string_view text) {
   if (text.size() > kMaxBytes)
     return absl::InvalidArgumentError(
-        absl::StrCat("a file of ", text.size(), " bytes; the limit is ", kMaxBytes));
+        absl::StrCat("the file has ", text.size(), " bytes; the limit is ", kMaxBytes));
   TokenizerFile file;
   Reader reader(&file);
   const bool whole = json::sax_parse(text.begin(), text.end(), &reader);

@@ -90,7 +90,7 @@ absl::StatusOr<Property> Letters(ArgReader& reader) {
   if (listed.empty() ||
       !std::all_of(listed.begin(), listed.end(), [](char c) { return absl::ascii_isalpha(c); })) {
     return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"",
-                                                   listed, "\", ASCII letters are needed"));
+                                                   listed, "\"; ASCII letters are needed"));
   }
 
   return Property([listed](const Answer& answer, const nlohmann::json&) {

@@ -109,7 +109,7 @@ std::vector<common::v1::WaitEdge> Worker::Explain() const {
                           .id = "queue",
                           .at = "queue",
                           .cause = absl::StrCat(options_.worker, " has ", backlog.records,
-                                                " verdicts that the queue has not acknowledged"),
+                                                " scores that the queue has not acknowledged"),
                           .next = "they are sent again if the connection breaks"}));
   }
   return edges;
