@@ -94,7 +94,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
     case Statement::kSet: Assign(statement.target, Eval(*statement.expression)); break;
     case Statement::kSetBlock: RunSetBlock(statement); break;
     case Statement::kFilterBlock: {
-      const Value text = Filtered(*statement.expression, CaptureBody(*statement.body));
+      const Value text = ApplyFilters(*statement.expression, CaptureBody(*statement.body));
       meter_.at = statement.at;
       AppendStr(meter_, text, output_);
       break;
@@ -124,7 +124,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
 
 Interpreter::Flow Interpreter::RunIf(const Statement& choice) {
   for (const auto& [condition, body] : choice.branches) {
-    if (condition == nullptr || Holds(*condition)) return RunBody(body);
+    if (condition == nullptr || EvalTruth(*condition)) return RunBody(body);
   }
   return Flow::kNext;
 }
@@ -141,15 +141,15 @@ Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
       meter_.Step();
       scope.Clear();
       Assign(loop.target, item);
-      if (Holds(*loop.condition)) kept.push_back(item);
+      if (EvalTruth(*loop.condition)) kept.push_back(item);
     }
     items = kept;
   }
   if (items.empty()) return loop.otherwise != nullptr ? RunBody(*loop.otherwise) : Flow::kNext;
-  return RunItems(loop, items);
+  return RunLoop(loop, items);
 }
 
-Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const Value> items) {
+Interpreter::Flow Interpreter::RunLoop(const Statement& loop, absl::Span<const Value> items) {
   Loop* const state = loop.uses_loop ? New<Loop>(items) : nullptr;
   InScope scope(this);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -157,14 +157,14 @@ Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const 
     scope.Clear();
     Assign(loop.target, items[i]);
     if (state != nullptr) {
-      state->Move(i);
+      state->MoveTo(i);
       Bind(program_.loop, Value::Of(state));
     }
     if (RunBody(*loop.body) == Flow::kBreak) break;
   }
 
   // A namespace may keep the loop object longer than the items exist.
-  if (state != nullptr) state->End();
+  if (state != nullptr) state->DropItems();
   return Flow::kNext;
 }
 
@@ -188,14 +188,14 @@ Value Interpreter::CaptureBody(const Body& body) {
   return Value::Copy(meter_, captured.text);
 }
 
-Value Interpreter::Filtered(const Expression& filters, Value text) {
+Value Interpreter::ApplyFilters(const Expression& filters, Value text) {
   filter_input_ = std::move(text);
   return Eval(filters);
 }
 
 void Interpreter::RunSetBlock(const Statement& set) {
   Value text = CaptureBody(*set.body);
-  if (set.expression != nullptr) text = Filtered(*set.expression, std::move(text));
+  if (set.expression != nullptr) text = ApplyFilters(*set.expression, std::move(text));
   Assign(set.target, std::move(text));
 }
 

@@ -60,8 +60,8 @@ class Meter {
   // Counts work that is not a step, such as copied bytes (64 per unit). The clock is read every few
   // thousand units.
   void Work(int64_t units) {
-    work_ -= units;
-    if (work_ < 0) CheckTime();
+    work_left_ -= units;
+    if (work_left_ < 0) CheckTime();
   }
   void WorkOnBytes(size_t bytes) { Work(static_cast<int64_t>(bytes / 64)); }
 
@@ -70,11 +70,11 @@ class Meter {
     if (bytes > kMaxTextBytes) OutOfText();
   }
   // These count the bytes of a string when it is created and when it is freed.
-  void Take(size_t bytes) {
-    if (bytes > kMaxTextBytes - live_) OutOfText();  // live_ never exceeds the limit.
-    live_ += bytes;
+  void AddLiveBytes(size_t bytes) {
+    if (bytes > kMaxTextBytes - live_bytes_) OutOfText();  // live_bytes_ never exceeds the limit.
+    live_bytes_ += bytes;
   }
-  void Give(size_t bytes) { live_ -= bytes; }
+  void SubtractLiveBytes(size_t bytes) { live_bytes_ -= bytes; }
 
   // Fails: the template, or its input, is wrong.
   [[noreturn]] void Invalid(absl::string_view what) const;
@@ -93,9 +93,9 @@ class Meter {
   absl::Duration begin_ = absl::InfiniteDuration();  // Infinite until the clock is read.
   int64_t steps_ = 0;
   // Units left until the clock is read.
-  int64_t work_;
+  int64_t work_left_;
   // Bytes of strings alive now.
-  size_t live_ = 0;
+  size_t live_bytes_ = 0;
   int value_depth_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace sluice::chat {
 
 Value Value::WithCapacity(Meter& meter, size_t capacity) {
-  meter.Take(capacity);
+  meter.AddLiveBytes(capacity);
   void* const memory = std::malloc(kStringHeader + capacity);
   if (memory == nullptr) throw std::bad_alloc();
   static_assert(sizeof(StringHeader) == kStringHeader);
@@ -56,7 +56,7 @@ void Value::Append(Meter& meter, absl::string_view added) {
 void Value::Destroy() {
   switch (kind_) {
     case kString:
-      header()->meter->Give(header()->capacity);
+      header()->meter->SubtractLiveBytes(header()->capacity);
       std::free(counted_);
       break;
     case kArray: delete reinterpret_cast<Array*>(counted_); break;

@@ -33,8 +33,8 @@ bool StartsWithWord(absl::string_view text) {
 
 absl::StatusOr<std::unique_ptr<AddedToken>> ReadToken(const Component& entry,
                                                       const Normalizer& normalizer) {
-  SLUICE_RETURN_IF_ERROR(
-      entry.Only({"id", "content", "special", "normalized", "single_word", "lstrip", "rstrip"}));
+  SLUICE_RETURN_IF_ERROR(entry.CheckKeys(
+      {"id", "content", "special", "normalized", "single_word", "lstrip", "rstrip"}));
   auto token = std::make_unique<AddedToken>();
   SLUICE_ASSIGN_OR_RETURN(token->content, entry.String("content"));
   if (token->content.empty() || token->content.size() > AddedTokens::kMaxContent) {
@@ -149,11 +149,11 @@ void AddedTokens::Find(absl::string_view text, bool normalized, bool special,
   if (done != text.size()) pieces->push_back({{done, text.size()}, nullptr});
 }
 
-const AddedToken* AddedTokens::ById(int32_t id) const {
+const AddedToken* AddedTokens::FindById(int32_t id) const {
   const auto it = by_id_.find(id);
   return it == by_id_.end() ? nullptr : it->second;
 }
-const AddedToken* AddedTokens::ByContent(absl::string_view content) const {
+const AddedToken* AddedTokens::FindByContent(absl::string_view content) const {
   const auto it = by_content_.find(content);
   return it == by_content_.end() ? nullptr : it->second;
 }

@@ -49,10 +49,10 @@ class AddedTokens {
   // overlap: the white space of one token may be another token.
   void Find(absl::string_view text, bool normalized, bool special,
             std::vector<Piece>* pieces) const;
-  bool AnyNormalized() const { return !normalized_.tokens.empty(); }
+  bool HasNormalized() const { return !normalized_.tokens.empty(); }
 
-  const AddedToken* ById(int32_t id) const;
-  const AddedToken* ByContent(absl::string_view content) const;
+  const AddedToken* FindById(int32_t id) const;
+  const AddedToken* FindByContent(absl::string_view content) const;
   int32_t id_end() const { return id_end_; }  // Highest id + 1; 0 if there are none.
 
  private:

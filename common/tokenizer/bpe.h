@@ -60,10 +60,10 @@ class Bpe {
   };
   absl::Status ReadVocab(TokenizerFile* file);
   absl::Status ReadMerges(const TokenizerFile& file);
-  void FindCuts();
+  void DecideCuts();
   // Appends the symbols of the word's characters or bytes, before any merge.
-  void First(absl::string_view word, Symbols* symbols) const;
-  const Merge* Find(const Symbol& left, const Symbol& right) const;
+  void AppendSymbols(absl::string_view word, Symbols* symbols) const;
+  const Merge* FindMerge(const Symbol& left, const Symbol& right) const;
   void MergeFew(Symbols* symbols) const;
   void MergeMany(Symbols* symbols) const;
 
@@ -72,7 +72,7 @@ class Bpe {
   absl::flat_hash_map<uint64_t, Merge> merges_;          // Key: left id << 32 | right id.
   std::optional<int32_t> unknown_;
   bool byte_level_ = false, fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  bool cuts_ = false;  // Whether words may be cut at all.
+  bool may_cut_ = false;  // Whether words may be cut at all.
   // Every byte has a token, so no character is unknown, and a word may be cut before any character.
   bool all_bytes_ = false;
   // Bit a << 8 | b: whether a merge has a left side that ends with byte a and a right side that

@@ -66,8 +66,8 @@ class Decoder {
     int start = 0, stop = 0;   // kStrip: how many at each end.
     bool drops_first = false;  // kMetaspace: the character is removed from the first token.
   };
-  static std::unique_ptr<DecodeStage> Stage(const Step& step, bool prepared);
-  absl::Status Add(const Component& component);
+  static std::unique_ptr<DecodeStage> MakeStage(const Step& step, bool prepared);
+  absl::Status AddStep(const Component& component);
 
   std::vector<Step> steps_;
   // Number of steps at the start that Prepare() does. If the next step is ByteLevel, Prepare() also

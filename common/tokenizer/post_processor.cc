@@ -34,8 +34,8 @@ Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool fi
 
 absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
   PostProcessor processor;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("processors"));
-  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(processor.Add(part));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Flatten("processors"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(processor.AddStep(part));
   for (const Step& step : processor.steps_) {
     processor.before_.insert(processor.before_.begin(), step.before.begin(), step.before.end());
     processor.after_.insert(processor.after_.end(), step.after.begin(), step.after.end());
@@ -43,7 +43,7 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
   return processor;
 }
 
-absl::Status PostProcessor::Add(const Component& component) {
+absl::Status PostProcessor::AddStep(const Component& component) {
   const std::string type = component.type();
   if (steps_.size() == kMaxPostProcessors)
     return component.Invalid(
@@ -51,7 +51,7 @@ absl::Status PostProcessor::Add(const Component& component) {
   if (type == "TemplateProcessing") return AddTemplate(component);
   if (type != "ByteLevel")
     return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));
-  SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
+  SLUICE_RETURN_IF_ERROR(component.CheckKeys({"add_prefix_space", "trim_offsets", "use_regex"}));
   Step step;
   SLUICE_ASSIGN_OR_RETURN(step.prefix_space, component.Bool("add_prefix_space"));
   SLUICE_ASSIGN_OR_RETURN(step.trims, component.Bool("trim_offsets"));
@@ -61,12 +61,12 @@ absl::Status PostProcessor::Add(const Component& component) {
 
 absl::Status PostProcessor::AddTemplate(const Component& component) {
   // `pair` is for two texts and is not used.
-  SLUICE_RETURN_IF_ERROR(component.Only({"single", "pair", "special_tokens"}));
+  SLUICE_RETURN_IF_ERROR(component.CheckKeys({"single", "pair", "special_tokens"}));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> items, component.Objects("single"));
   Step step;
   bool seen = false;
   for (const Component& item : items) {
-    SLUICE_RETURN_IF_ERROR(item.Only({"Sequence", "SpecialToken"}));
+    SLUICE_RETURN_IF_ERROR(item.CheckKeys({"Sequence", "SpecialToken"}));
     if (item.Has("Sequence")) {
       SLUICE_ASSIGN_OR_RETURN(const Component sequence, item.Object("Sequence"));
       SLUICE_ASSIGN_OR_RETURN(const std::string name, sequence.String("id"));

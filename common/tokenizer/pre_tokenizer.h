@@ -42,8 +42,8 @@ class PreTokenizer {
     std::optional<Metaspace> metaspace;
     bool prefix_space = false;  // Put a space in front of each piece that does not begin with one.
   };
-  absl::Status Add(const Component& component);
-  static void PrefixSpaces(AlignedText* text, std::vector<Span>* pieces);
+  absl::Status AddStep(const Component& component);
+  static void AddPrefixSpaces(AlignedText* text, std::vector<Span>* pieces);
   static void RunMetaspace(const Metaspace& metaspace, AlignedText* text,
                            std::vector<Span>* pieces);
 

@@ -26,7 +26,7 @@ using MatchContext =
 using CompileContext =
     std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context, pcre2_compile_context_free>>;
 
-std::string Message(int code) {
+std::string ErrorMessage(int code) {
   PCRE2_UCHAR message[256] = {};
   pcre2_get_error_message(code, message, sizeof message);
   return reinterpret_cast<const char*>(message);
@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
   impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  kOptions, &error, &at, context.get()));
   if (impl->code == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("the pattern is not valid: ", Message(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the pattern is not valid: ", ErrorMessage(error)));
   // Without JIT support, PCRE2 interprets the pattern.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));
@@ -77,7 +78,7 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
     if (rc < 0)
       return absl::ResourceExhaustedError(absl::StrCat("the pattern failed at byte ", from,
                                                        " of a text of ", text.size(),
-                                                       " bytes: ", Message(rc)));
+                                                       " bytes: ", ErrorMessage(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
     // Only \K in a lookahead could do this, and TranslateRegex() refuses \K.
     if (span[0] > span[1])
