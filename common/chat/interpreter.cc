@@ -2,6 +2,7 @@
 #include "common/chat/interpreter.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/chat/print.h"
 
 namespace sluice::chat {
@@ -10,6 +11,7 @@ namespace sluice::chat {
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
+    SLUICE_CHECK(parent < static_cast<int>(in->scopes_.size()));
     in->scopes_.push_back({begin_, parent >= 0 ? parent : static_cast<int>(in->scopes_.size()) - 1,
                            in->next_scope_++});
   }

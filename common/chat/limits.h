@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/status.h"
 
 namespace sluice {
 class Clock;
@@ -74,7 +75,10 @@ class Meter {
     if (bytes > kMaxTextBytes - live_bytes_) OutOfText();  // live_bytes_ never exceeds the limit.
     live_bytes_ += bytes;
   }
-  void SubtractLiveBytes(size_t bytes) { live_bytes_ -= bytes; }
+  void SubtractLiveBytes(size_t bytes) {
+    SLUICE_CHECK(bytes <= live_bytes_);
+    live_bytes_ -= bytes;
+  }
 
   // Fails: the template, or its input, is wrong.
   [[noreturn]] void Invalid(absl::string_view what) const;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/base/status.h"
 #include "common/chat/function.h"
 #include "common/chat/value.h"
 
@@ -56,14 +57,14 @@ class Loop : public Object {
 // cycler(a, b), with .next(), .current, .reset().
 class Cycler : public Object {
  public:
-  explicit Cycler(Values items) : items_(std::move(items)) {}
+  explicit Cycler(Values items) : items_(std::move(items)) { SLUICE_CHECK(!items_.empty()); }
   absl::string_view TypeName() const override { return "Cycler"; }
   Value Attribute(Interpreter& in, absl::string_view name) override;
   Value CallMethod(Interpreter& in, absl::string_view name, Values args,
                    const Keywords& keywords) override;
 
  private:
-  const Values items_;
+  const Values items_;  // Not empty.
   size_t at_ = 0;
 };
 

@@ -118,6 +118,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
     }
   }
 
+  SLUICE_CHECK(score.parts.size() == parts_.size());
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
   if (!std::isfinite(score.task_reward))

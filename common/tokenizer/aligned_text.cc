@@ -1,5 +1,6 @@
 #include "common/tokenizer/aligned_text.h"
 
+#include "common/base/status.h"
 #include "common/base/utf8.h"
 
 namespace sluice {
@@ -40,6 +41,7 @@ void AlignedText::Builder::Insert(absl::string_view content, size_t like) {
 }
 
 void AlignedText::Builder::Finish() {
+  SLUICE_CHECK(!text_->track_ || origin_.size() == out_.size());
   text_->text_ = std::move(out_);
   text_->view_ = text_->text_;
   text_->origin_ = std::move(origin_);

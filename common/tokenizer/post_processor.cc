@@ -96,6 +96,8 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
 }
 
 void PostProcessor::Run(absl::string_view text, bool add_special, TokenSpans* tokens) const {
+  SLUICE_CHECK(tokens->offsets.size() == tokens->ids.size() &&
+               tokens->spaces.size() == tokens->ids.size());
   for (const Step& step : steps_) {
     for (size_t i = 0; step.trims && i < tokens->ids.size(); ++i)
       tokens->offsets[i] =

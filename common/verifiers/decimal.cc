@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status.h"
 
 namespace sluice {
 namespace {
@@ -71,6 +72,7 @@ std::optional<Rational> ParseRational(absl::string_view text) {
   value->numerator /= common;
   value->denominator /= common;
   if (negative) value->numerator = -value->numerator;
+  SLUICE_CHECK(value->denominator > 0);
   return value;
 }
 
