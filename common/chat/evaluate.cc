@@ -282,6 +282,7 @@ Value Interpreter::ItemAt(const Value& value, int64_t i) {
   meter_.WorkOnBytes(text.size());
   if (i < 0) i += static_cast<int64_t>(CountCodePoints(text));
   if (i < 0 || i >= static_cast<int64_t>(text.size())) return Value();
+
   size_t end = ByteOf(text, static_cast<size_t>(i));
   const size_t begin = end;
   if (begin >= text.size()) return Value();

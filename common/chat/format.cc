@@ -372,6 +372,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
       i = end - 1;
       continue;
     }
+
     // {{ and }} stand for single braces.
     if (i + 1 < format.size() && format[i + 1] == c) {
       to.Append(format.substr(i++, 1));
@@ -383,6 +384,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     meter.Step();
     absl::string_view field = format.substr(i + 1, close - i - 1), spec;
     i = close;
+
     // A field has the form name!conversion:spec.
     if (const size_t colon = field.find(':'); colon != absl::string_view::npos)
       spec = field.substr(colon + 1), field = field.substr(0, colon);
@@ -398,6 +400,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     }
     if (field.find_first_of(".[") != absl::string_view::npos)
       meter.Unsupported(absl::StrCat("format: the field \"", field, "\""));
+
     const Value* value = nullptr;
     size_t index = next;
     if (field.empty() || absl::SimpleAtoi(field, &index)) {

@@ -329,6 +329,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
                                  macros_ > kMaxDepth ? kMaxDepth : kMaxNesting,
                                  macros_ > kMaxDepth ? "" : " levels"));
   }
+
   Captured captured(this);
   const InScope inner(this, scope);
   // Removes the keyword argument `name` and returns whether it was given, and its value.

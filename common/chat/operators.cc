@@ -83,6 +83,7 @@ Value ApplyToFloats(Meter& meter, Operator op, double a, double b) {
 
   if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
   if (op == Operator::kDivide) return Value::Float(a / b);
+
   double rest = std::fmod(a, b);  // As CPython's float_divmod.
   double quotient = (a - rest) / b;
   if (rest != 0 && (rest < 0) != (b < 0)) rest += b, quotient -= 1;
@@ -174,6 +175,7 @@ Value SliceText(Meter& meter, const Value& value, const Value& start, const Valu
       return Value::Borrow(text.substr(begin, size)).MarkedSafe(value.safe());
     return Value::Copy(meter, text.substr(begin, size)).MarkedSafe(value.safe());
   }
+
   meter.Step(static_cast<int64_t>(text.size()));
   const std::vector<absl::string_view> points = SplitCodePoints(text);
   std::string out;

@@ -87,6 +87,7 @@ Statement Parser::ParseStatement(const Token& word) {
   if (name == "macro") return ParseMacro(word);
   if (name == "call") return ParseCallBlock(word);
   if (name == "with") return ParseWith(word);
+
   Statement statement{.at = word.at};
   if (name == "break" || name == "continue") {
     statement.kind = name == "break" ? Statement::kBreak : Statement::kContinue;

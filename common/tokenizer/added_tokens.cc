@@ -65,6 +65,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
   if (!list.is_array() || list.size() > kMaxTokens)
     return absl::InvalidArgumentError(
         absl::StrCat("added_tokens is not a list of at most ", kMaxTokens, " entries"));
+
   // Tokens that are not in the model get the ids after it, in the order of the list.
   int32_t next_id = static_cast<int32_t>(bpe.size());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -85,6 +86,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
     added.id_end_ = std::max(added.id_end_, token->id + 1);
     added.tokens_.push_back(std::move(token));
   }
+
   std::vector<const AddedToken*> raw, normalized;
   for (const auto& token : added.tokens_) {
     if (!token->form.empty()) (token->normalized ? normalized : raw).push_back(token.get());
@@ -133,6 +135,7 @@ void AddedTokens::Find(absl::string_view text, bool normalized, bool special,
       ++at;
       continue;
     }
+
     size_t begin = at, end = at + token->form.size();
     // A match that is rejected below still hides what it covers, as in the reference library.
     at = end;

@@ -101,6 +101,7 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
     size_t begin = builder.size();  // Begin of the word that is being built.
     if (prepends && view[0] != ' ' && !absl::StartsWith(view, mark))
       builder.Insert(mark, piece.begin);
+
     for (size_t at = 0; at < view.size();) {
       const bool space = view[at] == ' ';
       const bool is_mark = space || absl::StartsWith(view.substr(at), mark);
@@ -108,6 +109,7 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
         out.push_back({begin, builder.size()});
         begin = builder.size();
       }
+
       size_t end = at + (is_mark && !space ? mark.size() : 1);
       if (space) {
         builder.Insert(mark, piece.begin + at);

@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
         absl::StrCat("the pattern has ", pattern.size(), " bytes; the limit is ", kMaxPattern));
   if (!IsUtf8(pattern)) return absl::InvalidArgumentError("the pattern is not UTF-8");
   SLUICE_ASSIGN_OR_RETURN(const std::string translated, TranslateRegex(pattern));
+
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
@@ -58,6 +59,7 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
   if (impl->code == nullptr)
     return absl::InvalidArgumentError(
         absl::StrCat("the pattern is not valid: ", ErrorMessage(error)));
+
   // Without JIT support, PCRE2 interprets the pattern.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));

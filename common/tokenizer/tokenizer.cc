@@ -100,6 +100,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   if (version != "1.0")
     return absl::UnimplementedError(
         absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
+
   // Both would change the ids of a text.
   for (const char* const key : {"truncation", "padding"}) {
     if (root.Has(key))
@@ -118,6 +119,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   SLUICE_RETURN_IF_ERROR(parse("pre_tokenizer", &pre_tokenizer_));
   SLUICE_RETURN_IF_ERROR(parse("post_processor", &post_processor_));
   SLUICE_RETURN_IF_ERROR(parse("decoder", &decoder));
+
   SLUICE_ASSIGN_OR_RETURN(bpe, Bpe::Create(model, std::move(file), pre_tokenizer_.byte_level()));
   SLUICE_ASSIGN_OR_RETURN(added, AddedTokens::Parse(root, *bpe, normalizer_));
   vocab_size = std::max(static_cast<int32_t>(bpe->tokens().size()), added.id_end());
@@ -165,6 +167,7 @@ void Tokenizer::Impl::EncodeWordWithOffsets(const AlignedText& text, Span word,
   // tokens after it get offsets that are too small. They are counted in the spelling of the word.
   const std::vector<size_t> spelled =
       bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
+
   size_t at = 0;
   for (const Bpe::Symbol& symbol : symbols) {
     const absl::string_view token = bpe->tokens()[symbol.id];
