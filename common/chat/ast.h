@@ -102,7 +102,7 @@ struct Macro {
   std::vector<Parameter> parameters;
   std::unique_ptr<Body> body;
   uint16_t height = 1;  // Levels of statements and expressions inside.
-  // Whether the body uses the name.
+  // Whether the body uses the name `varargs`, `kwargs` or `caller`.
   bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
 };
 

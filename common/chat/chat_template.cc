@@ -51,6 +51,7 @@ absl::StatusOr<ChatTemplate::Rendered> ChatTemplate::RenderWithMask(
     return absl::InvalidArgumentError(absl::StrCat("the variables of a template are a ",
                                                    variables.type_name(), "; wanted: an object"));
   const chat::Program& program = compiled_->program;
+
   char first[16 << 10];  // Large enough for most conversations.
   std::pmr::monotonic_buffer_resource arena(first, sizeof(first));
   chat::Meter meter(options.clock != nullptr ? options.clock : chat::ThreadCpuClock());

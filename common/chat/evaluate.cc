@@ -72,9 +72,9 @@ const Value& Interpreter::Read(const Expression& e, Value* made) {
   return *made = Eval(e);
 }
 
-bool Interpreter::Holds(const Expression& e) {
+bool Interpreter::EvalTruth(const Expression& e) {
   switch (e.kind) {
-    case Expression::kNot: Enter(e); return !Holds(*e.operands[0]);
+    case Expression::kNot: Enter(e); return !EvalTruth(*e.operands[0]);
     case Expression::kCompare: Enter(e); return EvalCompare(e);
     case Expression::kTest: Enter(e); return EvalTest(e);
     case Expression::kAnd:
@@ -82,7 +82,7 @@ bool Interpreter::Holds(const Expression& e) {
       Enter(e);
       const bool enough = e.kind == Expression::kOr;
       for (const ExpressionPtr& operand : e.operands) {
-        if (Holds(*operand) == enough) return enough;
+        if (EvalTruth(*operand) == enough) return enough;
       }
       return !enough;
     }
@@ -104,7 +104,7 @@ Value Interpreter::Eval(const Expression& e) {
     }
     case Expression::kNot:
     case Expression::kCompare:
-    case Expression::kTest: return Value::Bool(Holds(e));
+    case Expression::kTest: return Value::Bool(EvalTruth(e));
     default: break;
   }
 
@@ -146,7 +146,7 @@ Value Interpreter::Eval(const Expression& e) {
       return value;
     }
     case Expression::kIf:
-      if (Holds(*e.operands[0])) return Eval(*e.operands[1]);
+      if (EvalTruth(*e.operands[0])) return Eval(*e.operands[1]);
       return e.operands[2] != nullptr ? Eval(*e.operands[2]) : Value();
     case Expression::kFilter: return EvalFunction(e);
     case Expression::kCall: return EvalCall(e, {});
@@ -211,8 +211,8 @@ bool Interpreter::EvalCompare(const Expression& e) {
 
 // Returns what Python's type has under this name: the bound method, or undefined if templates may
 // not use it. nullopt: the type has no attribute of this name.
-std::optional<Value> Interpreter::Member(const Value& object, absl::string_view name,
-                                         const Function* method, Builtin builtin) {
+std::optional<Value> Interpreter::FindMember(const Value& object, absl::string_view name,
+                                             const Function* method, Builtin builtin) {
   if (method != nullptr) {
     auto* const bound = new Method;
     bound->self = object;
@@ -230,7 +230,7 @@ std::optional<Value> Interpreter::Member(const Value& object, absl::string_view 
 Value Interpreter::EvalAttribute(const Expression& e, const Value& object) {
   if (HasMethods(object)) {
     const auto type = static_cast<int>(TypeOf(object));
-    if (std::optional<Value> member = Member(object, e.text, e.methods[type], e.builtins[type]))
+    if (std::optional<Value> member = FindMember(object, e.text, e.methods[type], e.builtins[type]))
       return *std::move(member);
   }
 
@@ -261,8 +261,8 @@ Value Interpreter::Subscript(const Value& value, const Value& key) {
   if (value.is(Value::kObject)) return value.object()->Attribute(*this, key.text());
   if (HasMethods(value)) {
     const Type type = TypeOf(value);
-    if (std::optional<Value> member = Member(value, key.text(), FindMethod(type, key.text()),
-                                             PythonBuiltin(type, key.text())))
+    if (std::optional<Value> member = FindMember(value, key.text(), FindMethod(type, key.text()),
+                                                 PythonBuiltin(type, key.text())))
       return *std::move(member);
   }
   return key.is(Value::kText) ? Value::Undefined(key.text()) : Value();
@@ -282,6 +282,7 @@ Value Interpreter::ItemAt(const Value& value, int64_t i) {
   meter_.WorkOnBytes(text.size());
   if (i < 0) i += static_cast<int64_t>(CountCodePoints(text));
   if (i < 0 || i >= static_cast<int64_t>(text.size())) return Value();
+
   size_t end = ByteOf(text, static_cast<size_t>(i));
   const size_t begin = end;
   if (begin >= text.size()) return Value();
@@ -328,7 +329,8 @@ void Interpreter::AddKeywords(const Expression& e, Keywords* keywords) {
 
 bool Interpreter::EvalTest(const Expression& e) {
   const Function& test = *e.function;
-  if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 || test.most() > 0)
+  if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 ||
+      test.parameter_count() > 0)
     return Truth(EvalFunction(e)) != e.negated;
   Value made;
   const Value& value = Read(*e.operands[0], &made);

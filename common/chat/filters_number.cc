@@ -17,6 +17,7 @@ namespace {
 // Python's float(text). Returns false if the text is not a number.
 bool ParseFloat(absl::string_view text, double* value) {
   const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
+  // strtod also reads hexadecimal numbers and nan(..), which Python refuses.
   if (plain.empty() || plain.find_first_of("xX") != std::string::npos ||
       plain.find('(') != std::string::npos)
     return false;
@@ -35,6 +36,7 @@ bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
        {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
     if (absl::StartsWith(plain, prefix) && (base == of || base == 0)) plain.erase(0, 2), base = of;
   }
+  // from_chars would accept another sign.
   if (plain.empty() || plain[0] == '-') return false;
   const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value,
                                              static_cast<int>(base == 0 ? 10 : base));
@@ -85,6 +87,8 @@ Value Abs(const Call& call) {
 
 // Python's round(): rounds the exact value of `value` to `digits` decimal places, ties to even.
 double RoundHalfEven(double value, int64_t digits) {
+  // Beyond 320 places, rounding changes no double above 1e-300; below -308, each becomes 0. So the
+  // text has at most 309 + 320 digits, which `buffer` holds.
   if (!std::isfinite(value) || digits > 320) return value;
   if (digits < -308) return std::copysign(0.0, value);
   if (digits < 0) {

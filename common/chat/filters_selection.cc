@@ -43,8 +43,8 @@ Value Sort(const Call& call) {
     keyed.emplace_back(SortKey(call, item, call[3], call.Flag(2, false)), &item);
   }
 
-  // With a path, Python compares lists of one key, and equal keys are not compared by <, which
-  // might fail for their type.
+  // With a path, Jinja wraps each key in a list. Python compares lists with < only at their first
+  // unequal items, so equal keys of a type that has no order (dicts) do not fail.
   const bool by_path = call.has(3) && !call[3].is(Value::kNone);
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     if (by_path && Equal(call.meter, a.first, b.first)) return false;
@@ -55,7 +55,7 @@ Value Sort(const Call& call) {
   return std::move(sorted).Take();
 }
 
-Value Extreme(const Call& call, bool least) {
+Value FindExtreme(const Call& call, bool least) {
   Value owner, best_key;
   const Value* best = nullptr;
   const absl::Span<const Value> items = Items(call.meter, call[0], &owner);
@@ -69,8 +69,8 @@ Value Extreme(const Call& call, bool least) {
   }
   return best != nullptr ? *best : Value();
 }
-Value Min(const Call& call) { return Extreme(call, true); }
-Value Max(const Call& call) { return Extreme(call, false); }
+Value Min(const Call& call) { return FindExtreme(call, true); }
+Value Max(const Call& call) { return FindExtreme(call, false); }
 
 Value Sum(const Call& call) {
   Value owner, sum = call.has(2) ? call[2] : Value::Int(0);
@@ -100,8 +100,8 @@ Value Unique(const Call& call) {
 }
 
 // Applies the function named `args[at]`, with the arguments after it, to `item`.
-Value Apply(const Call& call, size_t at, const Function* (*find)(absl::string_view),
-            absl::string_view what, const Value& item) {
+Value ApplyNamed(const Call& call, size_t at, const Function* (*find)(absl::string_view),
+                 absl::string_view what, const Value& item) {
   const absl::string_view name = call.Str(at);
   const Function* const function = find(name);
   if (function == nullptr) call.meter.Unsupported(absl::StrCat("the ", what, " \"", name, "\""));
@@ -126,13 +126,13 @@ Value Map(const Call& call) {
   if (!Truth(call[0])) return std::move(mapped).Take();
   for (const Value& item : Items(call.meter, call[0], &owner)) {
     mapped.Add(call.args.size() == 1 ? ReadPath(call, item, path, otherwise)
-                                     : Apply(call, 1, FindFilter, "filter", item));
+                                     : ApplyNamed(call, 1, FindFilter, "filter", item));
   }
   return std::move(mapped).Take();
 }
 
 // Selects the items for which the test gives `wanted`; without a test, by their truth value.
-Value Choose(const Call& call, bool wanted, bool attribute) {
+Value SelectItems(const Call& call, bool wanted, bool attribute) {
   if (attribute && call.args.size() < 2) call.Invalid("needs an attribute");
   const size_t test = attribute ? 2 : 1;
   Value owner;
@@ -142,15 +142,15 @@ Value Choose(const Call& call, bool wanted, bool attribute) {
     call.meter.Step();
     const Value looked_at = attribute ? ReadPath(call, item, call[1]) : item;
     const Value held =
-        call.args.size() > test ? Apply(call, test, FindTest, "test", looked_at) : looked_at;
+        call.args.size() > test ? ApplyNamed(call, test, FindTest, "test", looked_at) : looked_at;
     if (Truth(held) == wanted) chosen.Add(item);
   }
   return std::move(chosen).Take();
 }
-Value Select(const Call& call) { return Choose(call, true, false); }
-Value Reject(const Call& call) { return Choose(call, false, false); }
-Value SelectAttr(const Call& call) { return Choose(call, true, true); }
-Value RejectAttr(const Call& call) { return Choose(call, false, true); }
+Value Select(const Call& call) { return SelectItems(call, true, false); }
+Value Reject(const Call& call) { return SelectItems(call, false, false); }
+Value SelectAttr(const Call& call) { return SelectItems(call, true, true); }
+Value RejectAttr(const Call& call) { return SelectItems(call, false, true); }
 
 constexpr Function kSelectionFilters[] = {
     {"sort", Sort, 0, {"reverse", "case_sensitive", "attribute"}},

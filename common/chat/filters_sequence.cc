@@ -80,6 +80,7 @@ Value Reverse(const Call& call) {
   const bool generator = call[0].is(Value::kArray) && call[0].array().kind == Array::kGenerator;
   Value owner;
   const absl::Span<const Value> items = Items(call.meter, call[0], &owner);
+  // As in Jinja: reversed() gives an iterator, but it refuses a generator, which is made a list.
   ArrayBuilder reversed(call.meter, generator ? Array::kList : Array::kGenerator);
   for (size_t i = items.size(); i > 0; --i) reversed.Add(items[i - 1]);
   return std::move(reversed).Take();

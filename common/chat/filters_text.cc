@@ -11,14 +11,15 @@
 namespace sluice::chat {
 namespace {
 
-// Returns the value as text. `storage` holds the text if it had to be made.
+// Returns the value as text, as Jinja's soft_str does: a string is not converted. `storage` holds
+// the text if it had to be made.
 absl::string_view SoftText(const Call& call, std::string* storage) {
   if (call[0].is_string()) return call[0].text();
   *storage = Str(call.meter, call[0]);
   return *storage;
 }
 
-Value Made(const Call& call, absl::string_view text) {
+Value CopyLikeInput(const Call& call, absl::string_view text) {
   return call.Text(text).MarkedSafe(call[0].safe());
 }
 
@@ -30,7 +31,7 @@ Value Trim(const Call& call) {
       chars ? StripAnyOf(text, call.Str(1), kBoth) : StripSpace(text, kBoth);
   if (trimmed.size() == text.size() && call[0].is_string()) return call[0];
   if (call[0].is(Value::kText)) return Value::Borrow(trimmed).MarkedSafe(call[0].safe());
-  return Made(call, trimmed);
+  return CopyLikeInput(call, trimmed);
 }
 
 template <std::string (*kMap)(absl::string_view)>
@@ -38,7 +39,7 @@ Value Mapped(const Call& call) {
   std::string storage;
   const absl::string_view text = SoftText(call, &storage);
   call.meter.WorkOnBytes(8 * text.size());
-  return Made(call, kMap(text));
+  return CopyLikeInput(call, kMap(text));
 }
 
 // Jinja's filter, not str.title: words begin after white space and -({[<.
@@ -97,7 +98,7 @@ Value Indent(const Call& call) {
     at_first = false;
     call.meter.CheckText(out.size());
   }
-  return Made(call, out);
+  return CopyLikeInput(call, out);
 }
 
 Value Center(const Call& call) {
@@ -105,11 +106,11 @@ Value Center(const Call& call) {
   const absl::string_view text = SoftText(call, &storage);
   const int64_t size = static_cast<int64_t>(CountCodePoints(text)), width = call.Int(1, 80),
                 missing = width - size;
-  if (missing <= 0) return Made(call, text);
+  if (missing <= 0) return CopyLikeInput(call, text);
   // The rounding of CPython's str.center.
   const int64_t left = missing / 2 + (missing & width & 1);
-  return Made(call,
-              absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));
+  return CopyLikeInput(
+      call, absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));
 }
 
 Value Truncate(const Call& call) {
@@ -121,13 +122,14 @@ Value Truncate(const Call& call) {
   if (length < end_size)
     call.Invalid(absl::StrCat("expected length >= ", end_size, ", got ", length));
   if (leeway < 0) call.Invalid(absl::StrCat("expected leeway >= 0, got ", leeway));
-  if (static_cast<int64_t>(CountCodePoints(text)) - length <= leeway) return Made(call, text);
+  if (static_cast<int64_t>(CountCodePoints(text)) - length <= leeway)
+    return CopyLikeInput(call, text);
   absl::string_view kept = text.substr(0, ByteOf(text, static_cast<size_t>(length - end_size)));
   if (!call.Flag(2, false)) {
     if (const size_t space = kept.rfind(' '); space != absl::string_view::npos)
       kept = kept.substr(0, space);
   }
-  return Made(call, absl::StrCat(kept, end));
+  return CopyLikeInput(call, absl::StrCat(kept, end));
 }
 
 Value WordCount(const Call& call) {

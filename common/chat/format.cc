@@ -42,7 +42,7 @@ bool TakeOneOf(absl::string_view* text, absl::string_view chars, char* taken) {
   return true;
 }
 
-std::string Digits(uint64_t value, unsigned base) {
+std::string DigitsOf(uint64_t value, unsigned base) {
   std::string digits;
   do digits.insert(digits.begin(), "0123456789abcdef"[value % base]);
   while ((value /= base) != 0);
@@ -61,7 +61,8 @@ class Formatter {
 
   // Appends `text`, padded to its field. `sign_size` is the number of bytes before the digits; with
   // `=`, the padding goes after them.
-  void Pad(absl::string_view text, const Spec& spec, char otherwise, size_t sign_size = 0) {
+  void AppendPadded(absl::string_view text, const Spec& spec, char otherwise,
+                    size_t sign_size = 0) {
     const char align = spec.align != '\0' ? spec.align : otherwise;
     const int64_t missing = spec.width - static_cast<int64_t>(CountCodePoints(text));
     if (missing <= 0) return Append(text);
@@ -73,44 +74,44 @@ class Formatter {
     for (int64_t i = left; i < missing; ++i) Append(spec.fill);
   }
 
-  void Text(absl::string_view text, const Spec& spec) {
+  void AppendText(absl::string_view text, const Spec& spec) {
     if (spec.precision >= 0)
       text = text.substr(0, ByteOf(text, static_cast<size_t>(spec.precision)));
-    Pad(text, spec, '<');
+    AppendPadded(text, spec, '<');
   }
 
-  void Integer(int64_t value, const Spec& spec, int64_t least_digits = 0) {
+  void AppendInteger(int64_t value, const Spec& spec, int64_t least_digits = 0) {
     const char lower = absl::ascii_tolower(spec.type);
     const unsigned base = lower == 'x' ? 16 : lower == 'o' ? 8 : lower == 'b' ? 2 : 10;
     std::string digits =
-        Digits(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
+        DigitsOf(value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value), base);
     while (static_cast<int64_t>(digits.size()) < std::min<int64_t>(least_digits, kMaxPrecision))
       digits.insert(digits.begin(), '0');
-    std::string head = Sign(value < 0, spec);
+    std::string head = SignText(value < 0, spec);
     if (spec.alternate && base != 10) absl::StrAppend(&head, "0", std::string(1, lower));
     if (spec.type == 'X')
       head = absl::AsciiStrToUpper(head), digits = absl::AsciiStrToUpper(digits);
-    Number(head, digits, "", spec);
+    AppendNumber(head, digits, "", spec);
   }
 
-  void Real(double value, const Spec& spec) {
+  void AppendReal(double value, const Spec& spec) {
     if (spec.precision > kMaxPrecision)
       meter_.Invalid(
           absl::StrCat("a precision of ", spec.precision, " is more than ", kMaxPrecision));
-    const std::string text = Written(std::abs(value), spec);
+    const std::string text = FormatReal(std::abs(value), spec);
     const size_t whole = std::min(text.find_first_not_of("0123456789"), text.size());
-    Number(Sign(std::signbit(value) && !std::isnan(value), spec), text.substr(0, whole),
-           text.substr(whole), spec);
+    AppendNumber(SignText(std::signbit(value) && !std::isnan(value), spec), text.substr(0, whole),
+                 text.substr(whole), spec);
   }
 
  private:
-  static std::string Sign(bool negative, const Spec& spec) {
+  static std::string SignText(bool negative, const Spec& spec) {
     return negative ? "-" : spec.sign == '+' || spec.sign == ' ' ? std::string(1, spec.sign) : "";
   }
 
   // Returns the digits of |value| without a sign. Without a type: as repr(), or with a precision as
   // `g`, but always with a digit after the point.
-  static std::string Written(double value, const Spec& spec) {
+  static std::string FormatReal(double value, const Spec& spec) {
     if (spec.type == '\0' && spec.precision < 0) {
       std::string text;
       AppendFloat(value, &text);
@@ -132,10 +133,11 @@ class Formatter {
       point = std::isfinite(value) && exponent >= -4 && exponent < precision - 1;
       // Without a type, the exponent form begins one digit earlier than with `g`.
       if (std::isfinite(value) && exponent == precision - 1)
-        return Trimmed(scientific.substr(0, scientific.find('e'))) +
+        return TrimZeros(scientific.substr(0, scientific.find('e'))) +
                scientific.substr(scientific.find('e'));
     }
 
+    // Without a width, the flag `-` changes nothing; it only takes the place of `#`.
     const char c_format[] = {'%', spec.alternate ? '#' : '-', '.', '*', type, '\0'};
     char buffer[512];
     std::snprintf(buffer, sizeof(buffer), c_format, precision, percent ? value * 100 : value);
@@ -146,7 +148,7 @@ class Formatter {
   }
 
   // Removes the zeros at the end of a fraction.
-  static std::string Trimmed(std::string text) {
+  static std::string TrimZeros(std::string text) {
     if (text.find('.') == std::string::npos) return text;
     while (text.back() == '0') text.pop_back();
     if (text.back() == '.') text.pop_back();
@@ -154,8 +156,8 @@ class Formatter {
   }
 
   // Appends the number. Zeros that fill the field are grouped like digits.
-  void Number(absl::string_view head, std::string digits, absl::string_view rest,
-              const Spec& spec) {
+  void AppendNumber(absl::string_view head, std::string digits, absl::string_view rest,
+                    const Spec& spec) {
     if (spec.grouped && !digits.empty()) {
       if (spec.fill == "0" && spec.align == '=') {
         const int64_t room = spec.width - static_cast<int64_t>(head.size() + rest.size());
@@ -165,12 +167,12 @@ class Formatter {
         if (static_cast<int64_t>(digits.size()) < least)
           digits.insert(0, static_cast<size_t>(least) - digits.size(), '0');
       }
-      Group(&digits);
+      InsertCommas(&digits);
     }
-    Pad(absl::StrCat(head, digits, rest), spec, '>', head.size());
+    AppendPadded(absl::StrCat(head, digits, rest), spec, '>', head.size());
   }
 
-  static void Group(std::string* digits) {
+  static void InsertCommas(std::string* digits) {
     std::string grouped;
     for (size_t i = 0; i < digits->size(); ++i) {
       if (i > 0 && (digits->size() - i) % 3 == 0) grouped.push_back(',');
@@ -183,17 +185,17 @@ class Formatter {
 };
 
 // Formats one value of a % format. `spec` holds the parsed directive with its type.
-void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
+void AppendPercentField(Meter& meter, Spec spec, const Value& value, Formatter* to) {
   const char type = spec.type;
   switch (type) {
     case 's':
       // Texts are aligned to the right by default.
-      return to->Text(Str(meter, value), [&] {
+      return to->AppendText(Str(meter, value), [&] {
         if (spec.align == '\0') spec.align = '>';
         return spec;
       }());
     case 'r':
-      return to->Text(Repr(meter, value), [&] {
+      return to->AppendText(Repr(meter, value), [&] {
         if (spec.align == '\0') spec.align = '>';
         return spec;
       }());
@@ -201,7 +203,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
       if (spec.align == '\0') spec.align = '>';
       spec.precision = -1;
       if (value.is_string() && CountCodePoints(value.text()) == 1)
-        return to->Text(value.text(), spec);
+        return to->AppendText(value.text(), spec);
       if (value.is_integer()) meter.Unsupported("format: %c of an int");
       meter.Invalid(
           absl::StrCat("format: %c needs a str of one character, got a ", TypeName(value)));
@@ -218,8 +220,8 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
                                    TypeName(value)));
       if (real && !(std::abs(value.real()) < 9.2e18))
         meter.Invalid(absl::StrCat("format: ", value.real(), " is beyond 64 bits"));
-      return to->Integer(real ? static_cast<int64_t>(value.real()) : value.integer(), spec,
-                         spec.precision);
+      return to->AppendInteger(real ? static_cast<int64_t>(value.real()) : value.integer(), spec,
+                               spec.precision);
     }
     case 'e':
     case 'E':
@@ -230,7 +232,7 @@ void Percent(Meter& meter, Spec spec, const Value& value, Formatter* to) {
       if (!value.is_number())
         meter.Invalid(absl::StrCat("format: %", std::string(1, type), " needs a number, got a ",
                                    TypeName(value)));
-      return to->Real(value.real(), spec);
+      return to->AppendReal(value.real(), spec);
     default: meter.Invalid(absl::StrCat("format: %", std::string(1, type), " is not a directive"));
   }
 }
@@ -271,7 +273,7 @@ Spec ParseSpec(Meter& meter, absl::string_view text, bool number) {
 }
 
 // Formats one value of a {} format, like __format__ of its type.
-void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
+void AppendBraceField(Meter& meter, const Value& value, absl::string_view text, Formatter* to) {
   if (text.empty()) return to->Append(Str(meter, value));
   const Spec spec = ParseSpec(meter, text, value.is_number());
   const auto type_among = [&](absl::string_view types) {
@@ -285,11 +287,11 @@ void Braces(Meter& meter, const Value& value, absl::string_view text, Formatter*
   if (value.is_integer() && !real)
     fits = type_among("dxXob") && spec.precision < 0 && (!spec.grouped || type_among("d"));
   if (!fits) meter.Invalid(absl::StrCat("format: \"", text, "\" does not fit a ", TypeName(value)));
-  if (value.is_string()) return to->Text(value.text(), spec);
-  if (!real) return to->Integer(value.integer(), spec);
+  if (value.is_string()) return to->AppendText(value.text(), spec);
+  if (!real) return to->AppendInteger(value.integer(), spec);
   if (spec.alternate && spec.type == '\0')
     meter.Unsupported(absl::StrCat("format: the specification \"", text, "\" of a float"));
-  to->Real(value.real(), spec);
+  to->AppendReal(value.real(), spec);
 }
 
 }  // namespace
@@ -345,7 +347,7 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
           absl::StrCat("format: there are ", values.size(), " values, and more directives"));
     if (spec.align == '=' && (spec.type == 's' || spec.type == 'r' || spec.type == 'c'))
       spec.align = '>', spec.fill = " ";
-    Percent(meter, spec, by_name ? value : values[used++], &to);
+    AppendPercentField(meter, spec, by_name ? value : values[used++], &to);
   }
 
   // As in Python, unused values are an error, unless `args` is something that could be looked up by
@@ -370,6 +372,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
       i = end - 1;
       continue;
     }
+
     // {{ and }} stand for single braces.
     if (i + 1 < format.size() && format[i + 1] == c) {
       to.Append(format.substr(i++, 1));
@@ -381,6 +384,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     meter.Step();
     absl::string_view field = format.substr(i + 1, close - i - 1), spec;
     i = close;
+
     // A field has the form name!conversion:spec.
     if (const size_t colon = field.find(':'); colon != absl::string_view::npos)
       spec = field.substr(colon + 1), field = field.substr(0, colon);
@@ -396,6 +400,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     }
     if (field.find_first_of(".[") != absl::string_view::npos)
       meter.Unsupported(absl::StrCat("format: the field \"", field, "\""));
+
     const Value* value = nullptr;
     size_t index = next;
     if (field.empty() || absl::SimpleAtoi(field, &index)) {
@@ -406,7 +411,7 @@ std::string FormatBraces(Meter& meter, absl::string_view format, absl::Span<cons
     }
     if (value == nullptr)
       meter.Invalid(absl::StrCat("format: there is no value for {", field, "}"));
-    Braces(meter, repr ? Value::Copy(meter, Repr(meter, *value)) : *value, spec, &to);
+    AppendBraceField(meter, repr ? Value::Copy(meter, Repr(meter, *value)) : *value, spec, &to);
   }
   return std::move(to.out);
 }

@@ -30,15 +30,15 @@ Value Invoke(Interpreter& in, const Function& function, Values args, const Keywo
   const auto call = [&] { return Call{in, meter, function, args, keywords}; };
   if (function.required == Function::kVariadic) return function.run(call());
   const size_t self = with_self ? 1 : 0, given = args.size(),
-               most = self + static_cast<size_t>(function.most());
-  if (given > most)
-    call().Invalid(absl::StrCat("takes at most ", most - self, " arguments, got ", given - self));
-  args.resize(most);
+               limit = self + static_cast<size_t>(function.parameter_count());
+  if (given > limit)
+    call().Invalid(absl::StrCat("takes at most ", limit - self, " arguments, got ", given - self));
+  args.resize(limit);
   size_t named = 0;
   for (const auto& [name, value] : keywords) {
     size_t i = self;
-    while (i < most && function.parameters[i - self] != name) ++i;
-    if (i == most) call().Invalid(absl::StrCat("has no parameter ", name));
+    while (i < limit && function.parameters[i - self] != name) ++i;
+    if (i == limit) call().Invalid(absl::StrCat("has no parameter ", name));
     if (i < given) call().Invalid(absl::StrCat("the argument ", name, " is given twice"));
     args[i] = value;
     named += i < self + static_cast<size_t>(function.required);

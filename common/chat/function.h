@@ -53,7 +53,7 @@ struct Function {
   int required = 0;
   std::array<absl::string_view, 4> parameters = {};  // The parameters after the first value.
 
-  int most() const {
+  int parameter_count() const {
     int n = 0;
     while (n < 4 && !parameters[n].empty()) ++n;
     return n;

@@ -21,6 +21,7 @@ Value RangeOf(const Call& call) {
   numbers.stop = single ? call.Int(0, 0) : call.Int(1, 0);
   numbers.step = call.Int(2, 1);
   if (numbers.step == 0) call.Invalid("the step is 0");
+
   // Computed with unsigned numbers, because the difference of two int64_t may overflow.
   const bool up = numbers.step > 0;
   const bool any = up ? numbers.start < numbers.stop : numbers.start > numbers.stop;
@@ -32,6 +33,7 @@ Value RangeOf(const Call& call) {
                               : (start - stop - 1) / (0 - step) + 1;
   if (count > static_cast<uint64_t>(kMaxRange))
     call.meter.Exceeded(absl::StrCat("range of ", count, " numbers is longer than ", kMaxRange));
+
   ArrayBuilder range(call.meter, Array::kRange);
   range.array().start = numbers.start, range.array().stop = numbers.stop,
   range.array().step = numbers.step;

@@ -2,6 +2,7 @@
 #include "common/chat/interpreter.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/chat/print.h"
 
 namespace sluice::chat {
@@ -10,6 +11,7 @@ namespace sluice::chat {
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {
+    SLUICE_CHECK(parent < static_cast<int>(in->scopes_.size()));
     in->scopes_.push_back({begin_, parent >= 0 ? parent : static_cast<int>(in->scopes_.size()) - 1,
                            in->next_scope_++});
   }
@@ -94,7 +96,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
     case Statement::kSet: Assign(statement.target, Eval(*statement.expression)); break;
     case Statement::kSetBlock: RunSetBlock(statement); break;
     case Statement::kFilterBlock: {
-      const Value text = Filtered(*statement.expression, CaptureBody(*statement.body));
+      const Value text = ApplyFilters(*statement.expression, CaptureBody(*statement.body));
       meter_.at = statement.at;
       AppendStr(meter_, text, output_);
       break;
@@ -124,7 +126,7 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
 
 Interpreter::Flow Interpreter::RunIf(const Statement& choice) {
   for (const auto& [condition, body] : choice.branches) {
-    if (condition == nullptr || Holds(*condition)) return RunBody(body);
+    if (condition == nullptr || EvalTruth(*condition)) return RunBody(body);
   }
   return Flow::kNext;
 }
@@ -141,15 +143,15 @@ Interpreter::Flow Interpreter::RunFor(const Statement& loop) {
       meter_.Step();
       scope.Clear();
       Assign(loop.target, item);
-      if (Holds(*loop.condition)) kept.push_back(item);
+      if (EvalTruth(*loop.condition)) kept.push_back(item);
     }
     items = kept;
   }
   if (items.empty()) return loop.otherwise != nullptr ? RunBody(*loop.otherwise) : Flow::kNext;
-  return RunItems(loop, items);
+  return RunLoop(loop, items);
 }
 
-Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const Value> items) {
+Interpreter::Flow Interpreter::RunLoop(const Statement& loop, absl::Span<const Value> items) {
   Loop* const state = loop.uses_loop ? New<Loop>(items) : nullptr;
   InScope scope(this);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -157,14 +159,14 @@ Interpreter::Flow Interpreter::RunItems(const Statement& loop, absl::Span<const 
     scope.Clear();
     Assign(loop.target, items[i]);
     if (state != nullptr) {
-      state->Move(i);
+      state->MoveTo(i);
       Bind(program_.loop, Value::Of(state));
     }
     if (RunBody(*loop.body) == Flow::kBreak) break;
   }
 
   // A namespace may keep the loop object longer than the items exist.
-  if (state != nullptr) state->End();
+  if (state != nullptr) state->DropItems();
   return Flow::kNext;
 }
 
@@ -188,14 +190,14 @@ Value Interpreter::CaptureBody(const Body& body) {
   return Value::Copy(meter_, captured.text);
 }
 
-Value Interpreter::Filtered(const Expression& filters, Value text) {
+Value Interpreter::ApplyFilters(const Expression& filters, Value text) {
   filter_input_ = std::move(text);
   return Eval(filters);
 }
 
 void Interpreter::RunSetBlock(const Statement& set) {
   Value text = CaptureBody(*set.body);
-  if (set.expression != nullptr) text = Filtered(*set.expression, std::move(text));
+  if (set.expression != nullptr) text = ApplyFilters(*set.expression, std::move(text));
   Assign(set.target, std::move(text));
 }
 
@@ -278,6 +280,7 @@ void Interpreter::Assign(const Target& target, Value value) {
 void Interpreter::Bind(Symbol symbol, Value value) {
   // At the top level names are in root_, indexed by symbol.
   if (scopes_.size() == 1) {
+    // An undefined value without a name gets the variable's, for the messages about it.
     const bool unnamed = value.is(Value::kUndefined) && value.text().empty();
     root_[symbol] = unnamed ? Value::Undefined(program_.symbols[symbol]) : std::move(value);
     return;
@@ -297,6 +300,8 @@ const Value& Interpreter::Lookup(Symbol symbol) const {
       if (bindings_[i - 1].first == symbol) return bindings_[i - 1].second;
     }
     scope = scopes_[scope].parent;
+    // The names of the parent end where those of the scope after it begin. There is one, because
+    // the innermost scope is nobody's parent.
     end = scopes_[scope + 1].begin;
   }
   return root_[symbol];
@@ -324,6 +329,7 @@ Value Interpreter::CallMacro(const Macro& macro, int scope, uint64_t scope_id, V
                                  macros_ > kMaxDepth ? kMaxDepth : kMaxNesting,
                                  macros_ > kMaxDepth ? "" : " levels"));
   }
+
   Captured captured(this);
   const InScope inner(this, scope);
   // Removes the keyword argument `name` and returns whether it was given, and its value.

@@ -53,7 +53,7 @@ class Interpreter {
   enum class Flow { kNext, kBreak, kContinue };
   // The names bound in a scope are together in bindings_, from `begin` to the `begin` of the next
   // scope. Scope 0 is the template itself, whose names are in root_. `parent` is the scope where a
-  // lookup continues.
+  // lookup continues. It has a lower index, so every lookup ends at scope 0.
   struct Scope {
     size_t begin;
     int parent;
@@ -67,12 +67,12 @@ class Interpreter {
   Flow RunStatement(const Statement& statement);
   Flow RunIf(const Statement& choice);
   Flow RunFor(const Statement& loop);
-  Flow RunItems(const Statement& loop, absl::Span<const Value> items);
+  Flow RunLoop(const Statement& loop, absl::Span<const Value> items);
   void RunGeneration(const Statement& block);
   void RunSetBlock(const Statement& set);
   void RunCallBlock(const Statement& call);
   Value CaptureBody(const Body& body);
-  Value Filtered(const Expression& filters, Value text);
+  Value ApplyFilters(const Expression& filters, Value text);
   void Print(const Expression& e);
   void PrintValue(const Value& value, uint32_t at);
   void Emit(absl::string_view text) {
@@ -90,7 +90,8 @@ class Interpreter {
   // Returns the value without a copy if it is stored somewhere, else a reference to *made. The
   // reference is valid until anything else is evaluated or *made ends.
   const Value& Read(const Expression& e, Value* made);
-  bool Holds(const Expression& e);  // The truth value of the expression.
+  bool EvalTruth(const Expression& e);  // The truth value of the expression.
+  // Counts the expression as a step, and makes it the place where a failure would be reported.
   void Enter(const Expression& e) {
     meter_.Step();
     meter_.at = e.at;
@@ -102,8 +103,8 @@ class Interpreter {
   bool EvalCompare(const Expression& e);
   bool EvalTest(const Expression& e);
   Value EvalAttribute(const Expression& e, const Value& object);
-  std::optional<Value> Member(const Value& object, absl::string_view name, const Function* method,
-                              Builtin builtin);
+  std::optional<Value> FindMember(const Value& object, absl::string_view name,
+                                  const Function* method, Builtin builtin);
   Value ItemAt(const Value& value, int64_t i);
   Value EvalSlice(const Expression& e);
   Value EvalCall(const Expression& e, Keywords keywords);

@@ -32,14 +32,14 @@ class Writer {
       case Value::kNone: out_->append("null"); break;
       case Value::kBool: out_->append(value.boolean() ? "true" : "false"); break;
       case Value::kInt: absl::StrAppend(out_, value.integer()); break;
-      case Value::kFloat: Float(value.real()); break;
+      case Value::kFloat: WriteFloat(value.real()); break;
       case Value::kText:
-      case Value::kString: Text(value.text()); break;
+      case Value::kString: WriteText(value.text()); break;
       case Value::kArray:
         if (value.array().kind > Array::kTuple) Refuse(value);
-        List(value.array());
+        WriteList(value.array());
         break;
-      case Value::kDict: Object(value.dict()); break;
+      case Value::kDict: WriteObject(value.dict()); break;
       default: Refuse(value);
     }
     meter_.CheckText(out_->size());
@@ -53,7 +53,7 @@ class Writer {
                                                    : std::string(TypeName(value))));
   }
 
-  void Float(double value) {
+  void WriteFloat(double value) {
     if (std::isnan(value)) {
       out_->append("NaN");
     } else if (std::isinf(value)) {
@@ -63,7 +63,7 @@ class Writer {
     }
   }
 
-  void Text(absl::string_view text) {
+  void WriteText(absl::string_view text) {
     meter_.CheckText(out_->size() + text.size());
     meter_.WorkOnBytes(text.size());
     out_->push_back('"');
@@ -75,14 +75,14 @@ class Writer {
         continue;
       }
       out_->append(text.data() + plain, at - plain);
-      Escape(NextCodePoint(text, &at));
+      WriteEscape(NextCodePoint(text, &at));
       plain = at;
     }
     out_->append(text.data() + plain, text.size() - plain);
     out_->push_back('"');
   }
 
-  void Escape(char32_t c) {
+  void WriteEscape(char32_t c) {
     constexpr absl::string_view kPlain = "\"\\\b\f\n\r\t", kNames = "\"\\bfnrt";
     if (const size_t i = c < 0x80 ? kPlain.find(static_cast<char>(c)) : absl::string_view::npos;
         i != absl::string_view::npos) {
@@ -96,27 +96,27 @@ class Writer {
     }
   }
 
-  void NewLine() {
+  void WriteNewLine() {
     if (!style_.indented) return;
     out_->push_back('\n');
     for (int i = 0; i < level_; ++i) out_->append(style_.indent);
   }
 
-  void List(const Array& array) {
+  void WriteList(const Array& array) {
     if (array.items.empty()) return out_->append("[]"), void();
     out_->push_back('[');
     ++level_;
     for (size_t i = 0; i < array.items.size(); ++i) {
       if (i > 0) out_->append(style_.item_separator);
-      NewLine();
+      WriteNewLine();
       Write(array.items[i]);
     }
     --level_;
-    NewLine();
+    WriteNewLine();
     out_->push_back(']');
   }
 
-  void Object(const Dict& dict) {
+  void WriteObject(const Dict& dict) {
     if (dict.items.empty()) return out_->append("{}"), void();
     // Python sorts by the keys themselves, before they become texts.
     std::vector<const std::pair<Value, Value>*> items;
@@ -132,18 +132,18 @@ class Writer {
     for (size_t i = 0; i < dict.items.size(); ++i) {
       const auto& [key, value] = style_.sort_keys ? *items[i] : dict.items[i];
       if (i > 0) out_->append(style_.item_separator);
-      NewLine();
-      Key(key);
+      WriteNewLine();
+      WriteKey(key);
       out_->append(style_.key_separator);
       Write(value);
     }
     --level_;
-    NewLine();
+    WriteNewLine();
     out_->push_back('}');
   }
 
-  void Key(const Value& key) {
-    if (key.is_string()) return Text(key.text());
+  void WriteKey(const Value& key) {
+    if (key.is_string()) return WriteText(key.text());
     if (key.kind() > Value::kFloat || key.is(Value::kUndefined))
       meter_.Invalid(absl::StrCat("cannot write as JSON: a key that is a ", TypeName(key)));
     out_->push_back('"');

@@ -25,12 +25,12 @@ class Lexer {
 
   std::vector<Token> Run() {
     while (at_ < source_.size()) {
-      Text(NextTag());
+      AddText(FindTag());
       if (at_ >= source_.size()) break;
-      if (Looking("{#")) {
-        Comment();
-      } else if (!Raw()) {
-        Tag();
+      if (NextIs("{#")) {
+        SkipComment();
+      } else if (!LexRawBlock()) {
+        LexTag();
       }
     }
     Add(Token::kEnd, at_);
@@ -38,13 +38,13 @@ class Lexer {
   }
 
  private:
-  bool Looking(absl::string_view what) const { return absl::StartsWith(source_.substr(at_), what); }
+  bool NextIs(absl::string_view what) const { return absl::StartsWith(source_.substr(at_), what); }
   Token& Add(Token::Kind kind, size_t at, absl::string_view text = {}) {
     tokens_.push_back({.kind = kind, .text = std::string(text), .at = static_cast<uint32_t>(at)});
     return tokens_.back();
   }
 
-  size_t NextTag() const {
+  size_t FindTag() const {
     for (size_t at = source_.find('{', at_); at != absl::string_view::npos;
          at = source_.find('{', at + 1)) {
       const char next = at + 1 < source_.size() ? source_[at + 1] : '\0';
@@ -55,7 +55,7 @@ class Lexer {
 
   // Adds the text up to the tag at `end` (or the end of the source), without the white space that
   // the tags on both sides remove.
-  void Text(size_t end) {
+  void AddText(size_t end) {
     absl::string_view text = source_.substr(at_, end - at_);
     const absl::string_view tag = source_.substr(end, 3);
     const char sign = tag.size() > 2 ? tag[2] : '\0';
@@ -74,7 +74,7 @@ class Lexer {
   }
 
   // Removes white space after a tag: all of it for `-`, one newline for trim_blocks.
-  void AfterTag(bool dash, bool trim_newline) {
+  void SkipAfterTag(bool dash, bool trim_newline) {
     const absl::string_view rest = source_.substr(at_);
     if (dash) {
       at_ += rest.size() - StripSpace(rest, kLeft).size();
@@ -83,12 +83,12 @@ class Lexer {
     }
   }
 
-  void Comment() {
+  void SkipComment() {
     const size_t end = source_.find("#}", at_ + 2);
     if (end == absl::string_view::npos) Invalid(at_, "the comment is not closed");
     const char sign = end > at_ + 2 ? source_[end - 1] : '\0';
     at_ = end + 2;
-    AfterTag(sign == '-', sign != '+');
+    SkipAfterTag(sign == '-', sign != '+');
   }
 
   // A tag `{% NAME %}` with any signs: where it ends, and the sign at its end.
@@ -96,7 +96,7 @@ class Lexer {
     size_t end = 0;
     char sign = '\0';
   };
-  bool BareTag(size_t at, absl::string_view name, Bare* bare) const {
+  bool MatchBareTag(size_t at, absl::string_view name, Bare* bare) const {
     const auto skip_space = [&] {
       at += source_.size() - at - StripSpace(source_.substr(at), kLeft).size();
     };
@@ -114,29 +114,29 @@ class Lexer {
     return true;
   }
 
-  bool Raw() {
+  bool LexRawBlock() {
     Bare open, close;
-    if (!BareTag(at_, "raw", &open)) return false;
+    if (!MatchBareTag(at_, "raw", &open)) return false;
     const size_t begin = at_;
     at_ = open.end;
-    AfterTag(open.sign == '-', open.sign != '+');
+    SkipAfterTag(open.sign == '-', open.sign != '+');
     for (size_t end = source_.find("{%", at_); end != absl::string_view::npos;
          end = source_.find("{%", end + 2)) {
-      if (!BareTag(end, "endraw", &close)) continue;
-      Text(end);
+      if (!MatchBareTag(end, "endraw", &close)) continue;
+      AddText(end);
       at_ = close.end;
-      AfterTag(close.sign == '-', close.sign != '+');
+      SkipAfterTag(close.sign == '-', close.sign != '+');
       return true;
     }
     Invalid(begin, "the raw block is not closed; wanted {% endraw %}");
   }
 
-  void Tag() {
+  void LexTag() {
     const size_t begin = at_;
     const bool block = source_[at_ + 1] == '%';
     Add(block ? Token::kBlockBegin : Token::kPrintBegin, at_);
     at_ += 2;
-    if (Looking("-") || Looking("+")) ++at_;
+    if (NextIs("-") || NextIs("+")) ++at_;
     const absl::string_view close = block ? "%}" : "}}";
     brackets_.clear();
     while (true) {
@@ -144,24 +144,24 @@ class Lexer {
       at_ += source_.size() - at_ - StripSpace(source_.substr(at_), kLeft).size();
       if (at_ >= source_.size())
         Invalid(begin, absl::StrCat("the tag is not closed; wanted ", close));
-      const char sign = Looking("-") || (block && Looking("+")) ? source_[at_] : '\0';
+      const char sign = NextIs("-") || (block && NextIs("+")) ? source_[at_] : '\0';
       // Inside brackets, `}}` is not the end of the tag.
       if (brackets_.empty() &&
           absl::StartsWith(source_.substr(at_ + (sign != '\0' ? 1 : 0)), close)) {
         Add(block ? Token::kBlockEnd : Token::kPrintEnd, at_);
         at_ += close.size() + (sign != '\0' ? 1 : 0);
-        AfterTag(sign == '-', block && sign != '+');
+        SkipAfterTag(sign == '-', block && sign != '+');
         return;
       }
-      Lexeme();
+      LexToken();
     }
   }
 
-  void Lexeme() {
+  void LexToken() {
     const char c = source_[at_];
     const size_t begin = at_;
-    if (c == '\'' || c == '"') return String(c);
-    if (absl::ascii_isdigit(c)) return Number();
+    if (c == '\'' || c == '"') return LexString(c);
+    if (absl::ascii_isdigit(c)) return LexNumber();
     if (IsNameStart(c)) {
       while (at_ < source_.size() && IsNamePart(source_[at_])) ++at_;
       Add(Token::kName, begin, source_.substr(begin, at_ - begin));
@@ -171,15 +171,15 @@ class Lexer {
     for (const absl::string_view op :
          {"//", "==", "!=", "<=", ">=", "**", "+", "-", "*", "/", "%", "~", "<",
           ">",  "=",  "(",  ")",  "[",  "]",  "{", "}", ",", ":", ".", "|"}) {
-      if (!Looking(op)) continue;
+      if (!NextIs(op)) continue;
       at_ += op.size();
       Add(Token::kOperator, begin, op);
-      return Bracket(op, begin);
+      return TrackBracket(op, begin);
     }
     Invalid(at_, absl::StrCat("unexpected character ", source_.substr(at_, 1)));
   }
 
-  void Bracket(absl::string_view op, size_t at) {
+  void TrackBracket(absl::string_view op, size_t at) {
     constexpr absl::string_view kOpen = "([{", kClose = ")]}";
     if (op.size() != 1) return;
     if (const size_t open = kOpen.find(op[0]); open != absl::string_view::npos) {
@@ -195,11 +195,11 @@ class Lexer {
     brackets_.pop_back();
   }
 
-  void String(char quote) {
+  void LexString(char quote) {
     Token& token = Add(Token::kString, at_);
     for (++at_; at_ < source_.size() && source_[at_] != quote;) {
       if (source_[at_] == '\\') {
-        Escape(&token.text);
+        LexEscape(&token.text);
       } else {
         token.text.push_back(source_[at_++]);
       }
@@ -209,10 +209,10 @@ class Lexer {
   }
 
   // Python's escapes. A backslash before another character stands for itself.
-  void Escape(std::string* out) {
+  void LexEscape(std::string* out) {
     constexpr absl::string_view kNames = "\\'\"abfnrtv", kValues = "\\'\"\a\b\f\n\r\t\v";
     const size_t begin = at_++;
-    if (at_ >= source_.size()) return;  // String() reports that the string is not closed.
+    if (at_ >= source_.size()) return;  // LexString() reports that the string is not closed.
     const char c = source_[at_++];
     if (c == '\n') return;
     if (const size_t i = kNames.find(c); i != absl::string_view::npos) {
@@ -224,7 +224,7 @@ class Lexer {
         code = code * 8 + (source_[at_++] - '0');
       AppendUtf8(code, out);
     } else if (c == 'x' || c == 'u' || c == 'U') {
-      AppendUtf8(HexEscape(c == 'x' ? 2 : c == 'u' ? 4 : 8, begin), out);
+      AppendUtf8(ReadHexEscape(c == 'x' ? 2 : c == 'u' ? 4 : 8, begin), out);
     } else if (c == 'N') {
       throw Failure{absl::StatusCode::kUnimplemented, static_cast<uint32_t>(begin),
                     "the escape \\N is not supported"};
@@ -234,7 +234,7 @@ class Lexer {
     }
   }
 
-  uint32_t HexEscape(int digits, size_t begin) {
+  uint32_t ReadHexEscape(int digits, size_t begin) {
     uint32_t code = 0;
     for (int i = 0; i < digits; ++i, ++at_) {
       if (at_ >= source_.size() || !absl::ascii_isxdigit(source_[at_]))
@@ -249,7 +249,7 @@ class Lexer {
     return code;
   }
 
-  void Digits(std::string* out, bool hex = false) {
+  void ReadDigits(std::string* out, bool hex = false) {
     const auto digit = [&](size_t at) {
       return at < source_.size() &&
              (hex ? absl::ascii_isxdigit(source_[at]) : absl::ascii_isdigit(source_[at]));
@@ -260,23 +260,24 @@ class Lexer {
     }
   }
 
-  void Number() {
+  void LexNumber() {
     Token& token = Add(Token::kInteger, at_);
     const char base = at_ + 1 < source_.size() ? absl::ascii_tolower(source_[at_ + 1]) : '\0';
     if (source_[at_] == '0' && (base == 'x' || base == 'o' || base == 'b')) {
       token.text = {'0', base};
       at_ += 2;
-      return Digits(&token.text, true);
+      // Hex digits are taken with any base; the parser refuses those that the base lacks.
+      return ReadDigits(&token.text, true);
     }
 
-    Digits(&token.text);
+    ReadDigits(&token.text);
     const auto digit_at = [&](size_t at) {
       return at < source_.size() && absl::ascii_isdigit(source_[at]);
     };
-    if (Looking(".") && digit_at(at_ + 1)) {
+    if (NextIs(".") && digit_at(at_ + 1)) {
       token.kind = Token::kFloat;
       token.text.push_back(source_[at_++]);
-      Digits(&token.text);
+      ReadDigits(&token.text);
     }
 
     if (at_ < source_.size() && (source_[at_] == 'e' || source_[at_] == 'E')) {
@@ -286,7 +287,7 @@ class Lexer {
       token.kind = Token::kFloat;
       absl::StrAppend(&token.text, source_.substr(at_, sign ? 2 : 1));
       at_ += sign ? 2 : 1;
-      Digits(&token.text);
+      ReadDigits(&token.text);
     }
   }
 

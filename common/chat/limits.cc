@@ -9,7 +9,7 @@ namespace sluice::chat {
 
 namespace {
 
-constexpr int64_t kWorkBetweenLooks = 4096;  // Takes about 0.1 ms.
+constexpr int64_t kWorkBetweenClockReads = 4096;  // Takes about 0.1 ms.
 
 class ThreadCpu : public Clock {
  public:
@@ -29,10 +29,10 @@ Clock* ThreadCpuClock() {
   return clock;
 }
 
-Meter::Meter(Clock* clock) : clock_(clock), work_(kWorkBetweenLooks) {}
+Meter::Meter(Clock* clock) : clock_(clock), work_left_(kWorkBetweenClockReads) {}
 
 void Meter::CheckTime() {
-  work_ = kWorkBetweenLooks;
+  work_left_ = kWorkBetweenClockReads;
   const absl::Duration now = clock_->Monotonic();
   if (begin_ == absl::InfiniteDuration()) begin_ = now;
   if (now - begin_ <= kMaxTime) return;

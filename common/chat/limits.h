@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/status.h"
 
 namespace sluice {
 class Clock;
@@ -17,7 +18,8 @@ namespace sluice::chat {
 inline constexpr size_t kMaxSourceBytes = 1 << 20;
 // Deepest nesting of a template, of values, and of macro calls.
 inline constexpr int kMaxDepth = 64;
-// Levels of all active macros together; this bounds the native stack.
+// Each active macro call has as many levels as its statements and expressions are nested. Their sum
+// is limited, because the interpreter uses the native stack for each level.
 inline constexpr int kMaxNesting = 1024;
 // Statements and expressions that are run, and list items that are made or looked at.
 inline constexpr int64_t kMaxSteps = 1'000'000;
@@ -59,8 +61,8 @@ class Meter {
   // Counts work that is not a step, such as copied bytes (64 per unit). The clock is read every few
   // thousand units.
   void Work(int64_t units) {
-    work_ -= units;
-    if (work_ < 0) CheckTime();
+    work_left_ -= units;
+    if (work_left_ < 0) CheckTime();
   }
   void WorkOnBytes(size_t bytes) { Work(static_cast<int64_t>(bytes / 64)); }
 
@@ -68,12 +70,15 @@ class Meter {
   void CheckText(size_t bytes) const {
     if (bytes > kMaxTextBytes) OutOfText();
   }
-  // Count the bytes of a string that is created or freed.
-  void Take(size_t bytes) {
-    if (bytes > kMaxTextBytes - live_) OutOfText();  // live_ never exceeds the limit.
-    live_ += bytes;
+  // These count the bytes of a string when it is created and when it is freed.
+  void AddLiveBytes(size_t bytes) {
+    if (bytes > kMaxTextBytes - live_bytes_) OutOfText();  // live_bytes_ never exceeds the limit.
+    live_bytes_ += bytes;
   }
-  void Give(size_t bytes) { live_ -= bytes; }
+  void SubtractLiveBytes(size_t bytes) {
+    SLUICE_CHECK(bytes <= live_bytes_);
+    live_bytes_ -= bytes;
+  }
 
   // Fails: the template, or its input, is wrong.
   [[noreturn]] void Invalid(absl::string_view what) const;
@@ -92,9 +97,9 @@ class Meter {
   absl::Duration begin_ = absl::InfiniteDuration();  // Infinite until the clock is read.
   int64_t steps_ = 0;
   // Units left until the clock is read.
-  int64_t work_;
+  int64_t work_left_;
   // Bytes of strings alive now.
-  size_t live_ = 0;
+  size_t live_bytes_ = 0;
   int value_depth_ = 0;
 };
 

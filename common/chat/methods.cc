@@ -15,7 +15,7 @@ namespace {
 
 // Returns a part of the string that the method is called on. It is not copied if the string
 // outlives the rendering.
-Value Part(const Call& call, absl::string_view part) {
+Value MakePart(const Call& call, absl::string_view part) {
   return (call[0].is(Value::kText) ? Value::Borrow(part) : call.Text(part))
       .MarkedSafe(call[0].safe());
 }
@@ -25,7 +25,7 @@ bool GivenNotNone(const Call& call, size_t i) { return call.has(i) && !call[i].i
 template <Side kSide>
 Value StripMethod(const Call& call) {
   const absl::string_view text = call[0].text();
-  return Part(
+  return MakePart(
       call, GivenNotNone(call, 1) ? StripAnyOf(text, call.Str(1), kSide) : StripSpace(text, kSide));
 }
 
@@ -45,8 +45,9 @@ bool IsDigits(absl::string_view text) {
 bool IsSpaces(absl::string_view text) { return !text.empty() && StripSpace(text, kLeft).empty(); }
 
 // Computes text[start:end], where start and end are the arguments `first` and `first` + 1. `begin`
-// is its byte offset in the text. Returns false if it starts beyond the end.
-bool Window(const Call& call, size_t first, absl::string_view* window, size_t* begin) {
+// is its byte offset in the text. Returns false if start is beyond `end` or the end of the text:
+// then not even an empty string is found, as in Python.
+bool ResolveWindow(const Call& call, size_t first, absl::string_view* window, size_t* begin) {
   *window = call[0].text();
   *begin = 0;
   if (!GivenNotNone(call, first) && !GivenNotNone(call, first + 1)) return true;
@@ -67,7 +68,7 @@ template <bool (*kMatches)(absl::string_view, absl::string_view)>
 Value Affix(const Call& call) {
   absl::string_view window;
   size_t begin = 0;
-  if (!Window(call, 2, &window, &begin)) return Value::Bool(false);
+  if (!ResolveWindow(call, 2, &window, &begin)) return Value::Bool(false);
   if (!call[1].is(Value::kArray) || call[1].array().kind != Array::kTuple)
     return Value::Bool(kMatches(window, call.Str(1)));
   for (const Value& affix : call[1].array().items) {
@@ -88,7 +89,7 @@ Value Find(const Call& call) {
   size_t begin = 0;
   call.meter.WorkOnBytes(call[0].text().size());
   const absl::string_view wanted = call.Str(1);
-  if (!Window(call, 2, &window, &begin)) return Value::Int(-1);
+  if (!ResolveWindow(call, 2, &window, &begin)) return Value::Int(-1);
   const size_t at = FindText(window, wanted);
   if (at == absl::string_view::npos) return Value::Int(-1);
   return Value::Int(static_cast<int64_t>(CountCodePoints(call[0].text().substr(0, begin + at))));
@@ -169,7 +170,7 @@ Value Split(const Call& call) {
   }
   if (kFromRight) std::reverse(parts.begin(), parts.end());
   ArrayBuilder list(call.meter, Array::kList);
-  for (const absl::string_view part : parts) list.Add(Part(call, part));
+  for (const absl::string_view part : parts) list.Add(MakePart(call, part));
   return std::move(list).Take();
 }
 
@@ -177,7 +178,7 @@ Value SplitLinesMethod(const Call& call) {
   call.meter.Step(static_cast<int64_t>(call[0].text().size() / 16));
   ArrayBuilder list(call.meter, Array::kList);
   for (const absl::string_view line : SplitLines(call[0].text(), call.Flag(1, false)))
-    list.Add(Part(call, line));
+    list.Add(MakePart(call, line));
   return std::move(list).Take();
 }
 
@@ -199,12 +200,12 @@ Value JoinMethod(const Call& call) {
 Value RemovePrefix(const Call& call) {
   absl::string_view text = call[0].text();
   absl::ConsumePrefix(&text, call.Str(1));
-  return Part(call, text);
+  return MakePart(call, text);
 }
 Value RemoveSuffix(const Call& call) {
   absl::string_view text = call[0].text();
   absl::ConsumeSuffix(&text, call.Str(1));
-  return Part(call, text);
+  return MakePart(call, text);
 }
 
 Value FormatMethod(const Call& call) {

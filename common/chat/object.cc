@@ -59,9 +59,9 @@ Value Loop::CallMethod(Interpreter& in, absl::string_view name, Values args,
     ArrayBuilder values(in.meter(), Array::kTuple);
     for (const Value& arg : args) values.Add(arg);
     Value now = std::move(values).Take();
-    const bool changed = !asked_ || !Equal(in.meter(), changed_, now);
-    asked_ = true;
-    changed_ = std::move(now);
+    const bool changed = !changed_called_ || !Equal(in.meter(), last_changed_args_, now);
+    changed_called_ = true;
+    last_changed_args_ = std::move(now);
     return Value::Bool(changed);
   }
   return Object::CallMethod(in, name, std::move(args), keywords);

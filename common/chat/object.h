@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/base/status.h"
 #include "common/chat/function.h"
 #include "common/chat/value.h"
 
@@ -37,33 +38,33 @@ class Namespace : public Object {
 class Loop : public Object {
  public:
   explicit Loop(absl::Span<const Value> items) : items_(items) {}
-  void Move(size_t index) { index_ = index; }
+  void MoveTo(size_t index) { index_ = index; }
   absl::string_view TypeName() const override { return "LoopContext"; }
   Value Attribute(Interpreter& in, absl::string_view name) override;
   Value CallMethod(Interpreter& in, absl::string_view name, Values args,
                    const Keywords& keywords) override;
   Value Call(Interpreter& in, Values args, Keywords keywords) override;
-  void End() { items_ = {}; }  // Call it before the items are destroyed.
+  void DropItems() { items_ = {}; }  // Call it before the items are destroyed.
 
  private:
   absl::Span<const Value> items_;
   size_t index_ = 0;
   // Arguments of the last call of changed(), if it was called.
-  Value changed_;
-  bool asked_ = false;
+  Value last_changed_args_;
+  bool changed_called_ = false;
 };
 
 // cycler(a, b), with .next(), .current, .reset().
 class Cycler : public Object {
  public:
-  explicit Cycler(Values items) : items_(std::move(items)) {}
+  explicit Cycler(Values items) : items_(std::move(items)) { SLUICE_CHECK(!items_.empty()); }
   absl::string_view TypeName() const override { return "Cycler"; }
   Value Attribute(Interpreter& in, absl::string_view name) override;
   Value CallMethod(Interpreter& in, absl::string_view name, Values args,
                    const Keywords& keywords) override;
 
  private:
-  const Values items_;
+  const Values items_;  // Not empty.
   size_t at_ = 0;
 };
 

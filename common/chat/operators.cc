@@ -10,7 +10,7 @@
 namespace sluice::chat {
 namespace {
 
-[[noreturn]] void Refuse(Meter& meter, Operator op, const Value& a, const Value& b) {
+[[noreturn]] void FailOperands(Meter& meter, Operator op, const Value& a, const Value& b) {
   const auto shown = [&](const Value& value) -> std::string {
     if (value.is(Value::kUndefined))
       return absl::StrCat(value.text(), value.text().empty() ? "" : " ", "(undefined)");
@@ -20,21 +20,21 @@ namespace {
       absl::StrCat("cannot apply ", OperatorName(op), " to ", shown(a), " and ", shown(b)));
 }
 
-[[noreturn]] void Overflow(Meter& meter, Operator op, int64_t a, int64_t b) {
+[[noreturn]] void FailOverflow(Meter& meter, Operator op, int64_t a, int64_t b) {
   meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " ", b, " is beyond 64 bits"));
 }
 
-Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
+Value ApplyToIntegers(Meter& meter, Operator op, int64_t a, int64_t b) {
   int64_t result = 0;
   switch (op) {
     case Operator::kAdd:
-      if (__builtin_add_overflow(a, b, &result)) Overflow(meter, op, a, b);
+      if (__builtin_add_overflow(a, b, &result)) FailOverflow(meter, op, a, b);
       return Value::Int(result);
     case Operator::kSubtract:
-      if (__builtin_sub_overflow(a, b, &result)) Overflow(meter, op, a, b);
+      if (__builtin_sub_overflow(a, b, &result)) FailOverflow(meter, op, a, b);
       return Value::Int(result);
     case Operator::kMultiply:
-      if (__builtin_mul_overflow(a, b, &result)) Overflow(meter, op, a, b);
+      if (__builtin_mul_overflow(a, b, &result)) FailOverflow(meter, op, a, b);
       return Value::Int(result);
     case Operator::kDivide:
       if (b == 0) meter.Invalid(absl::StrCat(a, " / 0: division by zero"));
@@ -42,8 +42,10 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
     case Operator::kFloorDivide:
     case Operator::kModulo: {
       if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
+      // In C++, INT64_MIN / -1 is undefined.
       if (b == -1)
-        return op == Operator::kModulo ? Value::Int(0) : Integers(meter, Operator::kSubtract, 0, a);
+        return op == Operator::kModulo ? Value::Int(0)
+                                       : ApplyToIntegers(meter, Operator::kSubtract, 0, a);
       int64_t quotient = a / b, rest = a % b;  // C++ rounds to zero, Python down.
       if (rest != 0 && (rest < 0) != (b < 0)) --quotient, rest += b;
       return Value::Int(op == Operator::kModulo ? rest : quotient);
@@ -56,15 +58,16 @@ Value Integers(Meter& meter, Operator op, int64_t a, int64_t b) {
       result = 1;
       int64_t base = a;
       for (int64_t rest = b; rest > 0; rest >>= 1) {
-        if ((rest & 1) && __builtin_mul_overflow(result, base, &result)) Overflow(meter, op, a, b);
-        if (rest > 1 && __builtin_mul_overflow(base, base, &base)) Overflow(meter, op, a, b);
+        if ((rest & 1) && __builtin_mul_overflow(result, base, &result))
+          FailOverflow(meter, op, a, b);
+        if (rest > 1 && __builtin_mul_overflow(base, base, &base)) FailOverflow(meter, op, a, b);
       }
       return Value::Int(result);
     }
   }
 }
 
-Value Floats(Meter& meter, Operator op, double a, double b) {
+Value ApplyToFloats(Meter& meter, Operator op, double a, double b) {
   switch (op) {
     case Operator::kAdd: return Value::Float(a + b);
     case Operator::kSubtract: return Value::Float(a - b);
@@ -80,6 +83,7 @@ Value Floats(Meter& meter, Operator op, double a, double b) {
 
   if (b == 0) meter.Invalid(absl::StrCat(a, " ", OperatorName(op), " 0: division by zero"));
   if (op == Operator::kDivide) return Value::Float(a / b);
+
   double rest = std::fmod(a, b);  // As CPython's float_divmod.
   double quotient = (a - rest) / b;
   if (rest != 0 && (rest < 0) != (b < 0)) rest += b, quotient -= 1;
@@ -127,7 +131,7 @@ Value Repeat(Meter& meter, const Value& value, int64_t times) {
   return std::move(product).Take();
 }
 
-bool Repeatable(const Value& value) {
+bool IsRepeatable(const Value& value) {
   return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
 }
 
@@ -136,8 +140,8 @@ bool Repeatable(const Value& value) {
 struct Range {
   int64_t begin, stop, step, count;
 };
-Range Resolve(Meter& meter, int64_t size, const Value& start, const Value& stop,
-              const Value& step) {
+Range ResolveSlice(Meter& meter, int64_t size, const Value& start, const Value& stop,
+                   const Value& step) {
   // As Python does, clip the bounds to the length; negative ones count from the end.
   const int64_t by = step.is(Value::kUndefined) ? 1 : step.integer();
   if (by == 0) meter.Invalid("the step of a slice is 0");
@@ -159,7 +163,7 @@ Value SliceText(Meter& meter, const Value& value, const Value& start, const Valu
   const absl::string_view text = value.text();
   meter.WorkOnBytes(text.size());
   const bool ascii = IsAscii(text);
-  const Range range = Resolve(
+  const Range range = ResolveSlice(
       meter, static_cast<int64_t>(ascii ? text.size() : CountCodePoints(text)), start, stop, step);
   if (range.count == 0) return Value::Borrow("");
   if (range.step == 1) {
@@ -171,6 +175,7 @@ Value SliceText(Meter& meter, const Value& value, const Value& start, const Valu
       return Value::Borrow(text.substr(begin, size)).MarkedSafe(value.safe());
     return Value::Copy(meter, text.substr(begin, size)).MarkedSafe(value.safe());
   }
+
   meter.Step(static_cast<int64_t>(text.size()));
   const std::vector<absl::string_view> points = SplitCodePoints(text);
   std::string out;
@@ -182,20 +187,20 @@ Value SliceText(Meter& meter, const Value& value, const Value& start, const Valu
 }  // namespace
 
 Value Arithmetic(Meter& meter, Operator op, Value a, const Value& b) {
-  if (a.is_integer() && b.is_integer()) return Integers(meter, op, a.integer(), b.integer());
-  if (a.is_number() && b.is_number()) return Floats(meter, op, a.real(), b.real());
+  if (a.is_integer() && b.is_integer()) return ApplyToIntegers(meter, op, a.integer(), b.integer());
+  if (a.is_number() && b.is_number()) return ApplyToFloats(meter, op, a.real(), b.real());
   if (op == Operator::kAdd) {
     if (a.is_string() && b.is_string()) return AddTexts(meter, std::move(a), b);
     if (a.is(Value::kArray) && b.is(Value::kArray) && a.array().kind == b.array().kind &&
         a.array().kind <= Array::kTuple)
       return AddArrays(meter, a.array(), b.array());
   } else if (op == Operator::kMultiply) {
-    if (Repeatable(a) && b.is_integer()) return Repeat(meter, a, b.integer());
-    if (a.is_integer() && Repeatable(b)) return Repeat(meter, b, a.integer());
+    if (IsRepeatable(a) && b.is_integer()) return Repeat(meter, a, b.integer());
+    if (a.is_integer() && IsRepeatable(b)) return Repeat(meter, b, a.integer());
   } else if (op == Operator::kModulo && a.is_string()) {
     return Value::Copy(meter, FormatPercent(meter, a.text(), b));
   }
-  Refuse(meter, op, a, b);
+  FailOperands(meter, op, a, b);
 }
 
 bool Compare(Meter& meter, Operator op, const Value& a, const Value& b) {
@@ -235,7 +240,7 @@ bool Contains(Meter& meter, const Value& container, const Value& item) {
 
 Value Negate(Meter& meter, const Value& value) {
   if (value.is(Value::kFloat)) return Value::Float(-value.real());
-  if (value.is_integer()) return Integers(meter, Operator::kSubtract, 0, value.integer());
+  if (value.is_integer()) return ApplyToIntegers(meter, Operator::kSubtract, 0, value.integer());
   meter.Invalid(
       absl::StrCat("- needs a number, got ", value.is(Value::kUndefined)
                                                  ? absl::StrCat(value.text(), " (undefined)")
@@ -246,7 +251,8 @@ Value Slice(Meter& meter, const Value& value, const Value& start, const Value& s
             const Value& step) {
   if (value.is_string()) return SliceText(meter, value, start, stop, step);
   const Array& array = value.array();
-  const Range range = Resolve(meter, static_cast<int64_t>(array.items.size()), start, stop, step);
+  const Range range =
+      ResolveSlice(meter, static_cast<int64_t>(array.items.size()), start, stop, step);
   ArrayBuilder part(meter, array.kind);
   for (int64_t i = 0; i < range.count; ++i) part.Add(array.items[range.begin + i * range.step]);
   if (array.kind == Array::kRange) {

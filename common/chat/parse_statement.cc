@@ -37,7 +37,7 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
   const Level level(this);
   Body body;
   while (true) {
-    const Token token = Take();
+    const Token token = TakeToken();
     switch (token.kind) {
       case Token::kText: {
         Statement text{.kind = Statement::kText, .at = token.at};
@@ -47,7 +47,7 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
       }
       case Token::kPrintBegin: {
         Statement print{.kind = Statement::kPrint, .at = Peek().at};
-        print.expression = TupleOr(true);
+        print.expression = ParseExpressionOrTuple(true);
         Expect(Token::kPrintEnd, {}, "}}");
         body.push_back(std::move(print));
         break;
@@ -70,9 +70,9 @@ Body Parser::ParseBody(absl::Span<const absl::string_view> ends) {
   }
 }
 
-std::unique_ptr<Body> Parser::BodyTo(absl::string_view end) {
+std::unique_ptr<Body> Parser::ParseBodyUntil(absl::string_view end) {
   auto body = std::make_unique<Body>(ParseBody({end}));
-  EndTag();
+  ExpectTagEnd();
   return body;
 }
 
@@ -81,30 +81,32 @@ Statement Parser::ParseStatement(const Token& word) {
                                                  "endset",  "endmacro",      "endcall", "endfilter",
                                                  "endwith", "endgeneration", "endraw"};
   const std::string& name = word.text;
-  if (name == "for") return For(word);
-  if (name == "if") return If(word);
-  if (name == "set") return Set(word);
-  if (name == "macro") return MacroStatement(word);
-  if (name == "call") return CallBlock(word);
-  if (name == "with") return With(word);
+  if (name == "for") return ParseFor(word);
+  if (name == "if") return ParseIf(word);
+  if (name == "set") return ParseSet(word);
+  if (name == "macro") return ParseMacro(word);
+  if (name == "call") return ParseCallBlock(word);
+  if (name == "with") return ParseWith(word);
+
   Statement statement{.at = word.at};
   if (name == "break" || name == "continue") {
     statement.kind = name == "break" ? Statement::kBreak : Statement::kContinue;
     if (loops_ == 0) Invalid(word, absl::StrCat(name, " stands outside of a loop"));
-    EndTag();
+    ExpectTagEnd();
   } else if (name == "generation") {
     if (captures_ > 0)
       Unsupported(word, "a generation block within a macro, call, set or filter block");
     statement.kind = Statement::kGeneration;
-    EndTag();
+    ExpectTagEnd();
+    // A break cannot leave the block, because its end must be recorded.
     const Restore<int> loops(&loops_, 0);
-    statement.body = BodyTo("endgeneration");
+    statement.body = ParseBodyUntil("endgeneration");
   } else if (name == "filter") {
     statement.kind = Statement::kFilterBlock;
-    statement.expression = Filters(Filter(nullptr));
-    EndTag();
+    statement.expression = ParseFilters(ParseFilter(nullptr));
+    ExpectTagEnd();
     const Restore<int> captures(&captures_, captures_ + 1);
-    statement.body = BodyTo("endfilter");
+    statement.body = ParseBodyUntil("endfilter");
   } else if (absl::c_linear_search(kStray, name)) {
     Invalid(word, absl::StrCat("\"", name, "\" has no statement to end"));
   } else {
@@ -113,108 +115,108 @@ Statement Parser::ParseStatement(const Token& word) {
   return statement;
 }
 
-Statement Parser::For(const Token& at) {
+Statement Parser::ParseFor(const Token& at) {
   Statement loop{.kind = Statement::kFor, .at = at.at};
   loop.target = ParseTarget(false);
   Expect(Token::kName, "in", "in");
-  loop.expression = TupleOr(false);
-  if (Accept(Token::kName, "if")) loop.condition = Whole();
+  loop.expression = ParseExpressionOrTuple(false);
+  if (Accept(Token::kName, "if")) loop.condition = ParseExpression();
   if (IsName("recursive")) Unsupported(Peek(), "a recursive for");
-  EndTag();
+  ExpectTagEnd();
   {
     const Restore<int> loops(&loops_, loops_ + 1);
     const Restore<bool> uses(&uses_loop_, false);
     loop.body = std::make_unique<Body>(ParseBody({"else", "endfor"}));
     loop.uses_loop = uses_loop_;
   }
-  EndTag();
-  if (end_ == "else") loop.otherwise = BodyTo("endfor");
+  ExpectTagEnd();
+  if (end_ == "else") loop.otherwise = ParseBodyUntil("endfor");
   return loop;
 }
 
-Statement Parser::If(const Token& at) {
+Statement Parser::ParseIf(const Token& at) {
   Statement choice{.kind = Statement::kIf, .at = at.at};
   end_ = "if";
   while (end_ != "endif") {
-    ExpressionPtr condition = end_ == "else" ? nullptr : TupleOr(true);
-    EndTag();
+    ExpressionPtr condition = end_ == "else" ? nullptr : ParseExpressionOrTuple(true);
+    ExpectTagEnd();
     Body body = condition == nullptr ? ParseBody({"endif"}) : ParseBody({"elif", "else", "endif"});
     choice.branches.emplace_back(std::move(condition), std::move(body));
   }
-  EndTag();
+  ExpectTagEnd();
   return choice;
 }
 
-Statement Parser::Set(const Token& at) {
+Statement Parser::ParseSet(const Token& at) {
   Statement set{.kind = Statement::kSet, .at = at.at};
   set.target = ParseTarget(true);
   if (Accept(Token::kOperator, "=")) {
-    set.expression = TupleOr(true);
-    EndTag();
+    set.expression = ParseExpressionOrTuple(true);
+    ExpectTagEnd();
     return set;
   }
   set.kind = Statement::kSetBlock;
-  if (Accept(Token::kOperator, "|")) set.expression = Filters(Filter(nullptr));
-  EndTag();
+  if (Accept(Token::kOperator, "|")) set.expression = ParseFilters(ParseFilter(nullptr));
+  ExpectTagEnd();
   const Restore<int> captures(&captures_, captures_ + 1);
-  set.body = BodyTo("endset");
+  set.body = ParseBodyUntil("endset");
   return set;
 }
 
-Statement Parser::MacroStatement(const Token& at) {
+Statement Parser::ParseMacro(const Token& at) {
   Statement statement{.kind = Statement::kMacro, .at = at.at};
   statement.macro = std::make_unique<Macro>();
   statement.macro->at = at.at;
   statement.macro->name = Expect(Token::kName, {}, "the name of the macro").text;
   statement.target.symbol = SymbolOf(statement.macro->name);
   ExpectOp("(");
-  Parameters(statement.macro.get());
-  statement.macro->body = MacroBody(statement.macro.get(), "endmacro");
+  ParseParameters(statement.macro.get());
+  statement.macro->body = ParseMacroBody(statement.macro.get(), "endmacro");
   return statement;
 }
 
-Statement Parser::CallBlock(const Token& at) {
+Statement Parser::ParseCallBlock(const Token& at) {
   Statement statement{.kind = Statement::kCall, .at = at.at};
   statement.macro = std::make_unique<Macro>();
   statement.macro->name = "caller";
   statement.macro->at = at.at;
-  if (Accept(Token::kOperator, "(")) Parameters(statement.macro.get());
-  statement.expression = Postfix(Primary());
+  if (Accept(Token::kOperator, "(")) ParseParameters(statement.macro.get());
+  statement.expression = ParsePostfix(ParsePrimary());
   if (statement.expression->kind != Expression::kCall)
     Invalid(at, "call needs a call of a macro, as in {% call box(1) %}");
   // The body belongs to the macro around it: if it names `caller` or `loop`, these are the ones of
   // that macro.
-  statement.macro->body = MacroBody(statement.macro.get(), "endcall");
+  statement.macro->body = ParseMacroBody(statement.macro.get(), "endcall");
   return statement;
 }
 
-Statement Parser::With(const Token& at) {
+Statement Parser::ParseWith(const Token& at) {
   Statement with{.kind = Statement::kWith, .at = at.at};
   while (!Is(Token::kBlockEnd)) {
     if (!with.bindings.empty()) ExpectOp(",");
-    Target target = OneTarget(false);
+    Target target = ParseOneTarget(false);
     ExpectOp("=");
-    with.bindings.emplace_back(std::move(target), Whole());
+    with.bindings.emplace_back(std::move(target), ParseExpression());
   }
-  EndTag();
-  with.body = BodyTo("endwith");
+  ExpectTagEnd();
+  with.body = ParseBodyUntil("endwith");
   return with;
 }
 
 Target Parser::ParseTarget(bool attributes) {
-  Target first = OneTarget(attributes);
+  Target first = ParseOneTarget(attributes);
   if (!IsOp(",")) return first;
   Target tuple{.kind = Target::kTuple, .at = first.at};
   tuple.parts.push_back(std::move(first));
   while (Accept(Token::kOperator, ",")) {
     if (!Is(Token::kName) && !IsOp("(")) break;
     if (IsName("in")) break;
-    tuple.parts.push_back(OneTarget(attributes));
+    tuple.parts.push_back(ParseOneTarget(attributes));
   }
   return tuple;
 }
 
-Target Parser::OneTarget(bool attributes) {
+Target Parser::ParseOneTarget(bool attributes) {
   const Level level(this);
   if (Accept(Token::kOperator, "(")) {
     Target inner = ParseTarget(attributes);
@@ -235,12 +237,12 @@ Target Parser::OneTarget(bool attributes) {
   return target;
 }
 
-void Parser::Parameters(Macro* macro) {
+void Parser::ParseParameters(Macro* macro) {
   while (!Accept(Token::kOperator, ")")) {
     const Token name = Expect(Token::kName, {}, "the name of a parameter");
     Macro::Parameter parameter{.symbol = SymbolOf(name.text), .name = name.text};
     if (Accept(Token::kOperator, "=")) {
-      parameter.otherwise = Whole();
+      parameter.otherwise = ParseExpression();
     } else if (!macro->parameters.empty() && macro->parameters.back().otherwise != nullptr) {
       Invalid(name, absl::StrCat("the parameter ", name.text,
                                  " has no default, but the one before it has"));
@@ -250,15 +252,15 @@ void Parser::Parameters(Macro* macro) {
   }
 }
 
-std::unique_ptr<Body> Parser::MacroBody(Macro* macro, absl::string_view end) {
-  EndTag();
+std::unique_ptr<Body> Parser::ParseMacroBody(Macro* macro, absl::string_view end) {
+  ExpectTagEnd();
   const bool own = end == "endmacro";
   const Restore<Macro*> innermost(&macro_, own ? macro : macro_);
   const Restore<int> loops(&loops_, 0);
   const Restore<int> captures(&captures_, captures_ + 1);
   const int outer_height = height_;
   height_ = depth_;
-  auto body = BodyTo(end);
+  auto body = ParseBodyUntil(end);
   // A default value may have more levels than the body.
   macro->height = static_cast<uint16_t>(height_ - depth_ + 1);
   for (const Macro::Parameter& parameter : macro->parameters) {

@@ -11,7 +11,7 @@
 namespace sluice::chat {
 namespace {
 
-constexpr size_t kMaxSymbols = 65000;
+constexpr size_t kMaxSymbols = 65000;  // A Symbol has 16 bits.
 
 constexpr absl::string_view kOperatorNames[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
@@ -56,14 +56,14 @@ bool Parser::Is(Token::Kind kind, absl::string_view text, size_t ahead) const {
 
 bool Parser::Accept(Token::Kind kind, absl::string_view text) {
   if (!Is(kind, text)) return false;
-  Take();
+  TakeToken();
   return true;
 }
 
 Token Parser::Expect(Token::Kind kind, absl::string_view text, absl::string_view wanted) {
   if (!Is(kind, text))
     Invalid(Peek(), absl::StrCat("expected ", wanted, ", found ", ShowToken(Peek())));
-  return Take();
+  return TakeToken();
 }
 
 void Parser::Invalid(const Token& token, absl::string_view what) const {
@@ -74,21 +74,21 @@ void Parser::Unsupported(const Token& token, absl::string_view what) const {
                 absl::StrCat(what, " is not supported")};
 }
 
-ExpressionPtr Parser::New(Expression::Kind kind, const Token& at) const {
+ExpressionPtr Parser::MakeExpression(Expression::Kind kind, const Token& at) const {
   auto expression = std::make_unique<Expression>();
   expression->kind = kind;
   expression->at = at.at;
   return expression;
 }
 
-void Parser::Adopt(Expression* parent, ExpressionPtr child) const {
+void Parser::AddOperand(Expression* parent, ExpressionPtr child) {
   if (child != nullptr) {
     if (child->height >= kMaxDepth) {
       throw Failure{absl::StatusCode::kResourceExhausted, parent->at,
                     absl::StrCat("an expression is nested deeper than ", kMaxDepth)};
     }
     parent->height = std::max<uint16_t>(parent->height, child->height + 1);
-    const_cast<Parser*>(this)->height_ = std::max(height_, depth_ + parent->height);
+    height_ = std::max(height_, depth_ + parent->height);
   }
   parent->operands.push_back(std::move(child));
 }
@@ -104,67 +104,69 @@ Symbol Parser::SymbolOf(const std::string& name) {
   return it->second;
 }
 
-// value if condition else value. Several of them apply from left to right.
-ExpressionPtr Parser::Whole() {
+// Parses an expression, which may be `x if y else z`. After one without `else`, another `if` may
+// follow; they apply from left to right.
+ExpressionPtr Parser::ParseExpression() {
   const Level level(this);
-  ExpressionPtr value = Or();
+  ExpressionPtr value = ParseOr();
   while (IsName("if")) {
-    ExpressionPtr choice = New(Expression::kIf, Take());
-    Adopt(choice.get(), Or());
-    Adopt(choice.get(), std::move(value));
-    Adopt(choice.get(), Accept(Token::kName, "else") ? Whole() : nullptr);
+    ExpressionPtr choice = MakeExpression(Expression::kIf, TakeToken());
+    AddOperand(choice.get(), ParseOr());
+    AddOperand(choice.get(), std::move(value));
+    AddOperand(choice.get(), Accept(Token::kName, "else") ? ParseExpression() : nullptr);
     value = std::move(choice);
   }
   return value;
 }
 
-ExpressionPtr Parser::TupleOr(bool conditional) {
+ExpressionPtr Parser::ParseExpressionOrTuple(bool conditional) {
   const Token at = Peek();
   const auto one = [&] {
-    if (conditional) return Whole();
+    if (conditional) return ParseExpression();
     const Level level(this);
-    return Or();
+    return ParseOr();
   };
   ExpressionPtr first = one();
   if (!IsOp(",")) return first;
-  ExpressionPtr tuple = New(Expression::kTuple, at);
-  Adopt(tuple.get(), std::move(first));
+  ExpressionPtr tuple = MakeExpression(Expression::kTuple, at);
+  AddOperand(tuple.get(), std::move(first));
   while (Accept(Token::kOperator, ",")) {
     if (Is(Token::kBlockEnd) || Is(Token::kPrintEnd) || IsOp(")") || IsOp("=") ||
         IsName("recursive"))
       break;
-    Adopt(tuple.get(), one());
+    AddOperand(tuple.get(), one());
   }
   return tuple;
 }
 
-ExpressionPtr Parser::Logic(Expression::Kind kind, absl::string_view word,
-                            ExpressionPtr (Parser::*operand)()) {
+ExpressionPtr Parser::ParseLogic(Expression::Kind kind, absl::string_view word,
+                                 ExpressionPtr (Parser::*operand)()) {
   ExpressionPtr left = (this->*operand)();
   if (!IsName(word)) return left;
-  ExpressionPtr all = New(kind, Peek());
-  Adopt(all.get(), std::move(left));
-  while (Accept(Token::kName, word)) Adopt(all.get(), (this->*operand)());
+  ExpressionPtr all = MakeExpression(kind, Peek());
+  AddOperand(all.get(), std::move(left));
+  while (Accept(Token::kName, word)) AddOperand(all.get(), (this->*operand)());
   return all;
 }
 
-ExpressionPtr Parser::Or() { return Logic(Expression::kOr, "or", &Parser::And); }
-ExpressionPtr Parser::And() { return Logic(Expression::kAnd, "and", &Parser::Not); }
+ExpressionPtr Parser::ParseOr() { return ParseLogic(Expression::kOr, "or", &Parser::ParseAnd); }
+ExpressionPtr Parser::ParseAnd() { return ParseLogic(Expression::kAnd, "and", &Parser::ParseNot); }
 
-ExpressionPtr Parser::Not() {
-  if (!IsName("not")) return Compare();
+ExpressionPtr Parser::ParseNot() {
+  if (!IsName("not")) return ParseCompare();
   const Level level(this);
-  ExpressionPtr expression = New(Expression::kNot, Take());
-  Adopt(expression.get(), Not());
+  ExpressionPtr expression = MakeExpression(Expression::kNot, TakeToken());
+  AddOperand(expression.get(), ParseNot());
   return expression;
 }
 
-ExpressionPtr Parser::Compare() {
+ExpressionPtr Parser::ParseCompare() {
   // Comparisons can be chained: a < b < c.
-  ExpressionPtr left = Sum();
+  ExpressionPtr left = ParseSum();
   ExpressionPtr compare;
   while (true) {
     const Token at = Peek();
+    // The names of kEqual to kGreaterEqual, which are numbers 7 to 12 of enum Operator.
     const auto* const found =
         std::find(std::begin(kOperatorNames) + 7, std::begin(kOperatorNames) + 13, at.text);
     Operator op;
@@ -173,117 +175,119 @@ ExpressionPtr Parser::Compare() {
     } else if (IsName("in")) {
       op = Operator::kIn;
     } else if (IsName("not") && Is(Token::kName, "in", 1)) {
-      Take();
+      TakeToken();
       op = Operator::kNotIn;
     } else {
       return compare != nullptr ? std::move(compare) : std::move(left);
     }
-    Take();
+    TakeToken();
     if (compare == nullptr) {
-      compare = New(Expression::kCompare, at);
-      Adopt(compare.get(), std::move(left));
+      compare = MakeExpression(Expression::kCompare, at);
+      AddOperand(compare.get(), std::move(left));
     }
     compare->operators.push_back(op);
-    Adopt(compare.get(), Sum());
+    AddOperand(compare.get(), ParseSum());
   }
 }
 
 // Parses operators of one precedence, which apply from left to right.
-ExpressionPtr Parser::Chain(ExpressionPtr (Parser::*operand)(),
-                            absl::Span<const absl::string_view> names,
-                            absl::Span<const Operator> operators) {
+ExpressionPtr Parser::ParseChain(ExpressionPtr (Parser::*operand)(),
+                                 absl::Span<const absl::string_view> names,
+                                 absl::Span<const Operator> operators) {
   ExpressionPtr left = (this->*operand)();
   ExpressionPtr chain;
   while (Is(Token::kOperator)) {
     const auto found = absl::c_find(names, Peek().text);
     if (found == names.end()) break;
-    const Token at = Take();
+    const Token at = TakeToken();
     if (chain == nullptr) {
-      chain = New(Expression::kChain, at);
-      Adopt(chain.get(), std::move(left));
+      chain = MakeExpression(Expression::kChain, at);
+      AddOperand(chain.get(), std::move(left));
     }
     chain->operators.push_back(operators[found - names.begin()]);
-    Adopt(chain.get(), (this->*operand)());
+    AddOperand(chain.get(), (this->*operand)());
   }
   return chain != nullptr ? std::move(chain) : std::move(left);
 }
 
-ExpressionPtr Parser::Sum() {
-  return Chain(&Parser::Concat, {"+", "-"}, {Operator::kAdd, Operator::kSubtract});
+ExpressionPtr Parser::ParseSum() {
+  return ParseChain(&Parser::ParseConcat, {"+", "-"}, {Operator::kAdd, Operator::kSubtract});
 }
-ExpressionPtr Parser::Product() {
-  return Chain(&Parser::Power, {"*", "/", "//", "%"},
-               {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
+ExpressionPtr Parser::ParseProduct() {
+  return ParseChain(
+      &Parser::ParsePower, {"*", "/", "//", "%"},
+      {Operator::kMultiply, Operator::kDivide, Operator::kFloorDivide, Operator::kModulo});
 }
-// As in Jinja, and unlike Python: applied from left to right, and -2 ** 2 is 4.
-ExpressionPtr Parser::Power() {
+// As in Jinja, and unlike Python, `**` applies from left to right, and -2 ** 2 is 4.
+ExpressionPtr Parser::ParsePower() {
   static constexpr absl::string_view kNames[] = {"**"};
   static constexpr Operator kOperators[] = {Operator::kPower};
-  return Chain(&Parser::Filtered, kNames, kOperators);
+  return ParseChain(&Parser::ParseFiltered, kNames, kOperators);
 }
 
-ExpressionPtr Parser::Concat() {
-  ExpressionPtr left = Product();
+ExpressionPtr Parser::ParseConcat() {
+  ExpressionPtr left = ParseProduct();
   if (!IsOp("~")) return left;
-  ExpressionPtr concat = New(Expression::kConcat, Peek());
-  Adopt(concat.get(), std::move(left));
-  while (Accept(Token::kOperator, "~")) Adopt(concat.get(), Product());
+  ExpressionPtr concat = MakeExpression(Expression::kConcat, Peek());
+  AddOperand(concat.get(), std::move(left));
+  while (Accept(Token::kOperator, "~")) AddOperand(concat.get(), ParseProduct());
   return concat;
 }
 
-ExpressionPtr Parser::Filtered() { return Filters(Unary()); }
+ExpressionPtr Parser::ParseFiltered() { return ParseFilters(ParseUnary()); }
 
-ExpressionPtr Parser::Unary() {
+ExpressionPtr Parser::ParseUnary() {
   ExpressionPtr value;
   if (IsOp("-") || IsOp("+")) {
     const Level level(this);
     const Expression::Kind kind = IsOp("-") ? Expression::kNegate : Expression::kPlus;
-    value = New(kind, Take());
-    Adopt(value.get(), Unary());
+    value = MakeExpression(kind, TakeToken());
+    AddOperand(value.get(), ParseUnary());
   } else {
-    value = Primary();
+    value = ParsePrimary();
   }
-  return Postfix(std::move(value));
+  return ParsePostfix(std::move(value));
 }
 
-ExpressionPtr Parser::Postfix(ExpressionPtr value) {
+ExpressionPtr Parser::ParsePostfix(ExpressionPtr value) {
   while (true) {
     if (IsOp(".")) {
-      value = Attribute(std::move(value));
+      value = ParseAttribute(std::move(value));
     } else if (IsOp("[")) {
-      value = Subscript(std::move(value));
+      value = ParseSubscript(std::move(value));
     } else if (IsOp("(")) {
-      value = CallOf(std::move(value));
+      value = ParseCall(std::move(value));
     } else {
       return value;
     }
   }
 }
 
-ExpressionPtr Parser::Filters(ExpressionPtr value) {
+ExpressionPtr Parser::ParseFilters(ExpressionPtr value) {
   while (true) {
     if (Accept(Token::kOperator, "|")) {
-      value = Filter(std::move(value));
+      value = ParseFilter(std::move(value));
     } else if (IsName("is")) {
-      value = Test(std::move(value));
+      value = ParseTest(std::move(value));
     } else if (IsOp("(")) {
-      value = CallOf(std::move(value));
+      // As in Jinja, the result of a filter or a test may be called.
+      value = ParseCall(std::move(value));
     } else {
       return value;
     }
   }
 }
 
-ExpressionPtr Parser::Attribute(ExpressionPtr value) {
-  const Token at = Take();
+ExpressionPtr Parser::ParseAttribute(ExpressionPtr value) {
+  const Token at = TakeToken();
   if (Is(Token::kInteger)) {  // x.0 means x[0].
-    ExpressionPtr subscript = New(Expression::kSubscript, at);
-    Adopt(subscript.get(), std::move(value));
-    Adopt(subscript.get(), NumberLiteral());
+    ExpressionPtr subscript = MakeExpression(Expression::kSubscript, at);
+    AddOperand(subscript.get(), std::move(value));
+    AddOperand(subscript.get(), ParseNumber());
     return subscript;
   }
 
-  ExpressionPtr attribute = New(Expression::kAttribute, at);
+  ExpressionPtr attribute = MakeExpression(Expression::kAttribute, at);
   attribute->text = Expect(Token::kName, {}, "a name behind .").text;
   for (int type = 0; type < kTypes; ++type) {
     attribute->methods[type] = FindMethod(static_cast<Type>(type), attribute->text);
@@ -293,78 +297,78 @@ ExpressionPtr Parser::Attribute(ExpressionPtr value) {
   const auto dict = static_cast<int>(Type::kDict);
   attribute->plain_in_dicts =
       attribute->methods[dict] == nullptr && attribute->builtins[dict] == Builtin::kAbsent;
-  Adopt(attribute.get(), std::move(value));
+  AddOperand(attribute.get(), std::move(value));
   return attribute;
 }
 
-ExpressionPtr Parser::Subscript(ExpressionPtr value) {
-  const Token at = Take();
-  ExpressionPtr subscript = New(Expression::kSubscript, at);
-  Adopt(subscript.get(), std::move(value));
-  if (!IsOp(":")) Adopt(subscript.get(), Whole());
+ExpressionPtr Parser::ParseSubscript(ExpressionPtr value) {
+  const Token at = TakeToken();
+  ExpressionPtr subscript = MakeExpression(Expression::kSubscript, at);
+  AddOperand(subscript.get(), std::move(value));
+  if (!IsOp(":")) AddOperand(subscript.get(), ParseExpression());
   if (IsOp(",")) Unsupported(Peek(), "a subscript of several parts");
   if (IsOp(":")) {
     subscript->kind = Expression::kSlice;
     if (subscript->operands.size() < 2) subscript->operands.push_back(nullptr);
     for (int i = 0; i < 2; ++i) {
       const bool given = Accept(Token::kOperator, ":") && !IsOp(":") && !IsOp("]");
-      Adopt(subscript.get(), given ? Whole() : nullptr);
+      AddOperand(subscript.get(), given ? ParseExpression() : nullptr);
     }
   }
   ExpectOp("]");
   return subscript;
 }
 
-ExpressionPtr Parser::CallOf(ExpressionPtr callee) {
-  ExpressionPtr call = New(Expression::kCall, Take());
+ExpressionPtr Parser::ParseCall(ExpressionPtr callee) {
+  ExpressionPtr call = MakeExpression(Expression::kCall, TakeToken());
   call->at = callee->at;
-  Adopt(call.get(), std::move(callee));
-  Arguments(call.get());
+  AddOperand(call.get(), std::move(callee));
+  ParseArguments(call.get());
   return call;
 }
 
-void Parser::Arguments(Expression* call) {
+void Parser::ParseArguments(Expression* call) {
   while (!Accept(Token::kOperator, ")")) {
     if (IsOp("*") || IsOp("**"))
       Unsupported(Peek(), absl::StrCat("the argument ", Peek().text, "values"));
     if (Is(Token::kName) && Is(Token::kOperator, "=", 1)) {
-      std::string name = Take().text;
-      Take();
+      std::string name = TakeToken().text;
+      TakeToken();
       const auto same = [&](const auto& keyword) { return keyword.first == name; };
       if (absl::c_any_of(call->keywords, same))
         Invalid(Peek(), absl::StrCat("the argument ", name, " is given twice"));
-      ExpressionPtr value = Whole();
+      ExpressionPtr value = ParseExpression();
       call->height = std::max<uint16_t>(call->height, value->height + 1);
       call->keywords.emplace_back(std::move(name), std::move(value));
     } else {
       if (!call->keywords.empty())
         Invalid(Peek(), "an argument without a name follows one with a name");
-      Adopt(call, Whole());
+      AddOperand(call, ParseExpression());
     }
     if (!IsOp(")")) ExpectOp(",");
   }
 }
 
-ExpressionPtr Parser::Filter(ExpressionPtr value) {
+ExpressionPtr Parser::ParseFilter(ExpressionPtr value) {
   const Token name = Expect(Token::kName, {}, "the name of a filter");
-  ExpressionPtr filter = New(Expression::kFilter, name);
+  ExpressionPtr filter = MakeExpression(Expression::kFilter, name);
   filter->function = FindFilter(name.text);
   if (filter->function == nullptr)
     Unsupported(name, absl::StrCat("the filter \"", name.text, "\""));
-  Adopt(filter.get(), std::move(value));
-  if (Accept(Token::kOperator, "(")) Arguments(filter.get());
+  AddOperand(filter.get(), std::move(value));
+  if (Accept(Token::kOperator, "(")) ParseArguments(filter.get());
   return filter;
 }
 
-ExpressionPtr Parser::Test(ExpressionPtr value) {
-  ExpressionPtr test = New(Expression::kTest, Take());
+ExpressionPtr Parser::ParseTest(ExpressionPtr value) {
+  ExpressionPtr test = MakeExpression(Expression::kTest, TakeToken());
   test->negated = Accept(Token::kName, "not");
   const Token name = Expect(Token::kName, {}, "the name of a test");
   test->function = FindTest(name.text);
   if (test->function == nullptr) Unsupported(name, absl::StrCat("the test \"", name.text, "\""));
-  Adopt(test.get(), std::move(value));
+  AddOperand(test.get(), std::move(value));
   if (Accept(Token::kOperator, "(")) {
-    Arguments(test.get());
+    ParseArguments(test.get());
     return test;
   }
 
@@ -374,19 +378,19 @@ ExpressionPtr Parser::Test(ExpressionPtr value) {
       (Is(Token::kName) && !IsName("else") && !IsName("or") && !IsName("and"));
   if (!value_begins) return test;
   if (IsName("is")) Invalid(Peek(), "a test follows a test; put the first in parentheses");
-  Adopt(test.get(), Postfix(Primary()));
+  AddOperand(test.get(), ParsePostfix(ParsePrimary()));
   return test;
 }
 
-ExpressionPtr Parser::Primary() {
+ExpressionPtr Parser::ParsePrimary() {
   const Token& token = Peek();
   switch (token.kind) {
-    case Token::kString: return StringLiteral();
+    case Token::kString: return ParseString();
     case Token::kInteger:
-    case Token::kFloat: return NumberLiteral();
+    case Token::kFloat: return ParseNumber();
     case Token::kName: {
-      ExpressionPtr name = New(Expression::kLiteral, token);
-      name->text = Take().text;
+      ExpressionPtr name = MakeExpression(Expression::kLiteral, token);
+      name->text = TakeToken().text;
       if (name->text == "true" || name->text == "True") {
         name->value = Value::Bool(true);
       } else if (name->text == "false" || name->text == "False") {
@@ -406,25 +410,25 @@ ExpressionPtr Parser::Primary() {
       return name;
     }
     case Token::kOperator:
-      if (token.text == "(") return Parenthesized();
-      if (token.text == "[") return ListLiteral();
-      if (token.text == "{") return DictLiteral();
+      if (token.text == "(") return ParseParenthesized();
+      if (token.text == "[") return ParseList();
+      if (token.text == "{") return ParseDict();
       break;
     default: break;
   }
   Invalid(token, absl::StrCat("expected a value, found ", ShowToken(token)));
 }
 
-ExpressionPtr Parser::StringLiteral() {
-  ExpressionPtr literal = New(Expression::kLiteral, Peek());
-  while (Is(Token::kString)) literal->text += Take().text;  // 'a' 'b' means 'ab'.
+ExpressionPtr Parser::ParseString() {
+  ExpressionPtr literal = MakeExpression(Expression::kLiteral, Peek());
+  while (Is(Token::kString)) literal->text += TakeToken().text;  // 'a' 'b' means 'ab'.
   literal->value = Value::Borrow(literal->text);
   return literal;
 }
 
-ExpressionPtr Parser::NumberLiteral() {
-  const Token token = Take();
-  ExpressionPtr literal = New(Expression::kLiteral, token);
+ExpressionPtr Parser::ParseNumber() {
+  const Token token = TakeToken();
+  ExpressionPtr literal = MakeExpression(Expression::kLiteral, token);
   if (token.kind == Token::kFloat) {
     literal->value = Value::Float(std::strtod(token.text.c_str(), nullptr));
     return literal;
@@ -444,29 +448,29 @@ ExpressionPtr Parser::NumberLiteral() {
   return literal;
 }
 
-ExpressionPtr Parser::Parenthesized() {
-  const Token open = Take();
-  if (Accept(Token::kOperator, ")")) return New(Expression::kTuple, open);
-  ExpressionPtr inner = TupleOr(true);
+ExpressionPtr Parser::ParseParenthesized() {
+  const Token open = TakeToken();
+  if (Accept(Token::kOperator, ")")) return MakeExpression(Expression::kTuple, open);
+  ExpressionPtr inner = ParseExpressionOrTuple(true);
   ExpectOp(")");
   return inner;
 }
 
-ExpressionPtr Parser::ListLiteral() {
-  ExpressionPtr list = New(Expression::kList, Take());
+ExpressionPtr Parser::ParseList() {
+  ExpressionPtr list = MakeExpression(Expression::kList, TakeToken());
   while (!Accept(Token::kOperator, "]")) {
-    Adopt(list.get(), Whole());
+    AddOperand(list.get(), ParseExpression());
     if (!IsOp("]")) ExpectOp(",");
   }
   return list;
 }
 
-ExpressionPtr Parser::DictLiteral() {
-  ExpressionPtr dict = New(Expression::kDict, Take());
+ExpressionPtr Parser::ParseDict() {
+  ExpressionPtr dict = MakeExpression(Expression::kDict, TakeToken());
   while (!Accept(Token::kOperator, "}")) {
-    Adopt(dict.get(), Whole());
+    AddOperand(dict.get(), ParseExpression());
     ExpectOp(":");
-    Adopt(dict.get(), Whole());
+    AddOperand(dict.get(), ParseExpression());
     if (!IsOp("}")) ExpectOp(",");
   }
   return dict;

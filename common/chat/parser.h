@@ -37,67 +37,68 @@ class Parser {
   bool IsOp(absl::string_view op) const { return Is(Token::kOperator, op); }
   bool IsName(absl::string_view name) const { return Is(Token::kName, name); }
   bool Accept(Token::Kind kind, absl::string_view text = {});
-  Token Take() { return tokens_[at_ < tokens_.size() - 1 ? at_++ : at_]; }
+  Token TakeToken() { return tokens_[at_ < tokens_.size() - 1 ? at_++ : at_]; }
   Token Expect(Token::Kind kind, absl::string_view text, absl::string_view wanted);
   void ExpectOp(absl::string_view op) { Expect(Token::kOperator, op, op); }
   [[noreturn]] void Invalid(const Token& token, absl::string_view what) const;
   [[noreturn]] void Unsupported(const Token& token, absl::string_view what) const;
 
   // Nodes.
-  ExpressionPtr New(Expression::Kind kind, const Token& at) const;
-  void Adopt(Expression* parent, ExpressionPtr child) const;  // Adds the child as the next operand.
+  ExpressionPtr MakeExpression(Expression::Kind kind, const Token& at) const;
+  void AddOperand(Expression* parent, ExpressionPtr child);  // Adds the child as the next operand.
   Symbol SymbolOf(const std::string& name);
 
   // Expressions, from the lowest precedence to the highest.
-  ExpressionPtr Whole();
+  ExpressionPtr ParseExpression();
   // Parses one expression, or a tuple `a, b`. With `conditional`, a part may be `x if y else z`.
-  ExpressionPtr TupleOr(bool conditional);
-  ExpressionPtr Or();
-  ExpressionPtr And();
-  ExpressionPtr Not();
-  ExpressionPtr Compare();
-  ExpressionPtr Sum();
-  ExpressionPtr Concat();
-  ExpressionPtr Product();
-  ExpressionPtr Power();
-  ExpressionPtr Filtered();  // With filters and tests.
-  ExpressionPtr Unary();
-  ExpressionPtr Primary();
-  ExpressionPtr Postfix(ExpressionPtr value);
-  ExpressionPtr Filters(ExpressionPtr value);
-  ExpressionPtr Chain(ExpressionPtr (Parser::*operand)(), absl::Span<const absl::string_view> names,
-                      absl::Span<const Operator> operators);
-  ExpressionPtr Logic(Expression::Kind kind, absl::string_view word,
-                      ExpressionPtr (Parser::*operand)());
-  ExpressionPtr Attribute(ExpressionPtr value);
-  ExpressionPtr Subscript(ExpressionPtr value);
-  ExpressionPtr CallOf(ExpressionPtr callee);
-  ExpressionPtr Filter(ExpressionPtr value);  // After `|`, or after the word `filter`.
-  ExpressionPtr Test(ExpressionPtr value);    // After `is`.
-  ExpressionPtr Parenthesized();
-  ExpressionPtr ListLiteral();
-  ExpressionPtr DictLiteral();
-  ExpressionPtr NumberLiteral();
-  ExpressionPtr StringLiteral();
-  void Arguments(Expression* call);  // After `(`, through `)`.
+  ExpressionPtr ParseExpressionOrTuple(bool conditional);
+  ExpressionPtr ParseOr();
+  ExpressionPtr ParseAnd();
+  ExpressionPtr ParseNot();
+  ExpressionPtr ParseCompare();
+  ExpressionPtr ParseSum();
+  ExpressionPtr ParseConcat();
+  ExpressionPtr ParseProduct();
+  ExpressionPtr ParsePower();
+  ExpressionPtr ParseFiltered();  // With filters and tests.
+  ExpressionPtr ParseUnary();
+  ExpressionPtr ParsePrimary();
+  ExpressionPtr ParsePostfix(ExpressionPtr value);
+  ExpressionPtr ParseFilters(ExpressionPtr value);
+  ExpressionPtr ParseChain(ExpressionPtr (Parser::*operand)(),
+                           absl::Span<const absl::string_view> names,
+                           absl::Span<const Operator> operators);
+  ExpressionPtr ParseLogic(Expression::Kind kind, absl::string_view word,
+                           ExpressionPtr (Parser::*operand)());
+  ExpressionPtr ParseAttribute(ExpressionPtr value);
+  ExpressionPtr ParseSubscript(ExpressionPtr value);
+  ExpressionPtr ParseCall(ExpressionPtr callee);
+  ExpressionPtr ParseFilter(ExpressionPtr value);  // After `|`, or after the word `filter`.
+  ExpressionPtr ParseTest(ExpressionPtr value);    // After `is`.
+  ExpressionPtr ParseParenthesized();
+  ExpressionPtr ParseList();
+  ExpressionPtr ParseDict();
+  ExpressionPtr ParseNumber();
+  ExpressionPtr ParseString();
+  void ParseArguments(Expression* call);  // After `(`, through `)`.
 
   // Statements.
 
   // Parses statements up to a tag that begins with one of `ends`, and takes that word.
   Body ParseBody(absl::Span<const absl::string_view> ends);
-  std::unique_ptr<Body> BodyTo(absl::string_view end);
+  std::unique_ptr<Body> ParseBodyUntil(absl::string_view end);
   Statement ParseStatement(const Token& word);
-  Statement For(const Token& at);
-  Statement If(const Token& at);
-  Statement Set(const Token& at);
-  Statement MacroStatement(const Token& at);
-  Statement CallBlock(const Token& at);
-  Statement With(const Token& at);
+  Statement ParseFor(const Token& at);
+  Statement ParseIf(const Token& at);
+  Statement ParseSet(const Token& at);
+  Statement ParseMacro(const Token& at);
+  Statement ParseCallBlock(const Token& at);
+  Statement ParseWith(const Token& at);
   Target ParseTarget(bool attributes);
-  Target OneTarget(bool attributes);
-  void Parameters(Macro* macro);
-  std::unique_ptr<Body> MacroBody(Macro* macro, absl::string_view end);
-  void EndTag() { Expect(Token::kBlockEnd, {}, "%}"); }
+  Target ParseOneTarget(bool attributes);
+  void ParseParameters(Macro* macro);
+  std::unique_ptr<Body> ParseMacroBody(Macro* macro, absl::string_view end);
+  void ExpectTagEnd() { Expect(Token::kBlockEnd, {}, "%}"); }
 
   Program program_;
   std::vector<Token> tokens_;

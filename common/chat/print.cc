@@ -13,9 +13,9 @@ namespace {
 
 void AppendQuoted(absl::string_view text, std::string* out) {
   // Python uses double quotes only if the text has single quotes and no double ones.
-  const bool single =
+  const bool double_quoted =
       text.find('\'') != absl::string_view::npos && text.find('"') == absl::string_view::npos;
-  const char quote = single ? '"' : '\'';
+  const char quote = double_quoted ? '"' : '\'';
   out->push_back(quote);
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
@@ -67,7 +67,7 @@ void AppendArray(Meter& meter, const Value& value, std::string* out) {
       return;
     case Array::kGenerator:
       meter.Unsupported(
-          "printing a generator, whose text is an address; put | list behind it: that");
+          "printing a generator (its text would be an address; put | list behind it)");
     case Array::kList: break;
     default: absl::StrAppend(out, TypeName(value), "(");
   }

@@ -53,7 +53,7 @@ absl::string_view Strip(absl::string_view text, Side side, Drop drop) {
   return text;
 }
 
-bool OnlyCase(absl::string_view text, bool upper) {
+bool HasOnlyCase(absl::string_view text, bool upper) {
   bool any = false;
   for (size_t at = 0; at < text.size();) {
     const auto c = static_cast<UChar32>(NextCodePoint(text, &at));
@@ -141,8 +141,8 @@ bool IsPrintable(char32_t c) {
   }
 }
 
-bool IsUpper(absl::string_view text) { return OnlyCase(text, true); }
-bool IsLower(absl::string_view text) { return OnlyCase(text, false); }
+bool IsUpper(absl::string_view text) { return HasOnlyCase(text, true); }
+bool IsLower(absl::string_view text) { return HasOnlyCase(text, false); }
 
 std::string Upper(absl::string_view text) {
   if (IsAscii(text)) return absl::AsciiStrToUpper(text);

@@ -10,7 +10,7 @@
 namespace sluice::chat {
 
 Value Value::WithCapacity(Meter& meter, size_t capacity) {
-  meter.Take(capacity);
+  meter.AddLiveBytes(capacity);
   void* const memory = std::malloc(kStringHeader + capacity);
   if (memory == nullptr) throw std::bad_alloc();
   static_assert(sizeof(StringHeader) == kStringHeader);
@@ -36,13 +36,13 @@ void Value::Append(Meter& meter, absl::string_view added) {
   const size_t size = old.size() + added.size();
   meter.CheckText(size);
   if (kind_ != kString || counted_->references > 1 || header()->capacity < size) {
-    // Allocate half as much again, unless the limit is near.
+    // Allocate half as much again, but no spare room beyond a quarter of the limit.
     const size_t room = std::max(size, std::min(size + size / 2 + 48, kMaxTextBytes / 4));
     Value grown = WithCapacity(meter, room);
     if (!old.empty()) std::memcpy(const_cast<char*>(grown.text().data()), old.data(), old.size());
     meter.WorkOnBytes(old.size());
     grown.safe_ = safe_;
-    // `added` may point into the old string, which exists until the end of this call.
+    // `added` may point into the old string, which `grown` owns from here to the end of the block.
     Swap(grown);
     if (!added.empty())
       std::memcpy(const_cast<char*>(text().data()) + old.size(), added.data(), added.size());
@@ -56,7 +56,7 @@ void Value::Append(Meter& meter, absl::string_view added) {
 void Value::Destroy() {
   switch (kind_) {
     case kString:
-      header()->meter->Give(header()->capacity);
+      header()->meter->SubtractLiveBytes(header()->capacity);
       std::free(counted_);
       break;
     case kArray: delete reinterpret_cast<Array*>(counted_); break;

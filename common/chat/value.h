@@ -175,7 +175,8 @@ struct Array : Counted {
       : kind(kind), items(memory) {}
 
   Kind kind;
-  uint16_t depth = 1;          // Levels of the deepest value inside; strings and numbers have none.
+  // Levels of nesting: this one, and those of the deepest item. A string or a number has none.
+  uint16_t depth = 1;
   mutable uint32_t taken = 0;  // Number of items that a generator has yielded.
   int64_t start = 0, stop = 0, step = 1;
   std::pmr::vector<Value> items;
@@ -205,7 +206,8 @@ struct Method : Counted {
 // Returns the depth of a container around `value`. Fails if that is above kMaxDepth.
 uint16_t DepthAround(Meter& meter, const Value& value);
 
-// Makes a T in `arena`, which is never destroyed: the arena only frees its memory.
+// Makes a T in `arena`. It is never destroyed, because the arena only frees its memory. An extra
+// reference keeps the values that share it from deleting it.
 template <typename T, typename... Args>
 T* NewIn(Memory* arena, Args... args) {
   T* const object = new (arena->allocate(sizeof(T), alignof(T))) T(args..., arena);

@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
     const Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!config.is_object())
       return absl::InvalidArgumentError(
-          absl::StrCat(dir.tokenizer_config_path, ": not a JSON object"));
+          absl::StrCat(dir.tokenizer_config_path, " is not a JSON object"));
     renderer->bos_token_ = SpecialToken(config, "bos_token");
     renderer->eos_token_ = SpecialToken(config, "eos_token");
   }
@@ -150,17 +150,23 @@ absl::StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Load(
 absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
                                                       absl::string_view row_json) const {
   const auto found = sources_.find(source);
-  if (found == sources_.end())
-    return absl::InvalidArgumentError(absl::StrCat("no source named ", source));
+  if (found == sources_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no source named ", source, "; the sources are: ",
+        absl::StrJoin(sources_, ", ",
+                      [](std::string* out, const auto& known) { out->append(known.first); })));
+  }
 
   const Json row = Json::parse(row_json, nullptr, /*allow_exceptions=*/false);
   if (!row.is_object())
-    return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": not a JSON object"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the row of source ", source, " is not a JSON object"));
 
   RenderedPrompt rendered;
   if (template_ != nullptr) {
     if (!row.contains("prompt"))
-      return absl::InvalidArgumentError(absl::StrCat("row of ", source, ": no field prompt"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the row of source ", source, " has no field prompt"));
     SLUICE_ASSIGN_OR_RETURN(Json messages, Messages(row["prompt"]));
     SLUICE_ASSIGN_OR_RETURN(const std::string text,
                             RenderChat({{"messages", messages}, {"add_generation_prompt", true}}));
@@ -170,14 +176,14 @@ absl::StatusOr<RenderedPrompt> PromptRenderer::Render(absl::string_view source,
   } else {
     absl::StatusOr<std::string> text =
         FillFormat(found->second.format, FieldTexts(row, found->second.columns));
-    if (!text.ok()) return Annotate(text.status(), absl::StrCat("row of ", source));
+    if (!text.ok()) return Annotate(text.status(), absl::StrCat("row of source ", source));
     SLUICE_ASSIGN_OR_RETURN(rendered.tokens, tokenizer_->Encode(*text, {.add_special = true}));
     rendered.messages = Dump(Json::array({{{"role", "user"}, {"content", *text}}}));
   }
 
   if (rendered.tokens.empty())
     return absl::InvalidArgumentError(
-        absl::StrCat("row of ", source, ": the prompt has no tokens"));
+        absl::StrCat("the prompt of a row of source ", source, " has no tokens"));
   return rendered;
 }
 
@@ -193,8 +199,8 @@ std::string PromptRenderer::AnswerText(absl::Span<const int32_t> tokens) const {
 }
 
 std::string PromptRenderer::WithAnswer(absl::string_view messages, absl::string_view answer) {
-  // The answer is spliced into the text, which is not parsed: a prompt is the same for all members
-  // of a group.
+  // The answer is spliced into the text of the messages. Parsing them would repeat the same work
+  // for each member of a group, because all members have the same prompt.
   const std::string message = Dump(Json{{"role", "assistant"}, {"content", std::string(answer)}});
   const absl::string_view body = messages.substr(0, messages.rfind(']'));
   return absl::StrCat(body, body.size() > 1 ? "," : "", message, "]");

@@ -118,6 +118,7 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
     }
   }
 
+  SLUICE_CHECK(score.parts.size() == parts_.size());
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
   if (!std::isfinite(score.task_reward))
@@ -136,7 +137,8 @@ absl::Status Scorer::CheckRow(const nlohmann::json& row, const std::string& data
   }
   if (any) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no entry of reward.rewards scores data source ",
-                                                 data_source, "; see their when.data_source"));
+                                                 data_source,
+                                                 "; add it to an entry's when.data_source"));
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {

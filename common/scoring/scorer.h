@@ -56,8 +56,8 @@ class Scorer {
   // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Identifies the build and the rules: the first four bytes of a SHA-256 of both. Equal rules give
-  // equal generations.
+  // Identifies the rules and the version of the verifiers (kVerifiersVersion in scorer.cc): the
+  // first four bytes of a SHA-256 of both. Equal rules and versions give equal generations.
   uint32_t generation() const { return generation_; }
 
  private:

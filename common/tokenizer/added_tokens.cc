@@ -33,8 +33,8 @@ bool StartsWithWord(absl::string_view text) {
 
 absl::StatusOr<std::unique_ptr<AddedToken>> ReadToken(const Component& entry,
                                                       const Normalizer& normalizer) {
-  SLUICE_RETURN_IF_ERROR(
-      entry.Only({"id", "content", "special", "normalized", "single_word", "lstrip", "rstrip"}));
+  SLUICE_RETURN_IF_ERROR(entry.CheckKeys(
+      {"id", "content", "special", "normalized", "single_word", "lstrip", "rstrip"}));
   auto token = std::make_unique<AddedToken>();
   SLUICE_ASSIGN_OR_RETURN(token->content, entry.String("content"));
   if (token->content.empty() || token->content.size() > AddedTokens::kMaxContent) {
@@ -65,6 +65,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
   if (!list.is_array() || list.size() > kMaxTokens)
     return absl::InvalidArgumentError(
         absl::StrCat("added_tokens is not a list of at most ", kMaxTokens, " entries"));
+
   // Tokens that are not in the model get the ids after it, in the order of the list.
   int32_t next_id = static_cast<int32_t>(bpe.size());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -85,6 +86,7 @@ absl::StatusOr<AddedTokens> AddedTokens::Parse(const Component& root, const Bpe&
     added.id_end_ = std::max(added.id_end_, token->id + 1);
     added.tokens_.push_back(std::move(token));
   }
+
   std::vector<const AddedToken*> raw, normalized;
   for (const auto& token : added.tokens_) {
     if (!token->form.empty()) (token->normalized ? normalized : raw).push_back(token.get());
@@ -133,6 +135,7 @@ void AddedTokens::Find(absl::string_view text, bool normalized, bool special,
       ++at;
       continue;
     }
+
     size_t begin = at, end = at + token->form.size();
     // A match that is rejected below still hides what it covers, as in the reference library.
     at = end;
@@ -149,11 +152,11 @@ void AddedTokens::Find(absl::string_view text, bool normalized, bool special,
   if (done != text.size()) pieces->push_back({{done, text.size()}, nullptr});
 }
 
-const AddedToken* AddedTokens::ById(int32_t id) const {
+const AddedToken* AddedTokens::FindById(int32_t id) const {
   const auto it = by_id_.find(id);
   return it == by_id_.end() ? nullptr : it->second;
 }
-const AddedToken* AddedTokens::ByContent(absl::string_view content) const {
+const AddedToken* AddedTokens::FindByContent(absl::string_view content) const {
   const auto it = by_content_.find(content);
   return it == by_content_.end() ? nullptr : it->second;
 }

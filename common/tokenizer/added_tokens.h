@@ -34,7 +34,7 @@ class AddedTokens {
  public:
   static constexpr size_t kMaxTokens = 200'000, kMaxContent = 512;
 
-  // INVALID_ARGUMENT: an entry has a wrong form, is empty or too long, or has another id than the
+  // INVALID_ARGUMENT: an entry is malformed, empty or too long, or has another id than the
   // reference library gives it: that of the model's token with the same content, else the next free
   // id.
   static absl::StatusOr<AddedTokens> Parse(const Component& root, const Bpe& bpe,
@@ -49,10 +49,10 @@ class AddedTokens {
   // overlap: the white space of one token may be another token.
   void Find(absl::string_view text, bool normalized, bool special,
             std::vector<Piece>* pieces) const;
-  bool AnyNormalized() const { return !normalized_.tokens.empty(); }
+  bool HasNormalized() const { return !normalized_.tokens.empty(); }
 
-  const AddedToken* ById(int32_t id) const;
-  const AddedToken* ByContent(absl::string_view content) const;
+  const AddedToken* FindById(int32_t id) const;
+  const AddedToken* FindByContent(absl::string_view content) const;
   int32_t id_end() const { return id_end_; }  // Highest id + 1; 0 if there are none.
 
  private:

@@ -1,5 +1,6 @@
 #include "common/tokenizer/aligned_text.h"
 
+#include "common/base/status.h"
 #include "common/base/utf8.h"
 
 namespace sluice {
@@ -13,6 +14,7 @@ std::pair<uint32_t, uint32_t> AlignedText::OriginOf(size_t byte) const {
 
 AlignedText::AlignedText(const AlignedText& whole, Span part)
     : view_(whole.view_.substr(part.begin, part.size())),
+      // The origins of a rewritten text, which are copied below, stay relative to whole.begin_.
       begin_(whole.begin_ + (whole.rewritten_ ? 0 : part.begin)),
       track_(whole.track_),
       rewritten_(whole.rewritten_) {
@@ -39,6 +41,7 @@ void AlignedText::Builder::Insert(absl::string_view content, size_t like) {
 }
 
 void AlignedText::Builder::Finish() {
+  SLUICE_CHECK(!text_->track_ || origin_.size() == out_.size());
   text_->text_ = std::move(out_);
   text_->view_ = text_->text_;
   text_->origin_ = std::move(origin_);

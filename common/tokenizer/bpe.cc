@@ -16,7 +16,7 @@ namespace {
 // For up to this many symbols, searching all pairs after each merge is faster than a heap.
 constexpr size_t kFew = 40;
 
-size_t Meeting(char left, char right) {
+size_t JoinIndex(char left, char right) {
   return static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right);
 }
 
@@ -30,8 +30,8 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
   if (model.Has("type") && model.type() != "BPE")
     return model.Unsupported(absl::StrCat("the model \"", model.type(), "\""));
   SLUICE_RETURN_IF_ERROR(
-      model.Only({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                  "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+      model.CheckKeys({"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
   if (model.Has("dropout")) return model.Unsupported("dropout other than null");
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     SLUICE_ASSIGN_OR_RETURN(const std::string affix, model.String(key, ""));
@@ -64,7 +64,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
                    : absl::StrFormat("<0x%02X>", b);
     bpe.byte_ids_[b] = bpe.Id(spelling).value_or(-1);
   }
-  bpe.FindCuts();
+  bpe.DecideCuts();
   return bpe;
 }
 
@@ -98,17 +98,17 @@ absl::Status Bpe::ReadMerges(const TokenizerFile& file) {
     }
     // If a pair occurs twice, the last one counts.
     merges_[PairKey(*left, *right)] = {static_cast<uint32_t>(rank), *whole};
-    joined_.set(Meeting(a.back(), b.front()));
+    joined_.set(JoinIndex(a.back(), b.front()));
   }
   return absl::OkStatus();
 }
 
-void Bpe::FindCuts() {
+void Bpe::DecideCuts() {
   all_bytes_ = byte_fallback_ && absl::c_all_of(byte_ids_, [](int32_t id) { return id >= 0; });
   // Without an unknown token, an unknown character disappears, and its neighbours meet. Then a cut
   // is not safe.
-  cuts_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
-  if (!cuts_) return;
+  may_cut_ = !byte_level_ && !ignore_merges_ && (all_bytes_ || unknown_);
+  if (!may_cut_) return;
   // These tokens stand for other text than their spelling, so `joined_` does not cover merges with
   // them.
   absl::flat_hash_set<int32_t> others;
@@ -117,7 +117,7 @@ void Bpe::FindCuts() {
   for (const auto& [pair, merge] : merges_) {
     if (others.contains(static_cast<int32_t>(pair >> 32)) ||
         others.contains(static_cast<int32_t>(pair & 0xFFFFFFFFu)))
-      cuts_ = false;
+      may_cut_ = false;
   }
 }
 
@@ -127,10 +127,10 @@ std::optional<int32_t> Bpe::Id(absl::string_view token) const {
 }
 
 size_t Bpe::CutAt(absl::string_view word) const {
-  if (!cuts_) return word.size();
+  if (!may_cut_) return word.size();
   for (size_t at = 1; at < word.size(); ++at) {
     const bool inside = (static_cast<uint8_t>(word[at]) & 0xC0) == 0x80;  // Inside a character.
-    if (inside || joined_[Meeting(word[at - 1], word[at])]) continue;
+    if (inside || joined_[JoinIndex(word[at - 1], word[at])]) continue;
     // An unknown character is emitted together with what follows it, so a cut is safe only before a
     // known one.
     if (all_bytes_ || Id(word.substr(at, Utf8SequenceLength(word[at])))) return at;
@@ -138,11 +138,11 @@ size_t Bpe::CutAt(absl::string_view word) const {
   return word.size();
 }
 
-void Bpe::First(absl::string_view word, Symbols* symbols) const {
+void Bpe::AppendSymbols(absl::string_view word, Symbols* symbols) const {
   // Bytes of an unknown symbol that is not emitted yet. The next known character emits it; byte
   // tokens do not.
   uint32_t unknown_bytes = 0;
-  const auto give_unknown = [&] {
+  const auto emit_unknown = [&] {
     if (unknown_bytes > 0) symbols->push_back({*unknown_, unknown_bytes});
     unknown_bytes = 0;
   };
@@ -153,7 +153,7 @@ void Bpe::First(absl::string_view word, Symbols* symbols) const {
     const int32_t id =
         byte_level_ ? byte_ids_[static_cast<uint8_t>(character[0])] : Id(character).value_or(-1);
     if (id >= 0) {
-      give_unknown();
+      emit_unknown();
       symbols->push_back({id, static_cast<uint32_t>(character.size())});
       continue;
     }
@@ -164,10 +164,10 @@ void Bpe::First(absl::string_view word, Symbols* symbols) const {
       continue;
     }
     if (!unknown_) continue;
-    if (!fuse_unknown_) give_unknown();
+    if (!fuse_unknown_) emit_unknown();
     unknown_bytes += static_cast<uint32_t>(character.size());
   }
-  give_unknown();
+  emit_unknown();
 }
 
 void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
@@ -181,7 +181,7 @@ void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
     }
   }
 
-  First(word, symbols);
+  AppendSymbols(word, symbols);
   if (symbols->size() <= kFew) {
     MergeFew(symbols);
   } else {
@@ -189,7 +189,7 @@ void Bpe::Encode(absl::string_view word, Symbols* symbols) const {
   }
 }
 
-const Bpe::Merge* Bpe::Find(const Symbol& left, const Symbol& right) const {
+const Bpe::Merge* Bpe::FindMerge(const Symbol& left, const Symbol& right) const {
   const auto it = merges_.find(PairKey(left.id, right.id));
   return it == merges_.end() ? nullptr : &it->second;
 }
@@ -199,11 +199,11 @@ void Bpe::MergeFew(Symbols* symbols) const {
   Merge merge[kFew];  // [i]: the merge of symbol i with the next one.
   size_t n = symbols->size();
   Symbol* const s = symbols->data();
-  const auto look = [&](size_t i) {
-    const Merge* const found = i + 1 < n ? Find(s[i], s[i + 1]) : nullptr;
+  const auto update_merge = [&](size_t i) {
+    const Merge* const found = i + 1 < n ? FindMerge(s[i], s[i + 1]) : nullptr;
     merge[i] = found != nullptr ? *found : kNone;
   };
-  for (size_t i = 0; i < n; ++i) look(i);
+  for (size_t i = 0; i < n; ++i) update_merge(i);
   // Merge the best pair until none is left.
   while (n > 1) {
     size_t best = 0;
@@ -215,8 +215,8 @@ void Bpe::MergeFew(Symbols* symbols) const {
     std::copy(s + best + 2, s + n, s + best + 1);
     std::copy(merge + best + 2, merge + n, merge + best + 1);
     --n;
-    look(best);
-    if (best > 0) look(best - 1);
+    update_merge(best);
+    if (best > 0) update_merge(best - 1);
   }
   symbols->resize(n);
 }
@@ -240,14 +240,14 @@ void Bpe::MergeMany(Symbols* symbols) const {
   std::vector<Candidate> first;
   const auto candidate = [&](int at, auto&& use) {
     if (at < 0 || next[at] < 0) return;
-    if (const Merge* const merge = Find(s[at], s[next[at]]))
+    if (const Merge* const merge = FindMerge(s[at], s[next[at]]))
       use(Candidate{merge->rank, at, s[at].id, s[next[at]].id, merge->id});
   };
   for (int i = 0; i + 1 < n; ++i) candidate(i, [&](const Candidate& c) { first.push_back(c); });
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
                                                                                std::move(first));
   const auto offer = [&](int at) { candidate(at, [&](const Candidate& c) { queue.push(c); }); };
-  constexpr int32_t kGone = -1;
+  constexpr int32_t kMerged = -1;
 
   while (!queue.empty()) {
     const Candidate top = queue.top();
@@ -256,7 +256,7 @@ void Bpe::MergeMany(Symbols* symbols) const {
     if (s[top.at].id != top.left || next[top.at] < 0 || s[next[top.at]].id != top.right) continue;
     const int right = next[top.at];
     s[top.at] = {top.id, s[top.at].bytes + s[right].bytes};
-    s[right].id = kGone;
+    s[right].id = kMerged;
     next[top.at] = next[right];
     if (next[right] >= 0) previous[next[right]] = top.at;
     offer(previous[top.at]);

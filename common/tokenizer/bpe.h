@@ -60,9 +60,10 @@ class Bpe {
   };
   absl::Status ReadVocab(TokenizerFile* file);
   absl::Status ReadMerges(const TokenizerFile& file);
-  void FindCuts();
-  void First(absl::string_view word, Symbols* symbols) const;  // The symbols before any merge.
-  const Merge* Find(const Symbol& left, const Symbol& right) const;
+  void DecideCuts();
+  // Appends the symbols of the word's characters or bytes, before any merge.
+  void AppendSymbols(absl::string_view word, Symbols* symbols) const;
+  const Merge* FindMerge(const Symbol& left, const Symbol& right) const;
   void MergeFew(Symbols* symbols) const;
   void MergeMany(Symbols* symbols) const;
 
@@ -71,10 +72,11 @@ class Bpe {
   absl::flat_hash_map<uint64_t, Merge> merges_;          // Key: left id << 32 | right id.
   std::optional<int32_t> unknown_;
   bool byte_level_ = false, fuse_unknown_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  bool cuts_ = false;  // Whether words may be cut at all.
+  bool may_cut_ = false;  // Whether words may be cut at all.
   // Every byte has a token, so no character is unknown, and a word may be cut before any character.
   bool all_bytes_ = false;
-  // Indexed by [last byte of a merge's left side << 8 | first byte of its right side].
+  // Bit a << 8 | b: whether a merge has a left side that ends with byte a and a right side that
+  // begins with byte b.
   std::bitset<1 << 16> joined_;
   // Token id of each byte: of its spelling, or of <0x00>..<0xFF>; -1 if there is none.
   std::array<int32_t, 256> byte_ids_;

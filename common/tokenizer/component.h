@@ -24,13 +24,13 @@ class Component {
       : object_(object), path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
-  std::string At(absl::string_view key) const;  // The place of a key.
+  std::string PathOf(absl::string_view key) const;  // The place of a key.
   const nlohmann::json& json() const { return object_; }
   std::string type() const;         // "" if there is none.
   bool Has(const char* key) const;  // Present and not null.
 
   // Refuses the first key that is neither `type` nor in `known`, unless it is null.
-  absl::Status Only(std::initializer_list<const char*> known) const;
+  absl::Status CheckKeys(std::initializer_list<const char*> known) const;
   absl::StatusOr<bool> Bool(const char* key) const;
   absl::StatusOr<bool> Bool(const char* key, bool absent) const {
     return Has(key) ? Bool(key) : absl::StatusOr<bool>(absent);
@@ -45,7 +45,7 @@ class Component {
 
   // Returns the parts of a chain in order: this component, or if it is a `Sequence`, those in its
   // list `parts`, which may be sequences themselves.
-  absl::StatusOr<std::vector<Component>> Unfolded(const char* parts) const;
+  absl::StatusOr<std::vector<Component>> Flatten(const char* parts) const;
 
   absl::Status Invalid(absl::string_view what) const;  // Gives "<path>: what".
   absl::Status Unsupported(absl::string_view what) const;

@@ -29,25 +29,25 @@ int FallbackByte(absl::string_view token) {
 }
 
 void WholeTokenStage::Feed(absl::string_view piece, bool ends) {
-  if (ends && !open_) return Token(piece);
+  if (ends && !open_) return HandleToken(piece);
   gathered_.append(piece.data(), piece.size());
   open_ = !ends;
   if (!ends) return;
-  Token(gathered_);
+  HandleToken(gathered_);
   gathered_.clear();
 }
 
 void WholeTokenStage::Finish() { next->Finish(); }
 
 void ByteLevelStage::Feed(absl::string_view piece, bool ends) {
-  if (!spelled_) return Bytes(piece);
+  if (!spelled_) return FeedBytes(piece);
   token_.append(piece.data(), piece.size());
   if (!ends) return;
-  Bytes(ByteLevelAlphabet::Get().Bytes(token_));
+  FeedBytes(ByteLevelAlphabet::Get().Bytes(token_));
   token_.clear();
 }
 
-void ByteLevelStage::Bytes(absl::string_view bytes) {
+void ByteLevelStage::FeedBytes(absl::string_view bytes) {
   if (!pending_.empty()) {
     pending_.append(bytes.data(), bytes.size());
     bytes = pending_;
@@ -68,13 +68,13 @@ void ByteLevelStage::Finish() {
   next->Finish();
 }
 
-void ReplaceStage::Token(absl::string_view token) {
+void ReplaceStage::HandleToken(absl::string_view token) {
   const auto replaced = pattern_->Replace(token, content_);
   // If a pattern reaches its limits, the token stays as it is.
   next->Feed(replaced.ok() ? absl::string_view(*replaced) : token, true);
 }
 
-void ByteFallbackStage::Token(absl::string_view token) {
+void ByteFallbackStage::HandleToken(absl::string_view token) {
   const int byte = FallbackByte(token);
   if (byte >= 0) {
     run_.push_back(static_cast<char>(byte));
@@ -112,6 +112,8 @@ void StripStage::Feed(absl::string_view piece, bool ends) {
     ++tail;
   }
 
+  // The held characters are inside the token if another character follows. If only more of theirs
+  // follow, all but the last stop_ are inside.
   const int held_before = held_;
   held_ = body.empty() ? held_ + tail : tail;
   const int released = body.empty() ? std::max(0, held_ - stop_) : held_before;
@@ -124,12 +126,12 @@ void StripStage::Feed(absl::string_view piece, bool ends) {
   }
 }
 
-void MetaspaceStage::Token(absl::string_view token) {
+void MetaspaceStage::HandleToken(absl::string_view token) {
   next->Feed(absl::StrReplaceAll(token, {{character_, dropping_ ? "" : " "}}), true);
   dropping_ = false;
 }
 
-void JoinStage::Token(absl::string_view token) {
+void JoinStage::HandleToken(absl::string_view token) {
   if (!first_) next->Feed(" ", false);
   first_ = false;
   next->Feed(token, true);

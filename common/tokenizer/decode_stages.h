@@ -10,18 +10,18 @@ namespace sluice {
 // Returns the byte of a token of the form <0xAB>; -1 if it has another form.
 int FallbackByte(absl::string_view token);
 
-// A stage that needs the whole token: collects its pieces and calls Token().
+// A stage that needs the whole token: collects its pieces and calls HandleToken().
 class WholeTokenStage : public DecodeStage {
  public:
   void Feed(absl::string_view piece, bool ends) final;
   void Finish() override;
 
  protected:
-  virtual void Token(absl::string_view token) = 0;
+  virtual void HandleToken(absl::string_view token) = 0;
 
  private:
-  std::string gathered_;
-  bool open_ = false;
+  std::string gathered_;  // The pieces of the current token.
+  bool open_ = false;     // Whether a token has begun and not ended.
 };
 
 // Treats all tokens in a row as one text. Bytes that are not UTF-8 become U+FFFD. Holds back an
@@ -33,7 +33,7 @@ class ByteLevelStage : public DecodeStage {
   void Finish() override;
 
  private:
-  void Bytes(absl::string_view bytes);
+  void FeedBytes(absl::string_view bytes);
   // Tokens are spelled in the byte-level alphabet; false: they are bytes already.
   const bool spelled_;
   std::string token_;    // The incomplete token, if spelled_.
@@ -47,7 +47,7 @@ class ReplaceStage : public WholeTokenStage {
       : pattern_(pattern), content_(std::move(content)) {}
 
  private:
-  void Token(absl::string_view token) override;
+  void HandleToken(absl::string_view token) override;
   const Pattern* const pattern_;
   const std::string content_;
 };
@@ -59,7 +59,7 @@ class ByteFallbackStage : public WholeTokenStage {
   void Finish() override;
 
  private:
-  void Token(absl::string_view token) override;
+  void HandleToken(absl::string_view token) override;
   void Flush();
   std::string run_;
 };
@@ -98,7 +98,7 @@ class MetaspaceStage : public WholeTokenStage {
       : character_(std::move(character)), dropping_(drops_first) {}
 
  private:
-  void Token(absl::string_view token) override;
+  void HandleToken(absl::string_view token) override;
   const std::string character_;
   bool dropping_;  // True until the first token has passed.
 };
@@ -106,7 +106,7 @@ class MetaspaceStage : public WholeTokenStage {
 // Puts a space between tokens.
 class JoinStage : public WholeTokenStage {
  private:
-  void Token(absl::string_view token) override;
+  void HandleToken(absl::string_view token) override;
   bool first_ = true;
 };
 

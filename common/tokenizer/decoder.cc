@@ -18,31 +18,31 @@ constexpr int kMaxDecoders = 64, kMaxStrip = 1024;
 absl::StatusOr<Decoder> Decoder::Parse(const Component& component) {
   Decoder decoder;
   decoder.joins_with_spaces_ = false;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("decoders"));
-  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(decoder.Add(part));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Flatten("decoders"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(decoder.AddStep(part));
   while (decoder.prepared_ < decoder.steps_.size() &&
          decoder.steps_[decoder.prepared_].kind == Step::kReplace)
     ++decoder.prepared_;
   return decoder;
 }
 
-absl::Status Decoder::Add(const Component& component) {
+absl::Status Decoder::AddStep(const Component& component) {
   const std::string type = component.type();
   Step step{};
   if (type == "ByteLevel") {  // Its keys only matter to the pre-tokenizer.
-    SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"add_prefix_space", "trim_offsets", "use_regex"}));
     step.kind = Step::kByteLevel;
   } else if (type == "ByteFallback" || type == "Fuse") {
-    SLUICE_RETURN_IF_ERROR(component.Only({}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({}));
     step.kind = type == "Fuse" ? Step::kFuse : Step::kByteFallback;
   } else if (type == "Strip") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"content", "start", "stop"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"content", "start", "stop"}));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.Character("content"));
     SLUICE_ASSIGN_OR_RETURN(step.start, component.Int("start", 0, kMaxStrip));
     SLUICE_ASSIGN_OR_RETURN(step.stop, component.Int("stop", 0, kMaxStrip));
     step.kind = Step::kStrip;
   } else if (type == "Replace") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"pattern", "content"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"pattern", "content"}));
     SLUICE_ASSIGN_OR_RETURN(step.pattern, Pattern::Parse(component));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.String("content"));
     step.kind = Step::kReplace;
@@ -56,7 +56,7 @@ absl::Status Decoder::Add(const Component& component) {
   }
 
   if (steps_.size() == kMaxDecoders)
-    return component.Invalid(absl::StrCat("more than ", kMaxDecoders, " decoders"));
+    return component.Invalid(absl::StrCat("there are more than ", kMaxDecoders, " decoders"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -99,7 +99,7 @@ std::string Decoder::Bytes(absl::string_view prepared) const {
   return bytes;
 }
 
-std::unique_ptr<DecodeStage> Decoder::Stage(const Step& step, bool prepared) {
+std::unique_ptr<DecodeStage> Decoder::MakeStage(const Step& step, bool prepared) {
   switch (step.kind) {
     case Step::kByteLevel: return std::make_unique<ByteLevelStage>(/*spelled=*/!prepared);
     case Step::kReplace: return std::make_unique<ReplaceStage>(step.pattern.get(), step.content);
@@ -114,7 +114,7 @@ std::unique_ptr<DecodeStage> Decoder::Stage(const Step& step, bool prepared) {
 Decoder::Stream::Stream(const Decoder* decoder, std::string* out) {
   if (decoder->joins_with_spaces_) stages_.push_back(std::make_unique<JoinStage>());
   for (size_t i = decoder->prepared_; i < decoder->steps_.size(); ++i)
-    stages_.push_back(Stage(decoder->steps_[i], i == decoder->prepared_));
+    stages_.push_back(MakeStage(decoder->steps_[i], i == decoder->prepared_));
   stages_.push_back(std::make_unique<OutStage>(out));
   for (size_t i = 0; i + 1 < stages_.size(); ++i) stages_[i]->next = stages_[i + 1].get();
   first_ = stages_.front().get();

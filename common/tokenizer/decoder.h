@@ -66,11 +66,13 @@ class Decoder {
     int start = 0, stop = 0;   // kStrip: how many at each end.
     bool drops_first = false;  // kMetaspace: the character is removed from the first token.
   };
-  static std::unique_ptr<DecodeStage> Stage(const Step& step, bool prepared);
-  absl::Status Add(const Component& component);
+  static std::unique_ptr<DecodeStage> MakeStage(const Step& step, bool prepared);
+  absl::Status AddStep(const Component& component);
 
   std::vector<Step> steps_;
-  size_t prepared_ = 0;  // Number of steps at the start that Prepare() does.
+  // Number of steps at the start that Prepare() does. If the next step is ByteLevel, Prepare() also
+  // turns the token's spelling into bytes.
+  size_t prepared_ = 0;
   bool joins_with_spaces_ = true;
 };
 

@@ -27,17 +27,17 @@ void Detokenizer::Prime(absl::Span<const int32_t> ids) {
 
 bool Detokenizer::Push(int32_t id, std::string* out) {
   if (const auto piece = tokenizer_->Piece(id, skip_special_)) stream_.Feed(*piece);
-  return Take(out);
+  return FeedMatcher(out);
 }
 
 bool Detokenizer::Finish(std::string* out) {
   stream_.Finish();
-  const bool stopped = Take(out);
+  const bool stopped = FeedMatcher(out);
   if (!stopped) matcher_.Finish(out);
   return stopped;
 }
 
-bool Detokenizer::Take(std::string* out) {
+bool Detokenizer::FeedMatcher(std::string* out) {
   matcher_.Feed(text_, out);
   text_.clear();
   return matcher_.matched() >= 0;

@@ -50,7 +50,7 @@ class Detokenizer {
 
  private:
   Detokenizer(const Tokenizer* tokenizer, bool skip_special, StopMatcher matcher);
-  bool Take(std::string* out);
+  bool FeedMatcher(std::string* out);
 
   const Tokenizer* const tokenizer_;
   const bool skip_special_;

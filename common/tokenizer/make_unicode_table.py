@@ -4,8 +4,8 @@ expressions see it.
 Asking the library, not a copy of the Unicode files, keeps the table at its version (Unicode 16 in
 tokenizers 0.23.3):
     pip install tokenizers==0.23.3 && python3 make_unicode_table.py > unicode_table.inc
-Code points that Unicode 14 had not assigned are marked: python3 must be 3.11 or 3.12 (unicodedata
-14 or 15).
+Code points that Unicode 14 had not assigned are marked. They come from the module unicodedata, so
+python3 must be 3.11, which has Unicode 14.
 """
 
 import unicodedata

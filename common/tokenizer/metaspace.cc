@@ -6,8 +6,9 @@
 namespace sluice {
 
 absl::StatusOr<Metaspace> Metaspace::Parse(const Component& component) {
-  SLUICE_RETURN_IF_ERROR(
-      component.Only({"replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}));
+  // Older files repeat the replacement in str_rep, which is not used.
+  SLUICE_RETURN_IF_ERROR(component.CheckKeys(
+      {"replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"}));
   Metaspace metaspace;
   SLUICE_ASSIGN_OR_RETURN(metaspace.replacement, component.Character("replacement"));
   SLUICE_ASSIGN_OR_RETURN(const std::string scheme, component.String("prepend_scheme", "always"));

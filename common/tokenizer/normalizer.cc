@@ -33,46 +33,46 @@ Span StripSpaces(absl::string_view text, bool left, bool right) {
 
 absl::StatusOr<Normalizer> Normalizer::Parse(const Component& component) {
   Normalizer normalizer;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("normalizers"));
-  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(normalizer.Add(part));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Flatten("normalizers"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(normalizer.AddStep(part));
   return normalizer;
 }
 
-absl::Status Normalizer::Add(const Component& component) {
+absl::Status Normalizer::AddStep(const Component& component) {
   const std::string type = component.type();
   Step step{};
   bool known = false;
   for (const auto& [name, form] : kForms) {
     if (type != name) continue;
-    SLUICE_RETURN_IF_ERROR(component.Only({}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({}));
     step.kind = Step::kForm;
     step.form = form;
     known = true;
   }
 
   if (type == "Prepend") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"prepend"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"prepend"}));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.String("prepend"));
     step.kind = Step::kPrepend;
   } else if (type == "Replace") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"pattern", "content"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"pattern", "content"}));
     SLUICE_ASSIGN_OR_RETURN(step.pattern, Pattern::Parse(component));
     SLUICE_ASSIGN_OR_RETURN(step.content, component.String("content"));
     step.kind = Step::kReplace;
   } else if (type == "Strip") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"strip_left", "strip_right"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"strip_left", "strip_right"}));
     SLUICE_ASSIGN_OR_RETURN(step.left, component.Bool("strip_left"));
     SLUICE_ASSIGN_OR_RETURN(step.right, component.Bool("strip_right"));
     step.kind = Step::kStrip;
   } else if (type == "Lowercase") {
-    SLUICE_RETURN_IF_ERROR(component.Only({}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({}));
     step.kind = Step::kLowercase;
   } else if (!known) {
     return component.Unsupported(absl::StrCat("the normalizer \"", type, "\""));
   }
 
   if (steps_.size() == kMaxNormalizers)
-    return component.Invalid(absl::StrCat("more than ", kMaxNormalizers, " normalizers"));
+    return component.Invalid(absl::StrCat("there are more than ", kMaxNormalizers, " normalizers"));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
@@ -97,8 +97,8 @@ absl::Status Normalizer::Run(AlignedText* text) const {
         // Check the size before building the text.
         if (matches.size() > kMaxText / (step.content.size() + 1)) {
           return absl::ResourceExhaustedError(
-              absl::StrCat("a Replace of ", matches.size(), " places by ", step.content.size(),
-                           " bytes; a text may grow to ", kMaxText));
+              absl::StrCat("a Replace would put ", step.content.size(), " bytes into ",
+                           matches.size(), " places; the text may grow to ", kMaxText, " bytes"));
         }
         text->Replace(matches, step.content);
         break;

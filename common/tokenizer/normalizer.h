@@ -33,7 +33,7 @@ class Normalizer {
     std::string content;               // kPrepend, kReplace: the new text.
     bool left = false, right = false;  // kStrip.
   };
-  absl::Status Add(const Component& component);
+  absl::Status AddStep(const Component& component);
 
   std::vector<Step> steps_;
 };

@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Regex(absl::string_view 
 
 absl::StatusOr<std::unique_ptr<const Pattern>> Pattern::Parse(const Component& component) {
   SLUICE_ASSIGN_OR_RETURN(const Component pattern, component.Object("pattern"));
-  SLUICE_RETURN_IF_ERROR(pattern.Only({"String", "Regex"}));
+  SLUICE_RETURN_IF_ERROR(pattern.CheckKeys({"String", "Regex"}));
   if (pattern.Has("String") == pattern.Has("Regex"))
-    return pattern.Invalid("want one of String and Regex");
+    return pattern.Invalid("it must have either String or Regex");
   if (pattern.Has("String")) {
     SLUICE_ASSIGN_OR_RETURN(std::string text, pattern.String("String"));
     if (text.empty()) return pattern.Invalid("String is empty");

@@ -12,8 +12,8 @@ namespace sluice {
 namespace {
 constexpr size_t kMaxPostProcessors = 64, kMaxAdded = 1024;
 
-// Removes a token's spaces from its range. A single leading space stays if the pre-tokenizer may
-// have put it there.
+// Returns the range without the spaces at the token's ends. A single leading space is not counted
+// if the pre-tokenizer may have added it, because then it is not in the text.
 Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool first,
           bool prefix_space) {
   if (spaces.leading == 1 && prefix_space && (first || range.begin == 0)) spaces.leading = 0;
@@ -34,8 +34,8 @@ Span Trim(absl::string_view text, Span range, TokenSpans::Spaces spaces, bool fi
 
 absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
   PostProcessor processor;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("processors"));
-  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(processor.Add(part));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Flatten("processors"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(processor.AddStep(part));
   for (const Step& step : processor.steps_) {
     processor.before_.insert(processor.before_.begin(), step.before.begin(), step.before.end());
     processor.after_.insert(processor.after_.end(), step.after.begin(), step.after.end());
@@ -43,14 +43,15 @@ absl::StatusOr<PostProcessor> PostProcessor::Parse(const Component& component) {
   return processor;
 }
 
-absl::Status PostProcessor::Add(const Component& component) {
+absl::Status PostProcessor::AddStep(const Component& component) {
   const std::string type = component.type();
   if (steps_.size() == kMaxPostProcessors)
-    return component.Invalid(absl::StrCat("more than ", kMaxPostProcessors, " post-processors"));
+    return component.Invalid(
+        absl::StrCat("there are more than ", kMaxPostProcessors, " post-processors"));
   if (type == "TemplateProcessing") return AddTemplate(component);
   if (type != "ByteLevel")
     return component.Unsupported(absl::StrCat("the post-processor \"", type, "\""));
-  SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
+  SLUICE_RETURN_IF_ERROR(component.CheckKeys({"add_prefix_space", "trim_offsets", "use_regex"}));
   Step step;
   SLUICE_ASSIGN_OR_RETURN(step.prefix_space, component.Bool("add_prefix_space"));
   SLUICE_ASSIGN_OR_RETURN(step.trims, component.Bool("trim_offsets"));
@@ -60,12 +61,12 @@ absl::Status PostProcessor::Add(const Component& component) {
 
 absl::Status PostProcessor::AddTemplate(const Component& component) {
   // `pair` is for two texts and is not used.
-  SLUICE_RETURN_IF_ERROR(component.Only({"single", "pair", "special_tokens"}));
+  SLUICE_RETURN_IF_ERROR(component.CheckKeys({"single", "pair", "special_tokens"}));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> items, component.Objects("single"));
   Step step;
   bool seen = false;
   for (const Component& item : items) {
-    SLUICE_RETURN_IF_ERROR(item.Only({"Sequence", "SpecialToken"}));
+    SLUICE_RETURN_IF_ERROR(item.CheckKeys({"Sequence", "SpecialToken"}));
     if (item.Has("Sequence")) {
       SLUICE_ASSIGN_OR_RETURN(const Component sequence, item.Object("Sequence"));
       SLUICE_ASSIGN_OR_RETURN(const std::string name, sequence.String("id"));
@@ -87,7 +88,7 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
     }
 
     if (step.before.size() + step.after.size() > kMaxAdded)
-      return component.Invalid(absl::StrCat("more than ", kMaxAdded, " special tokens"));
+      return component.Invalid(absl::StrCat("it adds more than ", kMaxAdded, " special tokens"));
   }
   if (!seen) return component.Invalid("single lacks the text A");
   steps_.push_back(std::move(step));
@@ -95,6 +96,8 @@ absl::Status PostProcessor::AddTemplate(const Component& component) {
 }
 
 void PostProcessor::Run(absl::string_view text, bool add_special, TokenSpans* tokens) const {
+  SLUICE_CHECK(tokens->offsets.size() == tokens->ids.size() &&
+               tokens->spaces.size() == tokens->ids.size());
   for (const Step& step : steps_) {
     for (size_t i = 0; step.trims && i < tokens->ids.size(); ++i)
       tokens->offsets[i] =

@@ -41,7 +41,7 @@ class PostProcessor {
     bool trims = false, prefix_space = false;  // ByteLevel with trim_offsets.
     std::vector<int32_t> before, after;        // TemplateProcessing.
   };
-  absl::Status Add(const Component& component);
+  absl::Status AddStep(const Component& component);
   absl::Status AddTemplate(const Component& component);
 
   std::vector<Step> steps_;

@@ -11,18 +11,19 @@ constexpr size_t kMaxPreTokenizers = 64;
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const Component& component) {
   PreTokenizer pre;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Unfolded("pretokenizers"));
-  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(pre.Add(part));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Component> parts, component.Flatten("pretokenizers"));
+  for (const Component& part : parts) SLUICE_RETURN_IF_ERROR(pre.AddStep(part));
   return pre;
 }
 
-absl::Status PreTokenizer::Add(const Component& component) {
+absl::Status PreTokenizer::AddStep(const Component& component) {
   const std::string type = component.type();
   if (byte_level_) return component.Unsupported("a pre-tokenizer behind ByteLevel");
   if (steps_.size() >= kMaxPreTokenizers)
-    return component.Invalid(absl::StrCat("more than ", kMaxPreTokenizers, " pre-tokenizers"));
+    return component.Invalid(
+        absl::StrCat("there are more than ", kMaxPreTokenizers, " pre-tokenizers"));
   if (type == "ByteLevel") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"add_prefix_space", "trim_offsets", "use_regex"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"add_prefix_space", "trim_offsets", "use_regex"}));
     SLUICE_ASSIGN_OR_RETURN(const bool prefix_space, component.Bool("add_prefix_space"));
     SLUICE_ASSIGN_OR_RETURN(const bool use_regex, component.Bool("use_regex", true));
     if (prefix_space) steps_.push_back({.prefix_space = true});
@@ -35,7 +36,7 @@ absl::Status PreTokenizer::Add(const Component& component) {
     SLUICE_ASSIGN_OR_RETURN(Splitter splitter, Splitter::Parse(component));
     steps_.push_back({.splitter = std::move(splitter)});
   } else if (type == "Digits") {
-    SLUICE_RETURN_IF_ERROR(component.Only({"individual_digits"}));
+    SLUICE_RETURN_IF_ERROR(component.CheckKeys({"individual_digits"}));
     SLUICE_ASSIGN_OR_RETURN(const bool individual, component.Bool("individual_digits"));
     steps_.push_back(
         {.splitter = Splitter(Pattern::Digit(),
@@ -60,7 +61,7 @@ absl::Status PreTokenizer::Run(AlignedText* text, Span part, std::vector<Span>* 
   if (part.size() > 0) pieces.push_back(part);
   for (const Step& step : steps_) {
     if (step.prefix_space) {
-      PrefixSpaces(text, &pieces);
+      AddPrefixSpaces(text, &pieces);
     } else if (step.metaspace) {
       RunMetaspace(*step.metaspace, text, &pieces);
     } else {
@@ -75,7 +76,7 @@ absl::Status PreTokenizer::Run(AlignedText* text, Span part, std::vector<Span>* 
   return absl::OkStatus();
 }
 
-void PreTokenizer::PrefixSpaces(AlignedText* text, std::vector<Span>* pieces) {
+void PreTokenizer::AddPrefixSpaces(AlignedText* text, std::vector<Span>* pieces) {
   AlignedText::Builder builder(text);
   for (Span& piece : *pieces) {
     const size_t begin = builder.size();
@@ -94,10 +95,13 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
   for (const Span& piece : *pieces) {
     const absl::string_view view = text->text().substr(piece.begin, piece.size());
     // Whether a mark goes in front of the piece.
-    const bool first = metaspace.prepend == Metaspace::kAlways ||
-                       (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
+    const bool prepends =
+        metaspace.prepend == Metaspace::kAlways ||
+        (metaspace.prepend == Metaspace::kFirst && text->Origin(piece).begin == 0);
     size_t begin = builder.size();  // Begin of the word that is being built.
-    if (first && view[0] != ' ' && !absl::StartsWith(view, mark)) builder.Insert(mark, piece.begin);
+    if (prepends && view[0] != ' ' && !absl::StartsWith(view, mark))
+      builder.Insert(mark, piece.begin);
+
     for (size_t at = 0; at < view.size();) {
       const bool space = view[at] == ' ';
       const bool is_mark = space || absl::StartsWith(view.substr(at), mark);
@@ -105,10 +109,12 @@ void PreTokenizer::RunMetaspace(const Metaspace& metaspace, AlignedText* text,
         out.push_back({begin, builder.size()});
         begin = builder.size();
       }
+
       size_t end = at + (is_mark && !space ? mark.size() : 1);
       if (space) {
         builder.Insert(mark, piece.begin + at);
       } else {
+        // Copy up to what may be a mark: its first byte is enough to look again.
         while (end < view.size() && view[end] != ' ' && (!metaspace.split || view[end] != mark[0]))
           ++end;
         builder.Copy({piece.begin + at, piece.begin + end});

@@ -42,13 +42,15 @@ class PreTokenizer {
     std::optional<Metaspace> metaspace;
     bool prefix_space = false;  // Put a space in front of each piece that does not begin with one.
   };
-  absl::Status Add(const Component& component);
-  static void PrefixSpaces(AlignedText* text, std::vector<Span>* pieces);
+  absl::Status AddStep(const Component& component);
+  static void AddPrefixSpaces(AlignedText* text, std::vector<Span>* pieces);
   static void RunMetaspace(const Metaspace& metaspace, AlignedText* text,
                            std::vector<Span>* pieces);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  // Whether a Metaspace with kFirst asks where its piece is in the original text, and whether a
+  // step before it rewrites the text.
   bool looks_at_origin_ = false, rewrites_before_looking_ = false;
 };
 

@@ -26,7 +26,7 @@ using MatchContext =
 using CompileContext =
     std::unique_ptr<pcre2_compile_context, Free<pcre2_compile_context, pcre2_compile_context_free>>;
 
-std::string Message(int code) {
+std::string ErrorMessage(int code) {
   PCRE2_UCHAR message[256] = {};
   pcre2_get_error_message(code, message, sizeof message);
   return reinterpret_cast<const char*>(message);
@@ -45,9 +45,10 @@ RegexPattern::~RegexPattern() = default;
 absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::string_view pattern) {
   if (pattern.size() > kMaxPattern)
     return absl::InvalidArgumentError(
-        absl::StrCat("a pattern of ", pattern.size(), " bytes; the limit is ", kMaxPattern));
+        absl::StrCat("the pattern has ", pattern.size(), " bytes; the limit is ", kMaxPattern));
   if (!IsUtf8(pattern)) return absl::InvalidArgumentError("the pattern is not UTF-8");
   SLUICE_ASSIGN_OR_RETURN(const std::string translated, TranslateRegex(pattern));
+
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
@@ -56,7 +57,9 @@ absl::StatusOr<std::unique_ptr<const Pattern>> RegexPattern::Compile(absl::strin
   impl->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  kOptions, &error, &at, context.get()));
   if (impl->code == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("the pattern is not valid: ", Message(error)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the pattern is not valid: ", ErrorMessage(error)));
+
   // Without JIT support, PCRE2 interprets the pattern.
   pcre2_jit_compile(impl->code.get(), PCRE2_JIT_COMPLETE);
   impl->limits.reset(pcre2_match_context_create(nullptr));
@@ -75,11 +78,13 @@ absl::Status RegexPattern::Find(absl::string_view text, std::vector<Span>* match
                     PCRE2_NO_UTF_CHECK, match.get(), impl_->limits.get());
     if (rc == PCRE2_ERROR_NOMATCH) break;
     if (rc < 0)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the pattern at byte ", from, " of ", text.size(), ": ", Message(rc)));
+      return absl::ResourceExhaustedError(absl::StrCat("the pattern failed at byte ", from,
+                                                       " of a text of ", text.size(),
+                                                       " bytes: ", ErrorMessage(rc)));
     const PCRE2_SIZE* const span = pcre2_get_ovector_pointer(match.get());
-    // This could come from \K in a lookahead, which is not translated.
-    if (span[0] > span[1]) return absl::InternalError("a match that ends before it begins");
+    // Only \K in a lookahead could do this, and TranslateRegex() refuses \K.
+    if (span[0] > span[1])
+      return absl::InternalError("a match of the pattern ends before it begins");
     // An empty match directly after another match does not count. Go on one character later.
     if (span[0] == span[1] && span[1] == last_end) {
       ++from;

@@ -12,7 +12,7 @@ namespace {
 // The insides of character classes. Oniguruma's word characters are Alphabetic, M, Nd and Pc.
 constexpr char kSpace[] = R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A})"
                           R"(\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-std::string Word() {
+std::string WordClass() {
   return absl::StrCat(R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})",
                       CharTable::Get().Ranges(kLetterMask | kMarkMask));
 }
@@ -45,7 +45,7 @@ class Translation {
   explicit Translation(absl::string_view pattern) : in_(pattern) {}
 
   absl::StatusOr<std::string> Run() {
-    while (at_ < in_.size()) SLUICE_RETURN_IF_ERROR(Next());
+    while (at_ < in_.size()) SLUICE_RETURN_IF_ERROR(TranslateNext());
     return std::move(out_);
   }
 
@@ -53,32 +53,32 @@ class Translation {
   absl::Status Unsupported(absl::string_view what) const {
     return absl::UnimplementedError(absl::StrCat("at byte ", at_, ": ", what, " is not supported"));
   }
-  bool Follows(absl::string_view text) const { return absl::StartsWith(in_.substr(at_), text); }
+  bool NextIs(absl::string_view text) const { return absl::StartsWith(in_.substr(at_), text); }
 
-  absl::Status Next() {
+  absl::Status TranslateNext() {
     const char c = in_[at_];
-    if (c == '\\') return Escape();
-    if (in_class_) return InClass(c);
+    if (c == '\\') return TranslateEscape();
+    if (in_class_) return TranslateInClass(c);
     if (c == '[') {
       in_class_ = true;
       out_ += in_[at_++];
-      if (Follows("^")) out_ += in_[at_++];
-      if (Follows("]")) return Unsupported("a class that begins with ]");
+      if (NextIs("^")) out_ += in_[at_++];
+      if (NextIs("]")) return Unsupported("a class that begins with ]");
       return absl::OkStatus();
     }
 
-    if (Follows("}+")) return Unsupported("{n,m}+, which repeats a repetition");
-    if (Follows("(?")) return Group();
-    if (Follows("(*")) return Unsupported("(*..)");
+    if (NextIs("}+")) return Unsupported("{n,m}+, which repeats a repetition");
+    if (NextIs("(?")) return CopyGroup();
+    if (NextIs("(*")) return Unsupported("(*..)");
     out_ += in_[at_++];
     return absl::OkStatus();
   }
 
   // Copies `(?` and what follows, if the group means the same in both engines.
-  absl::Status Group() {
+  absl::Status CopyGroup() {
     for (const char* const same :
          {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?i)", "(?-i:", "(?-i)"}) {
-      if (!Follows(same)) continue;
+      if (!NextIs(same)) continue;
       absl::StrAppend(&out_, same);
       at_ += absl::string_view(same).size();
       return absl::OkStatus();
@@ -86,36 +86,36 @@ class Translation {
     return Unsupported(absl::StrCat("the group ", in_.substr(at_, 4)));
   }
 
-  absl::Status InClass(char c) {
-    if (c == '[') return Unsupported(Follows("[:") ? "a POSIX class" : "a class within a class");
-    if (Follows("&&")) return Unsupported("&& in a class");
+  absl::Status TranslateInClass(char c) {
+    if (c == '[') return Unsupported(NextIs("[:") ? "a POSIX class" : "a class within a class");
+    if (NextIs("&&")) return Unsupported("&& in a class");
     if (c == ']') in_class_ = false;
     out_ += in_[at_++];
     return absl::OkStatus();
   }
 
-  void Class(absl::string_view inside, bool negated) {
+  void AppendClass(absl::string_view inside, bool negated) {
     absl::StrAppend(&out_, in_class_ ? "" : negated ? "[^" : "[", inside, in_class_ ? "" : "]");
   }
 
-  absl::Status Escape() {
+  absl::Status TranslateEscape() {
     if (at_ + 1 >= in_.size()) return absl::InvalidArgumentError("the pattern ends in a backslash");
     const char c = in_[at_ + 1];
     const bool negated = absl::ascii_isupper(c);
     if (in_class_ && negated && absl::StrContains("SWHDP", c))
       return Unsupported(absl::StrCat("\\", std::string(1, c), " in a class"));
-    if (c == 'p' || c == 'P') return Property(negated);
-    if (c == 'u' || c == 'x') return CodePoint();
-    const std::string word = absl::StrContains("wWbB", c) ? Word() : "";
+    if (c == 'p' || c == 'P') return TranslateProperty(negated);
+    if (c == 'u' || c == 'x') return TranslateCodePoint();
+    const std::string word = absl::StrContains("wWbB", c) ? WordClass() : "";
     if (absl::ascii_tolower(c) == 's') {
-      Class(kSpace, negated);
+      AppendClass(kSpace, negated);
     } else if (absl::ascii_tolower(c) == 'w') {
-      Class(word, negated);
+      AppendClass(word, negated);
     } else if (absl::ascii_tolower(c) == 'h') {
-      Class("0-9A-Fa-f", negated);
-    } else if (absl::ascii_tolower(c) == 'b' &&
-               !in_class_) {  // A place between a word character and something else.
-      // \b is written out as four lookarounds, with the reference library's word characters.
+      AppendClass("0-9A-Fa-f", negated);
+    } else if (absl::ascii_tolower(c) == 'b' && !in_class_) {
+      // \b is a place between a word character and something else. It is written out as four
+      // lookarounds, with the reference library's word characters.
       const char* const one = negated ? "=" : "!";
       const char* const other = negated ? "!" : "=";
       absl::StrAppend(&out_, "(?:(?<=[", word, "])(?", one, "[", word, "])|(?<![", word, "])(?",
@@ -135,7 +135,7 @@ class Translation {
   }
 
   // Translates \p{Name}, \P{Name} and \p{^Name}.
-  absl::Status Property(bool negated) {
+  absl::Status TranslateProperty(bool negated) {
     const size_t close = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || close == absl::string_view::npos)
       return Unsupported("\\p without {name}");
@@ -157,15 +157,15 @@ class Translation {
       inside = absl::StrCat("\\p{", name.substr(0, name.size() > 2 ? 1 : 2), "}",
                             CharTable::Get().Ranges(category.mask));
     }
-    Class(inside, negated);
+    AppendClass(inside, negated);
     at_ = close + 1;
     return absl::OkStatus();
   }
 
   // Translates \uHHHH, \xHH and \x{H..}.
-  absl::Status CodePoint() {
-    const bool braced = Follows("\\x{");
-    const size_t begin = at_ + (braced ? 3 : 2), limit = braced ? 6 : Follows("\\u") ? 4 : 2;
+  absl::Status TranslateCodePoint() {
+    const bool braced = NextIs("\\x{");
+    const size_t begin = at_ + (braced ? 3 : 2), limit = braced ? 6 : NextIs("\\u") ? 4 : 2;
     size_t end = begin;
     while (end < in_.size() && end - begin < limit && absl::ascii_isxdigit(in_[end])) ++end;
     const bool whole =

@@ -113,8 +113,8 @@ Cursor Contraction(Cursor c) {
   }
 }
 
-// \s+(?!\S)|\s+ for the run of spaces [c, end): all of it at the end of the text, else all but its
-// last character.
+// \s+(?!\S)|\s+ for the run of spaces [c, end): all of it at the end of the text or if it is one
+// character, else all but its last character.
 Cursor SpaceRun(Cursor c, Cursor end) {
   if (end.done() || c.After() == end) return end;
   end.Back();
@@ -239,19 +239,20 @@ bool IsAsciiLetter(Cursor c) {
 
 // DeepSeek's third pattern at `c`. Returns c if it does not match.
 Cursor DeepSeekWord(Cursor c) {
-  constexpr CharMask kWord = kLetterMask | kMarkMask, kMarks = kPunctuationMask | kSymbolMask;
-  const bool marks = c.Is(kMarks);
+  constexpr CharMask kWord = kLetterMask | kMarkMask, kPunctuation = kPunctuationMask | kSymbolMask;
+  const bool punctuation = c.Is(kPunctuation);
   const Cursor word = c.After();
-  if (marks && static_cast<uint8_t>(c.byte()) < 0x80 && IsAsciiLetter(word)) {
+  if (punctuation && static_cast<uint8_t>(c.byte()) < 0x80 && IsAsciiLetter(word)) {
     Cursor end = word;
     while (IsAsciiLetter(end)) end.NextByte();
     return end;
   }
-  if (!marks && !c.IsNewline() && c.IsNot(kLetterMask) && word.Is(kWord)) return word.Skip(kWord);
+  if (!punctuation && !c.IsNewline() && c.IsNot(kLetterMask) && word.Is(kWord))
+    return word.Skip(kWord);
   if (c.Is(kWord)) return c.Skip(kWord);
   Cursor run = c;
   if (run.IsByte(' ')) run.NextByte();
-  if (run.Is(kMarks)) return run.Skip(kMarks).SkipNewlines();
+  if (run.Is(kPunctuation)) return run.Skip(kPunctuation).SkipNewlines();
   return c.Is(kSpaceMask) ? SpacesOrLines(c) : c;
 }
 Scanned DeepSeek(absl::string_view text, size_t at) {

@@ -34,18 +34,18 @@ std::vector<Piece> Cover(const std::vector<Span>& matches, size_t size, bool inv
 }
 
 // Whether `piece` joins the piece before it, in the order of the loop.
-bool Joins(Splitter::Behavior behavior, bool match, bool previous_match) {
+bool JoinsPrevious(Splitter::Behavior behavior, bool match, bool previous_match) {
   if (behavior == Splitter::kContiguous) return match == previous_match;
   return match && !previous_match;  // MergedWithPrevious, and MergedWithNext from the end.
 }
 
-std::vector<Span> Merge(Splitter::Behavior behavior, std::vector<Piece> pieces) {
+std::vector<Span> MergePieces(Splitter::Behavior behavior, std::vector<Piece> pieces) {
   const bool backwards = behavior == Splitter::kMergedWithNext;
   if (backwards) std::reverse(pieces.begin(), pieces.end());
   std::vector<Span> merged;
   bool previous_match = false;
   for (const Piece& piece : pieces) {
-    if (!merged.empty() && Joins(behavior, piece.match, previous_match)) {
+    if (!merged.empty() && JoinsPrevious(behavior, piece.match, previous_match)) {
       merged.back() = {std::min(merged.back().begin, piece.span.begin),
                        std::max(merged.back().end, piece.span.end)};
     } else {
@@ -60,7 +60,7 @@ std::vector<Span> Merge(Splitter::Behavior behavior, std::vector<Piece> pieces) 
 }  // namespace
 
 absl::StatusOr<Splitter> Splitter::Parse(const Component& split) {
-  SLUICE_RETURN_IF_ERROR(split.Only({"pattern", "behavior", "invert"}));
+  SLUICE_RETURN_IF_ERROR(split.CheckKeys({"pattern", "behavior", "invert"}));
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Pattern> pattern, Pattern::Parse(split));
   SLUICE_ASSIGN_OR_RETURN(const std::string name, split.String("behavior"));
   SLUICE_ASSIGN_OR_RETURN(const bool invert, split.Bool("invert", false));
@@ -98,7 +98,7 @@ absl::Status Splitter::Split(absl::string_view text, Span part, std::vector<Span
       if (behavior_ == kIsolated || !piece.match) kept.push_back(piece.span);
     }
   } else {
-    kept = Merge(behavior_, cover);
+    kept = MergePieces(behavior_, cover);
   }
 
   for (const Span& span : kept) {

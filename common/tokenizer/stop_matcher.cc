@@ -37,6 +37,7 @@ void StopMatcher::Feed(absl::string_view piece, std::string* out) {
     out->append(piece.data(), piece.size());
     return;
   }
+
   // Length of the longest prefix of any stop string that the input so far ends with.
   size_t longest = 0;
   for (const char c : piece) {
@@ -51,6 +52,7 @@ void StopMatcher::Feed(absl::string_view piece, std::string* out) {
           (matched_ < 0 || stop.text.size() > stops_[matched_].text.size()))
         matched_ = static_cast<int>(&stop - stops_.data());
     }
+
     if (matched_ < 0) continue;
     out->append(held_, 0, held_.size() - stops_[matched_].text.size());
     held_.clear();

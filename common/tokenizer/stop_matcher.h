@@ -24,7 +24,8 @@ class StopMatcher {
   void Feed(absl::string_view piece, std::string* out);
   // No text follows. Appends what was held back.
   void Finish(std::string* out);
-  // Forgets the text so far; the next piece begins a new one.
+  // Forgets the text so far; the next piece begins a new one. A match stays, so after a match later
+  // pieces are still ignored.
   void Reset();
 
   int matched() const { return matched_; }  // Index of the string that was found; -1: none.

@@ -40,8 +40,8 @@ TokenSpans::Spaces SpacesOf(absl::string_view token) {
   return spaces;
 }
 
-// For each byte of the spelling of `word` in the byte-level alphabet, the byte of `word` that it
-// stands for.
+// Returns, for each byte of the spelling of `word` in the byte-level alphabet, the index of the
+// byte of `word` that it stands for.
 std::vector<size_t> SpelledBytes(absl::string_view word) {
   std::vector<size_t> bytes;
   for (size_t i = 0; i < word.size(); ++i)
@@ -70,15 +70,17 @@ class Tokenizer::Impl {
   struct Sink {
     std::vector<int32_t>* ids;
     TokenSpans* spans;  // Null: only ids. Else its ids are *ids.
-    WordCache* words;
+    WordCache* words;   // Null if `spans` is set, because the cache holds no offsets.
   };
-  absl::Status Walk(absl::string_view text, const EncodeOptions& options, const Sink& sink) const;
-  absl::Status Plain(absl::string_view text, size_t begin, bool special, const Sink& sink) const;
-  absl::Status Words(AlignedText* text, Span part, const Sink& sink) const;
-  void Word(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const;
-  void WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const;
-  void Added(const AddedToken& token, absl::string_view written, Span origin,
-             const Sink& sink) const;
+  absl::Status EncodeText(absl::string_view text, const EncodeOptions& options,
+                          const Sink& sink) const;
+  absl::Status EncodePlain(absl::string_view text, size_t begin, bool special,
+                           const Sink& sink) const;
+  absl::Status EncodeWords(AlignedText* text, Span part, const Sink& sink) const;
+  void EncodeWord(absl::string_view word, std::vector<int32_t>* ids, WordCache* words) const;
+  void EncodeWordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const;
+  void AppendAdded(const AddedToken& token, absl::string_view written, Span origin,
+                   const Sink& sink) const;
   absl::Status PreparePieces();
 
   Normalizer normalizer_;
@@ -92,12 +94,13 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   const std::unique_ptr<nlohmann::json> rest = std::move(file.rest);
   const Component root(*rest, "");
   SLUICE_RETURN_IF_ERROR(
-      root.Only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                 "post_processor", "decoder", "model"}));
+      root.CheckKeys({"version", "truncation", "padding", "added_tokens", "normalizer",
+                      "pre_tokenizer", "post_processor", "decoder", "model"}));
   SLUICE_ASSIGN_OR_RETURN(const std::string version, root.String("version", "1.0"));
   if (version != "1.0")
     return absl::UnimplementedError(
         absl::StrCat("version \"", version, "\" is not supported; want \"1.0\""));
+
   // Both would change the ids of a text.
   for (const char* const key : {"truncation", "padding"}) {
     if (root.Has(key))
@@ -116,6 +119,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
   SLUICE_RETURN_IF_ERROR(parse("pre_tokenizer", &pre_tokenizer_));
   SLUICE_RETURN_IF_ERROR(parse("post_processor", &post_processor_));
   SLUICE_RETURN_IF_ERROR(parse("decoder", &decoder));
+
   SLUICE_ASSIGN_OR_RETURN(bpe, Bpe::Create(model, std::move(file), pre_tokenizer_.byte_level()));
   SLUICE_ASSIGN_OR_RETURN(added, AddedTokens::Parse(root, *bpe, normalizer_));
   vocab_size = std::max(static_cast<int32_t>(bpe->tokens().size()), added.id_end());
@@ -127,7 +131,7 @@ absl::Status Tokenizer::Impl::Read(TokenizerFile file) {
 absl::Status Tokenizer::Impl::PreparePieces() {
   pieces_.resize(vocab_size);
   for (int32_t id = 0; id < vocab_size; ++id) {
-    const AddedToken* const token = added.ById(id);
+    const AddedToken* const token = added.FindById(id);
     if (token == nullptr && !bpe->Has(id)) continue;
     SLUICE_ASSIGN_OR_RETURN(
         pieces_[id],
@@ -136,8 +140,8 @@ absl::Status Tokenizer::Impl::PreparePieces() {
   return absl::OkStatus();
 }
 
-void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids,
-                           WordCache* words) const {
+void Tokenizer::Impl::EncodeWord(absl::string_view word, std::vector<int32_t>* ids,
+                                 WordCache* words) const {
   WordCache::Slot* slot = nullptr;
   if (WordCache::Fits(word)) {
     slot = &words->At(word);
@@ -152,16 +156,18 @@ void Tokenizer::Impl::Word(absl::string_view word, std::vector<int32_t>* ids,
   if (slot != nullptr) WordCache::Put(word, symbols, slot);
 }
 
-void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenSpans* spans) const {
+void Tokenizer::Impl::EncodeWordWithOffsets(const AlignedText& text, Span word,
+                                            TokenSpans* spans) const {
   const absl::string_view bytes = text.text().substr(word.begin, word.size());
   Bpe::Symbols symbols;
   bpe->Encode(bytes, &symbols);
   size_t given = 0;
   for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
-  // As in the reference library: if a byte of the word gives no token, the offsets of all tokens
-  // after it move forward, in the spelling of the word.
+  // As in the reference library, a byte of the word that gives no token is not counted, so the
+  // tokens after it get offsets that are too small. They are counted in the spelling of the word.
   const std::vector<size_t> spelled =
       bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
+
   size_t at = 0;
   for (const Bpe::Symbol& symbol : symbols) {
     const absl::string_view token = bpe->tokens()[symbol.id];
@@ -174,14 +180,14 @@ void Tokenizer::Impl::WordWithOffsets(const AlignedText& text, Span word, TokenS
   }
 }
 
-absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& sink) const {
+absl::Status Tokenizer::Impl::EncodeWords(AlignedText* text, Span part, const Sink& sink) const {
   // The fast way: the scanner gives the words, and no list of them is made.
   if (const Scanner scanner = pre_tokenizer_.scanner();
       scanner != nullptr && sink.spans == nullptr) {
     const absl::string_view view = text->text().substr(part.begin, part.size());
     for (size_t at = 0; at < view.size();) {
       const size_t end = scanner(view, at).end;
-      Word(view.substr(at, end - at), sink.ids, sink.words);
+      EncodeWord(view.substr(at, end - at), sink.ids, sink.words);
       at = end;
     }
     return absl::OkStatus();
@@ -195,9 +201,9 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
       const size_t cut = bpe->CutAt(text->text().substr(word.begin, word.size()));
       const Span piece{word.begin, word.begin + cut};
       if (sink.spans != nullptr) {
-        WordWithOffsets(*text, piece, sink.spans);
+        EncodeWordWithOffsets(*text, piece, sink.spans);
       } else {
-        Word(text->text().substr(piece.begin, cut), sink.ids, sink.words);
+        EncodeWord(text->text().substr(piece.begin, cut), sink.ids, sink.words);
       }
       word.begin = piece.end;
     }
@@ -205,37 +211,37 @@ absl::Status Tokenizer::Impl::Words(AlignedText* text, Span part, const Sink& si
   return absl::OkStatus();
 }
 
-void Tokenizer::Impl::Added(const AddedToken& token, absl::string_view written, Span origin,
-                            const Sink& sink) const {
+void Tokenizer::Impl::AppendAdded(const AddedToken& token, absl::string_view written, Span origin,
+                                  const Sink& sink) const {
   sink.ids->push_back(token.id);
   if (sink.spans == nullptr) return;
   sink.spans->offsets.push_back(origin);
   sink.spans->spaces.push_back(SpacesOf(written));
 }
 
-absl::Status Tokenizer::Impl::Plain(absl::string_view text, size_t begin, bool special,
-                                    const Sink& sink) const {
+absl::Status Tokenizer::Impl::EncodePlain(absl::string_view text, size_t begin, bool special,
+                                          const Sink& sink) const {
   AlignedText normalized(text, begin, /*track=*/sink.spans != nullptr ||
                                           pre_tokenizer_.needs_origin(!normalizer_.empty()));
   SLUICE_RETURN_IF_ERROR(normalizer_.Run(&normalized));
-  if (!added.AnyNormalized()) return Words(&normalized, {0, normalized.text().size()}, sink);
+  if (!added.HasNormalized()) return EncodeWords(&normalized, {0, normalized.text().size()}, sink);
   std::vector<AddedTokens::Piece> pieces;
   added.Find(normalized.text(), /*normalized=*/true, special, &pieces);
   for (const AddedTokens::Piece& piece : pieces) {
     if (piece.token != nullptr) {
-      Added(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()),
-            normalized.Origin(piece.span), sink);
+      AppendAdded(*piece.token, normalized.text().substr(piece.span.begin, piece.span.size()),
+                  normalized.Origin(piece.span), sink);
     } else {
       // The pre-tokenizer may rewrite this part; the other pieces need the text unchanged.
       AlignedText part(normalized, piece.span);
-      SLUICE_RETURN_IF_ERROR(Words(&part, {0, part.text().size()}, sink));
+      SLUICE_RETURN_IF_ERROR(EncodeWords(&part, {0, part.text().size()}, sink));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& options,
-                                   const Sink& sink) const {
+absl::Status Tokenizer::Impl::EncodeText(absl::string_view text, const EncodeOptions& options,
+                                         const Sink& sink) const {
   if (text.size() > kMaxText)
     return absl::InvalidArgumentError(
         absl::StrCat("the text has ", text.size(), " bytes; the limit is ", kMaxText));
@@ -245,9 +251,9 @@ absl::Status Tokenizer::Impl::Walk(absl::string_view text, const EncodeOptions& 
   for (const AddedTokens::Piece& piece : pieces) {
     const absl::string_view written = text.substr(piece.span.begin, piece.span.size());
     if (piece.token != nullptr) {
-      Added(*piece.token, written, piece.span, sink);
+      AppendAdded(*piece.token, written, piece.span, sink);
     } else {
-      SLUICE_RETURN_IF_ERROR(Plain(written, piece.span.begin, options.parse_special, sink));
+      SLUICE_RETURN_IF_ERROR(EncodePlain(written, piece.span.begin, options.parse_special, sink));
     }
   }
   return absl::OkStatus();
@@ -258,7 +264,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Impl::Encode(absl::string_view t
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 8);
   if (options.add_special) ids = post_processor_.before();
-  SLUICE_RETURN_IF_ERROR(Walk(
+  SLUICE_RETURN_IF_ERROR(EncodeText(
       text, options, {.ids = &ids, .spans = nullptr, .words = &WordCache::ForThread(number_)}));
   if (options.add_special)
     ids.insert(ids.end(), post_processor_.after().begin(), post_processor_.after().end());
@@ -269,14 +275,14 @@ absl::StatusOr<Tokenizer::Encoding> Tokenizer::Impl::EncodeWithOffsets(
     absl::string_view text, const EncodeOptions& options) const {
   TokenSpans spans;
   SLUICE_RETURN_IF_ERROR(
-      Walk(text, options, {.ids = &spans.ids, .spans = &spans, .words = nullptr}));
+      EncodeText(text, options, {.ids = &spans.ids, .spans = &spans, .words = nullptr}));
   post_processor_.Run(text, options.add_special, &spans);
   return Encoding{.ids = std::move(spans.ids), .offsets = std::move(spans.offsets)};
 }
 
 std::optional<absl::string_view> Tokenizer::Impl::Piece(int32_t id, bool skip_special) const {
   if (id < 0 || id >= vocab_size) return std::nullopt;
-  const AddedToken* const token = added.ById(id);
+  const AddedToken* const token = added.FindById(id);
   if (token == nullptr && !bpe->Has(id)) return std::nullopt;
   // As in the reference library, a special token that the normalizer changes is no longer
   // recognised as special.
@@ -324,7 +330,7 @@ std::string Tokenizer::TokenBytes(int32_t id) const {
   return piece ? impl_->decoder.Bytes(*piece) : "";
 }
 std::optional<int32_t> Tokenizer::TokenId(absl::string_view token) const {
-  if (const AddedToken* const added = impl_->added.ByContent(token)) return added->id;
+  if (const AddedToken* const added = impl_->added.FindByContent(token)) return added->id;
   return impl_->bpe->Id(token);
 }
 std::optional<absl::string_view> Tokenizer::Piece(int32_t id, bool skip_special) const {

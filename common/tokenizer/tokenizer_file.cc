@@ -17,39 +17,39 @@ class Reader : public nlohmann::json_sax<json> {
   explicit Reader(TokenizerFile* file) : file_(file) {}
   const absl::Status& status() const { return status_; }
 
-  bool null() override { return Value(nullptr); }
-  bool boolean(bool value) override { return Value(value); }
+  bool null() override { return AddValue(nullptr); }
+  bool boolean(bool value) override { return AddValue(value); }
   bool number_integer(number_integer_t value) override {
-    return mode_ == kVocab ? Id(value) : Value(value);
+    return mode_ == kVocab ? AddVocabEntry(value) : AddValue(value);
   }
   bool number_unsigned(number_unsigned_t value) override {
-    return mode_ == kVocab ? Id(value > INT32_MAX ? -1 : static_cast<int64_t>(value))
-                           : Value(value);
+    return mode_ == kVocab ? AddVocabEntry(value > INT32_MAX ? -1 : static_cast<int64_t>(value))
+                           : AddValue(value);
   }
-  bool number_float(number_float_t value, const string_t&) override { return Value(value); }
-  bool binary(binary_t&) override { return Fail("binary data"); }
+  bool number_float(number_float_t value, const string_t&) override { return AddValue(value); }
+  bool binary(binary_t&) override { return Fail("the file contains binary data"); }
   bool string(string_t& value) override {
-    if (mode_ == kMerges) return MergeText(std::move(value));
-    if (mode_ == kPair) return PairPart(std::move(value));
-    return Value(std::move(value));
+    if (mode_ == kMerges) return AddMergeText(std::move(value));
+    if (mode_ == kPair) return AddPairPart(std::move(value));
+    return AddValue(std::move(value));
   }
 
   bool start_object(std::size_t) override {
-    if (mode_ != kRest) return Wrong();
+    if (mode_ != kRest) return FailWrongForm();
     if (AtModel("vocab")) {
-      if (!Value(nullptr)) return false;
+      if (!AddValue(nullptr)) return false;
       file_->has_vocab = true;
       mode_ = kVocab;
       return true;
     }
-    return Open(json::object());
+    return OpenContainer(json::object());
   }
   bool end_object() override {
     if (mode_ == kVocab) {
       mode_ = kRest;
       return true;
     }
-    return Close();
+    return CloseContainer();
   }
   bool key(string_t& name) override {
     key_ = std::move(name);
@@ -63,19 +63,19 @@ class Reader : public nlohmann::json_sax<json> {
       pair_.clear();
       return true;
     }
-    if (mode_ != kRest) return Wrong();
+    if (mode_ != kRest) return FailWrongForm();
     if (AtModel("merges")) {
-      if (!Value(nullptr)) return false;
+      if (!AddValue(nullptr)) return false;
       file_->has_merges = true;
       mode_ = kMerges;
       return true;
     }
-    return Open(json::array());
+    return OpenContainer(json::array());
   }
   bool end_array() override {
     if (mode_ == kPair) {
       mode_ = kMerges;
-      if (pair_.size() != 2) return Wrong();
+      if (pair_.size() != 2) return FailWrongForm();
       file_->merges.emplace_back(std::move(pair_[0]), std::move(pair_[1]));
       return true;
     }
@@ -83,7 +83,7 @@ class Reader : public nlohmann::json_sax<json> {
       mode_ = kRest;
       return true;
     }
-    return Close();
+    return CloseContainer();
   }
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::detail::exception& error) override {
@@ -97,7 +97,7 @@ class Reader : public nlohmann::json_sax<json> {
     if (status_.ok()) status_ = absl::InvalidArgumentError(what);
     return false;
   }
-  bool Wrong() {
+  bool FailWrongForm() {
     if (mode_ == kVocab)
       return Fail(absl::StrCat("model.vocab: the id of \"", key_, "\" is not in [0, ",
                                TokenizerFile::kMaxId, "]"));
@@ -109,21 +109,21 @@ class Reader : public nlohmann::json_sax<json> {
     return open_.size() == 2 && model_ && key_ == name && open_.back()->is_object();
   }
 
-  bool Id(int64_t id) {
-    if (id < 0 || id > TokenizerFile::kMaxId) return Wrong();
+  bool AddVocabEntry(int64_t id) {
+    if (id < 0 || id > TokenizerFile::kMaxId) return FailWrongForm();
     file_->vocab.emplace_back(std::move(key_), static_cast<int32_t>(id));
     return true;
   }
-  bool MergeText(std::string text) {
+  bool AddMergeText(std::string text) {
     if (absl::StartsWith(text, "#version")) return true;
     const size_t space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
-      return Wrong();
+      return FailWrongForm();
     file_->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
     return true;
   }
-  bool PairPart(std::string text) {
-    if (pair_.size() == 2) return Wrong();
+  bool AddPairPart(std::string text) {
+    if (pair_.size() == 2) return FailWrongForm();
     pair_.push_back(std::move(text));
     return true;
   }
@@ -132,8 +132,8 @@ class Reader : public nlohmann::json_sax<json> {
   // while one of its values is open.
   json* Put(json value) {
     if (++values_ > TokenizerFile::kMaxValues) {
-      Fail(
-          absl::StrCat("more than ", TokenizerFile::kMaxValues, " values beside vocab and merges"));
+      Fail(absl::StrCat("the file has more than ", TokenizerFile::kMaxValues,
+                        " values beside vocab and merges"));
       return nullptr;
     }
     if (open_.empty()) {
@@ -144,17 +144,19 @@ class Reader : public nlohmann::json_sax<json> {
     open_.back()->push_back(std::move(value));
     return &open_.back()->back();
   }
-  bool Value(json value) { return mode_ == kRest ? Put(std::move(value)) != nullptr : Wrong(); }
-  bool Open(json container) {
+  bool AddValue(json value) {
+    return mode_ == kRest ? Put(std::move(value)) != nullptr : FailWrongForm();
+  }
+  bool OpenContainer(json container) {
     if (open_.size() == TokenizerFile::kMaxDepth)
-      return Fail(absl::StrCat("values nested deeper than ", TokenizerFile::kMaxDepth));
+      return Fail(absl::StrCat("values are nested deeper than ", TokenizerFile::kMaxDepth));
     // Remember whether the second level is `model`, for AtModel().
     if (open_.size() == 1) model_ = key_ == "model";
     json* const placed = Put(std::move(container));
     if (placed != nullptr) open_.push_back(placed);
     return placed != nullptr;
   }
-  bool Close() {
+  bool CloseContainer() {
     open_.pop_back();
     return true;
   }
@@ -178,7 +180,7 @@ TokenizerFile::~TokenizerFile() = default;
 absl::StatusOr<TokenizerFile> TokenizerFile::Parse(absl::string_view text) {
   if (text.size() > kMaxBytes)
     return absl::InvalidArgumentError(
-        absl::StrCat("a file of ", text.size(), " bytes; the limit is ", kMaxBytes));
+        absl::StrCat("the file has ", text.size(), " bytes; the limit is ", kMaxBytes));
   TokenizerFile file;
   Reader reader(&file);
   const bool whole = json::sax_parse(text.begin(), text.end(), &reader);

@@ -78,6 +78,7 @@ std::vector<Part> Decompose(const icu::Normalizer2& form, absl::string_view text
     }
     parts.push_back({static_cast<uint32_t>(c), order, change});
   };
+
   for (size_t at = 0; at < text.size(); at += Utf8SequenceLength(text[at])) {
     const UChar32 c = static_cast<UChar32>(DecodeUtf8(&text[at]));
     if (IsNewer(c) || !form.getDecomposition(c, decomposed)) {

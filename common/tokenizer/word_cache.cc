@@ -3,9 +3,12 @@
 #include <array>
 #include <utility>
 
+#include "common/base/status.h"
+
 namespace sluice {
 
 WordCache& WordCache::ForThread(uint64_t tokenizer) {
+  SLUICE_CHECK(tokenizer > 0);
   struct Entry {
     uint64_t tokenizer = 0;  // 0: unused; tokenizers count from 1.
     std::unique_ptr<WordCache> cache;

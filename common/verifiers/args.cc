@@ -24,7 +24,7 @@ std::string ArgReader::String(absl::string_view name, absl::string_view fallback
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return std::string(fallback);
   if (value->is_string()) return value->get<std::string>();
-  Complain(name, absl::StrCat("is ", value->dump(), ", a string is needed"));
+  Complain(name, absl::StrCat("is ", value->dump(), "; a string is needed"));
   return std::string(fallback);
 }
 
@@ -32,7 +32,7 @@ bool ArgReader::Bool(absl::string_view name, bool fallback) {
   const nlohmann::json* const value = Find(name);
   if (value == nullptr) return fallback;
   if (value->is_boolean()) return value->get<bool>();
-  Complain(name, absl::StrCat("is ", value->dump(), ", true or false is needed"));
+  Complain(name, absl::StrCat("is ", value->dump(), "; true or false is needed"));
   return fallback;
 }
 
@@ -42,7 +42,7 @@ double ArgReader::Number(absl::string_view name, double fallback, double low, do
   if (value->is_number() && value->get<double>() >= low && value->get<double>() <= high)
     return value->get<double>();
   Complain(name,
-           absl::StrCat("is ", value->dump(), ", a number from ", low, " to ", high, " is needed"));
+           absl::StrCat("is ", value->dump(), "; a number from ", low, " to ", high, " is needed"));
   return fallback;
 }
 
@@ -54,7 +54,7 @@ std::vector<std::string> ArgReader::Strings(absl::string_view name) {
   if (value->is_array() &&
       std::all_of(value->begin(), value->end(), [](const auto& item) { return item.is_string(); }))
     return value->get<std::vector<std::string>>();
-  Complain(name, absl::StrCat("is ", value->dump(), ", a list of strings is needed"));
+  Complain(name, absl::StrCat("is ", value->dump(), "; a list of strings is needed"));
   return out;
 }
 

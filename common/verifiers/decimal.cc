@@ -6,11 +6,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/status.h"
 
 namespace sluice {
 namespace {
 
-constexpr __int128 kMost = static_cast<__int128>(1) << 96;
+constexpr __int128 kLimit = static_cast<__int128>(1) << 96;
 
 __int128 Gcd(__int128 a, __int128 b) {
   while (b != 0) std::swap(a %= b, b);
@@ -18,7 +19,7 @@ __int128 Gcd(__int128 a, __int128 b) {
 }
 
 // Removes thousands commas. Returns "" if they are misplaced.
-std::string WithoutCommas(absl::string_view digits) {
+std::string RemoveCommas(absl::string_view digits) {
   if (digits.find(',') == absl::string_view::npos) return std::string(digits);
   const std::vector<absl::string_view> groups = absl::StrSplit(digits, ',');
   std::string out;
@@ -32,15 +33,17 @@ std::string WithoutCommas(absl::string_view digits) {
 std::optional<Rational> ParseDecimal(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('.', 1));
-  const std::string digits = WithoutCommas(parts.first);
+  const std::string digits = RemoveCommas(parts.first);
+  // No digits: the text has none at all, or misplaced commas.
   if (digits.empty() && (parts.second.empty() || !parts.first.empty())) return std::nullopt;
   Rational value;
   for (const absl::string_view run : {absl::string_view(digits), parts.second}) {
     for (const char c : run) {
       if (!absl::ascii_isdigit(c)) return std::nullopt;
       value.numerator = value.numerator * 10 + (c - '0');
+      // The second run is the fraction.
       if (run.data() == parts.second.data()) value.denominator *= 10;
-      if (value.numerator >= kMost || value.denominator >= kMost) return std::nullopt;
+      if (value.numerator >= kLimit || value.denominator >= kLimit) return std::nullopt;
     }
   }
   return value;
@@ -69,6 +72,7 @@ std::optional<Rational> ParseRational(absl::string_view text) {
   value->numerator /= common;
   value->denominator /= common;
   if (negative) value->numerator = -value->numerator;
+  SLUICE_CHECK(value->denominator > 0);
   return value;
 }
 

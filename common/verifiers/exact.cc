@@ -16,7 +16,7 @@ class Exact : public Verifier {
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> golds, GoldsOf(row));
     for (const std::string& gold : golds) {
-      if (Normal(text) == Normal(gold)) return Verdict{.score = 1, .reason = "right"};
+      if (Normalize(text) == Normalize(gold)) return Verdict{.score = 1, .reason = "right"};
     }
     return Verdict{.reason = "wrong"};
   }
@@ -26,7 +26,7 @@ class Exact : public Verifier {
   static absl::StatusOr<std::vector<std::string>> GoldsOf(const nlohmann::json& row) {
     std::vector<std::string> golds;
     const auto it = row.find("answer");
-    // A single gold; else a list of which one must match.
+    // The field is a single gold, or a list of golds of which one must match.
     if (it == row.end() || !it->is_array()) {
       SLUICE_ASSIGN_OR_RETURN(golds.emplace_back(), GoldOf(row));
       return golds;
@@ -40,7 +40,7 @@ class Exact : public Verifier {
     return golds;
   }
 
-  std::string Normal(absl::string_view text) const {
+  std::string Normalize(absl::string_view text) const {
     if (trim_) text = absl::StripAsciiWhitespace(text);
     return ignore_case_ ? absl::AsciiStrToLower(text) : std::string(text);
   }

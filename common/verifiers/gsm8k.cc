@@ -12,7 +12,7 @@ namespace {
 constexpr absl::string_view kMarker = "####";
 
 // Returns the rest of the line after the last marker.
-std::optional<absl::string_view> BehindMarker(absl::string_view text) {
+std::optional<absl::string_view> TextAfterMarker(absl::string_view text) {
   const size_t at = text.rfind(kMarker);
   if (at == absl::string_view::npos) return std::nullopt;
   text.remove_prefix(at + kMarker.size());
@@ -25,7 +25,7 @@ class Gsm8k : public Verifier {
     SLUICE_ASSIGN_OR_RETURN(const Rational gold, GoldNumber(row));
     absl::string_view text;
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
-    const std::optional<absl::string_view> stated = BehindMarker(text);
+    const std::optional<absl::string_view> stated = TextAfterMarker(text);
     if (!stated) return Verdict{.reason = "no_answer"};
     const std::optional<Rational> value = ParseRational(*stated);
     if (!value) return Verdict{.reason = "unreadable"};
@@ -38,7 +38,7 @@ class Gsm8k : public Verifier {
  private:
   static absl::StatusOr<Rational> GoldNumber(const nlohmann::json& row) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, GoldOf(row));
-    const std::optional<Rational> gold = ParseRational(BehindMarker(text).value_or(text));
+    const std::optional<Rational> gold = ParseRational(TextAfterMarker(text).value_or(text));
     if (gold) return *gold;
     return absl::InvalidArgumentError(
         absl::StrCat("field `answer` is \"", absl::CHexEscape(text.substr(0, 80)),

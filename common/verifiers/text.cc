@@ -15,7 +15,7 @@ namespace {
 
 using Property = std::function<absl::StatusOr<double>(const Answer&, const nlohmann::json&)>;
 
-std::vector<std::string> CodePoints(absl::string_view text) {
+std::vector<std::string> SplitCodePoints(absl::string_view text) {
   std::vector<std::string> out;
   for (const char c : text) {
     if (out.empty() || (static_cast<uint8_t>(c) & 0xC0) != 0x80) out.emplace_back();
@@ -24,7 +24,7 @@ std::vector<std::string> CodePoints(absl::string_view text) {
   return out;
 }
 
-std::vector<std::string> Words(absl::string_view text) {
+std::vector<std::string> SplitWords(absl::string_view text) {
   std::vector<std::string> out;
   bool inside = false;
   for (const char c : text) {
@@ -36,11 +36,11 @@ std::vector<std::string> Words(absl::string_view text) {
   return out;
 }
 
-absl::StatusOr<double> Reversed(const Answer& answer, const nlohmann::json& row) {
+absl::StatusOr<double> ScoreReversed(const Answer& answer, const nlohmann::json& row) {
   SLUICE_ASSIGN_OR_RETURN(const std::string source, GoldOf(row));
-  std::vector<std::string> gold = CodePoints(source);
+  std::vector<std::string> gold = SplitCodePoints(source);
   std::reverse(gold.begin(), gold.end());
-  const std::vector<std::string> text = CodePoints(answer.text);
+  const std::vector<std::string> text = SplitCodePoints(answer.text);
   size_t right = 0;
   for (size_t i = 0; i < std::min(gold.size(), text.size()); ++i) right += gold[i] == text[i];
   // A missing end token counts as one more wrong place.
@@ -48,20 +48,20 @@ absl::StatusOr<double> Reversed(const Answer& answer, const nlohmann::json& row)
   return places == 0 ? 1.0 : static_cast<double>(right) / static_cast<double>(places);
 }
 
-absl::StatusOr<Property> Length(ArgReader& reader) {
+absl::StatusOr<Property> MakeLength(ArgReader& reader) {
   const double target = reader.Number("target", 0, 1, 100'000);
   if (target < 1)
     return absl::InvalidArgumentError("text (property: length): args.target, in words, is missing");
   return Property([target](const Answer& answer, const nlohmann::json&) {
-    return std::max(0.0,
-                    1 - std::abs(static_cast<double>(Words(answer.text).size()) - target) / target);
+    return std::max(
+        0.0, 1 - std::abs(static_cast<double>(SplitWords(answer.text).size()) - target) / target);
   });
 }
 
-absl::StatusOr<Property> Repetition(ArgReader& reader) {
+absl::StatusOr<Property> MakeRepetition(ArgReader& reader) {
   const size_t n = static_cast<size_t>(reader.Number("n", 2, 1, 8));
   return Property([n](const Answer& answer, const nlohmann::json&) {
-    const std::vector<std::string> words = Words(answer.text);
+    const std::vector<std::string> words = SplitWords(answer.text);
     if (words.size() < n) return 0.0;
     std::set<std::vector<std::string>> different;
     for (size_t i = 0; i + n <= words.size(); ++i)
@@ -70,13 +70,13 @@ absl::StatusOr<Property> Repetition(ArgReader& reader) {
   });
 }
 
-absl::StatusOr<Property> RequiredWords(ArgReader& reader) {
+absl::StatusOr<Property> MakeRequiredWords(ArgReader& reader) {
   std::vector<std::string> required = reader.Strings("words");
   if (required.empty())
     return absl::InvalidArgumentError("text (property: words): args.words is missing or empty");
   for (std::string& word : required) word = absl::AsciiStrToLower(word);
   return Property([required](const Answer& answer, const nlohmann::json&) {
-    const std::vector<std::string> words = Words(answer.text);
+    const std::vector<std::string> words = SplitWords(answer.text);
     const auto found =
         std::count_if(required.begin(), required.end(), [&](const std::string& word) {
           return std::find(words.begin(), words.end(), word) != words.end();
@@ -85,12 +85,12 @@ absl::StatusOr<Property> RequiredWords(ArgReader& reader) {
   });
 }
 
-absl::StatusOr<Property> Letters(ArgReader& reader) {
+absl::StatusOr<Property> MakeLetters(ArgReader& reader) {
   const std::string listed = absl::AsciiStrToLower(reader.String("letters", ""));
   if (listed.empty() ||
       !std::all_of(listed.begin(), listed.end(), [](char c) { return absl::ascii_isalpha(c); })) {
     return absl::InvalidArgumentError(absl::StrCat("text (property: letters): args.letters is \"",
-                                                   listed, "\", ASCII letters are needed"));
+                                                   listed, "\"; ASCII letters are needed"));
   }
 
   return Property([listed](const Answer& answer, const nlohmann::json&) {
@@ -126,11 +126,11 @@ class Text : public Verifier {
 };
 
 absl::StatusOr<Property> MakeProperty(const std::string& name, ArgReader& reader) {
-  if (name == "reversed") return Property(Reversed);
-  if (name == "length") return Length(reader);
-  if (name == "repetition") return Repetition(reader);
-  if (name == "words") return RequiredWords(reader);
-  if (name == "letters") return Letters(reader);
+  if (name == "reversed") return Property(ScoreReversed);
+  if (name == "length") return MakeLength(reader);
+  if (name == "repetition") return MakeRepetition(reader);
+  if (name == "words") return MakeRequiredWords(reader);
+  if (name == "letters") return MakeLetters(reader);
   return absl::InvalidArgumentError(
       absl::StrCat("text: args.property is \"", name,
                    "\"; the known ones are: reversed, length, repetition, words, letters"));

@@ -12,10 +12,11 @@ namespace sluice::reward {
 namespace {
 
 // Checks a row. The error also names the column that `answer` comes from, if that has another name.
-absl::Status CheckRow(const Scorer& scorer, const nlohmann::json& row, const Dataset::Options& of) {
-  const absl::Status status = scorer.CheckRow(row, of.name);
-  const auto answer = of.fields.find("answer");
-  if (status.ok() || answer == of.fields.end() || answer->second == "answer") return status;
+absl::Status CheckRow(const Scorer& scorer, const nlohmann::json& row,
+                      const Dataset::Options& source) {
+  const absl::Status status = scorer.CheckRow(row, source.name);
+  const auto answer = source.fields.find("answer");
+  if (status.ok() || answer == source.fields.end() || answer->second == "answer") return status;
   return absl::InvalidArgumentError(
       absl::StrCat(status.message(), " (`answer` is column \"", answer->second, "\")"));
 }
@@ -30,8 +31,11 @@ absl::StatusOr<std::vector<std::string>> CheckData(const job::v1::JobSpec& spec,
                              .path = source.path(),
                              .fields = ColumnsOf(source),
                              .skip_bad_rows = spec.data().order().on_bad_row() == "skip"};
-    const Dataset::Options of = options;
-    options.check_scorable = [&](const nlohmann::json& row) { return CheckRow(scorer, row, of); };
+    // check_scorable becomes a part of `options`, so it works with a copy.
+    const Dataset::Options source_options = options;
+    options.check_scorable = [&](const nlohmann::json& row) {
+      return CheckRow(scorer, row, source_options);
+    };
 
     const absl::StatusOr<Dataset> data = ReadDataset(options);
     if (ReasonOf(data.status()) == "UNSCORABLE") return data.status();

@@ -35,7 +35,9 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
                                           .role = rpc::Role::kReward,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
+    ApplyAssignments(assignments);
+  };
   handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
@@ -53,14 +55,14 @@ absl::Status RewardProgram::CheckReady() {
 
 // Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
 // stopped, and restarts those whose queue has another address.
-void RewardProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
+void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
   std::vector<std::unique_ptr<Worker>> ended;  // Stopped without the lock, because that waits.
   std::vector<const registry::v1::Assignment*> fresh;
   {
     MutexLock lock(&mu_);
     if (draining_) return;
     std::set<std::string> kept;
-    for (const registry::v1::Assignment& assignment : level.jobs()) {
+    for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
 
@@ -105,7 +107,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
 
   if (!status.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
-    Tell(id, false, "failed", StatusText(status));
+    ReportProgress(id, false, "failed", StatusText(status));
   } else {
     log::Info("job_started", {{"job_id", job.name}, {"generation", scorer->generation()}});
     job.worker = std::make_unique<Worker>(
@@ -114,11 +116,11 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .worker = host_.flags->id,
                         .incarnation = link_->incarnation()},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
-          // Fenced or not listed: another process has taken over this id, or the job has ended. The
-          // controller decides what to do.
-          Tell(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
+          // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
+          // example that the queue no longer lists this worker, is for the controller to judge.
+          ReportProgress(id, false, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
         });
-    Tell(id, true, "scoring", "");
+    ReportProgress(id, true, "scoring", "");
   }
   MutexLock lock(&mu_);
   jobs_[id] = std::move(job);
@@ -139,8 +141,8 @@ absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer
   return absl::OkStatus();
 }
 
-void RewardProgram::Tell(const std::string& job, bool ready, const std::string& phase,
-                         const std::string& cause) {
+void RewardProgram::ReportProgress(const std::string& job, bool ready, const std::string& phase,
+                                   const std::string& cause) {
   registry::v1::Progress progress;
   progress.set_job(job);
   progress.set_incarnation(link_->incarnation());

@@ -33,14 +33,15 @@ class RewardProgram : public daemon::Program {
     std::string name;
     std::unique_ptr<Worker> worker;  // Null if the job could not be started.
   };
-  void Assigned(const registry::v1::HeartbeatResponse& level);
+  void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
   // Starts the worker of a job, or tells the controller why it cannot be started.
   void StartJob(const registry::v1::Assignment& assignment);
   // Reports the rows of the job's data that cannot be scored, as events.
   // INVALID_ARGUMENT: no row of a source can be scored.
   absl::Status CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer);
   // Sets the job's progress at the controller.
-  void Tell(const std::string& job, bool ready, const std::string& phase, const std::string& cause);
+  void ReportProgress(const std::string& job, bool ready, const std::string& phase,
+                      const std::string& cause);
 
   const daemon::Host host_;
   const std::unique_ptr<grpc::Service> admin_;

@@ -46,7 +46,7 @@ absl::StatusOr<nlohmann::json> ParseRow(const std::string& text) {
 
 // Whether the lease has ended or the member is no longer in the queue. Then this worker has nothing
 // more to do for the task.
-bool IsGone(const absl::Status& status) {
+bool IsTaskGone(const absl::Status& status) {
   return ReasonOf(status) == "LEASE_LOST" || ReasonOf(status) == "GONE";
 }
 
@@ -83,11 +83,11 @@ void Worker::Stop() {
   // The calls of client_ are cancelled by now, so another client, with a cancel token of its own,
   // gives the leases back.
   rpc::Cancel none;
-  QueueClient goodbye(queue_, {.job = options_.job,
-                               .worker = options_.worker,
-                               .incarnation = options_.incarnation,
-                               .cancel = &none,
-                               .give_up = absl::Seconds(2)});
+  QueueClient releaser(queue_, {.job = options_.job,
+                                .worker = options_.worker,
+                                .incarnation = options_.incarnation,
+                                .cancel = &none,
+                                .give_up = absl::Seconds(2)});
 
   queue::v1::ReleaseRequest release;
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
@@ -96,7 +96,7 @@ void Worker::Stop() {
     for (const std::string& lease : held_) release.add_leases(lease);
   }
   if (release.leases_size() == 0) return;
-  const auto released = goodbye.Release(release);
+  const auto released = releaser.Release(release);
   if (!released.ok())
     log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released.status()}});
 }
@@ -109,7 +109,7 @@ std::vector<common::v1::WaitEdge> Worker::Explain() const {
                           .id = "queue",
                           .at = "queue",
                           .cause = absl::StrCat(options_.worker, " has ", backlog.records,
-                                                " verdicts that the queue has not acknowledged"),
+                                                " scores that the queue has not acknowledged"),
                           .next = "they are sent again if the connection breaks"}));
   }
   return edges;
@@ -130,6 +130,8 @@ void Worker::Run() {
     // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
+    // NOT_YET and RESTORE_FIRST: the job is still being set up, and waits for its trainer.
+    // BUFFER_FULL: the queue is slow to acknowledge scores.
     const std::string reason = ReasonOf(status);
     if (reason == "NOT_YET" || reason == "RESTORE_FIRST" || reason == "BUFFER_FULL") {
       const char* const at = reason == "BUFFER_FULL" ? "queue" : "trainer";
@@ -159,14 +161,14 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   SLUICE_FAILPOINT("reward.leased");
 
   size_t scored = 0;
-  const absl::Status status = ScoreHeld(tasks, &scored);
+  const absl::Status status = ScoreLeasedTasks(tasks, &scored);
   metrics_.leased.Set(0);
   // Nobody else scores a task while its lease is renewed here.
-  if (!status.ok()) GiveBack({tasks.begin() + static_cast<ptrdiff_t>(scored), tasks.end()});
+  if (!status.ok()) ReleaseLeases({tasks.begin() + static_cast<ptrdiff_t>(scored), tasks.end()});
   return status;
 }
 
-absl::Status Worker::ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t* scored) {
+absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored) {
   const absl::StatusOr<std::vector<std::string>> read = [&] {
     const auto reads = waits_.Begin({.kind = "DAEMON",
                                      .id = "queue",
@@ -180,7 +182,7 @@ absl::Status Worker::ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t
   const std::vector<std::string>& messages = *read;
   for (size_t i = 0; i < tasks.size(); *scored = ++i) {
     if (messages[i].empty()) {  // The member was dropped meanwhile, and its lease with it.
-      Done(tasks[i].lease().id());
+      ForgetLease(tasks[i].lease().id());
       continue;
     }
     const auto scores = waits_.Begin(
@@ -212,7 +214,7 @@ absl::Status Worker::ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t
   return absl::OkStatus();
 }
 
-void Worker::GiveBack(const std::vector<queue::v1::Task>& tasks) {
+void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks) {
   queue::v1::ReleaseRequest release;
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
   for (const queue::v1::Task& task : tasks) release.add_leases(task.lease().id());
@@ -222,7 +224,7 @@ void Worker::GiveBack(const std::vector<queue::v1::Task>& tasks) {
   if (!released.ok()) {  // The leases expire, because they are renewed no more.
     log::Info("release_failed", {{"job_id", options_.job_name}, {"error", released}});
   }
-  for (const queue::v1::Task& task : tasks) Done(task.lease().id());
+  for (const queue::v1::Task& task : tasks) ForgetLease(task.lease().id());
 }
 
 absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
@@ -250,20 +252,21 @@ absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
   };
 
   // First try to read all answers at once.
-  const absl::Status all = Read(unread, take);
-  if (!IsGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
+  const absl::Status all = ReadAnswers(unread, take);
+  if (!IsTaskGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
   // A lease is lost, perhaps only one: read the answers one by one.
   for (const queue::v1::Task* const task : unread) {
-    const absl::Status one = Read({task}, take);
-    if (!one.ok() && !IsGone(one)) return one;
+    const absl::Status one = ReadAnswers({task}, take);
+    if (!one.ok() && !IsTaskGone(one)) return one;
   }
   return messages;
 }
 
-absl::Status Worker::Read(
+absl::Status Worker::ReadAnswers(
     const std::vector<const queue::v1::Task*>& tasks,
     const std::function<void(const std::vector<QueueClient::Fetched>&)>& take) {
   if (tasks.empty()) return absl::OkStatus();
+  // What the queue no longer has is no error here: its task keeps an empty text.
   std::vector<common::v1::Want> wants, missing;
   for (const queue::v1::Task* const task : tasks)
     wants.insert(wants.end(), task->wants().begin(), task->wants().end());
@@ -273,7 +276,7 @@ absl::Status Worker::Read(
   return absl::OkStatus();
 }
 
-void Worker::Done(const std::string& lease) {
+void Worker::ForgetLease(const std::string& lease) {
   leases_.Forget(lease);
   MutexLock lock(&mu_);
   held_.erase(lease);
@@ -307,7 +310,7 @@ absl::Status Worker::PutScore(const queue::v1::Task& task, const Score& score) {
   const std::string lease = task.lease().id();
   return puts_.Put(std::move(record), std::move(payload), [this, lease](const PutOutcome& outcome) {
     if (absl::IsCancelled(outcome.status)) return;  // The worker stops, and gives the lease back.
-    Done(lease);
+    ForgetLease(lease);
     if (outcome.status.ok()) return;
     metrics_.late.Add();  // Another worker has the task by now, or its member is gone.
     // A dropped group refuses the score of each of its members, so the log is limited.

@@ -23,7 +23,7 @@ namespace sluice::reward {
 // One call leases many tasks, one Get reads all their answers, and one message carries all their
 // scores.
 //
-// Owns one thread, `score`, and those of its queue clients. Thread-safe.
+// Owns one thread, which runs Run(), and those of its queue clients. Thread-safe.
 class Worker {
  public:
   struct Options {
@@ -51,18 +51,20 @@ class Worker {
   // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
-  absl::Status ScoreHeld(const std::vector<queue::v1::Task>& tasks, size_t* scored);
-  void GiveBack(const std::vector<queue::v1::Task>& tasks);
+  absl::Status ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored);
+  void ReleaseLeases(const std::vector<queue::v1::Task>& tasks);
   // The messages of each task's answer, in the order of `tasks`; empty if the answer is gone.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
   // `take`.
-  absl::Status Read(const std::vector<const queue::v1::Task*>& tasks,
-                    const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
+  absl::Status ReadAnswers(
+      const std::vector<const queue::v1::Task*>& tasks,
+      const std::function<void(const std::vector<QueueClient::Fetched>&)>& take);
   // Sends the score to the queue. After an error the score was not taken, and the task's lease is
   // still held.
   absl::Status PutScore(const queue::v1::Task& task, const Score& score);
-  void Done(const std::string& lease);  // Stops renewing the lease, and does not give it back.
+  // Stops renewing the lease, and does not give it back.
+  void ForgetLease(const std::string& lease);
 
   const Options options_;
   const std::shared_ptr<rpc::Channel> queue_;
