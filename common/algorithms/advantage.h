@@ -46,8 +46,8 @@ inline bool StepWide(const AdvantageRule& rule) {
 // Computes the advantages of a step, one complete group after another. Not thread-safe.
 //
 // Special cases:
-// - A group of one has A = 0 if the rule has a group centre or a group scale. It does not enter
-//   Scale::kPooled, and under a group centre it does not enter Scale::kBatch.
+// - A group with one finite reward has A = 0 if the rule has a group centre or a group scale. It
+//   does not enter Scale::kPooled, and under a group centre it does not enter Scale::kBatch.
 // - A group whose std is at most 1e-6 has exactly A = 0 if the rule has a group centre or a group
 //   scale.
 // - A member whose reward is not finite is left out of all statistics and gets A = 0.

@@ -37,7 +37,8 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   if (preset == nullptr) return;  // CheckJobSpec() reports it.
   ApplyPreset(preset->value, spec->mutable_algorithm());
 
-  // The fields that ApplyPreset() sets.
+  // The values that `origins` attributes to the preset. ApplyPreset() also writes the other fields,
+  // but no preset changes them from their defaults.
   for (const char* path :
        {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
         "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",

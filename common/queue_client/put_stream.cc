@@ -48,9 +48,9 @@ struct Item {
 };
 
 // A message that was sent and is not acknowledged. Each of its records is an item, or one part of
-// an item. Its first record goes on where the message before it ended. It completes `items` items;
-// if `more` is set, its last record belongs to one more item, whose other parts come in later
-// messages.
+// an item. Only the first record may be a part whose item began in an earlier message, and only the
+// last may be a part whose item goes on in the next message; `more` says that it does. `items`
+// counts the items that end in this message.
 struct Flight {
   size_t items = 0;
   bool more = false;
@@ -154,7 +154,8 @@ struct PutStream::Impl {
   size_t sent_parts ABSL_GUARDED_BY(mu) = 0;
   std::deque<Flight> flights ABSL_GUARDED_BY(mu);
 
-  // The attachment of the current stream. Only the put thread uses it, except for Free() in Take().
+  // The attachment of the current stream. Only the put thread uses it, but the reader thread frees
+  // the memory of acknowledged messages.
   std::shared_ptr<Attachment> attachment;
   size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;  // Sum over flights.
   size_t held_bytes ABSL_GUARDED_BY(mu) = 0;    // Sum over items.

@@ -267,7 +267,7 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
                         record.has_piece() ? record.piece().at() + 1 : 0);
   };
   // Fields arrive in order. The first field of a record adds a new record, or continues the last
-  // one if that has more parts. Records without fields need no memory.
+  // one if that has more parts.
   const auto place = [&](const common::v1::Record& record, int f) {
     if (f == 0 && (last_record.empty() || last_record != name(record))) {
       fetched.push_back({record, {}});

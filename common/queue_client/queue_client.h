@@ -95,7 +95,7 @@ class QueueClient {
     common::v1::Record record;
     std::vector<std::string> fields;
   };
-  // The same into strings, for small amounts of data.
+  // The same into strings, for small amounts of data. Records without fields are left out.
   absl::StatusOr<std::vector<Fetched>> GetAll(absl::string_view lease,
                                               absl::Span<const common::v1::Want> wants,
                                               std::vector<common::v1::Want>* missing = nullptr);

@@ -37,7 +37,8 @@ struct Spare {
 };
 
 // The operations that create, rename and remove a log's files. When one returns OK its effect is on
-// disk, except where noted.
+// disk. The exceptions are AllocateSpare(), the functions that remove files, and the truncation by
+// SettleEnd(): a crash may undo these, which does no harm.
 // RESOURCE_EXHAUSTED: the disk is full, and nothing changed.
 // Any other error: the state on disk is unknown.
 //

@@ -119,6 +119,7 @@ class Log::Impl {
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   Position last_ ABSL_GUARDED_BY(mu_) = 0;
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
+  // Frame bytes of the records behind durable_, including the batch that `log` is writing.
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Bytes of all records appended since the snapshot that Open() read, those read by Open()
   // included.
@@ -174,7 +175,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
     else SLUICE_RETURN_IF_ERROR(directory_.RemoveSpare(spare));
   }
 
-  // Reuse a spare, or allocate one. A nearly full disk may still have space for a smaller segment.
+  // Reuse a spare, or allocate one.
   Spare spare;
   if (!spares_.empty()) {
     spare = spares_.back();
@@ -252,7 +253,8 @@ Position Log::Impl::Append(Record record) {
   return position;
 }
 
-// snapshot_base_ counts from here on; TakeSnapshot() restores the old value if the snapshot fails.
+// BytesSinceSnapshot() counts from here on. If the snapshot fails, TakeSnapshot() sets
+// snapshot_base_ back.
 bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
   MutexLock lock(&mu_);
   if (snapshot_busy_ || Ended()) return false;
@@ -518,7 +520,7 @@ void Log::Impl::TendLoop() {
     {
       MutexLock lock(&mu_);
       work_.NotifyAll();  // `log` may wait for the outcome of AllocateAhead().
-      // Sleep if there is nothing to do.
+      // If no spare is left, AllocateAhead() must run again at once, unless the disk is full.
       if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_))
         chores_.WaitFor(&mu_, options_.retry);
       job = std::move(snapshot_job_);

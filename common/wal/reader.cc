@@ -76,15 +76,15 @@ class DirectoryReader {
     return absl::OkStatus();
   }
 
-  // Reads the newest undamaged snapshot. While several exist, the segments that the newest one
-  // covers have not been removed yet (or the crash came before that), so a damaged newer snapshot
-  // may be passed over. But all records that it says were durable must then be found in the log.
+  // Reads the newest undamaged snapshot. Several exist if a crash came before the older ones were
+  // removed. A damaged newer one may then be passed over, because the segments that it covers are
+  // recycled only after the older snapshots are removed. But all records that it says were durable
+  // must then be found in the log.
   absl::Status ReadSnapshots() {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();
     size_t chosen = all.size() - 1;
-    // Several snapshots: a crash came before the older ones were removed. Look for the newest that
-    // is undamaged.
+    // A single snapshot is not verified first, because nothing could replace it.
     if (all.size() > 1) {
       absl::Status first;
       for (size_t left = all.size(); left > 0; --left) {
@@ -180,7 +180,8 @@ class DirectoryReader {
   absl::Status ReadSegment(uint64_t number, Position first, const Position* next_first) {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(number)));
     SLUICE_RETURN_IF_ERROR(reader->SegmentHeader().status());
-    Position known = first - 1;  // Up to here the log was durable, as the frames say.
+    // The headers read so far prove that the log was durable up to this position.
+    Position known = first - 1;
     layout_->doubt_offset = reader->offset();
     Position expected = first;
 

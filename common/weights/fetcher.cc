@@ -28,13 +28,13 @@ const std::string& AnchorOf(const LatestVersion& version) {
   return version.anchor.empty() ? version.manifest : version.anchor;
 }
 
-// Checks a downloaded full manifest against the announcement. If the version is a relabel, the
-// manifest is that of an older version with the same state.
+// Checks a downloaded full manifest against the announcement.
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job) return absl::DataLossError("the manifest belongs to another job");
-  // A relabel's full manifest is that of another version, so its version number differs.
+  // The full manifest of a relabel is that of an older version with the same state, so the version
+  // numbers differ.
   const bool own = AnchorOf(announced) == announced.manifest;
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
                                       manifest.version() == version.number);
@@ -90,7 +90,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       .version = version.version, .state = version.state, .manifest = version.manifest};
   if (staged.state == held) return staged;  // A relabel: only the version number changes.
 
-  // The manifest.
+  // Download the manifest, which lists the chunks.
   std::string bytes;
   SLUICE_RETURN_IF_ERROR(
       FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
@@ -102,7 +102,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
     return absl::DataLossError("the manifest cannot be read");
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
 
-  // The chunks.
+  // Download the chunks and copy their elements to the tensors.
   SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
   uint64_t written = 0;

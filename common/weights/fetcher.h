@@ -49,6 +49,7 @@ class WeightFetcher {
   absl::Status Lease(const rpc::Channel& channel, const LatestVersion& version,
                      absl::Duration ttl) const;
 
+  // Returns the part of a request that names job, worker and incarnation.
   common::v1::Call MakeCall() const;
 
  private:

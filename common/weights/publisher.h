@@ -51,7 +51,7 @@ struct ReplicaState {
 // The publisher keeps the objects of the newest `retain_versions` versions, of older versions that
 // a subscriber leases, and of the full manifests that these depend on.
 //
-// Thread-safe. Owns no thread.
+// Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
 class WeightPublisher {
  public:
   struct Options {
@@ -89,7 +89,8 @@ class WeightPublisher {
   // Stores what a subscriber reports; replaces its earlier report.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
-  // A version that is kept here.
+
+  // Describes a version that is kept here.
   struct Node {
     LatestVersion version;
     // Bytes of its chunks.
@@ -100,6 +101,7 @@ class WeightPublisher {
   std::vector<Node> nodes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  // A kept version with the objects that it needs.
   struct Version {
     Node node;
     std::string layout_id;
@@ -118,7 +120,8 @@ class WeightPublisher {
   Clock* const clock_;
 
   mutable Mutex mu_;
-  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);  // Oldest first; the last is `latest`.
+  // Oldest first, so (incarnation, number) rises; the last is `latest`.
+  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::function<void(const LatestVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);

@@ -42,12 +42,11 @@ class WeightSubscriber::Impl {
     fetching_.join();
   }
 
-  // Forget what the old address announced, and leave its stream.
   void SetSource(const std::string& address) {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    latest_.reset();  // What the old source announced no longer counts.
+    latest_.reset();  // It was announced by the old source.
     ForgetFailures();
     Leave();
     changed_.NotifyAll();
@@ -114,6 +113,7 @@ class WeightSubscriber::Impl {
         const auto channel = rpc::Connect(source);
         if (!channel.ok()) {
           log::Error("weights_source", {{"job_id", options_.job}, {"error", channel.status()}});
+          // Connect() fails only if the address itself cannot be used, so wait for another one.
           source_.clear();
           continue;
         }
@@ -193,7 +193,7 @@ class WeightSubscriber::Impl {
     return false;
   }
 
-  // Whether `latest_` should be downloaded now.
+  // Whether `latest_` should be downloaded, now or when the back-off is over.
   bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
     const PolicyVersion version = rpc::FromProto(latest_->version());
