@@ -40,7 +40,7 @@ class Watch final : public nlohmann::json_sax<Json> {
     if (!keys_.back().insert(name).second)
       return Stop(absl::StrCat("key \"", Printable(name), "\" occurs twice"));
     return keys_.back().size() <= limits_.members ||
-           Stop(absl::StrCat("an object of more than ", limits_.members, " members"));
+           Stop(absl::StrCat("an object has more than ", limits_.members, " members"));
   }
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
     // The message has the form "[json.exception.parse_error.101] parse error at line 1, column 3:
@@ -57,12 +57,12 @@ class Watch final : public nlohmann::json_sax<Json> {
   }
   bool Value() {
     return ++values_ <= limits_.values ||
-           Stop(absl::StrCat("more than ", limits_.values, " values"));
+           Stop(absl::StrCat("the text has more than ", limits_.values, " values"));
   }
   bool Open() {
     // keys_ has one entry per open container, so its size is the depth.
     if (static_cast<int>(keys_.size()) >= max_depth_)
-      return Stop(absl::StrCat("nested deeper than ", max_depth_));
+      return Stop(absl::StrCat("lists and objects are nested deeper than ", max_depth_));
     keys_.emplace_back();
     return Value();
   }

@@ -137,9 +137,13 @@ class Fields {
     const Json* value = Take(key);
     if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end())
       return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(*value),
-                                                 " is not supported, only ",
-                                                 JsonExcerpt(*allowed.begin())));
+    return Unsupported(key, *value, JsonExcerpt(*allowed.begin()));
+  }
+
+  absl::Status Unsupported(absl::string_view key, const Json& value,
+                           absl::string_view supported) const {
+    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(value),
+                                                 " is not supported, only ", supported));
   }
 
   absl::Status Bad(absl::string_view key, const Json& value, absl::string_view wanted) const {
@@ -280,10 +284,8 @@ absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* co
   if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.Boolean("mlp_bias", &config->mlp_bias));
   if (const Json* types = fields.Take("layer_types"); types != nullptr) {
     const auto full = [](const Json& type) { return type == "full_attention"; };
-    if (!types->is_array() || !std::all_of(types->begin(), types->end(), full)) {
-      return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types),
-                                                   " is not supported, only full_attention"));
-    }
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), full))
+      return fields.Unsupported("layer_types", *types, "full_attention");
   }
 
   SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
@@ -367,7 +369,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   const std::string path(path_view);
   if (static_cast<int64_t>(text.size()) > kMaxConfigBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
+        absl::StrCat(path, ": has ", text.size(), " bytes; the limit is ", kMaxConfigBytes));
   }
 
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));

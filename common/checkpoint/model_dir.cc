@@ -202,13 +202,13 @@ absl::Status FindParameters(const ModelConfig& config,
           absl::StrCat(where, " is not a parameter of this ", config.architecture));
     }
     if (spec.shape != parameter->second.shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " is ", ShapeText(spec.dtype, spec.shape), ", config.json asks for ",
-                       ShapeText(parameter->second.dtype, parameter->second.shape)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, " is ", ShapeText(spec.dtype, spec.shape), ", but config.json asks for ",
+          ShapeText(parameter->second.dtype, parameter->second.shape)));
     }
     if (!IsWeightType(spec.dtype)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " is ", DTypeName(spec.dtype), ", weights are F32, F16 or BF16"));
+      return absl::InvalidArgumentError(absl::StrCat(where, " is ", DTypeName(spec.dtype),
+                                                     ", but weights must be F32, F16 or BF16"));
     }
     if (!found->try_emplace(spec.name, WeightFiles::Parameter{spec, file, entry}).second) {
       return absl::InvalidArgumentError(absl::StrCat(where, " occurs in two files"));

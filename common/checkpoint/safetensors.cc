@@ -86,9 +86,9 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   }
   SLUICE_ASSIGN_OR_RETURN(const int64_t needed, NumBytes(entry.spec));
   if (needed != range[1] - range[0]) {
-    return absl::InvalidArgumentError(absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape),
-                                                   " needs ", needed, " bytes, data_offsets give ",
-                                                   range[1] - range[0]));
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape), " needs ", needed,
+                     " bytes, but data_offsets give ", range[1] - range[0]));
   }
   entry.offset = data_start + range[0];
   entry.bytes = needed;
@@ -112,7 +112,7 @@ absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int6
   }
   if (end != file_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the last tensor ends at byte ", end, ", the file at ", file_bytes));
+        absl::StrCat("the last tensor ends at byte ", end, ", but the file ends at ", file_bytes));
   }
   return absl::OkStatus();
 }
@@ -145,18 +145,18 @@ absl::Status SafetensorsFile::ReadHeader() {
   unsigned char prefix[8];
   if (info.st_size < 8)
     return absl::InvalidArgumentError(
-        absl::StrCat("has ", info.st_size, " bytes, a safetensors file has at least 8"));
+        absl::StrCat("has ", info.st_size, " bytes, but a safetensors file has at least 8"));
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 0, prefix, 8, path_));
   const uint64_t header_bytes = LoadLittle64(prefix);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes,
-                                                   " bytes, the limit is ", kMaxSafetensorsHeader));
+    return absl::InvalidArgumentError(absl::StrCat("says that its header has ", header_bytes,
+                                                   " bytes; the limit is ", kMaxSafetensorsHeader));
   }
 
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   if (data_start > info.st_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "truncated: has ", info.st_size, " bytes, its header alone ends at ", data_start));
+    return absl::InvalidArgumentError(absl::StrCat("is truncated: it has ", info.st_size,
+                                                   " bytes, but its header ends at ", data_start));
   }
 
   std::string text(header_bytes, '\0');

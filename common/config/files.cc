@@ -99,12 +99,12 @@ void FileChecker::CheckModel() {
   const std::string dir =
       spec_.model().has_init() ? spec_.model().init().config() : spec_.model().path();
   if (!IsDirectory(dir)) {
-    if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": no directory ", dir);
+    if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": there is no directory ", dir);
     return;
   }
 
   if (!IsFile(dir + "/config.json")) {
-    check_.Add(12, model_key(), ": no config.json in ", dir,
+    check_.Add(12, model_key(), ": there is no config.json in ", dir,
                "; a Hugging Face model directory is needed");
     return;
   }
@@ -154,7 +154,7 @@ void FileChecker::CheckTemplateFile() {
       IsFile(model.chat_template()))
     return;
   if (must_exist_ || IsThere(model.chat_template()))
-    check_.Add(12, "model.chat_template", ": no file ", model.chat_template());
+    check_.Add(12, "model.chat_template", ": there is no file ", model.chat_template());
 }
 
 void FileChecker::LoadRenderer() {
@@ -186,7 +186,7 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                              bool skip_bad_rows) {
   if (!IsFile(source.path())) {
     if (must_exist_ || IsThere(source.path()))
-      check_.Add(12, path + ".path", ": no file ", source.path());
+      check_.Add(12, path + ".path", ": there is no file ", source.path());
     return std::nullopt;
   }
 

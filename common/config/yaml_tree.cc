@@ -95,7 +95,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void CheckTag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == "?" || tag == "!") return;
-    problems_->Add(At(mark), 2, absl::StrCat("tag ", tag, ": job files have no tags"));
+    problems_->Add(At(mark), 2,
+                   absl::StrCat("tag ", tag, ": job files have no tags; leave it out"));
   }
 
   void Open(YamlNode node) {

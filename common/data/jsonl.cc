@@ -168,7 +168,8 @@ absl::string_view Dataset::json(uint64_t row) const {
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   if (!options.fields.contains("prompt")) {
     return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT",
-                 absl::StrCat("data source ", options.name, " maps no column to prompt"));
+                 absl::StrCat("data source ", options.name,
+                              " maps no column to prompt; name the column of the prompts"));
   }
   absl::StatusOr<std::string> text =
       options.first_rows > 0 ? ReadHead(options.path) : ReadFile(options.path);

@@ -445,7 +445,8 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
   if (impl_->held_bytes + bytes > impl_->options.buffer_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "BUFFER_FULL",
                  absl::StrCat("the queue has not acknowledged ", impl_->held_bytes,
-                              " bytes; the limit is ", impl_->options.buffer_bytes));
+                              " bytes; the limit is ", impl_->options.buffer_bytes,
+                              ". Put the record again when others are acknowledged"));
   }
 
   impl_->held_bytes += bytes;

@@ -54,7 +54,8 @@ absl::StatusOr<FileHeader> Decode(absl::string_view bytes, absl::string_view fil
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NEWER_FORMAT", .hint = "run the build that wrote it, or a newer one"},
-        absl::StrCat(file, " has format ", header.format, ", this build reads up to ", kFormat));
+        absl::StrCat(file, " has format ", header.format, ", but this build reads formats up to ",
+                     kFormat));
   }
   return header;
 }

@@ -32,7 +32,9 @@ const std::string& AnchorOf(const LatestVersion& version) {
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
-  if (manifest.job() != job) return absl::DataLossError("the manifest belongs to another job");
+  if (manifest.job() != job)
+    return absl::DataLossError(absl::StrCat("the manifest of version ", version.str(),
+                                            " belongs to job ", manifest.job(), ", not to ", job));
   // The full manifest of a relabel is that of an older version with the same state, so the version
   // numbers differ.
   const bool own = AnchorOf(announced) == announced.manifest;
@@ -44,7 +46,10 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVe
                                             version.str()));
   }
   if (manifest.kind() != weights::v1::Manifest::KIND_FULL)
-    return absl::UnimplementedError("this build applies full weights only");
+    return absl::UnimplementedError(absl::StrCat("the manifest of version ", version.str(),
+                                                 " is of kind ",
+                                                 weights::v1::Manifest::Kind_Name(manifest.kind()),
+                                                 ", but this build applies only full manifests"));
   if (manifest.layout_id() != layout_id) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
@@ -59,7 +64,7 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
   for (const weights::v1::Chunk& chunk : manifest.chunks()) {
     if (chunk.codec() != 0)
       return absl::UnimplementedError(
-          absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
+          absl::StrCat("a chunk has codec ", chunk.codec(), ", but this build reads only codec 0"));
     if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
       return absl::DataLossError("the manifest names a chunk with a malformed id or a wrong size");
     chunks.push_back(chunk.sha256());
@@ -99,7 +104,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       }));
   weights::v1::Manifest manifest;
   if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes))
-    return absl::DataLossError("the manifest cannot be read");
+    return absl::DataLossError(
+        absl::StrCat("the manifest of version ", version.version.str(), " has ", bytes.size(),
+                     " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
 
   // Download the chunks and copy their elements to the tensors.
@@ -202,7 +209,9 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
   }
   if (next == ids.size()) return absl::OkStatus();
   const absl::Status end = stream.Finish();
-  return end.ok() ? absl::UnavailableError("the stream ended early") : end;
+  if (!end.ok()) return end;
+  return absl::UnavailableError(
+      absl::StrCat("the trainer ended the stream after ", next, " of ", ids.size(), " objects"));
 }
 
 }  // namespace sluice

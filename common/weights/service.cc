@@ -295,7 +295,7 @@ class WeightsServer::Impl final : public Base {
     weights::v1::FetchRequest request;
     grpc::ByteBuffer copy = bytes;  // Shares the bytes; parsing empties the copy.
     if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
-      return absl::InvalidArgumentError("not a FetchRequest");
+      return absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest");
     SLUICE_ASSIGN_OR_RETURN(
         const std::shared_ptr<WeightPublisher> publisher,
         Admit(request.call(), {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
