@@ -46,7 +46,7 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
 }
 
 // Parses a list of non-negative integers.
-absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_view what) {
+absl::StatusOr<std::vector<int64_t>> ParseIntegers(const Json& value, absl::string_view what) {
   if (!value.is_array())
     return absl::InvalidArgumentError(absl::StrCat(what, " is not a list: ", JsonExcerpt(value)));
   std::vector<int64_t> out;
@@ -76,9 +76,9 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   entry.spec.name = name;
   SLUICE_ASSIGN_OR_RETURN(entry.spec.dtype,
                           DTypeFromName(Printable(value["dtype"].get<std::string>())));
-  SLUICE_ASSIGN_OR_RETURN(entry.spec.shape, Integers(value["shape"], "shape"));
+  SLUICE_ASSIGN_OR_RETURN(entry.spec.shape, ParseIntegers(value["shape"], "shape"));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> range,
-                          Integers(value["data_offsets"], "data_offsets"));
+                          ParseIntegers(value["data_offsets"], "data_offsets"));
   if (range.size() != 2 || range[0] > range[1] || range[1] > data_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("data_offsets ", JsonExcerpt(value["data_offsets"]),
@@ -97,8 +97,8 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
 
 // Checks that each tensor starts where the one before it ends, and that the last ends with the
 // file.
-absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
-                        int64_t file_bytes) {
+absl::Status CheckNoGaps(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
+                         int64_t file_bytes) {
   int64_t end = data_start;
   for (const auto& entry : entries) {
     if (entry.offset != end) {
@@ -184,7 +184,7 @@ absl::Status SafetensorsFile::ReadHeader() {
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.offset + a.bytes) < std::pair(b.offset, b.offset + b.bytes);
   });
-  return CheckCover(entries_, data_start, info.st_size);
+  return CheckNoGaps(entries_, data_start, info.st_size);
 }
 
 absl::Status SafetensorsFile::Read(const Entry& entry, absl::Span<std::byte> to) const {

@@ -92,12 +92,13 @@ class FaultFileSystem : public FileSystem {
   class MemoryFile;
   class MemoryLock;
 
-  absl::Status Begin(const char* name, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status BeginCall(const char* name, const std::string& path)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Writes bytes that reads see at once and a crash may lose.
-  void Change(Node* node, uint64_t offset, absl::string_view bytes)
+  void WriteBytes(Node* node, uint64_t offset, absl::string_view bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // RESOURCE_EXHAUSTED: the disk cannot hold the files if `node` grows to `size` bytes.
-  absl::Status Reserve(const Node& node, uint64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckCapacity(const Node& node, uint64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t sector_bytes_;
   mutable Mutex mu_;

@@ -79,7 +79,7 @@ void SealFrame(uint64_t salt, FrameHeader* header) { header->crc = FrameCrc(salt
 
 bool DecodeFrame(uint64_t salt, const char* bytes, FrameHeader* header) {
   std::memcpy(header, bytes, sizeof(*header));
-  // The cheap checks come first, because NewestDurable() calls this for every eighth byte of a
+  // The cheap checks come first, because FindNewestDurable() calls this for every eighth byte of a
   // segment.
   if (header->reserved != 0 || header->reserved2 != 0 || header->durable > header->position)
     return false;

@@ -57,32 +57,31 @@ class Log::Impl {
     std::vector<Record> state;
     std::function<void(const absl::Status&)> done;
   };
-  enum class Room { kMade, kGivenUp };
 
-  absl::Status Prepare(const Layout& layout, const Found& found);
+  absl::Status ContinueLog(const Layout& layout, const Found& found);
 
   // Run on thread `log`.
   void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status KeepReserve() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ProtectReserve() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteRecords(const std::vector<Pending>& batch) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteFrames() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SyncSegment();
   absl::Status WriteMark() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Rotate(uint64_t frame_bytes, Position first) ABSL_LOCKS_EXCLUDED(mu_);
-  void Publish(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  void TellSpace() ABSL_LOCKS_EXCLUDED(mu_);
+  void AdvanceDurable(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReportSpace() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until space may be available, or for Options::retry. CANCELLED: the log is closed or has
   // failed.
-  absl::Status WaitForRoom() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WaitForSpace() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Run on thread `log-files`.
-  void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  void FilesLoop() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Also called on thread `log`.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Fatal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndWithError(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Nothing more will be accepted: the log is closing or has failed.
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !fatal_.ok(); }
@@ -97,7 +96,7 @@ class Log::Impl {
   Directory directory_;
   std::unique_ptr<FileSystem::Lock> lock_;
   Callbacks callbacks_;
-  std::thread log_, tend_;
+  std::thread log_thread_, files_thread_;
   std::atomic<Space> space_ = Space::kOk;  // The value that on_space reported last.
 
   // Used by thread `log` alone, once it runs.
@@ -153,18 +152,18 @@ absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* foun
   SLUICE_ASSIGN_OR_RETURN(lock_, options_.file_system->TakeLock(dir));
   Layout layout;
   SLUICE_RETURN_IF_ERROR(ReadDirectory(options_.file_system, dir, replay, found, &layout));
-  return Prepare(layout, *found);
+  return ContinueLog(layout, *found);
 }
 
 // Makes the records that were read durable and starts a new segment. Old files are removed only
 // after that, so that a crash in between loses nothing.
-absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
+absl::Status Log::Impl::ContinueLog(const Layout& layout, const Found& found) {
   MutexLock lock(&mu_);  // There are no threads yet; the lock is for the thread-safety annotations.
 
   // First make the end of the log durable.
   if (!found.end_segment.empty())
     SLUICE_RETURN_IF_ERROR(
-        directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
+        directory_.RewriteEnd(found.end_segment, layout.doubt_offset, found.end_offset));
 
   // Keep spares of the right size.
   for (const uint64_t number : layout.spares) {
@@ -214,7 +213,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   if (!covered.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
         const std::vector<Spare> spares,
-        directory_.Recycle(
+        directory_.RecycleSegments(
             covered, options_.segment_bytes,
             options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
     spares_.insert(spares_.end(), spares.begin(), spares.end());
@@ -231,13 +230,13 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
 
 void Log::Impl::Start(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
-  log_ = std::thread([this] {
+  log_thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "log");
     WriteLoop();
   });
-  tend_ = std::thread([this] {
+  files_thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "log-files");
-    TendLoop();
+    FilesLoop();
   });
 }
 
@@ -272,8 +271,8 @@ void Log::Impl::Close() {
     work_.NotifyAll();
     chores_.NotifyAll();
   }
-  if (log_.joinable()) log_.join();
-  if (tend_.joinable()) tend_.join();
+  if (log_thread_.joinable()) log_thread_.join();
+  if (files_thread_.joinable()) files_thread_.join();
 }
 
 Log::Stats Log::Impl::stats() const {
@@ -289,7 +288,7 @@ Log::Stats Log::Impl::stats() const {
           .syncs = syncs_};
 }
 
-void Log::Impl::Fatal(const absl::Status& why) {
+void Log::Impl::EndWithError(const absl::Status& why) {
   // The dropped records are destroyed after the lock is released.
   std::deque<Pending> dropped;
   {
@@ -315,7 +314,7 @@ Space Log::Impl::CurrentSpace() const {
 }
 
 // Reports a change of space() through on_space, without holding the lock.
-void Log::Impl::TellSpace() {
+void Log::Impl::ReportSpace() {
   Space space;
   {
     MutexLock lock(&mu_);
@@ -334,18 +333,18 @@ void Log::Impl::WriteLoop() {
     absl::Status status = WriteRecords(batch);
     if (status.ok()) status = WriteMark();
     if (absl::IsCancelled(status)) return;
-    if (!status.ok()) return Fatal(status);
+    if (!status.ok()) return EndWithError(status);
     batch.clear();
   }
   // The log is closed and all records are written. Bring the last mark to the disk.
   if (!unsynced_mark_) return;
-  if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
+  if (const absl::Status status = SyncSegment(); !status.ok()) EndWithError(status);
 }
 
 // Finds out whether another segment can be allocated before the reserve of the last segment is
 // used, even if `log-files` has not tried yet. Otherwise space() would not be kFull in time, and
 // ordinary records would use up the reserve that control records need.
-absl::Status Log::Impl::KeepReserve() {
+absl::Status Log::Impl::ProtectReserve() {
   {
     MutexLock lock(&mu_);
     if (allocation_failed_ || !spares_.empty() || !ReserveAtRisk()) return absl::OkStatus();
@@ -356,10 +355,11 @@ absl::Status Log::Impl::KeepReserve() {
 // Moves the next records to write into `batch`. Returns false if nothing more will be written.
 bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   while (true) {
-    if (const absl::Status status = KeepReserve(); !status.ok()) return Fatal(status), false;
-    TellSpace();
+    if (const absl::Status status = ProtectReserve(); !status.ok())
+      return EndWithError(status), false;
+    ReportSpace();
     MutexLock lock(&mu_);
-    // Sleep only if nothing has changed since TellSpace().
+    // Sleep only if nothing has changed since ReportSpace().
     if (pending_.empty() && !Ended() && CurrentSpace() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
@@ -393,7 +393,7 @@ absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
     SLUICE_RETURN_IF_ERROR(WriteFrames());
     SLUICE_RETURN_IF_ERROR(SyncSegment());
     segment_.offset += frames_->bytes();
-    Publish(batch[end - 1].position, frames_->bytes());
+    AdvanceDurable(batch[end - 1].position, frames_->bytes());
     at = end;
   }
   return absl::OkStatus();
@@ -405,7 +405,7 @@ absl::Status Log::Impl::WriteFrames() {
   // A copy-on-write file system can be full even though the space is allocated. Nothing was synced
   // yet, so writing the same bytes again is safe.
   while (absl::IsResourceExhausted(status)) {
-    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+    SLUICE_RETURN_IF_ERROR(WaitForSpace());
     status = segment_.file->Write(segment_.offset, frames_->Pieces());
   }
   SLUICE_RETURN_IF_ERROR(status);
@@ -428,7 +428,7 @@ absl::Status Log::Impl::SyncSegment() {
   return absl::OkStatus();
 }
 
-void Log::Impl::Publish(Position position, uint64_t bytes) {
+void Log::Impl::AdvanceDurable(Position position, uint64_t bytes) {
   written_durable_ = position;
   {
     MutexLock lock(&mu_);
@@ -462,8 +462,8 @@ absl::Status Log::Impl::WriteMark() {
 }
 
 // The timeout is there because nobody tells the log when other programs free space.
-absl::Status Log::Impl::WaitForRoom() {
-  TellSpace();
+absl::Status Log::Impl::WaitForSpace() {
+  ReportSpace();
   MutexLock lock(&mu_);
   if (!Ended()) work_.WaitFor(&mu_, options_.retry);
   return Ended() ? absl::CancelledError("the log ends while the disk is full") : absl::OkStatus();
@@ -507,15 +507,15 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
       MutexLock lock(&mu_);
       allocation_failed_ = true;
     }
-    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+    SLUICE_RETURN_IF_ERROR(WaitForSpace());
   }
 }
 
 // --- thread `log-files` ---
 
-void Log::Impl::TendLoop() {
+void Log::Impl::FilesLoop() {
   while (true) {
-    if (const absl::Status status = AllocateAhead(); !status.ok()) Fatal(status);
+    if (const absl::Status status = AllocateAhead(); !status.ok()) EndWithError(status);
     std::unique_ptr<SnapshotJob> job;
     {
       MutexLock lock(&mu_);
@@ -560,7 +560,7 @@ void Log::Impl::TakeSnapshot(SnapshotJob job) {
     if (!status.ok()) snapshot_base_ = job.base_before;
   }
   if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsCancelled(status))
-    Fatal(status);
+    EndWithError(status);
   if (job.done) job.done(status);
 }
 
@@ -603,7 +603,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
   if (covered.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
-                          directory_.Recycle(covered, options_.segment_bytes, most));
+                          directory_.RecycleSegments(covered, options_.segment_bytes, most));
   MutexLock lock(&mu_);
   spares_.insert(spares_.begin(), spares.begin(), spares.end());
   if (!spares_.empty()) allocation_failed_ = false;

@@ -158,11 +158,11 @@ absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersi
   return rpc::Call(channel, request, &response);
 }
 
-// Downloads objects in the order of `ids` and passes each to `take`, after checking its CRCs and
-// that its SHA-256 is its id.
+// Downloads objects in the order of `ids` and passes each to `on_object`, after checking its CRCs
+// and that its SHA-256 is its id.
 absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
                                          absl::Span<const std::string> ids, rpc::Cancel* cancel,
-                                         const Take& take) const {
+                                         const ObjectHandler& on_object) const {
   weights::v1::FetchRequest request;
   *request.mutable_call() = MakeCall();
   for (const std::string& id : ids) request.add_objects()->set_id(id);
@@ -203,7 +203,7 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
       return Error(
           absl::StatusCode::kDataLoss, "BAD_DIGEST",
           absl::StrCat("object ", ShortName(ids[next]), " has another SHA-256 than its id"));
-    SLUICE_RETURN_IF_ERROR(take(std::move(object)));
+    SLUICE_RETURN_IF_ERROR(on_object(std::move(object)));
     object.clear();
     ++next;
   }

@@ -80,7 +80,8 @@ class WeightPublisher {
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the object with this id, or null if it was never stored or has been freed.
-  std::shared_ptr<const std::string> Object(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const std::string> FindObject(const std::string& id) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Keeps the objects of these `manifests` from being freed for `ttl`. Replaces the earlier lease
   // of `holder`.
@@ -102,7 +103,7 @@ class WeightPublisher {
 
  private:
   // A kept version with the objects that it needs.
-  struct Version {
+  struct StoredVersion {
     Node node;
     std::string layout_id;
     std::vector<std::string> objects;  // Ids; the manifest's is the first.
@@ -114,14 +115,14 @@ class WeightPublisher {
   std::string AnchorOf(const Fingerprint& state, const std::string& layout_id) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Frees the versions and objects that are no longer to be kept.
-  void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
 
   mutable Mutex mu_;
   // Oldest first, so (incarnation, number) rises; the last is `latest`.
-  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);
+  std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::function<void(const LatestVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);
