@@ -98,6 +98,7 @@ struct LeaseKeeper::Impl {
     } while (from < leases.size());
 
     MutexLock lock(&mu);
+    SLUICE_CHECK(answered <= answering && answering <= requests);
     answered = answering;
     changed.NotifyAll();
     return absl::OkStatus();

@@ -297,6 +297,7 @@ Flight PutStream::Impl::PackMessage(queue::v1::PutHeader* header,
     ++sent;
     ++flight.items;
   }
+  SLUICE_CHECK(sent == items.size() ? sent_parts == 0 : sent_parts < items[sent].parts.size());
   return flight;
 }
 
@@ -359,6 +360,7 @@ absl::Status PutStream::Impl::HandleAck(const queue::v1::PutAck& ack) {
                  failed.watermark()};
     }
 
+    SLUICE_CHECK(flight.items <= sent && sent <= items.size());
     sent -= flight.items;
     for (size_t i = 0; i < flight.items; ++i) {
       held_bytes -= items.front().bytes;
@@ -377,6 +379,7 @@ void PutStream::Impl::RunCallbacks(std::vector<Item> done, const absl::Status& w
   }
   MutexLock lock(&mu);
   items_done += done.size();
+  SLUICE_CHECK(items_done <= items_put);
   changed.NotifyAll();
 }
 

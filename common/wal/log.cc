@@ -222,6 +222,7 @@ absl::Status Log::Impl::ContinueLog(const Layout& layout, const Found& found) {
   last_ = durable_ = written_durable_ = found.last;
   appended_bytes_ = found.bytes;
   snapshot_ = found.snapshot;
+  SLUICE_CHECK(snapshot_ <= durable_);
   snapshot_bytes_ = found.snapshot_bytes;
   room_ = segment_.room();
   SLUICE_ASSIGN_OR_RETURN(free_bytes_, directory_.FreeBytes());
@@ -393,6 +394,7 @@ absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
     SLUICE_RETURN_IF_ERROR(WriteFrames());
     SLUICE_RETURN_IF_ERROR(SyncSegment());
     segment_.offset += frames_->bytes();
+    SLUICE_CHECK(segment_.offset + sizeof(FrameHeader) <= segment_.bytes);  // A mark still fits.
     AdvanceDurable(batch[end - 1].position, frames_->bytes());
     at = end;
   }
@@ -432,6 +434,8 @@ void Log::Impl::AdvanceDurable(Position position, uint64_t bytes) {
   written_durable_ = position;
   {
     MutexLock lock(&mu_);
+    SLUICE_CHECK(durable_ < position && position <= last_);
+    SLUICE_CHECK(bytes <= pending_bytes_);
     durable_ = position;
     pending_bytes_ -= bytes;
     room_ = segment_.room();
@@ -589,6 +593,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
     MutexLock lock(&mu_);
     older = std::exchange(snapshots_, {job.position});
     older.erase(std::remove(older.begin(), older.end(), job.position), older.end());
+    SLUICE_CHECK(snapshot_ <= job.position && job.position <= durable_);
     snapshot_ = job.position;
     snapshot_bytes_ = bytes;
 
