@@ -31,7 +31,7 @@ GroupMoments MomentsOf(absl::Span<const double> rewards) {
   return g;
 }
 
-double Centred(Centre centre, double reward, const GroupMoments& g, double batch_mean) {
+double CentreReward(Centre centre, double reward, const GroupMoments& g, double batch_mean) {
   switch (centre) {
     case Centre::kNone: return reward;
     case Centre::kBatch: return reward - batch_mean;
@@ -62,7 +62,7 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
 
   for (size_t i = 0; i < rewards.size(); ++i) {
     if (!std::isfinite(rewards[i])) continue;
-    const double c = zero ? 0 : Centred(rule_.centre, rewards[i], g, batch_mean_);
+    const double c = zero ? 0 : CentreReward(rule_.centre, rewards[i], g, batch_mean_);
     advantage[i] = rule_.scale == Scale::kGroup && !zero ? c / (g.std() + kEps) : c;
     // Welford's update.
     if (rule_.scale == Scale::kBatch && !(single && group_centre)) {
@@ -74,8 +74,8 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
   return advantage;
 }
 
-double AdvantageStream::Factor() const {
-  if (!StepWide(rule_)) return 1;
+double AdvantageStream::StepFactor() const {
+  if (!IsStepWide(rule_)) return 1;
   // For the pooled scale, count_ is sum_g (n_g - 1) already.
   const int64_t degrees = rule_.scale == Scale::kPooled ? count_ : count_ - 1;
   if (degrees < 1) return 0;
@@ -83,8 +83,8 @@ double AdvantageStream::Factor() const {
   return sigma <= kFlat ? 0 : 1 / (sigma + kEps);
 }
 
-AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards,
-                           absl::Span<const int64_t> groups) {
+AdvantageResult ComputeAdvantages(const AdvantageRule& rule, absl::Span<const double> rewards,
+                                  absl::Span<const int64_t> groups) {
   SLUICE_CHECK(rewards.size() == groups.size());
   double batch_sum = 0;
   int64_t batch_count = 0;
@@ -107,7 +107,7 @@ AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> r
     for (size_t j = 0; j < indices.size(); ++j) result.advantage[indices[j]] = values[j];
   }
 
-  const double factor = stream.Factor();
+  const double factor = stream.StepFactor();
   for (double& a : result.advantage) a *= factor;
   result.singleton_groups = stream.singleton_groups();
   result.flat_groups = stream.flat_groups();

@@ -38,16 +38,16 @@ struct AdvantageRule {
 };
 
 // Whether sigma depends on every group of the step. Then the advantages that AddGroup() returns
-// must still be multiplied by Factor() when the step is complete.
-inline bool StepWide(const AdvantageRule& rule) {
+// must still be multiplied by StepFactor() when the step is complete.
+inline bool IsStepWide(const AdvantageRule& rule) {
   return rule.scale == Scale::kBatch || rule.scale == Scale::kPooled;
 }
 
 // Computes the advantages of a step, one complete group after another. Not thread-safe.
 //
 // Special cases:
-// - A group of one has A = 0 if the rule has a group centre or a group scale. It does not enter
-//   Scale::kPooled, and under a group centre it does not enter Scale::kBatch.
+// - A group with one finite reward has A = 0 if the rule has a group centre or a group scale. It
+//   does not enter Scale::kPooled, and under a group centre it does not enter Scale::kBatch.
 // - A group whose std is at most 1e-6 has exactly A = 0 if the rule has a group centre or a group
 //   scale.
 // - A member whose reward is not finite is left out of all statistics and gets A = 0.
@@ -57,14 +57,14 @@ class AdvantageStream {
   explicit AdvantageStream(const AdvantageRule& rule, double batch_mean = 0)
       : rule_(rule), batch_mean_(batch_mean) {}
 
-  // The advantages of the group's members before they are multiplied by Factor(), in the order of
-  // `rewards`. `rewards` may contain members that are not trained (of other versions, or trained
+  // The advantages of the group's members before they are multiplied by StepFactor(), in the order
+  // of `rewards`. `rewards` may contain members that are not trained (of other versions, or trained
   // before): they count in the statistics, and the caller drops their advantages.
   std::vector<double> AddGroup(absl::Span<const double> rewards);
 
   // The factor for the values of all AddGroup() calls, valid when the step is complete. It is 1
-  // unless StepWide(), never negative, and 0 if the scale is at most 1e-6.
-  double Factor() const;
+  // unless IsStepWide(), never negative, and 0 if the scale is at most 1e-6.
+  double StepFactor() const;
 
   int64_t groups() const { return groups_; }
   // Groups with at least two finite rewards and a std above 1e-6. Under a group centre, only their
@@ -94,7 +94,7 @@ struct AdvantageResult {
 
 // The advantages of a whole step. `rewards` [B] and `groups` [B] give the reward and the group id
 // of each sequence. Sequences and ids may come in any order. Aborts if the sizes differ.
-AdvantageResult Advantages(const AdvantageRule& rule, absl::Span<const double> rewards,
-                           absl::Span<const int64_t> groups);
+AdvantageResult ComputeAdvantages(const AdvantageRule& rule, absl::Span<const double> rewards,
+                                  absl::Span<const int64_t> groups);
 
 }  // namespace sluice

@@ -3,7 +3,7 @@
 namespace sluice {
 namespace {
 
-double One(int64_t, int64_t) { return 1; }
+double UnitWeight(int64_t, int64_t) { return 1; }
 double PerToken(int64_t tokens, int64_t) { return 1 / static_cast<double>(tokens); }
 double PerGroupToken(int64_t, int64_t group_tokens) {
   return 1 / static_cast<double>(group_tokens);
@@ -24,10 +24,10 @@ double OverPrompts(const StepCounts& counts, int64_t) {
 
 }  // namespace
 
-const Aggregation kTokenMean = {One, OverTokens};
+const Aggregation kTokenMean = {UnitWeight, OverTokens};
 const Aggregation kSeqMeanTokenMean = {PerToken, OverSequences};
-const Aggregation kSeqMeanTokenSum = {One, OverSequences};
-const Aggregation kFixedLength = {One, OverCap};
+const Aggregation kSeqMeanTokenSum = {UnitWeight, OverSequences};
+const Aggregation kFixedLength = {UnitWeight, OverCap};
 const Aggregation kPromptMean = {PerGroupToken, OverPrompts};
 
 }  // namespace sluice

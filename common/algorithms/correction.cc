@@ -14,8 +14,8 @@ struct SequenceWeights {
   bool vetoed = false;  // A token has w < veto.
 };
 
-SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numerator,
-                       absl::Span<const float> lp_behav, int64_t begin, int64_t end) {
+SequenceWeights MeasureSequence(const CorrectionRule& rule, absl::Span<const float> numerator,
+                                absl::Span<const float> lp_behav, int64_t begin, int64_t end) {
   SequenceWeights s;
   for (int64_t t = begin; t < end; ++t) {
     if (!std::isfinite(lp_behav[t])) continue;
@@ -28,7 +28,7 @@ SequenceWeights Survey(const CorrectionRule& rule, absl::Span<const float> numer
 
 }  // namespace
 
-Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
+Correction ComputeCorrection(const CorrectionRule& rule, const PolicyTokens& tokens) {
   const bool total_ratio = rule.total_ratio || tokens.lp_prox.empty();
   const absl::Span<const float> numerator = total_ratio ? tokens.lp_theta : tokens.lp_prox;
   const size_t n = tokens.lp_theta.size();
@@ -37,7 +37,7 @@ Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens) {
   Correction out{std::vector<float>(n, 1.0f), std::vector<uint8_t>(n, 1)};
   for (int64_t i = 0; i < tokens.sequences(); ++i) {
     const int64_t begin = tokens.offsets[i], end = tokens.offsets[i + 1];
-    const SequenceWeights sequence = Survey(rule, numerator, tokens.lp_behav, begin, end);
+    const SequenceWeights sequence = MeasureSequence(rule, numerator, tokens.lp_behav, begin, end);
     if (sequence.vetoed) {
       ++out.vetoed_sequences;
       out.vetoed_tokens += end - begin;

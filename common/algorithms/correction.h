@@ -52,6 +52,6 @@ struct Correction {
 };
 
 // Computes the weights and masks of all tokens. Aborts if the log-probs differ in number.
-Correction Correct(const CorrectionRule& rule, const PolicyTokens& tokens);
+Correction ComputeCorrection(const CorrectionRule& rule, const PolicyTokens& tokens);
 
 }  // namespace sluice

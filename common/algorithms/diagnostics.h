@@ -85,12 +85,14 @@ class PolicyStats {
     void Add(double log_ratio, double weight = 1);
     void Merge(const RatioSums& other);
   };
+  // finite_ counts the tokens whose log-probs are all finite, and finite_sequences_ the sequences
+  // with such a token. All sums of ratios, differences and advantages are over these.
   int64_t tokens_ = 0, finite_ = 0, sequences_ = 0, finite_sequences_ = 0, bad_behav_ = 0,
           bad_policy_ = 0;
   int64_t kept_ = 0, capped_ = 0, vetoed_ = 0;
   ClipCounts clipped_;
-  RatioSums w_, rho_, r_, r_is_;
-  double rho2_ = 0, rhoseq2_ = 0;
+  RatioSums w_, rho_, r_, r_is_;   // Per token. r_is_ is r_ with each token weighted by its w.
+  double rho2_ = 0, rhoseq2_ = 0;  // Sums of rho^2 per token and per sequence.
   EssSum ess_seq_, ess_token_, ess_seq_w_;
   double absdiff_ = 0, absdiff_max_ = 0, prob_diff_ = 0, prob_diff_max_ = 0, ppl_gap_ = 0;
   double advantage_ = 0, advantage2_ = 0;

@@ -34,7 +34,7 @@ LossValue KlK3Is(const KlToken& token);
 
 // Computes value and gradient of all tokens, [N] each. `tokens` must have lp_ref and lp_behav.
 // Aborts if sizes differ.
-void KlLoss(KlFunction kl, const PolicyTokens& tokens, absl::Span<float> value,
-            absl::Span<float> grad);
+void ComputeKlLoss(KlFunction kl, const PolicyTokens& tokens, absl::Span<float> value,
+                   absl::Span<float> grad);
 
 }  // namespace sluice

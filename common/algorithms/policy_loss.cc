@@ -20,8 +20,9 @@ void CheckShapes(ProxMode prox, const PolicyTokens& tokens) {
                                               : tokens.lp_prox.empty());
 }
 
-void PolicyLoss(const TokenLoss& loss, ProxMode prox, const PolicyTokens& tokens,
-                const Correction& correction, absl::Span<float> value, absl::Span<float> grad) {
+void ComputePolicyLoss(const TokenLoss& loss, ProxMode prox, const PolicyTokens& tokens,
+                       const Correction& correction, absl::Span<float> value,
+                       absl::Span<float> grad) {
   CheckShapes(prox, tokens);
   const size_t n = tokens.lp_theta.size();
   SLUICE_CHECK(correction.weight.size() == n && correction.keep.size() == n && value.size() == n &&

@@ -44,7 +44,8 @@ void CheckShapes(ProxMode prox, const PolicyTokens& tokens);
 
 // Computes l and d l / d lp_theta of all tokens, [N] each. Both are 0 for tokens that `correction`
 // leaves out. Aborts as CheckShapes() does.
-void PolicyLoss(const TokenLoss& loss, ProxMode prox, const PolicyTokens& tokens,
-                const Correction& correction, absl::Span<float> value, absl::Span<float> grad);
+void ComputePolicyLoss(const TokenLoss& loss, ProxMode prox, const PolicyTokens& tokens,
+                       const Correction& correction, absl::Span<float> value,
+                       absl::Span<float> grad);
 
 }  // namespace sluice

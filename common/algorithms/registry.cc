@@ -71,7 +71,7 @@ absl::StatusOr<T> Resolve(absl::Span<const Row<T>> rows, absl::string_view field
                           absl::string_view name) {
   if (const Row<T>* row = FindRow(rows, name)) return row->value;
   return absl::InvalidArgumentError(absl::StrCat(
-      "algorithm.", field, ": unknown name \"", name, "\"; one of ",
+      "algorithm.", field, ": unknown name \"", name, "\"; use one of ",
       absl::StrJoin(rows, ", ",
                     [](std::string* out, const Row<T>& row) { absl::StrAppend(out, row.name); })));
 }

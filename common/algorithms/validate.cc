@@ -23,14 +23,15 @@ const Row<T>* CheckName(absl::Span<const Row<T>> rows, absl::string_view field,
                         absl::string_view name, Problems* problems) {
   if (const Row<T>* row = FindRow(rows, name)) return row;
   problems->push_back(
-      {std::string(field), absl::StrCat("unknown name \"", name, "\"; one of ", Names(rows))});
+      {std::string(field), absl::StrCat("unknown name \"", name, "\"; use one of ", Names(rows))});
   return nullptr;
 }
 
 void CheckNumbers(const LossSpec& loss, Problems* problems) {
   const auto check = [&](absl::string_view field, double value, bool ok, absl::string_view wanted) {
     if (!ok || std::isnan(value))
-      problems->push_back({std::string(field), absl::StrCat(value, " must be ", wanted)});
+      problems->push_back({std::string(field),
+                           absl::StrCat(value, " is out of range; the value must be ", wanted)});
   };
   check("loss.clip_low", loss.clip_low, loss.clip_low >= 0 && loss.clip_low <= 1, "in [0, 1]");
   check("loss.clip_high", loss.clip_high, loss.clip_high >= 0, "0 or more");

@@ -14,7 +14,7 @@ namespace {
 // Computes ln x for x > 0 with an error of about 1e-16. It uses only operations that IEEE 754
 // rounds exactly, so that every machine gets the same bits; a libm does not promise that. Method: x
 // = m 2^e with m near 1, and ln m = 2 atanh((m - 1) / (m + 1)).
-double ExactLog(double x) {
+double PortableLog(double x) {
   int e = 0;
   double m = std::frexp(x, &e);  // In [1/2, 1).
   if (m < 0.70710678118654752) m *= 2, --e;
@@ -40,7 +40,7 @@ class Normal {
       v = 2 * uniform_.Uniform() - 1;
       s = u * u + v * v;
     } while (s >= 1 || s == 0);
-    const double scale = std::sqrt(-2 * ExactLog(s) / s);
+    const double scale = std::sqrt(-2 * PortableLog(s) / s);
     spare_ = v * scale;
     have_spare_ = true;
     return u * scale;

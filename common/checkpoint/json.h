@@ -29,7 +29,7 @@ absl::StatusOr<nlohmann::ordered_json> ParseJson(absl::string_view text, absl::s
 
 // Returns the token ids in `value`, which is an id or a list of ids, each in [0, 2^31).
 // INVALID_ARGUMENT otherwise; the message shows the value.
-absl::StatusOr<std::vector<int32_t>> TokenIds(const nlohmann::ordered_json& value);
+absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const nlohmann::ordered_json& value);
 
 // Returns a name from an untrusted file as text for a message, escaped and cut after 80 bytes.
 std::string Printable(absl::string_view text);

@@ -81,7 +81,7 @@ class Fields {
   Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
   // Returns the value of `key`, or null if it is absent. Either way the key counts as known.
-  const Json* Take(absl::string_view key) {
+  const Json* TakeKey(absl::string_view key) {
     known_.push_back(key);
     const auto it = object_.find(std::string(key));
     return it == object_.end() || it->is_null() ? nullptr : &*it;
@@ -91,65 +91,70 @@ class Fields {
   bool Has(absl::string_view key) const { return object_.contains(std::string(key)); }
 
   // These set *out if the key is present, and leave it unchanged otherwise.
-  absl::Status Integer(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
-    const Json* value = Take(key);
+  absl::Status ReadInteger(absl::string_view key, int64_t low, int64_t high, int64_t* out) {
+    const Json* value = TakeKey(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_number_integer() ||
         (value->is_number_unsigned() &&
          value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))) {
-      return Bad(key, *value, "an integer");
+      return ValueError(key, *value, "an integer");
     }
     if (value->get<int64_t>() < low || value->get<int64_t>() > high) {
-      return Bad(key, *value, absl::StrCat("an integer in [", low, ", ", high, "]"));
+      return ValueError(key, *value, absl::StrCat("an integer in [", low, ", ", high, "]"));
     }
     *out = value->get<int64_t>();
     return absl::OkStatus();
   }
 
-  absl::Status Required(absl::string_view key, int64_t high, int64_t* out) {
+  absl::Status ReadRequired(absl::string_view key, int64_t high, int64_t* out) {
     const auto it = object_.find(std::string(key));
     if (it == object_.end() || it->is_null())
       return absl::InvalidArgumentError(absl::StrCat(path_, ": has no ", key));
-    return Integer(key, 1, high, out);
+    return ReadInteger(key, 1, high, out);
   }
 
-  absl::Status Number(absl::string_view key, double low, double high, double* out) {
-    const Json* value = Take(key);
+  absl::Status ReadNumber(absl::string_view key, double low, double high, double* out) {
+    const Json* value = TakeKey(key);
     if (value == nullptr) return absl::OkStatus();
     if (!value->is_number() || !(value->get<double>() >= low && value->get<double>() <= high)) {
-      return Bad(key, *value, absl::StrCat("a number in [", low, ", ", high, "]"));
+      return ValueError(key, *value, absl::StrCat("a number in [", low, ", ", high, "]"));
     }
     *out = value->get<double>();
     return absl::OkStatus();
   }
 
-  absl::Status Boolean(absl::string_view key, bool* out) {
-    const Json* value = Take(key);
+  absl::Status ReadBoolean(absl::string_view key, bool* out) {
+    const Json* value = TakeKey(key);
     if (value == nullptr) return absl::OkStatus();
-    if (!value->is_boolean()) return Bad(key, *value, "true or false");
+    if (!value->is_boolean()) return ValueError(key, *value, "true or false");
     *out = value->get<bool>();
     return absl::OkStatus();
   }
 
   // Accepts `key` only if it is absent or has one of the values `allowed`. Another value asks for a
   // feature that Sluice does not have (UNIMPLEMENTED).
-  absl::Status Only(absl::string_view key, std::initializer_list<Json> allowed) {
-    const Json* value = Take(key);
+  absl::Status AcceptOnly(absl::string_view key, std::initializer_list<Json> allowed) {
+    const Json* value = TakeKey(key);
     if (value == nullptr || std::find(allowed.begin(), allowed.end(), *value) != allowed.end())
       return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(*value),
-                                                 " is not supported, only ",
-                                                 JsonExcerpt(*allowed.begin())));
+    return UnsupportedError(key, *value, JsonExcerpt(*allowed.begin()));
   }
 
-  absl::Status Bad(absl::string_view key, const Json& value, absl::string_view wanted) const {
+  absl::Status UnsupportedError(absl::string_view key, const Json& value,
+                                absl::string_view supported) const {
+    return absl::UnimplementedError(absl::StrCat(path_, ": ", key, " ", JsonExcerpt(value),
+                                                 " is not supported, only ", supported));
+  }
+
+  absl::Status ValueError(absl::string_view key, const Json& value,
+                          absl::string_view wanted) const {
     return absl::InvalidArgumentError(
         absl::StrCat(path_, ": ", key, " is ", JsonExcerpt(value), "; it must be ", wanted));
   }
 
   // Returns an error for the first key that nobody took, unless its value is null or false, which
   // turns a feature off.
-  absl::Status NoneUnknown() const {
+  absl::Status CheckNoUnknownKeys() const {
     for (const auto& [key, value] : object_.items()) {
       if (value.is_null() || value == Json(false) ||
           std::find(known_.begin(), known_.end(), key) != known_.end())
@@ -168,8 +173,8 @@ class Fields {
   std::vector<absl::string_view> known_;
 };
 
-absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::string& path) {
-  const Json* names = fields.Take("architectures");
+absl::StatusOr<const Architecture*> ReadArchitecture(Fields& fields, const std::string& path) {
+  const Json* names = fields.TakeKey("architectures");
   if (names == nullptr || !names->is_array() || names->size() != 1 || !names->front().is_string()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": architectures is ", names == nullptr ? "absent" : JsonExcerpt(*names),
@@ -182,17 +187,17 @@ absl::StatusOr<const Architecture*> TakeArchitecture(Fields& fields, const std::
         absl::StrCat(path, ": architecture ", JsonExcerpt(names->front()),
                      " is not supported; Sluice supports ", ArchitectureNames()));
   }
-  SLUICE_RETURN_IF_ERROR(fields.Only("model_type", {std::string(row->model_type)}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("model_type", {std::string(row->model_type)}));
   return row;
 }
 
 // Reads the rotary embedding. The newer key `rope_parameters` includes theta; the older form is
 // `rope_theta` beside `rope_scaling`.
-absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope) {
+absl::Status ReadRope(Fields& fields, const std::string& path, RopeConfig* rope) {
   // theta may be in either place.
-  SLUICE_RETURN_IF_ERROR(fields.Number("rope_theta", 1, 1e12, &rope->theta));
-  const Json* scaling = fields.Take("rope_scaling");
-  const Json* parameters = fields.Take("rope_parameters");
+  SLUICE_RETURN_IF_ERROR(fields.ReadNumber("rope_theta", 1, 1e12, &rope->theta));
+  const Json* scaling = fields.TakeKey("rope_scaling");
+  const Json* parameters = fields.TakeKey("rope_parameters");
   if (scaling != nullptr && parameters != nullptr && *scaling != *parameters) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": rope_scaling and rope_parameters are both set, and differ"));
@@ -201,22 +206,24 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
   const absl::string_view name = parameters != nullptr ? "rope_parameters" : "rope_scaling";
   const Json* section = parameters != nullptr ? parameters : scaling;
   if (section == nullptr) return absl::OkStatus();
-  if (!section->is_object()) return fields.Bad(name, *section, "an object");
+  if (!section->is_object()) return fields.ValueError(name, *section, "an object");
 
   Fields inner(*section, absl::StrCat(path, ": ", name));
-  SLUICE_RETURN_IF_ERROR(inner.Number("rope_theta", 1, 1e12, &rope->theta));
-  const Json* type = inner.Take("rope_type");
-  if (const Json* old = inner.Take("type"); type == nullptr) type = old;
-  if (type != nullptr && !type->is_string()) return inner.Bad("rope_type", *type, "a string");
+  SLUICE_RETURN_IF_ERROR(inner.ReadNumber("rope_theta", 1, 1e12, &rope->theta));
+  const Json* type = inner.TakeKey("rope_type");
+  if (const Json* old = inner.TakeKey("type"); type == nullptr) type = old;
+  if (type != nullptr && !type->is_string())
+    return inner.ValueError("rope_type", *type, "a string");
   const std::string kind = type == nullptr ? "default" : type->get<std::string>();
   // Each type reads its own parameters.
   if (kind == "llama3") {
     rope->type = RopeConfig::Type::kLlama3;
-    SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
-    SLUICE_RETURN_IF_ERROR(inner.Number("low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor));
-    SLUICE_RETURN_IF_ERROR(inner.Number("high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor));
+    SLUICE_RETURN_IF_ERROR(inner.ReadNumber("factor", 1, 1e6, &rope->factor));
+    SLUICE_RETURN_IF_ERROR(inner.ReadNumber("low_freq_factor", 1e-6, 1e6, &rope->low_freq_factor));
     SLUICE_RETURN_IF_ERROR(
-        inner.Required("original_max_position_embeddings", kMaxDimension, &rope->original_context));
+        inner.ReadNumber("high_freq_factor", 1e-6, 1e6, &rope->high_freq_factor));
+    SLUICE_RETURN_IF_ERROR(inner.ReadRequired("original_max_position_embeddings", kMaxDimension,
+                                              &rope->original_context));
     if (rope->high_freq_factor <= rope->low_freq_factor) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": high_freq_factor ", rope->high_freq_factor,
@@ -224,31 +231,32 @@ absl::Status TakeRope(Fields& fields, const std::string& path, RopeConfig* rope)
     }
   } else if (kind == "linear") {
     rope->type = RopeConfig::Type::kLinear;
-    SLUICE_RETURN_IF_ERROR(inner.Number("factor", 1, 1e6, &rope->factor));
+    SLUICE_RETURN_IF_ERROR(inner.ReadNumber("factor", 1, 1e6, &rope->factor));
   } else if (kind != "default") {
     return absl::UnimplementedError(
         absl::StrCat(path, ": rope type \"", Printable(kind),
                      "\" is not supported; Sluice supports default, linear and llama3"));
   }
-  return inner.NoneUnknown();
+  return inner.CheckNoUnknownKeys();
 }
 
-absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::string& path,
+absl::Status ReadShape(Fields& fields, const Architecture& arch, const std::string& path,
                        ModelConfig* config) {
-  SLUICE_RETURN_IF_ERROR(fields.Required("vocab_size", kMaxDimension, &config->vocab_size));
-  SLUICE_RETURN_IF_ERROR(fields.Required("hidden_size", kMaxDimension, &config->hidden_size));
+  SLUICE_RETURN_IF_ERROR(fields.ReadRequired("vocab_size", kMaxDimension, &config->vocab_size));
+  SLUICE_RETURN_IF_ERROR(fields.ReadRequired("hidden_size", kMaxDimension, &config->hidden_size));
   SLUICE_RETURN_IF_ERROR(
-      fields.Required("intermediate_size", kMaxDimension, &config->intermediate_size));
-  SLUICE_RETURN_IF_ERROR(fields.Required("num_hidden_layers", 4096, &config->num_layers));
-  SLUICE_RETURN_IF_ERROR(fields.Required("num_attention_heads", 65536, &config->num_heads));
+      fields.ReadRequired("intermediate_size", kMaxDimension, &config->intermediate_size));
+  SLUICE_RETURN_IF_ERROR(fields.ReadRequired("num_hidden_layers", 4096, &config->num_layers));
+  SLUICE_RETURN_IF_ERROR(fields.ReadRequired("num_attention_heads", 65536, &config->num_heads));
   SLUICE_RETURN_IF_ERROR(
-      fields.Required("max_position_embeddings", kMaxDimension, &config->max_context));
+      fields.ReadRequired("max_position_embeddings", kMaxDimension, &config->max_context));
 
   config->num_kv_heads = arch.default_kv_heads != 0 ? arch.default_kv_heads : config->num_heads;
-  SLUICE_RETURN_IF_ERROR(fields.Integer("num_key_value_heads", 1, 65536, &config->num_kv_heads));
+  SLUICE_RETURN_IF_ERROR(
+      fields.ReadInteger("num_key_value_heads", 1, 65536, &config->num_kv_heads));
   config->head_dim =
       arch.default_head_dim != 0 ? arch.default_head_dim : config->hidden_size / config->num_heads;
-  SLUICE_RETURN_IF_ERROR(fields.Integer("head_dim", 1, 4096, &config->head_dim));
+  SLUICE_RETURN_IF_ERROR(fields.ReadInteger("head_dim", 1, 4096, &config->head_dim));
 
   if (config->num_heads % config->num_kv_heads != 0) {
     return absl::InvalidArgumentError(
@@ -264,52 +272,50 @@ absl::Status TakeShape(Fields& fields, const Architecture& arch, const std::stri
 }
 
 // Reads keys for which Sluice supports only one value, and skips keys that have no effect.
-absl::Status TakeFixed(Fields& fields, const Architecture& arch, ModelConfig* config) {
-  SLUICE_RETURN_IF_ERROR(fields.Only("hidden_act", {"silu", "swish"}));
+absl::Status ReadFixedKeys(Fields& fields, const Architecture& arch, ModelConfig* config) {
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("hidden_act", {"silu", "swish"}));
   if (arch.attention_bias_key) {
-    SLUICE_RETURN_IF_ERROR(fields.Boolean("attention_bias", &config->o_bias));
+    SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("attention_bias", &config->o_bias));
     config->qkv_bias |= config->o_bias;
   } else {
-    SLUICE_RETURN_IF_ERROR(fields.Only("attention_bias", {arch.qkv_bias, false}));
+    SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("attention_bias", {arch.qkv_bias, false}));
   }
 
-  SLUICE_RETURN_IF_ERROR(fields.Only("attention_dropout", {0}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("use_sliding_window", {false}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("pretraining_tp", {1}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("quantization_config", {nullptr}));
-  if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.Boolean("mlp_bias", &config->mlp_bias));
-  if (const Json* types = fields.Take("layer_types"); types != nullptr) {
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("attention_dropout", {0}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("use_sliding_window", {false}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("pretraining_tp", {1}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("quantization_config", {nullptr}));
+  if (arch.mlp_bias_key) SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("mlp_bias", &config->mlp_bias));
+  if (const Json* types = fields.TakeKey("layer_types"); types != nullptr) {
     const auto full = [](const Json& type) { return type == "full_attention"; };
-    if (!types->is_array() || !std::all_of(types->begin(), types->end(), full)) {
-      return absl::UnimplementedError(absl::StrCat("layer_types ", JsonExcerpt(*types),
-                                                   " is not supported, only full_attention"));
-    }
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), full))
+      return fields.UnsupportedError("layer_types", *types, "full_attention");
   }
 
-  SLUICE_RETURN_IF_ERROR(fields.Only("pruned_heads", {Json::object()}));
-  for (const char* key : kOfNoEffect) fields.Take(key);
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("pruned_heads", {Json::object()}));
+  for (const char* key : kOfNoEffect) fields.TakeKey(key);
   if (arch.default_window != 0) {
     // A null value means "no window", an absent key the default window.
     config->sliding_window = fields.Has("sliding_window") ? 0 : arch.default_window;
     SLUICE_RETURN_IF_ERROR(
-        fields.Integer("sliding_window", 1, kMaxDimension, &config->sliding_window));
+        fields.ReadInteger("sliding_window", 1, kMaxDimension, &config->sliding_window));
   }
 
   // Without use_sliding_window these have no effect.
   if (absl::StartsWith(arch.model_type, "qwen")) {
-    fields.Take("sliding_window");
-    fields.Take("max_window_layers");
+    fields.TakeKey("sliding_window");
+    fields.TakeKey("max_window_layers");
   }
-  if (fields.Take("auto_map") != nullptr) config->ignored.push_back("auto_map");
+  if (fields.TakeKey("auto_map") != nullptr) config->ignored.push_back("auto_map");
   return absl::OkStatus();
 }
 
 // Reads the keys of a mixture of experts. The defaults are those of transformers.
-absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* config) {
+absl::Status ReadExperts(Fields& fields, const std::string& path, ModelConfig* config) {
   config->num_experts = 128, config->experts_per_token = 8, config->expert_size = 768;
   int64_t experts = 0, local = 0;  // Two names of one number; transformers 5 writes the second.
-  SLUICE_RETURN_IF_ERROR(fields.Integer("num_experts", 1, UINT16_MAX, &experts));
-  SLUICE_RETURN_IF_ERROR(fields.Integer("num_local_experts", 1, UINT16_MAX, &local));
+  SLUICE_RETURN_IF_ERROR(fields.ReadInteger("num_experts", 1, UINT16_MAX, &experts));
+  SLUICE_RETURN_IF_ERROR(fields.ReadInteger("num_local_experts", 1, UINT16_MAX, &local));
   if (experts != 0 && local != 0 && experts != local) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts ", experts,
                                                    " and num_local_experts ", local,
@@ -318,14 +324,14 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
 
   if (experts != 0 || local != 0) config->num_experts = std::max(experts, local);
   SLUICE_RETURN_IF_ERROR(
-      fields.Integer("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
+      fields.ReadInteger("num_experts_per_tok", 1, UINT16_MAX, &config->experts_per_token));
   SLUICE_RETURN_IF_ERROR(
-      fields.Integer("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
-  SLUICE_RETURN_IF_ERROR(fields.Boolean("norm_topk_prob", &config->norm_topk_prob));
-  SLUICE_RETURN_IF_ERROR(fields.Only("decoder_sparse_step", {1}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("mlp_only_layers", {Json::array()}));
-  SLUICE_RETURN_IF_ERROR(fields.Only("output_router_logits", {false}));
-  fields.Take("router_aux_loss_coef");  // Concerns a loss that is off.
+      fields.ReadInteger("moe_intermediate_size", 1, kMaxDimension, &config->expert_size));
+  SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("norm_topk_prob", &config->norm_topk_prob));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("decoder_sparse_step", {1}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("mlp_only_layers", {Json::array()}));
+  SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("output_router_logits", {false}));
+  fields.TakeKey("router_aux_loss_coef");  // Concerns a loss that is off.
   if (config->experts_per_token > config->num_experts) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": num_experts_per_tok ",
                                                    config->experts_per_token,
@@ -341,22 +347,22 @@ absl::Status TakeExperts(Fields& fields, const std::string& path, ModelConfig* c
   return absl::OkStatus();
 }
 
-absl::Status TakeDType(Fields& fields, DType* out) {
-  const Json* value = fields.Take("dtype");
-  if (const Json* old = fields.Take("torch_dtype"); value == nullptr) value = old;
+absl::Status ReadDType(Fields& fields, DType* out) {
+  const Json* value = fields.TakeKey("dtype");
+  if (const Json* old = fields.TakeKey("torch_dtype"); value == nullptr) value = old;
   if (value == nullptr) return absl::OkStatus();
   const absl::StatusOr<DType> dtype =
       DTypeFromTorchName(value->is_string() ? value->get<std::string>() : "");
-  if (!dtype.ok()) return fields.Bad("dtype", *value, "float32, float16 or bfloat16");
+  if (!dtype.ok()) return fields.ValueError("dtype", *value, "float32, float16 or bfloat16");
   *out = *dtype;
   return absl::OkStatus();
 }
 
-absl::Status TakeEos(Fields& fields, std::vector<int32_t>* out) {
-  const Json* value = fields.Take("eos_token_id");
+absl::Status ReadEndTokens(Fields& fields, std::vector<int32_t>* out) {
+  const Json* value = fields.TakeKey("eos_token_id");
   if (value == nullptr) return absl::OkStatus();
-  auto ids = TokenIds(*value);
-  if (!ids.ok()) return fields.Bad("eos_token_id", *value, "a token id or a list of them");
+  auto ids = ParseTokenIds(*value);
+  if (!ids.ok()) return fields.ValueError("eos_token_id", *value, "a token id or a list of them");
   *out = *std::move(ids);
   return absl::OkStatus();
 }
@@ -367,7 +373,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   const std::string path(path_view);
   if (static_cast<int64_t>(text.size()) > kMaxConfigBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, ": has ", text.size(), " bytes, the limit is ", kMaxConfigBytes));
+        absl::StrCat(path, ": has ", text.size(), " bytes; the limit is ", kMaxConfigBytes));
   }
 
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, path, kMaxConfigDepth));
@@ -376,19 +382,19 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
 
   ModelConfig config;
   Fields fields(json, path);
-  SLUICE_ASSIGN_OR_RETURN(const Architecture* arch, TakeArchitecture(fields, path));
+  SLUICE_ASSIGN_OR_RETURN(const Architecture* arch, ReadArchitecture(fields, path));
   config.architecture = std::string(arch->name);
   config.qk_norm = arch->qk_norm, config.qkv_bias = arch->qkv_bias;
-  SLUICE_RETURN_IF_ERROR(TakeShape(fields, *arch, path, &config));
-  if (arch->experts) SLUICE_RETURN_IF_ERROR(TakeExperts(fields, path, &config));
-  SLUICE_RETURN_IF_ERROR(TakeRope(fields, path, &config.rope));
-  SLUICE_RETURN_IF_ERROR(fields.Number("rms_norm_eps", 0, 1, &config.rms_norm_eps));
-  SLUICE_RETURN_IF_ERROR(fields.Number("initializer_range", 0, 10, &config.initializer_range));
-  SLUICE_RETURN_IF_ERROR(fields.Boolean("tie_word_embeddings", &config.tie_word_embeddings));
-  SLUICE_RETURN_IF_ERROR(TakeDType(fields, &config.dtype));
-  SLUICE_RETURN_IF_ERROR(TakeEos(fields, &config.eos_ids));
-  SLUICE_RETURN_IF_ERROR(TakeFixed(fields, *arch, &config));
-  SLUICE_RETURN_IF_ERROR(fields.NoneUnknown());
+  SLUICE_RETURN_IF_ERROR(ReadShape(fields, *arch, path, &config));
+  if (arch->experts) SLUICE_RETURN_IF_ERROR(ReadExperts(fields, path, &config));
+  SLUICE_RETURN_IF_ERROR(ReadRope(fields, path, &config.rope));
+  SLUICE_RETURN_IF_ERROR(fields.ReadNumber("rms_norm_eps", 0, 1, &config.rms_norm_eps));
+  SLUICE_RETURN_IF_ERROR(fields.ReadNumber("initializer_range", 0, 10, &config.initializer_range));
+  SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("tie_word_embeddings", &config.tie_word_embeddings));
+  SLUICE_RETURN_IF_ERROR(ReadDType(fields, &config.dtype));
+  SLUICE_RETURN_IF_ERROR(ReadEndTokens(fields, &config.eos_ids));
+  SLUICE_RETURN_IF_ERROR(ReadFixedKeys(fields, *arch, &config));
+  SLUICE_RETURN_IF_ERROR(fields.CheckNoUnknownKeys());
   return config;
 }
 

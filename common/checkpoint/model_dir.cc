@@ -37,12 +37,12 @@ constexpr const char* kSideFiles[] = {"generation_config.json",
                                       "merges.txt",
                                       "tokenizer.model"};
 
-std::string In(const std::string& dir, absl::string_view name) {
+std::string PathIn(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
 }
 
 // Returns the file's text, or nullopt if there is no such file.
-absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path) {
+absl::StatusOr<std::optional<std::string>> ReadIfExists(const std::string& path) {
   auto text = ReadFile(path, kMaxJsonBytes);
   if (text.ok()) return std::optional<std::string>(*std::move(text));
   if (absl::IsNotFound(text.status())) return std::optional<std::string>();
@@ -51,7 +51,7 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path) 
 
 // Returns the object in a JSON file; an empty one if there is no such file.
 absl::StatusOr<Json> ReadObject(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIfThere(path));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadIfExists(path));
   if (!text.has_value()) return Json::object();
   SLUICE_ASSIGN_OR_RETURN(Json json, ParseJson(*text, path, kMaxJsonDepth));
   if (!json.is_object())
@@ -62,11 +62,11 @@ absl::StatusOr<Json> ReadObject(const std::string& path) {
 // End tokens of generation_config.json, else of config.json.
 absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir,
                                                  const ModelConfig& config) {
-  const std::string path = In(dir, "generation_config.json");
+  const std::string path = PathIn(dir, "generation_config.json");
   SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
   std::vector<int32_t> ids = config.eos_ids;
   if (json.contains("eos_token_id") && !json["eos_token_id"].is_null()) {
-    auto own = TokenIds(json["eos_token_id"]);
+    auto own = ParseTokenIds(json["eos_token_id"]);
     if (!own.ok()) return Annotate(own.status(), absl::StrCat(path, ": eos_token_id"));
     ids = *std::move(own);
   }
@@ -83,9 +83,9 @@ absl::StatusOr<std::vector<int32_t>> ReadStopIds(const std::string& dir,
 // used.
 absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
   SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> own,
-                          ReadIfThere(In(dir, "chat_template.jinja")));
+                          ReadIfExists(PathIn(dir, "chat_template.jinja")));
   if (own.has_value()) return *std::move(own);
-  const std::string path = In(dir, "tokenizer_config.json");
+  const std::string path = PathIn(dir, "tokenizer_config.json");
   SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
   const auto it = json.find("chat_template");
   if (it == json.end() || it->is_null()) return std::string();
@@ -111,9 +111,9 @@ struct Shard {
 
 // Returns the files of the weights: the single file if it exists, else the files in the index.
 absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
-  if (PathExists(In(dir, kSingleFile)))
-    return std::vector<Shard>{{In(dir, kSingleFile), std::nullopt}};
-  const std::string path = In(dir, kIndexFile);
+  if (PathExists(PathIn(dir, kSingleFile)))
+    return std::vector<Shard>{{PathIn(dir, kSingleFile), std::nullopt}};
+  const std::string path = PathIn(dir, kIndexFile);
   if (!PathExists(path))
     return absl::NotFoundError(
         absl::StrCat(dir, ": has neither ", kSingleFile, " nor ", kIndexFile));
@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
   std::vector<Shard> shards;
   for (auto& [file, names] : files) {
     std::sort(names.begin(), names.end());
-    shards.push_back({In(dir, file), std::move(names)});
+    shards.push_back({PathIn(dir, file), std::move(names)});
   }
   return shards;
 }
@@ -202,13 +202,13 @@ absl::Status FindParameters(const ModelConfig& config,
           absl::StrCat(where, " is not a parameter of this ", config.architecture));
     }
     if (spec.shape != parameter->second.shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " is ", ShapeText(spec.dtype, spec.shape), ", config.json asks for ",
-                       ShapeText(parameter->second.dtype, parameter->second.shape)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where, " is ", ShapeText(spec.dtype, spec.shape), ", but config.json asks for ",
+          ShapeText(parameter->second.dtype, parameter->second.shape)));
     }
     if (!IsWeightType(spec.dtype)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " is ", DTypeName(spec.dtype), ", weights are F32, F16 or BF16"));
+      return absl::InvalidArgumentError(absl::StrCat(where, " is ", DTypeName(spec.dtype),
+                                                     ", but weights must be F32, F16 or BF16"));
     }
     if (!found->try_emplace(spec.name, WeightFiles::Parameter{spec, file, entry}).second) {
       return absl::InvalidArgumentError(absl::StrCat(where, " occurs in two files"));
@@ -295,18 +295,18 @@ DType CommonType(const TensorSet& weights) {
 }
 
 // Writes a small file and adds its digest to `written`.
-absl::Status WriteNoted(const std::string& dir, const std::string& name, absl::string_view bytes,
-                        WrittenFiles* written) {
-  return WriteFileAtomic(In(dir, name), absl::MakeConstSpan(&bytes, 1), &(*written)[name]);
+absl::Status WriteWithDigest(const std::string& dir, const std::string& name,
+                             absl::string_view bytes, WrittenFiles* written) {
+  return WriteFileAtomic(PathIn(dir, name), absl::MakeConstSpan(&bytes, 1), &(*written)[name]);
 }
 
 absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType dtype,
                          WrittenFiles* written) {
-  SLUICE_ASSIGN_OR_RETURN(Json json, ReadObject(In(source.path, "config.json")));
+  SLUICE_ASSIGN_OR_RETURN(Json json, ReadObject(PathIn(source.path, "config.json")));
   SLUICE_ASSIGN_OR_RETURN(const std::string name, TorchName(dtype));
   if (json.contains("dtype")) json["dtype"] = name;
   if (json.contains("torch_dtype") || !json.contains("dtype")) json["torch_dtype"] = name;
-  return WriteNoted(dir, "config.json", json.dump(2) + "\n", written);
+  return WriteWithDigest(dir, "config.json", json.dump(2) + "\n", written);
 }
 
 absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, WrittenFiles* written) {
@@ -323,7 +323,7 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
   // transformers refuses files without this entry.
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (shards.size() == 1) {
-    return WriteSafetensors(In(dir, kSingleFile), weights, shards[0], metadata,
+    return WriteSafetensors(PathIn(dir, kSingleFile), weights, shards[0], metadata,
                             &(*written)[kSingleFile]);
   }
 
@@ -332,11 +332,11 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
     const std::string name =
         absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
     SLUICE_RETURN_IF_ERROR(
-        WriteSafetensors(In(dir, name), weights, shards[s], metadata, &(*written)[name]));
+        WriteSafetensors(PathIn(dir, name), weights, shards[s], metadata, &(*written)[name]));
     for (const size_t i : shards[s]) map[weights.spec(i).name] = name;
   }
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  return WriteNoted(dir, kIndexFile, index.dump(2) + "\n", written);
+  return WriteWithDigest(dir, kIndexFile, index.dump(2) + "\n", written);
 }
 
 }  // namespace
@@ -350,13 +350,15 @@ absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
         absl::StrCat("model directory ", path, ": is not a directory"));
   ModelDir dir;
   dir.path = path;
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(In(path, "config.json"), kMaxJsonBytes));
-  SLUICE_ASSIGN_OR_RETURN(dir.config, ParseModelConfig(text, In(path, "config.json")));
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          ReadFile(PathIn(path, "config.json"), kMaxJsonBytes));
+  SLUICE_ASSIGN_OR_RETURN(dir.config, ParseModelConfig(text, PathIn(path, "config.json")));
   SLUICE_ASSIGN_OR_RETURN(dir.stop_ids, ReadStopIds(path, dir.config));
   SLUICE_ASSIGN_OR_RETURN(dir.chat_template, ReadChatTemplate(path));
-  if (PathExists(In(path, "tokenizer.json"))) dir.tokenizer_path = In(path, "tokenizer.json");
-  if (PathExists(In(path, "tokenizer_config.json")))
-    dir.tokenizer_config_path = In(path, "tokenizer_config.json");
+  if (PathExists(PathIn(path, "tokenizer.json")))
+    dir.tokenizer_path = PathIn(path, "tokenizer.json");
+  if (PathExists(PathIn(path, "tokenizer_config.json")))
+    dir.tokenizer_config_path = PathIn(path, "tokenizer_config.json");
   return dir;
 }
 
@@ -401,9 +403,9 @@ absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
     return absl::InvalidArgumentError("a model without weights cannot be written");
   SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, CommonType(weights), written));
   for (const char* name : kSideFiles) {
-    if (!PathExists(In(source.path, name))) continue;
-    SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(In(source.path, name)));
-    SLUICE_RETURN_IF_ERROR(WriteNoted(dir, name, bytes, written));
+    if (!PathExists(PathIn(source.path, name))) continue;
+    SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PathIn(source.path, name)));
+    SLUICE_RETURN_IF_ERROR(WriteWithDigest(dir, name, bytes, written));
   }
   return WriteWeights(dir, weights, written);
 }

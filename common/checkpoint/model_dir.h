@@ -57,10 +57,10 @@ absl::Status ReadEachWeight(
 // File name -> digest, for the files that a call has written.
 using WrittenFiles = std::map<std::string, FileDigest>;
 
-// Both write files that transformers can load: the configuration and tokenizer files of `source`, a
-// config.json with the dtype of the weights (if they are mixed, the type of most elements), and the
-// weights in files of at most 5 GB (a larger tensor gets its own file). Equal weights give equal
-// bytes.
+// WriteModelDir() and WriteModelFiles() write files that transformers can load: the configuration
+// and tokenizer files of `source`, a config.json with the dtype of the weights (if they are mixed,
+// the type of most elements), and the weights in files of at most 5 GB (a larger tensor gets its
+// own file). Equal weights give equal bytes.
 //
 // WriteModelDir() makes the directory `path` as WriteDirAtomic() does.
 // ALREADY_EXISTS: `path` exists.

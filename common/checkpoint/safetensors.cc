@@ -46,7 +46,7 @@ absl::Status ReadAt(int fd, int64_t offset, void* to, int64_t n, const std::stri
 }
 
 // Parses a list of non-negative integers.
-absl::StatusOr<std::vector<int64_t>> Integers(const Json& value, absl::string_view what) {
+absl::StatusOr<std::vector<int64_t>> ParseIntegers(const Json& value, absl::string_view what) {
   if (!value.is_array())
     return absl::InvalidArgumentError(absl::StrCat(what, " is not a list: ", JsonExcerpt(value)));
   std::vector<int64_t> out;
@@ -76,9 +76,9 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   entry.spec.name = name;
   SLUICE_ASSIGN_OR_RETURN(entry.spec.dtype,
                           DTypeFromName(Printable(value["dtype"].get<std::string>())));
-  SLUICE_ASSIGN_OR_RETURN(entry.spec.shape, Integers(value["shape"], "shape"));
+  SLUICE_ASSIGN_OR_RETURN(entry.spec.shape, ParseIntegers(value["shape"], "shape"));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> range,
-                          Integers(value["data_offsets"], "data_offsets"));
+                          ParseIntegers(value["data_offsets"], "data_offsets"));
   if (range.size() != 2 || range[0] > range[1] || range[1] > data_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("data_offsets ", JsonExcerpt(value["data_offsets"]),
@@ -86,9 +86,9 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
   }
   SLUICE_ASSIGN_OR_RETURN(const int64_t needed, NumBytes(entry.spec));
   if (needed != range[1] - range[0]) {
-    return absl::InvalidArgumentError(absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape),
-                                                   " needs ", needed, " bytes, data_offsets give ",
-                                                   range[1] - range[0]));
+    return absl::InvalidArgumentError(
+        absl::StrCat(ShapeText(entry.spec.dtype, entry.spec.shape), " needs ", needed,
+                     " bytes, but data_offsets give ", range[1] - range[0]));
   }
   entry.offset = data_start + range[0];
   entry.bytes = needed;
@@ -97,8 +97,8 @@ absl::StatusOr<SafetensorsFile::Entry> ParseEntry(const std::string& name, const
 
 // Checks that each tensor starts where the one before it ends, and that the last ends with the
 // file.
-absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
-                        int64_t file_bytes) {
+absl::Status CheckNoGaps(const std::vector<SafetensorsFile::Entry>& entries, int64_t data_start,
+                         int64_t file_bytes) {
   int64_t end = data_start;
   for (const auto& entry : entries) {
     if (entry.offset != end) {
@@ -112,7 +112,7 @@ absl::Status CheckCover(const std::vector<SafetensorsFile::Entry>& entries, int6
   }
   if (end != file_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the last tensor ends at byte ", end, ", the file at ", file_bytes));
+        absl::StrCat("the last tensor ends at byte ", end, ", but the file ends at ", file_bytes));
   }
   return absl::OkStatus();
 }
@@ -145,18 +145,18 @@ absl::Status SafetensorsFile::ReadHeader() {
   unsigned char prefix[8];
   if (info.st_size < 8)
     return absl::InvalidArgumentError(
-        absl::StrCat("has ", info.st_size, " bytes, a safetensors file has at least 8"));
+        absl::StrCat("has ", info.st_size, " bytes, but a safetensors file has at least 8"));
   SLUICE_RETURN_IF_ERROR(ReadAt(fd_, 0, prefix, 8, path_));
   const uint64_t header_bytes = LoadLittle64(prefix);
   if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
-    return absl::InvalidArgumentError(absl::StrCat("says its header has ", header_bytes,
-                                                   " bytes, the limit is ", kMaxSafetensorsHeader));
+    return absl::InvalidArgumentError(absl::StrCat("says that its header has ", header_bytes,
+                                                   " bytes; the limit is ", kMaxSafetensorsHeader));
   }
 
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   if (data_start > info.st_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "truncated: has ", info.st_size, " bytes, its header alone ends at ", data_start));
+    return absl::InvalidArgumentError(absl::StrCat("is truncated: it has ", info.st_size,
+                                                   " bytes, but its header ends at ", data_start));
   }
 
   std::string text(header_bytes, '\0');
@@ -184,7 +184,7 @@ absl::Status SafetensorsFile::ReadHeader() {
   std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.offset + a.bytes) < std::pair(b.offset, b.offset + b.bytes);
   });
-  return CheckCover(entries_, data_start, info.st_size);
+  return CheckNoGaps(entries_, data_start, info.st_size);
 }
 
 absl::Status SafetensorsFile::Read(const Entry& entry, absl::Span<std::byte> to) const {

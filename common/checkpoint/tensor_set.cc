@@ -125,7 +125,11 @@ absl::StatusOr<DType> DTypeFromName(absl::string_view name) {
   for (size_t i = 0; i < kDTypes.size(); ++i) {
     if (kDTypes[i].name == name) return static_cast<DType>(i);
   }
-  return absl::InvalidArgumentError(absl::StrCat("unknown dtype \"", name, "\""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown dtype \"", name, "\"; the known ones are ",
+                   absl::StrJoin(kDTypes, ", ", [](std::string* out, const DTypeRow& row) {
+                     absl::StrAppend(out, row.name);
+                   })));
 }
 
 absl::StatusOr<DType> DTypeFromTorchName(absl::string_view name) {
@@ -270,7 +274,7 @@ int64_t FirstNonFinite(DType dtype, const void* data, int64_t n) {
 absl::Status ConvertTensors(const TensorSet& from, TensorSet* to) {
   if (from.size() != to->size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("there are ", from.size(), " tensors, ", to->size(), " are needed"));
+        absl::StrCat("there are ", from.size(), " tensors, but ", to->size(), " are needed"));
   }
   for (size_t i = 0; i < from.size(); ++i) {
     const TensorSpec &a = from.spec(i), &b = to->spec(i);

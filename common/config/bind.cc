@@ -52,7 +52,7 @@ std::string DidYouMean(const std::string& nearest) {
 Binder::Binder(std::string file_dir, std::string set_dir, Problems* problems)
     : file_dir_(std::move(file_dir)), set_dir_(std::move(set_dir)), problems_(problems) {}
 
-void Binder::Note(const YamlNode& node, const std::string& path) {
+void Binder::RecordOrigin(const YamlNode& node, const std::string& path) {
   if (defaults_) origins_[path] = {"default", {0, 0, 0}};
   else
     origins_[path] = {node.place.source > 0 ? "set" : absl::StrCat("file:", node.place.line),
@@ -97,12 +97,13 @@ void Binder::Bind(const YamlNode& map, Message* message, const std::string& path
   for (const auto& [key, value] : map.map) {
     // The keys of the file are the names of the proto's fields.
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key.text);
-    if (field == nullptr) UnknownKey(key, *message, path);
+    if (field == nullptr) ReportUnknownKey(key, *message, path);
     else BindField(value, message, field, JoinPath(path, key.text));
   }
 }
 
-void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const std::string& path) {
+void Binder::ReportUnknownKey(const YamlNode::Key& key, const Message& message,
+                              const std::string& path) {
   const Descriptor& type = *message.GetDescriptor();
 
   // Suggest a similar key of this block, or else the place of the same key elsewhere in the file.
@@ -126,7 +127,7 @@ void Binder::UnknownKey(const YamlNode::Key& key, const Message& message, const 
 
 void Binder::BindField(const YamlNode& node, Message* message, const FieldDescriptor* field,
                        const std::string& path) {
-  Note(node, path);
+  RecordOrigin(node, path);
   const Reflection& reflection = *message->GetReflection();
 
   // `auto` or `none`, without quotes, leaves the field unset.
@@ -160,7 +161,7 @@ void Binder::BindList(const YamlNode& node, Message* message, const FieldDescrip
       BindScalar(node.list[i], here, BaseDir(node.list[i]), message, field, problems_);
     } else {
       Message* element = message->GetReflection()->AddMessage(message, field);
-      Note(node.list[i], here);
+      RecordOrigin(node.list[i], here);
       FillDefaults(element, here);
       Bind(node.list[i], element, here);
     }

@@ -53,14 +53,14 @@ class Binder {
                   const std::string& path);
   void BindStringMap(const YamlNode& node, google::protobuf::Message* message,
                      const google::protobuf::FieldDescriptor* field, const std::string& path);
-  void UnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message,
-                  const std::string& path);
+  void ReportUnknownKey(const YamlNode::Key& key, const google::protobuf::Message& message,
+                        const std::string& path);
   // The folder against which a relative path at `node` is resolved.
   const std::string& BaseDir(const YamlNode& node) const {
     return node.place.source > 0 ? set_dir_ : file_dir_;
   }
   // Records where the value at `path` comes from.
-  void Note(const YamlNode& node, const std::string& path);
+  void RecordOrigin(const YamlNode& node, const std::string& path);
 
   const std::string file_dir_;
   const std::string set_dir_;

@@ -145,7 +145,9 @@ void BindScalar(const YamlNode& node, const std::string& path, const std::string
 
 void BindFreeForm(const YamlNode& node, google::protobuf::Value* value, Problems* problems) {
   switch (node.kind) {
-    case Kind::kNull: problems->Add(node.place, 5, "wants a value, has nothing"); return;
+    case Kind::kNull:
+      problems->Add(node.place, 5, "a value is missing here; write one, or leave the key out");
+      return;
     case Kind::kMap:
       for (const auto& [key, child] : node.map)
         BindFreeForm(child, &(*value->mutable_struct_value()->mutable_fields())[key.text],

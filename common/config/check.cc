@@ -19,7 +19,7 @@ std::vector<SpecProblem> WithCleanTexts(std::vector<SpecProblem> problems) {
 }
 
 // Warnings are only of interest if there are no errors.
-SpecCheck Take(const config::SpecProblems& found) {
+SpecCheck ResultOf(const config::SpecProblems& found) {
   SpecCheck check{.errors = WithCleanTexts(found.errors()), .warnings = {}};
   if (check.errors.empty()) check.warnings = WithCleanTexts(found.warnings());
   return check;
@@ -35,7 +35,7 @@ SpecCheck CheckSingleValues(const job::v1::JobSpec& spec) {
   config::SpecProblems found;
   config::CheckValues(spec, &found);
   config::CheckRefused(spec, &found);
-  return Take(found);
+  return ResultOf(found);
 }
 
 SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& options) {
@@ -50,7 +50,7 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
   if (found.errors().empty() && options.check_files) {
     config::CheckFiles(spec, options.files_must_exist, &found);
   }
-  return Take(found);
+  return ResultOf(found);
 }
 
 absl::Status CheckBuilt(const job::v1::JobSpec& spec) {

@@ -16,8 +16,7 @@ namespace sluice {
 // messages and task fields. In a mixture-of-experts model the ids of its experts come on top.
 inline constexpr uint32_t kQueueTokenBytes = 20;
 
-// The full check of a job's spec. `sluice config validate` runs it after reading the file, and the
-// controller runs it on every submitted job. Nothing else decides whether a job may start.
+// What CheckJobSpec() looks at besides the spec itself.
 struct SpecCheckOptions {
   bool check_files = true;  // Check the files and directories that the job reads.
   // A missing file is an error. False: this host may be unable to see the files; a missing one is
@@ -32,9 +31,12 @@ struct SpecCheck {
   std::vector<SpecProblem> warnings;
 };
 
+// The full check of a job's spec. `sluice config validate` runs it after reading the file, and the
+// controller runs it on every submitted job. Nothing else decides whether a job may start.
 SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& options = {});
 
-// Only the first part of CheckJobSpec(): checks each value by itself, not how values fit together.
+// Runs only the first part of CheckJobSpec(), which checks each value by itself and not how values
+// fit together.
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec);
 
 // Checks that this build has every feature that the spec asks for. Daemons call it, because they

@@ -62,6 +62,7 @@ class FileChecker {
   }
 
  private:
+  // Whether the job samples answers, which only reinforcement learning does.
   bool sampled() const { return spec_.kind() == "rl"; }
   // The key that names the directory with the model's configuration.
   std::string model_key() const {
@@ -98,12 +99,12 @@ void FileChecker::CheckModel() {
   const std::string dir =
       spec_.model().has_init() ? spec_.model().init().config() : spec_.model().path();
   if (!IsDirectory(dir)) {
-    if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": no directory ", dir);
+    if (must_exist_ || IsThere(dir)) check_.Add(12, model_key(), ": there is no directory ", dir);
     return;
   }
 
   if (!IsFile(dir + "/config.json")) {
-    check_.Add(12, model_key(), ": no config.json in ", dir,
+    check_.Add(12, model_key(), ": there is no config.json in ", dir,
                "; a Hugging Face model directory is needed");
     return;
   }
@@ -153,7 +154,7 @@ void FileChecker::CheckTemplateFile() {
       IsFile(model.chat_template()))
     return;
   if (must_exist_ || IsThere(model.chat_template()))
-    check_.Add(12, "model.chat_template", ": no file ", model.chat_template());
+    check_.Add(12, "model.chat_template", ": there is no file ", model.chat_template());
 }
 
 void FileChecker::LoadRenderer() {
@@ -171,6 +172,7 @@ void FileChecker::LoadRenderer() {
   absl::StatusOr<std::unique_ptr<PromptRenderer>> renderer =
       PromptRenderer::Load(*model_, chat_template, std::move(sources));
   if (!renderer.ok()) {
+    // Errors of the renderer do not say which key is at fault, but their text does.
     const bool of_template = absl::StrContains(renderer.status().message(), "chat template");
     const std::string key = of_template ? "model.chat_template" : model_key();
     check_.Add(15, key, ": ", renderer.status().message());
@@ -184,7 +186,7 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                              bool skip_bad_rows) {
   if (!IsFile(source.path())) {
     if (must_exist_ || IsThere(source.path()))
-      check_.Add(12, path + ".path", ": no file ", source.path());
+      check_.Add(12, path + ".path", ": there is no file ", source.path());
     return std::nullopt;
   }
 
@@ -198,7 +200,8 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
     return std::nullopt;  // The rows are too long to read for a check.
   }
   if (!rows.ok()) {
-    // If a column is missing, report the key that names the column.
+    // If a column is missing, report the key that names the column. Only the text of the error says
+    // which column it is.
     std::string key = ".path";
     for (const auto& [name, column] : fields) {
       if (!absl::StrContains(rows.status().message(), absl::StrCat(" for field ", name, ";")))
@@ -264,6 +267,7 @@ void FileChecker::CheckPrompts(const std::string& path, const job::v1::DataSourc
   }
 
   if (unusable == rows.rows()) {
+    // An error about the format quotes it, and then `format` is the key at fault.
     const std::string key = absl::StrContains(first_unusable, "format \"") ? ".format" : ".path";
     check_.Add(16, path + key, ": none of the first ", unusable,
                " rows makes a prompt. The first problem: ", first_unusable);

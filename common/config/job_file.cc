@@ -37,7 +37,8 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   if (preset == nullptr) return;  // CheckJobSpec() reports it.
   ApplyPreset(preset->value, spec->mutable_algorithm());
 
-  // The fields that ApplyPreset() sets.
+  // The values that `origins` attributes to the preset. ApplyPreset() also writes the other fields,
+  // but no preset changes them from their defaults.
   for (const char* path :
        {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
         "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",
@@ -47,27 +48,28 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
 }
 
 // Sets values that depend on others and are not given in the file.
-void Derive(Binder* binder, job::v1::JobSpec* spec) {
+void SetDerivedValues(Binder* binder, job::v1::JobSpec* spec) {
   // Whether neither the file nor a --set gives the value. A preset's value counts as not given.
-  const auto open = [&](const char* path) {
+  const auto not_given = [&](const char* path) {
     const auto at = binder->origins().find(path);
     return at == binder->origins().end() || at->second.place.line == 0;
   };
-  if (open("rollout.group.min"))
+  if (not_given("rollout.group.min"))
     spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
   // A preset's `self` takes the current policy as its own anchor, which is only right for one
   // optimizer step per batch. With more steps, the anchor is computed before the first (recompute).
-  if (open("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&
+  if (not_given("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&
       spec->trainer().batching().minibatches() > 1) {
     spec->mutable_algorithm()->mutable_loss()->set_prox("recompute");
   }
-  if (open("weights.kv_cache") && spec->run().deterministic())
+  if (not_given("weights.kv_cache") && spec->run().deterministic())
     spec->mutable_weights()->set_kv_cache("recompute");
 }
 
 // Adds the problems that the check of the spec found, with their places in the file. If a value
 // could not be read, the spec holds its default, and problems of that default are left out.
-void AddAll(const std::vector<SpecProblem>& found, const Binder& binder, Problems* problems) {
+void AddWithPlaces(const std::vector<SpecProblem>& found, const Binder& binder,
+                   Problems* problems) {
   const Problems unread = *problems;
   for (const SpecProblem& problem : found) {
     const config::Place place = binder.PlaceOf(problem.path);
@@ -76,7 +78,7 @@ void AddAll(const std::vector<SpecProblem>& found, const Binder& binder, Problem
   }
 }
 
-JobFile Failed(const std::string& path, int number, std::string text) {
+JobFile FailedJobFile(const std::string& path, int number, std::string text) {
   JobFile file;
   file.problems.push_back({path, 0, 0, number, std::move(text)});
   return file;
@@ -109,9 +111,9 @@ absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems) {
 JobFile ParseJobFile(absl::string_view text, const std::string& path,
                      const JobFileOptions& options) {
   if (text.size() > kMaxJobFileBytes) {
-    return Failed(path, 2,
-                  absl::StrCat("is ", text.size(), " bytes, but the maximum is ", kMaxJobFileBytes,
-                               " (1 MiB)"));
+    return FailedJobFile(path, 2,
+                         absl::StrCat("is ", text.size(), " bytes, but the maximum is ",
+                                      kMaxJobFileBytes, " (1 MiB)"));
   }
 
   std::vector<std::string> sources{path};
@@ -133,14 +135,14 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
-    Derive(&binder, file.spec.get());
+    SetDerivedValues(&binder, file.spec.get());
     // If a value could not be read, its default is in the spec, and rules across values would
     // report something that nobody wrote. Then check single values only.
     const SpecCheck check = problems.empty()
                                 ? CheckJobSpec(*file.spec, {.check_files = options.check_paths})
                                 : CheckSingleValues(*file.spec);
-    AddAll(check.errors, binder, &problems);
-    AddAll(check.warnings, binder, &warnings);
+    AddWithPlaces(check.errors, binder, &problems);
+    AddWithPlaces(check.warnings, binder, &warnings);
     for (const auto& [key, origin] : binder.origins()) file.origins[key] = origin.word;
   }
 
@@ -154,7 +156,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
 
 JobFile ReadJobFile(const std::string& path, const JobFileOptions& options) {
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxJobFileBytes + 1);
-  if (!text.ok()) return Failed(path, 1, std::string(text.status().message()));
+  if (!text.ok()) return FailedJobFile(path, 1, std::string(text.status().message()));
   return ParseJobFile(*text, path, options);
 }
 

@@ -84,27 +84,28 @@ class Printer {
       PrintField(message, field, config::JoinPath(rule_path, field.name()), key, indent);
     }
   }
-  std::string Take() { return std::move(out_); }
+  std::string TakeText() { return std::move(out_); }
 
  private:
   void PrintField(const Message& message, const FieldDescriptor& field,
                   const std::string& rule_path, const std::string& key, int indent) {
     const Reflection& reflection = *message.GetReflection();
     if (config::IsLeaf(field))
-      return Line(absl::StrCat(key, " ", config::LeafText(message, field)), field, rule_path);
+      return PrintLine(absl::StrCat(key, " ", config::LeafText(message, field)), field, rule_path);
     if (field.is_repeated()) {
       const int size = reflection.FieldSize(message, &field);
-      Line(size == 0 ? key + " []" : key, field, rule_path);
+      PrintLine(size == 0 ? key + " []" : key, field, rule_path);
       for (int i = 0; i < size; ++i)
         Print(reflection.GetRepeatedMessage(message, &field, i), rule_path, indent + 4, true);
     } else if (!reflection.HasField(message, &field)) {
-      Line(absl::StrCat(key, " none"), field, rule_path);
+      PrintLine(absl::StrCat(key, " none"), field, rule_path);
     } else {
-      Line(key, field, rule_path);
+      PrintLine(key, field, rule_path);
       Print(reflection.GetMessage(message, &field), rule_path, indent + 2);
     }
   }
-  void Line(const std::string& text, const FieldDescriptor& field, const std::string& rule_path) {
+  void PrintLine(const std::string& text, const FieldDescriptor& field,
+                 const std::string& rule_path) {
     out_ += text;
     if (documented_ && !config::RuleOf(field).doc().empty()) {
       out_.append(std::max<int>(2, 40 - static_cast<int>(text.size())), ' ');
@@ -144,13 +145,13 @@ std::string JobFileDefaults() {
   FillExamples(&spec);
   Printer printer(true);
   printer.Print(spec, "", 0);
-  return printer.Take();
+  return printer.TakeText();
 }
 
 std::string JobFileText(const job::v1::JobSpec& spec) {
   Printer printer(false);
   printer.Print(spec, "", 0);
-  return printer.Take();
+  return printer.TakeText();
 }
 
 }  // namespace sluice

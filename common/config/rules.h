@@ -16,7 +16,7 @@ class RewardEntry;
 namespace sluice::config {
 
 // The parts of CheckJobSpec(), in its order. Each of them expects that the earlier ones found no
-// error.
+// error. The numbers are those of job_file.h.
 
 // Reports single values that are missing, out of bounds, or not one of the allowed words (0007,
 // 0008, 0009).
@@ -24,12 +24,12 @@ void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems);
 // Checks the rules across values (0010, 0011), and rules for single values that bounds cannot
 // express.
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems);
+// Warns of values that are allowed but are probably a mistake.
+void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems);
 // Checks that the files and directories that the job reads exist (0012) and can be used (0015,
 // 0016). Warns of consequences of the values for this model and these rows. A missing file is an
 // error only with `must_exist`.
 void CheckFiles(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* problems);
-// Warns of values that are allowed but are probably a mistake.
-void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems);
 
 // Creates the verifier of an entry of `reward.rewards`. INVALID_ARGUMENT: its args are not JSON, or
 // do not fit the verifier.

@@ -35,11 +35,6 @@ std::string BoundText(double bound, const FieldRule& rule) {
   return NumberText(bound);
 }
 
-bool IsDuration(const FieldDescriptor& field) {
-  return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
-         field.message_type()->full_name() == "google.protobuf.Duration";
-}
-
 // Returns the value as a number (for a list, the element at `index`); nullopt if it is not a
 // number. Durations are in seconds.
 std::optional<double> NumberOf(const Leaf& leaf, int index) {

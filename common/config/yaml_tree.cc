@@ -29,51 +29,54 @@ class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(int source, Problems* problems) : source_(source), problems_(problems) {}
 
-  YamlNode Take() { return std::move(root_); }
+  YamlNode TakeRoot() { return std::move(root_); }
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
   void OnAnchor(const YAML::Mark& mark, const std::string& name) override {
     problems_->Add(
-        At(mark), 2,
+        PlaceOf(mark), 2,
         absl::StrCat("anchor \"&", name, "\": job files have no anchors; write the value out"));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
-    problems_->Add(At(mark), 2,
+    problems_->Add(PlaceOf(mark), 2,
                    "alias: job files have no anchors and aliases; write the value out");
-    Attach(Make(mark, Kind::kNull));
+    AttachNode(MakeNode(mark, Kind::kNull));
   }
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Attach(Make(mark, Kind::kNull)); }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
+    AttachNode(MakeNode(mark, Kind::kNull));
+  }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                 const std::string& value) override {
-    YamlNode node = Make(mark, Kind::kScalar);
+    YamlNode node = MakeNode(mark, Kind::kScalar);
     node.text = value;
     node.quoted = tag == "!";
     if (tag != "!" && tag != "?" && !tag.empty()) CheckTag(mark, tag);
     if (!node.quoted && IsYesNo(value)) {
-      problems_->Add(At(mark), 2,
+      problems_->Add(PlaceOf(mark), 2,
                      absl::StrCat("\"", value,
                                   "\" means different things to YAML readers; write true or false, "
                                   "or put it in quotes"));
     }
     if (absl::StrContains(value, "${")) {
-      problems_->Add(At(mark), 2, "\"${\": job files have no substitution; use --set KEY=VALUE");
+      problems_->Add(PlaceOf(mark), 2,
+                     "\"${\": job files have no substitution; use --set KEY=VALUE");
     }
-    Attach(std::move(node));
+    AttachNode(std::move(node));
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                        YAML::EmitterStyle::value) override {
     CheckTag(mark, tag);
-    Open(Make(mark, Kind::kList));
+    OpenNode(MakeNode(mark, Kind::kList));
   }
-  void OnSequenceEnd() override { Close(); }
+  void OnSequenceEnd() override { CloseNode(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t,
                   YAML::EmitterStyle::value) override {
     CheckTag(mark, tag);
-    Open(Make(mark, Kind::kMap));
+    OpenNode(MakeNode(mark, Kind::kMap));
   }
-  void OnMapEnd() override { Close(); }
+  void OnMapEnd() override { CloseNode(); }
 
  private:
   struct Frame {
@@ -82,11 +85,11 @@ class TreeBuilder : public YAML::EventHandler {
     bool has_key = false;
   };
 
-  Place At(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
-  YamlNode Make(const YAML::Mark& mark, Kind kind) const {
+  Place PlaceOf(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
+  YamlNode MakeNode(const YAML::Mark& mark, Kind kind) const {
     YamlNode node;
     node.kind = kind;
-    node.place = At(mark);
+    node.place = PlaceOf(mark);
     return node;
   }
   static bool IsYesNo(const std::string& value) {
@@ -95,10 +98,11 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void CheckTag(const YAML::Mark& mark, const std::string& tag) {
     if (tag.empty() || tag == "?" || tag == "!") return;
-    problems_->Add(At(mark), 2, absl::StrCat("tag ", tag, ": job files have no tags"));
+    problems_->Add(PlaceOf(mark), 2,
+                   absl::StrCat("tag ", tag, ": job files have no tags; leave it out"));
   }
 
-  void Open(YamlNode node) {
+  void OpenNode(YamlNode node) {
     if (stack_.size() >= kMaxJobFileDepth) {
       problems_->Add(node.place, 2,
                      absl::StrCat("nested deeper than ", kMaxJobFileDepth, " levels"));
@@ -106,13 +110,13 @@ class TreeBuilder : public YAML::EventHandler {
     }
     stack_.push_back({std::move(node), {}, false});
   }
-  void Close() {
+  void CloseNode() {
     YamlNode node = std::move(stack_.back().node);
     stack_.pop_back();
-    Attach(std::move(node));
+    AttachNode(std::move(node));
   }
   // Puts a finished node into the innermost open list or map.
-  void Attach(YamlNode node) {
+  void AttachNode(YamlNode node) {
     if (stack_.empty()) {
       root_ = std::move(node);
       return;
@@ -145,7 +149,8 @@ class TreeBuilder : public YAML::EventHandler {
 
 // Returns the node at `part` inside `at`, created if necessary. Returns null after reporting a
 // problem.
-YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Problems* problems) {
+YamlNode* FindOrCreate(YamlNode* at, const std::string& part, const Place& place,
+                       Problems* problems) {
   int64_t index = 0;
   if (at->kind == Kind::kList) {
     if (!absl::SimpleAtoi(part, &index) || index < 0 ||
@@ -165,7 +170,7 @@ YamlNode* Descend(YamlNode* at, const std::string& part, const Place& place, Pro
     *at = YamlNode();
     at->kind = list ? Kind::kList : Kind::kMap;
     at->place = place;
-    if (list) return Descend(at, part, place, problems);
+    if (list) return FindOrCreate(at, part, place, problems);
   }
   if (YamlNode* found = at->Find(part)) return found;
   at->map.push_back({{part, place}, YamlNode()});
@@ -219,10 +224,10 @@ YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
   try {
     YAML::Parser parser(stream);
     parser.HandleNextDocument(builder);
-    YamlNode root = builder.Take();
+    YamlNode root = builder.TakeRoot();
     TreeBuilder second(source, problems);
     if (parser.HandleNextDocument(second))
-      problems->Add(second.Take().place, 2,
+      problems->Add(second.TakeRoot().place, 2,
                     "the file has a second document; a job file has only one");
     return root;
   } catch (const YAML::Exception& error) {
@@ -246,7 +251,7 @@ void ApplySet(absl::string_view set, int source, YamlNode* root, Problems* probl
   YamlNode value = ParseYaml(halves[1], source, problems);
   YamlNode* at = root;
   for (const std::string& part : parts) {
-    at = Descend(at, part, place, problems);
+    at = FindOrCreate(at, part, place, problems);
     if (at == nullptr) return;
   }
   *at = std::move(value);

@@ -41,8 +41,9 @@ struct YamlNode::Entry {
 // Names a node for a message: nothing, a block, a list, or the scalar in quotes.
 std::string KindName(const YamlNode& node);
 
-// Parses one document. Whatever job files may not use is reported (0002, 0004). Text that is not
-// YAML is reported (0001) and gives a null node. `source` becomes Place::source of all places.
+// Parses one document. Whatever job files may not use is reported (0002, 0004; job_file.h lists
+// these numbers). Text that is not YAML is reported (0001) and gives a null node. `source` becomes
+// Place::source of all places.
 YamlNode ParseYaml(absl::string_view text, int source, Problems* problems);
 
 // Applies a --set `key=value`, such as "data.train.0.path=FILE", to the tree. Missing blocks on the

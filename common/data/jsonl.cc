@@ -20,7 +20,7 @@ using nlohmann::json;
 
 // The value of `column` in `row`. A column a.b that does not exist under this name is member b of
 // object a. Null if there is none.
-const json* Column(const json& row, const std::string& column) {
+const json* FindColumn(const json& row, const std::string& column) {
   if (const auto it = row.find(column); it != row.end()) return &*it;
   const json* at = &row;
   for (const absl::string_view part : absl::StrSplit(column, '.')) {
@@ -33,7 +33,7 @@ const json* Column(const json& row, const std::string& column) {
 }
 
 // The names of the first ten columns, for a message.
-std::string Columns(const json& row) {
+std::string ColumnNames(const json& row) {
   std::vector<std::string> names;
   for (const auto& [name, value] : row.items()) {
     names.push_back(name);
@@ -59,7 +59,7 @@ class RowMapper {
   // Maps one line. Returns an empty string and sets `out` to the row and `text` to its JSON; or
   // returns what is wrong, beginning with "COLUMN: " (the byte in the line, 1 if the parser does
   // not know it).
-  std::string Map(absl::string_view line, json* out, std::string* text) {
+  std::string MapLine(absl::string_view line, json* out, std::string* text) {
     // Check the depth before anything is built from the line, because copying and printing a JSON
     // value recurse.
     if (const size_t depth = JsonDepth(line); depth > Dataset::kMaxDepth) {
@@ -81,15 +81,15 @@ class RowMapper {
 
     json mapped = json::object();
     for (const auto& [name, column] : fields_) {
-      const json* value = Column(row, column);
+      const json* value = FindColumn(row, column);
       if (value == nullptr) {
         const bool optional = name == column && name != "prompt" && !seen_.contains(name);
         if (optional) continue;
         return absl::StrCat("1: no column \"", column, "\" for field ", name, "; the row has ",
-                            Columns(row));
+                            ColumnNames(row));
       }
       // All rows must have the same fields.
-      if (first_done_ && !seen_.contains(name))
+      if (has_good_row_ && !seen_.contains(name))
         return absl::StrCat("1: column \"", column, "\" is here, but not in the rows before");
       if (name == "prompt" && check_prompts_ && !IsPrompt(*value)) {
         return absl::StrCat("1: the prompt, column \"", column, "\", is ", JsonExcerpt(*value),
@@ -105,7 +105,7 @@ class RowMapper {
     }
 
     for (const auto& [name, value] : mapped.items()) seen_.insert(name);
-    first_done_ = true;
+    has_good_row_ = true;
     *out = std::move(mapped);
     return "";
   }
@@ -114,7 +114,7 @@ class RowMapper {
   const std::map<std::string, std::string>& fields_;
   const bool check_prompts_;
   std::set<std::string> seen_;  // Names of the fields that the first good row had.
-  bool first_done_ = false;
+  bool has_good_row_ = false;
 };
 
 // Reads the file. Of a large file it reads the first kMaxHeadBytes, up to the last whole line.
@@ -168,7 +168,8 @@ absl::string_view Dataset::json(uint64_t row) const {
 absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
   if (!options.fields.contains("prompt")) {
     return Error(absl::StatusCode::kInvalidArgument, "NO_PROMPT",
-                 absl::StrCat("data source ", options.name, " maps no column to prompt"));
+                 absl::StrCat("data source ", options.name,
+                              " maps no column to prompt; name the column of the prompts"));
   }
   absl::StatusOr<std::string> text =
       options.first_rows > 0 ? ReadHead(options.path) : ReadFile(options.path);
@@ -184,7 +185,7 @@ absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
     if (options.first_rows > 0 && dataset.rows() + dataset.skipped_ >= options.first_rows) break;
 
-    const std::string wrong = mapper.Map(line, &row, &row_text);
+    const std::string wrong = mapper.MapLine(line, &row, &row_text);
     if (wrong.empty()) {
       const absl::Status scorable =
           options.check_scorable ? options.check_scorable(row) : absl::OkStatus();

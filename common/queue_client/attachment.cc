@@ -11,18 +11,19 @@
 namespace sluice {
 namespace {
 // How long to wait for an answer of the queue.
-constexpr absl::Duration kPatience = absl::Seconds(5);
-constexpr absl::Duration kUnused = absl::Minutes(1);  // After this time a segment is unmapped.
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(5);
+// A segment that was not used for this long is unmapped.
+constexpr absl::Duration kUnmapAfter = absl::Minutes(1);
 
 // Sends a request for `segment` (0: a new buffer of the client's own) and maps the descriptor that
 // comes with the answer. Only the own buffer is mapped writable.
-absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
+absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> RequestSegment(
     shm::Socket* socket, const common::v1::Call& call, uint32_t segment) {
   queue::v1::AttachRequest request;
   *request.mutable_call() = call;
   request.set_segment(segment);
   SLUICE_RETURN_IF_ERROR(socket->Send(request.SerializeAsString()));
-  SLUICE_ASSIGN_OR_RETURN(shm::Socket::Packet packet, socket->Receive(kPatience));
+  SLUICE_ASSIGN_OR_RETURN(shm::Socket::Packet packet, socket->Receive(kAnswerTimeout));
 
   queue::v1::AttachResponse response;
   if (!response.ParseFromString(packet.bytes))
@@ -36,11 +37,11 @@ absl::StatusOr<std::pair<queue::v1::AttachResponse, shm::Segment>> AskOver(
   return std::make_pair(std::move(response), std::move(mapped));
 }
 
-absl::Status Recycled() {
+absl::Status RecycledError() {
   return Error(absl::StatusCode::kAborted, "RECYCLED",
                "the queue has used the memory again; ask for the bytes again");
 }
-absl::Status NotShared(uint32_t segment, const absl::Status& why) {
+absl::Status NotSharedError(uint32_t segment, const absl::Status& why) {
   return Error(absl::StatusCode::kAborted, "NOT_SHARED",
                absl::StrCat("the queue does not share segment ", segment, ": ", why.message(),
                             "; ask for the bytes in messages"));
@@ -55,36 +56,37 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string
                                : address;
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Connect("sluice-queue/" + name));
   // Segment 0 asks for a buffer of the client's own.
-  SLUICE_ASSIGN_OR_RETURN(auto answer, AskOver(&socket, call, 0));
+  SLUICE_ASSIGN_OR_RETURN(auto answer, RequestSegment(&socket, call, 0));
   return std::shared_ptr<Attachment>(
       new Attachment(std::move(socket), std::move(answer.second), answer.first.session(), call));
 }
 
 std::optional<shm::Slice> Attachment::Allocate(uint64_t bytes) {
   MutexLock lock(&mu_);
-  const std::optional<uint64_t> offset = holes_.Allocate(bytes);
+  const std::optional<uint64_t> offset = free_parts_.Allocate(bytes);
   if (!offset) return std::nullopt;
   return shm::Slice{.offset = *offset, .length = bytes};
 }
 
 void Attachment::Free(const shm::Slice& slice) {
   MutexLock lock(&mu_);
-  holes_.Free(slice.offset, slice.length);
+  free_parts_.Free(slice.offset, slice.length);
 }
 
-absl::StatusOr<std::shared_ptr<const shm::Segment>> Attachment::Ask(uint32_t segment) {
+absl::StatusOr<std::shared_ptr<const shm::Segment>> Attachment::FindOrRequestSegment(
+    uint32_t segment) {
   if (const auto it = segments_.find(segment); it != segments_.end()) {
     it->second.used = absl::Now();
     return it->second.segment;
   }
 
-  if (broken_) return NotShared(segment, absl::UnavailableError("the connection is broken"));
-  auto answer = AskOver(&socket_, call_, segment);
+  if (broken_) return NotSharedError(segment, absl::UnavailableError("the connection is broken"));
+  auto answer = RequestSegment(&socket_, call_, segment);
   if (!answer.ok()) {
     // After any error but NOT_FOUND an answer may still be on its way. The next request would take
     // it for its own, so the connection must not be used again.
     broken_ = !absl::IsNotFound(answer.status());
-    return NotShared(segment, answer.status());
+    return NotSharedError(segment, answer.status());
   }
 
   const auto mapped = std::make_shared<const shm::Segment>(std::move(answer->second));
@@ -98,10 +100,10 @@ absl::Status Attachment::Map(absl::Span<const shm::Slice> slices,
     MutexLock lock(&mu_);
     // Let the system take back segments that were not used lately.
     std::erase_if(segments_, [now = absl::Now()](const auto& mapped) {
-      return now - mapped.second.used > kUnused;
+      return now - mapped.second.used > kUnmapAfter;
     });
     for (const shm::Slice& slice : slices) {
-      SLUICE_ASSIGN_OR_RETURN(segments->emplace_back(), Ask(slice.segment));
+      SLUICE_ASSIGN_OR_RETURN(segments->emplace_back(), FindOrRequestSegment(slice.segment));
       if (!shm::InBounds(*segments->back(), slice)) {
         return Error(absl::StatusCode::kInvalidArgument, "BAD_SLICE",
                      absl::StrCat("shared memory: ", slice.length, " bytes at ", slice.offset,
@@ -109,14 +111,14 @@ absl::Status Attachment::Map(absl::Span<const shm::Slice> slices,
       }
     }
   }
-  return CheckStill(slices, *segments);
+  return CheckNotRecycled(slices, *segments);
 }
 
-absl::Status Attachment::CheckStill(
+absl::Status Attachment::CheckNotRecycled(
     absl::Span<const shm::Slice> slices,
     absl::Span<const std::shared_ptr<const shm::Segment>> segments) {
   for (size_t i = 0; i < slices.size(); ++i) {
-    if (!shm::IsCurrent(*segments[i], slices[i])) return Recycled();
+    if (!shm::IsCurrent(*segments[i], slices[i])) return RecycledError();
   }
   return absl::OkStatus();
 }

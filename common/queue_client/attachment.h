@@ -58,8 +58,9 @@ class Attachment {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Checks that what was copied from the slices before this call is what they named.
   // ABORTED RECYCLED: a block was used again meanwhile.
-  static absl::Status CheckStill(absl::Span<const shm::Slice> slices,
-                                 absl::Span<const std::shared_ptr<const shm::Segment>> segments);
+  static absl::Status CheckNotRecycled(
+      absl::Span<const shm::Slice> slices,
+      absl::Span<const std::shared_ptr<const shm::Segment>> segments);
 
  private:
   Attachment(shm::Socket socket, shm::Segment buffer, std::string session,
@@ -68,9 +69,9 @@ class Attachment {
         call_(call),
         buffer_(std::move(buffer)),
         socket_(std::move(socket)),
-        holes_(buffer_.bytes()) {}
+        free_parts_(buffer_.bytes()) {}
   // The segment with this number, from `segments_` or from the queue.
-  absl::StatusOr<std::shared_ptr<const shm::Segment>> Ask(uint32_t segment)
+  absl::StatusOr<std::shared_ptr<const shm::Segment>> FindOrRequestSegment(uint32_t segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const std::string session_;
@@ -79,7 +80,7 @@ class Attachment {
   mutable Mutex mu_;
   std::atomic<bool> broken_ = false;  // An answer was lost, so the connection is useless.
   shm::Socket socket_;                // Used under the lock: one request at a time.
-  shm::OffsetAllocator holes_ ABSL_GUARDED_BY(mu_);  // The free parts of buffer_.
+  shm::OffsetAllocator free_parts_ ABSL_GUARDED_BY(mu_);  // The free parts of buffer_.
   struct Mapped {
     std::shared_ptr<const shm::Segment> segment;
     absl::Time used;  // Time of the last use.

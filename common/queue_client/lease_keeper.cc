@@ -27,10 +27,10 @@ struct LeaseKeeper::Impl {
   CondVar changed;
   std::set<std::string> held ABSL_GUARDED_BY(mu);
   std::vector<common::v1::Loaded> loaded ABSL_GUARDED_BY(mu);
-  // `wanted` counts the requests to renew at once; the first `told` of them are answered. told <=
-  // wanted.
-  int64_t wanted ABSL_GUARDED_BY(mu) = 0;
-  int64_t told ABSL_GUARDED_BY(mu) = 0;
+  // `requests` counts the requests to renew at once; the queue has answered the first `answered` of
+  // them. answered <= requests.
+  int64_t requests ABSL_GUARDED_BY(mu) = 0;
+  int64_t answered ABSL_GUARDED_BY(mu) = 0;
   bool active ABSL_GUARDED_BY(mu) = false;  // Renewing has started.
   bool stopped ABSL_GUARDED_BY(mu) = false;
   absl::Duration period ABSL_GUARDED_BY(mu);  // Between two renewals.
@@ -55,17 +55,17 @@ struct LeaseKeeper::Impl {
         failure = status;
         changed.NotifyAll();
       }
-      if (options.failed) options.failed(status);
+      if (options.on_failed) options.on_failed(status);
       return;
     }
   }
 
-  // Waits until the period is over, or something must be told at once. Returns false if stopped.
+  // Waits until the period is over, or a renewal is requested at once. Returns false if stopped.
   bool AwaitDue() ABSL_LOCKS_EXCLUDED(mu) {
     MutexLock lock(&mu);
     while (!active && !stopped) changed.Wait(&mu);
     const absl::Time due = absl::Now() + period;
-    while (!stopped && wanted == told) {
+    while (!stopped && requests == answered) {
       const absl::Duration left = due - absl::Now();
       if (left <= absl::ZeroDuration()) return true;
       changed.WaitFor(&mu, left);
@@ -78,12 +78,12 @@ struct LeaseKeeper::Impl {
     // Copy the state, so that no call is made under the lock.
     std::vector<std::string> leases;
     std::vector<common::v1::Loaded> versions;
-    int64_t telling = 0;
+    int64_t answering = 0;
     {
       MutexLock lock(&mu);
       leases.assign(held.begin(), held.end());
       versions = loaded;
-      telling = wanted;
+      answering = requests;
     }
 
     size_t from = 0;
@@ -98,7 +98,8 @@ struct LeaseKeeper::Impl {
     } while (from < leases.size());
 
     MutexLock lock(&mu);
-    told = telling;
+    SLUICE_CHECK(answered <= answering && answering <= requests);
+    answered = answering;
     changed.NotifyAll();
     return absl::OkStatus();
   }
@@ -121,7 +122,7 @@ struct LeaseKeeper::Impl {
         if (held.erase(lease) > 0) lost.push_back(lease);
       }
     }
-    if (!lost.empty() && options.lost) options.lost(lost);
+    if (!lost.empty() && options.on_lost) options.on_lost(lost);
     return absl::OkStatus();
   }
 };
@@ -154,24 +155,24 @@ void LeaseKeeper::SetLoaded(std::vector<common::v1::Loaded> loaded) {
   MutexLock lock(&impl_->mu);
   impl_->loaded = std::move(loaded);
   impl_->active = true;
-  ++impl_->wanted;
+  ++impl_->requests;
   impl_->changed.NotifyAll();
 }
 
 void LeaseKeeper::RenewNow() {
   MutexLock lock(&impl_->mu);
-  ++impl_->wanted;
+  ++impl_->requests;
   impl_->changed.NotifyAll();
 }
 
 absl::Status LeaseKeeper::Sync() {
   MutexLock lock(&impl_->mu);
   impl_->active = true;
-  const int64_t mine = ++impl_->wanted;
+  const int64_t mine = ++impl_->requests;
   impl_->changed.NotifyAll();
-  while (impl_->told < mine && !impl_->stopped && impl_->failure.ok())
+  while (impl_->answered < mine && !impl_->stopped && impl_->failure.ok())
     impl_->changed.Wait(&impl_->mu);
-  if (impl_->told >= mine) return absl::OkStatus();
+  if (impl_->answered >= mine) return absl::OkStatus();
   return impl_->failure.ok() ? absl::CancelledError("the lease keeper has stopped")
                              : impl_->failure;
 }

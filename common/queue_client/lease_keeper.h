@@ -23,9 +23,9 @@ class LeaseKeeper {
   struct Options {
     // The queue no longer knows these leases, which are still held here: abort their work. Runs on
     // the `renew` thread and must not block.
-    std::function<void(const std::vector<std::string>& leases)> lost;
+    std::function<void(const std::vector<std::string>& leases)> on_lost;
     // Renewal has failed for good (fenced, wrong role), and the thread has ended.
-    std::function<void(absl::Status why)> failed;
+    std::function<void(absl::Status why)> on_failed;
     absl::Duration first_period = absl::Seconds(2);  // Used until the queue has told the TTL.
   };
 

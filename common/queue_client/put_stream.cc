@@ -48,9 +48,9 @@ struct Item {
 };
 
 // A message that was sent and is not acknowledged. Each of its records is an item, or one part of
-// an item. Its first record goes on where the message before it ended. It completes `items` items;
-// if `more` is set, its last record belongs to one more item, whose other parts come in later
-// messages.
+// an item. Only the first record may be a part whose item began in an earlier message, and only the
+// last may be a part whose item goes on in the next message; `more` says that it does. `items`
+// counts the items that end in this message.
 struct Flight {
   size_t items = 0;
   bool more = false;
@@ -63,7 +63,7 @@ class Cutter {
  public:
   explicit Cutter(std::vector<rpc::PayloadSlice> payload) : payload_(std::move(payload)) {}
   // Moves the next `bytes` bytes to `part` and returns their CRC-32C.
-  uint32_t Take(size_t bytes, Part* part) {
+  uint32_t TakeBytes(size_t bytes, Part* part) {
     uint32_t crc = 0;
     part->payload_bytes += bytes;
     while (bytes > 0) {
@@ -87,7 +87,8 @@ class Cutter {
 // fields that are too large themselves. A part of a field says where it begins (`from`), the size
 // of the whole field (`total`), and has its own size and CRC. All parts but the last have `more`
 // set.
-std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::PayloadSlice> payload) {
+std::vector<Part> CutRecord(const common::v1::Record& record,
+                            std::vector<rpc::PayloadSlice> payload) {
   common::v1::Record head = record;
   head.clear_fields();
   head.set_more(true);
@@ -117,7 +118,7 @@ std::vector<Part> Cut(const common::v1::Record& record, std::vector<rpc::Payload
       common::v1::Field* const out = parts.back().record.add_fields();
       *out = field;
       header_bytes += field.ByteSizeLong() + 4;
-      const uint32_t crc = cutter.Take(take, &parts.back());
+      const uint32_t crc = cutter.TakeBytes(take, &parts.back());
       if (take < total) {
         out->set_from(from);
         out->set_total(total);
@@ -154,16 +155,17 @@ struct PutStream::Impl {
   size_t sent_parts ABSL_GUARDED_BY(mu) = 0;
   std::deque<Flight> flights ABSL_GUARDED_BY(mu);
 
-  // The attachment of the current stream. Only the put thread uses it, except for Free() in Take().
+  // The attachment of the current stream. Only the put thread uses it, but the reader thread frees
+  // the memory of acknowledged messages.
   std::shared_ptr<Attachment> attachment;
-  size_t flying_bytes ABSL_GUARDED_BY(mu) = 0;  // Sum over flights.
-  size_t held_bytes ABSL_GUARDED_BY(mu) = 0;    // Sum over items.
-  uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;   // Sequence number of flights.front().
+  size_t in_flight_bytes ABSL_GUARDED_BY(mu) = 0;  // Sum over flights.
+  size_t held_bytes ABSL_GUARDED_BY(mu) = 0;       // Sum over items.
+  uint64_t first_seq ABSL_GUARDED_BY(mu) = 1;      // Sequence number of flights.front().
 
-  // `put` counts the items ever taken; the callbacks of the first `settled` of them have returned.
-  // settled <= put.
-  uint64_t put ABSL_GUARDED_BY(mu) = 0;
-  uint64_t settled ABSL_GUARDED_BY(mu) = 0;
+  // items_put counts the items ever taken; the callbacks of the first items_done of them have
+  // returned. items_done <= items_put.
+  uint64_t items_put ABSL_GUARDED_BY(mu) = 0;
+  uint64_t items_done ABSL_GUARDED_BY(mu) = 0;
 
   bool broken ABSL_GUARDED_BY(mu) = false;  // The current stream has failed.
   bool stopped ABSL_GUARDED_BY(mu) = false;
@@ -172,25 +174,25 @@ struct PutStream::Impl {
   // Called on the put thread.
   void Run();
   bool AwaitItems() ABSL_LOCKS_EXCLUDED(mu);
-  absl::Status Session(bool* progress);
+  absl::Status RunStream(bool* progress);
   bool AwaitSendable() ABSL_LOCKS_EXCLUDED(mu);
-  absl::Status SendSome(rpc::ClientStream* stream, uint64_t seq) ABSL_LOCKS_EXCLUDED(mu);
-  Flight Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
-              size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  absl::Status SendMessage(rpc::ClientStream* stream, uint64_t seq) ABSL_LOCKS_EXCLUDED(mu);
+  Flight PackMessage(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
+                     size_t* payload_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ClearFlights() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Runs the callbacks. If `why` is not OK, every callback gets it as its outcome.
-  void Settle(std::vector<Item> done, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
+  void RunCallbacks(std::vector<Item> done, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
   void FailAll(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
   // Called on a stream's reader thread.
-  absl::Status Take(const queue::v1::PutAck& ack) ABSL_LOCKS_EXCLUDED(mu);
+  absl::Status HandleAck(const queue::v1::PutAck& ack) ABSL_LOCKS_EXCLUDED(mu);
 };
 
 void PutStream::Impl::Run() {
   rpc::Backoff backoff(client->options().backoff);
   while (AwaitItems()) {
     bool progress = false;
-    const absl::Status status = Session(&progress);
+    const absl::Status status = RunStream(&progress);
     if (cancel.triggered()) break;
     // A new stream would meet this error again.
     if (!IsRetryable(status)) return FailAll(status);
@@ -208,31 +210,31 @@ bool PutStream::Impl::AwaitItems() {
 
 // Opens a stream and sends everything that has no outcome, oldest first, until the stream breaks or
 // is stopped. `*progress` says whether an acknowledgement came.
-absl::Status PutStream::Impl::Session(bool* progress) {
-  attachment = client->Attached();
+absl::Status PutStream::Impl::RunStream(bool* progress) {
+  attachment = client->EnsureAttached();
   {
     MutexLock lock(&mu);
-    sent = sent_parts = flying_bytes = 0;
+    sent = sent_parts = in_flight_bytes = 0;
     first_seq = 1;
     broken = false;
     if (!items.empty()) items.front().refused = {};  // All its parts are sent again.
   }
 
   rpc::ClientStream stream(client->channel(), *queue::v1::PutMessage::descriptor(), &cancel);
-  absl::Status refused;
+  absl::Status ack_error;
   std::thread reader([&] {
-    for (queue::v1::PutAck ack; refused.ok() && stream.Read(&ack);) {
-      refused = Take(ack);
+    for (queue::v1::PutAck ack; ack_error.ok() && stream.Read(&ack);) {
+      ack_error = HandleAck(ack);
       *progress = true;
     }
-    if (!refused.ok()) stream.TryCancel();  // The two sides no longer mean the same messages.
+    if (!ack_error.ok()) stream.TryCancel();  // The two sides no longer mean the same messages.
     MutexLock lock(&mu);
     broken = true;
     changed.NotifyAll();
   });
 
   absl::Status status;
-  for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendSome(&stream, seq);
+  for (uint64_t seq = 1; status.ok() && AwaitSendable(); ++seq) status = SendMessage(&stream, seq);
   // A frame that is too large would be too large on the next stream too, so the error ends this
   // PutStream for good.
   const bool too_large = ReasonOf(status) == "TOO_LARGE";
@@ -247,13 +249,13 @@ absl::Status PutStream::Impl::Session(bool* progress) {
   const absl::Status finished = stream.Finish();
   MutexLock lock(&mu);
   ClearFlights();
-  if (!refused.ok()) return refused;
+  if (!ack_error.ok()) return ack_error;
   return too_large ? absl::InternalError(status.message()) : finished;
 }
 
 bool PutStream::Impl::AwaitSendable() {
   MutexLock lock(&mu);
-  while (!broken && !stopped && (sent == items.size() || flying_bytes >= options.window_bytes))
+  while (!broken && !stopped && (sent == items.size() || in_flight_bytes >= options.window_bytes))
     changed.Wait(&mu);
   return !broken && !stopped;
 }
@@ -268,8 +270,9 @@ void PutStream::Impl::ClearFlights() {
 }
 
 // Fills one message from what is not sent yet, and moves `sent` and `sent_parts` behind it.
-Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::PayloadSlice>* payload,
-                             size_t* payload_bytes) {
+Flight PutStream::Impl::PackMessage(queue::v1::PutHeader* header,
+                                    std::vector<rpc::PayloadSlice>* payload,
+                                    size_t* payload_bytes) {
   Flight flight;
   const size_t target = attachment == nullptr ? rpc::kTargetPayloadBytes : kTargetSharedBytes;
   size_t header_bytes = 0;
@@ -294,10 +297,11 @@ Flight PutStream::Impl::Pack(queue::v1::PutHeader* header, std::vector<rpc::Payl
     ++sent;
     ++flight.items;
   }
+  SLUICE_CHECK(sent == items.size() ? sent_parts == 0 : sent_parts < items[sent].parts.size());
   return flight;
 }
 
-absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) {
+absl::Status PutStream::Impl::SendMessage(rpc::ClientStream* stream, uint64_t seq) {
   queue::v1::PutHeader header;
   std::vector<rpc::PayloadSlice> payload;
   size_t payload_bytes = 0;
@@ -310,12 +314,12 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
   std::optional<shm::Slice> shared;
   {
     MutexLock lock(&mu);
-    Flight flight = Pack(&header, &payload, &payload_bytes);
+    Flight flight = PackMessage(&header, &payload, &payload_bytes);
     // If the shared buffer is full, the bytes go in the message.
     if (attachment != nullptr && payload_bytes >= kLeastSharedBytes)
       flight.shared = attachment->Allocate(payload_bytes);
     shared = flight.shared;
-    flying_bytes += flight.bytes;
+    in_flight_bytes += flight.bytes;
     flights.push_back(flight);
   }
 
@@ -332,7 +336,7 @@ absl::Status PutStream::Impl::SendSome(rpc::ClientStream* stream, uint64_t seq) 
 
 // Handles the acknowledgement of the oldest message in flight. An error of this function ends the
 // stream for good.
-absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
+absl::Status PutStream::Impl::HandleAck(const queue::v1::PutAck& ack) {
   std::vector<Item> done;
   {
     MutexLock lock(&mu);
@@ -345,7 +349,7 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
     flights.pop_front();
     if (flight.shared) attachment->Free(*flight.shared);
     ++first_seq;
-    flying_bytes -= flight.bytes;
+    in_flight_bytes -= flight.bytes;
     for (const queue::v1::Failed& failed : ack.failed()) {
       // An index beyond the message is ignored, and only the first refusal of an item counts.
       if (failed.record() >= flight.items + flight.more) continue;
@@ -356,6 +360,7 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
                  failed.watermark()};
     }
 
+    SLUICE_CHECK(flight.items <= sent && sent <= items.size());
     sent -= flight.items;
     for (size_t i = 0; i < flight.items; ++i) {
       held_bytes -= items.front().bytes;
@@ -364,16 +369,17 @@ absl::Status PutStream::Impl::Take(const queue::v1::PutAck& ack) {
     }
     changed.NotifyAll();
   }
-  Settle(std::move(done), absl::OkStatus());
+  RunCallbacks(std::move(done), absl::OkStatus());
   return absl::OkStatus();
 }
 
-void PutStream::Impl::Settle(std::vector<Item> done, const absl::Status& why) {
+void PutStream::Impl::RunCallbacks(std::vector<Item> done, const absl::Status& why) {
   for (const Item& item : done) {
     if (item.done) item.done(why.ok() ? item.refused : PutOutcome{why, 0});
   }
   MutexLock lock(&mu);
-  settled += done.size();
+  items_done += done.size();
+  SLUICE_CHECK(items_done <= items_put);
   changed.NotifyAll();
 }
 
@@ -387,7 +393,7 @@ void PutStream::Impl::FailAll(const absl::Status& why) {
     held_bytes = 0;
     changed.NotifyAll();
   }
-  Settle(std::move(left), why);
+  RunCallbacks(std::move(left), why);
 }
 
 PutStream::PutStream(QueueClient* client) : PutStream(client, Options()) {}
@@ -432,7 +438,7 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
 
   Item item{.bytes = payload_bytes + header_bytes, .refused = {}, .done = std::move(done)};
   if (payload_bytes > rpc::kMaxPayloadBytes || header_bytes > kTargetHeaderBytes) {
-    item.parts = Cut(record, std::move(payload));
+    item.parts = CutRecord(record, std::move(payload));
   } else {
     item.parts.push_back({std::move(record), std::move(payload), payload_bytes});
   }
@@ -444,12 +450,13 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
   if (impl_->held_bytes + bytes > impl_->options.buffer_bytes) {
     return Error(absl::StatusCode::kResourceExhausted, "BUFFER_FULL",
                  absl::StrCat("the queue has not acknowledged ", impl_->held_bytes,
-                              " bytes; the limit is ", impl_->options.buffer_bytes));
+                              " bytes; the limit is ", impl_->options.buffer_bytes,
+                              ". Put the record again when others are acknowledged"));
   }
 
   impl_->held_bytes += bytes;
   impl_->items.push_back(std::move(item));
-  ++impl_->put;
+  ++impl_->items_put;
   impl_->changed.NotifyAll();
   return absl::OkStatus();
 }
@@ -457,12 +464,12 @@ absl::Status PutStream::Put(common::v1::Record record, std::vector<rpc::PayloadS
 absl::Status PutStream::Flush(absl::Duration timeout) {
   const absl::Time until = absl::Now() + timeout;
   MutexLock lock(&impl_->mu);
-  const uint64_t target = impl_->put;
-  while (impl_->settled < target) {
+  const uint64_t target = impl_->items_put;
+  while (impl_->items_done < target) {
     const absl::Duration left = until - absl::Now();
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("the queue has not acknowledged ", target - impl_->settled, " records"));
+          absl::StrCat("the queue has not acknowledged ", target - impl_->items_done, " records"));
     }
     impl_->changed.WaitFor(&impl_->mu, std::min(left, absl::Seconds(60)));
   }

@@ -133,7 +133,7 @@ absl::StatusOr<queue::v1::AdvanceVersionResponse> QueueClient::AdvanceVersion(
   return Call<queue::v1::AdvanceVersionRequest, queue::v1::AdvanceVersionResponse>(&request);
 }
 
-std::shared_ptr<Attachment> QueueClient::Attached() {
+std::shared_ptr<Attachment> QueueClient::EnsureAttached() {
   if (!options_.shared_memory) return nullptr;
   MutexLock lock(&mu_);
   // Attach again if the queue has restarted, or has dropped the connection.
@@ -174,7 +174,7 @@ absl::Status CopyShared(const queue::v1::GetHeader& header, rpc::Frame* frame,
   const absl::Status copied = CopyFields(header, *frame, place, scratch);
   SLUICE_FAILPOINT("queue_client.get.after_copy");
   // This comes first: if the memory was used again, that explains a wrong CRC.
-  SLUICE_RETURN_IF_ERROR(Attachment::CheckStill(frame->shared(), segments));
+  SLUICE_RETURN_IF_ERROR(Attachment::CheckNotRecycled(frame->shared(), segments));
   return copied;
 }
 }  // namespace
@@ -203,12 +203,13 @@ absl::Status QueueClient::GetOnce(const queue::v1::GetRequest& request, Attachme
 
 absl::Status QueueClient::Get(absl::string_view lease, absl::Span<const common::v1::Want> wants,
                               const Place& place, std::vector<common::v1::Want>* missing) {
-  return GetFrom(lease, wants, [] {}, place, missing);
+  return GetWithRetries(lease, wants, [] {}, place, missing);
 }
 
-absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants,
-                                  const std::function<void()>& begin, const Place& place,
-                                  std::vector<common::v1::Want>* missing) {
+absl::Status QueueClient::GetWithRetries(absl::string_view lease,
+                                         absl::Span<const common::v1::Want> wants,
+                                         const std::function<void()>& begin, const Place& place,
+                                         std::vector<common::v1::Want>* missing) {
   queue::v1::GetRequest request;
   *request.mutable_call() = MakeCall();
   request.set_lease(std::string(lease));
@@ -222,7 +223,7 @@ absl::Status QueueClient::GetFrom(absl::string_view lease, absl::Span<const comm
     // Every attempt starts from nothing.
     gone.clear();
     begin();
-    const std::shared_ptr<Attachment> attachment = share ? Attached() : nullptr;
+    const std::shared_ptr<Attachment> attachment = share ? EnsureAttached() : nullptr;
     request.set_session(attachment == nullptr ? "" : attachment->session());
     const absl::Status status = GetOnce(request, attachment.get(), place, &gone);
     if (status.ok()) break;
@@ -267,7 +268,7 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
                         record.has_piece() ? record.piece().at() + 1 : 0);
   };
   // Fields arrive in order. The first field of a record adds a new record, or continues the last
-  // one if that has more parts. Records without fields need no memory.
+  // one if that has more parts.
   const auto place = [&](const common::v1::Record& record, int f) {
     if (f == 0 && (last_record.empty() || last_record != name(record))) {
       fetched.push_back({record, {}});
@@ -293,14 +294,14 @@ absl::StatusOr<std::vector<QueueClient::Fetched>> QueueClient::GetAll(
     fetched.clear();
     last_record.clear();
   };
-  SLUICE_RETURN_IF_ERROR(GetFrom(lease, wants, begin, place, missing));
+  SLUICE_RETURN_IF_ERROR(GetWithRetries(lease, wants, begin, place, missing));
   return fetched;
 }
 
 namespace {
-common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype,
-                            absl::Span<const int64_t> shape, absl::string_view bytes,
-                            common::v1::Record* record) {
+common::v1::Field* AppendField(absl::string_view name, common::v1::Dtype dtype,
+                               absl::Span<const int64_t> shape, absl::string_view bytes,
+                               common::v1::Record* record) {
   common::v1::Field* field = record->add_fields();
   field->set_name(std::string(name));
   field->set_dtype(dtype);
@@ -313,21 +314,21 @@ common::v1::Field* Describe(absl::string_view name, common::v1::Dtype dtype,
 
 void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
               absl::string_view bytes, common::v1::Record* record, std::string* payload) {
-  Describe(name, dtype, shape, bytes, record);
+  AppendField(name, dtype, shape, bytes, record);
   payload->append(bytes.data(), bytes.size());
 }
 
 void AddField(absl::string_view name, common::v1::Dtype dtype, absl::Span<const int64_t> shape,
               absl::string_view bytes, std::shared_ptr<const void> owner,
               common::v1::Record* record, std::vector<rpc::PayloadSlice>* payload) {
-  Describe(name, dtype, shape, bytes, record);
+  AppendField(name, dtype, shape, bytes, record);
   if (!bytes.empty()) payload->push_back({bytes, std::move(owner)});
 }
 
 void AddInlineField(absl::string_view name, common::v1::Dtype dtype, absl::string_view bytes,
                     common::v1::Record* record) {
   SLUICE_CHECK(bytes.size() <= kMaxInline);
-  Describe(name, dtype, {}, bytes, record)->set_inline_(std::string(bytes));
+  AppendField(name, dtype, {}, bytes, record)->set_inline_(std::string(bytes));
 }
 
 }  // namespace sluice

@@ -95,14 +95,14 @@ class QueueClient {
     common::v1::Record record;
     std::vector<std::string> fields;
   };
-  // The same into strings, for small amounts of data.
+  // The same into strings, for small amounts of data. Records without fields are left out.
   absl::StatusOr<std::vector<Fetched>> GetAll(absl::string_view lease,
                                               absl::Span<const common::v1::Want> wants,
                                               std::vector<common::v1::Want>* missing = nullptr);
 
   // The memory shared with the queue. Attaches again if the last attachment has ended. Null:
   // payload must go in messages.
-  std::shared_ptr<Attachment> Attached() ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<Attachment> EnsureAttached() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The Call that names this worker. `with_request` adds a new random request id, by which the
   // queue recognises a repeat.
@@ -117,9 +117,9 @@ class QueueClient {
   absl::Status CallUntil(const google::protobuf::Message& request,
                          google::protobuf::Message* response, rpc::Cancel* cancel);
   // Reads until it succeeds or fails for good. `begin` runs before each attempt.
-  absl::Status GetFrom(absl::string_view lease, absl::Span<const common::v1::Want> wants,
-                       const std::function<void()>& begin, const Place& place,
-                       std::vector<common::v1::Want>* missing);
+  absl::Status GetWithRetries(absl::string_view lease, absl::Span<const common::v1::Want> wants,
+                              const std::function<void()>& begin, const Place& place,
+                              std::vector<common::v1::Want>* missing);
   // One attempt. `attachment` may be null.
   absl::Status GetOnce(const queue::v1::GetRequest& request, Attachment* attachment,
                        const Place& place, std::vector<common::v1::Want>* missing);

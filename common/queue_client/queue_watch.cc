@@ -19,10 +19,10 @@ struct QueueWatch::Impl {
   void Run() {
     rpc::Backoff backoff(client->options().backoff);
     while (true) {
-      const absl::Status status = Follow(&backoff);
+      const absl::Status status = ReadStream(&backoff);
       if (cancel.triggered()) return;
       if (!IsRetryable(status)) {
-        if (handlers.failed) handlers.failed(status);
+        if (handlers.on_failed) handlers.on_failed(status);
         return;
       }
       if (cancel.WaitFor(backoff.Next(DetailOf(status).retry_after))) return;
@@ -30,14 +30,15 @@ struct QueueWatch::Impl {
   }
 
   // Reads one stream to its end.
-  absl::Status Follow(rpc::Backoff* backoff) {
+  absl::Status ReadStream(rpc::Backoff* backoff) {
     rpc::ClientStream stream(client->channel(), *queue::v1::WatchRequest::descriptor(), &cancel);
     queue::v1::WatchRequest request;
     *request.mutable_call() = client->MakeCall();
     if (stream.Write(request)) stream.WritesDone();
     for (queue::v1::WatchResponse change; stream.Read(&change);) {
       backoff->Reset();
-      if (change.ByteSizeLong() > 0) handlers.changed(change);  // An empty message is a heartbeat.
+      // An empty message is a heartbeat.
+      if (change.ByteSizeLong() > 0) handlers.on_change(change);
     }
     return stream.Finish();
   }

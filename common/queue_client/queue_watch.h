@@ -18,9 +18,9 @@ class QueueWatch {
  public:
   struct Handlers {
     // Not called for heartbeats.
-    std::function<void(const queue::v1::WatchResponse& change)> changed;
+    std::function<void(const queue::v1::WatchResponse& change)> on_change;
     // The watch has ended for good (fenced, wrong role). May be empty.
-    std::function<void(absl::Status why)> failed;
+    std::function<void(absl::Status why)> on_failed;
   };
 
   // `client` outlives the watch.

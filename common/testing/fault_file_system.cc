@@ -9,7 +9,7 @@
 
 namespace sluice::wal {
 namespace {
-absl::Status Down() { return absl::AbortedError("the machine is down"); }
+absl::Status DownError() { return absl::AbortedError("the machine is down"); }
 }  // namespace
 
 class FaultFileSystem::MemoryFile : public File {
@@ -21,19 +21,20 @@ class FaultFileSystem::MemoryFile : public File {
     std::string bytes;
     for (const absl::string_view piece : pieces) bytes.append(piece.data(), piece.size());
     MutexLock lock(&system_->mu_);
-    SLUICE_RETURN_IF_ERROR(Begin("write"));
+    SLUICE_RETURN_IF_ERROR(BeginCall("write"));
     if (system_->calls_ == system_->die_at_) {
-      system_->Change(node_.get(), offset, absl::string_view(bytes).substr(0, system_->die_bytes_));
-      return Down();
+      system_->WriteBytes(node_.get(), offset,
+                          absl::string_view(bytes).substr(0, system_->die_bytes_));
+      return DownError();
     }
-    SLUICE_RETURN_IF_ERROR(system_->Reserve(*node_, offset + bytes.size()));
-    system_->Change(node_.get(), offset, bytes);
+    SLUICE_RETURN_IF_ERROR(system_->CheckCapacity(*node_, offset + bytes.size()));
+    system_->WriteBytes(node_.get(), offset, bytes);
     return absl::OkStatus();
   }
   absl::Status Sync() override {
     MutexLock lock(&system_->mu_);
-    const absl::Status status = Begin("sync");
-    if (status.ok() && system_->calls_ == system_->die_at_) return Down();
+    const absl::Status status = BeginCall("sync");
+    if (status.ok() && system_->calls_ == system_->die_at_) return DownError();
     if (status.ok()) {
       for (const FaultFileSystem::Write& write : node_->unsynced) write.ApplyTo(&node_->synced);
       node_->synced.resize(node_->now.size());
@@ -44,9 +45,9 @@ class FaultFileSystem::MemoryFile : public File {
   }
   absl::Status Allocate(uint64_t size) override {
     MutexLock lock(&system_->mu_);
-    SLUICE_RETURN_IF_ERROR(Begin("allocate"));
-    if (system_->calls_ == system_->die_at_) return Down();
-    SLUICE_RETURN_IF_ERROR(system_->Reserve(*node_, size));
+    SLUICE_RETURN_IF_ERROR(BeginCall("allocate"));
+    if (system_->calls_ == system_->die_at_) return DownError();
+    SLUICE_RETURN_IF_ERROR(system_->CheckCapacity(*node_, size));
     // Sizes are on the disk at once. A crash that loses the new size need not be simulated, because
     // a lost write looks the same.
     if (size > node_->now.size()) node_->now.resize(size);
@@ -55,14 +56,14 @@ class FaultFileSystem::MemoryFile : public File {
   }
   absl::Status Truncate(uint64_t size) override {
     MutexLock lock(&system_->mu_);
-    SLUICE_RETURN_IF_ERROR(Begin("truncate"));
-    if (system_->calls_ == system_->die_at_) return Down();
+    SLUICE_RETURN_IF_ERROR(BeginCall("truncate"));
+    if (system_->calls_ == system_->die_at_) return DownError();
     node_->now.resize(size);
     return absl::OkStatus();
   }
   absl::StatusOr<size_t> Read(uint64_t offset, char* to, size_t size) override {
     MutexLock lock(&system_->mu_);
-    if (life_ != system_->life_) return Down();
+    if (life_ != system_->life_) return DownError();
     const absl::string_view now = node_->now;
     const absl::string_view part = now.substr(std::min<uint64_t>(offset, now.size()), size);
     std::copy(part.begin(), part.end(), to);
@@ -74,8 +75,8 @@ class FaultFileSystem::MemoryFile : public File {
   }
 
  private:
-  absl::Status Begin(const char* name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(system_->mu_) {
-    return life_ != system_->life_ ? Down() : system_->Begin(name, path_);
+  absl::Status BeginCall(const char* name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(system_->mu_) {
+    return life_ != system_->life_ ? DownError() : system_->BeginCall(name, path_);
   }
 
   FaultFileSystem* const system_;
@@ -106,8 +107,8 @@ void FaultFileSystem::Write::ApplyTo(std::string* file) const {
 
 // Numbers a changing call and asks for a fault. It returns OK for the call at which the machine
 // goes down; that call itself decides how much of it is done.
-absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
-  if (calls_ >= die_at_) return Down();
+absl::Status FaultFileSystem::BeginCall(const char* name, const std::string& path) {
+  if (calls_ >= die_at_) return DownError();
   const uint64_t call = ++calls_;
   if (!fault_) return absl::OkStatus();
   const Fault fault = fault_;
@@ -117,7 +118,7 @@ absl::Status FaultFileSystem::Begin(const char* name, const std::string& path) {
   return status;
 }
 
-void FaultFileSystem::Change(Node* node, uint64_t offset, absl::string_view bytes) {
+void FaultFileSystem::WriteBytes(Node* node, uint64_t offset, absl::string_view bytes) {
   if (offset + bytes.size() > node->now.size()) node->now.resize(offset + bytes.size());
   std::copy(bytes.begin(), bytes.end(), node->now.begin() + offset);
   // A crash keeps or loses each sector on its own.
@@ -129,7 +130,7 @@ void FaultFileSystem::Change(Node* node, uint64_t offset, absl::string_view byte
   }
 }
 
-absl::Status FaultFileSystem::Reserve(const Node& node, uint64_t size) {
+absl::Status FaultFileSystem::CheckCapacity(const Node& node, uint64_t size) {
   if (size <= node.now.size()) return absl::OkStatus();
   uint64_t used = size - node.now.size();
   for (const auto& [path, other] : names_) used += other->now.size();
@@ -148,8 +149,8 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenForWrite(const std::s
   MutexLock lock(&mu_);
   if (const auto it = names_.find(path); it != names_.end())
     return std::make_unique<MemoryFile>(this, it->second, path, life_);
-  SLUICE_RETURN_IF_ERROR(Begin("create", path));
-  if (calls_ == die_at_) return Down();
+  SLUICE_RETURN_IF_ERROR(BeginCall("create", path));
+  if (calls_ == die_at_) return DownError();
   const auto node = names_[path] = std::make_shared<Node>();
   changes_.push_back({"", path, node});
   return std::make_unique<MemoryFile>(this, node, path, life_);
@@ -157,8 +158,8 @@ absl::StatusOr<std::unique_ptr<File>> FaultFileSystem::OpenForWrite(const std::s
 
 absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(&mu_);
-  SLUICE_RETURN_IF_ERROR(Begin("rename", from));
-  if (calls_ == die_at_) return Down();
+  SLUICE_RETURN_IF_ERROR(BeginCall("rename", from));
+  if (calls_ == die_at_) return DownError();
   const auto it = names_.find(from);
   if (it == names_.end()) return absl::NotFoundError(from);
   changes_.push_back({from, to, it->second});
@@ -170,8 +171,8 @@ absl::Status FaultFileSystem::Rename(const std::string& from, const std::string&
 absl::Status FaultFileSystem::Remove(const std::string& path) {
   MutexLock lock(&mu_);
   if (!names_.contains(path)) return absl::NotFoundError(path);
-  SLUICE_RETURN_IF_ERROR(Begin("remove", path));
-  if (calls_ == die_at_) return Down();
+  SLUICE_RETURN_IF_ERROR(BeginCall("remove", path));
+  if (calls_ == die_at_) return DownError();
   changes_.push_back({path, "", nullptr});
   names_.erase(path);
   return absl::OkStatus();
@@ -189,8 +190,8 @@ absl::StatusOr<std::vector<std::string>> FaultFileSystem::List(const std::string
 
 absl::Status FaultFileSystem::SyncDir(const std::string& dir) {
   MutexLock lock(&mu_);
-  SLUICE_RETURN_IF_ERROR(Begin("syncdir", dir));
-  if (calls_ == die_at_) return Down();
+  SLUICE_RETURN_IF_ERROR(BeginCall("syncdir", dir));
+  if (calls_ == die_at_) return DownError();
   // All names are synced, whatever their directory.
   synced_names_ = names_;
   changes_.clear();

@@ -52,8 +52,9 @@ class FaultFileSystem : public FileSystem {
   // RESOURCE_EXHAUSTED if they do not fit.
   void SetCapacity(uint64_t bytes);
 
-  // Simulates a machine that goes down: from call number `call` on, all calls fail with ABORTED. If
-  // that call is a write, its first `bytes_written` bytes are done.
+  // Simulates a machine that goes down: from call number `call` on, all changing calls fail with
+  // ABORTED. If that call is a write, its first `bytes_written` bytes are done. Reads still work
+  // until Crash() or Restart().
   void DieAt(uint64_t call, uint64_t bytes_written = 0);
   // Whether the machine is down.
   bool dead() const;
@@ -91,13 +92,18 @@ class FaultFileSystem : public FileSystem {
   class MemoryFile;
   class MemoryLock;
 
-  absl::Status Begin(const char* name, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Change(Node* node, uint64_t offset, absl::string_view bytes)
+  absl::Status BeginCall(const char* name, const std::string& path)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Reserve(const Node& node, uint64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Writes bytes that reads see at once and a crash may lose.
+  void WriteBytes(Node* node, uint64_t offset, absl::string_view bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // RESOURCE_EXHAUSTED: the disk cannot hold the files if `node` grows to `size` bytes.
+  absl::Status CheckCapacity(const Node& node, uint64_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t sector_bytes_;
   mutable Mutex mu_;
+  // names_ are the names that callers see, and synced_names_ those on the disk. changes_ leads from
+  // the second to the first.
   std::map<std::string, std::shared_ptr<Node>> names_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Node>> synced_names_ ABSL_GUARDED_BY(mu_);
   std::vector<NameChange> changes_ ABSL_GUARDED_BY(mu_);

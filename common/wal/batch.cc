@@ -6,9 +6,9 @@
 namespace sluice::wal {
 namespace {
 // Below this size, copying a part is cheaper than one more entry in a vectored write.
-constexpr size_t kGatherBelow = 8192;
+constexpr size_t kCopyBelow = 8192;
 
-FrameHeader Describe(const Record& record) {
+FrameHeader MakeHeader(const Record& record) {
   FrameHeader header{.type = record.type, .head_bytes = static_cast<uint32_t>(record.head.size())};
   for (const Part& part : record.payload) header.payload_bytes += part.bytes.size();
   SLUICE_CHECK_MSG(record.head.size() <= kMaxHeadBytes && header.payload_bytes <= kMaxPayloadBytes,
@@ -17,23 +17,23 @@ FrameHeader Describe(const Record& record) {
 }
 }  // namespace
 
-uint64_t FrameBytes(const Record& record) { return Describe(record).frame_bytes(); }
+uint64_t FrameBytes(const Record& record) { return MakeHeader(record).frame_bytes(); }
 
-void Batch::Gather(absl::string_view bytes) {
+void Batch::AppendCopy(absl::string_view bytes) {
   if (pieces_.empty() || pieces_.back().data != nullptr)
-    pieces_.push_back({nullptr, gathered_.size(), 0});
+    pieces_.push_back({nullptr, copies_.size(), 0});
   pieces_.back().size += bytes.size();
-  gathered_.append(bytes.data(), bytes.size());
+  copies_.append(bytes.data(), bytes.size());
   bytes_ += bytes.size();
 }
 
 void Batch::AddHeader(FrameHeader header) {
   SealFrame(salt_, &header);
-  Gather({reinterpret_cast<const char*>(&header), sizeof(header)});
+  AppendCopy({reinterpret_cast<const char*>(&header), sizeof(header)});
 }
 
 void Batch::AddRecord(Position position, Position durable, const Record& record) {
-  FrameHeader header = Describe(record);
+  FrameHeader header = MakeHeader(record);
   header.position = position;
   header.durable = durable;
   header.head_crc = Crc32c(record.head);
@@ -48,10 +48,10 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   }
 
   AddHeader(header);
-  Gather(record.head);
+  AppendCopy(record.head);
   for (const Part& part : record.payload) {
-    if (part.bytes.size() < kGatherBelow) {
-      Gather(part.bytes);
+    if (part.bytes.size() < kCopyBelow) {
+      AppendCopy(part.bytes);
     } else {
       pieces_.push_back({part.bytes.data(), 0, part.bytes.size()});
       bytes_ += part.bytes.size();
@@ -59,7 +59,7 @@ void Batch::AddRecord(Position position, Position durable, const Record& record)
   }
 
   static constexpr char kZeros[8] = {};
-  Gather({kZeros, (8 - bytes_ % 8) % 8});
+  AppendCopy({kZeros, (8 - bytes_ % 8) % 8});
 }
 
 void Batch::AddMark(Position position) {
@@ -72,13 +72,13 @@ std::vector<absl::string_view> Batch::Pieces() const {
   for (const Piece& piece : pieces_) {
     pieces.push_back(piece.data != nullptr
                          ? absl::string_view(piece.data, piece.size)
-                         : absl::string_view(gathered_).substr(piece.offset, piece.size));
+                         : absl::string_view(copies_).substr(piece.offset, piece.size));
   }
   return pieces;
 }
 
 void Batch::Clear() {
-  gathered_.clear();
+  copies_.clear();
   pieces_.clear();
   bytes_ = 0;
 }

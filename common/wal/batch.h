@@ -29,15 +29,15 @@ class Batch {
   void Clear();
 
  private:
-  void Gather(absl::string_view bytes);
+  void AppendCopy(absl::string_view bytes);
   void AddHeader(FrameHeader header);
 
   struct Piece {
-    const char* data;  // Null: the piece is gathered_[offset, offset + size).
+    const char* data;  // Null: the piece is copies_[offset, offset + size).
     size_t offset, size;
   };
   const uint64_t salt_;
-  std::string gathered_;
+  std::string copies_;
   std::vector<Piece> pieces_;
   uint64_t bytes_ = 0;
 };

@@ -95,7 +95,7 @@ absl::StatusOr<Segment> Directory::StartSegment(const Spare& spare, uint64_t num
   return segment;
 }
 
-absl::Status Directory::SettleEnd(const std::string& segment_path, uint64_t from, uint64_t end) {
+absl::Status Directory::RewriteEnd(const std::string& segment_path, uint64_t from, uint64_t end) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<File> file,
                           file_system_->OpenForWrite(segment_path));
   SLUICE_FAILPOINT_STATUS("wal.open.rewrite.before");
@@ -168,8 +168,8 @@ absl::Status Directory::RemoveSnapshots(const std::vector<Position>& positions, 
   return temporary ? Remove(kSnapshotTemporary) : absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Spare>> Directory::Recycle(const std::vector<uint64_t>& segments,
-                                                      uint64_t bytes, size_t most) {
+absl::StatusOr<std::vector<Spare>> Directory::RecycleSegments(const std::vector<uint64_t>& segments,
+                                                              uint64_t bytes, size_t most) {
   SLUICE_FAILPOINT_STATUS("wal.snapshot.recycle.before");
   std::vector<Spare> spares;
   for (const uint64_t segment : segments) {

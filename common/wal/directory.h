@@ -37,7 +37,8 @@ struct Spare {
 };
 
 // The operations that create, rename and remove a log's files. When one returns OK its effect is on
-// disk, except where noted.
+// disk. The exceptions are AllocateSpare(), the functions that remove files, and the truncation by
+// RewriteEnd(): a crash may undo these, which does no harm.
 // RESOURCE_EXHAUSTED: the disk is full, and nothing changed.
 // Any other error: the state on disk is unknown.
 //
@@ -59,7 +60,7 @@ class Directory {
 
   // Rewrites the bytes [from, end) of a log's last segment, syncs them, and truncates the file at
   // `end`.
-  absl::Status SettleEnd(const std::string& segment_path, uint64_t from, uint64_t end);
+  absl::Status RewriteEnd(const std::string& segment_path, uint64_t from, uint64_t end);
 
   // Writes a snapshot of `state` and returns the size of the file. `cancelled` is called between
   // pieces; if it returns true, the result is CANCELLED and no snapshot remains.
@@ -71,8 +72,8 @@ class Directory {
 
   // Turns segments of exactly `bytes` bytes into spares, at most `most` of them, and removes the
   // others. Returns the spares; they can be used at once.
-  absl::StatusOr<std::vector<Spare>> Recycle(const std::vector<uint64_t>& segments, uint64_t bytes,
-                                             size_t most);
+  absl::StatusOr<std::vector<Spare>> RecycleSegments(const std::vector<uint64_t>& segments,
+                                                     uint64_t bytes, size_t most);
 
   absl::StatusOr<uint64_t> FreeBytes() { return file_system_->FreeBytes(path_); }
   std::string Path(absl::string_view name) const;

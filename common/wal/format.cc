@@ -54,7 +54,8 @@ absl::StatusOr<FileHeader> Decode(absl::string_view bytes, absl::string_view fil
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NEWER_FORMAT", .hint = "run the build that wrote it, or a newer one"},
-        absl::StrCat(file, " has format ", header.format, ", this build reads up to ", kFormat));
+        absl::StrCat(file, " has format ", header.format, ", but this build reads formats up to ",
+                     kFormat));
   }
   return header;
 }
@@ -78,7 +79,7 @@ void SealFrame(uint64_t salt, FrameHeader* header) { header->crc = FrameCrc(salt
 
 bool DecodeFrame(uint64_t salt, const char* bytes, FrameHeader* header) {
   std::memcpy(header, bytes, sizeof(*header));
-  // The cheap checks come first, because NewestDurable() calls this for every eighth byte of a
+  // The cheap checks come first, because FindNewestDurable() calls this for every eighth byte of a
   // segment.
   if (header->reserved != 0 || header->reserved2 != 0 || header->durable > header->position)
     return false;

@@ -57,26 +57,26 @@ absl::StatusOr<FileHeader> FrameReader::SnapshotHeader() {
   return header;
 }
 
-absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* header,
-                                                   Entry* entry) {
+absl::StatusOr<FrameReader::Result> FrameReader::Next(Replay* replay, FrameHeader* header,
+                                                      Entry* entry) {
   SLUICE_ASSIGN_OR_RETURN(const absl::string_view bytes, Window(offset_, sizeof(FrameHeader)));
   if (bytes.size() < sizeof(FrameHeader) || !DecodeFrame(salt_, bytes.data(), header))
-    return Got::kNone;
+    return Result::kNone;
   const uint64_t head_at = offset_ + sizeof(FrameHeader), payload_at = head_at + header->head_bytes;
   // Check the lengths against the file size before anything is allocated: a damaged header could
   // name any length.
   if (size_ == 0) {
     SLUICE_ASSIGN_OR_RETURN(size_, file_->Size());
   }
-  if (payload_at + header->payload_bytes > size_) return Got::kBadBody;
+  if (payload_at + header->payload_bytes > size_) return Result::kBadBody;
   if (replay == nullptr || header->kind == FrameKind::kMark) {
     offset_ += header->frame_bytes();
-    return Got::kFrame;
+    return Result::kFrame;
   }
 
   head_.resize(header->head_bytes);
   SLUICE_ASSIGN_OR_RETURN(bool whole, ReadTo(head_at, head_.data(), head_.size()));
-  if (!whole || Crc32c(head_) != header->head_crc) return Got::kBadBody;
+  if (!whole || Crc32c(head_) != header->head_crc) return Result::kBadBody;
   *entry = {.position = header->position,
             .type = header->type,
             .head = head_,
@@ -90,12 +90,12 @@ absl::StatusOr<FrameReader::Got> FrameReader::Next(Replay* replay, FrameHeader* 
     entry->owner = std::move(memory.owner);
   }
 
-  if (!whole || Crc32c(entry->payload) != header->payload_crc) return Got::kBadBody;
+  if (!whole || Crc32c(entry->payload) != header->payload_crc) return Result::kBadBody;
   offset_ += header->frame_bytes();
-  return Got::kFrame;
+  return Result::kFrame;
 }
 
-absl::StatusOr<std::optional<Position>> FrameReader::NewestDurable(uint64_t from) {
+absl::StatusOr<std::optional<Position>> FrameReader::FindNewestDurable(uint64_t from) {
   std::optional<Position> newest;
   // Frames are aligned to 8 bytes, so nothing starts in between.
   for (uint64_t at = (from + 7) / 8 * 8;;) {

@@ -18,7 +18,7 @@ namespace sluice::wal {
 // so that they do not cost a system call each. Not thread-safe.
 class FrameReader {
  public:
-  enum class Got {
+  enum class Result {
     kFrame,
     kNone,     // No frame header at offset(): the end of the written part, or damage.
     kBadBody,  // A valid frame header, but its head or payload is incomplete or damaged.
@@ -35,13 +35,13 @@ class FrameReader {
   // `replay`, the payload of a record is read into memory from replay->Allocate(), and `entry` is
   // filled; entry->head is valid until the next call. Without `replay`, the body is skipped without
   // being read or checked.
-  // Errors come from the file or from `replay`; damage is a value of Got, not an error.
-  absl::StatusOr<Got> Next(Replay* replay, FrameHeader* header, Entry* entry);
+  // Errors come from the file or from `replay`; damage is a value of Result, not an error.
+  absl::StatusOr<Result> Next(Replay* replay, FrameHeader* header, Entry* entry);
 
   // Searches for frames at or after `from`, at every multiple of 8 bytes, and returns the highest
   // position that one of them says was durable before it was written. nullopt: no frame was found.
   // Reading the salt (SegmentHeader) must come first.
-  absl::StatusOr<std::optional<Position>> NewestDurable(uint64_t from);
+  absl::StatusOr<std::optional<Position>> FindNewestDurable(uint64_t from);
 
   uint64_t offset() const { return offset_; }
   const std::string& path() const { return path_; }

@@ -57,32 +57,31 @@ class Log::Impl {
     std::vector<Record> state;
     std::function<void(const absl::Status&)> done;
   };
-  enum class Room { kMade, kGivenUp };
 
-  absl::Status Prepare(const Layout& layout, const Found& found);
+  absl::Status ContinueLog(const Layout& layout, const Found& found);
 
   // Run on thread `log`.
   void WriteLoop() ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitForWork(std::vector<Pending>* batch) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status KeepReserve() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status ProtectReserve() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteRecords(const std::vector<Pending>& batch) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteFrames() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SyncSegment();
   absl::Status WriteMark() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Rotate(uint64_t frame_bytes, Position first) ABSL_LOCKS_EXCLUDED(mu_);
-  void Publish(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  void TellSpace() ABSL_LOCKS_EXCLUDED(mu_);
+  void AdvanceDurable(Position position, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReportSpace() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until space may be available, or for Options::retry. CANCELLED: the log is closed or has
   // failed.
-  absl::Status WaitForRoom() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WaitForSpace() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Run on thread `log-files`.
-  void TendLoop() ABSL_LOCKS_EXCLUDED(mu_);
+  void FilesLoop() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Also called on thread `log`.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
 
-  void Fatal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndWithError(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Nothing more will be accepted: the log is closing or has failed.
   bool Ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return closing_ || !fatal_.ok(); }
@@ -97,7 +96,7 @@ class Log::Impl {
   Directory directory_;
   std::unique_ptr<FileSystem::Lock> lock_;
   Callbacks callbacks_;
-  std::thread log_, tend_;
+  std::thread log_thread_, files_thread_;
   std::atomic<Space> space_ = Space::kOk;  // The value that on_space reported last.
 
   // Used by thread `log` alone, once it runs.
@@ -119,6 +118,7 @@ class Log::Impl {
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   Position last_ ABSL_GUARDED_BY(mu_) = 0;
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
+  // Frame bytes of the records behind durable_, including the batch that `log` is writing.
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Bytes of all records appended since the snapshot that Open() read, those read by Open()
   // included.
@@ -152,18 +152,18 @@ absl::Status Log::Impl::Open(const std::string& dir, Replay* replay, Found* foun
   SLUICE_ASSIGN_OR_RETURN(lock_, options_.file_system->TakeLock(dir));
   Layout layout;
   SLUICE_RETURN_IF_ERROR(ReadDirectory(options_.file_system, dir, replay, found, &layout));
-  return Prepare(layout, *found);
+  return ContinueLog(layout, *found);
 }
 
 // Makes the records that were read durable and starts a new segment. Old files are removed only
 // after that, so that a crash in between loses nothing.
-absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
+absl::Status Log::Impl::ContinueLog(const Layout& layout, const Found& found) {
   MutexLock lock(&mu_);  // There are no threads yet; the lock is for the thread-safety annotations.
 
   // First make the end of the log durable.
   if (!found.end_segment.empty())
     SLUICE_RETURN_IF_ERROR(
-        directory_.SettleEnd(found.end_segment, layout.doubt_offset, found.end_offset));
+        directory_.RewriteEnd(found.end_segment, layout.doubt_offset, found.end_offset));
 
   // Keep spares of the right size.
   for (const uint64_t number : layout.spares) {
@@ -174,7 +174,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
     else SLUICE_RETURN_IF_ERROR(directory_.RemoveSpare(spare));
   }
 
-  // Reuse a spare, or allocate one. A nearly full disk may still have space for a smaller segment.
+  // Reuse a spare, or allocate one.
   Spare spare;
   if (!spares_.empty()) {
     spare = spares_.back();
@@ -213,7 +213,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   if (!covered.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
         const std::vector<Spare> spares,
-        directory_.Recycle(
+        directory_.RecycleSegments(
             covered, options_.segment_bytes,
             options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
     spares_.insert(spares_.end(), spares.begin(), spares.end());
@@ -222,6 +222,7 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
   last_ = durable_ = written_durable_ = found.last;
   appended_bytes_ = found.bytes;
   snapshot_ = found.snapshot;
+  SLUICE_CHECK(snapshot_ <= durable_);
   snapshot_bytes_ = found.snapshot_bytes;
   room_ = segment_.room();
   SLUICE_ASSIGN_OR_RETURN(free_bytes_, directory_.FreeBytes());
@@ -230,13 +231,13 @@ absl::Status Log::Impl::Prepare(const Layout& layout, const Found& found) {
 
 void Log::Impl::Start(Callbacks callbacks) {
   callbacks_ = std::move(callbacks);
-  log_ = std::thread([this] {
+  log_thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "log");
     WriteLoop();
   });
-  tend_ = std::thread([this] {
+  files_thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "log-files");
-    TendLoop();
+    FilesLoop();
   });
 }
 
@@ -252,7 +253,8 @@ Position Log::Impl::Append(Record record) {
   return position;
 }
 
-// snapshot_base_ counts from here on; TakeSnapshot() restores the old value if the snapshot fails.
+// BytesSinceSnapshot() counts from here on. If the snapshot fails, TakeSnapshot() sets
+// snapshot_base_ back.
 bool Log::Impl::Snapshot(std::vector<Record> state, std::function<void(const absl::Status&)> done) {
   MutexLock lock(&mu_);
   if (snapshot_busy_ || Ended()) return false;
@@ -270,8 +272,8 @@ void Log::Impl::Close() {
     work_.NotifyAll();
     chores_.NotifyAll();
   }
-  if (log_.joinable()) log_.join();
-  if (tend_.joinable()) tend_.join();
+  if (log_thread_.joinable()) log_thread_.join();
+  if (files_thread_.joinable()) files_thread_.join();
 }
 
 Log::Stats Log::Impl::stats() const {
@@ -287,7 +289,7 @@ Log::Stats Log::Impl::stats() const {
           .syncs = syncs_};
 }
 
-void Log::Impl::Fatal(const absl::Status& why) {
+void Log::Impl::EndWithError(const absl::Status& why) {
   // The dropped records are destroyed after the lock is released.
   std::deque<Pending> dropped;
   {
@@ -313,7 +315,7 @@ Space Log::Impl::CurrentSpace() const {
 }
 
 // Reports a change of space() through on_space, without holding the lock.
-void Log::Impl::TellSpace() {
+void Log::Impl::ReportSpace() {
   Space space;
   {
     MutexLock lock(&mu_);
@@ -332,18 +334,18 @@ void Log::Impl::WriteLoop() {
     absl::Status status = WriteRecords(batch);
     if (status.ok()) status = WriteMark();
     if (absl::IsCancelled(status)) return;
-    if (!status.ok()) return Fatal(status);
+    if (!status.ok()) return EndWithError(status);
     batch.clear();
   }
   // The log is closed and all records are written. Bring the last mark to the disk.
   if (!unsynced_mark_) return;
-  if (const absl::Status status = SyncSegment(); !status.ok()) Fatal(status);
+  if (const absl::Status status = SyncSegment(); !status.ok()) EndWithError(status);
 }
 
 // Finds out whether another segment can be allocated before the reserve of the last segment is
 // used, even if `log-files` has not tried yet. Otherwise space() would not be kFull in time, and
 // ordinary records would use up the reserve that control records need.
-absl::Status Log::Impl::KeepReserve() {
+absl::Status Log::Impl::ProtectReserve() {
   {
     MutexLock lock(&mu_);
     if (allocation_failed_ || !spares_.empty() || !ReserveAtRisk()) return absl::OkStatus();
@@ -354,10 +356,11 @@ absl::Status Log::Impl::KeepReserve() {
 // Moves the next records to write into `batch`. Returns false if nothing more will be written.
 bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
   while (true) {
-    if (const absl::Status status = KeepReserve(); !status.ok()) return Fatal(status), false;
-    TellSpace();
+    if (const absl::Status status = ProtectReserve(); !status.ok())
+      return EndWithError(status), false;
+    ReportSpace();
     MutexLock lock(&mu_);
-    // Sleep only if nothing has changed since TellSpace().
+    // Sleep only if nothing has changed since ReportSpace().
     if (pending_.empty() && !Ended() && CurrentSpace() == space_) work_.Wait(&mu_);
     if (!fatal_.ok()) return false;
     if (!pending_.empty()) {
@@ -391,7 +394,8 @@ absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
     SLUICE_RETURN_IF_ERROR(WriteFrames());
     SLUICE_RETURN_IF_ERROR(SyncSegment());
     segment_.offset += frames_->bytes();
-    Publish(batch[end - 1].position, frames_->bytes());
+    SLUICE_CHECK(segment_.offset + sizeof(FrameHeader) <= segment_.bytes);  // A mark still fits.
+    AdvanceDurable(batch[end - 1].position, frames_->bytes());
     at = end;
   }
   return absl::OkStatus();
@@ -403,7 +407,7 @@ absl::Status Log::Impl::WriteFrames() {
   // A copy-on-write file system can be full even though the space is allocated. Nothing was synced
   // yet, so writing the same bytes again is safe.
   while (absl::IsResourceExhausted(status)) {
-    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+    SLUICE_RETURN_IF_ERROR(WaitForSpace());
     status = segment_.file->Write(segment_.offset, frames_->Pieces());
   }
   SLUICE_RETURN_IF_ERROR(status);
@@ -426,10 +430,12 @@ absl::Status Log::Impl::SyncSegment() {
   return absl::OkStatus();
 }
 
-void Log::Impl::Publish(Position position, uint64_t bytes) {
+void Log::Impl::AdvanceDurable(Position position, uint64_t bytes) {
   written_durable_ = position;
   {
     MutexLock lock(&mu_);
+    SLUICE_CHECK(durable_ < position && position <= last_);
+    SLUICE_CHECK(bytes <= pending_bytes_);
     durable_ = position;
     pending_bytes_ -= bytes;
     room_ = segment_.room();
@@ -460,8 +466,8 @@ absl::Status Log::Impl::WriteMark() {
 }
 
 // The timeout is there because nobody tells the log when other programs free space.
-absl::Status Log::Impl::WaitForRoom() {
-  TellSpace();
+absl::Status Log::Impl::WaitForSpace() {
+  ReportSpace();
   MutexLock lock(&mu_);
   if (!Ended()) work_.WaitFor(&mu_, options_.retry);
   return Ended() ? absl::CancelledError("the log ends while the disk is full") : absl::OkStatus();
@@ -505,20 +511,20 @@ absl::Status Log::Impl::Rotate(uint64_t frame_bytes, Position first) {
       MutexLock lock(&mu_);
       allocation_failed_ = true;
     }
-    SLUICE_RETURN_IF_ERROR(WaitForRoom());
+    SLUICE_RETURN_IF_ERROR(WaitForSpace());
   }
 }
 
 // --- thread `log-files` ---
 
-void Log::Impl::TendLoop() {
+void Log::Impl::FilesLoop() {
   while (true) {
-    if (const absl::Status status = AllocateAhead(); !status.ok()) Fatal(status);
+    if (const absl::Status status = AllocateAhead(); !status.ok()) EndWithError(status);
     std::unique_ptr<SnapshotJob> job;
     {
       MutexLock lock(&mu_);
       work_.NotifyAll();  // `log` may wait for the outcome of AllocateAhead().
-      // Sleep if there is nothing to do.
+      // If no spare is left, AllocateAhead() must run again at once, unless the disk is full.
       if (!Ended() && snapshot_job_ == nullptr && (!spares_.empty() || allocation_failed_))
         chores_.WaitFor(&mu_, options_.retry);
       job = std::move(snapshot_job_);
@@ -558,7 +564,7 @@ void Log::Impl::TakeSnapshot(SnapshotJob job) {
     if (!status.ok()) snapshot_base_ = job.base_before;
   }
   if (!status.ok() && !absl::IsResourceExhausted(status) && !absl::IsCancelled(status))
-    Fatal(status);
+    EndWithError(status);
   if (job.done) job.done(status);
 }
 
@@ -587,6 +593,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
     MutexLock lock(&mu_);
     older = std::exchange(snapshots_, {job.position});
     older.erase(std::remove(older.begin(), older.end(), job.position), older.end());
+    SLUICE_CHECK(snapshot_ <= job.position && job.position <= durable_);
     snapshot_ = job.position;
     snapshot_bytes_ = bytes;
 
@@ -601,7 +608,7 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
   if (covered.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
-                          directory_.Recycle(covered, options_.segment_bytes, most));
+                          directory_.RecycleSegments(covered, options_.segment_bytes, most));
   MutexLock lock(&mu_);
   spares_.insert(spares_.begin(), spares.begin(), spares.end());
   if (!spares_.empty()) allocation_failed_ = false;

@@ -9,15 +9,15 @@
 
 namespace sluice::wal {
 namespace {
-using Got = FrameReader::Got;
+using Result = FrameReader::Result;
 
-absl::Status Damaged(absl::string_view file, uint64_t offset, absl::string_view what) {
+absl::Status DamagedError(absl::string_view file, uint64_t offset, absl::string_view what) {
   return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                absl::StrCat(file, " at offset ", offset, ": ", what));
 }
 
 // Adds file and offset to an error that Replay returned for a record.
-absl::Status WithPlace(const absl::Status& status, absl::string_view file, uint64_t offset) {
+absl::Status AnnotatePlace(const absl::Status& status, absl::string_view file, uint64_t offset) {
   return status.ok() ? status : Annotate(status, absl::StrCat(file, " at offset ", offset));
 }
 
@@ -76,15 +76,15 @@ class DirectoryReader {
     return absl::OkStatus();
   }
 
-  // Reads the newest undamaged snapshot. While several exist, the segments that the newest one
-  // covers have not been removed yet (or the crash came before that), so a damaged newer snapshot
-  // may be passed over. But all records that it says were durable must then be found in the log.
+  // Reads the newest undamaged snapshot. Several exist if a crash came before the older ones were
+  // removed. A damaged newer one may then be passed over, because the segments that it covers are
+  // recycled only after the older snapshots are removed. But all records that it says were durable
+  // must then be found in the log.
   absl::Status ReadSnapshots() {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();
     size_t chosen = all.size() - 1;
-    // Several snapshots: a crash came before the older ones were removed. Look for the newest that
-    // is undamaged.
+    // A single snapshot is not verified first, because nothing could replace it.
     if (all.size() > 1) {
       absl::Status first;
       for (size_t left = all.size(); left > 0; --left) {
@@ -113,8 +113,8 @@ class DirectoryReader {
                             Open(SnapshotName(position)));
     SLUICE_ASSIGN_OR_RETURN(const FileHeader file, reader->SnapshotHeader());
     if (file.number != position)
-      return Damaged(reader->path(), 0,
-                     absl::StrCat("its header is of the snapshot at position ", file.number));
+      return DamagedError(reader->path(), 0,
+                          absl::StrCat("its header is of the snapshot at position ", file.number));
 
     SLUICE_RETURN_IF_ERROR(replay->OnSnapshot(position));
     found->snapshot_records = 0;
@@ -122,22 +122,22 @@ class DirectoryReader {
       const uint64_t at = reader->offset();
       FrameHeader header;
       Entry entry;
-      SLUICE_ASSIGN_OR_RETURN(const Got got, reader->Next(replay, &header, &entry));
-      if (got != Got::kFrame)
-        return Damaged(reader->path(), at, "a record of the snapshot is damaged");
+      SLUICE_ASSIGN_OR_RETURN(const Result result, reader->Next(replay, &header, &entry));
+      if (result != Result::kFrame)
+        return DamagedError(reader->path(), at, "a record of the snapshot is damaged");
       // Records count from 1, and the mark at the end has the position of the last.
       const bool end = header.kind == FrameKind::kMark;
       if (header.position != found->snapshot_records + (end ? 0 : 1))
-        return Damaged(reader->path(), at, "a record of the snapshot is missing");
+        return DamagedError(reader->path(), at, "a record of the snapshot is missing");
       if (end) break;
       entry.position = 0;
       ++found->snapshot_records;
-      SLUICE_RETURN_IF_ERROR(WithPlace(replay->OnRecord(std::move(entry)), reader->path(), at));
+      SLUICE_RETURN_IF_ERROR(AnnotatePlace(replay->OnRecord(std::move(entry)), reader->path(), at));
     }
 
     found->snapshot = position;
     found->snapshot_bytes = reader->offset();
-    return WithPlace(replay->OnSnapshotEnd(), reader->path(), 0);
+    return AnnotatePlace(replay->OnSnapshotEnd(), reader->path(), 0);
   }
 
   // Reads segment headers from the newest backwards, up to the segment that holds the first record
@@ -159,9 +159,9 @@ class DirectoryReader {
                               Open(SegmentName(it->first)));
       SLUICE_ASSIGN_OR_RETURN(const FileHeader header, reader->SegmentHeader());
       if (header.number != it->first || header.first == 0 || header.first > after) {
-        return Damaged(reader->path(), 0,
-                       absl::StrCat("its header is of segment ", header.number, " from position ",
-                                    header.first));
+        return DamagedError(reader->path(), 0,
+                            absl::StrCat("its header is of segment ", header.number,
+                                         " from position ", header.first));
       }
       start_ = it->first;
       it->second = after = header.first;
@@ -180,7 +180,8 @@ class DirectoryReader {
   absl::Status ReadSegment(uint64_t number, Position first, const Position* next_first) {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<FrameReader> reader, Open(SegmentName(number)));
     SLUICE_RETURN_IF_ERROR(reader->SegmentHeader().status());
-    Position known = first - 1;  // Up to here the log was durable, as the frames say.
+    // The headers read so far prove that the log was durable up to this position.
+    Position known = first - 1;
     layout_->doubt_offset = reader->offset();
     Position expected = first;
 
@@ -192,16 +193,16 @@ class DirectoryReader {
       Entry entry;
       // Skip the bodies of records that the snapshot covers.
       SLUICE_ASSIGN_OR_RETURN(
-          const Got got,
+          const Result result,
           reader->Next(expected > found_->snapshot ? replay_ : nullptr, &header, &entry));
-      const bool mark = got == Got::kFrame && header.kind == FrameKind::kMark;
+      const bool mark = result == Result::kFrame && header.kind == FrameKind::kMark;
 
-      if (got != Got::kFrame || header.position != expected - (mark ? 1 : 0)) {
+      if (result != Result::kFrame || header.position != expected - (mark ? 1 : 0)) {
         if (next_first == nullptr)
-          return ExplainEnd(reader.get(), expected, got == Got::kBadBody ? &header : nullptr);
-        return Damaged(reader->path(), found_->end_offset,
-                       absl::StrCat("the record of position ", expected,
-                                    " is damaged, and the log goes on behind it"));
+          return CheckEnd(reader.get(), expected, result == Result::kBadBody ? &header : nullptr);
+        return DamagedError(reader->path(), found_->end_offset,
+                            absl::StrCat("the record of position ", expected,
+                                         " is damaged, and the log goes on behind it"));
       }
       // A batch starts only when everything before it is durable, so doubt begins at this frame. A
       // mark says this of the batch before it.
@@ -215,7 +216,7 @@ class DirectoryReader {
         found_->last = expected;
         found_->bytes += header.frame_bytes();
         SLUICE_RETURN_IF_ERROR(
-            WithPlace(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
+            AnnotatePlace(replay_->OnRecord(std::move(entry)), reader->path(), found_->end_offset));
       }
       ++expected;
     }
@@ -223,22 +224,22 @@ class DirectoryReader {
 
   // No complete frame starts at the end offset of the last segment. Decides whether this is the end
   // of the log, perhaps torn, or damage.
-  absl::Status ExplainEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
+  absl::Status CheckEnd(FrameReader* reader, Position expected, const FrameHeader* broken) {
     const uint64_t end = found_->end_offset;
     if (promised_ >= expected) {
-      return Damaged(reader->path(), end,
-                     absl::StrCat("the record of position ", expected,
-                                  " is damaged, and a snapshot says it was durable"));
+      return DamagedError(reader->path(), end,
+                          absl::StrCat("the record of position ", expected,
+                                       " is damaged, and a snapshot says it was durable"));
     }
 
     // If the header is intact, skip its body: the payload may contain bytes that look like frames.
     SLUICE_ASSIGN_OR_RETURN(
         const std::optional<Position> durable,
-        reader->NewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
+        reader->FindNewestDurable(end + (broken != nullptr ? broken->frame_bytes() : 8)));
     if (durable >= expected)
-      return Damaged(reader->path(), end,
-                     absl::StrCat("the record of position ", expected,
-                                  " is damaged, and a later one says it was durable"));
+      return DamagedError(reader->path(), end,
+                          absl::StrCat("the record of position ", expected,
+                                       " is damaged, and a later one says it was durable"));
     found_->torn = broken != nullptr || durable.has_value();
     return absl::OkStatus();
   }

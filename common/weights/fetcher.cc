@@ -28,13 +28,15 @@ const std::string& AnchorOf(const LatestVersion& version) {
   return version.anchor.empty() ? version.manifest : version.anchor;
 }
 
-// Checks a downloaded full manifest against the announcement. If the version is a relabel, the
-// manifest is that of an older version with the same state.
+// Checks a downloaded full manifest against the announcement.
 absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
-  if (manifest.job() != job) return absl::DataLossError("the manifest belongs to another job");
-  // A relabel's full manifest is that of another version, so its version number differs.
+  if (manifest.job() != job)
+    return absl::DataLossError(absl::StrCat("the manifest of version ", version.str(),
+                                            " belongs to job ", manifest.job(), ", not to ", job));
+  // The full manifest of a relabel is that of an older version with the same state, so the version
+  // numbers differ.
   const bool own = AnchorOf(announced) == announced.manifest;
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
                                       manifest.version() == version.number);
@@ -44,7 +46,10 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVe
                                             version.str()));
   }
   if (manifest.kind() != weights::v1::Manifest::KIND_FULL)
-    return absl::UnimplementedError("this build applies full weights only");
+    return absl::UnimplementedError(absl::StrCat("the manifest of version ", version.str(),
+                                                 " is of kind ",
+                                                 weights::v1::Manifest::Kind_Name(manifest.kind()),
+                                                 ", but this build applies only full manifests"));
   if (manifest.layout_id() != layout_id) {
     return absl::InvalidArgumentError(
         absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
@@ -59,7 +64,7 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
   for (const weights::v1::Chunk& chunk : manifest.chunks()) {
     if (chunk.codec() != 0)
       return absl::UnimplementedError(
-          absl::StrCat("weight codec ", chunk.codec(), "; this build reads 0"));
+          absl::StrCat("a chunk has codec ", chunk.codec(), ", but this build reads only codec 0"));
     if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
       return absl::DataLossError("the manifest names a chunk with a malformed id or a wrong size");
     chunks.push_back(chunk.sha256());
@@ -90,7 +95,7 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       .version = version.version, .state = version.state, .manifest = version.manifest};
   if (staged.state == held) return staged;  // A relabel: only the version number changes.
 
-  // The manifest.
+  // Download the manifest, which lists the chunks.
   std::string bytes;
   SLUICE_RETURN_IF_ERROR(
       FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
@@ -99,10 +104,12 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
       }));
   weights::v1::Manifest manifest;
   if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes))
-    return absl::DataLossError("the manifest cannot be read");
+    return absl::DataLossError(
+        absl::StrCat("the manifest of version ", version.version.str(), " has ", bytes.size(),
+                     " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
 
-  // The chunks.
+  // Download the chunks and copy their elements to the tensors.
   SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
   uint64_t written = 0;
@@ -151,11 +158,11 @@ absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersi
   return rpc::Call(channel, request, &response);
 }
 
-// Downloads objects in the order of `ids` and passes each to `take`, after checking its CRCs and
-// that its SHA-256 is its id.
+// Downloads objects in the order of `ids` and passes each to `on_object`, after checking its CRCs
+// and that its SHA-256 is its id.
 absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
                                          absl::Span<const std::string> ids, rpc::Cancel* cancel,
-                                         const Take& take) const {
+                                         const ObjectHandler& on_object) const {
   weights::v1::FetchRequest request;
   *request.mutable_call() = MakeCall();
   for (const std::string& id : ids) request.add_objects()->set_id(id);
@@ -196,13 +203,15 @@ absl::Status WeightFetcher::FetchObjects(const rpc::Channel& channel,
       return Error(
           absl::StatusCode::kDataLoss, "BAD_DIGEST",
           absl::StrCat("object ", ShortName(ids[next]), " has another SHA-256 than its id"));
-    SLUICE_RETURN_IF_ERROR(take(std::move(object)));
+    SLUICE_RETURN_IF_ERROR(on_object(std::move(object)));
     object.clear();
     ++next;
   }
   if (next == ids.size()) return absl::OkStatus();
   const absl::Status end = stream.Finish();
-  return end.ok() ? absl::UnavailableError("the stream ended early") : end;
+  if (!end.ok()) return end;
+  return absl::UnavailableError(
+      absl::StrCat("the trainer ended the stream after ", next, " of ", ids.size(), " objects"));
 }
 
 }  // namespace sluice

@@ -49,12 +49,13 @@ class WeightFetcher {
   absl::Status Lease(const rpc::Channel& channel, const LatestVersion& version,
                      absl::Duration ttl) const;
 
+  // Returns the part of a request that names job, worker and incarnation.
   common::v1::Call MakeCall() const;
 
  private:
-  using Take = std::function<absl::Status(std::string object)>;
+  using ObjectHandler = std::function<absl::Status(std::string object)>;
   absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids,
-                            rpc::Cancel* cancel, const Take& take) const;
+                            rpc::Cancel* cancel, const ObjectHandler& on_object) const;
 
   const Caller caller_;
   const std::vector<TensorSpec> specs_;

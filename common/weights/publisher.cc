@@ -47,7 +47,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   *manifest.mutable_created() = rpc::ToProto(clock_->Now());
   manifest.set_policy(options_.policy);
 
-  Version made;
+  StoredVersion made;
   made.layout_id = weights.layout_id();
   std::map<std::string, std::shared_ptr<const std::string>> objects;
   // With an anchor the version is a relabel, which needs no chunks.
@@ -86,7 +86,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
     MutexLock lock(&mu_);
     objects_.merge(objects);
     versions_.push_back(made);
-    Collect();
+    FreeUnused();
     for (const auto& [unused, listener] : listeners_) listeners.push_back(listener);
   }
   for (const auto& listener : listeners) listener(made.node.version);
@@ -99,7 +99,7 @@ std::string WeightPublisher::AnchorOf(const Fingerprint& state,
                                       const std::string& layout_id) const {
   MutexLock lock(&mu_);
   if (versions_.empty()) return "";
-  const Version& before = versions_.back();
+  const StoredVersion& before = versions_.back();
   const bool same = before.node.version.state == state && before.layout_id == layout_id;
   return same ? before.node.version.anchor : "";
 }
@@ -128,7 +128,7 @@ void WeightPublisher::RemoveListener(uint64_t listener) {
   listeners_.erase(listener);
 }
 
-std::shared_ptr<const std::string> WeightPublisher::Object(const std::string& id) const {
+std::shared_ptr<const std::string> WeightPublisher::FindObject(const std::string& id) const {
   MutexLock lock(&mu_);
   const auto it = objects_.find(id);
   return it == objects_.end() ? nullptr : it->second;
@@ -138,7 +138,7 @@ void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> 
                             absl::Duration ttl) {
   MutexLock lock(&mu_);
   leases_[holder] = {std::move(manifests), clock_->Monotonic() + ttl};
-  Collect();
+  FreeUnused();
 }
 
 void WeightPublisher::Report(ReplicaState state) {
@@ -158,11 +158,11 @@ std::vector<ReplicaState> WeightPublisher::replicas() const {
 std::vector<WeightPublisher::Node> WeightPublisher::nodes() const {
   MutexLock lock(&mu_);
   std::vector<Node> out;
-  for (const Version& version : versions_) out.push_back(version.node);
+  for (const StoredVersion& version : versions_) out.push_back(version.node);
   return out;
 }
 
-void WeightPublisher::Collect() {
+void WeightPublisher::FreeUnused() {
   // Drop leases that have ended.
   std::set<std::string> leased;
   for (auto it = leases_.begin(); it != leases_.end();) {
@@ -185,14 +185,14 @@ void WeightPublisher::Collect() {
     wanted.insert({version.manifest, version.anchor});
   }
 
-  std::vector<Version> kept;
-  for (Version& version : versions_) {
+  std::vector<StoredVersion> kept;
+  for (StoredVersion& version : versions_) {
     if (wanted.contains(version.node.version.manifest)) kept.push_back(std::move(version));
   }
   versions_ = std::move(kept);
 
   std::set<std::string> needed;
-  for (const Version& version : versions_)
+  for (const StoredVersion& version : versions_)
     needed.insert(version.objects.begin(), version.objects.end());
   std::erase_if(objects_, [&](const auto& object) { return !needed.contains(object.first); });
 }

@@ -51,7 +51,7 @@ struct ReplicaState {
 // The publisher keeps the objects of the newest `retain_versions` versions, of older versions that
 // a subscriber leases, and of the full manifests that these depend on.
 //
-// Thread-safe. Owns no thread.
+// Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
 class WeightPublisher {
  public:
   struct Options {
@@ -80,7 +80,8 @@ class WeightPublisher {
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Returns the object with this id, or null if it was never stored or has been freed.
-  std::shared_ptr<const std::string> Object(const std::string& id) const ABSL_LOCKS_EXCLUDED(mu_);
+  std::shared_ptr<const std::string> FindObject(const std::string& id) const
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // Keeps the objects of these `manifests` from being freed for `ttl`. Replaces the earlier lease
   // of `holder`.
@@ -89,7 +90,8 @@ class WeightPublisher {
   // Stores what a subscriber reports; replaces its earlier report.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
-  // A version that is kept here.
+
+  // Describes a version that is kept here.
   struct Node {
     LatestVersion version;
     // Bytes of its chunks.
@@ -100,7 +102,8 @@ class WeightPublisher {
   std::vector<Node> nodes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  struct Version {
+  // A kept version with the objects that it needs.
+  struct StoredVersion {
     Node node;
     std::string layout_id;
     std::vector<std::string> objects;  // Ids; the manifest's is the first.
@@ -112,13 +115,14 @@ class WeightPublisher {
   std::string AnchorOf(const Fingerprint& state, const std::string& layout_id) const
       ABSL_LOCKS_EXCLUDED(mu_);
   // Frees the versions and objects that are no longer to be kept.
-  void Collect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
 
   mutable Mutex mu_;
-  std::vector<Version> versions_ ABSL_GUARDED_BY(mu_);  // Oldest first; the last is `latest`.
+  // Oldest first, so (incarnation, number) rises; the last is `latest`.
+  std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, std::function<void(const LatestVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);

@@ -22,7 +22,7 @@ namespace sluice {
 namespace {
 
 using weights::v1::WeightsService;
-constexpr absl::Duration kBeat = absl::Seconds(10);
+constexpr absl::Duration kBeatInterval = absl::Seconds(10);
 
 weights::v1::Latest ToProto(const LatestVersion& latest) {
   weights::v1::Latest out;
@@ -44,13 +44,13 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     reactor->self_ = reactor;
     return reactor;
   }
-  void Offer(weights::v1::Latest latest) {
+  void OfferLatest(weights::v1::Latest latest) {
     MutexLock lock(&mu_);
     pending_ = std::move(latest);
     has_pending_ = true;
     WriteNext();
   }
-  void Beat() {
+  void SendBeat() {
     MutexLock lock(&mu_);
     if (writing_ || has_pending_) return;
     pending_.Clear();
@@ -58,7 +58,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     WriteNext();
   }
   // A write that is under way must end before Finish(); OnWriteDone() calls it then.
-  void End(grpc::Status status) {
+  void EndStream(grpc::Status status) {
     MutexLock lock(&mu_);
     if (finished_) return;
     finished_ = true;
@@ -78,7 +78,7 @@ class WatchReactor : public grpc::ServerWriteReactor<weights::v1::Latest>,
     }
     WriteNext();
   }
-  void OnCancel() override { End(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled")); }
+  void OnCancel() override { EndStream(grpc::Status(grpc::StatusCode::CANCELLED, "cancelled")); }
   void OnDone() override {
     if (on_done) on_done();
     self_.reset();
@@ -147,7 +147,7 @@ class WeightsServer::Impl final : public Base {
     }
     // Subscribers will reconnect and get the new publisher.
     for (const auto& watch : open)
-      watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
+      watch->EndStream(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the publisher changed"));
   }
 
   void Stop() {
@@ -160,7 +160,7 @@ class WeightsServer::Impl final : public Base {
       open = watches_;
     }
     for (const auto& watch : open)
-      watch->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down"));
+      watch->EndStream(grpc::Status(grpc::StatusCode::UNAVAILABLE, "shutting down"));
     beats_.join();
   }
 
@@ -168,15 +168,15 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
       grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
-    const auto publisher = Admit(request->call(), {rpc::Role::kRollout});
+    const auto publisher = FindPublisher(request->call(), {rpc::Role::kRollout});
     if (!publisher.ok()) {
-      watch->End(rpc::ToGrpcStatus(publisher.status()));
+      watch->EndStream(rpc::ToGrpcStatus(publisher.status()));
       return watch.get();
     }
 
     const std::weak_ptr<WatchReactor> weak = watch;
     const uint64_t listener = (*publisher)->AddListener([weak](const LatestVersion& latest) {
-      if (const auto reactor = weak.lock()) reactor->Offer(ToProto(latest));
+      if (const auto reactor = weak.lock()) reactor->OfferLatest(ToProto(latest));
     });
     watch->on_done = [this, weak, listener, publisher = *publisher] {
       publisher->RemoveListener(listener);
@@ -198,7 +198,7 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context,
                                   const weights::v1::LeaseRequest* request,
                                   weights::v1::LeaseResponse*) override {
-    return Unary(
+    return AnswerUnary(
         context, request->call(),
         {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
         [&](WeightPublisher& publisher) {
@@ -212,61 +212,61 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
                                    const weights::v1::ReportRequest* request,
                                    weights::v1::ReportResponse*) override {
-    return Unary(context, request->call(), {rpc::Role::kRollout},
-                 [&](WeightPublisher& publisher) -> absl::Status {
-                   SLUICE_ASSIGN_OR_RETURN(const Fingerprint state,
-                                           Fingerprint::FromBytes(request->state()));
-                   publisher.Report({.worker = request->call().job().worker(),
-                                     .version = rpc::FromProto(request->version()),
-                                     .phase = weights::v1::ReplicaPhase_Name(request->phase())
-                                                  .substr(sizeof("REPLICA_PHASE_") - 1),
-                                     .state = state,
-                                     .cause = request->cause()});
-                   return absl::OkStatus();
-                 });
+    return AnswerUnary(context, request->call(), {rpc::Role::kRollout},
+                       [&](WeightPublisher& publisher) -> absl::Status {
+                         SLUICE_ASSIGN_OR_RETURN(const Fingerprint state,
+                                                 Fingerprint::FromBytes(request->state()));
+                         publisher.Report({.worker = request->call().job().worker(),
+                                           .version = rpc::FromProto(request->version()),
+                                           .phase = weights::v1::ReplicaPhase_Name(request->phase())
+                                                        .substr(sizeof("REPLICA_PHASE_") - 1),
+                                           .state = state,
+                                           .cause = request->cause()});
+                         return absl::OkStatus();
+                       });
   }
 
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const weights::v1::ListRequest* request,
                                  weights::v1::ListResponse* response) override {
-    return Unary(context, request->call(),
-                 {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
-                 [&](WeightPublisher& publisher) {
-                   for (const WeightPublisher::Node& node : publisher.nodes()) {
-                     weights::v1::VersionNode* const out = response->add_nodes();
-                     *out->mutable_version() = rpc::ToProto(node.version.version);
-                     out->set_state(node.version.state.bytes());
-                     out->set_manifest(node.version.manifest);
-                     const bool relabel = node.version.anchor != node.version.manifest;
-                     out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA
-                                           : weights::v1::Manifest::KIND_FULL);
-                     if (relabel) out->set_base(node.version.state.bytes());
-                     out->set_bytes(node.bytes);
-                     *out->mutable_created() = rpc::ToProto(node.created);
-                   }
-                   for (const ReplicaState& replica : publisher.replicas()) {
-                     weights::v1::Replica* const out = response->add_replicas();
-                     out->set_replica(replica.worker);
-                     out->set_daemon(replica.worker);
-                     *out->mutable_version() = rpc::ToProto(replica.version);
-                     weights::v1::ReplicaPhase phase;
-                     if (weights::v1::ReplicaPhase_Parse(
-                             absl::StrCat("REPLICA_PHASE_", replica.phase), &phase))
-                       out->set_phase(phase);
-                     out->set_state(replica.state.bytes());
-                     *out->mutable_age() =
-                         rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
-                     out->set_cause(replica.cause);
-                   }
-                   return absl::OkStatus();
-                 });
+    return AnswerUnary(context, request->call(),
+                       {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
+                       [&](WeightPublisher& publisher) {
+                         for (const WeightPublisher::Node& node : publisher.nodes()) {
+                           weights::v1::VersionNode* const out = response->add_nodes();
+                           *out->mutable_version() = rpc::ToProto(node.version.version);
+                           out->set_state(node.version.state.bytes());
+                           out->set_manifest(node.version.manifest);
+                           const bool relabel = node.version.anchor != node.version.manifest;
+                           out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA
+                                                 : weights::v1::Manifest::KIND_FULL);
+                           if (relabel) out->set_base(node.version.state.bytes());
+                           out->set_bytes(node.bytes);
+                           *out->mutable_created() = rpc::ToProto(node.created);
+                         }
+                         for (const ReplicaState& replica : publisher.replicas()) {
+                           weights::v1::Replica* const out = response->add_replicas();
+                           out->set_replica(replica.worker);
+                           out->set_daemon(replica.worker);
+                           *out->mutable_version() = rpc::ToProto(replica.version);
+                           weights::v1::ReplicaPhase phase;
+                           if (weights::v1::ReplicaPhase_Parse(
+                                   absl::StrCat("REPLICA_PHASE_", replica.phase), &phase))
+                             out->set_phase(phase);
+                           out->set_state(replica.state.bytes());
+                           *out->mutable_age() =
+                               rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
+                           out->set_cause(replica.cause);
+                         }
+                         return absl::OkStatus();
+                       });
   }
 
  private:
   // Checks that the caller may call, and returns the publisher. UNAVAILABLE (NOT_YET): there is
   // none.
-  absl::StatusOr<std::shared_ptr<WeightPublisher>> Admit(const common::v1::Call& call,
-                                                         std::initializer_list<rpc::Role> roles) {
+  absl::StatusOr<std::shared_ptr<WeightPublisher>> FindPublisher(
+      const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
@@ -280,10 +280,10 @@ class WeightsServer::Impl final : public Base {
 
   // Answers a unary call with the status that `body` returns for the publisher.
   template <typename Body>
-  grpc::ServerUnaryReactor* Unary(grpc::CallbackServerContext* context,
-                                  const common::v1::Call& call,
-                                  std::initializer_list<rpc::Role> roles, Body body) {
-    const auto publisher = Admit(call, roles);
+  grpc::ServerUnaryReactor* AnswerUnary(grpc::CallbackServerContext* context,
+                                        const common::v1::Call& call,
+                                        std::initializer_list<rpc::Role> roles, Body body) {
+    const auto publisher = FindPublisher(call, roles);
     const absl::Status status = publisher.ok() ? body(**publisher) : publisher.status();
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
@@ -295,16 +295,17 @@ class WeightsServer::Impl final : public Base {
     weights::v1::FetchRequest request;
     grpc::ByteBuffer copy = bytes;  // Shares the bytes; parsing empties the copy.
     if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
-      return absl::InvalidArgumentError("not a FetchRequest");
+      return absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest");
     SLUICE_ASSIGN_OR_RETURN(
         const std::shared_ptr<WeightPublisher> publisher,
-        Admit(request.call(), {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
+        FindPublisher(request.call(),
+                      {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);
       weights::v1::FetchHeader header;
 
       header.set_index(index);
-      const std::shared_ptr<const std::string> object = publisher->Object(want.id());
+      const std::shared_ptr<const std::string> object = publisher->FindObject(want.id());
       if (object == nullptr) {
         header.add_missing(want.id());
         SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer frame, rpc::EncodeFrame(header, {}));
@@ -341,11 +342,11 @@ class WeightsServer::Impl final : public Base {
       std::set<std::shared_ptr<WatchReactor>> open;
       {
         MutexLock lock(&mu_);
-        if (!stopping_) stop_.WaitFor(&mu_, kBeat);
+        if (!stopping_) stop_.WaitFor(&mu_, kBeatInterval);
         if (stopping_) return;
         open = watches_;
       }
-      for (const auto& watch : open) watch->Beat();
+      for (const auto& watch : open) watch->SendBeat();
     }
   }
 

@@ -19,7 +19,7 @@ struct StagedWeights {
   // Null if the engine already holds `state`, so that only the version number changes.
   std::shared_ptr<const TensorSet> tensors;
   std::string manifest;  // Id of the manifest: 32 bytes.
-  absl::Duration fetch;  // Time from the announcement to now.
+  absl::Duration fetch;  // Time from the announcement to the end of the download.
   uint64_t bytes = 0;    // Bytes downloaded for it.
 };
 

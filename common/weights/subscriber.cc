@@ -27,33 +27,32 @@ class WeightSubscriber::Impl {
             layout),
         on_staged_(std::move(on_staged)),
         held_state_(held) {
-    watcher_ = std::thread([this] { WatchLoop(); });
-    fetching_ = std::thread([this] { FetchLoop(); });
+    watch_thread_ = std::thread([this] { WatchLoop(); });
+    fetch_thread_ = std::thread([this] { FetchLoop(); });
   }
   ~Impl() {
     stop_.Trigger();
     {
       MutexLock lock(&mu_);
       stopping_ = true;
-      Leave();
+      CancelCalls();
       changed_.NotifyAll();
     }
-    watcher_.join();
-    fetching_.join();
+    watch_thread_.join();
+    fetch_thread_.join();
   }
 
-  // Forget what the old address announced, and leave its stream.
   void SetSource(const std::string& address) {
     MutexLock lock(&mu_);
     if (source_ == address) return;
     source_ = address;
-    latest_.reset();  // What the old source announced no longer counts.
+    latest_.reset();  // It was announced by the old source.
     ForgetFailures();
-    Leave();
+    CancelCalls();
     changed_.NotifyAll();
   }
 
-  void Activated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
+  void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
     MutexLock lock(&mu_);
     held_version_ = version;
     held_state_ = state;
@@ -64,23 +63,23 @@ class WeightSubscriber::Impl {
     changed_.NotifyAll();
   }
 
-  void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor) {
+  void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor) {
     log::Error("weights_refused", {{"job_id", options_.job},
                                    {"version", version.str()},
                                    {"tensor", tensor},
                                    {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
-    if (latest_ && rpc::FromProto(latest_->version()) == version) Postpone(absl::ZeroDuration());
+    if (latest_ && rpc::FromProto(latest_->version()) == version) DelayRetry(absl::ZeroDuration());
     AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
   }
 
  private:
   // Ends the stream and the download that are open. The trainer may never answer.
-  void Leave() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void CancelCalls() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (stream_ != nullptr) stream_->TryCancel();
-    if (fetch_ != nullptr) fetch_->Trigger();
+    if (download_cancel_ != nullptr) download_cancel_->Trigger();
   }
 
   // Adds a report that FetchLoop() will send.
@@ -98,7 +97,7 @@ class WeightSubscriber::Impl {
     reports_.push_back(std::move(report));
   }
 
-  // Keeps `latest_` up to date while there is a source. Runs on watcher_.
+  // Keeps `latest_` up to date while there is a source. Runs on watch_thread_.
   void WatchLoop() {
     rpc::Backoff backoff{rpc::BackoffOptions{}};
     while (true) {
@@ -114,6 +113,7 @@ class WeightSubscriber::Impl {
         const auto channel = rpc::Connect(source);
         if (!channel.ok()) {
           log::Error("weights_source", {{"job_id", options_.job}, {"error", channel.status()}});
+          // Connect() fails only if the address itself cannot be used, so wait for another one.
           source_.clear();
           continue;
         }
@@ -134,7 +134,7 @@ class WeightSubscriber::Impl {
         if (!latest.has_version()) continue;  // A beat: the stream is alive.
         MutexLock lock(&mu_);
         if (source_ != source) break;  // The address has changed meanwhile.
-        Follow(std::move(latest));
+        FollowAnnouncement(std::move(latest));
       }
 
       const absl::Status end = stream->Finish();
@@ -148,7 +148,7 @@ class WeightSubscriber::Impl {
   }
 
   // Makes an announcement the one to follow, unless a newer version was announced before.
-  void Follow(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void FollowAnnouncement(weights::v1::Latest latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     const PolicyVersion version = rpc::FromProto(latest.version());
     if (version < newest_) {
       const std::string cause =
@@ -169,7 +169,7 @@ class WeightSubscriber::Impl {
   }
 
   // The download or activation of `latest_` has failed. Sets the time of the next try.
-  void Postpone(absl::Duration at_least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void DelayRetry(absl::Duration at_least) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     not_before_ = clock_->Monotonic() + backoff_.Next(at_least);
   }
   void ForgetFailures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -180,7 +180,7 @@ class WeightSubscriber::Impl {
   // Waits until there is a version to download or a report to send. Returns true in the first case.
   bool AwaitWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     while (!stopping_) {
-      const bool wanted = Wanted();
+      const bool wanted = ShouldDownload();
       const absl::Duration wait = not_before_ - clock_->Monotonic();
       if (wanted && wait <= absl::ZeroDuration()) return true;
       if (!reports_.empty()) return false;
@@ -193,8 +193,8 @@ class WeightSubscriber::Impl {
     return false;
   }
 
-  // Whether `latest_` should be downloaded now.
-  bool Wanted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  // Whether `latest_` should be downloaded, now or when the back-off is over.
+  bool ShouldDownload() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!latest_ || offered_) return false;
     const PolicyVersion version = rpc::FromProto(latest_->version());
     if (version == held_version_) return false;
@@ -206,7 +206,7 @@ class WeightSubscriber::Impl {
              version.number < held_version_.number);
   }
 
-  // Downloads versions and sends reports. Runs on fetching_.
+  // Downloads versions and sends reports. Runs on fetch_thread_.
   void FetchLoop() {
     while (true) {
       weights::v1::Latest latest;
@@ -225,20 +225,21 @@ class WeightSubscriber::Impl {
         held = held_state_;
         channel = channel_;
         announced = announced_;
-        if (wanted) fetch_ = &cancel;
+        if (wanted) download_cancel_ = &cancel;
       }
-      // Download without the lock. SetSource() and the destructor cancel it through fetch_.
+      // Download without the lock. SetSource() and the destructor can cancel the download through
+      // download_cancel_.
       if (wanted) {
-        absl::StatusOr<StagedWeights> staged = Stage(latest, held, *channel, &cancel);
+        absl::StatusOr<StagedWeights> staged = Download(latest, held, *channel, &cancel);
 
         // A cancelled download is not a failure: SetSource() or the destructor ended it.
         {
           MutexLock lock(&mu_);
-          fetch_ = nullptr;
+          download_cancel_ = nullptr;
           offered_ = staged.ok();
           const bool failed = !staged.ok() && !absl::IsCancelled(staged.status());
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
-          if (failed && is_newest) Postpone(DetailOf(staged.status()).retry_after);
+          if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
         }
 
         if (staged.ok()) {
@@ -260,8 +261,8 @@ class WeightSubscriber::Impl {
     }
   }
 
-  absl::StatusOr<StagedWeights> Stage(const weights::v1::Latest& latest, const Fingerprint& held,
-                                      const rpc::Channel& channel, rpc::Cancel* cancel) {
+  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest, const Fingerprint& held,
+                                         const rpc::Channel& channel, rpc::Cancel* cancel) {
     LatestVersion version{.version = rpc::FromProto(latest.version()),
                           .manifest = latest.manifest(),
                           .anchor = latest.anchor()};
@@ -284,7 +285,7 @@ class WeightSubscriber::Impl {
   std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<rpc::ClientStream> stream_ ABSL_GUARDED_BY(mu_);
   // Cancels the download that is running; null if none is.
-  rpc::Cancel* fetch_ ABSL_GUARDED_BY(mu_) = nullptr;
+  rpc::Cancel* download_cancel_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::optional<weights::v1::Latest> latest_ ABSL_GUARDED_BY(mu_);
   // When `latest_` was announced, on the real monotonic clock.
   absl::Duration announced_ ABSL_GUARDED_BY(mu_);
@@ -301,7 +302,7 @@ class WeightSubscriber::Impl {
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
-  std::thread watcher_, fetching_;
+  std::thread watch_thread_, fetch_thread_;
 };
 
 WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held,
@@ -309,12 +310,12 @@ WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fin
     : impl_(std::make_unique<Impl>(std::move(options), layout, held, std::move(on_staged))) {}
 WeightSubscriber::~WeightSubscriber() = default;
 void WeightSubscriber::SetSource(const std::string& address) { impl_->SetSource(address); }
-void WeightSubscriber::Activated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
-  impl_->Activated(version, state, pause);
+void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
+  impl_->OnActivated(version, state, pause);
 }
-void WeightSubscriber::Refused(PolicyVersion version, const std::string& cause,
-                               const std::string& tensor) {
-  impl_->Refused(version, cause, tensor);
+void WeightSubscriber::OnRefused(PolicyVersion version, const std::string& cause,
+                                 const std::string& tensor) {
+  impl_->OnRefused(version, cause, tensor);
 }
 
 }  // namespace sluice

@@ -36,12 +36,12 @@ class WeightSubscriber {
     Clock* clock = nullptr;
   };
   // Called with each version that is ready, on the downloading thread. It must not block for long.
-  // No further version is offered until Activated() or Refused() has been called for this one.
+  // No further version is offered until OnActivated() or OnRefused() has been called for this one.
   using OnStaged = std::function<void(StagedWeights staged)>;
 
   // `layout` gives the names, types and shapes that every version must have. `held` is the
   // fingerprint of the weights that the engine starts with, those of the initial checkpoint. Their
-  // version is unset until Activated() is called.
+  // version is unset until OnActivated() is called.
   WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged);
   ~WeightSubscriber();  // Stops and joins the threads.
 
@@ -50,10 +50,10 @@ class WeightSubscriber {
 
   // Tells that the engine uses `version` from its next token on. `pause` is how long no token was
   // sampled during the change.
-  void Activated(PolicyVersion version, Fingerprint state, absl::Duration pause);
+  void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause);
   // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
   // The whole version is downloaded again after a back-off.
-  void Refused(PolicyVersion version, const std::string& cause, const std::string& tensor);
+  void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:
   class Impl;

@@ -103,8 +103,8 @@ void Session::Begin() {
   leases_ = std::make_unique<LeaseKeeper>(
       client_.get(),
       LeaseKeeper::Options{
-          .lost = [this](const std::vector<std::string>& lost) { streamer_->Lost(lost); },
-          .failed = fail});
+          .on_lost = [this](const std::vector<std::string>& lost) { streamer_->Lost(lost); },
+          .on_failed = fail});
   puts_ = std::make_unique<PutStream>(client_.get());
   rescorer_ = std::make_unique<Rescorer>(
       Rescorer::Options{.job_name = options_.job_name, .one_in = options_.rescore_one_in},
@@ -158,7 +158,7 @@ void Session::Begin() {
   watch_ = std::make_unique<QueueWatch>(
       client_.get(),
       QueueWatch::Handlers{
-          .changed = [this](const queue::v1::WatchResponse& change) { OnQueueChange(change); }});
+          .on_change = [this](const queue::v1::WatchResponse& change) { OnQueueChange(change); }});
   admitter_->Start();
 }
 
@@ -349,8 +349,8 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   if (!activation.accepted) {
     ++refused_;
     metrics_.verify_failures.Add();
-    weights_->Refused(staged.version, activation.cause,
-                      activation.blame.empty() ? "" : activation.blame.front());
+    weights_->OnRefused(staged.version, activation.cause,
+                        activation.blame.empty() ? "" : activation.blame.front());
     return;
   }
 
@@ -359,7 +359,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   *loaded.mutable_version() = rpc::ToProto(activation.version);
   loaded.set_verified(true);
   leases_->SetLoaded({loaded});
-  weights_->Activated(activation.version, staged.state, absl::Seconds(activation.seconds));
+  weights_->OnActivated(activation.version, staged.state, absl::Seconds(activation.seconds));
   metrics_.pause.Observe(activation.seconds);
 
   handlers_.serving(activation.version);

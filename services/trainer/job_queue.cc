@@ -60,7 +60,7 @@ void JobQueue::StartReading(BatchReader::Options options) {
   // The handlers are empty: the next call that names a lost lease returns an error, and after a
   // fenced renewal every call does.
   leases_ = std::make_unique<LeaseKeeper>(
-      client_.get(), LeaseKeeper::Options{.lost = [](const auto&) {}, .failed = [](auto) {}});
+      client_.get(), LeaseKeeper::Options{.on_lost = [](const auto&) {}, .on_failed = [](auto) {}});
   reader_ = std::make_unique<BatchReader>(reading_client_.get(), leases_.get(), std::move(options));
 }
 

@@ -30,7 +30,8 @@ class Rollout {
         keeper_(client_.get(), {}),
         stream_(client_.get()),
         watch_(client_.get(),
-               {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}) {}
+               {.on_change = [this](const queue::v1::WatchResponse& change) { Changed(change); }}) {
+  }
 
   absl::Status Run() {
     Load();

@@ -19,8 +19,8 @@ LossValue PpoClip(const LossToken& token, const ClipRule& clip) {
   const double clipped = -a * std::clamp(x, 1 - clip.low, 1 + clip.high);
 
   // The gradient of -a x with respect to lp_theta is -a x again.
-  const bool moves = std::abs(log_x) <= kMaxLogRatio && clipped <= plain;
-  LossValue loss{std::max(plain, clipped), moves ? plain : 0};
+  const bool has_gradient = std::abs(log_x) <= kMaxLogRatio && clipped <= plain;
+  LossValue loss{std::max(plain, clipped), has_gradient ? plain : 0};
   // The dual clip: beyond it the loss is constant.
   if (a < 0 && loss.value > -a * clip.dual) loss = {-a * clip.dual, 0};
   return loss;

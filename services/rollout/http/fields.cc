@@ -81,7 +81,7 @@ void Fields::Ids(absl::string_view name, size_t most, std::vector<int32_t>* ids)
   if (given == nullptr) return;
   if (given->is_array() && given->size() > most)
     return Fail(name, absl::StrCat(" has ", given->size(), " ids; at most ", most, " are taken"));
-  auto read = TokenIds(*given);
+  auto read = ParseTokenIds(*given);
   if (!read.ok()) return Fail(name, absl::StrCat(": ", read.status().message()));
   *ids = *std::move(read);
 }

@@ -155,7 +155,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
       fields->Unfit("prompt", prompt, kWanted);
       return false;
     }
-    auto ids = TokenIds(prompt);
+    auto ids = ParseTokenIds(prompt);
     if (!ids.ok()) {
       fields->Fail("prompt", absl::StrCat(": ", ids.status().message()));
       return false;

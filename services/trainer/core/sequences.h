@@ -66,7 +66,7 @@ class SequenceBuilder {
   absl::Status Add(absl::Span<const Group> groups, std::vector<Sequence>* out);
 
   // Factor by which all advantages must be multiplied once the step is complete.
-  double factor() const { return advantages_.Factor(); }
+  double factor() const { return advantages_.StepFactor(); }
   const StepCounts& counts() const { return counts_; }
   const StalenessStats& staleness() const { return staleness_; }
   const AdvantageStream& advantages() const { return advantages_; }

@@ -20,7 +20,7 @@ namespace {
 // Whether the policy term's factor is known only at the end of the step, while other terms of the
 // loss have another factor.
 bool HasSeparateTerms(const Settings& settings, const Rules& rules) {
-  return Streams(settings) && StepWide(rules.advantage) && rules.HasRegularTerms();
+  return Streams(settings) && IsStepWide(rules.advantage) && rules.HasRegularTerms();
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ const std::vector<AdvantageOracle> kAdvantageOracles = {
 
 std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards,
                        std::vector<int64_t> groups) {
-  return Advantages(rule, rewards, groups).advantage;
+  return ComputeAdvantages(rule, rewards, groups).advantage;
 }
 
 TEST(AdvantageTest, EveryRowHasAnOracle) {
@@ -103,7 +103,7 @@ TEST(AdvantageTest, GrpoDoesNotDependOnTheUnitOfRewards) {
 
 TEST(AdvantageTest, EqualRewardsGiveExactlyZero) {
   for (const Row<AdvantageRule>& row : AdvantageRows()) {
-    const AdvantageResult r = Advantages(row.value, {0.1, 0.1, 0.1}, {0, 0, 0});
+    const AdvantageResult r = ComputeAdvantages(row.value, {0.1, 0.1, 0.1}, {0, 0, 0});
     EXPECT_THAT(r.advantage, Each(0.0)) << row.name;
     EXPECT_EQ(r.flat_groups, 1) << row.name;
   }
@@ -115,7 +115,7 @@ TEST(AdvantageTest, AGroupOfOneGetsZeroAndEntersNoStatistic) {
     std::vector<int64_t> groups = kGroups;
     rewards.push_back(9);
     groups.push_back(5);
-    const AdvantageResult r = Advantages(row.value, rewards, groups);
+    const AdvantageResult r = ComputeAdvantages(row.value, rewards, groups);
 
     EXPECT_EQ(r.advantage.back(), 0) << row.name;
     EXPECT_EQ(r.singleton_groups, 1) << row.name;
@@ -132,7 +132,7 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
       std::vector<int64_t> groups = kGroups;
       rewards.insert(rewards.begin(), bad);
       groups.insert(groups.begin(), 7);
-      const AdvantageResult r = Advantages(row.value, rewards, groups);
+      const AdvantageResult r = ComputeAdvantages(row.value, rewards, groups);
       const std::vector<double> without = Of(row.value, kRewards, kGroups);
 
       EXPECT_EQ(r.advantage[0], 0) << row.name;
@@ -163,9 +163,9 @@ TEST(AdvantageTest, AStreamOfGroupsTimesItsFactorIsTheWholeStep) {
     std::vector<double> streamed = stream.AddGroup({1, 0, 0.5, 1});
     const std::vector<double> second = stream.AddGroup({0, 1});
     streamed.insert(streamed.end(), second.begin(), second.end());
-    for (double& a : streamed) a *= stream.Factor();
+    for (double& a : streamed) a *= stream.StepFactor();
     ExpectAllClose(streamed, Of(row.value, kRewards, kGroups), std::string(row.name));
-    EXPECT_EQ(stream.Factor() == 1, !StepWide(row.value)) << row.name;
+    EXPECT_EQ(stream.StepFactor() == 1, !IsStepWide(row.value)) << row.name;
   }
 }
 

@@ -19,9 +19,10 @@ TEST(AggregationTest, EveryRowGivesTheWorkedNumber) {
   const F1 f;
   const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
   std::vector<float> value(5), grad(5);
-  PolicyLoss(MakePpoClip({.clip_low = 0.2, .clip_high = 0.2, .dual = std::nullopt}),
-             ProxMode::kRecompute, tokens, Correct({.level = WeightLevel::kNone}, tokens),
-             absl::MakeSpan(value), absl::MakeSpan(grad));
+  ComputePolicyLoss(MakePpoClip({.clip_low = 0.2, .clip_high = 0.2, .dual = std::nullopt}),
+                    ProxMode::kRecompute, tokens,
+                    ComputeCorrection({.level = WeightLevel::kNone}, tokens), absl::MakeSpan(value),
+                    absl::MakeSpan(grad));
 
   for (const auto& [name, wanted] : oracles) {
     tested.push_back(name);

@@ -48,7 +48,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
 
   const int64_t n = static_cast<int64_t>(arm.size());
   const std::vector<double> advantage =
-      Advantages(ResolveAdvantage(spec.advantage).value(), rewards, groups).advantage;
+      ComputeAdvantages(ResolveAdvantage(spec.advantage).value(), rewards, groups).advantage;
   std::vector<int64_t> offsets = {0};
   std::vector<float> theta, behaviour, ref, a(advantage.begin(), advantage.end());
 
@@ -62,9 +62,9 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a};
   if (rule.prox == ProxMode::kRecompute) tokens.lp_prox = theta;
   std::vector<float> value(n), grad(n), kl(n, 0.0f);
-  PolicyLoss(rule.loss, rule.prox, tokens, Correct(rule.correction, tokens), absl::MakeSpan(value),
-             absl::MakeSpan(grad));
-  if (rule.kl != nullptr) KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(kl));
+  ComputePolicyLoss(rule.loss, rule.prox, tokens, ComputeCorrection(rule.correction, tokens),
+                    absl::MakeSpan(value), absl::MakeSpan(grad));
+  if (rule.kl != nullptr) ComputeKlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(kl));
 
   const double c =
       rule.aggregation.sequence_weight(1, kGroupSize) *

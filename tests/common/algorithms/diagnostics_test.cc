@@ -53,7 +53,7 @@ TEST(EssTest, IsFreeOfScaleBoundedAndMergesInAnyOrder) {
 PolicyStats StatsOf(const F1& f, const ClipRule& clip = {.low = 0.2, .high = 0.2}) {
   const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
   PolicyStats stats;
-  stats.Add(tokens, Correct({.level = WeightLevel::kToken, .cap = 1.2}, tokens),
+  stats.Add(tokens, ComputeCorrection({.level = WeightLevel::kToken, .cap = 1.2}, tokens),
             CountClipped(clip, ProxMode::kRecompute, tokens));
   return stats;
 }

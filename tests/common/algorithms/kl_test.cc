@@ -74,8 +74,8 @@ TEST(KlTest, RowsGiveTheWorkedNumbers) {
   const F1 f;
   for (const KlOracle& oracle : kKlOracles) {
     std::vector<float> value(5), grad(5);
-    KlLoss(FindRow(KlRows(), oracle.kind)->value.function, f.Tokens(ProxMode::kNone),
-           absl::MakeSpan(value), absl::MakeSpan(grad));
+    ComputeKlLoss(FindRow(KlRows(), oracle.kind)->value.function, f.Tokens(ProxMode::kNone),
+                  absl::MakeSpan(value), absl::MakeSpan(grad));
     ExpectAllClose(value, oracle.value, oracle.kind);
     ExpectAllClose(grad, oracle.grad, oracle.kind + " gradient");
   }

@@ -23,9 +23,9 @@ Evaluated Evaluate(const LossSpec& spec, const PolicyTokens& tokens) {
   Evaluated e;
   e.value.resize(tokens.tokens());
   e.grad.resize(tokens.tokens());
-  e.correction = Correct(rule.correction, tokens);
-  PolicyLoss(rule.loss, rule.prox, tokens, e.correction, absl::MakeSpan(e.value),
-             absl::MakeSpan(e.grad));
+  e.correction = ComputeCorrection(rule.correction, tokens);
+  ComputePolicyLoss(rule.loss, rule.prox, tokens, e.correction, absl::MakeSpan(e.value),
+                    absl::MakeSpan(e.grad));
   return e;
 }
 
@@ -225,8 +225,8 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
     rule.loss = [](const LossToken& token) { return PpoClip(token, {.low = kInf, .high = kInf}); };
     const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
     std::vector<float> value(5), grad(5);
-    PolicyLoss(rule.loss, rule.prox, tokens, Correct(rule.correction, tokens),
-               absl::MakeSpan(value), absl::MakeSpan(grad));
+    ComputePolicyLoss(rule.loss, rule.prox, tokens, ComputeCorrection(rule.correction, tokens),
+                      absl::MakeSpan(value), absl::MakeSpan(grad));
 
     for (int t = 0; t < 5; ++t) {
       const double wanted = -f.advantage[t] * std::exp(double{f.theta[t]} - f.behav[t]);
@@ -316,8 +316,8 @@ TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
 // Weights and masks.
 
 TEST(CorrectionTest, TheCapIsCounted) {
-  const Correction c =
-      Correct({.level = WeightLevel::kToken, .cap = 1.2}, F1().Tokens(ProxMode::kRecompute));
+  const Correction c = ComputeCorrection({.level = WeightLevel::kToken, .cap = 1.2},
+                                         F1().Tokens(ProxMode::kRecompute));
   ExpectAllClose(c.weight, std::vector<double>{1.105171, 0.904837, 1.2, 0.818731, 1.2},
                  "token TIS");
   EXPECT_EQ(c.capped_tokens, 2);
@@ -327,8 +327,8 @@ TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
   F1 f;
   // The weight is 9.1e-5, below the veto at 1e-4.
   f.prox[1] = f.behav[1] - 9.3f;
-  const Correction c = Correct({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4},
-                               f.Tokens(ProxMode::kRecompute));
+  const Correction c = ComputeCorrection({.level = WeightLevel::kToken, .cap = 2, .veto = 1e-4},
+                                         f.Tokens(ProxMode::kRecompute));
 
   EXPECT_THAT(c.keep, testing::ElementsAre(0, 0, 0, 1, 1));
   EXPECT_EQ(c.vetoed_sequences, 1);
@@ -336,12 +336,13 @@ TEST(CorrectionTest, OneCatastrophicTokenVetoesItsSequence) {
 
   // The weight is 1.01e-4, above the veto.
   f.prox[1] = f.behav[1] - 9.2f;
-  EXPECT_THAT(Correct({.veto = 1e-4}, f.Tokens(ProxMode::kRecompute)).keep, testing::Each(1));
+  EXPECT_THAT(ComputeCorrection({.veto = 1e-4}, f.Tokens(ProxMode::kRecompute)).keep,
+              testing::Each(1));
 }
 
 TEST(CorrectionTest, ALossWithoutARatioIsWeightedByTheTotalRatio) {
   const LossRule rule = ResolveLoss(Weighted(Plain("reinforce", "recompute"), kInf), 0).value();
-  const Correction c = Correct(rule.correction, F1().Tokens(ProxMode::kRecompute));
+  const Correction c = ComputeCorrection(rule.correction, F1().Tokens(ProxMode::kRecompute));
   const std::vector<double> rho = {1.221403, 1.349859, 1.221403, 0.904837, 0.818731};
   ExpectAllClose(c.weight, rho, "rho");
 }

@@ -39,7 +39,7 @@ TEST(ValidateTest, TheDefaultsAreThePresetAsyncDecoupled) {
 
 TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   ExpectOne(With([](auto& s) { s.loss.kind = "pppo"; }), {}, "loss.kind",
-            "unknown name \"pppo\"; one of reinforce, ppo, dapo");
+            "unknown name \"pppo\"; use one of reinforce, ppo, dapo");
   ExpectOne(With([](auto& s) { s.loss.prox = "loglinear"; }), {}, "loss.prox",
             "none, self, recompute");
   ExpectOne(With([](auto& s) { s.loss.aggregation = "mean"; }), {}, "loss.aggregation",

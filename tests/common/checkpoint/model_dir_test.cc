@@ -143,13 +143,14 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
 
   WriteTensors("model.safetensors",
                Changed(good, [](auto* specs) { specs->back().shape = {4, 2}; }));
-  EXPECT_THAT(WeightsRefusal(),
-              HasSubstr("tensor model.norm.weight is F32 [4, 2], config.json asks for F32 [8]"));
+  EXPECT_THAT(
+      WeightsRefusal(),
+      HasSubstr("tensor model.norm.weight is F32 [4, 2], but config.json asks for F32 [8]"));
 
   WriteTensors("model.safetensors",
                Changed(good, [](auto* specs) { specs->back().dtype = DType::kI32; }));
   EXPECT_THAT(WeightsRefusal(),
-              HasSubstr("tensor model.norm.weight is I32, weights are F32, F16 or BF16"));
+              HasSubstr("tensor model.norm.weight is I32, but weights must be F32, F16 or BF16"));
 
   WriteTensors(
       "model.safetensors", Changed(good, [](auto* specs) {

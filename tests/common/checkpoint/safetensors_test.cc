@@ -58,9 +58,9 @@ TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
 TEST(SafetensorsTest, AHeaderOfWrongLengthIsRefused) {
   EXPECT_THAT(ParseRefusal(""), HasSubstr("has 0 bytes"));
   EXPECT_THAT(ParseRefusal(Length(uint64_t{1} << 63)),
-              HasSubstr("header has 9223372036854775808 bytes, the limit is 16777216"));
+              HasSubstr("header has 9223372036854775808 bytes; the limit is 16777216"));
   EXPECT_THAT(ParseRefusal(Length(100) + "{}"),
-              HasSubstr("truncated: has 10 bytes, its header alone ends at 108"));
+              HasSubstr("is truncated: it has 10 bytes, but its header ends at 108"));
 }
 
 TEST(SafetensorsTest, AHeaderThatIsNoFlatJsonObjectIsRefused) {
@@ -93,7 +93,7 @@ TEST(SafetensorsTest, AMalformedTensorIsRefusedByName) {
           "xxxx"),
       HasSubstr("more than 2^62"));
   EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]})", "xxxx"),
-              HasSubstr("F32 [2] needs 8 bytes, data_offsets give 4"));
+              HasSubstr("F32 [2] needs 8 bytes, but data_offsets give 4"));
   EXPECT_THAT(RefusalOf(R"("w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]})", "xxxx"),
               HasSubstr("do not lie in"));
   EXPECT_THAT(RefusalOf(R"("a b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})", "xxxx"),

@@ -435,8 +435,9 @@ TEST(JobFile, MissingFilesAreToldAtTheirValue) {
   const JobFile file = ParseJobFile(kMinimal, "/jobs/job.yaml");
   EXPECT_THAT(
       Lines(file),
-      ElementsAre("job.yaml:2:15 SLUICE-CONFIG-0012 model.path: no directory m",
-                  "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: no file rows.jsonl"));
+      ElementsAre(
+          "job.yaml:2:15 SLUICE-CONFIG-0012 model.path: there is no directory m",
+          "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: there is no file rows.jsonl"));
   EXPECT_THAT(ReadJobFile("/nowhere/job.yaml").problems,
               ElementsAre(::testing::Field(&ConfigProblem::number, 1)));
 }

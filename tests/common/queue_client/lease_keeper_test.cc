@@ -81,7 +81,7 @@ TEST_F(LeaseKeeperTest, ALostLeaseIsToldOnceAndOneGivenUpIsNot) {
   Serve(absl::Hours(1), {"kept", "given up"});
   Handed<std::vector<std::string>> lost;
   LeaseKeeper keeper(served_.client.get(),
-                     {.lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); },
+                     {.on_lost = [&](const std::vector<std::string>& leases) { lost.Push(leases); },
                       .first_period = absl::Hours(1)});
   keeper.Hold("kept");
   keeper.Hold("given up");
@@ -113,7 +113,8 @@ TEST_F(LeaseKeeperTest, AFencedWorkerIsToldSo) {
   };
   served_.Start();
   Handed<absl::Status> failed;
-  LeaseKeeper keeper(served_.client.get(), {.failed = [&](absl::Status why) { failed.Push(why); }});
+  LeaseKeeper keeper(served_.client.get(),
+                     {.on_failed = [&](absl::Status why) { failed.Push(why); }});
 
   EXPECT_EQ(ReasonOf(keeper.Sync()), "FENCED");
   EXPECT_EQ(ReasonOf(failed.Pop()), "FENCED");

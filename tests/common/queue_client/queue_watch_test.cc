@@ -28,7 +28,7 @@ TEST(QueueWatchTest, ChangesComeInOrderBeatsDoNotAndABreakIsHealed) {
 
   served.Start();
   Handed<int64_t> versions;
-  QueueWatch watch(served.client.get(), {.changed = [&](const queue::v1::WatchResponse& change) {
+  QueueWatch watch(served.client.get(), {.on_change = [&](const queue::v1::WatchResponse& change) {
                      versions.Push(change.version());
                    }});
 
@@ -44,8 +44,8 @@ TEST(QueueWatchTest, AFencedWorkerIsToldSo) {
   };
   served.Start();
   Handed<absl::Status> failed;
-  QueueWatch watch(served.client.get(), {.changed = [](const queue::v1::WatchResponse&) {},
-                                         .failed = [&](absl::Status why) { failed.Push(why); }});
+  QueueWatch watch(served.client.get(), {.on_change = [](const queue::v1::WatchResponse&) {},
+                                         .on_failed = [&](absl::Status why) { failed.Push(why); }});
 
   EXPECT_EQ(ReasonOf(failed.Pop()), "FENCED");
 }

@@ -113,12 +113,12 @@ TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
   const StagedWeights first = Next();  // While this one has no answer, no other is offered.
   for (int64_t v = 2; v <= 6; ++v)
     ASSERT_TRUE(publisher_->Publish(RandomSet(1 + v), {1, v}, "").ok());
-  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+  subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
   StagedWeights staged = Next();
 
   // A version that was being fetched when a newer one came may still arrive.
   while (staged.version.number < 6) {
-    subscriber_->Activated(staged.version, staged.state, absl::ZeroDuration());
+    subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
     staged = Next();
   }
 
@@ -129,7 +129,7 @@ TEST_F(PublicationTest, ARefusedVersionIsFetchedAndOfferedAgain) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
-  subscriber_->Refused(first.version, "fingerprint differs", "a");
+  subscriber_->OnRefused(first.version, "fingerprint differs", "a");
   const StagedWeights again = Next();
 
   EXPECT_EQ(again.version, first.version);
@@ -141,12 +141,12 @@ TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
   Subscribe(RandomSet(1), "", &clock_);
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
-  subscriber_->Refused(first.version, "fingerprint differs", "a");
+  subscriber_->OnRefused(first.version, "fingerprint differs", "a");
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {1, 2}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
 
-  subscriber_->Refused({1, 2}, "fingerprint differs", "a");
+  subscriber_->OnRefused({1, 2}, "fingerprint differs", "a");
   clock_.Advance(absl::Minutes(1));
   EXPECT_EQ(Next().version, (PolicyVersion{1, 2}));
 }
@@ -161,7 +161,7 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
   EXPECT_EQ(relabel.state, full.state);
 
   weights::v1::Manifest manifest;
-  ASSERT_TRUE(manifest.ParseFromString(*publisher_->Object(relabel.manifest)));
+  ASSERT_TRUE(manifest.ParseFromString(*publisher_->FindObject(relabel.manifest)));
   EXPECT_EQ(manifest.chunks_size(), 0);
   EXPECT_EQ(manifest.kind(), weights::v1::Manifest::KIND_DELTA);
   EXPECT_EQ(manifest.base(), full.state.bytes());
@@ -203,7 +203,7 @@ TEST_F(PublicationTest, DuringAReplayAnEngineKeepsWhatItHoldsUntilLatestCatchesU
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(v4, {1, 4}, "").ok());
   const StagedWeights ahead = Next();
-  subscriber_->Activated(ahead.version, ahead.state, absl::ZeroDuration());
+  subscriber_->OnActivated(ahead.version, ahead.state, absl::ZeroDuration());
 
   ASSERT_TRUE(publisher_->Publish(v2, {2, 2}, "", /*hold_until=*/5).ok());
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 3}, "", 5).ok());
@@ -229,8 +229,8 @@ TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
   const auto v2 = *publisher_->Publish(RandomSet(2), {1, 2}, "");
   for (int64_t v = 3; v <= 5; ++v) ASSERT_TRUE(publisher_->Publish(RandomSet(v), {1, v}, "").ok());
 
-  EXPECT_NE(publisher_->Object(v1.manifest), nullptr);
-  EXPECT_EQ(publisher_->Object(v2.manifest), nullptr);
+  EXPECT_NE(publisher_->FindObject(v1.manifest), nullptr);
+  EXPECT_EQ(publisher_->FindObject(v2.manifest), nullptr);
   EXPECT_EQ(publisher_->nodes().size(), 3u);
 }
 
@@ -289,7 +289,7 @@ TEST_F(PublicationTest, WhatAReplacedTrainerAnnouncesIsRefused) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {2, 1}, "").ok());
   const StagedWeights first = Next();
-  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+  subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
 
   SilentTrainer replaced;  // Announces version 1 of incarnation 1.
   grpc::Service* const services[] = {&replaced};
@@ -324,7 +324,7 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
   const StagedWeights first = Next();
-  subscriber_->Activated(first.version, first.state, absl::ZeroDuration());
+  subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
   publisher_ =
       std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
   weights_.SetPublisher(publisher_);

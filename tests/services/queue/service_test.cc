@@ -207,7 +207,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   int64_t version = -1, published = -1;
   std::vector<std::string> cancelled;
   const auto client = Client("r1", rollout_);
-  QueueWatch watch(client.get(), {.changed = [&](const v1::WatchResponse& change) {
+  QueueWatch watch(client.get(), {.on_change = [&](const v1::WatchResponse& change) {
                      MutexLock lock(&mu);
                      EXPECT_EQ(change.queue_incarnation(), 1);
                      version = change.version();

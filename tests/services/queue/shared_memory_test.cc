@@ -267,7 +267,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
   std::vector<std::shared_ptr<const shm::Segment>> segments;
   ASSERT_TRUE((*mine)->Map(frame->shared(), &segments).ok());
   EXPECT_TRUE(absl::string_view(segments[0]->data() + frame->shared()[0].offset, kBytes) == bytes);
-  EXPECT_TRUE(Attachment::CheckStill(frame->shared(), segments).ok());
+  EXPECT_TRUE(Attachment::CheckNotRecycled(frame->shared(), segments).ok());
 
   // A client that is not attached gets the bytes.
   const auto plain = GetOne("");
@@ -298,10 +298,10 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   ASSERT_TRUE(runner.ok());
   ASSERT_TRUE(Becomes([&] { return (*runner)->arena()->use().used_bytes == 0; }))
       << "a reader holds nothing";
-  EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
+  EXPECT_EQ(ReasonOf(Attachment::CheckNotRecycled(frame->shared(), segments)), "RECYCLED");
 
   const std::shared_ptr<char> next = (*runner)->arena()->Allocate(kBytes);  // In the same place.
-  EXPECT_EQ(ReasonOf(Attachment::CheckStill(frame->shared(), segments)), "RECYCLED");
+  EXPECT_EQ(ReasonOf(Attachment::CheckNotRecycled(frame->shared(), segments)), "RECYCLED");
 }
 
 TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {

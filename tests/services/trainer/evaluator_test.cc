@@ -157,13 +157,13 @@ TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   // The publisher retains one version by itself, so it has version 50 because that is pinned.
   for (int64_t number = 51; number < 60; ++number) Publish(number, static_cast<uint64_t>(number));
   EXPECT_TRUE(evaluator.running().has_value());
-  EXPECT_NE(publisher_.Object(version.manifest), nullptr);
+  EXPECT_NE(publisher_.FindObject(version.manifest), nullptr);
   EXPECT_THAT(evaluator.TakeValues(55), IsEmpty());
 
   rollout_.Answer(0, 0.8);
   evaluator.Await();
   EXPECT_FALSE(evaluator.running().has_value());
-  EXPECT_EQ(publisher_.Object(version.manifest), nullptr);
+  EXPECT_EQ(publisher_.FindObject(version.manifest), nullptr);
 
   const std::map<std::string, double> values = evaluator.TakeValues(56);
   EXPECT_EQ(values.at("eval/heldout/reward"), 0.8);

@@ -153,7 +153,7 @@ class LoopActor {
         pieces_(&rollout_),
         scores_(&reward_),
         watch_(&rollout_,
-               {.changed = [this](const queue::v1::WatchResponse& change) { Changed(change); }}),
+               {.on_change = [this](const queue::v1::WatchResponse& change) { Changed(change); }}),
         sampling_([this] { Sample(); }),
         scoring_([this] { Score(); }) {}
   ~LoopActor() {

@@ -60,18 +60,19 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
       coefficient[t] = sequence_weight[i];
   }
 
-  const Correction correction = Correct(rule.correction, tokens);
+  const Correction correction = ComputeCorrection(rule.correction, tokens);
   stats->Add(tokens, correction,
              rule.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
 
   LossTerms terms;
   std::vector<float> value(n), grad(n);
-  PolicyLoss(rule.loss, rule.prox, tokens, correction, absl::MakeSpan(value), absl::MakeSpan(grad));
+  ComputePolicyLoss(rule.loss, rule.prox, tokens, correction, absl::MakeSpan(value),
+                    absl::MakeSpan(grad));
   terms.policy = WeightedSum(lp_theta, coefficient, value, grad);
   terms.kl = terms.entropy = at::zeros({}, lp_theta.options().requires_grad(false));
 
   if (rule.kl != nullptr) {
-    KlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(grad));
+    ComputeKlLoss(rule.kl, tokens, absl::MakeSpan(value), absl::MakeSpan(grad));
     terms.kl = WeightedSum(lp_theta, coefficient, value, grad);
     terms.kl_sum = std::accumulate(value.begin(), value.end(), 0.0);
   }
