@@ -123,6 +123,7 @@ void GenerateStream::Take(const StepEvents& events) {
 }
 
 void GenerateStream::Add(const TokenEvent& event) {
+  // Guests sets `request` to the index of the request in this call, which is its member.
   engine::v1::GenerateResponse& grown = waiting_[static_cast<uint32_t>(event.request)];
   grown.set_member(static_cast<uint32_t>(event.request));
   grown.add_tokens(static_cast<uint32_t>(event.token));

@@ -51,7 +51,7 @@ class GenerateStream : public rpc::WriteStream<engine::v1::GenerateResponse>,
   void Closed() override { guests_->Leave(guest_); }
 
   http::Guests* const guests_;
-  uint64_t guest_ = 0;                    // Its number; 0: not accepted.
+  uint64_t guest_ = 0;                    // Number of this call in guests_; 0: not accepted.
   std::optional<PolicyVersion> version_;  // The version that all tokens must have, if set.
 
   Mutex mu_;

@@ -23,7 +23,7 @@ namespace {
 // Time for the API to send its last errors after the jobs have ended.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
-// Whether other rollouts work for the job too. The peers include this daemon.
+// Returns true if other rollout daemons work for the job too. The peers include this daemon.
 bool HasOthers(const registry::v1::Assignment& assignment) {
   return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) {
            return peer.role() == rpc::v1::ROLE_ROLLOUT;
@@ -119,8 +119,8 @@ void RolloutProgram::PublishModels(const std::string& id, Job* job) {
 
 void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
                             absl::string_view why) {
-  // After RemoveModel() the API adds no more requests to the session, and after Stop()
-  // EngineService adds none. So RemoveJob() can fail all that are left.
+  // RemoveModel() fails the calls of the API. After Stop() the session refuses new requests, so
+  // RemoveJob() finds all requests of EngineService that are left, and fails them.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
   if (job.session != nullptr) job.session->Stop(grace);

@@ -167,6 +167,7 @@ absl::Status ScoreStream::CheckPlace(const common::v1::Record& record,
                absl::StrCat("the next piece must begin at ", sequence.tokens.size(),
                             "; send the group's prompt and then each member's pieces in order"));
   }
+  // A further piece of the same segment has the parent of the first one.
   if (piece.has_parent() && piece.parent() != sequence.segment &&
       piece.segment() != sequence.segment) {
     return Bad(record, absl::StrCat("its segment follows segment ", piece.parent(),

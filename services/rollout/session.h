@@ -79,7 +79,7 @@ class Session : private StepLoop::Sink {
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.
   };
-  // They run on threads of the session's parts, and must not block.
+  // The handlers are called on threads of the session's parts, and must not block.
   struct Handlers {
     // The engine samples with `version` from now on.
     std::function<void(PolicyVersion version)> serving;
@@ -109,8 +109,8 @@ class Session : private StepLoop::Sink {
   // `grace` of 0 it neither waits nor sends. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Adds requests that are not the job's own work; their owner is kGuest. Their
-  // events go to Handlers::guests.
+  // Adds requests that are not the job's own work: their ids are those of RequestOwner::kGuest.
+  // Their events go to Handlers::guests. After Stop() they fail at once, on the calling thread.
   void AddApi(std::vector<Request> requests);
   void AbortApi(const std::vector<uint64_t>& requests);
   // Evaluates `version` on one of the job's `eval.datasets`; see Evaluations::Start().

@@ -87,6 +87,8 @@ size_t Streamer::AwaitRoom(size_t limit) {
   MutexLock lock(&mu_);
   while (true) {
     if (closed_ || stopped_ || ended_) return 0;
+    // An answer that has ended frees its slot, but takes memory until it is sealed. The second
+    // condition bounds their number if the queue seals more slowly than the engine samples.
     const size_t sampling = sampling_count_ + granted_, unsealed = live_count_ + granted_;
     if (sampling < limit && unsealed < 4 * limit) return limit - sampling;
     counted_.Wait(&mu_);

@@ -130,7 +130,8 @@ class Streamer {
     enum class What { kPrompt, kPiece, kMessages } what = What::kPiece;
     uint64_t end = 0;  // First position after the piece.
     absl::Status status;
-    uint64_t watermark = 0;  // After an error: the number of the member's tokens that are stored.
+    // After an error: the number of the member's tokens, prompt included, that the queue has.
+    uint64_t watermark = 0;
   };
   struct Inbox {
     std::vector<Member> granted;
@@ -203,7 +204,7 @@ class Streamer {
   CondVar changed_;  // Signalled when the inbox changes.
   CondVar counted_;  // Signalled when a count, or a flag below, changes.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
-  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;         // Members in the inbox.
+  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;         // Members that are not in live_ yet.
   size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;  // Copy of generating_.
   size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;      // Copy of live_.size().
   // Tokens without an acknowledgement: those of live_, and those in the inbox.

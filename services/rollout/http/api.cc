@@ -127,6 +127,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
                     "/v1/chat/completions");
     }
   }
+
   const bool allowed = post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
   if (!allowed)
     return RefuseMethod(post ? "POST" : "GET, HEAD",
@@ -213,6 +214,7 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
     case Route::kCompletions:
     case Route::kChat: break;
   }
+
   const uint64_t id = ++last_call_;
   auto call = std::make_unique<Call>();
   call->tenant = route.tenant;

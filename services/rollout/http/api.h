@@ -107,8 +107,8 @@ class Api {
   // Answers an accepted request through `reply`, before this returns or later. Returns the call's
   // id for Cancel(), or 0 if it is answered already.
   uint64_t Handle(const Route& route, std::string body, std::shared_ptr<Reply> reply);
-  // The client is gone: its answers are aborted before the engine's next step. Does nothing if the
-  // call is unknown or has ended.
+  // Says that the client is gone. The call's answers are aborted before the engine's next step.
+  // Does nothing if the call is unknown or has ended.
   void Cancel(uint64_t call);
   // Writes a comment to silent streams. Call it about every second.
   void Tick();
@@ -130,8 +130,8 @@ class Api {
     // By answer, for a chat with tools if there is a parser for the model; else empty.
     std::vector<std::unique_ptr<ToolCallParser>> parsers;
     std::vector<bool> begun;  // By answer, of a stream: its first chunk has been sent.
-    // By answer, if the prompt's log-probs are asked for: the prompt has been put into its part.
-    // Else empty.
+    // By answer: the prompt has been put into its part. Empty if the prompt's log-probs are not
+    // asked for.
     std::vector<bool> echoed;
     size_t open = 0;            // Number of answers that are not finished.
     uint64_t sampled = 0;       // Number of tokens sampled.

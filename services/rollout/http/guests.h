@@ -15,8 +15,9 @@
 namespace sluice::rollout::http {
 
 // The engine's requests that are not the job's own work: those of the HTTP API's clients and of
-// EngineService's callers. Each caller is a guest. This class gives the requests their ids, applies
-// one limit to all of them, and gives each guest the events of its requests.
+// EngineService's callers. The requests of one Add() belong to one guest: a call, or one sequence
+// of a Score call. This class gives the requests their ids, applies one limit to all of them, and
+// gives each guest the events of its requests.
 //
 // Thread-safe. Owns no thread.
 class Guests {

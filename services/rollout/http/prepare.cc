@@ -54,8 +54,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
   return ids;
 }
 
-// The number of characters of `text` before each token. It never decreases: a token that the
-// tokenizer adds has the offset of the place where it was added.
+// Returns the number of characters of `text` before each token. It never decreases: a token that
+// the tokenizer adds has the offset of the place where it was added.
 std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const Span> tokens) {
   std::vector<uint64_t> offsets;
   size_t at = 0;
@@ -70,8 +70,8 @@ std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const 
   return offsets;
 }
 
-// Sets the text of a prompt that was given as ids, as the engine's detokenizer reads it, and the
-// offset of each token in it.
+// Sets the text of a prompt that was given as ids, and the offset of each token in it. The text is
+// that of the engine's detokenizer, so that it and the answer's text fit together.
 absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                      Prepared::Prompt* prompt) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer,

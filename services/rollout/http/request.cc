@@ -18,6 +18,7 @@ namespace {
 constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default of /v1/completions.
 constexpr uint32_t kMostTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStopIds = 256, kMaxStopBytes = 1024;
+// Variables of chat templates that this server or the tokenizer sets.
 constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_generation_prompt",
                                                       "bos_token", "eos_token"};
 
@@ -112,10 +113,13 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   double temperature = 1;
   fields->Number("temperature", 0, 100, &temperature);
   sampling.temperature = static_cast<float>(temperature);
+
   fields->Number("top_p", 0, 1, &sampling.top_p);
   // In the API 0 means the most likely token. The engine reads 0 as no limit, so the smallest
   // positive value is used, which keeps only that token.
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
+
+  // Some clients write -1 for no limit, as vLLM does.
   if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1)
     fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
   fields->Number("min_p", 0, 1, &sampling.min_p);
@@ -123,11 +127,13 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Bool("ignore_eos", &sampling.ignore_eos);
   fields->Ids("stop_token_ids", kMaxStopIds, &sampling.stop_ids);
   ReadStop(fields, &sampling.stop);
+
   fields->Integer("n", 1, kMaxN, &request->n);
   ReadSeed(fields, &request->seed);
   ReadStream(fields, request);
   fields->Bool("return_token_ids", &request->return_token_ids);
   fields->Bool("return_versions", &request->return_versions);
+
   // With greedy sampling the processed log-probs are all 0, so the default is then `raw`.
   std::string mode = sampling.temperature == 0 ? "raw" : "processed";
   fields->Text("logprobs_mode", &mode);
@@ -163,6 +169,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
     prompts->push_back({.text = "", .ids = *std::move(ids)});
     return true;
   };
+
   if (given->is_string() || IsIds(*given)) {
     add(*given);
     return;
@@ -223,6 +230,7 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
     request->has_tools = use_tools;
     if (use_tools) (*conversation)["tools"] = std::move(read);
   }
+
   (*conversation)["add_generation_prompt"] = add_generation_prompt;
   const Json& last = (*conversation)["messages"].back();
   if (request->continue_final_message &&
@@ -244,15 +252,18 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   ReadCommon(&fields, &request);
   ReadPrompt(&fields, &request.prompts);
   fields.Bool("echo", &request.echo);
+
   request.most_tokens = kCompletionTokens;
   std::optional<uint32_t> max_tokens;
   fields.Integer("max_tokens", request.echo ? 0 : 1, kMostTokens, &max_tokens);
   request.prompt_only = max_tokens == 0;
   request.sampling.max_tokens = request.prompt_only ? 1 : max_tokens.value_or(0);
+
   std::optional<uint32_t> logprobs;
   fields.Integer("logprobs", 0, kMaxTopLogprobs, &logprobs);
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
+
   if (request.prompts.size() * request.n > kMaxAnswers) {
     fields.Fail("n", absl::StrCat(" is ", request.n, " for ", request.prompts.size(),
                                   " prompts; at most ", kMaxAnswers, " answers are taken at once"));

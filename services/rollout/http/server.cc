@@ -40,13 +40,15 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using TlsStream = asio::ssl::stream<tcp::socket>;
 
-constexpr uint32_t kMaxHead = 16 << 10;
+constexpr uint32_t kMaxHead = 16 << 10;  // Most bytes of a request's headers.
 // Most bytes that a client may send ahead, before the answer to its last request is sent.
 constexpr size_t kMaxEarly = 64 << 10;
-// Of the kernel, in bytes; small enough to notice a slow reader.
+// Size of the kernel's send buffer of a connection, in bytes. It is small, because what a slow
+// reader has not taken is noticed only when this buffer is full.
 constexpr int kSendBuffer = 256 << 10;
+// Longest time for a client to close the connection after the last answer; see Linger().
 constexpr absl::Duration kLinger = absl::Seconds(2);
-constexpr std::chrono::milliseconds kTick(100);
+constexpr std::chrono::milliseconds kTick(100);  // Time between two checks of all deadlines.
 
 absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 absl::Duration Now() { return Clock::Real()->Monotonic(); }
@@ -68,7 +70,9 @@ struct Hub {
   asio::thread_pool pool;
   std::unique_ptr<Api> api;
   std::map<Link*, std::shared_ptr<Link>> links;
-  uint64_t bodies = 0;  // Bytes reserved for bodies that are being read or parsed.
+  // Bytes of all bodies, from the headers of their requests until the calls are answered: the
+  // prompts that are made from a body stay in memory as long.
+  uint64_t bodies = 0;
 
   explicit Hub(const Server::Options& o) : options(o), pool(static_cast<size_t>(o.workers)) {}
 };
@@ -205,6 +209,7 @@ class Connection : public Link,
       return Refused(Refuse(431, "headers_too_large", "",
                             absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
                      true);
+    // The errors of Beast's parser have one category; others are those of the connection.
     const bool unparsable =
         error && error.category() == web::make_error_code(web::error::bad_method).category() &&
         error != web::error::end_of_stream && error != web::error::partial_message;
@@ -213,6 +218,7 @@ class Connection : public Link,
                             absl::StrCat("this is not an HTTP request: ", error.message())),
                      true);
     if (error) return Shut();
+
     const auto& request = parser_->get();
     version_ = request.version();
     bodiless_ = request.method() == web::verb::head;
@@ -335,7 +341,7 @@ class Connection : public Link,
                              });
   }
 
-  // The answer is complete, but perhaps not sent yet.
+  // Called when the answer is complete, but perhaps not sent yet.
   void Ended() {
     answered_ = true;
     call_ = 0;
@@ -343,7 +349,7 @@ class Connection : public Link,
     if (!writing_) Pump();
   }
 
-  // All bytes queued so far are sent.
+  // Called when all bytes queued so far are sent.
   void Flushed() {
     if (state_ != State::kCall) return;
     if (!answered_) {
@@ -573,12 +579,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, Ap
         absl::StrCat("--http ", options.address,
                      " is not a loopback address, so the API needs keys and TLS"));
   }
+
   RaiseDescriptorLimit();
   auto impl = std::make_unique<Impl>(options);
   if (tls) {
     SLUICE_ASSIGN_OR_RETURN(impl->tls, MakeTls(options));
   }
   SLUICE_RETURN_IF_ERROR(impl->Listen(endpoint));
+
   Hub* const hub = &impl->hub;
   api.post = [hub](std::function<void()> run) { asio::post(hub->io, std::move(run)); };
   api.work = [hub](std::function<void()> run) { asio::post(hub->pool, std::move(run)); };

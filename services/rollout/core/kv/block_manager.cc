@@ -44,6 +44,8 @@ KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
 
 }  // namespace
 
+// The hashes of salts and of roots start from "kv_salt" and "kv_root" in ASCII, so that a salt and
+// a root of the same input differ.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
               absl::string_view kv_dtype) {
   Hasher hasher({0x6b765f73616c74, 1});

@@ -33,8 +33,9 @@ struct KvHash {
 // one salt never finds a block of another.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
               absl::string_view kv_dtype);
-// Hashes what the keys and values of one request depend on in addition: its adapter's digest, empty
-// without an adapter. Each chain starts from such a root, so chains of different roots never match.
+// Returns the hash from which the chains of a request start. It depends on the digest of the
+// request's adapter, which is empty without an adapter. Chains of different roots never match, so
+// a request never finds blocks of another adapter.
 KvHash KvRoot(absl::string_view adapter);
 
 // Where a request's keys and values lie: blocks[j] has its positions 32 j .. 32 j + 31.

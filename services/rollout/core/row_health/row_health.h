@@ -9,9 +9,10 @@
 
 namespace sluice::rollout {
 
-// Tells whether the loaded weights give finite logits. A row is bad if its request failed with
-// NONFINITE. One bad row ends only its own answer. If there are many, the weights are at fault, and
-// the worker must not report that it is ready.
+// Tells whether the loaded weights give finite logits. A row is here a row of logits from which a
+// token was to be drawn. It is bad if its request failed with NONFINITE. One bad row ends only its
+// own answer. If there are many, the weights are at fault, and the worker must not report that it
+// is ready.
 //
 // Thread-safe.
 class RowHealth {

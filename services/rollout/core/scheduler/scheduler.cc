@@ -147,7 +147,8 @@ void Scheduler::Switched(KvHash salt, bool recompute) {
 
 // Which requests may run. -------------------------------------------------------------------------
 
-// Raises or lowers limit_ by the use of the KV cache.
+// Raises or lowers limit_ by the use of the KV cache. A limit that is not reached does not rise,
+// because the use of the cache does not show what it would allow.
 void Scheduler::AdjustLimit() {
   if (!options_.adapt || step_ < adjust_at_) return;
   const uint64_t used = uint64_t{blocks_.active()} * 100, all = blocks_.blocks();
@@ -169,8 +170,8 @@ void Scheduler::Age() {
   }
 }
 
-// Estimates how many blocks the request needs until it draws its next token. If a member of its
-// group runs, it will share that member's whole blocks of the prompt.
+// Estimates how many blocks the request needs for its known tokens and the next one. If a member of
+// its group runs, it will share that member's whole blocks of the prompt.
 uint32_t Scheduler::BlocksToStart(const Live& live) const {
   if (live.group != nullptr && !live.group->running.empty()) {
     return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;

@@ -100,7 +100,8 @@ class Scheduler {
   // ALREADY_EXISTS: a request with this id has not ended.
   absl::Status Add(SchedulerRequest request);
 
-  // Ends a request and gives back its blocks. Does nothing if the id is unknown.
+  // Ends a request and gives back its blocks. Does nothing if the id is unknown. Must not be called
+  // between Plan() and Advance().
   void Remove(uint64_t id);
 
   // Returns the plan of the next step; it has no rows if nothing can run. Call Advance() before the
@@ -114,7 +115,8 @@ class Scheduler {
   // Says that keys and values are computed with other weights from now on. No request starts from
   // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
   // Without it they go on over the blocks that they have. Only requests with a `chunk` that are
-  // still in their prompt start over, because their prompt must be of one version.
+  // still in their prompt start over, because their prompt must be of one version. Must not be
+  // called between Plan() and Advance().
   void Switched(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }

@@ -340,6 +340,8 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
     details->routing.assign(routing.begin(), routing.end());
   }
 
+  // A row with nothing but logits describes the raw distribution: at temperature 1, without banned
+  // tokens and cuts.
   SampleRow row = sample_rows_[i];
   if (live.raw_logprobs) {
     row = {.logits = row.logits};
