@@ -94,7 +94,7 @@ void ReadNeutral(Fields* fields, uint32_t n) {
   for (const auto& [name, value] : neutral) {
     const Json* const given = fields->Find(name);
     if (given != nullptr && *given != value)
-      fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
+      fields->NotBuilt(name, *given, absl::StrCat("accepts only ", value.dump()));
   }
   std::string user, tier;  // Ignored. They name the user and a priority.
   fields->Text("user", &user);

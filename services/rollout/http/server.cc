@@ -245,8 +245,9 @@ class Connection : public Link,
     if (hub_->bodies + length > hub_->options.most_bodies) {
       return Refused(
           Refuse(429, "server_busy", "",
-                 absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; the limit is ",
-                              hub_->options.most_bodies, " bytes")),
+                 absl::StrCat("the calls that are not answered yet have bodies of ", hub_->bodies,
+                              " bytes, and this one has ", length, "; the limit is ",
+                              hub_->options.most_bodies, " bytes together: ask again later")),
           true);
     }
 

@@ -36,9 +36,10 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
   if (staged.tensors == nullptr) {
     if (!(staged.state == held_)) {
       return Activation{.version = version_,
-                        .cause = absl::StrCat("version ", staged.version.str(),
-                                              " is said to equal the weights held, but is ",
-                                              staged.state.hex(), ", not ", held_.hex())};
+                        .cause = absl::StrCat(
+                            "version ", staged.version.str(), " has the fingerprint ",
+                            staged.state.hex(), " and came without tensors, but the weights held ",
+                            "have ", held_.hex(), "; publish it with its tensors")};
     }
   } else {
     if (staged.tensors->layout_id() != weights_->layout_id()) {

@@ -152,8 +152,9 @@ absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) c
   std::string before;
   for (int32_t token : request.sampled) {
     if (live->detokenizer->Push(token, &before)) {
-      return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ",
-                                                     live->detokenizer->matched_stop()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the answer so far holds the stop text sampling.stop[",
+                       live->detokenizer->matched_stop(), "], so it has ended; do not resume it"));
     }
   }
   return absl::OkStatus();
