@@ -37,9 +37,9 @@ class Fields {
   // by `message`, as in "prompt" and " is missing".
   void Fail(absl::string_view name, absl::string_view message);
   // As Fail(), with the text "NAME is VALUE; wanted: ..".
-  void Unfit(absl::string_view name, const Json& value, absl::string_view wanted);
+  void FailUnfit(absl::string_view name, const Json& value, absl::string_view wanted);
   // The same with the text "NAME is VALUE: this build ..".
-  void NotBuilt(absl::string_view name, const Json& value, absl::string_view why);
+  void FailUnsupported(absl::string_view name, const Json& value, absl::string_view why);
   bool ok() const { return status_.ok(); }
   // Returns OK, or the first error.
   absl::Status Finish();

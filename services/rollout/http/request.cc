@@ -19,8 +19,8 @@ constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default of /v1/completio
 constexpr uint32_t kMostTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStopIds = 256, kMaxStopBytes = 1024;
 // Variables of chat templates that this server or the tokenizer sets.
-constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_generation_prompt",
-                                                      "bos_token", "eos_token"};
+constexpr std::array<const char*, 5> kReservedVariables = {
+    "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
   if (body.size() > kMaxBody)
@@ -47,7 +47,8 @@ void ReadStop(Fields* fields, std::vector<std::string>* stop) {
   for (const Json& text : list) {
     if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
         text.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return fields->Unfit("stop", *given, absl::StrCat("texts of 1 to ", kMaxStopBytes, " bytes"));
+      return fields->FailUnfit("stop", *given,
+                               absl::StrCat("texts of 1 to ", kMaxStopBytes, " bytes"));
     }
     stop->push_back(text.get<std::string>());
   }
@@ -58,7 +59,7 @@ void ReadStream(Fields* fields, ApiRequest* request) {
   const Json* const options = fields->Find("stream_options");
   if (options == nullptr) return;
   if (!request->stream) return fields->Fail("stream_options", " is given without stream");
-  if (!options->is_object()) return fields->Unfit("stream_options", *options, "an object");
+  if (!options->is_object()) return fields->FailUnfit("stream_options", *options, "an object");
   Fields inner(*options, "stream_options.");
   inner.Bool("include_usage", &request->include_usage);
   if (const absl::Status status = inner.Finish(); !status.ok()) {
@@ -69,7 +70,8 @@ void ReadStream(Fields* fields, ApiRequest* request) {
 void ReadSeed(Fields* fields, std::optional<uint64_t>* seed) {
   const Json* const given = fields->Find("seed");
   if (given == nullptr) return;
-  if (!given->is_number_integer()) return fields->Unfit("seed", *given, "an integer of 64 bits");
+  if (!given->is_number_integer())
+    return fields->FailUnfit("seed", *given, "an integer of 64 bits");
   *seed = given->is_number_unsigned() ? given->get<uint64_t>()
                                       : static_cast<uint64_t>(given->get<int64_t>());
 }
@@ -94,14 +96,14 @@ void ReadNeutral(Fields* fields, uint32_t n) {
   for (const auto& [name, value] : neutral) {
     const Json* const given = fields->Find(name);
     if (given != nullptr && *given != value)
-      fields->NotBuilt(name, *given, absl::StrCat("accepts only ", value.dump()));
+      fields->FailUnsupported(name, *given, absl::StrCat("accepts only ", value.dump()));
   }
   std::string user, tier;  // Ignored. They name the user and a priority.
   fields->Text("user", &user);
   fields->Text("service_tier", &tier);
   const Json* const metadata = fields->Find("metadata");
   if (metadata != nullptr && !metadata->is_object())
-    fields->Unfit("metadata", *metadata, "an object");
+    fields->FailUnfit("metadata", *metadata, "an object");
 }
 
 // Reads the fields that both calls have.
@@ -138,7 +140,7 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   std::string mode = sampling.temperature == 0 ? "raw" : "processed";
   fields->Text("logprobs_mode", &mode);
   if (mode != "processed" && mode != "raw")
-    fields->Unfit("logprobs_mode", mode, "processed or raw");
+    fields->FailUnfit("logprobs_mode", mode, "processed or raw");
   request->raw_logprobs = mode == "raw";
   ReadNeutral(fields, request->n);
 }
@@ -158,7 +160,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
       return true;
     }
     if (!IsIds(prompt)) {
-      fields->Unfit("prompt", prompt, kWanted);
+      fields->FailUnfit("prompt", prompt, kWanted);
       return false;
     }
     auto ids = TokenIds(prompt);
@@ -174,7 +176,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
     add(*given);
     return;
   }
-  if (!given->is_array() || given->empty()) return fields->Unfit("prompt", *given, kWanted);
+  if (!given->is_array() || given->empty()) return fields->FailUnfit("prompt", *given, kWanted);
   if (given->size() > kMaxAnswers)
     return fields->Fail("prompt", absl::StrCat(" has ", given->size(), " prompts; at most ",
                                                kMaxAnswers, " are taken"));
@@ -201,7 +203,7 @@ void ReadToolChoice(Fields* fields, bool* use_tools) {
   if (*choice == "none") {
     *use_tools = false;
   } else {
-    fields->NotBuilt("tool_choice", *choice, "cannot force a call; give auto or none");
+    fields->FailUnsupported("tool_choice", *choice, "cannot force a call; give auto or none");
   }
 }
 
@@ -215,11 +217,11 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   const Json* const more = fields->Find("chat_template_kwargs");
   if (messages == nullptr) fields->Fail("messages", " is missing");
   if (more != nullptr && !more->is_object())
-    fields->Unfit("chat_template_kwargs", *more, "an object");
+    fields->FailUnfit("chat_template_kwargs", *more, "an object");
   if (!fields->ok()) return fields->Finish();
 
   auto conversation = std::make_shared<Json>(more == nullptr ? Json::object() : *more);
-  for (const char* name : kOurVariables) {
+  for (const char* name : kReservedVariables) {
     if (conversation->contains(name))
       fields->Fail("chat_template_kwargs",
                    absl::StrCat(".", name, " must not be set by a request"));

@@ -60,7 +60,7 @@ class Link {
   virtual void Start() = 0;
   virtual void Tick(absl::Duration now) = 0;
   virtual bool busy() const = 0;  // A call is under way, or bytes wait to be sent.
-  virtual void Shut() = 0;        // Closes at once and aborts the call's answers.
+  virtual void CloseNow() = 0;    // Closes at once and aborts the call's answers.
 };
 
 // What all connections share.
@@ -90,7 +90,7 @@ class Connection : public Link,
     SetDeadline(hub_->options.head_time);
     if constexpr (kTls) {
       stream_.async_handshake(asio::ssl::stream_base::server, [self = Self()](error_code error) {
-        if (error) return self->Shut();
+        if (error) return self->CloseNow();
         self->ReadHead(self->hub_->options.head_time);
       });
     } else {
@@ -103,15 +103,15 @@ class Connection : public Link,
   void Tick(absl::Duration now) override {
     if (now < deadline_) return;
     if (state_ == State::kHead && parser_ && parser_->got_some())
-      return Refused(Refuse(408, "timeout", "", "the request's headers took too long"),
-                     /*reading=*/true);
+      return SendError(Refuse(408, "timeout", "", "the request's headers took too long"),
+                       /*reading=*/true);
     if (state_ == State::kBody)
-      return Refused(Refuse(408, "timeout", "", "the request's body took too long"),
-                     /*reading=*/true);
-    Shut();
+      return SendError(Refuse(408, "timeout", "", "the request's body took too long"),
+                       /*reading=*/true);
+    CloseNow();
   }
 
-  void Shut() override {
+  void CloseNow() override {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
     if (call_ != 0) hub_->api->Cancel(std::exchange(call_, 0));
@@ -134,7 +134,7 @@ class Connection : public Link,
     head.content_length(response.body.size());
     head.keep_alive(keep_alive_);
     Queue(bodiless_ ? HeadText(head) : HeadText(head) + response.body);
-    Ended();
+    OnAnswerComplete();
   }
 
   void BeginStream() override {
@@ -152,8 +152,8 @@ class Connection : public Link,
     if (out_.size() + pending_.size() - sent_ > hub_->options.most_behind) {
       if (std::exchange(cut_, true)) return;
       log::Info("api_reader_cut_off", {{"bytes_behind", out_.size() + pending_.size() - sent_}});
-      // Shut() calls the API, which must not be called from here, so it runs later.
-      asio::post(hub_->io, [self = Self()] { self->Shut(); });
+      // CloseNow() calls the API, which must not be called from here, so it runs later.
+      asio::post(hub_->io, [self = Self()] { self->CloseNow(); });
       return;
     }
     Queue(chunked_ ? beast::buffers_to_string(web::make_chunk(asio::buffer(events)))
@@ -162,7 +162,7 @@ class Connection : public Link,
 
   void End() override {
     if (chunked_) Queue(beast::buffers_to_string(web::make_chunk_last()));
-    Ended();
+    OnAnswerComplete();
   }
 
  private:
@@ -195,7 +195,7 @@ class Connection : public Link,
     version_ = 11;
     parser_.emplace();
     parser_->header_limit(kMaxHead);
-    parser_->body_limit(boost::none);  // Api::Admit() checks it, with a message of its own.
+    parser_->body_limit(boost::none);  // Api::RouteRequest() checks it, with a message of its own.
     reading_ = true;
     web::async_read_header(stream_, buffer_, *parser_, [self = Self()](error_code error, size_t) {
       self->reading_ = false;
@@ -206,18 +206,18 @@ class Connection : public Link,
 
   void OnHead(error_code error) {
     if (error == web::error::header_limit)
-      return Refused(Refuse(431, "headers_too_large", "",
-                            absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
-                     true);
+      return SendError(Refuse(431, "headers_too_large", "",
+                              absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
+                       true);
     // The errors of Beast's parser have one category; others are those of the connection.
     const bool unparsable =
         error && error.category() == web::make_error_code(web::error::bad_method).category() &&
         error != web::error::end_of_stream && error != web::error::partial_message;
     if (unparsable)
-      return Refused(Refuse(400, "bad_request", "",
-                            absl::StrCat("this is not an HTTP request: ", error.message())),
-                     true);
-    if (error) return Shut();
+      return SendError(Refuse(400, "bad_request", "",
+                              absl::StrCat("this is not an HTTP request: ", error.message())),
+                       true);
+    if (error) return CloseNow();
 
     const auto& request = parser_->get();
     version_ = request.version();
@@ -230,9 +230,9 @@ class Connection : public Link,
     if (const auto length = parser_->content_length())
       head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
 
-    absl::StatusOr<Route> route = hub_->api->Admit(head);
+    absl::StatusOr<Route> route = hub_->api->RouteRequest(head);
     const bool empty = parser_->is_done() || head.content_length == 0;
-    if (!route.ok()) return Refused(route.status(), /*reading=*/!empty);
+    if (!route.ok()) return SendError(route.status(), /*reading=*/!empty);
     keep_alive_ = request.keep_alive();
     if (!route->has_body()) {
       keep_alive_ = keep_alive_ && empty;
@@ -243,7 +243,7 @@ class Connection : public Link,
 
   void ReadBody(Route route, uint64_t length) {
     if (hub_->bodies + length > hub_->options.most_bodies) {
-      return Refused(
+      return SendError(
           Refuse(429, "server_busy", "",
                  absl::StrCat("the calls that are not answered yet have bodies of ", hub_->bodies,
                               " bytes, and this one has ", length, "; the limit is ",
@@ -266,7 +266,7 @@ class Connection : public Link,
                       self->reading_ = false;
                       if (self->state_ == State::kLinger) return self->Discard();
                       if (self->state_ != State::kBody) return;
-                      if (error) return self->Shut();
+                      if (error) return self->CloseNow();
                       self->Call(route, std::move(self->parser_->get().body()));
                     });
   }
@@ -291,11 +291,11 @@ class Connection : public Link,
       if (self->state_ == State::kClosed) return;
       const bool interrupted =
           error == asio::error::operation_aborted && self->state_ == State::kHead;
-      if (error && !interrupted) return self->Shut();
+      if (error && !interrupted) return self->CloseNow();
       self->buffer_.commit(bytes);
       if (self->state_ == State::kHead) return self->ReadHead(self->hub_->options.head_time);
       if (self->state_ == State::kLinger) return self->Discard();
-      if (self->buffer_.size() > kMaxEarly) return self->Shut();
+      if (self->buffer_.size() > kMaxEarly) return self->CloseNow();
       self->Listen();
     });
   }
@@ -304,7 +304,7 @@ class Connection : public Link,
 
   // Answers with an error. `reading` says that a part of the request is unread, so that the
   // connection cannot be used again.
-  void Refused(const absl::Status& why, bool reading) {
+  void SendError(const absl::Status& why, bool reading) {
     const ApiError error = ApiErrorOf(why);
     keep_alive_ = !reading && parser_ && parser_->is_header_done() && parser_->get().keep_alive();
     state_ = State::kCall;
@@ -321,37 +321,37 @@ class Connection : public Link,
     } else {
       pending_ += bytes;
     }
-    if (!writing_) Pump();
+    if (!writing_) WriteNext();
   }
 
-  void Pump() {
+  void WriteNext() {
     if (sent_ == out_.size()) {
       out_ = std::exchange(pending_, {});
       sent_ = 0;
     }
-    if (out_.empty()) return Flushed();
+    if (out_.empty()) return OnAllSent();
     writing_ = true;
     if (state_ != State::kBody) SetDeadline(hub_->options.write_time);
     stream_.async_write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_),
                              [self = Self()](error_code error, size_t bytes) {
                                self->writing_ = false;
                                if (self->state_ == State::kClosed) return;
-                               if (error) return self->Shut();
+                               if (error) return self->CloseNow();
                                self->sent_ += bytes;
-                               self->Pump();
+                               self->WriteNext();
                              });
   }
 
   // Called when the answer is complete, but perhaps not sent yet.
-  void Ended() {
+  void OnAnswerComplete() {
     answered_ = true;
     call_ = 0;
     ReleaseBody();
-    if (!writing_) Pump();
+    if (!writing_) WriteNext();
   }
 
   // Called when all bytes queued so far are sent.
-  void Flushed() {
+  void OnAllSent() {
     if (state_ != State::kCall) return;
     if (!answered_) {
       deadline_ = absl::InfiniteDuration();
@@ -374,8 +374,8 @@ class Connection : public Link,
     state_ = State::kLinger;
     SetDeadline(kLinger);
     if constexpr (kTls) {
-      if (reading_) return Shut();
-      stream_.async_shutdown([self = Self()](error_code) { self->Shut(); });
+      if (reading_) return CloseNow();
+      stream_.async_shutdown([self = Self()](error_code) { self->CloseNow(); });
     } else {
       error_code ignored;
       stream_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -390,7 +390,7 @@ class Connection : public Link,
     stream_.async_read_some(buffer_.prepare(16 << 10), [self = Self()](error_code error, size_t) {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
-      if (error) return self->Shut();
+      if (error) return self->CloseNow();
       self->Discard();
     });
   }
@@ -556,7 +556,7 @@ struct Server::Impl {
       timer.cancel();
       std::vector<std::shared_ptr<Link>> links;
       for (const auto& [key, link] : hub.links) links.push_back(link);
-      for (const std::shared_ptr<Link>& link : links) link->Shut();
+      for (const std::shared_ptr<Link>& link : links) link->CloseNow();
       guard.reset();
     });
     hub.pool.join();

@@ -126,13 +126,14 @@ class BlockManager {
   };
 
   List& ListOf(const State& state) { return state.salt == salt_ ? fresh_ : stale_; }
-  // Append and Unlink work on the lists of cached blocks; Hold and Drop count references.
+  // Append and Unlink work on the lists of cached blocks; AddReference and DropReference count
+  // references.
   void Append(List* list, int32_t block);
   void Unlink(int32_t block);
   void Unindex(int32_t block);
   int32_t Allocate();
-  void Hold(int32_t block);
-  void Drop(int32_t block);
+  void AddReference(int32_t block);
+  void DropReference(int32_t block);
   int32_t Find(KvHash key, absl::Span<const int32_t> ids) const;
 
   KvHash salt_;

@@ -68,7 +68,7 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
 }
 
 // An acknowledgement that is lower than an earlier one changes nothing.
-void Trajectory::Acked(uint64_t position) {
+void Trajectory::Acknowledge(uint64_t position) {
   if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
 }
 

@@ -46,7 +46,7 @@ class Trajectory {
   // Truncate() or end of this object.
   Piece TakePiece(size_t limit);
   // Says that the queue has acknowledged all positions below `position`.
-  void Acked(uint64_t position);
+  void Acknowledge(uint64_t position);
   // Drops the tokens from `position` on, but none of the prefix, and finishes the answer with
   // kLength. Called if the queue has no room for more.
   void Truncate(uint64_t position);

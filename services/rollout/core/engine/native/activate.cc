@@ -11,8 +11,8 @@ namespace sluice {
 // Finds out why the packed weights do not have the published fingerprint. If a packed tensor
 // differs from the staged one, packing or memory is at fault, and the tensor is named. If none
 // does, the staged bytes are not what the manifest says.
-Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found,
-                                Fingerprint sum) const {
+Activation NativeEngine::MakeRefusal(const StagedWeights& staged,
+                                     const std::vector<Fingerprint>& found, Fingerprint sum) const {
   Activation refused{.version = version_};
   const std::vector<Fingerprint> wanted = TensorFingerprints(*staged.tensors);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -50,7 +50,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     model_->SetWeights(staged.tensors.get());
     const std::vector<Fingerprint> found = model_->Fingerprints();
     if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
-      Activation refused = Refuse(staged, found, sum);
+      Activation refused = MakeRefusal(staged, found, sum);
       model_->SetWeights(weights_.get());
       if (!(Sum(model_->Fingerprints()) == held_)) {
         return absl::InternalError(absl::StrCat(
@@ -61,7 +61,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
 
     weights_ = staged.tensors;
     held_ = staged.state;
-    scheduler_.Switched(Salt(), kv == KvPolicy::kRecompute);
+    scheduler_.SwitchWeights(Salt(), kv == KvPolicy::kRecompute);
   }
 
   version_ = staged.version;
