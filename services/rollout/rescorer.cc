@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
+#include "common/base/status.h"
 #include "common/log/log.h"
 #include "services/rollout/core/engine/scoring.h"
 #include "services/rollout/streamer.h"
@@ -80,6 +81,7 @@ void Rescorer::TakeEvents(StepEvents* step) {
 Rescorer::Sampled Rescorer::Remove(uint64_t request) {
   MutexLock lock(&mu_);
   const auto found = pending_.find(request);
+  SLUICE_CHECK(found != pending_.end());  // The engine gives each request one event.
   Sampled sampled = std::move(found->second);
   pending_.erase(found);
   return sampled;

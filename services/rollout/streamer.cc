@@ -257,6 +257,7 @@ void Streamer::TakeGranted(std::vector<Member> members) {
     if (!state.member.generating) unsent_.push_back(request);
   }
   MutexLock lock(&mu_);
+  SLUICE_CHECK(granted_ >= members.size());
   granted_ -= members.size();
   sampling_count_ = generating_;
   member_count_ = members_.size();
@@ -331,7 +332,9 @@ absl::Status Streamer::ReleaseLeaving() {
 }
 
 void Streamer::EndGenerating(MemberState& state) {
-  generating_ -= state.member.generating;
+  if (!state.member.generating) return;
+  SLUICE_CHECK(generating_ > 0);
+  --generating_;
   state.member.generating = false;
 }
 

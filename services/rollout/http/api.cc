@@ -456,6 +456,7 @@ void Api::Forget(uint64_t id) {
   if (call->model == nullptr) return;
   options_.guests->AbortGuest(call->guest);
   const uint32_t count = static_cast<uint32_t>(call->parts.size());
+  SLUICE_CHECK(answers_ >= count);
   answers_ -= count;
   options_.metrics.answers.Set(answers_);
   options_.metrics.completion_tokens.Add(static_cast<double>(call->sampled));

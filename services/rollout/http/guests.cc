@@ -118,6 +118,7 @@ Guests::ById::iterator Guests::Find(uint64_t request) {
 }
 
 void Guests::EndRequest(ById::iterator guest, uint64_t request) {
+  SLUICE_CHECK(guest->second.runs[request]);  // An engine ends each request once.
   guest->second.runs[request] = false;
   --running_;
   if (--guest->second.open == 0) guests_.erase(guest);

@@ -54,7 +54,7 @@ class Guests {
     std::shared_ptr<Model> model;
     std::shared_ptr<const Sink> sink;
     std::vector<bool> runs;  // By request: it has not ended.
-    size_t open = 0;         // Number of requests that have not ended.
+    size_t open = 0;         // Number of requests that have not ended; at least 1.
   };
   // By the id of the guest's first request; its other ids follow.
   using ById = std::map<uint64_t, Guest>;
@@ -70,7 +70,7 @@ class Guests {
   const uint32_t most_requests_;
   mutable Mutex mu_;
   ById guests_ ABSL_GUARDED_BY(mu_);
-  size_t running_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t running_ ABSL_GUARDED_BY(mu_) = 0;  // Sum of Guest::open.
   uint64_t next_request_ ABSL_GUARDED_BY(mu_) = FirstRequestId(RequestOwner::kGuest) + 1;
   uint64_t next_group_ ABSL_GUARDED_BY(mu_) = FirstRequestId(RequestOwner::kGuest) + 1;
 };

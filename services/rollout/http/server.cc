@@ -271,7 +271,10 @@ class Connection : public Link,
                     });
   }
 
-  void ReleaseBody() { hub_->bodies -= std::exchange(body_, 0); }
+  void ReleaseBody() {
+    SLUICE_CHECK(hub_->bodies >= body_);
+    hub_->bodies -= std::exchange(body_, 0);
+  }
 
   void Call(const Route& route, std::string body) {
     state_ = State::kCall;

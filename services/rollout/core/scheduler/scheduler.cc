@@ -132,10 +132,12 @@ void Scheduler::Erase(RequestState* state) {
 }
 
 void Scheduler::Remove(uint64_t id) {
+  SLUICE_CHECK(plan_.rows.empty());  // The rows of a plan refer to their requests.
   if (const auto it = requests_.find(id); it != requests_.end()) Erase(it->second.get());
 }
 
 void Scheduler::SwitchWeights(KvHash salt, bool recompute) {
+  SLUICE_CHECK(plan_.rows.empty());  // The rows of a plan refer to blocks that are released here.
   ++epoch_;
   blocks_.SetSalt(salt);
   for (RequestState* state : running_) {
@@ -337,6 +339,7 @@ void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan:
 }
 
 const SchedulerPlan& Scheduler::Plan() {
+  SLUICE_CHECK(plan_.rows.empty());  // Advance() has taken the rows of the last plan.
   plan_.copies.clear();
   plan_.rows.clear();
   plan_.preempted.clear();

@@ -207,7 +207,7 @@ class Scheduler {
   std::vector<RequestState*> running_;  // Sorted by key, unless unsorted_.
   bool unsorted_ = false;               // A key in running_ has changed.
   LengthQuantile lengths_;
-  SchedulerPlan plan_;
+  SchedulerPlan plan_;  // Has rows only from Plan() to Advance().
   // While planning: the rows of requests that prefill, which come at the plan's end.
   std::vector<SchedulerPlan::Row> prefills_;
   // The requests of plan_.rows and of prefills_.

@@ -32,6 +32,7 @@ Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens,
 }
 
 void Trajectory::RecordRouting(uint32_t experts) {
+  SLUICE_CHECK(tokens_.size() == prefix_);
   experts_ = experts;
   routing_.assign(tokens_.size() * experts, kAnyExpert);
 }

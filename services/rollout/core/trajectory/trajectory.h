@@ -69,7 +69,7 @@ class Trajectory {
 
  private:
   // prefix_, sent_ and acked_ count tokens of the answer. sent_ and acked_ start at prefix_ and
-  // never exceed tokens_.size().
+  // never exceed tokens_.size(). routing_ has experts_ numbers for each token.
   const uint32_t prompt_;
   const size_t prefix_;
   std::vector<int32_t> tokens_;
