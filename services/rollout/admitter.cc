@@ -112,13 +112,13 @@ absl::Status Admitter::AdmitOnce() {
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::AdmitResponse response,
                           queue_->Admit(std::move(request)));
 
-  TakenGrants taken;
+  GrantedWork work;
   for (const queue::v1::Grant& grant : response.grants()) {
     for (const queue::v1::Member& member : grant.members()) leases_->Hold(member.lease().id());
-    SLUICE_RETURN_IF_ERROR(grants_->Take(grant, &taken));
+    SLUICE_RETURN_IF_ERROR(grants_->ConvertGrant(grant, &work));
   }
   const auto resumed =
-      std::count_if(taken.members.begin(), taken.members.end(),
+      std::count_if(work.members.begin(), work.members.end(),
                     [](const Member& member) { return !member.trajectory.tokens().empty(); });
   if (resumed > 0) {
     log::Info("answers_resumed",
@@ -126,9 +126,9 @@ absl::Status Admitter::AdmitOnce() {
   }
 
   // The streamer must know a member before the engine samples its first token, so it comes first.
-  if (!taken.drops.empty()) streamer_->Dropped(std::move(taken.drops));
-  if (!taken.members.empty()) streamer_->Granted(std::move(taken.members));
-  if (!taken.requests.empty()) loop_->Add(std::move(taken.requests));
+  if (!work.drops.empty()) streamer_->AddDrops(std::move(work.drops));
+  if (!work.members.empty()) streamer_->AddMembers(std::move(work.members));
+  if (!work.requests.empty()) loop_->Add(std::move(work.requests));
   return absl::OkStatus();
 }
 

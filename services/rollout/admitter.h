@@ -48,8 +48,8 @@ class Admitter {
   // Says that the engine holds weights that the trainer published. The admitter asks for no work
   // before. Idempotent.
   void SetReady() ABSL_LOCKS_EXCLUDED(mu_);
-  // Joins the thread. Before, trigger `drain` and call Streamer::CloseRoom(); these end its waits.
-  // Idempotent.
+  // Joins the thread. First trigger `drain` and call Streamer::CloseRoom(), because these end the
+  // thread's waits. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

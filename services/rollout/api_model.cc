@@ -32,9 +32,11 @@ std::string ApiModel::digest(PolicyVersion version) const {
 
 void ApiModel::Add(std::vector<Request> requests) {
   for (Request& request : requests) request.adapter = adapter_;
-  session_->AddApi(std::move(requests));
+  session_->AddGuestRequests(std::move(requests));
 }
 
-void ApiModel::Abort(const std::vector<uint64_t>& requests) { session_->AbortApi(requests); }
+void ApiModel::Abort(const std::vector<uint64_t>& requests) {
+  session_->AbortGuestRequests(requests);
+}
 
 }  // namespace sluice::rollout

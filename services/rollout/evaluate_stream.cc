@@ -38,17 +38,17 @@ absl::Status EvaluateStream::Start(const std::shared_ptr<Session>& session,
 
   session_ = session;
   const auto done = [self = shared_from_this()](const absl::StatusOr<EvalResult>& result) {
-    self->Finished(result);
+    self->OnFinished(result);
   };
   SLUICE_ASSIGN_OR_RETURN(task_, session->Evaluate(version, request.dataset(), done));
   return absl::OkStatus();
 }
 
-void EvaluateStream::Beat() {
+void EvaluateStream::SendKeepalive() {
   if (pending() == 0) Send({});
 }
 
-void EvaluateStream::Finished(const absl::StatusOr<EvalResult>& result) {
+void EvaluateStream::OnFinished(const absl::StatusOr<EvalResult>& result) {
   finished_ = true;
   if (result.ok()) Send(ToProto(*result));
   End(result.status());

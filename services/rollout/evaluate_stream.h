@@ -23,11 +23,11 @@ class EvaluateStream : public rpc::WriteStream<engine::v1::EvaluateResponse>,
                      const engine::v1::EvaluateRequest& request);
   // Sends an empty message, unless another is being sent, so that the caller sees that the
   // connection lives.
-  void Beat();
+  void SendKeepalive();
 
  private:
   // Runs on the evaluation's thread.
-  void Finished(const absl::StatusOr<EvalResult>& result);
+  void OnFinished(const absl::StatusOr<EvalResult>& result);
   void OnClosed() override;
 
   std::weak_ptr<Session> session_;

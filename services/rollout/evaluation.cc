@@ -24,7 +24,7 @@ uint32_t ShareOf(uint32_t count, double share) {
 
 }  // namespace
 
-int NiceOf(double share) {
+int NiceValueFor(double share) {
   if (share >= 1) return 0;
 
   // Beside a thread of weight 1, a thread of weight w gets w / (w + 1): w = share / (1 - share).
@@ -70,7 +70,7 @@ absl::StatusOr<uint64_t> Evaluations::Start(Task task, Done done) {
       [this, task = std::move(task), done = std::move(done), cancel = cancel_, dataset = &*found] {
         // On Linux this sets the nice value of the calling thread only. The threads of the engine
         // inherit it, because this thread starts them.
-        (void)::setpriority(PRIO_PROCESS, 0, NiceOf(options_.spec.share));
+        (void)::setpriority(PRIO_PROCESS, 0, NiceValueFor(options_.spec.share));
         absl::StatusOr<EvalResult> result = Run(task, *dataset, cancel.get());
         {
           MutexLock end(&mu_);

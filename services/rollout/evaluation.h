@@ -36,7 +36,7 @@ struct EvalSpec {
 // Returns the nice value at which a thread gets about `share`, in (0, 1], of a processor that a
 // thread with nice value 0 uses too. With each step of the nice value the kernel gives a thread
 // 1.25 times less weight.
-int NiceOf(double share);
+int NiceValueFor(double share);
 
 // Evaluates versions of a job while the session goes on sampling. Each evaluation has an engine of
 // its own, so all its answers are of the version that was asked for, even if the session's engine

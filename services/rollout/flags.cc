@@ -31,8 +31,8 @@ absl::StatusOr<std::map<std::string, std::string>> ParseAdapters(const std::stri
     if (!named || parts.second.empty() || !adapters.emplace(parts).second) {
       return ErrorWith(
           absl::StatusCode::kInvalidArgument,
-          {.hint = "give NAME=DIR[,NAME=DIR..]; each name is used once and has letters, "
-                   "digits, dashes, dots and underscores only"},
+          {.hint = "give NAME=DIR[,NAME=DIR..]; each name is used once and has at most 63 letters, "
+                   "digits, dashes, dots and underscores"},
           absl::StrCat(kAdaptersFlag, " ", entry, ": this is not NAME=DIR with a new name"));
     }
   }

@@ -18,7 +18,7 @@ namespace sluice::rollout {
 // What the flags of the rollout daemon say, besides those that all daemons have.
 struct RolloutOptions {
   absl::Duration grace;  // Time that running answers get to end when the daemon drains.
-  std::string http;      // HOST:PORT of the OpenAI-compatible API; empty: no API.
+  std::string http;      // IP:PORT of the OpenAI-compatible API; empty: no API.
   // Paths of files; empty: no keys, no TLS.
   std::string http_keys;
   std::string http_cert, http_cert_key;

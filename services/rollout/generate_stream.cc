@@ -66,7 +66,7 @@ absl::Status CheckLoaded(const http::Model& model, const std::optional<PolicyVer
                            : "no published version is loaded yet"));
 }
 
-absl::Status CheckStill(const std::optional<PolicyVersion>& wanted, PolicyVersion version) {
+absl::Status CheckSameVersion(const std::optional<PolicyVersion>& wanted, PolicyVersion version) {
   if (!wanted.has_value() || *wanted == version) return absl::OkStatus();
   return ErrorWith(absl::StatusCode::kAborted,
                    {.reason = "LOST_RACE",
@@ -100,29 +100,31 @@ absl::Status GenerateStream::Start(const std::shared_ptr<http::Model>& model,
     MutexLock lock(&mu_);
     open_ = static_cast<uint32_t>(requests.size());
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      guest_,
-      guests_->Add(model, std::move(requests),
-                   [self = shared_from_this()](const StepEvents& events) { self->Take(events); }));
+  SLUICE_ASSIGN_OR_RETURN(guest_,
+                          guests_->Add(model, std::move(requests),
+                                       [self = shared_from_this()](const StepEvents& events) {
+                                         self->TakeEvents(events);
+                                       }));
   return absl::OkStatus();
 }
 
-void GenerateStream::Beat() {
+void GenerateStream::SendKeepalive() {
   if (pending() == 0) Send({});
 }
 
-void GenerateStream::Take(const StepEvents& events) {
+void GenerateStream::TakeEvents(const StepEvents& events) {
   if (!events.failures.empty()) return End(events.failures.front().status);
   for (const TokenEvent& event : events.tokens) {
-    if (absl::Status still = CheckStill(version_, event.version); !still.ok())
+    if (absl::Status still = CheckSameVersion(version_, event.version); !still.ok())
       return End(std::move(still));
     MutexLock lock(&mu_);
-    Add(event);
+    AddToken(event);
   }
   Flush();
 }
 
-void GenerateStream::Add(const TokenEvent& event) {
+void GenerateStream::AddToken(const TokenEvent& event) {
+  // Guests sets `request` to the index of the request in this call, which is its member.
   engine::v1::GenerateResponse& grown = waiting_[static_cast<uint32_t>(event.request)];
   grown.set_member(static_cast<uint32_t>(event.request));
   grown.add_tokens(static_cast<uint32_t>(event.token));

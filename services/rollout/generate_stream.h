@@ -20,7 +20,7 @@ namespace sluice::rollout {
 absl::Status CheckLoaded(const http::Model& model, const std::optional<PolicyVersion>& wanted);
 // Checks that a token's `version` is `wanted`, if that is set.
 // ABORTED LOST_RACE: another version was loaded since CheckLoaded().
-absl::Status CheckStill(const std::optional<PolicyVersion>& wanted, PolicyVersion version);
+absl::Status CheckSameVersion(const std::optional<PolicyVersion>& wanted, PolicyVersion version);
 
 // One call of EngineService.Generate. It is a guest of the engine (http/guests.h). New tokens that
 // come while a message is being written are collected for the next one. So the memory that a slow
@@ -37,21 +37,21 @@ class GenerateStream : public rpc::WriteStream<engine::v1::GenerateResponse>,
                      const engine::v1::GenerateRequest& request);
   // Sends an empty message, unless another is being sent, so that the caller sees that the
   // connection lives.
-  void Beat();
+  void SendKeepalive();
 
  private:
   // Takes events of this call's requests, on the thread that delivers them (http::Guests::Sink).
-  void Take(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeEvents(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
   // Adds a token to the waiting message of its member.
-  void Add(const TokenEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddToken(const TokenEvent& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Sends the next waiting message if none is being sent. Ends the call after the last one.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
 
   void OnSent() override { Flush(); }
-  void OnClosed() override { guests_->Leave(guest_); }
+  void OnClosed() override { guests_->AbortGuest(guest_); }
 
   http::Guests* const guests_;
-  uint64_t guest_ = 0;                    // Its number; 0: not accepted.
+  uint64_t guest_ = 0;                    // Number of this call in guests_; 0: not accepted.
   std::optional<PolicyVersion> version_;  // The version that all tokens must have, if set.
 
   Mutex mu_;

@@ -40,7 +40,7 @@ Grants::Grants(Options options, QueueClient* queue, LeaseKeeper* leases,
       waits_(waits),
       metrics_(metrics) {}
 
-absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
+absl::Status Grants::ConvertGrant(const queue::v1::Grant& grant, GrantedWork* work) {
   if (grant.members_size() == 0) return absl::OkStatus();
   SamplingParams sampling = FromProto(grant.sampling());
   SLUICE_RETURN_IF_ERROR(CheckSampling(sampling, /*trainable=*/true));
@@ -49,7 +49,7 @@ absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
   absl::StatusOr<RenderedPrompt> rendered =
       renderer_->Render(grant.row().source(), grant.row().json());
   if (!rendered.ok()) {
-    DropGroup(grant, "bad_row", std::string(rendered.status().message()), taken);
+    DropGroup(grant, "bad_row", std::string(rendered.status().message()), work);
     return absl::OkStatus();
   }
   const auto prompt = std::make_shared<const RenderedPrompt>(*std::move(rendered));
@@ -57,7 +57,7 @@ absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
   const uint32_t context = engine_->engine->max_context();
   if (const uint32_t limit = std::min(options_.max_prompt, context - 1); prompt_tokens > limit) {
     DropGroup(grant, "prompt_too_long",
-              absl::StrCat(prompt_tokens, " tokens; the limit is ", limit), taken);
+              absl::StrCat(prompt_tokens, " tokens; the limit is ", limit), work);
     return absl::OkStatus();
   }
   sampling.max_tokens = std::min(sampling.max_tokens, context - prompt_tokens);
@@ -80,14 +80,14 @@ absl::Status Grants::Take(const queue::v1::Grant& grant, TakenGrants* taken) {
     member->trajectory.Finish(FinishOf(member->trajectory.tokens(), sampling));
     member->generating = member->trajectory.finish() == FinishReason::kNone;
     if (member->generating)
-      taken->requests.push_back(MakeRequest(grant, *member, sampling, engine_group));
-    taken->members.push_back(*std::move(member));
+      work->requests.push_back(MakeRequest(grant, *member, sampling, engine_group));
+    work->members.push_back(*std::move(member));
   }
   return absl::OkStatus();
 }
 
 void Grants::DropGroup(const queue::v1::Grant& grant, const char* reason, const std::string& why,
-                       TakenGrants* taken) {
+                       GrantedWork* work) {
   log::Warning("prompt_dropped", {{"job_id", options_.job_name},
                                   {"reason", reason},
                                   {"row", grant.row().index()},
@@ -97,7 +97,7 @@ void Grants::DropGroup(const queue::v1::Grant& grant, const char* reason, const 
   item.mutable_ref()->set_group(grant.group());
   item.set_lease(grant.members(0).lease().id());
   item.set_reason(reason);
-  taken->drops.push_back(std::move(item));
+  work->drops.push_back(std::move(item));
 }
 
 absl::StatusOr<Member> Grants::MakeMember(const queue::v1::Grant& grant,

@@ -23,7 +23,7 @@ class QueueClient;
 namespace sluice::rollout {
 
 // What this worker makes of the queue's grants.
-struct TakenGrants {
+struct GrantedWork {
   std::vector<Member> members;  // For the streamer.
   // For the engine: one request for each member whose answer has not ended.
   std::vector<Request> requests;
@@ -50,11 +50,11 @@ class Grants {
   // Adds the members, requests and drops that `grant` leads to. The caller has given the grant's
   // leases to the lease keeper; this removes those of members that are dropped or lost. An error
   // concerns the whole job: a bad row drops only its group, a lost lease only its member.
-  absl::Status Take(const queue::v1::Grant& grant, TakenGrants* taken);
+  absl::Status ConvertGrant(const queue::v1::Grant& grant, GrantedWork* work);
 
  private:
   void DropGroup(const queue::v1::Grant& grant, const char* reason, const std::string& why,
-                 TakenGrants* taken);
+                 GrantedWork* work);
   absl::StatusOr<Member> MakeMember(const queue::v1::Grant& grant, const queue::v1::Member& granted,
                                     std::shared_ptr<const RenderedPrompt> prompt);
   absl::StatusOr<Trajectory> ResumeTrajectory(const queue::v1::Member& granted,

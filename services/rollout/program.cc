@@ -23,8 +23,8 @@ namespace {
 // Time for the API to send its last errors after the jobs have ended.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
 
-// Whether other rollouts work for the job too. The peers include this daemon.
-bool HasOthers(const registry::v1::Assignment& assignment) {
+// Returns true if other rollout daemons work for the job too. The peers include this daemon.
+bool HasOtherRollouts(const registry::v1::Assignment& assignment) {
   return absl::c_count_if(assignment.peers(), [](const common::v1::Worker& peer) {
            return peer.role() == rpc::v1::ROLE_ROLLOUT;
          }) > 1;
@@ -119,8 +119,8 @@ void RolloutProgram::PublishModels(const std::string& id, Job* job) {
 
 void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duration grace,
                             absl::string_view why) {
-  // After RemoveModel() the API adds no more requests to the session, and after Stop()
-  // EngineService adds none. So RemoveJob() can fail all that are left.
+  // RemoveModel() fails the calls of the API. After Stop() the session refuses new requests, so
+  // RemoveJob() finds all requests of EngineService that are left, and fails them.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
   if (job.session != nullptr) job.session->Stop(grace);
@@ -161,7 +161,7 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& lev
         if (it->second.session != nullptr) {
           it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0)
                                                                              : "");
-          it->second.session->SetOthers(HasOthers(assignment));
+          it->second.session->SetHasOtherWorkers(HasOtherRollouts(assignment));
         }
         continue;
       }
@@ -217,7 +217,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
     ReportProgress(id, false, {}, absl::IsAborted(why) ? "fenced" : "failed", StatusText(why));
   };
   handlers.broken = [this](absl::Status why) { host_.stop(std::move(why)); };
-  handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
+  handlers.guests = [this](StepEvents events) { guests_.DeliverEvents(std::move(events)); };
 
   auto session =
       Session::Start({.job = id,
@@ -230,7 +230,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
                      assignment.spec(), Metrics(host_.metrics, job.name), std::move(handlers));
   if (session.ok()) {
     job.session = *std::move(session);
-    job.session->SetOthers(HasOthers(assignment));
+    job.session->SetHasOtherWorkers(HasOtherRollouts(assignment));
     PublishModels(id, &job);
   } else {
     log::Error("job_refused", {{"job_id", job.name}, {"error", session.status()}});

@@ -80,7 +80,8 @@ class RolloutProgram : public daemon::Program {
 
   mutable Mutex mu_;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
-  std::string loading_ ABSL_GUARDED_BY(mu_);  // Id of the job whose model was loaded last.
+  // Id of the job whose model is being loaded, or was loaded last.
+  std::string loading_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
 };
 

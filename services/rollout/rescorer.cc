@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/splitmix.h"
+#include "common/base/status.h"
 #include "common/log/log.h"
 #include "services/rollout/core/engine/scoring.h"
 #include "services/rollout/streamer.h"
@@ -20,7 +21,7 @@ uint64_t BigEndian(absl::string_view bytes) {
 }
 
 // Returns the group's incarnation and ordinal in hex, the form that `sluice queue peek` takes.
-std::string Brief(const common::v1::TrajectoryRef& ref) {
+std::string GroupInHex(const common::v1::TrajectoryRef& ref) {
   const absl::string_view group = ref.group();
   return absl::StrCat(absl::Hex(BigEndian(group.substr(0, 4))), ":",
                       absl::Hex(BigEndian(group.substr(8))));
@@ -32,15 +33,15 @@ Rescorer::Rescorer(Options options, std::function<void(Request request)> add,
                    const Metrics& metrics)
     : options_(std::move(options)), add_(std::move(add)), metrics_(metrics) {}
 
-bool Rescorer::Chosen(const common::v1::TrajectoryRef& ref) const {
+bool Rescorer::IsChosen(const common::v1::TrajectoryRef& ref) const {
   return ref.group().size() == 16 &&
          Mix64(Mix64(BigEndian(ref.group().substr(8)) + kGolden) + ref.member()) %
                  options_.one_in ==
              0;
 }
 
-void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
-  if (!Chosen(member.ref)) return;
+void Rescorer::OnSealed(const Member& member, PolicyVersion loaded) {
+  if (!IsChosen(member.ref)) return;
   const std::vector<PolicyVersion>& versions = member.trajectory.versions();
   const bool of_loaded = std::all_of(versions.begin(), versions.end(),
                                      [&](PolicyVersion version) { return version == loaded; });
@@ -48,7 +49,7 @@ void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
 
   std::vector<int32_t> tokens = member.prompt->tokens;
   tokens.insert(tokens.end(), member.trajectory.tokens().begin(), member.trajectory.tokens().end());
-  Request request = MakeScoring(std::move(tokens), member.temperature);
+  Request request = MakeScoringRequest(std::move(tokens), member.temperature);
   request.order = RequestClass::kIdle;
   {
     MutexLock lock(&mu_);
@@ -60,7 +61,7 @@ void Rescorer::Sealed(const Member& member, PolicyVersion loaded) {
   add_(std::move(request));
 }
 
-void Rescorer::Take(StepEvents* step) {
+void Rescorer::TakeEvents(StepEvents* step) {
   std::erase_if(step->tokens, [this](const TokenEvent& event) {
     if (OwnerOf(event.request) != RequestOwner::kRescorer) return false;
     Compare(Remove(event.request), event);
@@ -70,7 +71,7 @@ void Rescorer::Take(StepEvents* step) {
     if (OwnerOf(failure.request) != RequestOwner::kRescorer) return false;
     const Sampled sampled = Remove(failure.request);
     log::Warning("rescore_failed", {{"job_id", options_.job_name},
-                                    {"group", Brief(sampled.ref)},
+                                    {"group", GroupInHex(sampled.ref)},
                                     {"member", sampled.ref.member()},
                                     {"error", failure.status}});
     return true;
@@ -80,6 +81,7 @@ void Rescorer::Take(StepEvents* step) {
 Rescorer::Sampled Rescorer::Remove(uint64_t request) {
   MutexLock lock(&mu_);
   const auto found = pending_.find(request);
+  SLUICE_CHECK(found != pending_.end());  // The engine gives each request one event.
   Sampled sampled = std::move(found->second);
   pending_.erase(found);
   return sampled;
@@ -90,7 +92,7 @@ void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
   if (event.version != sampled.version) return;
 
   // The scores begin with the prompt's second token; those of the answer begin at `first`.
-  const std::vector<float> scores = Scores(event);
+  const std::vector<float> scores = ReadScores(event);
   const size_t first = sampled.prompt - 1;
   double sum = 0, worst = -1;
   size_t worst_at = 0;
@@ -108,7 +110,7 @@ void Rescorer::Compare(const Sampled& sampled, const TokenEvent& event) const {
   metrics_.rescore_gap.Observe(mean);
   if (mean <= kWarnAbove) return;
   log::Warning("rescore_gap", {{"job_id", options_.job_name},
-                               {"group", Brief(sampled.ref)},
+                               {"group", GroupInHex(sampled.ref)},
                                {"member", sampled.ref.member()},
                                {"attempt", sampled.ref.attempt()},
                                {"mean_nats", mean},

@@ -37,14 +37,14 @@ class Rescorer {
     std::string job_name;
     uint32_t one_in = 1000;  // At least 1.
   };
-  // `add` gives a request to the engine. The caller passes the engine's events to Take().
+  // `add` gives a request to the engine. The caller passes the engine's events to TakeEvents().
   Rescorer(Options options, std::function<void(Request request)> add, const Metrics& metrics);
 
   // Says that `member` is sealed, while the engine's version is `loaded`. Adds a request if the
   // trajectory is chosen and can be compared.
-  void Sealed(const Member& member, PolicyVersion loaded) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnSealed(const Member& member, PolicyVersion loaded) ABSL_LOCKS_EXCLUDED(mu_);
   // Removes the events of its own requests from `step`, and compares.
-  void Take(StepEvents* step) ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeEvents(StepEvents* step) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // What is kept of a sealed trajectory until it is compared.
@@ -54,7 +54,7 @@ class Rescorer {
     std::vector<float> logprobs;  // Log-probs of the answer's tokens.
     PolicyVersion version;
   };
-  bool Chosen(const common::v1::TrajectoryRef& ref) const;
+  bool IsChosen(const common::v1::TrajectoryRef& ref) const;
   Sampled Remove(uint64_t request) ABSL_LOCKS_EXCLUDED(mu_);
   void Compare(const Sampled& sampled, const TokenEvent& event) const;
 

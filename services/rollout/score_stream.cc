@@ -18,7 +18,7 @@ namespace {
 constexpr char kPolicy[] = "policy";  // Name of the only policy that this build has.
 constexpr size_t kInFlight = 4;       // Most messages that are queued and not written yet.
 
-absl::Status Bad(const common::v1::Record& record, absl::string_view what) {
+absl::Status RecordError(const common::v1::Record& record, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("record of member ", record.owner().member(),
                                                  ", at ", record.piece().at(), ": ", what));
 }
@@ -27,22 +27,22 @@ absl::Status Bad(const common::v1::Record& record, absl::string_view what) {
 absl::Status ReadTokens(const common::v1::Record& record, rpc::PayloadReader* payload,
                         std::vector<int32_t>* tokens) {
   if (!record.has_piece() || record.fields_size() != 1 || record.fields(0).name() != "tokens")
-    return Bad(record, "a record must have a piece, and `tokens` as its only field");
+    return RecordError(record, "a record must have a piece, and `tokens` as its only field");
   const common::v1::Field& field = record.fields(0);
   const uint64_t bytes = uint64_t{record.piece().count()} * sizeof(int32_t);
   if (field.dtype() != common::v1::DTYPE_I32 || bytes == 0 || field.bytes() != bytes) {
-    return Bad(record, absl::StrCat("tokens have ", field.bytes(), " bytes of dtype ",
-                                    static_cast<int>(field.dtype()),
-                                    "; wanted: I32, 4 bytes for each of the piece's ",
-                                    record.piece().count()));
+    return RecordError(record, absl::StrCat("tokens have ", field.bytes(), " bytes of dtype ",
+                                            static_cast<int>(field.dtype()),
+                                            "; wanted: I32, 4 bytes for each of the piece's ",
+                                            record.piece().count()));
   }
   if (field.from() != 0 || record.more())
-    return Bad(record, absl::StrCat("it is cut over messages; send it whole, at most ",
-                                    rpc::kMaxPayloadBytes, " bytes, or as several pieces"));
+    return RecordError(record, absl::StrCat("it is cut over messages; send it whole, at most ",
+                                            rpc::kMaxPayloadBytes, " bytes, or as several pieces"));
 
   const size_t before = tokens->size();
   if (bytes > (field.inline_().empty() ? payload->left() : field.inline_().size()))
-    return Bad(record, absl::StrCat("the message ends before its ", bytes, " bytes"));
+    return RecordError(record, absl::StrCat("the message ends before its ", bytes, " bytes"));
   tokens->resize(before + record.piece().count());
   char* const to = reinterpret_cast<char*>(tokens->data() + before);
   uint32_t crc = 0;
@@ -85,7 +85,7 @@ void ScoreStream::OnMessage(grpc::ByteBuffer& message) {
 }
 
 void ScoreStream::OnReadsDone() {
-  if (absl::Status status = Whole(); !status.ok()) return End(std::move(status));
+  if (absl::Status status = EndSequence(); !status.ok()) return End(std::move(status));
   {
     MutexLock lock(&mu_);
     reads_done_ = true;
@@ -101,7 +101,7 @@ absl::Status ScoreStream::Read(const grpc::ByteBuffer& message) {
   if (!frame.shared().empty())
     return absl::InvalidArgumentError(
         "payload in shared memory is not read here; send it in the message");
-  if (model_ == nullptr) SLUICE_RETURN_IF_ERROR(Open(header));
+  if (model_ == nullptr) SLUICE_RETURN_IF_ERROR(ReadSettings(header));
   rpc::PayloadReader payload(frame);
   for (const common::v1::Record& record : header.records())
     SLUICE_RETURN_IF_ERROR(ReadRecord(record, &payload));
@@ -111,8 +111,8 @@ absl::Status ScoreStream::Read(const grpc::ByteBuffer& message) {
   return absl::OkStatus();
 }
 
-absl::Status ScoreStream::Open(const engine::v1::ScoreHeader& header) {
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<http::Model> model, admit_(header.call()));
+absl::Status ScoreStream::ReadSettings(const engine::v1::ScoreHeader& header) {
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<http::Model> model, find_model_(header.call()));
   if (!header.policy().empty() && header.policy() != kPolicy) {
     return absl::NotFoundError(
         absl::StrCat("policy '", header.policy(), "' is not held here; there is '", kPolicy, "'"));
@@ -129,9 +129,9 @@ absl::Status ScoreStream::Open(const engine::v1::ScoreHeader& header) {
 absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
                                      rpc::PayloadReader* payload) {
   const bool of_group = !record.owner().has_member();
-  if (coming_ != nullptr &&
-      (of_group || !SameMember(coming_->records.back().owner(), record.owner())))
-    SLUICE_RETURN_IF_ERROR(Whole());
+  if (reading_ != nullptr &&
+      (of_group || !SameMember(reading_->records.back().owner(), record.owner())))
+    SLUICE_RETURN_IF_ERROR(EndSequence());
 
   // A record of a group's prompt needs no computation, so it can be answered at once. One at
   // position 0 starts the prompt over.
@@ -148,46 +148,47 @@ absl::Status ScoreStream::ReadRecord(const common::v1::Record& record,
   }
 
   // A member's sequence begins with the prompt of its group, if that was sent.
-  if (coming_ == nullptr) {
-    coming_ = std::make_shared<Sequence>();
-    if (known_group) coming_->tokens = prompt_.tokens, coming_->segment = prompt_.segment;
+  if (reading_ == nullptr) {
+    reading_ = std::make_shared<Sequence>();
+    if (known_group) reading_->tokens = prompt_.tokens, reading_->segment = prompt_.segment;
   }
-  SLUICE_RETURN_IF_ERROR(CheckPlace(record, *coming_));
-  SLUICE_RETURN_IF_ERROR(ReadTokens(record, payload, &coming_->tokens));
-  coming_->records.push_back(WithoutFields(record));
-  coming_->segment = record.piece().segment();
-  return record.last() ? Whole() : absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(CheckPlace(record, *reading_));
+  SLUICE_RETURN_IF_ERROR(ReadTokens(record, payload, &reading_->tokens));
+  reading_->records.push_back(WithoutFields(record));
+  reading_->segment = record.piece().segment();
+  return record.last() ? EndSequence() : absl::OkStatus();
 }
 
 absl::Status ScoreStream::CheckPlace(const common::v1::Record& record,
                                      const Sequence& sequence) const {
   const common::v1::Piece& piece = record.piece();
   if (piece.at() != sequence.tokens.size()) {
-    return Bad(record,
-               absl::StrCat("the next piece must begin at ", sequence.tokens.size(),
-                            "; send the group's prompt and then each member's pieces in order"));
+    return RecordError(
+        record, absl::StrCat("the next piece must begin at ", sequence.tokens.size(),
+                             "; send the group's prompt and then each member's pieces in order"));
   }
+  // A further piece of the same segment has the parent of the first one.
   if (piece.has_parent() && piece.parent() != sequence.segment &&
       piece.segment() != sequence.segment) {
-    return Bad(record, absl::StrCat("its segment follows segment ", piece.parent(),
-                                    ", but the last one is ", sequence.segment,
-                                    "; send each branch as a member of its own"));
+    return RecordError(record, absl::StrCat("its segment follows segment ", piece.parent(),
+                                            ", but the last one is ", sequence.segment,
+                                            "; send each branch as a member of its own"));
   }
   if (sequence.tokens.size() + piece.count() > model_->max_context()) {
-    return Bad(record, absl::StrCat("it ends at ", sequence.tokens.size() + piece.count(),
-                                    "; this model's context holds ", model_->max_context(),
-                                    " tokens: send fewer"));
+    return RecordError(record, absl::StrCat("it ends at ", sequence.tokens.size() + piece.count(),
+                                            "; this model's context holds ", model_->max_context(),
+                                            " tokens: send fewer"));
   }
   return absl::OkStatus();
 }
 
-absl::Status ScoreStream::Whole() {
-  if (coming_ == nullptr) return absl::OkStatus();
-  if (coming_->tokens.size() < 2)
-    return Bad(
-        coming_->records.back(),
+absl::Status ScoreStream::EndSequence() {
+  if (reading_ == nullptr) return absl::OkStatus();
+  if (reading_->tokens.size() < 2)
+    return RecordError(
+        reading_->records.back(),
         "the first token of a sequence has no log-prob; send tokens before it or after it too");
-  return Enqueue(std::exchange(coming_, nullptr));
+  return Enqueue(std::exchange(reading_, nullptr));
 }
 
 absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
@@ -199,32 +200,33 @@ absl::Status ScoreStream::Enqueue(std::shared_ptr<Sequence> sequence) {
                    absl::StrCat("more than ", kWindowBytes,
                                 " bytes of the stream are unanswered; wait for answers"));
     }
-    if (!sequence->done) unasked_.push_back(sequence);
+    if (!sequence->done) waiting_.push_back(sequence);
     unanswered_.push_back(std::move(sequence));
   }
-  Ask();
+  SubmitWaiting();
   Flush();
   return absl::OkStatus();
 }
 
 // On any thread. ----------------------------------------------------------------------------------
 
-void ScoreStream::Ask() {
+void ScoreStream::SubmitWaiting() {
   while (true) {
     std::shared_ptr<Sequence> next;
     {
       MutexLock lock(&mu_);
-      if (closed_ || unasked_.empty() || asked_ == kAtOnce) return;
-      next = std::move(unasked_.front());
-      unasked_.pop_front();
-      ++asked_;
+      if (closed_ || waiting_.empty() || in_engine_ == kMostInEngine) return;
+      next = std::move(waiting_.front());
+      waiting_.pop_front();
+      ++in_engine_;
     }
 
-    std::vector<Request> requests = {MakeScoring(next->tokens, temperature_)};
+    std::vector<Request> requests = {MakeScoringRequest(next->tokens, temperature_)};
     requests[0].order = RequestClass::kEval;
     const absl::StatusOr<uint64_t> guest = guests_->Add(
-        model_, std::move(requests),
-        [self = shared_from_this(), next](const StepEvents& events) { self->Take(next, events); });
+        model_, std::move(requests), [self = shared_from_this(), next](const StepEvents& events) {
+          self->TakeScores(next, events);
+        });
     if (!guest.ok()) return End(guest.status());
 
     // If the call was closed meanwhile, OnClosed() did not know this guest.
@@ -234,17 +236,17 @@ void ScoreStream::Ask() {
       next->guest = *guest;
       late = closed_;
     }
-    if (late) guests_->Leave(*guest);
+    if (late) guests_->AbortGuest(*guest);
   }
 }
 
-void ScoreStream::Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events) {
+void ScoreStream::TakeScores(const std::shared_ptr<Sequence>& sequence, const StepEvents& events) {
   if (!events.failures.empty()) return End(events.failures.front().status);
   const TokenEvent& event = events.tokens.front();
-  if (absl::Status still = CheckStill(version_, event.version); !still.ok())
+  if (absl::Status still = CheckSameVersion(version_, event.version); !still.ok())
     return End(std::move(still));
 
-  std::vector<float> logprobs = Scores(event);
+  std::vector<float> logprobs = ReadScores(event);
   logprobs.insert(logprobs.begin(), 0);
   if (std::any_of(logprobs.begin(), logprobs.end(),
                   [](float logprob) { return !std::isfinite(logprob); })) {
@@ -259,10 +261,10 @@ void ScoreStream::Take(const std::shared_ptr<Sequence>& sequence, const StepEven
     sequence->logprobs = std::move(logprobs);
     sequence->version = event.version;
     sequence->done = true;
-    --asked_;
+    --in_engine_;
   }
   Flush();
-  Ask();
+  SubmitWaiting();
 }
 
 absl::StatusOr<grpc::ByteBuffer> ScoreStream::Encode(const Sequence& sequence) {
@@ -296,7 +298,7 @@ void ScoreStream::Flush() {
   if (unanswered_.empty() && reads_done_) End(absl::OkStatus());
 }
 
-void ScoreStream::Beat() {
+void ScoreStream::SendKeepalive() {
   if (pending() > 0) return;
   if (auto frame = rpc::EncodeFrame(engine::v1::ScoreResponseHeader(), {}); frame.ok())
     Send(*std::move(frame));
@@ -311,7 +313,7 @@ void ScoreStream::OnClosed() {
       if (sequence->guest != 0 && !sequence->done) guests.push_back(sequence->guest);
     }
   }
-  for (const uint64_t guest : guests) guests_->Leave(guest);
+  for (const uint64_t guest : guests) guests_->AbortGuest(guest);
 }
 
 }  // namespace sluice::rollout

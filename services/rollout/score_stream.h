@@ -28,19 +28,20 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
                     public std::enable_shared_from_this<ScoreStream> {
  public:
   // Most sequences that are in the engine at once.
-  static constexpr size_t kAtOnce = 8;
+  static constexpr size_t kMostInEngine = 8;
   // Most bytes of records and tokens without an answer. If a caller sends more, the call ends.
   static constexpr uint64_t kWindowBytes = 32 << 20;
 
   // Checks the caller and returns the model of its job. An error ends the call.
-  using Admit =
+  using FindModel =
       std::function<absl::StatusOr<std::shared_ptr<http::Model>>(const common::v1::Call& call)>;
   // `guests` outlives the stream.
-  ScoreStream(http::Guests* guests, Admit admit) : guests_(guests), admit_(std::move(admit)) {}
+  ScoreStream(http::Guests* guests, FindModel find_model)
+      : guests_(guests), find_model_(std::move(find_model)) {}
 
   // Sends an empty message, unless others are being sent, so that the caller sees that the
   // connection lives.
-  void Beat();
+  void SendKeepalive();
 
  private:
   // A sequence, or a record of a group's prompt, which needs no computation but is answered in its
@@ -61,21 +62,21 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   void OnMessage(grpc::ByteBuffer& message) override;
   void OnReadsDone() override;
   absl::Status Read(const grpc::ByteBuffer& message);
-  absl::Status Open(const engine::v1::ScoreHeader& header);
+  absl::Status ReadSettings(const engine::v1::ScoreHeader& header);
   absl::Status ReadRecord(const common::v1::Record& record, rpc::PayloadReader* payload);
   absl::Status CheckPlace(const common::v1::Record& record, const Sequence& sequence) const;
   // Ends the sequence that is being read, if there is one, and enqueues it.
-  absl::Status Whole();
+  absl::Status EndSequence();
   absl::Status Enqueue(std::shared_ptr<Sequence> sequence) ABSL_LOCKS_EXCLUDED(mu_);
 
   static absl::StatusOr<grpc::ByteBuffer> Encode(const Sequence& sequence);
 
   // These run on any thread.
   //
-  // Gives waiting sequences to the engine, up to kAtOnce.
-  void Ask() ABSL_LOCKS_EXCLUDED(mu_);
+  // Gives waiting sequences to the engine, up to kMostInEngine.
+  void SubmitWaiting() ABSL_LOCKS_EXCLUDED(mu_);
   // Takes the engine's result for a sequence.
-  void Take(const std::shared_ptr<Sequence>& sequence, const StepEvents& events)
+  void TakeScores(const std::shared_ptr<Sequence>& sequence, const StepEvents& events)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Sends the answers that are done, in order.
   void Flush() ABSL_LOCKS_EXCLUDED(mu_);
@@ -83,22 +84,22 @@ class ScoreStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   void OnClosed() override ABSL_LOCKS_EXCLUDED(mu_);
 
   http::Guests* const guests_;
-  const Admit admit_;
+  const FindModel find_model_;
   // Set by the first message, and constant afterwards.
   std::shared_ptr<http::Model> model_;
   std::optional<PolicyVersion> version_;
   float temperature_ = 1;
   // Used by the thread that reads. `prompt_` is the prompt of the last group, with only its last
-  // record. `coming_` is the sequence that is being read; null: none.
+  // record. `reading_` is the sequence that is being read; null: none.
   Sequence prompt_;
-  std::shared_ptr<Sequence> coming_;
+  std::shared_ptr<Sequence> reading_;
 
   Mutex mu_;
-  // In the order of the requests. unasked_ has those that the engine has not got yet.
+  // In the order of the requests. waiting_ has those that the engine has not got yet.
   std::deque<std::shared_ptr<Sequence>> unanswered_ ABSL_GUARDED_BY(mu_);
-  std::deque<std::shared_ptr<Sequence>> unasked_ ABSL_GUARDED_BY(mu_);
-  size_t asked_ ABSL_GUARDED_BY(mu_) = 0;    // Number of sequences in the engine.
-  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // Bytes of unanswered_.
+  std::deque<std::shared_ptr<Sequence>> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t in_engine_ ABSL_GUARDED_BY(mu_) = 0;  // Number of sequences in the engine.
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;    // Bytes of unanswered_.
   bool reads_done_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -28,9 +28,9 @@ namespace sluice::rollout {
 namespace {
 
 // Time between two empty messages on a silent stream.
-constexpr absl::Duration kBeat = absl::Seconds(10);
+constexpr absl::Duration kKeepalivePeriod = absl::Seconds(10);
 // After this time a caller should ask again for a job that is not here: its model may be loading.
-constexpr absl::Duration kComes = absl::Milliseconds(200);
+constexpr absl::Duration kRetryAfter = absl::Milliseconds(200);
 
 void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   const EngineCaps& caps = session.engine().caps();
@@ -52,18 +52,19 @@ void Describe(const Session& session, engine::v1::DescribeResponse* response) {
   response->set_max_context(session.engine().max_context());
 }
 
-// Calls Beat() of each stream every kBeat, until the stream is gone. Owns the thread that does so.
-class Beats {
+// Calls SendKeepalive() of each stream every kKeepalivePeriod, until the stream is gone. Owns the
+// thread that does so.
+class KeepaliveSender {
  public:
-  Beats() : thread_([this] { Run(); }) {}
-  ~Beats() { Stop(); }
+  KeepaliveSender() : thread_([this] { Run(); }) {}
+  ~KeepaliveSender() { Stop(); }
 
   template <typename Stream>
   void Add(const std::shared_ptr<Stream>& stream) {
     MutexLock lock(&mu_);
-    beats_.push_back([weak = std::weak_ptr<Stream>(stream)] {
+    senders_.push_back([weak = std::weak_ptr<Stream>(stream)] {
       const auto alive = weak.lock();
-      if (alive != nullptr) alive->Beat();
+      if (alive != nullptr) alive->SendKeepalive();
       return alive != nullptr;
     });
   }
@@ -78,28 +79,28 @@ class Beats {
   }
 
  private:
-  using Beat = std::function<bool()>;  // Returns false if the stream is gone.
+  using Sender = std::function<bool()>;  // Returns false if the stream is gone.
 
-  // The beats are called without the lock, and then put back behind those added meanwhile.
+  // The senders are called without the lock, and then put back behind those added meanwhile.
   void Run() {
-    std::vector<Beat> beats;
+    std::vector<Sender> senders;
     while (true) {
       {
         MutexLock lock(&mu_);
-        beats_.insert(beats_.end(), std::make_move_iterator(beats.begin()),
-                      std::make_move_iterator(beats.end()));
-        if (!stopping_) stop_.WaitFor(&mu_, kBeat);
+        senders_.insert(senders_.end(), std::make_move_iterator(senders.begin()),
+                        std::make_move_iterator(senders.end()));
+        if (!stopping_) stop_.WaitFor(&mu_, kKeepalivePeriod);
         if (stopping_) return;
-        beats = std::exchange(beats_, {});
+        senders = std::exchange(senders_, {});
       }
-      std::erase_if(beats, [](const Beat& beat) { return !beat(); });
+      std::erase_if(senders, [](const Sender& send) { return !send(); });
     }
   }
 
   Mutex mu_;
   CondVar stop_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<Beat> beats_ ABSL_GUARDED_BY(mu_);
+  std::vector<Sender> senders_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };
 
@@ -131,15 +132,15 @@ class EngineServer::Impl final : public Base {
       removed = std::move(found->second);
       jobs_.erase(found);
     }
-    guests_->ModelLeft(removed.model.get(), why);
+    guests_->FailRequestsOf(removed.model.get(), why);
   }
 
-  void Shutdown() { beats_.Stop(); }
+  void Shutdown() { keepalive_.Stop(); }
 
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const engine::v1::DescribeRequest* request,
                                      engine::v1::DescribeResponse* response) override {
-    const absl::StatusOr<Job> job = Find(request->call().job().job());
+    const absl::StatusOr<Job> job = FindJob(request->call().job().job());
     if (job.ok()) rollout::Describe(*job->session, response);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(job.status()));
@@ -150,11 +151,11 @@ class EngineServer::Impl final : public Base {
       grpc::CallbackServerContext*, const engine::v1::GenerateRequest* request) override {
     const auto stream = rpc::MakeStream<GenerateStream>(guests_);
     const absl::StatusOr<Job> job =
-        Admit(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
+        CheckAndFindJob(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
     absl::Status status = job.status();
     if (job.ok()) status = stream->Start(job->model, *request);
     if (!status.ok()) stream->End(std::move(status));
-    beats_.Add(stream);
+    keepalive_.Add(stream);
     return stream.get();
   }
 
@@ -163,10 +164,10 @@ class EngineServer::Impl final : public Base {
     const auto stream = rpc::MakeStream<ScoreStream>(
         guests_,
         [this](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
-          SLUICE_ASSIGN_OR_RETURN(const Job job, Admit(call, {rpc::Role::kReward}));
+          SLUICE_ASSIGN_OR_RETURN(const Job job, CheckAndFindJob(call, {rpc::Role::kReward}));
           return job.model;
         });
-    beats_.Add(stream);
+    keepalive_.Add(stream);
     stream->StartReading();
     return stream.get();
   }
@@ -174,11 +175,11 @@ class EngineServer::Impl final : public Base {
   grpc::ServerWriteReactor<engine::v1::EvaluateResponse>* Evaluate(
       grpc::CallbackServerContext*, const engine::v1::EvaluateRequest* request) override {
     const auto stream = rpc::MakeStream<EvaluateStream>();
-    const absl::StatusOr<Job> job = Admit(request->call(), {rpc::Role::kTrainer});
+    const absl::StatusOr<Job> job = CheckAndFindJob(request->call(), {rpc::Role::kTrainer});
     absl::Status status = job.status();
     if (job.ok()) status = stream->Start(job->session, *request);
     if (!status.ok()) stream->End(std::move(status));
-    beats_.Add(stream);
+    keepalive_.Add(stream);
     return stream.get();
   }
 
@@ -189,13 +190,14 @@ class EngineServer::Impl final : public Base {
   };
 
   // Checks that the caller works for the job in one of `roles`, and finds the job.
-  absl::StatusOr<Job> Admit(const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
+  absl::StatusOr<Job> CheckAndFindJob(const common::v1::Call& call,
+                                      std::initializer_list<rpc::Role> roles) {
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
-    return Find(call.job().job());
+    return FindJob(call.job().job());
   }
 
-  absl::StatusOr<Job> Find(const std::string& job) {
+  absl::StatusOr<Job> FindJob(const std::string& job) {
     MutexLock lock(&mu_);
     const auto found = jobs_.find(job);
     if (found != jobs_.end()) return found->second;
@@ -203,7 +205,7 @@ class EngineServer::Impl final : public Base {
         absl::StatusCode::kUnavailable,
         {.reason = "NOT_LISTED",
          .hint = "call.job.job is the 32 hex digits of a job that this daemon samples for",
-         .retry_after = kComes},
+         .retry_after = kRetryAfter},
         absl::StrCat("job '", job, "' has no engine here, or not yet"));
   }
 
@@ -211,7 +213,7 @@ class EngineServer::Impl final : public Base {
   http::Guests* const guests_;
   Mutex mu_;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
-  Beats beats_;
+  KeepaliveSender keepalive_;
 };
 
 EngineServer::EngineServer(const rpc::CallerTable* callers, http::Guests* guests)

@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
                                                .incarnation = options.incarnation,
                                                .cancel = &session->cancel_,
                                                .drain = &session->drain_});
-  session->Begin();
+  session->StartParts();
   return session;
 }
 
@@ -96,28 +96,30 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
 // Makes the parts, each before those that call it. The callbacks of the lease keeper, the rescorer
 // and the streamer use parts that are made after them. This is safe because these callbacks run
 // only after work was granted, and the admitter starts last.
-void Session::Begin() {
+void Session::StartParts() {
   const auto fail = [this](absl::Status why) { Fail(std::move(why)); };
 
   // The parts that talk to the queue.
   leases_ = std::make_unique<LeaseKeeper>(
-      client_.get(),
-      LeaseKeeper::Options{
-          .on_lost = [this](const std::vector<std::string>& lost) { streamer_->Lost(lost); },
-          .on_failed = fail});
+      client_.get(), LeaseKeeper::Options{.on_lost =
+                                              [this](const std::vector<std::string>& lost) {
+                                                streamer_->AddLostLeases(lost);
+                                              },
+                                          .on_failed = fail});
   puts_ = std::make_unique<PutStream>(client_.get());
   rescorer_ = std::make_unique<Rescorer>(
       Rescorer::Options{.job_name = options_.job_name, .one_in = options_.rescore_one_in},
       [this](Request request) { loop_->Add({std::move(request)}); }, metrics_);
   const ModelConfig& model = made_.model.config;
   streamer_ = std::make_unique<Streamer>(
-      Streamer::Options{
-          .job_name = options_.job_name,
-          .piece = spec_.piece,
-          .layers = model.num_layers,
-          .experts = model.experts_per_token,
-          .sealed =
-              [this](const Member& member) { rescorer_->Sealed(member, loop_->stats().version); }},
+      Streamer::Options{.job_name = options_.job_name,
+                        .piece = spec_.piece,
+                        .layers = model.num_layers,
+                        .experts = model.experts_per_token,
+                        .sealed =
+                            [this](const Member& member) {
+                              rescorer_->OnSealed(member, loop_->stats().version);
+                            }},
       client_.get(), leases_.get(), puts_.get(), renderer_.get(), metrics_, fail);
 
   // The engine, and the work for it.
@@ -171,7 +173,7 @@ void Session::OnQueueChange(const queue::v1::WatchResponse& change) {
   if (before != 0 && before != queue_incarnation_) leases_->RenewNow();
 
   if (change.cancel_size() > 0)
-    streamer_->Cancelled({change.cancel().begin(), change.cancel().end()});
+    streamer_->AddCancelHints({change.cancel().begin(), change.cancel().end()});
 }
 
 Session::~Session() { Stop(absl::ZeroDuration()); }
@@ -285,7 +287,7 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
 
 // Requests of guests. -----------------------------------------------------------------------------
 
-void Session::AddApi(std::vector<Request> requests) {
+void Session::AddGuestRequests(std::vector<Request> requests) {
   {
     MutexLock lock(&mu_);
     if (!stopping_) return loop_->Add(std::move(requests));
@@ -298,7 +300,7 @@ void Session::AddApi(std::vector<Request> requests) {
   handlers_.guests(std::move(refused));
 }
 
-void Session::AbortApi(const std::vector<uint64_t>& requests) {
+void Session::AbortGuestRequests(const std::vector<uint64_t>& requests) {
   for (uint64_t request : requests) loop_->Abort(request, AbortReason::kCancelled);
 }
 
@@ -330,16 +332,16 @@ void Session::OnStep(StepEvents events) {
                            std::make_move_iterator(events.failures.end()));
     events.tokens.erase(tokens, events.tokens.end());
     events.failures.erase(failures, events.failures.end());
-    rescorer_->Take(&others);
+    rescorer_->TakeEvents(&others);
     if (!others.tokens.empty() || !others.failures.empty()) handlers_.guests(std::move(others));
   }
 
-  if (health_.Stepped(events))
+  if (health_.CountRows(events))
     log::Error("weights_not_finite", {{"job_id", options_.job_name}, {"error", health_.status()}});
 
   const bool crowded = !events.tokens.empty() && !HitFailpoint("rollout.step.crowded").ok();
   if (crowded) events.crowded_out.push_back(events.tokens.back().request);
-  streamer_->Stepped(std::move(events));
+  streamer_->AddStep(std::move(events));
   // A request that was really preempted would wait now, but this one runs on. So wait until the
   // streamer has taken the event; else the answer could end first.
   if (crowded) streamer_->FlushPieces();
@@ -354,7 +356,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
     return;
   }
 
-  health_.Activated(activation.version);
+  health_.StartVersion(activation.version);
   common::v1::Loaded loaded;
   *loaded.mutable_version() = rpc::ToProto(activation.version);
   loaded.set_verified(true);

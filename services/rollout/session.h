@@ -79,7 +79,7 @@ class Session : private StepLoop::Sink {
     std::shared_ptr<CoreShare> cores = std::make_shared<CoreShare>(1);
     uint32_t rescore_one_in = 1000;  // See Rescorer.
   };
-  // They run on threads of the session's parts, and must not block.
+  // The handlers are called on threads of the session's parts, and must not block.
   struct Handlers {
     // The engine samples with `version` from now on.
     std::function<void(PolicyVersion version)> serving;
@@ -87,7 +87,8 @@ class Session : private StepLoop::Sink {
     std::function<void(absl::Status why)> failed;
     // The engine's state is unknown, so the process should end.
     std::function<void(absl::Status why)> broken;
-    // Gets the events of requests that were added by AddApi(). May be empty if there are none.
+    // Gets the events of requests that were added by AddGuestRequests(). May be empty if there are
+    // none.
     std::function<void(StepEvents events)> guests;
   };
 
@@ -103,16 +104,16 @@ class Session : private StepLoop::Sink {
   void SetWeightsSource(const std::string& address);
   // Says whether other workers sample for the job. If they do, answers for which the KV cache is
   // too small are given back, and go on there.
-  void SetOthers(bool others) { streamer_->SetOthers(others); }
+  void SetHasOtherWorkers(bool has_others) { streamer_->SetHasOtherWorkers(has_others); }
   // Ends the session. It admits no more work, waits up to `grace` for the running answers, sends
   // their tokens to the queue, and gives back the leases of answers that are not sealed. With a
   // `grace` of 0 it neither waits nor sends. Idempotent.
   void Stop(absl::Duration grace);
 
-  // Adds requests that are not the job's own work; their owner is kGuest. Their
-  // events go to Handlers::guests.
-  void AddApi(std::vector<Request> requests);
-  void AbortApi(const std::vector<uint64_t>& requests);
+  // Adds requests that are not the job's own work: their ids are those of RequestOwner::kGuest.
+  // Their events go to Handlers::guests. After Stop() they fail at once, on the calling thread.
+  void AddGuestRequests(std::vector<Request> requests);
+  void AbortGuestRequests(const std::vector<uint64_t>& requests);
   // Evaluates `version` on one of the job's `eval.datasets`; see Evaluations::Start().
   absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset,
                                     Evaluations::Done done) ABSL_LOCKS_EXCLUDED(mu_);
@@ -144,7 +145,7 @@ class Session : private StepLoop::Sink {
  private:
   Session(const Options& options, SessionSpec spec, MadeEngine made,
           std::unique_ptr<PromptRenderer> renderer, const Metrics& metrics, Handlers handlers);
-  void Begin();
+  void StartParts();
 
   // These run on the step thread.
   void OnStep(StepEvents events) override;
@@ -189,7 +190,7 @@ class Session : private StepLoop::Sink {
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of the trainer; empty: none for now.
-  // Null before Begin() and after Stop().
+  // Null before StartParts() and after Stop().
   std::unique_ptr<Evaluations> evaluations_ ABSL_GUARDED_BY(mu_);
 };
 

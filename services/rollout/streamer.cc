@@ -50,34 +50,34 @@ void Streamer::Start(StepLoop* loop) {
 
 // On other threads. -------------------------------------------------------------------------------
 
-void Streamer::Granted(std::vector<Member> members) {
+void Streamer::AddMembers(std::vector<Member> members) {
   MutexLock lock(&mu_);
   granted_ += members.size();
   for (Member& member : members) inbox_.granted.push_back(std::move(member));
   changed_.NotifyOne();
 }
 
-void Streamer::Dropped(std::vector<queue::v1::DropItem> items) {
+void Streamer::AddDrops(std::vector<queue::v1::DropItem> items) {
   MutexLock lock(&mu_);
   for (queue::v1::DropItem& item : items) inbox_.drops.push_back(std::move(item));
   changed_.NotifyOne();
 }
 
-void Streamer::Stepped(StepEvents events) {
+void Streamer::AddStep(StepEvents events) {
   MutexLock lock(&mu_);
   new_tokens_ += events.tokens.size();
   inbox_.steps.push_back(std::move(events));
-  HoldBack();
+  UpdatePause();
   changed_.NotifyOne();
 }
 
-void Streamer::Lost(const std::vector<std::string>& leases) {
+void Streamer::AddLostLeases(const std::vector<std::string>& leases) {
   MutexLock lock(&mu_);
   inbox_.lost.insert(inbox_.lost.end(), leases.begin(), leases.end());
   changed_.NotifyOne();
 }
 
-void Streamer::Cancelled(std::vector<queue::v1::CancelHint> hints) {
+void Streamer::AddCancelHints(std::vector<queue::v1::CancelHint> hints) {
   MutexLock lock(&mu_);
   for (queue::v1::CancelHint& hint : hints) inbox_.cancelled.push_back(std::move(hint));
   changed_.NotifyOne();
@@ -87,7 +87,9 @@ size_t Streamer::AwaitRoom(size_t limit) {
   MutexLock lock(&mu_);
   while (true) {
     if (closed_ || stopped_ || ended_) return 0;
-    const size_t sampling = sampling_count_ + granted_, unsealed = live_count_ + granted_;
+    // An answer that has ended frees its slot, but takes memory until it is sealed. The second
+    // condition bounds their number if the queue seals more slowly than the engine samples.
+    const size_t sampling = sampling_count_ + granted_, unsealed = member_count_ + granted_;
     if (sampling < limit && unsealed < 4 * limit) return limit - sampling;
     counted_.Wait(&mu_);
   }
@@ -102,12 +104,12 @@ void Streamer::CloseRoom() {
 bool Streamer::AwaitEmpty(absl::Duration timeout) {
   const absl::Duration until = Clock::Real()->Monotonic() + timeout;
   MutexLock lock(&mu_);
-  while (live_count_ + granted_ > 0 && !stopped_ && !ended_) {
+  while (member_count_ + granted_ > 0 && !stopped_ && !ended_) {
     const absl::Duration left = until - Clock::Real()->Monotonic();
     if (left <= absl::ZeroDuration()) return false;
     counted_.WaitFor(&mu_, left);
   }
-  return live_count_ + granted_ == 0;
+  return member_count_ + granted_ == 0;
 }
 
 void Streamer::FlushPieces() {
@@ -130,7 +132,7 @@ void Streamer::Stop() {
 
 std::vector<std::string> Streamer::leases() const {
   std::vector<std::string> leases;
-  for (const auto& [request, live] : live_) leases.push_back(live.member.lease);
+  for (const auto& [request, state] : members_) leases.push_back(state.member.lease);
   return leases;
 }
 
@@ -138,7 +140,7 @@ std::vector<std::string> Streamer::leases() const {
 
 void Streamer::Run() {
   while (true) {
-    Inbox inbox = Take();
+    Inbox inbox = TakeInbox();
     {
       MutexLock lock(&mu_);
       if (stopped_) return;
@@ -161,19 +163,19 @@ void Streamer::Run() {
     const bool scan = now - last_scan_ >= kScan;
     if (scan || inbox.flush) {
       last_scan_ = now;
-      for (auto& [request, live] : live_) {
-        const Trajectory& trajectory = live.member.trajectory;
-        const bool old = trajectory.unsent() > 0 && now - live.oldest_unsent >= options_.piece_age;
-        const bool ended =
-            trajectory.finish() != FinishReason::kNone && live.messages == Live::Messages::kNone;
-        if (old || ended || inbox.flush) SendPieces(request, live, /*all=*/true);
+      for (auto& [request, state] : members_) {
+        const Trajectory& trajectory = state.member.trajectory;
+        const bool old = trajectory.unsent() > 0 && now - state.oldest_unsent >= options_.piece_age;
+        const bool ended = trajectory.finish() != FinishReason::kNone &&
+                           state.messages == MemberState::Messages::kNone;
+        if (old || ended || inbox.flush) SendPieces(request, state, /*all=*/true);
       }
       UpdateMetrics();
     }
 
     for (uint64_t request : std::exchange(unsent_, {})) {
-      const auto it = live_.find(request);
-      if (it != live_.end())
+      const auto it = members_.find(request);
+      if (it != members_.end())
         SendPieces(
             request, it->second,
             it->second.leaves || it->second.member.trajectory.finish() != FinishReason::kNone);
@@ -183,7 +185,7 @@ void Streamer::Run() {
     SetCounts();
     absl::Status status = SealFinished();
     if (status.ok()) status = ReleaseLeaving();
-    if (status.ok()) status = TellDrops(std::exchange(drops_, {}));
+    if (status.ok()) status = SendDrops(std::exchange(drops_, {}));
     SetCounts();
 
     if (inbox.flush) {
@@ -204,7 +206,7 @@ void Streamer::Run() {
 }
 
 // Takes the inbox when there is something in it, or when a scan is due.
-Streamer::Inbox Streamer::Take() {
+Streamer::Inbox Streamer::TakeInbox() {
   MutexLock lock(&mu_);
   const absl::Duration until = last_scan_ + kScan;
   while (inbox_.empty() && !stopped_) {
@@ -218,18 +220,18 @@ Streamer::Inbox Streamer::Take() {
 
 void Streamer::SetCounts() {
   size_t unacked = 0;
-  for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
+  for (const auto& [request, state] : members_) unacked += state.member.trajectory.unacked();
   MutexLock lock(&mu_);
   sampling_count_ = generating_;
-  live_count_ = live_.size();
+  member_count_ = members_.size();
   unacked_ = unacked;
-  HoldBack();
+  UpdatePause();
   counted_.NotifyAll();
 }
 
 // Pauses the engine while too many tokens are not acknowledged, and lets it go on afterwards. So
 // memory stays bounded while the queue cannot be reached.
-void Streamer::HoldBack() {
+void Streamer::UpdatePause() {
   const bool hold = (unacked_ + new_tokens_) * options_.token_bytes() > options_.most_unacked;
   if (hold == held_back_) return;
   held_back_ = hold;
@@ -248,15 +250,17 @@ void Streamer::TakeGranted(std::vector<Member> members) {
   for (Member& member : members) {
     const uint64_t request = member.request;
     by_lease_[member.lease] = request;
-    Live& live = live_.emplace(request, Live{.member = std::move(member)}).first->second;
-    generating_ += live.member.generating;
-    if (live.member.put_prompt) SendPrompt(request, live);
-    if (!live.member.generating) unsent_.push_back(request);
+    MemberState& state =
+        members_.emplace(request, MemberState{.member = std::move(member)}).first->second;
+    generating_ += state.member.generating;
+    if (state.member.put_prompt) SendPrompt(request, state);
+    if (!state.member.generating) unsent_.push_back(request);
   }
   MutexLock lock(&mu_);
+  SLUICE_CHECK(granted_ >= members.size());
   granted_ -= members.size();
   sampling_count_ = generating_;
-  live_count_ = live_.size();
+  member_count_ = members_.size();
 }
 
 void Streamer::TakeStep(const StepEvents& step) {
@@ -264,17 +268,17 @@ void Streamer::TakeStep(const StepEvents& step) {
   metrics_.tokens_generated.Add(static_cast<double>(step.tokens.size()));
   const absl::Duration now = Clock::Real()->Monotonic();
   for (const TokenEvent& event : step.tokens) {
-    const auto it = live_.find(event.request);
-    if (it == live_.end()) continue;  // The member was abandoned meanwhile.
-    Live& live = it->second;
-    Trajectory& trajectory = live.member.trajectory;
+    const auto it = members_.find(event.request);
+    if (it == members_.end()) continue;  // The member was abandoned meanwhile.
+    MemberState& state = it->second;
+    Trajectory& trajectory = state.member.trajectory;
     if (trajectory.finish() != FinishReason::kNone) continue;  // The queue had no room for more.
 
-    if (trajectory.unsent() == 0) live.oldest_unsent = now;
+    if (trajectory.unsent() == 0) state.oldest_unsent = now;
     trajectory.Append(event);
     if (event.finish != FinishReason::kNone) {
       trajectory.Finish(event.finish);
-      EndGenerating(live);
+      EndGenerating(state);
       (event.finish == FinishReason::kStop ? metrics_.finished_stop : metrics_.finished_length)
           .Add();
       metrics_.response_tokens.Observe(static_cast<double>(trajectory.tokens().size()));
@@ -283,7 +287,7 @@ void Streamer::TakeStep(const StepEvents& step) {
       unsent_.push_back(event.request);
   }
 
-  if (others_) {
+  if (has_other_workers_) {
     for (const uint64_t request : step.crowded_out) Migrate(request);
   }
   for (const RequestFailure& failure : step.failures) {
@@ -296,8 +300,8 @@ void Streamer::TakeStep(const StepEvents& step) {
 // Stops sampling the member here, because the KV cache is too small for it. Once the queue has all
 // of its tokens, ReleaseLeaving() gives it back, so that another worker continues it.
 void Streamer::Migrate(uint64_t request) {
-  const auto it = live_.find(request);
-  if (it == live_.end() || !it->second.member.generating) return;
+  const auto it = members_.find(request);
+  if (it == members_.end() || !it->second.member.generating) return;
   loop_->Abort(request, AbortReason::kDrain);
   EndGenerating(it->second);
   it->second.leaves = true;
@@ -311,15 +315,15 @@ absl::Status Streamer::ReleaseLeaving() {
   queue::v1::ReleaseRequest request;
   request.set_reason(queue::v1::RELEASE_REASON_MIGRATE);
   std::erase_if(leaving_, [&](uint64_t id) {
-    const auto it = live_.find(id);
-    if (it == live_.end() || it->second.member.trajectory.finish() != FinishReason::kNone)
+    const auto it = members_.find(id);
+    if (it == members_.end() || it->second.member.trajectory.finish() != FinishReason::kNone)
       return true;
-    const Live& live = it->second;
-    if (!live.member.trajectory.all_acked() || request.leases_size() == kMaxItems) return false;
-    request.add_leases(live.member.lease);
-    leases_->Forget(live.member.lease);
-    by_lease_.erase(live.member.lease);
-    live_.erase(it);
+    const MemberState& state = it->second;
+    if (!state.member.trajectory.all_acked() || request.leases_size() == kMaxItems) return false;
+    request.add_leases(state.member.lease);
+    leases_->Forget(state.member.lease);
+    by_lease_.erase(state.member.lease);
+    members_.erase(it);
     return true;
   });
   if (request.leases_size() == 0) return absl::OkStatus();
@@ -327,26 +331,28 @@ absl::Status Streamer::ReleaseLeaving() {
   return client_->Release(std::move(request)).status();
 }
 
-void Streamer::EndGenerating(Live& live) {
-  generating_ -= live.member.generating;
-  live.member.generating = false;
+void Streamer::EndGenerating(MemberState& state) {
+  if (!state.member.generating) return;
+  SLUICE_CHECK(generating_ > 0);
+  --generating_;
+  state.member.generating = false;
 }
 
 void Streamer::Abandon(uint64_t request, AbortReason reason, absl::string_view why) {
-  const auto it = live_.find(request);
-  if (it == live_.end()) return;
+  const auto it = members_.find(request);
+  if (it == members_.end()) return;
   log::Debug("answer_abandoned", {{"job_id", options_.job_name}, {"why", why}});
   if (it->second.member.generating) loop_->Abort(request, reason);
   EndGenerating(it->second);
   leases_->Forget(it->second.member.lease);
   by_lease_.erase(it->second.member.lease);
-  live_.erase(it);
+  members_.erase(it);
   metrics_.abandoned.Add();
 }
 
 void Streamer::Drop(uint64_t request, absl::string_view reason) {
-  const auto it = live_.find(request);
-  if (it == live_.end()) return;
+  const auto it = members_.find(request);
+  if (it == members_.end()) return;
   queue::v1::DropItem& item = drops_.emplace_back();
   *item.mutable_ref() = it->second.member.ref;
   item.set_lease(it->second.member.lease);
@@ -356,8 +362,8 @@ void Streamer::Drop(uint64_t request, absl::string_view reason) {
 
 void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
   std::vector<uint64_t> requests;
-  for (const auto& [request, live] : live_) {
-    const common::v1::TrajectoryRef& ref = live.member.ref;
+  for (const auto& [request, state] : members_) {
+    const common::v1::TrajectoryRef& ref = state.member.ref;
     const bool same = ref.group() == hint.ref().group() &&
                       (!hint.ref().has_member() || hint.ref().member() == ref.member()) &&
                       (hint.ref().attempt() == 0 || hint.ref().attempt() == ref.attempt());
@@ -367,27 +373,27 @@ void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
 }
 
 void Streamer::TakeAck(const Ack& ack) {
-  const auto it = live_.find(ack.request);
-  if (it == live_.end()) return;
-  Live& live = it->second;
-  Trajectory& trajectory = live.member.trajectory;
+  const auto it = members_.find(ack.request);
+  if (it == members_.end()) return;
+  MemberState& state = it->second;
+  Trajectory& trajectory = state.member.trajectory;
   if (ack.status.ok()) {
     SLUICE_FAILPOINT("rollout.put.after_ack");
 
-    if (ack.what == Ack::What::kPiece) trajectory.Acked(ack.end);
-    if (ack.what == Ack::What::kMessages) live.messages = Live::Messages::kStored;
+    if (ack.what == Ack::What::kPiece) trajectory.Acknowledge(ack.end);
+    if (ack.what == Ack::What::kMessages) state.messages = MemberState::Messages::kStored;
     if (trajectory.finish() != FinishReason::kNone) finished_.push_back(ack.request);
     return;
   }
   const std::string reason = ReasonOf(ack.status);
   if (absl::IsCancelled(ack.status)) return;  // The session stops.
   if (reason == "NOT_YET" && ack.what == Ack::What::kPiece) {
-    SendFrom(ack.request, live, ack.watermark);
+    SendFrom(ack.request, state, ack.watermark);
   } else if (absl::IsResourceExhausted(ack.status) && ack.what == Ack::What::kPiece) {
     // The answer is longer than the space that the queue has reserved for it, so it ends with the
     // tokens that are stored.
-    if (live.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
-    EndGenerating(live);
+    if (state.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
+    EndGenerating(state);
     trajectory.Truncate(ack.watermark);
     unsent_.push_back(ack.request);
   } else if (reason == "LEASE_LOST" || reason == "GONE") {
@@ -398,13 +404,13 @@ void Streamer::TakeAck(const Ack& ack) {
   }
 }
 
-void Streamer::SendFrom(uint64_t request, Live& live, uint64_t watermark) {
-  Trajectory& trajectory = live.member.trajectory;
+void Streamer::SendFrom(uint64_t request, MemberState& state, uint64_t watermark) {
+  Trajectory& trajectory = state.member.trajectory;
   // The queue does not have the whole prompt: the member that was to send it is gone, or the queue
   // has lost it. This member sends it now.
   if (watermark < trajectory.prompt()) {
-    live.member.put_prompt = true;
-    live.prompt_put = false;
+    state.member.put_prompt = true;
+    state.prompt_put = false;
   }
   trajectory.Rewind(watermark);
   unsent_.push_back(request);
@@ -430,37 +436,37 @@ bool Streamer::Send(uint64_t request, common::v1::Record record, std::string pay
   return put.ok();
 }
 
-bool Streamer::SendPrompt(uint64_t request, Live& live) {
-  const std::vector<int32_t>& tokens = live.member.prompt->tokens;
+bool Streamer::SendPrompt(uint64_t request, MemberState& state) {
+  const std::vector<int32_t>& tokens = state.member.prompt->tokens;
 
   // The prompt is the group's, so the owner has no member.
   common::v1::Record record;
   std::string payload;
-  record.mutable_owner()->set_group(live.member.ref.group());
-  record.set_lease(live.member.lease);
+  record.mutable_owner()->set_group(state.member.ref.group());
+  record.set_lease(state.member.lease);
   common::v1::Piece& piece = *record.mutable_piece();
   piece.set_segment(kPromptSegment);
   piece.set_role(common::v1::SEGMENT_ROLE_PROMPT);
   piece.set_count(static_cast<uint32_t>(tokens.size()));
   AddField("tokens", common::v1::DTYPE_I32, {static_cast<int64_t>(tokens.size())},
            Bytes<int32_t>(tokens), &record, &payload);
-  live.prompt_put =
+  state.prompt_put =
       Send(request, std::move(record), std::move(payload), Ack::What::kPrompt, tokens.size());
-  return live.prompt_put;
+  return state.prompt_put;
 }
 
-bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
-  Trajectory& trajectory = live.member.trajectory;
+bool Streamer::SendPieces(uint64_t request, MemberState& state, bool all) {
+  Trajectory& trajectory = state.member.trajectory;
   while (trajectory.unsent() > 0 && (all || trajectory.unsent() >= options_.piece)) {
-    if (live.member.put_prompt && !live.prompt_put && !SendPrompt(request, live)) return false;
+    if (state.member.put_prompt && !state.prompt_put && !SendPrompt(request, state)) return false;
 
     const Trajectory::Piece taken =
         trajectory.TakePiece(std::max<size_t>(1, kMaxPiece / options_.token_bytes()));
     const int64_t count = static_cast<int64_t>(taken.tokens.size());
     common::v1::Record record;
     std::string payload;
-    *record.mutable_owner() = live.member.ref;
-    record.set_lease(live.member.lease);
+    *record.mutable_owner() = state.member.ref;
+    record.set_lease(state.member.lease);
     common::v1::Piece& piece = *record.mutable_piece();
     piece.set_at(taken.at);
     piece.set_segment(kAnswerSegment);
@@ -482,17 +488,17 @@ bool Streamer::SendPieces(uint64_t request, Live& live, bool all) {
     }
   }
 
-  return trajectory.finish() == FinishReason::kNone || live.messages != Live::Messages::kNone ||
-         SendMessages(request, live);
+  return trajectory.finish() == FinishReason::kNone ||
+         state.messages != MemberState::Messages::kNone || SendMessages(request, state);
 }
 
-bool Streamer::SendMessages(uint64_t request, Live& live) {
+bool Streamer::SendMessages(uint64_t request, MemberState& state) {
   const std::string text = PromptRenderer::WithAnswer(
-      live.member.prompt->messages, renderer_->AnswerText(live.member.trajectory.tokens()));
+      state.member.prompt->messages, renderer_->AnswerText(state.member.trajectory.tokens()));
   common::v1::Record record;
   std::string payload;
-  *record.mutable_owner() = live.member.ref;
-  record.set_lease(live.member.lease);
+  *record.mutable_owner() = state.member.ref;
+  record.set_lease(state.member.lease);
   if (text.size() <= kMaxInline) {
     AddInlineField("messages", common::v1::DTYPE_UNSPECIFIED, text, &record);
   } else {
@@ -500,7 +506,7 @@ bool Streamer::SendMessages(uint64_t request, Live& live) {
              &record, &payload);
   }
   if (!Send(request, std::move(record), std::move(payload), Ack::What::kMessages, 0)) return false;
-  live.messages = Live::Messages::kSent;
+  state.messages = MemberState::Messages::kSent;
   return true;
 }
 
@@ -511,26 +517,26 @@ absl::Status Streamer::SealFinished() {
   queue::v1::SealRequest request;
   std::vector<uint64_t> sealing;
   for (uint64_t id : finished_) {
-    const auto it = live_.find(id);
-    if (it == live_.end() || request.items_size() == kMaxItems) continue;
-    const Live& live = it->second;
-    const Trajectory& trajectory = live.member.trajectory;
+    const auto it = members_.find(id);
+    if (it == members_.end() || request.items_size() == kMaxItems) continue;
+    const MemberState& state = it->second;
+    const Trajectory& trajectory = state.member.trajectory;
     const bool ready = trajectory.finish() != FinishReason::kNone && trajectory.all_acked() &&
-                       live.messages == Live::Messages::kStored;
+                       state.messages == MemberState::Messages::kStored;
     if (!ready || std::find(sealing.begin(), sealing.end(), id) != sealing.end()) continue;
 
     queue::v1::SealItem& item = *request.add_items();
-    *item.mutable_ref() = live.member.ref;
-    item.set_lease(live.member.lease);
+    *item.mutable_ref() = state.member.ref;
+    item.set_lease(state.member.lease);
     item.set_tokens(trajectory.position());
     item.set_crc32c(trajectory.Crc32c());
     item.set_finish(ToProto(trajectory.finish()));
     item.set_turns(1);
     sealing.push_back(id);
-    leases_->Forget(live.member.lease);
+    leases_->Forget(state.member.lease);
   }
   std::erase_if(finished_, [&](uint64_t id) {
-    return !live_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end();
+    return !members_.contains(id) || std::find(sealing.begin(), sealing.end(), id) != sealing.end();
   });
   if (sealing.empty()) return absl::OkStatus();
 
@@ -538,25 +544,25 @@ absl::Status Streamer::SealFinished() {
   SLUICE_ASSIGN_OR_RETURN(const queue::v1::SealResponse response,
                           client_->Seal(std::move(request)));
   for (int i = 0; i < response.items_size() && i < static_cast<int>(sealing.size()); ++i)
-    Sealed(sealing[i], response.items(i));
+    TakeSealAnswer(sealing[i], response.items(i));
   return absl::OkStatus();
 }
 
 // Takes the queue's answer to the seal of one member.
-void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
-  const auto it = live_.find(request);
-  if (it == live_.end()) return;
-  Live& live = it->second;
+void Streamer::TakeSealAnswer(uint64_t request, const common::v1::Item& item) {
+  const auto it = members_.find(request);
+  if (it == members_.end()) return;
+  MemberState& state = it->second;
   if (item.code() == 0 || item.reason() == "LEASE_LOST" || item.reason() == "GONE") {
     if (item.code() != 0) metrics_.abandoned.Add();
-    if (item.code() == 0 && options_.sealed) options_.sealed(live.member);
-    by_lease_.erase(live.member.lease);
-    live_.erase(it);
+    if (item.code() == 0 && options_.sealed) options_.sealed(state.member);
+    by_lease_.erase(state.member.lease);
+    members_.erase(it);
   } else if (item.reason() == "NOT_YET") {
     // The queue has lost tokens that it had acknowledged, so they are sent again.
-    leases_->Hold(live.member.lease);
-    live.messages = Live::Messages::kNone;
-    SendFrom(request, live, item.watermark());
+    leases_->Hold(state.member.lease);
+    state.messages = MemberState::Messages::kNone;
+    SendFrom(request, state, item.watermark());
   } else {
     log::Error("seal_refused",
                {{"job_id", options_.job_name}, {"code", item.code()}, {"reason", item.reason()}});
@@ -564,7 +570,7 @@ void Streamer::Sealed(uint64_t request, const common::v1::Item& item) {
   }
 }
 
-absl::Status Streamer::TellDrops(std::vector<queue::v1::DropItem> items) {
+absl::Status Streamer::SendDrops(std::vector<queue::v1::DropItem> items) {
   for (size_t from = 0; from < items.size(); from += kMaxItems) {
     queue::v1::DropRequest request;
     for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i)
@@ -588,7 +594,7 @@ void Streamer::UpdateMetrics() {
   const EngineStats stats = loop_->stats();
   metrics_.running.Set(stats.running);
   metrics_.waiting.Set(stats.waiting);
-  metrics_.unsealed.Set(static_cast<double>(live_.size() - generating_));
+  metrics_.unsealed.Set(static_cast<double>(members_.size() - generating_));
   metrics_.policy_version.Set(static_cast<double>(stats.version.number));
   metrics_.kv_usage.Set(stats.kv_capacity == 0 ? 0
                                                : static_cast<double>(stats.kv_tokens) /
@@ -608,7 +614,7 @@ void Streamer::UpdateMetrics() {
   metrics_.preemptions.Add(static_cast<double>(stats.preemptions - seen_stats_.preemptions));
 
   uint64_t unacked = 0;
-  for (const auto& [request, live] : live_) unacked += live.member.trajectory.unacked();
+  for (const auto& [request, state] : members_) unacked += state.member.trajectory.unacked();
   metrics_.unacked_tokens.Set(static_cast<double>(unacked));
   seen_times_ = times;
   seen_stats_ = stats;

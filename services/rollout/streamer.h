@@ -79,24 +79,24 @@ class Streamer {
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  // Starts the thread. Call it once, before the first Granted(). The streamer aborts requests in
+  // Starts the thread. Call it once, before the first AddMembers(). The streamer aborts requests in
   // `loop`, pauses it, and reads its statistics. `loop` outlives the thread.
   void Start(StepLoop* loop);
 
   // Takes members whose answers are to be brought to the queue.
-  void Granted(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddMembers(std::vector<Member> members) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes drops, of which the queue will be told.
-  void Dropped(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddDrops(std::vector<queue::v1::DropItem> items) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes what a step did for the job's requests.
-  void Stepped(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddStep(StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes leases that the queue does not know any more. Their members are aborted.
-  void Lost(const std::vector<std::string>& leases) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddLostLeases(const std::vector<std::string>& leases) ABSL_LOCKS_EXCLUDED(mu_);
   // Takes hints that work on members is useless. These members are aborted.
-  void Cancelled(std::vector<queue::v1::CancelHint> hints) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddCancelHints(std::vector<queue::v1::CancelHint> hints) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Says whether other workers sample for the job. If they do, answers that are crowded out of the
   // engine (StepEvents::crowded_out) are given back to go on there.
-  void SetOthers(bool others) { others_ = others; }
+  void SetHasOtherWorkers(bool has_others) { has_other_workers_ = has_others; }
 
   // Waits until fewer than `limit` members are being sampled and fewer than 4 x `limit` are not
   // sealed. Returns `limit` minus the number of those being sampled, or 0 after CloseRoom(), after
@@ -117,7 +117,7 @@ class Streamer {
 
  private:
   // A member that is not sealed yet.
-  struct Live {
+  struct MemberState {
     Member member;
     bool prompt_put = false;  // The group's prompt was sent. Used if member.put_prompt is set.
     bool leaves = false;      // To be given back once the queue has all of its tokens.
@@ -130,7 +130,8 @@ class Streamer {
     enum class What { kPrompt, kPiece, kMessages } what = What::kPiece;
     uint64_t end = 0;  // First position after the piece.
     absl::Status status;
-    uint64_t watermark = 0;  // After an error: the number of the member's tokens that are stored.
+    // After an error: the number of the member's tokens, prompt included, that the queue has.
+    uint64_t watermark = 0;
   };
   struct Inbox {
     std::vector<Member> granted;
@@ -147,33 +148,33 @@ class Streamer {
   };
 
   void Run();
-  Inbox Take() ABSL_LOCKS_EXCLUDED(mu_);
+  Inbox TakeInbox() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeGranted(std::vector<Member> members);
   void TakeStep(const StepEvents& step);
   void TakeAck(const Ack& ack);
   void TakeCancelled(const queue::v1::CancelHint& hint);
   void Migrate(uint64_t request);
   absl::Status ReleaseLeaving();
-  void EndGenerating(Live& live);
+  void EndGenerating(MemberState& state);
   // Forgets the member, and aborts its request.
   void Abandon(uint64_t request, AbortReason reason, absl::string_view why);
   // Sends the member again from `watermark` on, which is the number of its tokens (prompt included)
   // that the queue has.
-  void SendFrom(uint64_t request, Live& live, uint64_t watermark);
+  void SendFrom(uint64_t request, MemberState& state, uint64_t watermark);
   // Abandons the member, and enqueues a Drop with `reason` for the queue.
   void Drop(uint64_t request, absl::string_view reason);
 
   // These return false if the PutStream is full; a later scan sends the rest.
-  bool SendPieces(uint64_t request, Live& live, bool all);
+  bool SendPieces(uint64_t request, MemberState& state, bool all);
   bool Send(uint64_t request, common::v1::Record record, std::string payload, Ack::What what,
             uint64_t end);
-  bool SendPrompt(uint64_t request, Live& live);
-  bool SendMessages(uint64_t request, Live& live);
+  bool SendPrompt(uint64_t request, MemberState& state);
+  bool SendMessages(uint64_t request, MemberState& state);
   absl::Status SealFinished();
-  absl::Status TellDrops(std::vector<queue::v1::DropItem> items);
-  void Sealed(uint64_t request, const common::v1::Item& item);
+  absl::Status SendDrops(std::vector<queue::v1::DropItem> items);
+  void TakeSealAnswer(uint64_t request, const common::v1::Item& item);
   void SetCounts() ABSL_LOCKS_EXCLUDED(mu_);
-  void HoldBack() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UpdatePause() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void UpdateMetrics();
 
   const Options options_;
@@ -185,15 +186,15 @@ class Streamer {
   const std::function<void(absl::Status why)> failed_;
   StepLoop* loop_ = nullptr;
 
-  // Used by the stream thread, except others_.
-  absl::flat_hash_map<uint64_t, Live> live_;             // By request id.
+  // Used by the stream thread, except has_other_workers_.
+  absl::flat_hash_map<uint64_t, MemberState> members_;   // By request id.
   absl::flat_hash_map<std::string, uint64_t> by_lease_;  // Request id by lease.
   std::vector<uint64_t> unsent_;                         // Requests with something to send now.
-  std::vector<uint64_t> leaving_;                        // Requests with Live::leaves.
+  std::vector<uint64_t> leaving_;                        // Requests with MemberState::leaves.
   std::vector<uint64_t> finished_;                       // Requests that may be ready to be sealed.
   std::vector<queue::v1::DropItem> drops_;  // Drops that the queue was not told of yet.
   size_t generating_ = 0;                   // Number of members with `generating`.
-  std::atomic<bool> others_ = false;
+  std::atomic<bool> has_other_workers_ = false;
   absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
   // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.
   StepLoop::Times seen_times_;
@@ -203,10 +204,10 @@ class Streamer {
   CondVar changed_;  // Signalled when the inbox changes.
   CondVar counted_;  // Signalled when a count, or a flag below, changes.
   Inbox inbox_ ABSL_GUARDED_BY(mu_);
-  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;         // Members in the inbox.
+  size_t granted_ ABSL_GUARDED_BY(mu_) = 0;         // Members that are not in members_ yet.
   size_t sampling_count_ ABSL_GUARDED_BY(mu_) = 0;  // Copy of generating_.
-  size_t live_count_ ABSL_GUARDED_BY(mu_) = 0;      // Copy of live_.size().
-  // Tokens without an acknowledgement: those of live_, and those in the inbox.
+  size_t member_count_ ABSL_GUARDED_BY(mu_) = 0;    // Copy of members_.size().
+  // Tokens without an acknowledgement: those of members_, and those in the inbox.
   size_t unacked_ ABSL_GUARDED_BY(mu_) = 0;
   size_t new_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   bool held_back_ ABSL_GUARDED_BY(mu_) = false;  // The step loop is paused.

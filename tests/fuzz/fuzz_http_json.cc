@@ -50,10 +50,10 @@ std::shared_ptr<FakeModel> MakeModel() {
 
 void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::string_view body) {
   auto seen = std::make_shared<Check>();
-  const auto route = api->Admit({.method = "POST",
-                                 .target = path,
-                                 .content_type = "application/json",
-                                 .content_length = static_cast<int64_t>(body.size())});
+  const auto route = api->RouteRequest({.method = "POST",
+                                        .target = path,
+                                        .content_type = "application/json",
+                                        .content_length = static_cast<int64_t>(body.size())});
   SLUICE_CHECK(route.ok() == (body.size() <= kMaxBody));
   if (!route.ok()) return;
   const size_t before = model->AwaitRequests(0).size();
@@ -75,7 +75,7 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
     step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
   }
 
-  guests->Stepped(std::move(step));
+  guests->DeliverEvents(std::move(step));
   SLUICE_CHECK(body.size() % 3 == 0 || seen->sent || seen->ended);
   SLUICE_CHECK(api->calls() == 0 && api->answers() == 0 && guests->running() == 0);
 }

@@ -82,7 +82,7 @@ void Api::RemoveModel(const std::string& name, absl::Status why) {
   });
 }
 
-void Api::Stepped(uint64_t id, StepEvents events) {
+void Api::OnStep(uint64_t id, StepEvents events) {
   {
     MutexLock lock(&mu_);
     inbox_.emplace_back(id, std::move(events));
@@ -97,7 +97,7 @@ void Api::Drain() {
 
 // Requests. ---------------------------------------------------------------------------------------
 
-absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
+absl::StatusOr<Route> Api::RouteRequest(const RequestHead& head) const {
   const absl::string_view path = head.target.substr(0, head.target.find('?'));
   Route route;
   bool post = false;
@@ -127,6 +127,7 @@ absl::StatusOr<Route> Api::Admit(const RequestHead& head) const {
                     "/v1/chat/completions");
     }
   }
+
   const bool allowed = post ? head.method == "POST" : head.method == "GET" || head.method == "HEAD";
   if (!allowed)
     return RefuseMethod(post ? "POST" : "GET, HEAD",
@@ -213,6 +214,7 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
     case Route::kCompletions:
     case Route::kChat: break;
   }
+
   const uint64_t id = ++last_call_;
   auto call = std::make_unique<Call>();
   call->tenant = route.tenant;
@@ -221,16 +223,17 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
   options_.work([this, id, chat = route.kind == Route::kChat, body = std::move(body)] {
     absl::StatusOr<ApiRequest> request = chat ? ParseChat(body) : ParseCompletion(body);
     if (!request.ok())
-      return options_.post([this, id, status = request.status()] { Begin(id, status, nullptr); });
+      return options_.post(
+          [this, id, status = request.status()] { StartCall(id, status, nullptr); });
     // Models are looked up on the API's thread. The part that takes long goes back to `work`.
     auto parsed = std::make_shared<ApiRequest>(*std::move(request));
     options_.post([this, id, parsed] {
       absl::StatusOr<std::shared_ptr<Model>> model = FindModel(parsed->model);
-      if (!model.ok()) return Begin(id, model.status(), nullptr);
+      if (!model.ok()) return StartCall(id, model.status(), nullptr);
       options_.work([this, id, parsed, model = *std::move(model)] {
         auto prepared =
             std::make_shared<absl::StatusOr<Prepared>>(Prepare(std::move(*parsed), *model));
-        options_.post([this, id, prepared, model] { Begin(id, std::move(*prepared), model); });
+        options_.post([this, id, prepared, model] { StartCall(id, std::move(*prepared), model); });
       });
     });
   });
@@ -238,7 +241,7 @@ uint64_t Api::Handle(const Route& route, std::string body, std::shared_ptr<Reply
 }
 
 // Checks the tenant's quota. The limit of the whole daemon is checked by Guests.
-absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
+absl::Status Api::CheckQuota(const Call& call, size_t answers) const {
   if (call.tenant == nullptr || call.tenant->most_answers == 0) return absl::OkStatus();
   const auto held = tenant_answers_.find(call.tenant->name);
   const uint32_t has = held == tenant_answers_.end() ? 0 : held->second;
@@ -254,14 +257,14 @@ absl::Status Api::CheckRoom(const Call& call, size_t answers) const {
                    " more are asked for; its quota is ", call.tenant->most_answers));
 }
 
-void Api::Begin(uint64_t id, absl::StatusOr<Prepared> prepared,
-                const std::shared_ptr<Model>& model) {
+void Api::StartCall(uint64_t id, absl::StatusOr<Prepared> prepared,
+                    const std::shared_ptr<Model>& model) {
   const auto it = calls_.find(id);
   if (it == calls_.end()) return;  // The client has left meanwhile.
   if (!prepared.ok()) return Fail(id, prepared.status());
   Call* const call = it->second.get();
   const size_t answers = prepared->answers();
-  absl::Status room = CheckRoom(*call, answers);
+  absl::Status room = CheckQuota(*call, answers);
 
   // The model may have been removed or replaced while the prompt was prepared.
   if (const auto now = FindModel(model->name()); room.ok() && (!now.ok() || *now != model)) {
@@ -311,7 +314,7 @@ void Api::AddRequests(uint64_t id, Call* call) {
 
   const absl::StatusOr<uint64_t> guest =
       options_.guests->Add(call->model, std::move(requests),
-                           [this, id](StepEvents events) { Stepped(id, std::move(events)); });
+                           [this, id](StepEvents events) { OnStep(id, std::move(events)); });
   if (!guest.ok()) return Fail(id, Refuse(429, "server_busy", "", guest.status().message()));
   call->guest = *guest;
   options_.metrics.prompt_tokens.Add(static_cast<double>(call->prepared.prompt_tokens));
@@ -354,7 +357,7 @@ void Api::TakeToken(uint64_t id, const TokenEvent& event) {
   }
 
   if (event.finish != FinishReason::kNone) --call->open;
-  if (call->prepared.request.stream) Emit(call, index);
+  if (call->prepared.request.stream) SendPart(call, index);
   if (call->open == 0) Complete(id);
 }
 
@@ -390,7 +393,7 @@ void Api::TakeText(Call* call, size_t index, const TokenEvent& event) {
 }
 
 // Sends what was added to the answer, if the client can see any of it.
-void Api::Emit(Call* call, size_t index) {
+void Api::SendPart(Call* call, size_t index) {
   AnswerPart& part = call->parts[index];
   if (part.text.empty() && part.calls.empty() && part.tokens.empty() &&
       part.finish == FinishReason::kNone)
@@ -451,8 +454,9 @@ void Api::Forget(uint64_t id) {
   const std::unique_ptr<Call> call = std::move(it->second);
   calls_.erase(it);
   if (call->model == nullptr) return;
-  options_.guests->Leave(call->guest);
+  options_.guests->AbortGuest(call->guest);
   const uint32_t count = static_cast<uint32_t>(call->parts.size());
+  SLUICE_CHECK(answers_ >= count);
   answers_ -= count;
   options_.metrics.answers.Set(answers_);
   options_.metrics.completion_tokens.Add(static_cast<double>(call->sampled));

@@ -103,12 +103,12 @@ class Api {
 
   // Decides whether a request is accepted, by its head alone, before any of the body is read.
   // Errors are made by Refuse(): 401, 404, 405, 411, 413, 415, 503.
-  absl::StatusOr<Route> Admit(const RequestHead& head) const;
+  absl::StatusOr<Route> RouteRequest(const RequestHead& head) const;
   // Answers an accepted request through `reply`, before this returns or later. Returns the call's
   // id for Cancel(), or 0 if it is answered already.
   uint64_t Handle(const Route& route, std::string body, std::shared_ptr<Reply> reply);
-  // The client is gone: its answers are aborted before the engine's next step. Does nothing if the
-  // call is unknown or has ended.
+  // Says that the client is gone. The call's answers are aborted before the engine's next step.
+  // Does nothing if the call is unknown or has ended.
   void Cancel(uint64_t call);
   // Writes a comment to silent streams. Call it about every second.
   void Tick();
@@ -130,8 +130,8 @@ class Api {
     // By answer, for a chat with tools if there is a parser for the model; else empty.
     std::vector<std::unique_ptr<ToolCallParser>> parsers;
     std::vector<bool> begun;  // By answer, of a stream: its first chunk has been sent.
-    // By answer, if the prompt's log-probs are asked for: the prompt has been put into its part.
-    // Else empty.
+    // By answer: the prompt has been put into its part. Empty if the prompt's log-probs are not
+    // asked for.
     std::vector<bool> echoed;
     size_t open = 0;            // Number of answers that are not finished.
     uint64_t sampled = 0;       // Number of tokens sampled.
@@ -143,17 +143,18 @@ class Api {
   absl::StatusOr<std::shared_ptr<Model>> FindModel(const std::string& name) const;
   Response ModelsResponse(const Route& route) const;
   // Starts sampling for a prepared call, or fails the call.
-  void Begin(uint64_t id, absl::StatusOr<Prepared> prepared, const std::shared_ptr<Model>& model);
-  absl::Status CheckRoom(const Call& call, size_t answers) const;
+  void StartCall(uint64_t id, absl::StatusOr<Prepared> prepared,
+                 const std::shared_ptr<Model>& model);
+  absl::Status CheckQuota(const Call& call, size_t answers) const;
   void AddRequests(uint64_t id, Call* call);
   // Takes what one step of the engine did for the call. On the engine's thread.
-  void Stepped(uint64_t id, StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnStep(uint64_t id, StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeStep(uint64_t id, const StepEvents& step);
   void TakeToken(uint64_t id, const TokenEvent& event);
   void TakeEcho(Call* call, size_t index, const TokenEvent& event);
   void TakeText(Call* call, size_t index, const TokenEvent& event);
-  void Emit(Call* call, size_t index);
+  void SendPart(Call* call, size_t index);
   void Complete(uint64_t id);
   void Fail(uint64_t id, const absl::Status& why);
   void Forget(uint64_t id);  // Removes the call and aborts what still runs.

@@ -18,12 +18,13 @@ struct ApiError {
   int retry_after = 0;  // Seconds, for the header Retry-After; 0 for none.
 };
 
-// An absl::Status that carries such an error.
+// These return an absl::Status that carries such an error. RefuseMethod() makes one with the HTTP
+// status 405.
 absl::Status Refuse(int status, absl::string_view code, absl::string_view param,
                     absl::string_view message);
-absl::Status RefuseMethod(absl::string_view allow, absl::string_view message);  // Status 405.
-// The error for any status: the one that Refuse() made, or one by the status code. Errors that are
-// not the client's fault become 500 or 503.
+absl::Status RefuseMethod(absl::string_view allow, absl::string_view message);
+// Returns the error for any status that is not OK: the one that it carries, or else one that
+// follows from its code. Errors that are not the client's fault become 500 or 503.
 ApiError ApiErrorOf(const absl::Status& status);
 
 // {"error": {"message": .., "type": .., "param": .., "code": ..}}

@@ -23,11 +23,11 @@ void Fields::Fail(absl::string_view name, absl::string_view message) {
   if (status_.ok()) status_ = Refuse(400, "invalid_value", field, absl::StrCat(field, message));
 }
 
-void Fields::Unfit(absl::string_view name, const Json& value, absl::string_view wanted) {
+void Fields::FailUnfit(absl::string_view name, const Json& value, absl::string_view wanted) {
   Fail(name, absl::StrCat(" is ", JsonExcerpt(value), "; wanted: ", wanted));
 }
 
-void Fields::NotBuilt(absl::string_view name, const Json& value, absl::string_view why) {
+void Fields::FailUnsupported(absl::string_view name, const Json& value, absl::string_view why) {
   const std::string field = absl::StrCat(path_, name);
   if (status_.ok())
     status_ = Refuse(400, "unsupported_value", field,
@@ -37,7 +37,7 @@ void Fields::NotBuilt(absl::string_view name, const Json& value, absl::string_vi
 void Fields::Bool(absl::string_view name, bool* value) {
   const Json* const given = Find(name);
   if (given == nullptr) return;
-  if (!given->is_boolean()) return Unfit(name, *given, "true or false");
+  if (!given->is_boolean()) return FailUnfit(name, *given, "true or false");
   *value = given->get<bool>();
 }
 
@@ -47,7 +47,7 @@ void Fields::Number(absl::string_view name, double low, double high, double* val
   const double number =
       given->is_number() ? given->get<double>() : std::numeric_limits<double>::quiet_NaN();
   if (!(number >= low && number <= high))
-    return Unfit(name, *given, absl::StrCat("a number from ", low, " to ", high));
+    return FailUnfit(name, *given, absl::StrCat("a number from ", low, " to ", high));
   *value = number;
 }
 
@@ -59,7 +59,7 @@ void Fields::Integer(absl::string_view name, int64_t low, int64_t high,
       given->is_number_integer() &&
       (!given->is_number_unsigned() || given->get<uint64_t>() <= static_cast<uint64_t>(high)) &&
       given->get<int64_t>() >= low && given->get<int64_t>() <= high;
-  if (!fits) return Unfit(name, *given, absl::StrCat("an integer from ", low, " to ", high));
+  if (!fits) return FailUnfit(name, *given, absl::StrCat("an integer from ", low, " to ", high));
   *value = given->get<uint32_t>();
 }
 
@@ -72,7 +72,7 @@ void Fields::Integer(absl::string_view name, int64_t low, int64_t high, uint32_t
 void Fields::Text(absl::string_view name, std::string* value) {
   const Json* const given = Find(name);
   if (given == nullptr) return;
-  if (!given->is_string()) return Unfit(name, *given, "a text");
+  if (!given->is_string()) return FailUnfit(name, *given, "a text");
   *value = given->get<std::string>();
 }
 

@@ -23,7 +23,7 @@ Json Finish(const AnswerPart& part) {
   return part.calls_before + part.calls.size() > 0 ? "tool_calls" : "stop";
 }
 
-// The tool calls of a part. `streamed` adds to each call its index in the answer.
+// Returns the tool calls of a part. `streamed` adds to each call its index in the answer.
 Json ToolCallsJson(const ResponseHead& head, size_t index, const AnswerPart& part, bool streamed) {
   Json calls = Json::array();
   for (size_t i = 0; i < part.calls.size(); ++i) {
@@ -55,7 +55,7 @@ std::string TokenName(const std::string& bytes) {
   return name;
 }
 
-// The most likely tokens of the distribution from which this one was drawn.
+// Returns the most likely tokens of the distribution from which this one was drawn.
 absl::Span<const TokenLogprob> Top(const TokenEvent& event) {
   return event.details == nullptr ? absl::Span<const TokenLogprob>()
                                   : absl::MakeConstSpan(event.details->top);
@@ -122,7 +122,7 @@ Json CompletionLogprobs(const ApiRequest& request, const Tokenizer& tokenizer,
           {"text_offset", std::move(offsets)}};
 }
 
-// Runs of tokens of one version: [{"version": "1:25", "tokens": 12}, ..]
+// Returns the runs of tokens of one version: [{"version": "1:25", "tokens": 12}, ..]
 Json Versions(const AnswerPart& part) {
   Json runs = Json::array();
   const PolicyVersion* last = nullptr;

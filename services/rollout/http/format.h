@@ -48,11 +48,11 @@ class Format {
   Format(const Prepared& prepared, const Tokenizer& tokenizer)
       : prepared_(prepared), tokenizer_(tokenizer) {}
 
-  // The response in one piece. `answers` are by index.
+  // Returns the whole response to a call that does not stream. `answers` are by index.
   std::string Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers,
                     const Usage& usage) const;
 
-  // Server-sent events. `first` marks the first chunk of an answer.
+  // These return server-sent events of a stream. `first` marks the first chunk of an answer.
   std::string Chunk(const ResponseHead& head, size_t index, const AnswerPart& part,
                     bool first) const;
   std::string UsageChunk(const ResponseHead& head, const Usage& usage) const;

@@ -37,7 +37,7 @@ absl::StatusOr<uint64_t> Guests::Add(std::shared_ptr<Model> model, std::vector<R
   return first;
 }
 
-void Guests::Leave(uint64_t guest) {
+void Guests::AbortGuest(uint64_t guest) {
   std::vector<uint64_t> running;
   std::shared_ptr<Model> model;
   std::shared_ptr<const Sink> sink;  // Destroyed after the lock is released.
@@ -56,8 +56,8 @@ void Guests::Leave(uint64_t guest) {
   model->Abort(running);
 }
 
-void Guests::Stepped(StepEvents events) {
-  std::map<uint64_t, News> news;  // By the guest's number.
+void Guests::DeliverEvents(StepEvents events) {
+  std::map<uint64_t, Delivery> deliveries;  // By the guest's number.
   {
     MutexLock lock(&mu_);
     // Finds the guest's list for an event of `request`, and makes the id the index among the
@@ -66,11 +66,12 @@ void Guests::Stepped(StepEvents events) {
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> StepEvents* {
       const auto guest = Find(*request);
       if (guest == guests_.end()) return nullptr;
-      // The sink is kept before Ended() may erase the guest.
-      News& of_guest = news.try_emplace(guest->first, News{guest->second.sink, {}}).first->second;
+      // The sink is kept before EndRequest() may erase the guest.
+      Delivery& delivery =
+          deliveries.try_emplace(guest->first, Delivery{guest->second.sink, {}}).first->second;
       *request -= guest->first;
-      if (ends) Ended(guest, *request);
-      return &of_guest.events;
+      if (ends) EndRequest(guest, *request);
+      return &delivery.events;
     };
     for (TokenEvent& event : events.tokens) {
       if (StepEvents* const to = place(&event.request, event.finish != FinishReason::kNone))
@@ -81,11 +82,11 @@ void Guests::Stepped(StepEvents events) {
         to->failures.push_back(std::move(failure));
     }
   }
-  for (auto& [guest, of_guest] : news) (*of_guest.sink)(std::move(of_guest.events));
+  for (auto& [guest, delivery] : deliveries) (*delivery.sink)(std::move(delivery.events));
 }
 
-void Guests::ModelLeft(const Model* model, const absl::Status& why) {
-  std::vector<News> news;
+void Guests::FailRequestsOf(const Model* model, const absl::Status& why) {
+  std::vector<Delivery> deliveries;
   {
     MutexLock lock(&mu_);
     for (auto guest = guests_.begin(); guest != guests_.end();) {
@@ -93,15 +94,15 @@ void Guests::ModelLeft(const Model* model, const absl::Status& why) {
         ++guest;
         continue;
       }
-      News& of_guest = news.emplace_back(News{guest->second.sink, {}});
+      Delivery& delivery = deliveries.emplace_back(Delivery{guest->second.sink, {}});
       for (size_t i = 0; i < guest->second.runs.size(); ++i) {
-        if (guest->second.runs[i]) of_guest.events.failures.push_back({i, why});
+        if (guest->second.runs[i]) delivery.events.failures.push_back({i, why});
       }
       running_ -= guest->second.open;
       guest = guests_.erase(guest);
     }
   }
-  for (News& of_guest : news) (*of_guest.sink)(std::move(of_guest.events));
+  for (Delivery& delivery : deliveries) (*delivery.sink)(std::move(delivery.events));
 }
 
 size_t Guests::running() const {
@@ -116,7 +117,8 @@ Guests::ById::iterator Guests::Find(uint64_t request) {
   return request - guest->first < guest->second.runs.size() ? guest : guests_.end();
 }
 
-void Guests::Ended(ById::iterator guest, uint64_t request) {
+void Guests::EndRequest(ById::iterator guest, uint64_t request) {
+  SLUICE_CHECK(guest->second.runs[request]);  // An engine ends each request once.
   guest->second.runs[request] = false;
   --running_;
   if (--guest->second.open == 0) guests_.erase(guest);

@@ -51,6 +51,7 @@ absl::StatusOr<Keys> Keys::Parse(absl::string_view text, absl::string_view sourc
     if (parts[1].size() < kShortest)
       return wrong(
           absl::StrCat("a key of ", parts[1].size(), " bytes; wanted: at least ", kShortest));
+
     std::shared_ptr<Tenant>& tenant = tenants[std::string(parts[0])];
     if (tenant == nullptr) tenant = std::make_shared<Tenant>(Tenant{.name = std::string(parts[0])});
     if (parts.size() == 3 &&

@@ -30,8 +30,8 @@ class Keys {
   static absl::StatusOr<Keys> Load(const std::string& path);
   static absl::StatusOr<Keys> Parse(absl::string_view text, absl::string_view source);
 
-  // The tenant of a request's Authorization header. Null if there is no key, or an unknown one. The
-  // time that this takes does not depend on how close a wrong key is to a right one.
+  // Returns the tenant of a request's Authorization header. Null if there is no key, or an unknown
+  // one. The time that this takes does not depend on how close a wrong key is to a right one.
   std::shared_ptr<const Tenant> Find(absl::string_view authorization) const;
 
  private:

@@ -37,7 +37,7 @@ absl::StatusOr<Json> ReadContent(const Json& content, const std::string& path) {
     std::string type, text;
     fields.Text("type", &type);
     if (!type.empty() && type != "text")
-      fields.NotBuilt("type", type, "reads parts of type text only");
+      fields.FailUnsupported("type", type, "reads parts of type text only");
     if (fields.Find("text") == nullptr) fields.Fail("text", " is missing");
     fields.Text("text", &text);
     SLUICE_RETURN_IF_ERROR(fields.Finish());
@@ -106,7 +106,8 @@ absl::StatusOr<Json> ReadMessage(const Json& message, const std::string& at) {
   // A client that sends an earlier answer back sends these fields too, but empty.
   for (const char* name : {"refusal", "audio", "function_call", "annotations"}) {
     const Json* const value = fields.Find(name);
-    if (value != nullptr && !value->empty()) fields.NotBuilt(name, *value, "does not have it");
+    if (value != nullptr && !value->empty())
+      fields.FailUnsupported(name, *value, "does not have it");
   }
   SLUICE_RETURN_IF_ERROR(fields.Finish());
   SLUICE_ASSIGN_OR_RETURN(

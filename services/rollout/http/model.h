@@ -16,7 +16,7 @@ class PromptRenderer;
 namespace sluice::rollout::http {
 
 // A model that can answer: the engine of a job, or a fake. What it samples goes to
-// Guests::Stepped().
+// Guests::DeliverEvents().
 class Model {
  public:
   virtual ~Model() = default;

@@ -21,7 +21,7 @@ namespace {
 
 // Cuts a rendered conversation at the end of its last message, after which templates write the end
 // of the turn. transformers does the same.
-absl::StatusOr<std::string> CutBehind(std::string rendered, const std::string& last) {
+absl::StatusOr<std::string> CutAfterLastMessage(std::string rendered, const std::string& last) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(last);
   const size_t at = stripped.empty() ? std::string::npos : rendered.rfind(std::string(stripped));
   if (at == std::string::npos) {
@@ -45,8 +45,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
   if (!text.ok()) return Refuse(400, "chat_template_error", "messages", text.status().message());
   if (request.continue_final_message) {
     SLUICE_ASSIGN_OR_RETURN(
-        text, CutBehind(*std::move(text),
-                        (*request.conversation)["messages"].back()["content"].get<std::string>()));
+        text, CutAfterLastMessage(
+                  *std::move(text),
+                  (*request.conversation)["messages"].back()["content"].get<std::string>()));
   }
   absl::StatusOr<std::vector<int32_t>> ids =
       renderer.tokenizer().Encode(*text, {.add_special = false});
@@ -54,8 +55,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeChat(const ApiRequest& request,
   return ids;
 }
 
-// The number of characters of `text` before each token. It never decreases: a token that the
-// tokenizer adds has the offset of the place where it was added.
+// Returns the number of characters of `text` before each token. It never decreases: a token that
+// the tokenizer adds has the offset of the place where it was added.
 std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const Span> tokens) {
   std::vector<uint64_t> offsets;
   size_t at = 0;
@@ -70,8 +71,8 @@ std::vector<uint64_t> CharacterOffsets(absl::string_view text, absl::Span<const 
   return offsets;
 }
 
-// Sets the text of a prompt that was given as ids, as the engine's detokenizer reads it, and the
-// offset of each token in it.
+// Sets the text of a prompt that was given as ids, and the offset of each token in it. The text is
+// that of the engine's detokenizer, so that it and the answer's text fit together.
 absl::Status EchoIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                      Prepared::Prompt* prompt) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Detokenizer> detokenizer,
@@ -112,7 +113,7 @@ absl::StatusOr<Prepared::Prompt> EncodePrompt(const ApiRequest& request, ApiRequ
 
 // Translates an error of the engine, which names a field as in "sampling.top_p 0.9: ..", into one
 // of the API, which names it "top_p".
-absl::Status FromEngine(const absl::Status& status) {
+absl::Status TranslateEngineError(const absl::Status& status) {
   if (status.ok()) return status;
   const absl::string_view message = absl::StripPrefix(status.message(), "sampling.");
   const absl::string_view field = message.size() < status.message().size()
@@ -163,7 +164,8 @@ absl::StatusOr<Prepared> Prepare(ApiRequest request, const Model& model) {
 
   if (request.sampling.max_tokens == 0)
     request.sampling.max_tokens = std::min(room, request.most_tokens);
-  SLUICE_RETURN_IF_ERROR(FromEngine(CheckSampling(request.sampling, /*trainable=*/false)));
+  SLUICE_RETURN_IF_ERROR(
+      TranslateEngineError(CheckSampling(request.sampling, /*trainable=*/false)));
   prepared.request = std::move(request);
   return prepared;
 }

@@ -18,8 +18,9 @@ namespace {
 constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default of /v1/completions.
 constexpr uint32_t kMostTokens = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStopIds = 256, kMaxStopBytes = 1024;
-constexpr std::array<const char*, 5> kOurVariables = {"messages", "tools", "add_generation_prompt",
-                                                      "bos_token", "eos_token"};
+// Variables of chat templates that this server or the tokenizer sets.
+constexpr std::array<const char*, 5> kReservedVariables = {
+    "messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
 
 absl::StatusOr<Json> ParseBody(absl::string_view body) {
   if (body.size() > kMaxBody)
@@ -46,7 +47,8 @@ void ReadStop(Fields* fields, std::vector<std::string>* stop) {
   for (const Json& text : list) {
     if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
         text.get_ref<const std::string&>().size() > kMaxStopBytes) {
-      return fields->Unfit("stop", *given, absl::StrCat("texts of 1 to ", kMaxStopBytes, " bytes"));
+      return fields->FailUnfit("stop", *given,
+                               absl::StrCat("texts of 1 to ", kMaxStopBytes, " bytes"));
     }
     stop->push_back(text.get<std::string>());
   }
@@ -57,7 +59,7 @@ void ReadStream(Fields* fields, ApiRequest* request) {
   const Json* const options = fields->Find("stream_options");
   if (options == nullptr) return;
   if (!request->stream) return fields->Fail("stream_options", " is given without stream");
-  if (!options->is_object()) return fields->Unfit("stream_options", *options, "an object");
+  if (!options->is_object()) return fields->FailUnfit("stream_options", *options, "an object");
   Fields inner(*options, "stream_options.");
   inner.Bool("include_usage", &request->include_usage);
   if (const absl::Status status = inner.Finish(); !status.ok()) {
@@ -68,7 +70,8 @@ void ReadStream(Fields* fields, ApiRequest* request) {
 void ReadSeed(Fields* fields, std::optional<uint64_t>* seed) {
   const Json* const given = fields->Find("seed");
   if (given == nullptr) return;
-  if (!given->is_number_integer()) return fields->Unfit("seed", *given, "an integer of 64 bits");
+  if (!given->is_number_integer())
+    return fields->FailUnfit("seed", *given, "an integer of 64 bits");
   *seed = given->is_number_unsigned() ? given->get<uint64_t>()
                                       : static_cast<uint64_t>(given->get<int64_t>());
 }
@@ -93,14 +96,14 @@ void ReadNeutral(Fields* fields, uint32_t n) {
   for (const auto& [name, value] : neutral) {
     const Json* const given = fields->Find(name);
     if (given != nullptr && *given != value)
-      fields->NotBuilt(name, *given, absl::StrCat("takes ", value.dump(), " alone"));
+      fields->FailUnsupported(name, *given, absl::StrCat("accepts only ", value.dump()));
   }
   std::string user, tier;  // Ignored. They name the user and a priority.
   fields->Text("user", &user);
   fields->Text("service_tier", &tier);
   const Json* const metadata = fields->Find("metadata");
   if (metadata != nullptr && !metadata->is_object())
-    fields->Unfit("metadata", *metadata, "an object");
+    fields->FailUnfit("metadata", *metadata, "an object");
 }
 
 // Reads the fields that both calls have.
@@ -112,10 +115,13 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   double temperature = 1;
   fields->Number("temperature", 0, 100, &temperature);
   sampling.temperature = static_cast<float>(temperature);
+
   fields->Number("top_p", 0, 1, &sampling.top_p);
   // In the API 0 means the most likely token. The engine reads 0 as no limit, so the smallest
   // positive value is used, which keeps only that token.
   if (sampling.top_p == 0) sampling.top_p = std::numeric_limits<double>::min();
+
+  // Some clients write -1 for no limit, as vLLM does.
   if (const Json* const top_k = fields->Find("top_k"); top_k == nullptr || *top_k != -1)
     fields->Integer("top_k", 0, kMostTokens, &sampling.top_k);
   fields->Number("min_p", 0, 1, &sampling.min_p);
@@ -123,16 +129,18 @@ void ReadCommon(Fields* fields, ApiRequest* request) {
   fields->Bool("ignore_eos", &sampling.ignore_eos);
   fields->Ids("stop_token_ids", kMaxStopIds, &sampling.stop_ids);
   ReadStop(fields, &sampling.stop);
+
   fields->Integer("n", 1, kMaxN, &request->n);
   ReadSeed(fields, &request->seed);
   ReadStream(fields, request);
   fields->Bool("return_token_ids", &request->return_token_ids);
   fields->Bool("return_versions", &request->return_versions);
+
   // With greedy sampling the processed log-probs are all 0, so the default is then `raw`.
   std::string mode = sampling.temperature == 0 ? "raw" : "processed";
   fields->Text("logprobs_mode", &mode);
   if (mode != "processed" && mode != "raw")
-    fields->Unfit("logprobs_mode", mode, "processed or raw");
+    fields->FailUnfit("logprobs_mode", mode, "processed or raw");
   request->raw_logprobs = mode == "raw";
   ReadNeutral(fields, request->n);
 }
@@ -152,7 +160,7 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
       return true;
     }
     if (!IsIds(prompt)) {
-      fields->Unfit("prompt", prompt, kWanted);
+      fields->FailUnfit("prompt", prompt, kWanted);
       return false;
     }
     auto ids = ParseTokenIds(prompt);
@@ -163,11 +171,12 @@ void ReadPrompt(Fields* fields, std::vector<ApiRequest::Prompt>* prompts) {
     prompts->push_back({.text = "", .ids = *std::move(ids)});
     return true;
   };
+
   if (given->is_string() || IsIds(*given)) {
     add(*given);
     return;
   }
-  if (!given->is_array() || given->empty()) return fields->Unfit("prompt", *given, kWanted);
+  if (!given->is_array() || given->empty()) return fields->FailUnfit("prompt", *given, kWanted);
   if (given->size() > kMaxAnswers)
     return fields->Fail("prompt", absl::StrCat(" has ", given->size(), " prompts; at most ",
                                                kMaxAnswers, " are taken"));
@@ -194,7 +203,7 @@ void ReadToolChoice(Fields* fields, bool* use_tools) {
   if (*choice == "none") {
     *use_tools = false;
   } else {
-    fields->NotBuilt("tool_choice", *choice, "cannot force a call; give auto or none");
+    fields->FailUnsupported("tool_choice", *choice, "cannot force a call; give auto or none");
   }
 }
 
@@ -208,11 +217,11 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
   const Json* const more = fields->Find("chat_template_kwargs");
   if (messages == nullptr) fields->Fail("messages", " is missing");
   if (more != nullptr && !more->is_object())
-    fields->Unfit("chat_template_kwargs", *more, "an object");
+    fields->FailUnfit("chat_template_kwargs", *more, "an object");
   if (!fields->ok()) return fields->Finish();
 
   auto conversation = std::make_shared<Json>(more == nullptr ? Json::object() : *more);
-  for (const char* name : kOurVariables) {
+  for (const char* name : kReservedVariables) {
     if (conversation->contains(name))
       fields->Fail("chat_template_kwargs",
                    absl::StrCat(".", name, " must not be set by a request"));
@@ -223,6 +232,7 @@ absl::Status ReadConversation(Fields* fields, ApiRequest* request) {
     request->has_tools = use_tools;
     if (use_tools) (*conversation)["tools"] = std::move(read);
   }
+
   (*conversation)["add_generation_prompt"] = add_generation_prompt;
   const Json& last = (*conversation)["messages"].back();
   if (request->continue_final_message &&
@@ -244,15 +254,18 @@ absl::StatusOr<ApiRequest> ParseCompletion(absl::string_view body) {
   ReadCommon(&fields, &request);
   ReadPrompt(&fields, &request.prompts);
   fields.Bool("echo", &request.echo);
+
   request.most_tokens = kCompletionTokens;
   std::optional<uint32_t> max_tokens;
   fields.Integer("max_tokens", request.echo ? 0 : 1, kMostTokens, &max_tokens);
   request.prompt_only = max_tokens == 0;
   request.sampling.max_tokens = request.prompt_only ? 1 : max_tokens.value_or(0);
+
   std::optional<uint32_t> logprobs;
   fields.Integer("logprobs", 0, kMaxTopLogprobs, &logprobs);
   request.logprobs = logprobs.has_value();
   request.top_logprobs = logprobs.value_or(0);
+
   if (request.prompts.size() * request.n > kMaxAnswers) {
     fields.Fail("n", absl::StrCat(" is ", request.n, " for ", request.prompts.size(),
                                   " prompts; at most ", kMaxAnswers, " answers are taken at once"));

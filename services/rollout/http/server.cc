@@ -40,13 +40,15 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using TlsStream = asio::ssl::stream<tcp::socket>;
 
-constexpr uint32_t kMaxHead = 16 << 10;
+constexpr uint32_t kMaxHead = 16 << 10;  // Most bytes of a request's headers.
 // Most bytes that a client may send ahead, before the answer to its last request is sent.
 constexpr size_t kMaxEarly = 64 << 10;
-// Of the kernel, in bytes; small enough to notice a slow reader.
+// Size of the kernel's send buffer of a connection, in bytes. It is small, because what a slow
+// reader has not taken is noticed only when this buffer is full.
 constexpr int kSendBuffer = 256 << 10;
+// Longest time for a client to close the connection after the last answer; see Linger().
 constexpr absl::Duration kLinger = absl::Seconds(2);
-constexpr std::chrono::milliseconds kTick(100);
+constexpr std::chrono::milliseconds kTick(100);  // Time between two checks of all deadlines.
 
 absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 absl::Duration Now() { return Clock::Real()->Monotonic(); }
@@ -58,7 +60,7 @@ class Link {
   virtual void Start() = 0;
   virtual void Tick(absl::Duration now) = 0;
   virtual bool busy() const = 0;  // A call is under way, or bytes wait to be sent.
-  virtual void Shut() = 0;        // Closes at once and aborts the call's answers.
+  virtual void CloseNow() = 0;    // Closes at once and aborts the call's answers.
 };
 
 // What all connections share.
@@ -68,7 +70,9 @@ struct Hub {
   asio::thread_pool pool;
   std::unique_ptr<Api> api;
   std::map<Link*, std::shared_ptr<Link>> links;
-  uint64_t bodies = 0;  // Bytes reserved for bodies that are being read or parsed.
+  // Bytes of all bodies, from the headers of their requests until the calls are answered: the
+  // prompts that are made from a body stay in memory as long.
+  uint64_t bodies = 0;
 
   explicit Hub(const Server::Options& o) : options(o), pool(static_cast<size_t>(o.workers)) {}
 };
@@ -86,7 +90,7 @@ class Connection : public Link,
     SetDeadline(hub_->options.head_time);
     if constexpr (kTls) {
       stream_.async_handshake(asio::ssl::stream_base::server, [self = Self()](error_code error) {
-        if (error) return self->Shut();
+        if (error) return self->CloseNow();
         self->ReadHead(self->hub_->options.head_time);
       });
     } else {
@@ -99,15 +103,15 @@ class Connection : public Link,
   void Tick(absl::Duration now) override {
     if (now < deadline_) return;
     if (state_ == State::kHead && parser_ && parser_->got_some())
-      return Refused(Refuse(408, "timeout", "", "the request's headers took too long"),
-                     /*reading=*/true);
+      return SendError(Refuse(408, "timeout", "", "the request's headers took too long"),
+                       /*reading=*/true);
     if (state_ == State::kBody)
-      return Refused(Refuse(408, "timeout", "", "the request's body took too long"),
-                     /*reading=*/true);
-    Shut();
+      return SendError(Refuse(408, "timeout", "", "the request's body took too long"),
+                       /*reading=*/true);
+    CloseNow();
   }
 
-  void Shut() override {
+  void CloseNow() override {
     if (state_ == State::kClosed) return;
     state_ = State::kClosed;
     if (call_ != 0) hub_->api->Cancel(std::exchange(call_, 0));
@@ -130,7 +134,7 @@ class Connection : public Link,
     head.content_length(response.body.size());
     head.keep_alive(keep_alive_);
     Queue(bodiless_ ? HeadText(head) : HeadText(head) + response.body);
-    Ended();
+    OnAnswerComplete();
   }
 
   void BeginStream() override {
@@ -148,8 +152,8 @@ class Connection : public Link,
     if (out_.size() + pending_.size() - sent_ > hub_->options.most_behind) {
       if (std::exchange(cut_, true)) return;
       log::Info("api_reader_cut_off", {{"bytes_behind", out_.size() + pending_.size() - sent_}});
-      // Shut() calls the API, which must not be called from here, so it runs later.
-      asio::post(hub_->io, [self = Self()] { self->Shut(); });
+      // CloseNow() calls the API, which must not be called from here, so it runs later.
+      asio::post(hub_->io, [self = Self()] { self->CloseNow(); });
       return;
     }
     Queue(chunked_ ? beast::buffers_to_string(web::make_chunk(asio::buffer(events)))
@@ -158,7 +162,7 @@ class Connection : public Link,
 
   void End() override {
     if (chunked_) Queue(beast::buffers_to_string(web::make_chunk_last()));
-    Ended();
+    OnAnswerComplete();
   }
 
  private:
@@ -191,7 +195,7 @@ class Connection : public Link,
     version_ = 11;
     parser_.emplace();
     parser_->header_limit(kMaxHead);
-    parser_->body_limit(boost::none);  // Api::Admit() checks it, with a message of its own.
+    parser_->body_limit(boost::none);  // Api::RouteRequest() checks it, with a message of its own.
     reading_ = true;
     web::async_read_header(stream_, buffer_, *parser_, [self = Self()](error_code error, size_t) {
       self->reading_ = false;
@@ -202,17 +206,19 @@ class Connection : public Link,
 
   void OnHead(error_code error) {
     if (error == web::error::header_limit)
-      return Refused(Refuse(431, "headers_too_large", "",
-                            absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
-                     true);
+      return SendError(Refuse(431, "headers_too_large", "",
+                              absl::StrCat("the headers exceed ", kMaxHead, " bytes")),
+                       true);
+    // The errors of Beast's parser have one category; others are those of the connection.
     const bool unparsable =
         error && error.category() == web::make_error_code(web::error::bad_method).category() &&
         error != web::error::end_of_stream && error != web::error::partial_message;
     if (unparsable)
-      return Refused(Refuse(400, "bad_request", "",
-                            absl::StrCat("this is not an HTTP request: ", error.message())),
-                     true);
-    if (error) return Shut();
+      return SendError(Refuse(400, "bad_request", "",
+                              absl::StrCat("this is not an HTTP request: ", error.message())),
+                       true);
+    if (error) return CloseNow();
+
     const auto& request = parser_->get();
     version_ = request.version();
     bodiless_ = request.method() == web::verb::head;
@@ -224,9 +230,9 @@ class Connection : public Link,
     if (const auto length = parser_->content_length())
       head.content_length = static_cast<int64_t>(*length > INT64_MAX ? INT64_MAX : *length);
 
-    absl::StatusOr<Route> route = hub_->api->Admit(head);
+    absl::StatusOr<Route> route = hub_->api->RouteRequest(head);
     const bool empty = parser_->is_done() || head.content_length == 0;
-    if (!route.ok()) return Refused(route.status(), /*reading=*/!empty);
+    if (!route.ok()) return SendError(route.status(), /*reading=*/!empty);
     keep_alive_ = request.keep_alive();
     if (!route->has_body()) {
       keep_alive_ = keep_alive_ && empty;
@@ -237,10 +243,11 @@ class Connection : public Link,
 
   void ReadBody(Route route, uint64_t length) {
     if (hub_->bodies + length > hub_->options.most_bodies) {
-      return Refused(
+      return SendError(
           Refuse(429, "server_busy", "",
-                 absl::StrCat("bodies of ", hub_->bodies, " bytes are being read; the limit is ",
-                              hub_->options.most_bodies, " bytes")),
+                 absl::StrCat("the calls that are not answered yet have bodies of ", hub_->bodies,
+                              " bytes, and this one has ", length, "; the limit is ",
+                              hub_->options.most_bodies, " bytes together: ask again later")),
           true);
     }
 
@@ -259,12 +266,15 @@ class Connection : public Link,
                       self->reading_ = false;
                       if (self->state_ == State::kLinger) return self->Discard();
                       if (self->state_ != State::kBody) return;
-                      if (error) return self->Shut();
+                      if (error) return self->CloseNow();
                       self->Call(route, std::move(self->parser_->get().body()));
                     });
   }
 
-  void ReleaseBody() { hub_->bodies -= std::exchange(body_, 0); }
+  void ReleaseBody() {
+    SLUICE_CHECK(hub_->bodies >= body_);
+    hub_->bodies -= std::exchange(body_, 0);
+  }
 
   void Call(const Route& route, std::string body) {
     state_ = State::kCall;
@@ -284,11 +294,11 @@ class Connection : public Link,
       if (self->state_ == State::kClosed) return;
       const bool interrupted =
           error == asio::error::operation_aborted && self->state_ == State::kHead;
-      if (error && !interrupted) return self->Shut();
+      if (error && !interrupted) return self->CloseNow();
       self->buffer_.commit(bytes);
       if (self->state_ == State::kHead) return self->ReadHead(self->hub_->options.head_time);
       if (self->state_ == State::kLinger) return self->Discard();
-      if (self->buffer_.size() > kMaxEarly) return self->Shut();
+      if (self->buffer_.size() > kMaxEarly) return self->CloseNow();
       self->Listen();
     });
   }
@@ -297,7 +307,7 @@ class Connection : public Link,
 
   // Answers with an error. `reading` says that a part of the request is unread, so that the
   // connection cannot be used again.
-  void Refused(const absl::Status& why, bool reading) {
+  void SendError(const absl::Status& why, bool reading) {
     const ApiError error = ApiErrorOf(why);
     keep_alive_ = !reading && parser_ && parser_->is_header_done() && parser_->get().keep_alive();
     state_ = State::kCall;
@@ -314,37 +324,37 @@ class Connection : public Link,
     } else {
       pending_ += bytes;
     }
-    if (!writing_) Pump();
+    if (!writing_) WriteNext();
   }
 
-  void Pump() {
+  void WriteNext() {
     if (sent_ == out_.size()) {
       out_ = std::exchange(pending_, {});
       sent_ = 0;
     }
-    if (out_.empty()) return Flushed();
+    if (out_.empty()) return OnAllSent();
     writing_ = true;
     if (state_ != State::kBody) SetDeadline(hub_->options.write_time);
     stream_.async_write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_),
                              [self = Self()](error_code error, size_t bytes) {
                                self->writing_ = false;
                                if (self->state_ == State::kClosed) return;
-                               if (error) return self->Shut();
+                               if (error) return self->CloseNow();
                                self->sent_ += bytes;
-                               self->Pump();
+                               self->WriteNext();
                              });
   }
 
-  // The answer is complete, but perhaps not sent yet.
-  void Ended() {
+  // Called when the answer is complete, but perhaps not sent yet.
+  void OnAnswerComplete() {
     answered_ = true;
     call_ = 0;
     ReleaseBody();
-    if (!writing_) Pump();
+    if (!writing_) WriteNext();
   }
 
-  // All bytes queued so far are sent.
-  void Flushed() {
+  // Called when all bytes queued so far are sent.
+  void OnAllSent() {
     if (state_ != State::kCall) return;
     if (!answered_) {
       deadline_ = absl::InfiniteDuration();
@@ -367,8 +377,8 @@ class Connection : public Link,
     state_ = State::kLinger;
     SetDeadline(kLinger);
     if constexpr (kTls) {
-      if (reading_) return Shut();
-      stream_.async_shutdown([self = Self()](error_code) { self->Shut(); });
+      if (reading_) return CloseNow();
+      stream_.async_shutdown([self = Self()](error_code) { self->CloseNow(); });
     } else {
       error_code ignored;
       stream_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -383,7 +393,7 @@ class Connection : public Link,
     stream_.async_read_some(buffer_.prepare(16 << 10), [self = Self()](error_code error, size_t) {
       self->reading_ = false;
       if (self->state_ == State::kClosed) return;
-      if (error) return self->Shut();
+      if (error) return self->CloseNow();
       self->Discard();
     });
   }
@@ -549,7 +559,7 @@ struct Server::Impl {
       timer.cancel();
       std::vector<std::shared_ptr<Link>> links;
       for (const auto& [key, link] : hub.links) links.push_back(link);
-      for (const std::shared_ptr<Link>& link : links) link->Shut();
+      for (const std::shared_ptr<Link>& link : links) link->CloseNow();
       guard.reset();
     });
     hub.pool.join();
@@ -573,12 +583,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, Ap
         absl::StrCat("--http ", options.address,
                      " is not a loopback address, so the API needs keys and TLS"));
   }
+
   RaiseDescriptorLimit();
   auto impl = std::make_unique<Impl>(options);
   if (tls) {
     SLUICE_ASSIGN_OR_RETURN(impl->tls, MakeTls(options));
   }
   SLUICE_RETURN_IF_ERROR(impl->Listen(endpoint));
+
   Hub* const hub = &impl->hub;
   api.post = [hub](std::function<void()> run) { asio::post(hub->io, std::move(run)); };
   api.work = [hub](std::function<void()> run) { asio::post(hub->pool, std::move(run)); };

@@ -21,11 +21,11 @@ namespace sluice::rollout::http {
 class Server {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";  // HOST:PORT; port 0 means any free one.
+    std::string address = "127.0.0.1:0";  // IP:PORT or localhost:PORT; port 0: any free one.
     std::string cert, cert_key;           // PEM files; if empty, no TLS.
     int workers = 2;
     size_t most_connections = 4096;  // Others wait until they are accepted.
-    // Most bytes of bodies that are being read and parsed; beyond it calls get 429.
+    // Most bytes of the bodies of all calls that are not answered yet; beyond it calls get 429.
     uint64_t most_bodies = 256 << 20;
     // Most bytes of a stream that its reader has not taken.
     size_t most_behind = 1 << 20;

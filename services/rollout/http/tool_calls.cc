@@ -19,7 +19,7 @@ constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>";
 constexpr std::string_view kSpace = " \t\r\n";
 constexpr size_t kMaxCall = 1 << 20;  // Bytes; a longer call is text.
 
-// The text of the value of the n-th member (from 0) of `object`, which must be valid JSON.
+// Returns the text of the value of the n-th member (from 0) of `object`, which must be valid JSON.
 absl::string_view MemberText(absl::string_view object, size_t n) {
   size_t begin = 0, at = 0;
   bool quoted = false;
@@ -55,7 +55,7 @@ std::optional<ToolCall> ReadCall(absl::string_view text) {
                       text, static_cast<size_t>(std::distance(json->begin(), arguments))))};
 }
 
-// Length of the longest end of `text` that is a beginning of `tag`.
+// Returns the length of the longest end of `text` that is a beginning of `tag`.
 size_t PartialTag(std::string_view text, std::string_view tag) {
   for (size_t n = std::min(text.size(), tag.size() - 1); n > 0; --n) {
     if (text.ends_with(tag.substr(0, n))) return n;
@@ -100,6 +100,7 @@ class Hermes final : public ToolCallParser {
     const size_t close = held_.find(kClose, std::max(begin, scanned_));
     scanned_ = held_.size() - std::min(held_.size(), kClose.size() - 1);
     if (close == std::string::npos && held_.size() - begin <= kMaxCall) return false;
+
     const size_t end = close == std::string::npos ? held_.size() : close + kClose.size();
     std::optional<ToolCall> call;
     if (close != std::string::npos)
@@ -116,7 +117,7 @@ class Hermes final : public ToolCallParser {
     return true;
   }
 
-  std::string held_;
+  std::string held_;                      // Text that may be a part of a call.
   bool inside_ = false, called_ = false;  // Inside a call; a call was found.
   size_t scanned_ = 0;  // Leading bytes of held_ in which no end of the call begins.
 };

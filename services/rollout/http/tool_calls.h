@@ -27,8 +27,8 @@ class ToolCallParser {
   virtual void Finish(std::string* text) = 0;
 };
 
-// The name of the parser for models with this chat template; "" if there is none. A template writes
-// calls in the form in which its model writes them:
+// Returns the name of the parser for models with this chat template; "" if there is none. A
+// template writes calls in the form in which its model writes them:
 //   hermes   <tool_call>{"name": .., "arguments": {..}}</tool_call>, as Hermes and Qwen write it.
 //            White space around calls is dropped. A call that lacks name or arguments, or has
 //            them of other types, is text.

@@ -28,7 +28,7 @@ class AtOnce final : public rollout::http::FakeModel {
   void UseGuests(rollout::http::Guests* guests) { guests_ = guests; }
   void Add(std::vector<Request> requests) override {
     for (const Request& request : requests) {
-      guests_->Stepped(
+      guests_->DeliverEvents(
           rollout::http::Step({rollout::http::Sampled(request.id, 5, "2"),
                                rollout::http::Sampled(request.id, 6, "3", FinishReason::kLength)}));
     }

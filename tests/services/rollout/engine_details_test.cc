@@ -287,7 +287,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
     const std::vector<TokenEvent> drawn = Drawn(1, temperature, &tokens);
     ASSERT_TRUE(engine_->AddRequest(AskFor(9, 30)).ok());  // Another request runs beside it.
 
-    Request scoring = MakeScoring(tokens, temperature);
+    Request scoring = MakeScoringRequest(tokens, temperature);
     scoring.id = 2;
     std::vector<TokenEvent> scored = Sample(engine_.get(), scoring);
     std::erase_if(scored, [](const TokenEvent& event) { return event.request != 2; });
@@ -295,7 +295,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
     EXPECT_EQ(scored[0].token, tokens.back());
     EXPECT_EQ(scored[0].finish, FinishReason::kLength);
 
-    const std::vector<float> scores = Scores(scored[0]);
+    const std::vector<float> scores = ReadScores(scored[0]);
     ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
   }
@@ -304,7 +304,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
 TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
   std::vector<int32_t> tokens;
   const std::vector<TokenEvent> drawn = Drawn(2, 1, &tokens);
-  Request scoring = MakeScoring(tokens, 1);
+  Request scoring = MakeScoringRequest(tokens, 1);
   ASSERT_TRUE(engine_->AddRequest(scoring).ok());
   ASSERT_TRUE(engine_->Step().ok());  // Computes a part of it with the old weights.
   ASSERT_TRUE(engine_->ActivateWeights(Stage(2, {1, 1}), KvPolicy::kKeep)->accepted);
@@ -318,17 +318,18 @@ TEST_F(EngineDetailsTest, ScoresAreOfOneVersionThoughWeightsSwitchedMeanwhile) {
   ASSERT_THAT(scored, SizeIs(1));
   EXPECT_EQ(scored[0].version, (PolicyVersion{1, 1}));
 
-  const std::vector<float> scores = Scores(scored[0]);
+  const std::vector<float> scores = ReadScores(scored[0]);
   for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
 }
 
 TEST_F(EngineDetailsTest, AContextThatIsFullCanBeScoredAndATokenOutsideTheVocabularyCannot) {
-  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring(std::vector<int32_t>(256, 3), 1))[0]),
-              SizeIs(255));
-  EXPECT_THAT(Scores(Sample(engine_.get(), MakeScoring({3, 4}, 1))[0]), SizeIs(1));
-  EXPECT_THAT(engine_->AddRequest(MakeScoring(std::vector<int32_t>(257, 3), 1)).message(),
+  EXPECT_THAT(
+      ReadScores(Sample(engine_.get(), MakeScoringRequest(std::vector<int32_t>(256, 3), 1))[0]),
+      SizeIs(255));
+  EXPECT_THAT(ReadScores(Sample(engine_.get(), MakeScoringRequest({3, 4}, 1))[0]), SizeIs(1));
+  EXPECT_THAT(engine_->AddRequest(MakeScoringRequest(std::vector<int32_t>(257, 3), 1)).message(),
               HasSubstr("exceed the context of 256"));
-  EXPECT_THAT(engine_->AddRequest(MakeScoring({3, 40}, 1)).message(),
+  EXPECT_THAT(engine_->AddRequest(MakeScoringRequest({3, 40}, 1)).message(),
               HasSubstr("token 40 is given"));
 }
 

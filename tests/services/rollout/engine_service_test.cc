@@ -321,12 +321,12 @@ TEST_F(EngineServiceTest, AVersionThatIsNotLoadedIsRefusedWithTheOneThatIs) {
 }
 
 TEST_F(EngineServiceTest, ACallForAVersionEndsWhereAnotherIsSwitchedIn) {
-  const absl::Status raced = CheckStill(PolicyVersion{1, 0}, {1, 1});
+  const absl::Status raced = CheckSameVersion(PolicyVersion{1, 0}, {1, 1});
   EXPECT_EQ(raced.code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(raced), "LOST_RACE");
   EXPECT_EQ(DetailOf(raced).current, "1:1");
-  EXPECT_TRUE(CheckStill(PolicyVersion{1, 1}, {1, 1}).ok());
-  EXPECT_TRUE(CheckStill(std::nullopt, {1, 1}).ok());
+  EXPECT_TRUE(CheckSameVersion(PolicyVersion{1, 1}, {1, 1}).ok());
+  EXPECT_TRUE(CheckSameVersion(std::nullopt, {1, 1}).ok());
 }
 
 TEST_F(EngineServiceTest, WhatGenerateCannotDoIsRefusedWithValueLimitAndNextStep) {
@@ -684,10 +684,10 @@ TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
 }
 
 TEST(NiceTest, AShareOfABusyProcessorIsANiceValue) {
-  EXPECT_EQ(NiceOf(1), 0);
-  EXPECT_EQ(NiceOf(0.5), 0);
-  EXPECT_EQ(NiceOf(0.1), 10);
-  EXPECT_EQ(NiceOf(0.01), 19);
+  EXPECT_EQ(NiceValueFor(1), 0);
+  EXPECT_EQ(NiceValueFor(0.5), 0);
+  EXPECT_EQ(NiceValueFor(0.1), 10);
+  EXPECT_EQ(NiceValueFor(0.01), 19);
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ class RescorerTest : public testing::Test {
 
 TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
   const auto rescorer = Make(1);
-  rescorer->Sealed(Sampled(7, 2), kNow);
+  rescorer->OnSealed(Sampled(7, 2), kNow);
   ASSERT_EQ(asked_.size(), 1u);
 
   EXPECT_THAT(*asked_[0].prompt, ElementsAre(1, 2, 3, 4));
@@ -76,17 +76,17 @@ TEST_F(RescorerTest, WhatIsAskedIsTheWholeTrajectoryBehindAllOtherWork) {
 
 TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
   const auto rescorer = Make(1);
-  rescorer->Sealed(Sampled(7, 0, {kOld, kNow, kNow}), kNow);
-  rescorer->Sealed(Sampled(7, 1, {kOld, kOld, kOld}), kNow);
+  rescorer->OnSealed(Sampled(7, 0, {kOld, kNow, kNow}), kNow);
+  rescorer->OnSealed(Sampled(7, 1, {kOld, kOld, kOld}), kNow);
   Member prefilled_before = Sampled(7, 2);
   prefilled_before.granted_under = kOld;
-  rescorer->Sealed(prefilled_before, kNow);
+  rescorer->OnSealed(prefilled_before, kNow);
   EXPECT_THAT(asked_, IsEmpty());
 
-  rescorer->Sealed(Sampled(7, 3), kNow);
+  rescorer->OnSealed(Sampled(7, 3), kNow);
   StepEvents later = Scored({-9, -9, -9}, {1, 6});
   testing::internal::CaptureStderr();
-  rescorer->Take(&later);
+  rescorer->TakeEvents(&later);
 
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "")
       << "another version was loaded before it was scored";
@@ -104,12 +104,12 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
     for (uint64_t ordinal = 0; ordinal < 4000; ++ordinal) {
       for (uint32_t member = 0; member < 8; ++member) {
         const size_t before = asked_.size();
-        rescorer->Sealed(Sampled(ordinal, member), kNow);
+        rescorer->OnSealed(Sampled(ordinal, member), kNow);
         // `chosen` becomes a hash of all that were chosen.
         chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
         if (asked_.size() > before) {
           StepEvents step = Scored({-1, -2, -3});
-          rescorer->Take(&step);
+          rescorer->TakeEvents(&step);
         }
       }
     }
@@ -125,19 +125,19 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
 TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   const auto rescorer = Make(1);
   testing::internal::CaptureStderr();
-  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  rescorer->OnSealed(Sampled(0x2f, 3), kNow);
   StepEvents equal = Scored({-1, -2, -3});
   equal.tokens.push_back({.request = 12});
-  rescorer->Take(&equal);
+  rescorer->TakeEvents(&equal);
 
   EXPECT_EQ(equal.tokens.size(), 1u) << "what is not its own stays";
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_bucket{job_id=\"digits\",le=\"0\"} 1"));
 
   testing::internal::CaptureStderr();
-  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  rescorer->OnSealed(Sampled(0x2f, 3), kNow);
   StepEvents apart = Scored({-1, -2.5f, -3.1f});
-  rescorer->Take(&apart);
+  rescorer->TakeEvents(&apart);
 
   const std::string warned = testing::internal::GetCapturedStderr();
   for (const char* part : {"\"rescore_gap\"", "\"group\":\"1:2f\"", "\"member\":3", "\"attempt\":1",
@@ -147,9 +147,9 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   EXPECT_THAT(registry_.Text(), HasSubstr("rescore_gap_nats_count{job_id=\"digits\"} 2"));
 
   testing::internal::CaptureStderr();
-  rescorer->Sealed(Sampled(0x2f, 3), kNow);
+  rescorer->OnSealed(Sampled(0x2f, 3), kNow);
   StepEvents none = Scored({-1, std::nanf(""), -3});
-  rescorer->Take(&none);
+  rescorer->TakeEvents(&none);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3"))
       << "what is no number";
 }

@@ -19,26 +19,26 @@ StepEvents Step(int finite, int nonfinite, const char* reason = "NONFINITE") {
 
 TEST(RowHealthTest, MoreThanOneRowInAHundredMakesTheVersionUnfit) {
   RowHealth health;
-  health.Activated({1, 7});
-  EXPECT_FALSE(health.Stepped(Step(792, 8)));
+  health.StartVersion({1, 7});
+  EXPECT_FALSE(health.CountRows(Step(792, 8)));
   EXPECT_TRUE(health.status().ok()) << "8 of 800";
-  EXPECT_TRUE(health.Stepped(Step(0, 1)));
-  EXPECT_FALSE(health.Stepped(Step(0, 1))) << "said once";
+  EXPECT_TRUE(health.CountRows(Step(0, 1)));
+  EXPECT_FALSE(health.CountRows(Step(0, 1))) << "said once";
   EXPECT_THAT(health.status().message(),
               testing::HasSubstr("version 1:7 gives logits that are not finite: 10 of 802 rows"));
 }
 
 TEST(RowHealthTest, AFewRowsSayNothingAndOtherFailuresAreNoRows) {
   RowHealth health;
-  EXPECT_FALSE(health.Stepped(Step(0, RowHealth::kFewest - 1)));
-  EXPECT_FALSE(health.Stepped(Step(0, 100, "TOO_LONG")));
+  EXPECT_FALSE(health.CountRows(Step(0, RowHealth::kFewest - 1)));
+  EXPECT_FALSE(health.CountRows(Step(0, 100, "TOO_LONG")));
   EXPECT_TRUE(health.status().ok());
 }
 
 TEST(RowHealthTest, OtherWeightsBeginAnew) {
   RowHealth health;
-  EXPECT_TRUE(health.Stepped(Step(0, 50)));
-  health.Activated({1, 8});
+  EXPECT_TRUE(health.CountRows(Step(0, 50)));
+  health.StartVersion({1, 8});
   EXPECT_TRUE(health.status().ok());
 }
 

@@ -158,7 +158,7 @@ TEST(SchedulerTest, NoPromptOfOlderWeightsIsForkedOrFound) {
   Scheduler scheduler(Small(3, 256));
   ASSERT_TRUE(scheduler.Add(Ask(1, 40, 7)).ok());
   Step(&scheduler);
-  scheduler.Switched(Salt(1), /*recompute=*/false);
+  scheduler.SwitchWeights(Salt(1), /*recompute=*/false);
   ASSERT_TRUE(scheduler.Add(Ask(2, 40, 7)).ok());
 
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 40, 1, true}, Work{2, 0, 40, true}));
@@ -169,12 +169,12 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   Scheduler scheduler(Small(1, 256));
   ASSERT_TRUE(scheduler.Add(Ask(1, 40)).ok());
   Step(&scheduler);
-  scheduler.Switched(Salt(1), /*recompute=*/false);
+  scheduler.SwitchWeights(Salt(1), /*recompute=*/false);
   for (int i = 0; i < 60; ++i)
     Step(&scheduler, i == 59 ? std::set<uint64_t>{1} : std::set<uint64_t>{});
   EXPECT_EQ(scheduler.blocks().cached(), 1u) << "the prompt's full block, of the older weights";
 
-  scheduler.Switched(Salt(0), /*recompute=*/false);
+  scheduler.SwitchWeights(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
   ASSERT_TRUE(scheduler.Add(again).ok());
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true})) << "back under them it serves";
@@ -184,7 +184,7 @@ TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
   Scheduler scheduler(Small(1, 16));
   ASSERT_TRUE(scheduler.Add(Ask(1, 3)).ok());
   Step(&scheduler);
-  scheduler.Switched(Salt(1), /*recompute=*/true);
+  scheduler.SwitchWeights(Salt(1), /*recompute=*/true);
   EXPECT_EQ(scheduler.blocks().active(), 0u);
   EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 0, 4, true}));
 }
@@ -400,7 +400,7 @@ class Checker {
   }
 
   void Switch(uint64_t weights, bool recompute) {
-    scheduler_.Switched(Salt(weights), recompute);
+    scheduler_.SwitchWeights(Salt(weights), recompute);
     weights_ = weights;
     if (!recompute) return;
     for (auto& [id, known] : live_) known.written.clear();

@@ -178,7 +178,7 @@ class SessionTest : public testing::Test {
   Session* StartSession(const std::string& worker, uint32_t rescore_one_in = 1000) {
     Session::Handlers handlers;
     handlers.serving = [this](PolicyVersion) { on_serving_(); };
-    handlers.guests = [this](StepEvents events) { guests_.Stepped(std::move(events)); };
+    handlers.guests = [this](StepEvents events) { guests_.DeliverEvents(std::move(events)); };
     handlers.failed = [this](absl::Status why) { on_failed_(std::move(why)); };
     handlers.broken = [](absl::Status why) { ADD_FAILURE() << why; };
     auto session = Session::Start({.job = kJob,

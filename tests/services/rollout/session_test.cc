@@ -124,7 +124,7 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
 #endif
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
   ASSERT_TRUE(ArmFailpoint("rollout.step.crowded", "error", 5).ok());
-  StartSession("rollout-0")->SetOthers(true);
+  StartSession("rollout-0")->SetHasOtherWorkers(true);
   Publish(0, kInitSeed);
 
   size_t went_on = 0;

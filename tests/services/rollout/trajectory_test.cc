@@ -33,9 +33,9 @@ TEST(TrajectoryTest, PiecesFollowEachOtherWithTheirVersionRuns) {
   EXPECT_THAT(second.runs, ElementsAre(VersionRun{{1, 5}, 3}));
   EXPECT_EQ(trajectory.unsent(), 0u);
 
-  trajectory.Acked(7);
+  trajectory.Acknowledge(7);
   EXPECT_EQ(trajectory.unacked(), 3u);
-  trajectory.Acked(10);
+  trajectory.Acknowledge(10);
   EXPECT_TRUE(trajectory.all_acked());
 }
 
@@ -103,7 +103,7 @@ TEST(TrajectoryTest, ATruncatedAnswerEndsByLength) {
   Trajectory trajectory(2);
   for (uint32_t i = 0; i < 6; ++i) trajectory.Append(Token(2 + i, 0));
   trajectory.TakePiece(6);
-  trajectory.Acked(4);
+  trajectory.Acknowledge(4);
   trajectory.Truncate(4);
 
   EXPECT_EQ(trajectory.finish(), FinishReason::kLength);

@@ -34,7 +34,7 @@ struct SamplingParams {
   // Draws from the fewest most likely tokens that have this share together. 0 or 1: from all.
   double top_p = 1;
   uint32_t top_k = 0;  // Draws from the k most likely tokens. 0: from all.
-  double min_p = 0;    // Draws from tokens at least this many times as likely as the first one.
+  double min_p = 0;    // Draws from tokens at least min_p times as likely as the most likely one.
   // Most tokens of the answer. The tokens of a resumed prefix count.
   uint32_t max_tokens = 0;
   uint32_t min_tokens = 0;  // No stop token is drawn before the answer has this many tokens.
@@ -133,6 +133,7 @@ struct TokenEvent {
   std::shared_ptr<const TokenDetails> details;  // Null unless the request asked for some.
 };
 
+// Why a request is aborted. The native engine treats all reasons alike.
 enum class AbortReason : uint8_t { kCancelled, kLeaseLost, kDrain, kStop };
 
 struct RequestFailure {

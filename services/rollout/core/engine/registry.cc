@@ -27,7 +27,8 @@ absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
 
   // With slots left open, the size of the KV cache comes first and the slots follow from it.
   if (options.slots == 0) {
-    // Keys and values have numbers as large as those of the weights: fp32, or fp16 beside bf16.
+    // A number of the keys and values takes as many bytes as one of the weights: the model keeps
+    // fp32 beside weights in fp32, and fp16 beside weights in bf16.
     const uint64_t number_bytes = DTypeBytes(spec.dtype);
     const uint64_t block_bytes =
         2 * number_bytes * kBlockTokens * config.num_layers * config.num_kv_heads * config.head_dim;

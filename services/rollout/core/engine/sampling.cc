@@ -27,7 +27,7 @@ absl::Status CheckSampling(const SamplingParams& sampling, bool trainable) {
   }
   if (!(sampling.top_p >= 0 && sampling.top_p <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sampling.top_p is ", sampling.top_p, "; wanted: above 0, at most 1"));
+        absl::StrCat("sampling.top_p is ", sampling.top_p, "; wanted: 0 to 1"));
   }
   if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) {
     return absl::InvalidArgumentError(
@@ -55,8 +55,8 @@ absl::Status CheckSampling(const SamplingParams& sampling, bool trainable) {
     return not_replayed(absl::StrCat("sampling.min_p ", sampling.min_p));
   if (trainable && sampling.temperature == 0) {
     return absl::InvalidArgumentError(
-        "sampling.temperature 0 cannot be trained on: its tokens have no log-prob; use a value "
-        "above 0");
+        "sampling.temperature 0 cannot be trained on: every token then has the log-prob 0; use a "
+        "value above 0");
   }
   if (trainable && !sampling.stop.empty()) {
     return absl::InvalidArgumentError(

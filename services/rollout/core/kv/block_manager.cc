@@ -44,6 +44,8 @@ KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
 
 }  // namespace
 
+// The hashes of salts and of roots start from "kv_salt" and "kv_root" in ASCII, so that a salt and
+// a root of the same input differ.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
               absl::string_view kv_dtype) {
   Hasher hasher({0x6b765f73616c74, 1});
@@ -122,7 +124,7 @@ int32_t BlockManager::Allocate() {
 }
 
 // Adds a reference. A cached block leaves its list.
-void BlockManager::Hold(int32_t block) {
+void BlockManager::AddReference(int32_t block) {
   State& state = state_[block];
   if (state.references++ == 0) {
     Unlink(block);
@@ -131,7 +133,7 @@ void BlockManager::Hold(int32_t block) {
 }
 
 // Takes a reference away. Without one the block is cached if it is indexed, else free.
-void BlockManager::Drop(int32_t block) {
+void BlockManager::DropReference(int32_t block) {
   State& state = state_[block];
   SLUICE_CHECK(state.references > 0);
   if (--state.references > 0) return;
@@ -162,7 +164,7 @@ uint32_t BlockManager::Match(absl::Span<const int32_t> tokens, BlockTable* table
     const KvHash key = ChainKey(chain, ids, salt_);
     const int32_t block = Find(key, ids);
     if (block < 0) break;
-    Hold(block);
+    AddReference(block);
     table->blocks.push_back(block);
     chain = key;
   }
@@ -175,7 +177,7 @@ void BlockManager::Fork(const BlockTable& from, uint32_t tokens, BlockTable* to)
   const uint32_t count = BlocksFor(tokens);
   SLUICE_CHECK(to->blocks.empty() && to->root == from.root && count <= from.blocks.size());
   to->blocks.assign(from.blocks.begin(), from.blocks.begin() + count);
-  for (int32_t block : to->blocks) Hold(block);
+  for (int32_t block : to->blocks) AddReference(block);
 
   // Only whole shared blocks count as indexed in the fork, because the fork continues a partial
   // block with tokens of its own.
@@ -202,7 +204,7 @@ bool BlockManager::Reserve(BlockTable* table, uint32_t first, uint32_t tokens,
     const int32_t from = table->blocks[j];
     table->blocks[j] = Allocate();
     copies->push_back({from, table->blocks[j]});
-    Drop(from);
+    DropReference(from);
 
     // The copy is not in the index, so the indexed part of the table ends before it.
     if (j < table->indexed) {
@@ -233,8 +235,8 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
       const int32_t there = Find(key, ids);
       // The hash collides with another chain, so this chain is not indexed further.
       if (there < 0) return;
-      Hold(there);
-      Drop(std::exchange(block, there));
+      AddReference(there);
+      DropReference(std::exchange(block, there));
     }
     ++table->indexed;
     table->chain = key;
@@ -243,7 +245,7 @@ void BlockManager::Index(absl::Span<const int32_t> tokens, BlockTable* table) {
 
 void BlockManager::Release(BlockTable* table) {
   // The chain's last block is cached first, so it is also the first to be allocated again.
-  for (size_t j = table->blocks.size(); j > 0; --j) Drop(table->blocks[j - 1]);
+  for (size_t j = table->blocks.size(); j > 0; --j) DropReference(table->blocks[j - 1]);
   table->blocks.clear();
   table->indexed = 0;
   table->chain = table->root;

@@ -33,8 +33,9 @@ struct KvHash {
 // one salt never finds a block of another.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
               absl::string_view kv_dtype);
-// Hashes what the keys and values of one request depend on in addition: its adapter's digest, empty
-// without an adapter. Each chain starts from such a root, so chains of different roots never match.
+// Returns the hash from which the chains of a request start. It depends on the digest of the
+// request's adapter, which is empty without an adapter. Chains of different roots never match, so
+// a request never finds blocks of another adapter.
 KvHash KvRoot(absl::string_view adapter);
 
 // Where a request's keys and values lie: blocks[j] has its positions 32 j .. 32 j + 31.
@@ -125,13 +126,14 @@ class BlockManager {
   };
 
   List& ListOf(const State& state) { return state.salt == salt_ ? fresh_ : stale_; }
-  // Append and Unlink work on the lists of cached blocks; Hold and Drop count references.
+  // Append and Unlink work on the lists of cached blocks; AddReference and DropReference count
+  // references.
   void Append(List* list, int32_t block);
   void Unlink(int32_t block);
   void Unindex(int32_t block);
   int32_t Allocate();
-  void Hold(int32_t block);
-  void Drop(int32_t block);
+  void AddReference(int32_t block);
+  void DropReference(int32_t block);
   int32_t Find(KvHash key, absl::Span<const int32_t> ids) const;
 
   KvHash salt_;

@@ -5,25 +5,25 @@
 
 namespace sluice::rollout {
 
-void RowHealth::Activated(PolicyVersion version) {
+void RowHealth::StartVersion(PolicyVersion version) {
   MutexLock lock(&mu_);
   version_ = version;
   rows_ = nonfinite_ = 0;
 }
 
-bool RowHealth::Stepped(const StepEvents& events) {
+bool RowHealth::CountRows(const StepEvents& events) {
   MutexLock lock(&mu_);
-  const bool before = Bad();
+  const bool before = AtFault();
   rows_ += events.tokens.size();
   for (const RequestFailure& failure : events.failures) {
     if (ReasonOf(failure.status) == "NONFINITE") ++rows_, ++nonfinite_;
   }
-  return Bad() && !before;
+  return AtFault() && !before;
 }
 
 absl::Status RowHealth::status() const {
   MutexLock lock(&mu_);
-  if (!Bad()) return absl::OkStatus();
+  if (!AtFault()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "version ", version_.str(), " gives logits that are not finite: ", nonfinite_, " of ", rows_,
       " rows; the daemon is not ready until it has loaded another version"));

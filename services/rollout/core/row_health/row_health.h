@@ -9,9 +9,10 @@
 
 namespace sluice::rollout {
 
-// Tells whether the loaded weights give finite logits. A row is bad if its request failed with
-// NONFINITE. One bad row ends only its own answer. If there are many, the weights are at fault, and
-// the worker must not report that it is ready.
+// Tells whether the loaded weights give finite logits. A row is here a row of logits from which a
+// token was to be drawn. It is bad if its request failed with NONFINITE. One bad row ends only its
+// own answer. If there are many, the weights are at fault, and the worker must not report that it
+// is ready.
 //
 // Thread-safe.
 class RowHealth {
@@ -21,16 +22,16 @@ class RowHealth {
   static constexpr uint64_t kOneIn = 100;
 
   // The engine now computes with `version`. Counting starts again.
-  void Activated(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartVersion(PolicyVersion version) ABSL_LOCKS_EXCLUDED(mu_);
   // Counts the rows of a step. Returns true if with this step status() became an error.
-  bool Stepped(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
+  bool CountRows(const StepEvents& events) ABSL_LOCKS_EXCLUDED(mu_);
 
   // UNAVAILABLE: the version is at fault; the message has its numbers. It is OK again after the
-  // next Activated().
+  // next StartVersion().
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  bool Bad() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  bool AtFault() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return nonfinite_ >= kFewest && nonfinite_ * kOneIn > rows_;
   }
 

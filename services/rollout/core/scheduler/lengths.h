@@ -41,7 +41,7 @@ class LengthQuantile {
     return bucket < 4 ? bucket : (4 + bucket % 4) << (bucket / 4 - 1);
   }
 
-  std::array<uint32_t, 124> counts_ = {};
+  std::array<uint32_t, 124> counts_ = {};  // By bucket; Bucket(UINT32_MAX) is 123.
   uint32_t total_ = 0;
   uint32_t p90_ = 0;
 };

@@ -51,103 +51,107 @@ absl::Status Scheduler::Add(SchedulerRequest request) {
                                                    request.group, " has another adapter"));
   }
 
-  auto [it, inserted] = live_.try_emplace(request.id);
+  auto [it, inserted] = requests_.try_emplace(request.id);
   if (!inserted)
     return absl::AlreadyExistsError(
         absl::StrCat("another request with the id ", request.id, " has not ended"));
-  it->second = std::make_unique<Live>();
-  Live* live = it->second.get();
-  live->request = std::move(request);
-  live->request.tokens.reserve(std::min<size_t>(live->request.end, known + 256));
-  live->table.root = live->table.chain = live->request.root;
-  live->table.blocks.reserve(BlocksFor(live->request.end));
-  live->arrival = arrivals_++;
-  live->since = step_;
-  if (live->request.group != 0) {
-    std::unique_ptr<Group>& group = groups_[live->request.group];
+  it->second = std::make_unique<RequestState>();
+  RequestState* state = it->second.get();
+  state->request = std::move(request);
+  state->request.tokens.reserve(std::min<size_t>(state->request.end, known + 256));
+  state->table.root = state->table.chain = state->request.root;
+  state->table.blocks.reserve(BlocksFor(state->request.end));
+  state->arrival = arrivals_++;
+  state->last_advance = step_;
+  if (state->request.group != 0) {
+    std::unique_ptr<Group>& group = groups_[state->request.group];
     if (group == nullptr) group = std::make_unique<Group>();
-    group->members.push_back(live);
-    live->group = group.get();
+    group->members.push_back(state);
+    state->group = group.get();
   }
-  Wait(live);
+  StartWaiting(state);
   return absl::OkStatus();
 }
 
-Scheduler::Key Scheduler::KeyOf(const Live& live) const {
-  if (!live.key.not_aged) return {.not_aged = false, .arrival = live.arrival};
+Scheduler::Key Scheduler::KeyOf(const RequestState& state) const {
+  if (!state.key.not_aged) return {.not_aged = false, .arrival = state.arrival};
 
   // An answer that is longer than predicted has 0 tokens left, not fewer.
-  const uint32_t longest = live.group != nullptr ? live.group->longest : 0;
+  const uint32_t longest = state.group != nullptr ? state.group->longest : 0;
   const uint32_t predicted =
-      std::min(longest > 0 ? longest : lengths_.p90(), live.request.end - live.request.prompt);
-  const int64_t left = int64_t{predicted} - (live.known() - live.request.prompt);
-  return {.order_class = live.request.order_class,
-          .target_step = live.request.target_step,
+      std::min(longest > 0 ? longest : lengths_.p90(), state.request.end - state.request.prompt);
+  const int64_t left = int64_t{predicted} - (state.known() - state.request.prompt);
+  return {.order_class = state.request.order_class,
+          .target_step = state.request.target_step,
           .minus_left = std::min<int64_t>(-left, 0),
-          .arrival = live.arrival};
+          .arrival = state.arrival};
 }
 
-void Scheduler::Wait(Live* live) {
-  live->key = KeyOf(*live);
-  waiting_.emplace(live->key, live);
-  if (live->key.not_aged && live->request.ages)
-    by_age_.emplace(std::pair(live->since, live->arrival), live);
+void Scheduler::StartWaiting(RequestState* state) {
+  state->key = KeyOf(*state);
+  waiting_.emplace(state->key, state);
+  if (state->key.not_aged && state->request.ages)
+    by_age_.emplace(std::pair(state->last_advance, state->arrival), state);
 }
 
-void Scheduler::StopWaiting(Live* live) {
-  waiting_.erase(live->key);
-  by_age_.erase({live->since, live->arrival});
+void Scheduler::StopWaiting(RequestState* state) {
+  waiting_.erase(state->key);
+  by_age_.erase({state->last_advance, state->arrival});
 }
 
-void Scheduler::Run(Live* live) {
-  StopWaiting(live);
-  live->runs = true;
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), live,
-                                   [](const Live* a, const Live* b) { return a->key < b->key; }),
-                  live);
-  if (live->group != nullptr) live->group->running.push_back(live);
+void Scheduler::StartRunning(RequestState* state) {
+  StopWaiting(state);
+  state->runs = true;
+  running_.insert(std::upper_bound(
+                      running_.begin(), running_.end(), state,
+                      [](const RequestState* a, const RequestState* b) { return a->key < b->key; }),
+                  state);
+  if (state->group != nullptr) state->group->running.push_back(state);
 }
 
 // The request gives up its blocks and its place among the running. It keeps its tokens.
-void Scheduler::StopRunning(Live* live) {
-  blocks_.Release(&live->table);
-  live->computed = 0;
-  live->runs = false;
-  std::erase(running_, live);
-  if (live->group != nullptr) std::erase(live->group->running, live);
+void Scheduler::StopRunning(RequestState* state) {
+  blocks_.Release(&state->table);
+  state->computed = 0;
+  state->runs = false;
+  std::erase(running_, state);
+  if (state->group != nullptr) std::erase(state->group->running, state);
 }
 
-void Scheduler::Erase(Live* live) {
-  if (live->runs) {
-    StopRunning(live);
+void Scheduler::Erase(RequestState* state) {
+  if (state->runs) {
+    StopRunning(state);
   } else {
-    StopWaiting(live);
+    StopWaiting(state);
   }
-  if (Group* group = live->group; group != nullptr) {
-    std::erase(group->members, live);
-    if (group->members.empty()) groups_.erase(live->request.group);
+  if (Group* group = state->group; group != nullptr) {
+    std::erase(group->members, state);
+    if (group->members.empty()) groups_.erase(state->request.group);
   }
-  live_.erase(live->request.id);
+  requests_.erase(state->request.id);
 }
 
 void Scheduler::Remove(uint64_t id) {
-  if (const auto it = live_.find(id); it != live_.end()) Erase(it->second.get());
+  SLUICE_CHECK(plan_.rows.empty());  // The rows of a plan refer to their requests.
+  if (const auto it = requests_.find(id); it != requests_.end()) Erase(it->second.get());
 }
 
-void Scheduler::Switched(KvHash salt, bool recompute) {
+void Scheduler::SwitchWeights(KvHash salt, bool recompute) {
+  SLUICE_CHECK(plan_.rows.empty());  // The rows of a plan refer to blocks that are released here.
   ++epoch_;
   blocks_.SetSalt(salt);
-  for (Live* live : running_) {
-    const bool scored = live->request.chunk > 0 && live->computed < live->request.prompt;
+  for (RequestState* state : running_) {
+    const bool scored = state->request.chunk > 0 && state->computed < state->request.prompt;
     if (!recompute && !scored) continue;
-    blocks_.Release(&live->table);
-    live->computed = 0;
+    blocks_.Release(&state->table);
+    state->computed = 0;
   }
 }
 
 // Which requests may run. -------------------------------------------------------------------------
 
-// Raises or lowers limit_ by the use of the KV cache.
+// Raises or lowers limit_ by the use of the KV cache. A limit that is not reached does not rise,
+// because the use of the cache does not show what it would allow.
 void Scheduler::AdjustLimit() {
   if (!options_.adapt || step_ < adjust_at_) return;
   const uint64_t used = uint64_t{blocks_.active()} * 100, all = blocks_.blocks();
@@ -160,44 +164,44 @@ void Scheduler::AdjustLimit() {
 }
 
 // Moves waiting requests that have not advanced for aging_steps to the front.
-void Scheduler::Age() {
+void Scheduler::AgeWaiting() {
   while (!by_age_.empty() && step_ - by_age_.begin()->first.first >= options_.aging_steps) {
-    Live* live = by_age_.begin()->second;
-    StopWaiting(live);
-    live->key.not_aged = false;
-    Wait(live);
+    RequestState* state = by_age_.begin()->second;
+    StopWaiting(state);
+    state->key.not_aged = false;
+    StartWaiting(state);
   }
 }
 
-// Estimates how many blocks the request needs until it draws its next token. If a member of its
-// group runs, it will share that member's whole blocks of the prompt.
-uint32_t Scheduler::BlocksToStart(const Live& live) const {
-  if (live.group != nullptr && !live.group->running.empty()) {
-    return BlocksFor(live.known() + 1) - (live.request.prompt - 1) / kBlockTokens;
+// Estimates how many blocks the request needs for its known tokens and the next one. If a member of
+// its group runs, it will share that member's whole blocks of the prompt.
+uint32_t Scheduler::BlocksToStart(const RequestState& state) const {
+  if (state.group != nullptr && !state.group->running.empty()) {
+    return BlocksFor(state.known() + 1) - (state.request.prompt - 1) / kBlockTokens;
   }
-  return BlocksFor(live.known() + 1);
+  return BlocksFor(state.known() + 1);
 }
 
 // Lets waiting requests run, in order, while the limit and the blocks allow it.
-void Scheduler::Admit() {
+void Scheduler::AdmitWaiting() {
   if (waiting_.empty() || running() >= limit_) return;
 
   // `promised` counts the blocks in use, and those that running requests need for their known
   // tokens and do not have yet.
   const uint64_t room = options_.adapt ? blocks_.blocks() * kRefuseFrom / 100 : blocks_.blocks();
   uint64_t promised = blocks_.active();
-  for (const Live* live : running_) {
+  for (const RequestState* state : running_) {
     const uint32_t wanted =
-        live->table.blocks.empty() ? BlocksToStart(*live) : BlocksFor(live->known());
-    promised += wanted - std::min<size_t>(wanted, live->table.blocks.size());
+        state->table.blocks.empty() ? BlocksToStart(*state) : BlocksFor(state->known());
+    promised += wanted - std::min<size_t>(wanted, state->table.blocks.size());
   }
 
   // If nothing runs, the first one runs anyway: Add() made sure that the cache can hold it alone.
   while (!waiting_.empty() && running() < limit_) {
-    Live* live = waiting_.begin()->second;
-    promised += BlocksToStart(*live);
+    RequestState* state = waiting_.begin()->second;
+    promised += BlocksToStart(*state);
     if (promised > room && !running_.empty()) return;
-    Run(live);
+    StartRunning(state);
   }
 }
 
@@ -206,11 +210,11 @@ void Scheduler::Admit() {
 // Returns a running member of the group whose blocks hold the prompt, computed with the current
 // weights; null if there is none. The prompt's last token may be missing: each member computes it
 // itself. So there is nothing to share of a prompt of one token.
-const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
-  if (live.group == nullptr || live.request.prompt == 1) return nullptr;
-  for (const Live* sibling : live.group->running) {
-    if (sibling != &live && sibling->epoch == epoch_ &&
-        sibling->computed + 1 >= live.request.prompt)
+const Scheduler::RequestState* Scheduler::PromptSource(const RequestState& state) const {
+  if (state.group == nullptr || state.request.prompt == 1) return nullptr;
+  for (const RequestState* sibling : state.group->running) {
+    if (sibling != &state && sibling->epoch == epoch_ &&
+        sibling->computed + 1 >= state.request.prompt)
       return sibling;
   }
   return nullptr;
@@ -218,12 +222,12 @@ const Scheduler::Live* Scheduler::PromptSource(const Live& live) const {
 
 // Returns true if a member of the group that began to run earlier is still computing the prompt, or
 // is about to. This request then waits for it.
-bool Scheduler::SiblingPrefills(const Live& live) const {
-  if (live.group == nullptr || live.request.prompt == 1) return false;
-  for (const Live* sibling : live.group->running) {
-    if (sibling == &live) return false;
+bool Scheduler::SiblingPrefills(const RequestState& state) const {
+  if (state.group == nullptr || state.request.prompt == 1) return false;
+  for (const RequestState* sibling : state.group->running) {
+    if (sibling == &state) return false;
     if (sibling->computed == 0 ||
-        (sibling->epoch == epoch_ && sibling->computed + 1 < live.request.prompt))
+        (sibling->epoch == epoch_ && sibling->computed + 1 < state.request.prompt))
       return true;
   }
   return false;
@@ -231,34 +235,34 @@ bool Scheduler::SiblingPrefills(const Live& live) const {
 
 // Gives a request without blocks those that it starts from: with `fork` the blocks of a member of
 // its group if possible, else those of the prefix cache.
-Scheduler::Start Scheduler::Begin(Live* live, bool fork) {
-  live->epoch = epoch_;
-  if (live->request.chunk > 0) return Start::kMatched;
+Scheduler::Start Scheduler::AssignFirstBlocks(RequestState* state, bool fork) {
+  state->epoch = epoch_;
+  if (state->request.chunk > 0) return Start::kMatched;
 
   if (fork) {
-    if (const Live* source = PromptSource(*live)) {
-      live->computed = live->request.prompt - 1;
-      blocks_.Fork(source->table, live->computed, &live->table);
+    if (const RequestState* source = PromptSource(*state)) {
+      state->computed = state->request.prompt - 1;
+      blocks_.Fork(source->table, state->computed, &state->table);
       return Start::kForked;
     }
-    if (SiblingPrefills(*live)) return Start::kWaits;
+    if (SiblingPrefills(*state)) return Start::kWaits;
   }
 
   // The last known token is always computed: the next one is drawn from its logits.
-  live->computed = blocks_.Match(absl::MakeConstSpan(live->request.tokens).first(live->known() - 1),
-                                 &live->table);
+  state->computed = blocks_.Match(
+      absl::MakeConstSpan(state->request.tokens).first(state->known() - 1), &state->table);
   return Start::kMatched;
 }
 
 // Preempts the last request behind `place` that has blocks. Returns false if there is none.
 bool Scheduler::PreemptBehind(size_t place) {
   for (size_t i = running_.size() - 1; i > place; --i) {
-    Live* live = running_[i];
-    if (live->table.blocks.empty()) continue;
-    StopRunning(live);
-    Wait(live);
-    plan_.preempted.push_back(live->request.id);
-    if (++live->preempted > 1) plan_.crowded_out.push_back(live->request.id);
+    RequestState* state = running_[i];
+    if (state->table.blocks.empty()) continue;
+    StopRunning(state);
+    StartWaiting(state);
+    plan_.preempted.push_back(state->request.id);
+    if (++state->preempted > 1) plan_.crowded_out.push_back(state->request.id);
     ++preemptions_;
     return true;
   }
@@ -269,10 +273,11 @@ bool Scheduler::PreemptBehind(size_t place) {
 // takes fewer positions as long as there is room for one, and only then preempts later requests.
 // Returns the number of positions; 0 if there is no room even for one.
 uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
-  Live* live = running_[place];
-  while (!blocks_.Reserve(&live->table, live->computed, live->computed + count, &plan_.copies)) {
+  RequestState* state = running_[place];
+  while (!blocks_.Reserve(&state->table, state->computed, state->computed + count, &plan_.copies)) {
     const uint64_t room =
-        (live->table.blocks.size() + blocks_.available()) * uint64_t{kBlockTokens} - live->computed;
+        (state->table.blocks.size() + blocks_.available()) * uint64_t{kBlockTokens} -
+        state->computed;
     if (room > 0 && room < count) {
       count = static_cast<uint32_t>(room);
     } else if (!PreemptBehind(place)) {
@@ -284,55 +289,57 @@ uint32_t Scheduler::Reserve(size_t place, uint32_t count) {
 
 // Called for a running request that did not get a row. If it has not advanced for aging_steps, it
 // goes before the others from the next step on.
-void Scheduler::Stalled(Live* live) {
-  if (!live->key.not_aged || !live->request.ages || step_ - live->since < options_.aging_steps)
+void Scheduler::AgeIfStalled(RequestState* state) {
+  if (!state->key.not_aged || !state->request.ages ||
+      step_ - state->last_advance < options_.aging_steps)
     return;
-  live->key.not_aged = false;
-  live->key = KeyOf(*live);
+  state->key.not_aged = false;
+  state->key = KeyOf(*state);
   unsorted_ = true;
 }
 
 // Appends a row of up to `count` positions for the request at `place` to `rows`, and the request to
-// `lives`, unless it has to wait or there are no blocks.
+// `states`, unless it has to wait or there are no blocks.
 void Scheduler::PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows,
-                        std::vector<Live*>* lives) {
-  Live* live = running_[place];
-  const bool starts = live->table.blocks.empty();
+                        std::vector<RequestState*>* states) {
+  RequestState* state = running_[place];
+  const bool starts = state->table.blocks.empty();
   uint32_t got = 0;
 
   // First share a member's blocks of the prompt (fork). If then not one more block is left,
   // Reserve() has preempted all later requests, perhaps also that member. So release the shared
   // blocks and try again from the prefix cache.
   for (bool fork : {true, false}) {
-    const Start start = starts ? Begin(live, fork) : Start::kGoesOn;
+    const Start start = starts ? AssignFirstBlocks(state, fork) : Start::kGoesOn;
     if (start == Start::kWaits) break;
-    const uint32_t most = live->request.chunk > 0 ? std::min(count, live->request.chunk) : count;
-    got = Reserve(place, std::min(most, live->known() - live->computed));
+    const uint32_t most = state->request.chunk > 0 ? std::min(count, state->request.chunk) : count;
+    got = Reserve(place, std::min(most, state->known() - state->computed));
     if (got > 0) {
-      const uint32_t of_prompt = std::min(live->computed, live->request.prompt);
+      const uint32_t of_prompt = std::min(state->computed, state->request.prompt);
       if (start == Start::kForked) forked_ += of_prompt;
       if (start == Start::kMatched) cached_ += of_prompt;
       break;
     }
     if (start != Start::kGoesOn) {
-      blocks_.Release(&live->table);
-      live->computed = 0;
+      blocks_.Release(&state->table);
+      state->computed = 0;
     }
     if (start != Start::kForked) break;
   }
-  if (got == 0) return Stalled(live);
+  if (got == 0) return AgeIfStalled(state);
 
-  rows->push_back({.request = live->request.id,
-                   .first = live->computed,
+  rows->push_back({.request = state->request.id,
+                   .first = state->computed,
                    .count = got,
-                   .sample = live->computed + got == live->known(),
-                   .tokens = live->request.tokens,
-                   .blocks = live->table.blocks});
-  lives->push_back(live);
+                   .sample = state->computed + got == state->known(),
+                   .tokens = state->request.tokens,
+                   .blocks = state->table.blocks});
+  states->push_back(state);
   plan_.tokens += got;
 }
 
 const SchedulerPlan& Scheduler::Plan() {
+  SLUICE_CHECK(plan_.rows.empty());  // Advance() has taken the rows of the last plan.
   plan_.copies.clear();
   plan_.rows.clear();
   plan_.preempted.clear();
@@ -343,17 +350,17 @@ const SchedulerPlan& Scheduler::Plan() {
   planned_prefills_.clear();
 
   AdjustLimit();
-  Age();
-  Admit();
+  AgeWaiting();
+  AdmitWaiting();
   if (unsorted_)
     std::sort(running_.begin(), running_.end(),
-              [](const Live* a, const Live* b) { return a->key < b->key; });
+              [](const RequestState* a, const RequestState* b) { return a->key < b->key; });
   unsorted_ = false;
 
   // Each request that decodes takes one token of the budget. Because max_batch_tokens is at least
   // max_running, a request that prefills then still gets one.
   uint32_t room = options_.max_batch_tokens;
-  for (const Live* live : running_) room -= live->decodes();
+  for (const RequestState* state : running_) room -= state->decodes();
 
   // Rows are planned in the order of the requests, and only later requests are preempted. So a
   // preempted request never has a row in this plan.
@@ -365,26 +372,26 @@ const SchedulerPlan& Scheduler::Plan() {
       PlanRow(place, room, &prefills_, &planned_prefills_);
       room -= plan_.tokens - before;
     } else {
-      Stalled(running_[place]);
+      AgeIfStalled(running_[place]);
     }
   }
 
   plan_.rows.insert(plan_.rows.end(), prefills_.begin(), prefills_.end());
   planned_.insert(planned_.end(), planned_prefills_.begin(), planned_prefills_.end());
-  Fold();
+  AddPlanToDigest();
   return plan_;
 }
 
 // Adds the plan to the digest.
-void Scheduler::Fold() {
-  const auto fold = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
-  for (uint64_t id : plan_.preempted) fold(~id);
+void Scheduler::AddPlanToDigest() {
+  const auto add = [this](uint64_t x) { digest_ = Mix64(digest_ + kGolden + x); };
+  for (uint64_t id : plan_.preempted) add(~id);
   for (const BlockManager::Copy& copy : plan_.copies)
-    fold(uint64_t{static_cast<uint32_t>(copy.from)} << 32 | static_cast<uint32_t>(copy.to));
+    add(uint64_t{static_cast<uint32_t>(copy.from)} << 32 | static_cast<uint32_t>(copy.to));
   for (const SchedulerPlan::Row& row : plan_.rows) {
-    fold(row.request);
-    fold(uint64_t{row.first} << 32 | row.count << 1 | row.sample);
-    fold(static_cast<uint32_t>(row.blocks.back()));
+    add(row.request);
+    add(uint64_t{row.first} << 32 | row.count << 1 | row.sample);
+    add(static_cast<uint32_t>(row.blocks.back()));
   }
 }
 
@@ -393,17 +400,17 @@ void Scheduler::Fold() {
 // Called when an answer has got a token. If it is the longest of its group, the waiting members are
 // now expected to be as long, and move in the order. Moving them costs time, so it is done only
 // once per 32 tokens and at the answer's end.
-void Scheduler::Grew(Live* live, bool ended) {
-  const uint32_t answer = live->known() - live->request.prompt;
-  Group* group = live->group;
+void Scheduler::UpdateGroupLength(RequestState* state, bool ended) {
+  const uint32_t answer = state->known() - state->request.prompt;
+  Group* group = state->group;
   if (group == nullptr || answer <= group->longest || (answer % kBlockTokens != 0 && !ended))
     return;
 
   group->longest = answer;
-  for (Live* sibling : group->members) {
+  for (RequestState* sibling : group->members) {
     if (sibling->runs || !sibling->key.not_aged) continue;
     StopWaiting(sibling);
-    Wait(sibling);
+    StartWaiting(sibling);
   }
 }
 
@@ -411,32 +418,33 @@ void Scheduler::Advance(absl::Span<const Drawn> drawn) {
   size_t next = 0;
   for (size_t i = 0; i < plan_.rows.size(); ++i) {
     const SchedulerPlan::Row& row = plan_.rows[i];
-    Live* live = planned_[i];
-    live->computed = row.first + row.count;
-    live->since = step_;
-    if (row.first < live->request.prompt)
-      computed_ += std::min(live->computed, live->request.prompt) - row.first;
+    RequestState* state = planned_[i];
+    state->computed = row.first + row.count;
+    state->last_advance = step_;
+    if (row.first < state->request.prompt)
+      computed_ += std::min(state->computed, state->request.prompt) - row.first;
 
     // What this step computed for a row that is not finite must not enter the index.
     if (row.sample && drawn[next].token < 0) {
-      Erase(live);
+      Erase(state);
       ++next;
       continue;
     }
 
     // Blocks that hold keys and values of several versions are not indexed.
-    if (live->epoch == epoch_ && live->computed / kBlockTokens > live->table.indexed) {
-      blocks_.Index(absl::MakeConstSpan(live->request.tokens).first(live->computed), &live->table);
+    if (state->epoch == epoch_ && state->computed / kBlockTokens > state->table.indexed) {
+      blocks_.Index(absl::MakeConstSpan(state->request.tokens).first(state->computed),
+                    &state->table);
     }
     if (!row.sample) continue;
 
     const Drawn& token = drawn[next++];
-    live->request.tokens.push_back(token.token);
-    Grew(live, token.ends);
+    state->request.tokens.push_back(token.token);
+    UpdateGroupLength(state, token.ends);
     if (token.ends) {
       // Requests that only score text say nothing about how long answers get.
-      if (live->request.chunk == 0) lengths_.Add(live->known() - live->request.prompt);
-      Erase(live);
+      if (state->request.chunk == 0) lengths_.Add(state->known() - state->request.prompt);
+      Erase(state);
     }
   }
   SLUICE_CHECK(next == drawn.size());

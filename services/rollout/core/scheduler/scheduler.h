@@ -100,7 +100,8 @@ class Scheduler {
   // ALREADY_EXISTS: a request with this id has not ended.
   absl::Status Add(SchedulerRequest request);
 
-  // Ends a request and gives back its blocks. Does nothing if the id is unknown.
+  // Ends a request and gives back its blocks. Does nothing if the id is unknown. Must not be called
+  // between Plan() and Advance().
   void Remove(uint64_t id);
 
   // Returns the plan of the next step; it has no rows if nothing can run. Call Advance() before the
@@ -114,8 +115,9 @@ class Scheduler {
   // Says that keys and values are computed with other weights from now on. No request starts from
   // blocks of the old weights. With `recompute`, running requests compute all their tokens again.
   // Without it they go on over the blocks that they have. Only requests with a `chunk` that are
-  // still in their prompt start over, because their prompt must be of one version.
-  void Switched(KvHash salt, bool recompute);
+  // still in their prompt start over, because their prompt must be of one version. Must not be
+  // called between Plan() and Advance().
+  void SwitchWeights(KvHash salt, bool recompute);
 
   uint32_t running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t waiting() const { return static_cast<uint32_t>(waiting_.size()); }
@@ -140,12 +142,13 @@ class Scheduler {
   };
   struct Group;
   // A request that has not ended. It either waits or runs.
-  struct Live {
+  struct RequestState {
     SchedulerRequest request;
     Group* group = nullptr;  // Null: none.
     uint64_t arrival = 0;
-    uint64_t since = 0;  // The last step in which it advanced; at first the step it was added in.
-    Key key;             // Its place in waiting_ or running_.
+    // The last step in which it advanced; at first the step it was added in.
+    uint64_t last_advance = 0;
+    Key key;  // Its place in waiting_ or running_.
     bool runs = false;
     uint32_t computed = 0;   // Positions [0, computed) have keys and values in `table`.
     uint32_t preempted = 0;  // How often it was preempted.
@@ -157,9 +160,9 @@ class Scheduler {
     bool decodes() const { return computed > 0 && known() - computed == 1; }
   };
   struct Group {
-    std::vector<Live*> members;
-    std::vector<Live*> running;  // In the order in which they began to run.
-    uint32_t longest = 0;        // Tokens of the longest answer so far.
+    std::vector<RequestState*> members;
+    std::vector<RequestState*> running;  // In the order in which they began to run.
+    uint32_t longest = 0;                // Tokens of the longest answer so far.
   };
 
   // What a running request's next row starts from.
@@ -170,47 +173,48 @@ class Scheduler {
     kMatched  // The blocks that the prefix cache has, perhaps none.
   };
 
-  Key KeyOf(const Live& live) const;
-  void Wait(Live* live);
-  void Run(Live* live);
-  void StopWaiting(Live* live);
-  void StopRunning(Live* live);
-  void Erase(Live* live);
+  Key KeyOf(const RequestState& state) const;
+  void StartWaiting(RequestState* state);
+  void StartRunning(RequestState* state);
+  void StopWaiting(RequestState* state);
+  void StopRunning(RequestState* state);
+  void Erase(RequestState* state);
 
   void AdjustLimit();
-  void Age();
-  void Admit();
-  uint32_t BlocksToStart(const Live& live) const;
+  void AgeWaiting();
+  void AdmitWaiting();
+  uint32_t BlocksToStart(const RequestState& state) const;
 
-  const Live* PromptSource(const Live& live) const;
-  bool SiblingPrefills(const Live& live) const;
-  Start Begin(Live* live, bool fork);
+  const RequestState* PromptSource(const RequestState& state) const;
+  bool SiblingPrefills(const RequestState& state) const;
+  Start AssignFirstBlocks(RequestState* state, bool fork);
   uint32_t Reserve(size_t place, uint32_t count);
   bool PreemptBehind(size_t place);
   void PlanRow(size_t place, uint32_t count, std::vector<SchedulerPlan::Row>* rows,
-               std::vector<Live*>* lives);
-  void Stalled(Live* live);
-  void Fold();
+               std::vector<RequestState*>* states);
+  void AgeIfStalled(RequestState* state);
+  void AddPlanToDigest();
 
-  void Grew(Live* live, bool ended);
+  void UpdateGroupLength(RequestState* state, bool ended);
 
   const Options options_;
   BlockManager blocks_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<Live>> live_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<RequestState>> requests_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Group>> groups_;
-  std::map<Key, Live*> waiting_;
-  // Waiting requests that can age and have not, by (since, arrival).
-  std::map<std::pair<uint64_t, uint64_t>, Live*> by_age_;
-  std::vector<Live*> running_;  // Sorted by key, unless unsorted_.
-  bool unsorted_ = false;       // A key in running_ has changed.
+  std::map<Key, RequestState*> waiting_;
+  // Waiting requests that can age and have not, by (last_advance, arrival).
+  std::map<std::pair<uint64_t, uint64_t>, RequestState*> by_age_;
+  std::vector<RequestState*> running_;  // Sorted by key, unless unsorted_.
+  bool unsorted_ = false;               // A key in running_ has changed.
   LengthQuantile lengths_;
-  SchedulerPlan plan_;
+  SchedulerPlan plan_;  // Has rows only from Plan() to Advance().
   // While planning: the rows of requests that prefill, which come at the plan's end.
   std::vector<SchedulerPlan::Row> prefills_;
-  std::vector<Live*> planned_, planned_prefills_;  // The requests of plan_.rows and prefills_.
+  // The requests of plan_.rows and of prefills_.
+  std::vector<RequestState*> planned_, planned_prefills_;
   uint32_t limit_ = 0;
   uint64_t adjust_at_ = 0;  // AdjustLimit() does nothing before this step.
-  // epoch_ counts the weights: each Switched() begins the next epoch.
+  // epoch_ counts the weights: each SwitchWeights() begins the next epoch.
   uint64_t arrivals_ = 0, step_ = 0, epoch_ = 1, digest_ = 0;
   // Counters; the last three count prompt tokens.
   uint64_t preemptions_ = 0, computed_ = 0, forked_ = 0, cached_ = 0;

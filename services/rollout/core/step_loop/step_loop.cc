@@ -67,7 +67,7 @@ StepLoop::Times StepLoop::times() const {
   return times_;
 }
 
-StepLoop::Inbox StepLoop::Take(bool idle) {
+StepLoop::Inbox StepLoop::TakeInbox(bool idle) {
   MutexLock lock(&mu_);
   const auto empty = [&] {
     return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged && !inbox_.stop;
@@ -89,7 +89,7 @@ StepLoop::Inbox StepLoop::Take(bool idle) {
 
 // Gives the inbox's requests and aborts to the engine. Returns the requests that it refused, as
 // failures. Requests come first, so that an abort finds its request in the engine.
-StepEvents StepLoop::Accept(Inbox* inbox) {
+StepEvents StepLoop::ApplyRequests(Inbox* inbox) {
   StepEvents refused;
   for (Request& request : inbox->requests) {
     const uint64_t id = request.id;
@@ -102,7 +102,7 @@ StepEvents StepLoop::Accept(Inbox* inbox) {
 }
 
 // Activates new weights and tells the sink. An error means that the engine is broken.
-absl::Status StepLoop::Switch(const StagedWeights& staged) {
+absl::Status StepLoop::ActivateStaged(const StagedWeights& staged) {
   const absl::Duration start = Clock::Real()->Monotonic();
   SLUICE_ASSIGN_OR_RETURN(const Activation activation, engine_->ActivateWeights(staged, kv_));
   {
@@ -116,15 +116,15 @@ absl::Status StepLoop::Switch(const StagedWeights& staged) {
 
 void StepLoop::Run() {
   while (true) {
-    Inbox inbox = Take(engine_->idle());
+    Inbox inbox = TakeInbox(engine_->idle());
     if (inbox.stop) return;
     engine_->SetThreads(cores_->threads());
 
     if (inbox.staged) {
-      if (absl::Status status = Switch(*inbox.staged); !status.ok())
+      if (absl::Status status = ActivateStaged(*inbox.staged); !status.ok())
         return sink_->OnBroken(std::move(status));
     }
-    if (StepEvents refused = Accept(&inbox); !refused.failures.empty())
+    if (StepEvents refused = ApplyRequests(&inbox); !refused.failures.empty())
       sink_->OnStep(std::move(refused));
     if (engine_->idle() || Paused()) continue;
 

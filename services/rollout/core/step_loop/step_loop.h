@@ -72,10 +72,10 @@ class StepLoop {
   void Run();
   // Takes what is in the inbox. If the engine is `idle` or the loop is paused, first waits until
   // there is something, or until the pause ends.
-  Inbox Take(bool idle) ABSL_LOCKS_EXCLUDED(mu_);
+  Inbox TakeInbox(bool idle) ABSL_LOCKS_EXCLUDED(mu_);
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
-  StepEvents Accept(Inbox* inbox);
-  absl::Status Switch(const StagedWeights& staged);
+  StepEvents ApplyRequests(Inbox* inbox);
+  absl::Status ActivateStaged(const StagedWeights& staged);
 
   Engine* const engine_;
   const KvPolicy kv_;

@@ -32,6 +32,7 @@ Trajectory::Trajectory(uint32_t prompt, std::vector<int32_t> prefix_tokens,
 }
 
 void Trajectory::RecordRouting(uint32_t experts) {
+  SLUICE_CHECK(tokens_.size() == prefix_);
   experts_ = experts;
   routing_.assign(tokens_.size() * experts, kAnyExpert);
 }
@@ -68,7 +69,7 @@ Trajectory::Piece Trajectory::TakePiece(size_t limit) {
 }
 
 // An acknowledgement that is lower than an earlier one changes nothing.
-void Trajectory::Acked(uint64_t position) {
+void Trajectory::Acknowledge(uint64_t position) {
   if (position > prompt_) acked_ = std::clamp<size_t>(position - prompt_, acked_, tokens_.size());
 }
 

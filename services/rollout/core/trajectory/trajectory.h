@@ -46,7 +46,7 @@ class Trajectory {
   // Truncate() or end of this object.
   Piece TakePiece(size_t limit);
   // Says that the queue has acknowledged all positions below `position`.
-  void Acked(uint64_t position);
+  void Acknowledge(uint64_t position);
   // Drops the tokens from `position` on, but none of the prefix, and finishes the answer with
   // kLength. Called if the queue has no room for more.
   void Truncate(uint64_t position);
@@ -69,7 +69,7 @@ class Trajectory {
 
  private:
   // prefix_, sent_ and acked_ count tokens of the answer. sent_ and acked_ start at prefix_ and
-  // never exceed tokens_.size().
+  // never exceed tokens_.size(). routing_ has experts_ numbers for each token.
   const uint32_t prompt_;
   const size_t prefix_;
   std::vector<int32_t> tokens_;

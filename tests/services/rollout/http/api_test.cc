@@ -84,11 +84,11 @@ class ApiTest : public testing::Test {
                             const std::string& key = "") {
     auto seen = std::make_shared<Seen>();
     const std::string text = body.dump();
-    const auto route = api_->Admit({.method = "POST",
-                                    .target = path,
-                                    .authorization = key,
-                                    .content_type = "application/json",
-                                    .content_length = static_cast<int64_t>(text.size())});
+    const auto route = api_->RouteRequest({.method = "POST",
+                                           .target = path,
+                                           .authorization = key,
+                                           .content_type = "application/json",
+                                           .content_length = static_cast<int64_t>(text.size())});
     if (!route.ok()) {
       const ApiError error = ApiErrorOf(route.status());
       seen->Send({.status = error.status, .body = ErrorJson(error)});
@@ -107,7 +107,7 @@ class ApiTest : public testing::Test {
 
   std::shared_ptr<Seen> Get(const std::string& path) {
     auto seen = std::make_shared<Seen>();
-    api_->Handle(*api_->Admit({.method = "GET", .target = path}), "", seen);
+    api_->Handle(*api_->RouteRequest({.method = "GET", .target = path}), "", seen);
     return seen;
   }
 
@@ -135,10 +135,10 @@ TEST_F(ApiTest, ACompletionBecomesARequestAndItsTokensTheResponse) {
   EXPECT_FALSE(request.trainable);
   EXPECT_EQ(request.sampling.max_tokens, 4u);
 
-  guests_->Stepped(Step({Sampled(request.id, 5, "2")}));
+  guests_->DeliverEvents(Step({Sampled(request.id, 5, "2")}));
   EXPECT_FALSE(seen->sent);
 
-  guests_->Stepped(
+  guests_->DeliverEvents(
       Step({Sampled(request.id, 4, "1"), Sampled(request.id, 2, "", FinishReason::kStop)}));
   ASSERT_TRUE(seen->sent);
   EXPECT_EQ(seen->sent->status, 200);
@@ -166,7 +166,8 @@ TEST_F(ApiTest, SeveralPromptsAndNMakeOneGroupEach) {
   EXPECT_EQ(asked[1].member, 1u);
 
   for (size_t i : {3, 1, 0, 2})
-    guests_->Stepped(Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
+    guests_->DeliverEvents(
+        Step({Sampled(asked[i].id, 3, std::to_string(i), FinishReason::kLength)}));
   ASSERT_TRUE(seen->sent);
 
   for (size_t i = 0; i < 4; ++i) {
@@ -181,7 +182,8 @@ TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
                               {"return_token_ids", true},
                               {"return_versions", true}});
   const uint64_t id = requests()[0].id;
-  guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
+  guests_->DeliverEvents(
+      Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength, {1, 4})}));
 
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["prompt_token_ids"], (Json{1, 4, 13}));
@@ -194,7 +196,7 @@ TEST_F(ApiTest, EchoLogprobsIdsAndVersionsAreToldWhereAskedFor) {
   EXPECT_EQ(seen->body()["system_fingerprint"], "1:4-digest4");
 
   const auto echoed = Complete({{"prompt", {1, 4, 13}}, {"echo", true}});
-  guests_->Stepped(Step({Sampled(requests()[1].id, 5, "2", FinishReason::kLength)}));
+  guests_->DeliverEvents(Step({Sampled(requests()[1].id, 5, "2", FinishReason::kLength)}));
   EXPECT_EQ(echoed->body()["choices"][0]["text"], "1=2");
 }
 
@@ -207,7 +209,7 @@ TEST_F(ApiTest, EchoTellsTheLogprobsOfThePrompt) {
   details->prompt_top = {{{5, -1.5f}}, {{6, -0.25f}}};
   details->top = {{5, -0.5f}};
   first.details = details;
-  guests_->Stepped(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
+  guests_->DeliverEvents(Step({first, Sampled(requests()[0].id, 6, "3", FinishReason::kLength)}));
 
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["text"], "12=23");
@@ -230,7 +232,7 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
   auto details = std::make_shared<TokenDetails>(*only.details);
   details->prompt_logprobs = {-1.5f, -2.5f};
   only.details = details;
-  guests_->Stepped(Step({only}));
+  guests_->DeliverEvents(Step({only}));
 
   const Json choice = seen->body()["choices"][0];
   EXPECT_EQ(choice["text"], "12=");
@@ -261,10 +263,10 @@ TEST_F(ApiTest, AStreamHasChunksUsageAndDone) {
       Complete({{"stream", true}, {"stream_options", {{"include_usage", true}}}, {"n", 2}});
   EXPECT_FALSE(seen->began) << "an error could still be told as such";
   const uint64_t a = requests()[0].id, b = requests()[1].id;
-  guests_->Stepped(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
+  guests_->DeliverEvents(Step({Sampled(a, 5, "2"), Sampled(b, 6, "")}));
   EXPECT_EQ(seen->events().size(), 1u) << "a token without text is not told";
 
-  guests_->Stepped(
+  guests_->DeliverEvents(
       Step({Sampled(a, 2, "", FinishReason::kStop), Sampled(b, 6, "x", FinishReason::kLength)}));
 
   const auto events = seen->events();
@@ -297,7 +299,7 @@ TEST_F(ApiTest, AChatIsRenderedByTheTemplateWithItsTools) {
   EXPECT_EQ(requests()[0].sampling.max_tokens, 58u) << "as many as the context holds";
 
   const uint64_t id = requests()[0].id;
-  guests_->Stepped(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
+  guests_->DeliverEvents(Step({Sampled(id, 5, "2"), Sampled(id, 6, "3", FinishReason::kLength)}));
 
   const auto events = seen->events();
   EXPECT_EQ(events[0]["object"], "chat.completion.chunk");
@@ -325,7 +327,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
       {"model", "digits"}, {"messages", {{{"role", "user"}, {"content", "12"}}}}, {"tools", tools}};
   const auto answer = [&](size_t asked) {
     const uint64_t id = requests()[asked].id;
-    guests_->Stepped(
+    guests_->DeliverEvents(
         Step({Sampled(id, 5, "Well.\n<tool"),
               Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
               Sampled(id, 7, "\n", FinishReason::kStop)}));
@@ -374,7 +376,7 @@ TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
 
 TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
   const auto status = [&](RequestHead head) {
-    return ApiErrorOf(api_->Admit(head).status()).status;
+    return ApiErrorOf(api_->RouteRequest(head).status()).status;
   };
 
   EXPECT_EQ(status({.method = "GET", .target = "/v2"}), 404);
@@ -408,19 +410,20 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
     RequestHead head = post;
     head.content_encoding = encoding;
     EXPECT_EQ(status(head), 415) << encoding;
-    EXPECT_THAT(ApiErrorOf(api_->Admit(head).status()).message, testing::HasSubstr(encoding));
+    EXPECT_THAT(ApiErrorOf(api_->RouteRequest(head).status()).message,
+                testing::HasSubstr(encoding));
   }
 
   RequestHead head = post;
   head.content_type = "Application/JSON ; charset=utf-8", head.content_encoding = "Identity";
-  EXPECT_TRUE(api_->Admit(head).ok());
+  EXPECT_TRUE(api_->RouteRequest(head).ok());
   for (const char* target : {"/livez", "/readyz", "/v1/models", "/v1/models/digits"})
-    EXPECT_TRUE(api_->Admit({.method = "HEAD", .target = target}).ok()) << target;
+    EXPECT_TRUE(api_->RouteRequest({.method = "HEAD", .target = target}).ok()) << target;
   EXPECT_EQ(status({.method = "HEAD", .target = "/v1/chat/completions"}), 405);
-  EXPECT_TRUE(api_->Admit({.method = "POST",
-                           .target = "/v1/completions?x=1",
-                           .content_type = "application/json; charset=utf-8",
-                           .content_length = kMaxBody})
+  EXPECT_TRUE(api_->RouteRequest({.method = "POST",
+                                  .target = "/v1/completions?x=1",
+                                  .content_type = "application/json; charset=utf-8",
+                                  .content_length = kMaxBody})
                   .ok());
 }
 
@@ -432,20 +435,20 @@ TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
         "/metrics", "//livez", "/livez/", "/v1/../livez"}) {
     for (const char* method : {"GET", "POST"}) {
       for (const char* key : {"", "Bearer 0123456789abcdeX", "Basic 0123456789abcdef"}) {
-        EXPECT_EQ(
-            ApiErrorOf(
-                api_->Admit({.method = method, .target = target, .authorization = key}).status())
-                .status,
-            401)
+        EXPECT_EQ(ApiErrorOf(
+                      api_->RouteRequest({.method = method, .target = target, .authorization = key})
+                          .status())
+                      .status,
+                  401)
             << method << target << key;
       }
     }
   }
 
-  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/livez"}).ok());
-  EXPECT_TRUE(api_->Admit({.method = "GET", .target = "/readyz"}).ok());
+  EXPECT_TRUE(api_->RouteRequest({.method = "GET", .target = "/livez"}).ok());
+  EXPECT_TRUE(api_->RouteRequest({.method = "GET", .target = "/readyz"}).ok());
   EXPECT_TRUE(
-      api_->Admit(
+      api_->RouteRequest(
               {.method = "GET", .target = "/v1/models", .authorization = "Bearer 0123456789abcdef"})
           .ok());
 }
@@ -469,8 +472,8 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
   EXPECT_EQ(busy->body()["error"]["code"], "server_busy");
 
   const auto asked = requests();
-  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop),
-                         Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  guests_->DeliverEvents(Step({Sampled(asked[0].id, 3, "0", FinishReason::kStop),
+                               Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   EXPECT_EQ(first->sent->status, 200);
   EXPECT_FALSE(Ask("/v1/completions", body, lab)->sent);
 }
@@ -478,12 +481,12 @@ TEST_F(ApiTest, AQuotaAndTheServersLimitAre429UntilAnswersEnd) {
 TEST_F(ApiTest, AClientThatLeavesIsAbortedWhereverItsCallIs) {
   Complete({{"n", 3}});
   const auto asked = requests();
-  guests_->Stepped(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
+  guests_->DeliverEvents(Step({Sampled(asked[1].id, 3, "0", FinishReason::kStop)}));
   api_->Cancel(last_call_);
   EXPECT_THAT(model_->AwaitAborted(2), ElementsAre(asked[0].id, asked[2].id))
       << "what has ended is not aborted";
 
-  guests_->Stepped(Step({Sampled(asked[0].id, 3, "0")}));
+  guests_->DeliverEvents(Step({Sampled(asked[0].id, 3, "0")}));
   api_->Cancel(last_call_);
 
   // A call is parsed and then prepared. The client leaves before the first, then before the second.
@@ -513,11 +516,11 @@ TEST_F(ApiTest, AFailedRequestEndsItsWholeCall) {
   const auto whole = Complete({{"n", 2}});
   const auto stream = Complete({{"stream", true}});
   const auto asked = requests();
-  guests_->Stepped(Step({Sampled(asked[2].id, 3, "0")}));
+  guests_->DeliverEvents(Step({Sampled(asked[2].id, 3, "0")}));
   StepEvents failures;
   failures.failures = {{asked[1].id, absl::DataLossError("logits are not finite")},
                        {asked[2].id, absl::DataLossError("logits are not finite")}};
-  guests_->Stepped(failures);
+  guests_->DeliverEvents(failures);
 
   EXPECT_EQ(whole->sent->status, 500);
   EXPECT_THAT(model_->AwaitAborted(1), ElementsAre(asked[0].id));
@@ -568,7 +571,7 @@ TEST_F(ApiTest, DrainingEndsWhatRunsAndTakesNothingNew) {
   api_->Drain();
   EXPECT_EQ(Complete()->sent->status, 503);
   EXPECT_EQ(Get("/livez")->sent->status, 200);
-  guests_->Stepped(Step({Sampled(requests()[0].id, 3, "0", FinishReason::kStop)}));
+  guests_->DeliverEvents(Step({Sampled(requests()[0].id, 3, "0", FinishReason::kStop)}));
   EXPECT_EQ(running->sent->status, 200);
 }
 

@@ -37,8 +37,8 @@ class GuestsTest : public testing::Test {
 TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
   Come(1, &one_);
   Come(2, &two_);
-  guests_.Stepped(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
-                        Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
+  guests_.DeliverEvents(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
+                              Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
 
   EXPECT_THAT(one_, ElementsAre("0:8"));
   EXPECT_THAT(two_, ElementsAre("1:7", "0:9"));
@@ -47,14 +47,14 @@ TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
 
 TEST_F(GuestsTest, OfOneWhoLeavesWhatStillRunsIsAborted) {
   const uint64_t guest = Come(3, &one_);
-  guests_.Stepped(Step({Sampled(IdOf(1), 7, "", FinishReason::kLength)}));
-  guests_.Leave(guest);
+  guests_.DeliverEvents(Step({Sampled(IdOf(1), 7, "", FinishReason::kLength)}));
+  guests_.AbortGuest(guest);
   EXPECT_THAT(model_->AwaitAborted(0), ElementsAre(IdOf(0), IdOf(2)));
 
-  guests_.Stepped(Step({Sampled(IdOf(0), 8, "")}));
+  guests_.DeliverEvents(Step({Sampled(IdOf(0), 8, "")}));
   EXPECT_THAT(one_, ElementsAre("1:7"));
   EXPECT_EQ(guests_.running(), 0u);
-  guests_.Leave(guest);
+  guests_.AbortGuest(guest);
   EXPECT_THAT(model_->AwaitAborted(0), ElementsAre(IdOf(0), IdOf(2)));
 }
 
@@ -65,7 +65,7 @@ TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
   EXPECT_EQ(refused.status().message(),
             "3 answers are being sampled and 2 more are asked for; at most 4 may run at once");
 
-  guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
+  guests_.DeliverEvents(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
   Come(2, &two_);
   EXPECT_EQ(guests_.running(), 4u);
 }
@@ -74,8 +74,8 @@ TEST_F(GuestsTest, AModelThatGoesFailsWhatRunsOnIt) {
   Come(2, &one_);
   auto other = std::make_shared<FakeModel>("other");
   ASSERT_TRUE(guests_.Add(other, std::vector<Request>(1), [](StepEvents) {}).ok());
-  guests_.Stepped(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
-  guests_.ModelLeft(model_.get(), absl::UnavailableError("gone"));
+  guests_.DeliverEvents(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
+  guests_.FailRequestsOf(model_.get(), absl::UnavailableError("gone"));
 
   EXPECT_THAT(one_, ElementsAre("0:7", "1:gone"));
   EXPECT_THAT(model_->AwaitAborted(0), IsEmpty());

@@ -35,7 +35,7 @@ class ServerTest : public testing::Test {
   }
 
   void Answer(uint64_t request, const std::string& text, FinishReason finish) {
-    guests_.Stepped(Step({Sampled(request, 3, text, finish)}));
+    guests_.DeliverEvents(Step({Sampled(request, 3, text, finish)}));
   }
 
   std::shared_ptr<FakeModel> model_ = std::make_shared<FakeModel>();
@@ -237,7 +237,7 @@ TEST_F(ServerTest, AThousandStreamsRunAtOnceAndNoneIsLeftBehind) {
       step.tokens.push_back(
           Sampled(request.id, 3, std::to_string(t),
                   t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone));
-    guests_.Stepped(std::move(step));
+    guests_.DeliverEvents(std::move(step));
   }
 
   for (Client& client : clients) {

@@ -11,8 +11,8 @@ namespace sluice {
 // Finds out why the packed weights do not have the published fingerprint. If a packed tensor
 // differs from the staged one, packing or memory is at fault, and the tensor is named. If none
 // does, the staged bytes are not what the manifest says.
-Activation NativeEngine::Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found,
-                                Fingerprint sum) const {
+Activation NativeEngine::MakeRefusal(const StagedWeights& staged,
+                                     const std::vector<Fingerprint>& found, Fingerprint sum) const {
   Activation refused{.version = version_};
   const std::vector<Fingerprint> wanted = TensorFingerprints(*staged.tensors);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -36,9 +36,10 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
   if (staged.tensors == nullptr) {
     if (!(staged.state == held_)) {
       return Activation{.version = version_,
-                        .cause = absl::StrCat("version ", staged.version.str(),
-                                              " is said to equal the weights held, but is ",
-                                              staged.state.hex(), ", not ", held_.hex())};
+                        .cause = absl::StrCat(
+                            "version ", staged.version.str(), " has the fingerprint ",
+                            staged.state.hex(), " and came without tensors, but the weights held ",
+                            "have ", held_.hex(), "; publish it with its tensors")};
     }
   } else {
     if (staged.tensors->layout_id() != weights_->layout_id()) {
@@ -49,7 +50,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
     model_->SetWeights(staged.tensors.get());
     const std::vector<Fingerprint> found = model_->Fingerprints();
     if (const Fingerprint sum = Sum(found); !(sum == staged.state)) {
-      Activation refused = Refuse(staged, found, sum);
+      Activation refused = MakeRefusal(staged, found, sum);
       model_->SetWeights(weights_.get());
       if (!(Sum(model_->Fingerprints()) == held_)) {
         return absl::InternalError(absl::StrCat(
@@ -60,7 +61,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
 
     weights_ = staged.tensors;
     held_ = staged.state;
-    scheduler_.Switched(Salt(), kv == KvPolicy::kRecompute);
+    scheduler_.SwitchWeights(Salt(), kv == KvPolicy::kRecompute);
   }
 
   version_ = staged.version;

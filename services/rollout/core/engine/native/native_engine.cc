@@ -91,7 +91,7 @@ NativeEngine::~NativeEngine() = default;
 // The type of keys and values follows from those of the weights, which the layout id covers.
 KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, weights_->layout_id()); }
 
-absl::Status NativeEngine::Check(const Request& request) const {
+absl::Status NativeEngine::CheckRequest(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
   if (request.top_logprobs > kMaxTopLogprobs) {
     return absl::InvalidArgumentError(
@@ -137,74 +137,75 @@ absl::Status NativeEngine::Check(const Request& request) const {
   return absl::OkStatus();
 }
 
-absl::Status NativeEngine::MakeDetokenizer(const Request& request, Live* live) const {
+absl::Status NativeEngine::MakeDetokenizer(const Request& request, RequestState* state) const {
   if (!request.text && request.sampling.stop.empty()) return absl::OkStatus();
   if (tokenizer_ == nullptr) {
     return absl::FailedPreconditionError(
         "text and stop texts need a tokenizer; the model's directory has no tokenizer.json");
   }
-  SLUICE_ASSIGN_OR_RETURN(live->detokenizer,
+  SLUICE_ASSIGN_OR_RETURN(state->detokenizer,
                           Detokenizer::Create(tokenizer_, {.stops = request.sampling.stop}));
 
   // The detokenizer takes the tokens of a resumed prefix like new ones. The caller has the text of
   // these tokens already, so the text is dropped.
-  live->detokenizer->Prime(*request.prompt);
+  state->detokenizer->Prime(*request.prompt);
   std::string before;
   for (int32_t token : request.sampled) {
-    if (live->detokenizer->Push(token, &before)) {
-      return absl::InvalidArgumentError(absl::StrCat("the answer so far holds the stop text ",
-                                                     live->detokenizer->matched_stop()));
+    if (state->detokenizer->Push(token, &before)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the answer so far holds the stop text sampling.stop[",
+                       state->detokenizer->matched_stop(), "], so it has ended; do not resume it"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status NativeEngine::AddRequest(Request request) {
-  SLUICE_RETURN_IF_ERROR(Check(request));
-  auto live = std::make_unique<Live>();
-  SLUICE_RETURN_IF_ERROR(MakeDetokenizer(request, live.get()));
-  live->prompt = static_cast<uint32_t>(request.prompt->size());
-  live->end = live->prompt + request.sampling.max_tokens;
+  SLUICE_RETURN_IF_ERROR(CheckRequest(request));
+  auto state = std::make_unique<RequestState>();
+  SLUICE_RETURN_IF_ERROR(MakeDetokenizer(request, state.get()));
+  state->prompt = static_cast<uint32_t>(request.prompt->size());
+  state->end = state->prompt + request.sampling.max_tokens;
 
   SchedulerRequest scheduled{.id = request.id,
                              .group = request.group,
                              .order_class = static_cast<uint8_t>(request.order),
                              .target_step = request.target_step,
                              .ages = request.order != RequestClass::kIdle,
-                             .prompt = live->prompt,
-                             .end = live->end};
+                             .prompt = state->prompt,
+                             .end = state->end};
   if (request.prompt_logprobs) scheduled.chunk = kScoredChunk;
   if (request.adapter != nullptr) scheduled.root = KvRoot(request.adapter->digest());
   scheduled.tokens.reserve(
-      std::min<size_t>(live->end, live->prompt + request.sampled.size() + 256));
+      std::min<size_t>(state->end, state->prompt + request.sampled.size() + 256));
   scheduled.tokens = *request.prompt;
   scheduled.tokens.insert(scheduled.tokens.end(), request.sampled.begin(), request.sampled.end());
   SLUICE_RETURN_IF_ERROR(scheduler_.Add(std::move(scheduled)));
 
-  // Nothing below can fail, so scheduler and live_ have the same requests.
-  live->stop_ids = request.sampling.stop_ids;
+  // Nothing below can fail, so scheduler and requests_ have the same requests.
+  state->stop_ids = request.sampling.stop_ids;
   if (!request.sampling.ignore_eos)
-    live->stop_ids.insert(live->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
-  live->sampling = std::move(request.sampling);
-  live->adapter = std::move(request.adapter);
-  live->seed = request.seed;
-  live->member = request.member;
-  live->given = request.given;
-  live->kept_sets = request.kept_sets;
-  live->routing = request.routing;
-  live->raw_logprobs = request.raw_logprobs;
-  live->top_logprobs = request.top_logprobs;
+    state->stop_ids.insert(state->stop_ids.end(), model_stop_ids_.begin(), model_stop_ids_.end());
+  state->sampling = std::move(request.sampling);
+  state->adapter = std::move(request.adapter);
+  state->seed = request.seed;
+  state->member = request.member;
+  state->given = request.given;
+  state->kept_sets = request.kept_sets;
+  state->routing = request.routing;
+  state->raw_logprobs = request.raw_logprobs;
+  state->top_logprobs = request.top_logprobs;
   if (request.prompt_logprobs) {
-    live->prompt_logprobs.resize(live->prompt - 1);
-    if (live->top_logprobs > 0) live->prompt_top.resize(live->prompt - 1);
+    state->prompt_logprobs.resize(state->prompt - 1);
+    if (state->top_logprobs > 0) state->prompt_top.resize(state->prompt - 1);
   }
-  live_.emplace(request.id, std::move(live));
+  requests_.emplace(request.id, std::move(state));
   return absl::OkStatus();
 }
 
 void NativeEngine::Abort(uint64_t request, AbortReason) {
   scheduler_.Remove(request);
-  live_.erase(request);
+  requests_.erase(request);
 }
 
 // Does what bad memory may do: overwrites the first block of a running answer with another block.
@@ -217,7 +218,7 @@ void NativeEngine::CorruptKv(const SchedulerPlan& plan) {
   }
 }
 
-void NativeEngine::Compute(const SchedulerPlan& plan) {
+void NativeEngine::ComputeLogits(const SchedulerPlan& plan) {
   for (const BlockManager::Copy& copy : plan.copies) model_->CopyBlock(copy.from, copy.to);
   if (kHasFailpoints) CorruptKv(plan);
 
@@ -230,17 +231,17 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
   scored_.clear();
   size_t places = 0;
   for (const SchedulerPlan::Row& row : plan.rows) {
-    Live* const live = live_.at(row.request).get();
+    RequestState* const state = requests_.at(row.request).get();
     for (uint32_t position = row.first; position < row.first + row.count; ++position) {
       const bool samples = row.sample && position + 1 == row.first + row.count;
-      const bool scores = !live->prompt_logprobs.empty() && position + 1 < live->prompt;
+      const bool scores = !state->prompt_logprobs.empty() && position + 1 < state->prompt;
       rows_.push_back({.table = static_cast<int32_t>(tables_.size()),
                        .position = static_cast<int32_t>(position),
                        .token = row.tokens[position],
                        .want_logits = samples || scores,
-                       .adapter = live->adapter.get()});
-      if (samples) sampling_.push_back({&row, live, places});
-      if (scores) scored_.push_back({live, position, row.tokens[position + 1], places});
+                       .adapter = state->adapter.get()});
+      if (samples) sampling_.push_back({&row, state, places});
+      if (scores) scored_.push_back({state, position, row.tokens[position + 1], places});
       places += samples || scores;
     }
     tables_.push_back(row.blocks);
@@ -254,45 +255,45 @@ void NativeEngine::Compute(const SchedulerPlan& plan) {
 void NativeEngine::ScorePrompts() {
   const int64_t vocab = model_->config().vocab_size;
   for (const Scored& scored : scored_) {
-    Live& live = *scored.live;
+    RequestState& state = *scored.state;
     const SampleRow row{.logits = logits_.data() + scored.logits * static_cast<size_t>(vocab),
-                        .temperature = live.scoring_temperature()};
-    live.prompt_logprobs[scored.position] =
+                        .temperature = state.scoring_temperature()};
+    state.prompt_logprobs[scored.position] =
         ScoreCpu(row.logits, vocab, row.temperature, scored.next).logprob;
-    if (live.top_logprobs > 0)
-      live.prompt_top[scored.position] = MostLikely(row, vocab, live.top_logprobs);
+    if (state.top_logprobs > 0)
+      state.prompt_top[scored.position] = MostLikely(row, vocab, state.top_logprobs);
   }
 }
 
-void NativeEngine::Draw() {
+void NativeEngine::DrawTokens() {
   const int64_t vocab = model_->config().vocab_size;
 
   // Before min_tokens the stop tokens are banned.
   sample_rows_.clear();
   bool keep = false;
   for (size_t i = 0; i < sampling_.size(); ++i) {
-    const Live& live = *sampling_[i].live;
+    const RequestState& state = *sampling_[i].state;
     const size_t known = sampling_[i].row->tokens.size();
-    const bool may_stop = known - live.prompt >= live.sampling.min_tokens;
+    const bool may_stop = known - state.prompt >= state.sampling.min_tokens;
     sample_rows_.push_back(
         {.logits = logits_.data() + sampling_[i].logits * static_cast<size_t>(vocab),
-         .key = live.seed,
+         .key = state.seed,
          .position = static_cast<uint32_t>(known),
-         .member = live.member,
-         .temperature = live.sampling.temperature,
-         .banned = live.stop_ids.data(),
-         .banned_count = may_stop ? 0 : static_cast<int32_t>(live.stop_ids.size()),
-         .top_k = static_cast<int32_t>(std::min<int64_t>(live.sampling.top_k, vocab)),
-         .top_p = live.sampling.top_p > 0 ? live.sampling.top_p : 1,
-         .min_p = static_cast<float>(live.sampling.min_p)});
-    keep = keep || live.kept_sets;
+         .member = state.member,
+         .temperature = state.sampling.temperature,
+         .banned = state.stop_ids.data(),
+         .banned_count = may_stop ? 0 : static_cast<int32_t>(state.stop_ids.size()),
+         .top_k = static_cast<int32_t>(std::min<int64_t>(state.sampling.top_k, vocab)),
+         .top_p = state.sampling.top_p > 0 ? state.sampling.top_p : 1,
+         .min_p = static_cast<float>(state.sampling.min_p)});
+    keep = keep || state.kept_sets;
   }
 
   // A kept set may be as large as the vocabulary, so the room for it is there only if it is wanted.
   if (keep) {
     kept_.resize(std::max(kept_.size(), sampling_.size() * vocab));
     for (size_t i = 0; i < sampling_.size(); ++i) {
-      if (sampling_[i].live->kept_sets) sample_rows_[i].kept = kept_.data() + i * vocab;
+      if (sampling_[i].state->kept_sets) sample_rows_[i].kept = kept_.data() + i * vocab;
     }
   }
   draws_.resize(sample_rows_.size());
@@ -300,38 +301,38 @@ void NativeEngine::Draw() {
 
   // A given token replaces the drawn one. A row that is not finite still fails.
   for (size_t i = 0; i < draws_.size(); ++i) {
-    const Live& live = *sampling_[i].live;
-    if (live.given < 0 || draws_[i].token < 0) continue;
+    const RequestState& state = *sampling_[i].state;
+    if (state.given < 0 || draws_[i].token < 0) continue;
     draws_[i] = {
-        .token = live.given,
-        .logprob = ScoreCpu(sample_rows_[i].logits, vocab, live.scoring_temperature(), live.given)
+        .token = state.given,
+        .logprob = ScoreCpu(sample_rows_[i].logits, vocab, state.scoring_temperature(), state.given)
                        .logprob};
   }
 }
 
 // Adds to the event what the request asked for. Ends the answer if its text has a stop text.
-void NativeEngine::Describe(size_t i, TokenEvent* event) {
+void NativeEngine::AddDetails(size_t i, TokenEvent* event) {
   const int64_t vocab = model_->config().vocab_size;
-  Live& live = *sampling_[i].live;
+  RequestState& state = *sampling_[i].state;
   auto details = std::make_shared<TokenDetails>();
 
   // A stop token is no part of the text. When the answer ends, the text that was held back may
   // still complete a stop text.
-  if (live.detokenizer != nullptr) {
+  if (state.detokenizer != nullptr) {
     bool stopped = false;
     if (event->finish != FinishReason::kStop)
-      stopped = live.detokenizer->Push(event->token, &details->text);
+      stopped = state.detokenizer->Push(event->token, &details->text);
     if (!stopped && event->finish != FinishReason::kNone)
-      stopped = live.detokenizer->Finish(&details->text);
+      stopped = state.detokenizer->Finish(&details->text);
     if (stopped) event->finish = FinishReason::kStop;
-    details->stop = live.detokenizer->matched_stop();
+    details->stop = state.detokenizer->matched_stop();
   }
 
   if (draws_[i].kept > 0 && draws_[i].kept < vocab) {
     details->kept.assign(sample_rows_[i].kept, sample_rows_[i].kept + draws_[i].kept);
   }
 
-  if (live.routing) {
+  if (state.routing) {
     // Experts per row.
     const size_t experts =
         static_cast<size_t>(model_->config().num_layers * model_->config().experts_per_token);
@@ -340,33 +341,36 @@ void NativeEngine::Describe(size_t i, TokenEvent* event) {
     details->routing.assign(routing.begin(), routing.end());
   }
 
+  // A row with nothing but logits describes the raw distribution: at temperature 1, without banned
+  // tokens and cuts.
   SampleRow row = sample_rows_[i];
-  if (live.raw_logprobs) {
+  if (state.raw_logprobs) {
     row = {.logits = row.logits};
     details->raw_logprob = LogprobCpu(row, vocab, event->token);
   }
-  if (live.top_logprobs > 0) details->top = MostLikely(row, vocab, live.top_logprobs);
+  if (state.top_logprobs > 0) details->top = MostLikely(row, vocab, state.top_logprobs);
 
-  details->prompt_logprobs = std::exchange(live.prompt_logprobs, {});
-  details->prompt_top = std::exchange(live.prompt_top, {});
+  details->prompt_logprobs = std::exchange(state.prompt_logprobs, {});
+  details->prompt_top = std::exchange(state.prompt_top, {});
   event->details = std::move(details);
 }
 
 // Makes the event of the i-th drawn token.
-TokenEvent NativeEngine::Take(size_t i) {
-  const Live& live = *sampling_[i].live;
+TokenEvent NativeEngine::MakeEvent(size_t i) {
+  const RequestState& state = *sampling_[i].state;
   const size_t known = sampling_[i].row->tokens.size();
   TokenEvent event{.request = sampling_[i].row->request,
                    .position = static_cast<uint32_t>(known),
                    .token = draws_[i].token,
                    .logprob = draws_[i].logprob,
                    .version = version_};
-  if (std::find(live.stop_ids.begin(), live.stop_ids.end(), event.token) != live.stop_ids.end()) {
+  if (std::find(state.stop_ids.begin(), state.stop_ids.end(), event.token) !=
+      state.stop_ids.end()) {
     event.finish = FinishReason::kStop;
-  } else if (known + 1 >= live.end) {
+  } else if (known + 1 >= state.end) {
     event.finish = FinishReason::kLength;
   }
-  if (live.details()) Describe(i, &event);
+  if (state.wants_details()) AddDetails(i, &event);
   return event;
 }
 
@@ -381,9 +385,9 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
 
   const auto planned = std::chrono::steady_clock::now();
   events.crowded_out = plan.crowded_out;
-  Compute(plan);
+  ComputeLogits(plan);
   ScorePrompts();
-  Draw();
+  DrawTokens();
 
   events.rows = plan.tokens;
   events.prefill_rows = plan.tokens - static_cast<uint32_t>(sampling_.size());
@@ -398,14 +402,14 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
                      absl::StrCat("the logits at position ", sampling_[i].row->tokens.size(),
                                   " are not finite under version ", version_.str()))});
       drawn_.push_back({});
-      live_.erase(id);
+      requests_.erase(id);
       continue;
     }
-    events.tokens.push_back(Take(i));
-    stats_.tokens_generated += sampling_[i].live->given < 0;
+    events.tokens.push_back(MakeEvent(i));
+    stats_.tokens_generated += sampling_[i].state->given < 0;
     const bool ends = events.tokens.back().finish != FinishReason::kNone;
     drawn_.push_back({draws_[i].token, ends});
-    if (ends) live_.erase(id);
+    if (ends) requests_.erase(id);
   }
 
   const auto drawn = std::chrono::steady_clock::now();

@@ -62,7 +62,7 @@ class NativeEngine : public Engine {
   void Abort(uint64_t request, AbortReason reason) override;
   absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) override;
   PolicyVersion version() const override { return version_; }
-  bool idle() const override { return live_.empty(); }
+  bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;
 
   // Fingerprint of the weights held. It was computed from the packed numbers.
@@ -74,7 +74,7 @@ class NativeEngine : public Engine {
 
  private:
   // A request that has not ended. The scheduler has its tokens.
-  struct Live {
+  struct RequestState {
     uint32_t prompt = 0;  // Number of tokens.
     uint32_t end = 0;     // Number of tokens, prompt and answer, at which it ends at the latest.
     SamplingParams sampling;
@@ -93,7 +93,7 @@ class NativeEngine : public Engine {
     float scoring_temperature() const {
       return raw_logprobs || sampling.temperature == 0 ? 1 : sampling.temperature;
     }
-    bool details() const {
+    bool wants_details() const {
       return kept_sets || routing || raw_logprobs || top_logprobs > 0 || detokenizer != nullptr ||
              !prompt_logprobs.empty();
     }
@@ -101,12 +101,12 @@ class NativeEngine : public Engine {
   // A position of this step from whose logits the request's next token is drawn.
   struct Sampling {
     const SchedulerPlan::Row* row = nullptr;
-    Live* live = nullptr;
+    RequestState* state = nullptr;
     size_t logits = 0;  // Index of its row in logits_.
   };
   // A position of this step whose logits score the next token of the prompt.
   struct Scored {
-    Live* live = nullptr;
+    RequestState* state = nullptr;
     uint32_t position = 0;
     int32_t next = 0;   // The token at position + 1.
     size_t logits = 0;  // Index of its row in logits_.
@@ -114,19 +114,19 @@ class NativeEngine : public Engine {
 
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
                std::shared_ptr<const TensorSet> weights, std::unique_ptr<DecodeModel> model);
-  absl::Status Check(const Request& request) const;
+  absl::Status CheckRequest(const Request& request) const;
   // Hash of what keys and values depend on now beside the tokens: job, weights and their types.
   KvHash Salt() const;
-  absl::Status MakeDetokenizer(const Request& request, Live* live) const;
+  absl::Status MakeDetokenizer(const Request& request, RequestState* state) const;
   // The failpoint rollout.kv.corrupt.
   void CorruptKv(const SchedulerPlan& plan);
-  void Compute(const SchedulerPlan& plan);
+  void ComputeLogits(const SchedulerPlan& plan);
   void ScorePrompts();
-  void Draw();
-  TokenEvent Take(size_t i);
-  void Describe(size_t i, TokenEvent* event);
-  Activation Refuse(const StagedWeights& staged, const std::vector<Fingerprint>& found,
-                    Fingerprint sum) const;
+  void DrawTokens();
+  TokenEvent MakeEvent(size_t i);
+  void AddDetails(size_t i, TokenEvent* event);
+  Activation MakeRefusal(const StagedWeights& staged, const std::vector<Fingerprint>& found,
+                         Fingerprint sum) const;
 
   const Options options_;
   const EngineCaps caps_;
@@ -137,7 +137,7 @@ class NativeEngine : public Engine {
   PolicyVersion version_;
   Fingerprint held_;
   Scheduler scheduler_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<Live>> live_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<RequestState>> requests_;
   const Tokenizer* tokenizer_ = nullptr;
   EngineStats stats_;
   double schedule_seconds_ = 0;
