@@ -28,7 +28,6 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Minutes(1);
 constexpr char kDigits[] = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
 
 // Job files. --------------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Minutes(3);
-
 // Runs commands as a user whose state and temporary files are in a folder of the test.
 class DevFleetTest : public ::testing::Test {
  protected:

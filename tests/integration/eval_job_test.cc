@@ -13,8 +13,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Minutes(2);
-
 class EvalJobTest : public testing::Test {
  protected:
   void Run() {

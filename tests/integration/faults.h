@@ -21,7 +21,6 @@ inline constexpr int kEndless = 1'000'000;  // Steps.
 inline constexpr int64_t kBefore = 5;       // Steps between faults, and before the first.
 // Steps after the last fault: more than the job could do with what was sampled ahead of it.
 inline constexpr int64_t kStepsAfter = 20;
-inline constexpr absl::Duration kLong = absl::Minutes(2);
 
 class FaultsTest : public testing::Test {
  protected:

@@ -25,8 +25,6 @@
 namespace sluice::integration {
 namespace {
 
-constexpr absl::Duration kLong = absl::Minutes(1);
-
 class MethodsTest : public testing::Test {
  protected:
   // rollout-0 has been started twice, so it has the incarnation 2, and a lower one exists.

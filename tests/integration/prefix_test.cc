@@ -24,8 +24,8 @@
 namespace sluice::integration {
 namespace {
 
-constexpr absl::Duration kLong = absl::Minutes(10);
-constexpr int64_t kSteps = 30;
+constexpr absl::Duration kLongest = absl::Minutes(10);
+constexpr int64_t kTrainedSteps = 30;
 // The ack at which rollout-0 is stopped, and how often that is tried. An answer of 380 tokens comes
 // in at most 48 pieces.
 constexpr int kAcks = 60, kTries = 100;
@@ -172,7 +172,7 @@ class PrefixTest : public testing::TestWithParam<Loss> {
     if (GetParam() == Loss::kDrained) {
       cluster.Signal("rollout-0", SIGTERM);  // It takes effect as soon as the process goes on.
       cluster.Signal("rollout-0", SIGCONT);
-      ASSERT_EQ(cluster.process("rollout-0").Await(kLong).value_or(-1), 0);
+      ASSERT_EQ(cluster.process("rollout-0").Await(kLongest).value_or(-1), 0);
       return;
     }
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
@@ -201,10 +201,10 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
       Job::Submit(&cluster, SLUICE_SOURCE_DIR "/tests/integration/stories.yaml",
                   {absl::StrCat("model.path=", model),
                    absl::StrCat("data.train.0.path=", model, "/prompts.jsonl"),
-                   "rollout.max_response=380", absl::StrCat("limits.max_steps=", kSteps),
+                   "rollout.max_response=380", absl::StrCat("limits.max_steps=", kTrainedSteps),
                    absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
   ASSERT_EQ(job.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(1, kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(1, kLongest), absl::OkStatus());
 
   Recorder recorder(cluster, (*job)->id());
   Answers held;
@@ -217,8 +217,9 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   const auto is_left = [&](const Owner& owner, const nlohmann::json& member) {
     return held.contains(owner) && Unfinished(member);
   };
-  for (int64_t step = fault_step + 5; step < kSteps && (!left.ok() || !left->empty()); ++step) {
-    ASSERT_EQ((*job)->AwaitStep(step, kLong), absl::OkStatus());
+  for (int64_t step = fault_step + 5; step < kTrainedSteps && (!left.ok() || !left->empty());
+       ++step) {
+    ASSERT_EQ((*job)->AwaitStep(step, kLongest), absl::OkStatus());
     left = recorder.Read(is_left);
     ASSERT_EQ(left.status(), absl::OkStatus());
   }
@@ -226,7 +227,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   const auto after = recorder.Read(WantsOf(held));
   ASSERT_EQ(after.status(), absl::OkStatus());
 
-  const auto end = (*job)->AwaitEnd(kLong);
+  const auto end = (*job)->AwaitEnd(kLongest);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
@@ -295,20 +296,20 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
   ASSERT_EQ(job.status(), absl::OkStatus());
 
   Recorder recorder(cluster, (*job)->id());
-  ASSERT_EQ((*job)->AwaitStep(0, kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(0, kLongest), absl::OkStatus());
   if (kill) {
     ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kFirstAck, &run->held));
     ASSERT_EQ(cluster.Kill("rollout-0"), absl::OkStatus());
   }
 
   // The queue has the answers until the job ends.
-  ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLongest), absl::OkStatus());
   const auto answers = recorder.Read(
       [&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
   ASSERT_EQ(answers.status(), absl::OkStatus());
   run->answers = *answers;
 
-  const auto end = (*job)->AwaitEnd(kLong);
+  const auto end = (*job)->AwaitEnd(kLongest);
   ASSERT_EQ(end.status(), absl::OkStatus());
   ASSERT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());

@@ -14,7 +14,6 @@
 namespace sluice::integration {
 namespace {
 
-constexpr absl::Duration kLong = absl::Minutes(2);
 constexpr int kStepsAfter = 5;
 
 // Kills the daemon `name` of the fleet in `data_dir`. Its process id is in the fleet's state.json.

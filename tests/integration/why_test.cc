@@ -23,8 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr absl::Duration kLong = absl::Minutes(1);
-
 class WhyTest : public testing::Test {
  protected:
   void Start(ClusterOptions options = {}) {

@@ -12,6 +12,9 @@
 
 namespace sluice::integration {
 
+// How long a test waits for what takes seconds even on a busy machine.
+inline constexpr absl::Duration kLong = absl::Minutes(2);
+
 // A child process. Its stdout comes through a pipe; its stderr is appended to a file or comes with
 // stdout. It dies with the thread that started it and with this object. Nothing here sleeps to wait
 // for an exit or for output.
