@@ -101,6 +101,8 @@ def run(command, seconds, environment=None):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         errors="replace", env={**os.environ, **(environment or {})}, check=False)
     took = time.monotonic() - begin
+    # `timeout` exits with these codes when it ends the command. The command itself may exit with
+    # them too, but earlier.
     late = process.returncode in (124, 137, -9) and took >= seconds
     return None if late else process.returncode, process.stdout, took
 
@@ -144,9 +146,9 @@ class Builder:
     def __init__(self, folder, report, jobs):
         self.folder = folder
         self.report = report
-        self.jobs = []  # (name, command but for the output, object)
+        self.jobs = []  # (name, command to run before or None, command, source, object)
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)
-        # The hash of all files that a source may include.
+        # The hash of all files that a source may include, and of the scripts.
         self.headers = hashlib.sha256()
         for top in ["kernels", "tests/kernels", "tests/cuda_emulator"]:
             for path in sorted((ROOT / top).rglob("*")):

@@ -117,9 +117,11 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
   };
+
   const std::string whole_modules = absl::StrCat(
       "give a list of ", absl::StrJoin(kNames, ", "),
       " as target_modules if the adapter changes these modules in every layer; else ", kMerge);
+
   double alpha = 0;
   bool rank_stabilized = false;
   for (const auto& [key, value] : json.items()) {
@@ -161,10 +163,12 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
       return not_built(key == "exclude_modules" ? whole_modules : kMerge);
     }
   }
+
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
     if (!json.contains(key))
       return absl::InvalidArgumentError(absl::StrCat(file, ": ", key, " is missing"));
   }
+
   const double scale = rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_))
                                        : alpha / static_cast<double>(rank_);
   scale_ = static_cast<float>(scale);
@@ -181,8 +185,12 @@ absl::Status Adapter::ReadTensors(const std::string& path,
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::map<std::string, const SafetensorsFile::Entry*> entries;
   for (const SafetensorsFile::Entry& entry : file.entries()) entries[entry.spec.name] = &entry;
+
+  // The digest covers the tensors in the order in which they are read below.
   Sha256Stream digest;
   digest.Update(absl::StrCat(rank_, " ", std::bit_cast<uint32_t>(scale_)));
+
+  // Reads a tensor, and removes it from `entries`.
   const auto take = [&](const std::string& name,
                         std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
     const auto it = entries.find(name);
@@ -202,6 +210,7 @@ absl::Status Adapter::ReadTensors(const std::string& path,
     digest.Update({reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)});
     return numbers;
   };
+
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     for (int target = 0; target < kTargets; ++target) {
       if (!targets[static_cast<size_t>(target)]) continue;
@@ -224,6 +233,8 @@ absl::Status Adapter::ReadTensors(const std::string& path,
       }
     }
   }
+
+  // What is left in `entries` was not asked for.
   if (!entries.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first),
                                                    " does not belong to target_modules in the ",

@@ -13,10 +13,10 @@ namespace {
 // a number of the cache for one row only.
 constexpr int64_t kKvNumberCost = 10;
 
-// The threads work apart only if each would have at least so many rows, on average.
+// The threads work apart only if each would have at least this many rows, on average.
 constexpr int64_t kMinRowsApart = 8;
 
-// And only if the largest share is at most so many times the mean share.
+// The threads work apart only if the largest share is at most this many times the mean share.
 constexpr double kMaxUneven = 1.25;
 
 // Weights of up to this size fit in the cache of one core. Then there is nothing to gain from using
@@ -24,7 +24,7 @@ constexpr double kMaxUneven = 1.25;
 constexpr int64_t kSmallWeightBytes = 2 << 20;
 
 // A tile has enough rows to use each weight often, and few enough for their activations to stay in
-// a cache. With small weights, the second counts for more.
+// a cache. Small weights gain nothing from being used often, so their tiles have fewer rows.
 constexpr int64_t kSmallTileRows = 48;
 
 // Units of a product per thread: a thread that is late takes fewer.

@@ -55,8 +55,8 @@ void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t>
   float mean = 0;  // sum_j w_j dw_j
   for (size_t i = 0; i < ids.size(); ++i) mean += weights[i] * dweights[i];
 
-  // d logit_e = w_e (dw_e - mean), with dw_e = 0 for an expert that was not chosen. In the softmax
-  // over the chosen ones only, the other logits have no part.
+  // d logit_e = w_e (dw_e - mean), with dw_e = 0 for an expert that was not chosen. In a softmax
+  // over the chosen experts only, the other logits take no part, so their gradient is 0.
   const Softmax softmax = OverAll(logits);
   for (size_t e = 0; e < logits.size(); ++e)
     dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;

@@ -29,10 +29,10 @@ class Team {
   // returned.
   void Run(const std::function<void(int)>& work);
 
-  // Calls work() on this thread, and on each other thread that comes before it returns here. It
-  // does not wait for the rest: on a machine that others use, a thread that slept may come late.
-  // So `work` must take its work in pieces until none is left, and be complete if only this thread
-  // runs it.
+  // Calls work(0) on this thread, and work(i) on each helper i that is awake before work(0) has
+  // returned. It does not wait for the other helpers: on a machine that other programs use, a
+  // thread that slept may come late. So `work` must take its work in pieces until none is left, and
+  // be complete if only this thread runs it.
   void Offer(const std::function<void(int)>& work);
 
   // Called inside a Run() by all its threads: calls unit(i) once for each i < n, on the thread that
@@ -44,11 +44,12 @@ class Team {
   }
 
  private:
-  // Waits until all threads have called it. Then the next unit is 0 again.
+  // A barrier: waits until all threads of the team have called it. Then the next unit of Share() is
+  // 0 again.
   void Meet();
   // The body of helper number `index`, which has seen round `seen`.
   void Help(int index, uint32_t seen);
-  // Tries to take part in the offer of round `round`. False: the offer is closed.
+  // Called by a helper, to take part in the offer of round `round`. False: the offer is closed.
   bool Enter(uint32_t round);
 
   const char* const name_;

@@ -75,12 +75,17 @@ at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bo
       Linear(x, weights.router, narrow ? Operands::kBf16Weight : Operands::kF32);
   const std::vector<int64_t> ids = Choose(logits, k, recorded);
   const at::Tensor shares = WeighFn::apply(logits, ids, normalize).view({-1, 1});  // [T k, 1]
+
+  // By expert: its tokens, and for each of them the index of this pair in ids and shares.
   std::vector<std::vector<int64_t>> rows(weights.gate.size()), slots(rows.size());
   for (size_t i = 0; i < ids.size(); ++i)
     rows[ids[i]].push_back(static_cast<int64_t>(i) / k),
         slots[ids[i]].push_back(static_cast<int64_t>(i));
+
+  // Each token's sum takes its experts in rising order, as in MoeMlp, because the order of
+  // additions changes the bits.
   at::Tensor out = at::zeros_like(x);
-  for (size_t e = 0; e < rows.size(); ++e) {  // In rising order, like each token's sum.
+  for (size_t e = 0; e < rows.size(); ++e) {
     if (rows[e].empty()) continue;
     const at::Tensor at = Integers(rows[e]), in = at::index_select(x, 0, at);
     const at::Tensor y =

@@ -25,7 +25,7 @@ inline int64_t Grain(int64_t row_numbers) {
 
 // Operations that take only a few instructions per number are split into pieces of kPointGrain
 // numbers. Such a piece takes about 100 us, so that it is worth waking a thread. PointGrain() gives
-// the same in rows of `row_numbers` numbers.
+// the length of a piece in rows of `row_numbers` numbers.
 inline constexpr int64_t kPointGrain = 1 << 19;
 inline int64_t PointGrain(int64_t row_numbers) {
   return std::max<int64_t>(1, kPointGrain / std::max<int64_t>(1, row_numbers));

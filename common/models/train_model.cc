@@ -78,6 +78,7 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   SLUICE_RETURN_IF_ERROR(CheckRange("token", batch.tokens, config.vocab_size));
   SLUICE_RETURN_IF_ERROR(CheckRange("position", batch.positions, config.max_context));
   SLUICE_RETURN_IF_ERROR(CheckRange("row to score", batch.score_rows, t));
+
   const std::vector<int64_t>& ends = batch.cu_seqlens;
   const bool rise = std::is_sorted(ends.begin(), ends.end());
   if (ends.size() < 2 || ends.front() != 0 || ends.back() != t || !rise) {
@@ -85,6 +86,7 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
         absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
   }
   SLUICE_RETURN_IF_ERROR(CheckRouting(batch, config));
+
   if (batch.prefix.empty()) return absl::OkStatus();
   if (batch.prefix.size() + 1 != ends.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -126,14 +128,17 @@ class Trainable final : public TrainModel {
       by_name[spec.name] = t;
       parameters_.push_back({spec.name, t});
     }
+
     embed_ = by_name["model.embed_tokens.weight"];
     norm_ = by_name["model.norm.weight"];
     head_ = config.tie_word_embeddings ? embed_ : by_name["lm_head.weight"];
+
     for (int64_t i = 0; i < config.num_layers; ++i) {
       const std::string p = absl::StrCat("model.layers.", i, "."), a = p + "self_attn.",
                         m = p + "mlp.";
       Layer layer{.input_norm = by_name[p + "input_layernorm.weight"],
                   .post_norm = by_name[p + "post_attention_layernorm.weight"]};
+
       if (config.qk_norm)
         layer.q_norm = by_name[a + "q_norm.weight"], layer.k_norm = by_name[a + "k_norm.weight"];
       if (config.qkv_bias) {
@@ -143,6 +148,7 @@ class Trainable final : public TrainModel {
       layer.q = by_name[a + "q_proj.weight"], layer.k = by_name[a + "k_proj.weight"];
       layer.v = by_name[a + "v_proj.weight"], layer.o = by_name[a + "o_proj.weight"];
       if (config.o_bias) layer.o_bias = by_name[a + "o_proj.bias"];
+
       if (config.mlp_bias) {
         layer.gate_bias = by_name[m + "gate_proj.bias"],
         layer.up_bias = by_name[m + "up_proj.bias"],

@@ -54,8 +54,8 @@ at::Tensor RoundedCopy(const at::Tensor& x) {
   return y;
 }
 
-// Copies the rows of x by put(from, count, to). A row of odd length gets a zero at its end, because
-// the bf16 kernels take numbers in pairs.
+// Returns a copy of x [M, K], made row by row with put(from, count, to). A row of odd length gets a
+// zero at its end, because the bf16 kernels take numbers in pairs.
 template <typename T, typename Put>
 std::vector<T> EvenRows(const at::Tensor& x, const Put& put) {
   const int64_t m = x.size(0), k = x.size(1), ld = RoundUpToPairs(k);

@@ -213,6 +213,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
       scores[p] = score * scale;
     }
 
+    // out = out * keep + (this chunk's output) * take, as in attend.inc.
     float chunk_max, chunk_sum, keep = 0, take = 1;
     Softmax(scores, low, high, lanes, &chunk_max, &chunk_sum);
     if (begin >= first) {  // This is the first chunk that the query attends to.
@@ -249,6 +250,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
   }
 }
 
+// Softmax() takes one position of the chunk per thread.
 static_assert(kThreads == kChunk);
 
 const uint32_t* Steps(const void* p) { return static_cast<const uint32_t*>(p); }

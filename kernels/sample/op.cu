@@ -76,8 +76,8 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
     mine += sample::OrderKey(before(v)) == key;
   if (mine > 0) atomicAdd(&ties, mine);
   __syncthreads();
-  // Find the last kept token among those with this key: first its chunk of threads, then its place
-  // in the chunk.
+  // Find the last kept token among those with this key: first the round of kThreads tokens that it
+  // is in, then its place in this round.
   const unsigned long long each = inside / ties;
   unsigned long long left = (wanted - above + each - 1) / each;
   for (int64_t first = 0; first < vocab; first += kThreads) {
@@ -188,7 +188,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
 
   const Distribution z_of = CutTo(row, vocab, max);
 
-  // The race. Each thread handles counters of four tokens.
+  // The race. One counter of Philox gives the noise of four tokens.
   best = -INFINITY;
   winner = INT32_MAX;
   for (int64_t c = threadIdx.x; c * 4 < vocab; c += kThreads) {

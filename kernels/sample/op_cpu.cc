@@ -237,7 +237,8 @@ SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float 
           .logsumexp = max + log_sum};
 }
 
-// The functions for one instruction set.
+// The functions for one instruction set. The target attribute is on the outer functions only; what
+// they call is inlined into them.
 struct Kind {
   void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
   TokenScore (*score)(const float*, int64_t, float, int32_t, float*);

@@ -26,15 +26,16 @@ constexpr size_t kStaticSharedLimit = 48 << 10;
 // Each allocation begins at a granule, and a whole granule follows it as a gap.
 constexpr size_t kGranule = 256;
 
-// An access to a byte that is remembered. Stamps rise with each barrier, block and launch; the
-// stamp 0 means that there was none.
+// A past access to a byte. Stamps rise with each barrier, block and launch; the stamp 0 means that
+// there was no access.
 struct Past {
   uint32_t stamp = 0;
   uint32_t thread : 10 = 0;
   uint32_t atomic : 1 = 0;
   uint32_t clock : 21 = 0;  // The thread's own clock, see Thread::known.
-  uint32_t at = 0;          // Offset in the program's image.
+  uint32_t at = 0;          // The code that did it: an offset in the program's image.
 };
+// What is remembered of a byte.
 struct Byte {
   Past write;
   Past reads[2];  // The last one, and the last one by another thread.
@@ -56,7 +57,7 @@ struct BlockPast {
 
 struct Memory {
   uintptr_t arena = 0;
-  // There is a gap before the first allocation too.
+  // Bytes of the arena that are in use. There is a gap before the first allocation too.
   size_t used = kSharedBytes + kGranule;
   // The number of the allocation that each granule belongs to, counted from 1; 0 means none.
   std::vector<uint32_t> owners = std::vector<uint32_t>(kArenaBytes / kGranule);
@@ -66,8 +67,8 @@ struct Memory {
   size_t shared_variables = 0;  // Bytes, without gaps.
   std::vector<Allocation> shared;
 
-  uint32_t stamp = 1;
-  uint32_t launch_first = 1;
+  uint32_t stamp = 1;             // The stamp of accesses made now.
+  uint32_t launch_first = 1;      // The first stamp of this launch, or of the last one.
   std::vector<BlockPast> blocks;  // The blocks of this launch; the last one is running.
 };
 
@@ -201,8 +202,11 @@ bool BothFenced(uint32_t stamp) {
 // Whether nothing orders `past` before the current access of the running thread.
 bool Races(const Past& past) {
   const Memory& memory = TheMemory();
+  // An earlier launch has ended. An earlier block of this launch could run at the same time.
   if (past.stamp < memory.launch_first) return false;
   if (past.stamp < memory.blocks.back().first_stamp) return !BothFenced(past.stamp);
+
+  // In this block, only a barrier orders two warps, and __syncwarp() the lanes of one warp.
   if (past.stamp < memory.stamp || past.thread == current->number) return false;
   if (past.thread / kWarp != current->number / kWarp) return true;
   return past.clock > current->known[past.thread % kWarp];
@@ -340,6 +344,7 @@ void CheckCopy(const void* p, size_t bytes, Access access, const void* at) {
 
   for (size_t i = 0; i < bytes; ++i) {
     if (access == Access::kWrite) {
+      // The host's copy is ordered before the next launch, as is everything of the last launch.
       first[i] = Byte();
       first[i].write.stamp = TheMemory().launch_first;
     } else if (first[i].write.stamp == 0) {

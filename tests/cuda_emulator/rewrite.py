@@ -83,6 +83,8 @@ def callee_begin(source, end):
     return at
 
 
+# Each of the next three functions yields its edits of a source: (begin, end, new text).
+
 def launches(source):
     for match in re.finditer("<<<", source.code):
         begin = callee_begin(source, match.start())
@@ -145,6 +147,7 @@ def assembly(source):
 
 
 def kernels(source):
+    """Returns the names of the __global__ functions."""
     code = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", source.code)
     return re.findall(r"\b__global__\b[^;{()]*?(\w+)\s*\(", code)
 

@@ -32,9 +32,10 @@ struct Thread {
   const void* at = nullptr;  // The return address, for reports.
   uint64_t result = 0;
 
-  // A vector clock over the lanes of the warp, counted since the last barrier of the block: this
-  // thread has seen what lane l did before l's own clock was known[l]. A __syncwarp() joins the
-  // clocks of its lanes.
+  // A vector clock over the lanes of the warp, counted since the last barrier of the block. The
+  // entry of a thread's own lane is its own clock. What lane l did while its own clock was at most
+  // known[l] is ordered before what this thread does now. A __syncwarp() joins the clocks of its
+  // lanes.
   uint32_t known[kWarp] = {};
 };
 

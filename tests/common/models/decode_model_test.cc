@@ -16,8 +16,8 @@ namespace {
 
 using Row = DecodeModel::Row;
 
-// Block tables for `sequences` sequences of a whole context. Sequence i has the blocks i, i +
-// sequences, i + 2 sequences, ..
+// Returns block tables for `sequences` sequences of a whole context. Sequence i has the blocks i,
+// i + sequences, i + 2 sequences, ..
 std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t sequences) {
   std::vector<std::vector<int32_t>> tables(sequences);
   for (size_t i = 0; i < sequences; ++i) {

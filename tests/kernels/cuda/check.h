@@ -28,10 +28,12 @@ namespace sluice::cuda_check {
 // Whether inputs should be small, because a tool checks each memory access (--small).
 bool Small();
 
+// A case or a benchmark.
 struct Entry {
   const char* name;
   void (*body)();
 };
+// CUDA_CASE and CUDA_BENCH below define objects of these types, which register an entry.
 struct AddCase {
   explicit AddCase(const Entry& entry);
 };

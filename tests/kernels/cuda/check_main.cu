@@ -102,6 +102,7 @@ Failure::~Failure() {
 
 void Measure(const std::string& name, double bytes, double flops,
              const std::function<void()>& launch) {
+  // The first launch is slower, so its time is not used.
   float once = Milliseconds(1, launch);
   if (small) return;  // Check only that it runs.
   once = std::max(Milliseconds(3, launch) / 3, 1e-3f);

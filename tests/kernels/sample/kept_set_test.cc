@@ -58,6 +58,7 @@ std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* mar
   if (row.min_p > 0) {
     std::erase_if(ids, [&](int32_t id) {
       const double ratio = std::exp(z[id] - max);
+      // The ratio of the best tokens is exactly 1 in the sampler too, so it is never too close.
       *margin = std::min(*margin, std::abs(ratio - row.min_p) + (ratio == 1 ? 1 : 0));
       return ratio < row.min_p;
     });

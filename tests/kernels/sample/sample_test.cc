@@ -96,6 +96,8 @@ TEST(SampleTest, DrawsFollowTheFormulas) {
   EXPECT_LT(close, 10);
 }
 
+// Draws `draws` tokens from random logits, and returns by how many standard deviations the
+// chi-square statistic of their counts exceeds its mean.
 double ChiSquare(int64_t vocab, int64_t draws, float scale) {
   const std::vector<float> logits = RandomLogits(5, vocab, scale);
   double sum = 0;
