@@ -344,9 +344,9 @@ def parse_arguments():
                         help="check only this folder of kernels/; may be repeated")
     parser.add_argument("--seed", type=int, default=1,
                         help="seed of the emulator's order of threads and blocks; "
-                             "0 runs them by number (default: 1)")
+                             "0 runs them in the order of their numbers (default: 1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(),
-                        help="number of compilers at a time")
+                        help="number of compilers that run at a time (default: one per CPU)")
     parser.add_argument("--install-nvcc", action="store_true",
                         help="install nvcc into .deps/ from PyPI if there is none")
     parser.add_argument("--references", nargs="*", default=[], type=pathlib.Path,

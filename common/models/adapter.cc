@@ -112,7 +112,7 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, file, kMaxConfigDepth));
   if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": the file is not a JSON object"));
   const auto wrong = [&](absl::string_view key, const Json& value, absl::string_view wanted) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
@@ -148,15 +148,15 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
         const auto at = std::find_if(std::begin(kNames), std::end(kNames),
                                      [&](const char* known) { return name == known; });
         if (at == std::end(kNames))
-          return not_built(
-              absl::StrCat(JsonExcerpt(name), " is none of ", absl::StrJoin(kNames, ", ")));
+          return not_built(absl::StrCat(JsonExcerpt(name), " is none of ",
+                                        absl::StrJoin(kNames, ", "), "; ", kMerge));
         (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
       }
     } else if (key == "bias") {
       if (value != "none") return not_built(absl::StrCat("it has only \"none\"; ", kMerge));
     } else if (key == "init_lora_weights") {  // Other kinds also change the base model.
       if (!value.is_boolean() && value != "gaussian" && value != "orthogonal")
-        return not_built("it has true, false, gaussian and orthogonal");
+        return not_built(absl::StrCat("it has true, false, gaussian and orthogonal; ", kMerge));
     } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) ==
                    std::end(kOfNoEffect) &&
                !SaysNo(value)) {
@@ -195,7 +195,9 @@ absl::Status Adapter::ReadTensors(const std::string& path,
                         std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
     const auto it = entries.find(name);
     if (it == entries.end())
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", name,
+          " is missing; every layer needs lora_A and lora_B of each of target_modules"));
     const SafetensorsFile::Entry& entry = *it->second;
     entries.erase(it);
     const DType dtype = entry.spec.dtype;
@@ -236,9 +238,9 @@ absl::Status Adapter::ReadTensors(const std::string& path,
 
   // What is left in `entries` was not asked for.
   if (!entries.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first),
-                                                   " does not belong to target_modules in the ",
-                                                   layers_.size(), " layers of this model"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Printable(entries.begin()->first), " does not belong to target_modules in the ",
+        layers_.size(), " layers of this model; remove it, or use the model that was adapted"));
   }
   digest_ = digest.Finish();
   return absl::OkStatus();

@@ -73,7 +73,8 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
   weights_ = weights;
   const PackedSizes sizes = SizesOf<T>(config);
   SLUICE_ASSIGN_OR_RETURN(buffer_, HugeBuffer::Create(sizes.total * static_cast<int64_t>(sizeof(T)),
-                                                      "the packed weights"));
+                                                      "the packed weights; use a machine with more "
+                                                      "memory, or a smaller model"));
 
   // Matrices lie in the order in which a step reads them.
   T* next = reinterpret_cast<T*>(buffer_.data());

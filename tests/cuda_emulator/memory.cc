@@ -338,7 +338,7 @@ void CheckCopy(const void* p, size_t bytes, Access access, const void* at) {
   if (bytes == 0) return;
   const auto address = reinterpret_cast<uintptr_t>(p);
   if (!IsDeviceMemory(p))
-    Fail(at, "cudaMemcpy or cudaMemset of memory that is not the device's, where it has to be");
+    Fail(at, "cudaMemcpy or cudaMemset has an address of the host where it needs device memory");
   Allocation& where = Locate(address, bytes, access, at);
   Byte* const first = &where.known[address - where.begin];
 

@@ -112,7 +112,8 @@ def shared_variables(source):
         declared = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)", "", pieces[0])
         first = re.fullmatch(r"([\w\s:<>,*]*?)" + VARIABLE, declared)
         if first is None or not first[1].strip():
-            raise Fault(source, match.start(), "cannot parse this __shared__ declaration")
+            raise Fault(source, match.start(), "cannot parse this __shared__ declaration; "
+                        "write a type, then names with array sizes, without initialisers")
         of_type = " ".join(first[1].split())
         if match[1]:
             yield match.start(), end, (f"{of_type}* const {first[2]} = "
@@ -122,7 +123,8 @@ def shared_variables(source):
         for piece in [first[2] + first[3]] + pieces[1:]:
             part = re.fullmatch(r"\s*" + VARIABLE, piece)
             if part is None:
-                raise Fault(source, match.start(), f"cannot parse this variable: {piece.strip()}")
+                raise Fault(source, match.start(), f"cannot parse the variable {piece.strip()}; "
+                            "write a name with array sizes, without an initialiser")
             made.append(f"static char {part[1]}_place; auto& {part[1]} = {EMULATOR}"
                         f'Shared<{of_type}{part[2].strip()}>(&{part[1]}_place, "{part[1]}")')
         yield match.start(), end, "; ".join(made)

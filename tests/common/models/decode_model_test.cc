@@ -406,7 +406,8 @@ TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
       DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shape.message()),
-              testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
+              testing::HasSubstr(
+                  "mlp.down_proj.weight is F32 [64, 192], but the model needs F32 [64, 128]"));
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 0, .max_context = 8}).ok());
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 1, .max_context = 65}).ok());
 }

@@ -67,7 +67,11 @@ int Main(int argc, char** argv) {
     } else if (argument == "--bench") {
       bench = true;
     } else {
-      std::fprintf(stderr, "usage: %s [--small] [--bench]\n", argv[0]);
+      std::fprintf(stderr,
+                   "usage: %s [--small] [--bench]\n"
+                   "  --small  use small inputs, because a tool checks each memory access\n"
+                   "  --bench  run the benchmarks instead of the cases\n",
+                   argv[0]);
       return 2;
     }
   }
