@@ -64,7 +64,7 @@ class Decoder final : public DecodeModel {
   void RunTile(const Crew& crew, Tile<T>* tile) const;
   void Embed(int64_t token, float* x) const;
   void NormRow(int64_t layer, int64_t r, Tile<T>* tile) const;
-  void NextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
+  void ApplyNextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
 
   const ModelConfig config_;
   const Options options_;

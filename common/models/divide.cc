@@ -91,7 +91,7 @@ double RowShares::Deal(absl::Span<const DecodeModel::Row> rows, size_t tables,
   return largest * threads / static_cast<double>(total);
 }
 
-void RowShares::GiveAll(size_t rows) {
+void RowShares::GiveAllToFirst(size_t rows) {
   for (std::vector<int32_t>& share : shares_) share.clear();
   shares_[0].resize(rows);
   std::iota(shares_[0].begin(), shares_[0].end(), 0);
@@ -111,7 +111,7 @@ StepDivision::Way StepDivision::Divide(absl::Span<const DecodeModel::Row> rows, 
     if (small_ || uneven <= kMaxUneven) return Way::kApart;
   }
 
-  shares_.GiveAll(rows.size());
+  shares_.GiveAllToFirst(rows.size());
   return Way::kTogether;
 }
 

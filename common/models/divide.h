@@ -41,7 +41,7 @@ class RowShares {
               absl::FunctionRef<int64_t(const DecodeModel::Row&)> cost);
 
   // Gives all rows to the first thread.
-  void GiveAll(size_t rows);
+  void GiveAllToFirst(size_t rows);
 
   absl::Span<const int32_t> of(int thread) const { return shares_[thread]; }
 

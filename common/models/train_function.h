@@ -14,12 +14,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Function;
 using torch::autograd::variable_list;
 
-inline const float* In(const at::Tensor& t) { return t.const_data_ptr<float>(); }
-inline float* Out(at::Tensor& t) { return t.mutable_data_ptr<float>(); }
+inline const float* ConstData(const at::Tensor& t) { return t.const_data_ptr<float>(); }
+inline float* MutableData(at::Tensor& t) { return t.mutable_data_ptr<float>(); }
 
 // Returns how many rows of a matrix product a thread takes at once. `row_numbers` is the number of
 // inputs and outputs of one row; a piece has about 64k of them, and at least one row.
-inline int64_t Grain(int64_t row_numbers) {
+inline int64_t ProductGrain(int64_t row_numbers) {
   return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_numbers));
 }
 

@@ -86,8 +86,8 @@ struct DecoderOps {
   void (*gemm)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
                float* y, int64_t ldy, bool add);
   // The same for a transposed x: [K, M] (row stride ldx).
-  void (*gemm_turned)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n,
-                      int64_t k, float* y, int64_t ldy, bool add);
+  void (*gemm_transposed)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n,
+                          int64_t k, float* y, int64_t ldy, bool add);
   // The same in bf16. ldx must be even; if K is odd, each row of x must be followed by a zero.
   void (*gemm_bf16)(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
                     int64_t k, float* y, int64_t ldy, bool add);

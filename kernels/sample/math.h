@@ -156,7 +156,7 @@ SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_
 }
 
 // Adds 16 partial sums in a fixed tree.
-SLUICE_SAMPLE_INLINE float Fold(const float* lanes) {
+SLUICE_SAMPLE_INLINE float SumLanes(const float* lanes) {
   float tree[kLanes / 2];
   for (int i = 0; i < kLanes / 2; ++i) tree[i] = lanes[i] + lanes[i + kLanes / 2];
   for (int width = kLanes / 4; width >= 1; width /= 2) {

@@ -25,7 +25,7 @@ struct Thread {
   char* stack = nullptr;  // kStackBytes long; the page before it is the guard.
 
   // The operation that the thread waits in, its arguments, and its result.
-  Together what = Together::kBarrier;
+  Collective what = Collective::kBarrier;
   uint32_t mask = 0;
   uint64_t value = 0;
   int argument = 0, width = 0;
@@ -71,7 +71,7 @@ void MakeReady(Thread* thread);
 // Switches from the running thread to the scheduler's loop, until the thread is resumed.
 void SwitchToHost();
 // Called after a thread has ended, because operations of its warp may have waited for it alone.
-void RetryWarp(const Thread& ended);
+void RetryWarpCollectives(const Thread& ended);
 // Called when no thread can run and not all have ended: reports what they wait for.
 [[noreturn]] void FailStuck();
 
@@ -84,8 +84,8 @@ class Unwatched {
   Unwatched& operator=(const Unwatched&) = delete;
 };
 
-// The error of a launch that a device would refuse, for cudaGetLastError(); 0 if there is none.
-// `forget` clears it.
-int TakeLaunchError(bool forget);
+// Returns the error of the last launch that a device would have refused, for cudaGetLastError(); 0
+// if there is none. If `clear`, forgets it.
+int GetLaunchError(bool clear);
 
 }  // namespace sluice::cuda_emulator

@@ -64,7 +64,7 @@ inline void WriteAdapter(const std::string& dir, const nlohmann::json& config,
 }
 
 // Returns the weights with W + scale B A in place of every adapted matrix W.
-inline TensorSet Merged(const TensorSet& weights, const TensorSet& adapter, double scale) {
+inline TensorSet MergeAdapter(const TensorSet& weights, const TensorSet& adapter, double scale) {
   TensorSet merged = weights;
   for (size_t i = 0; i < merged.size(); ++i) {
     const std::string name =

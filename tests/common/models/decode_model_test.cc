@@ -109,9 +109,9 @@ std::vector<std::vector<float>> TokenByToken(DecodeModel* model,
 
 // Makes steps of random pieces. One step may have single tokens of some sequences, longer pieces of
 // others, and nothing of the rest.
-std::vector<std::vector<float>> Ragged(DecodeModel* model,
-                                       const std::vector<std::vector<int32_t>>& tokens,
-                                       uint64_t seed) {
+std::vector<std::vector<float>> StepInRandomPieces(DecodeModel* model,
+                                                   const std::vector<std::vector<int32_t>>& tokens,
+                                                   uint64_t seed) {
   Collector c(model, tokens);
   SplitMix64 random(seed);
   while (!c.Done()) {
@@ -176,9 +176,9 @@ TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, sequences).get(), want.tokens), whole);
   EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_EQ(
-        Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed),
-        whole)
+    EXPECT_EQ(StepInRandomPieces(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(),
+                                 want.tokens, seed),
+              whole)
         << "seed " << seed;
   }
 }
@@ -338,7 +338,7 @@ TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
       for (const size_t length : lengths) tokens.push_back(RandomTokens(length, length));
       const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
       EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
-      EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+      EXPECT_EQ(StepInRandomPieces(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
     }
   }
 }

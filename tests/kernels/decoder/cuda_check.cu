@@ -50,12 +50,12 @@ CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
     CUDA_OK(
         cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow_added.data(), n, true, nullptr));
     CUDA_OK(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << m << " rows";
-    CUDA_EXPECT(SameBits(dadded.Back(), added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dgated.Back(), gated)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow.Back(), narrow)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow_added.Back(), narrow_added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dng.Back(), narrow_gated)) << m << " rows";
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << m << " rows";
+    CUDA_EXPECT(SameBits(dadded.CopyToHost(), added)) << m << " rows";
+    CUDA_EXPECT(SameBits(dgated.CopyToHost(), gated)) << m << " rows";
+    CUDA_EXPECT(SameBits(dnarrow.CopyToHost(), narrow)) << m << " rows";
+    CUDA_EXPECT(SameBits(dnarrow_added.CopyToHost(), narrow_added)) << m << " rows";
+    CUDA_EXPECT(SameBits(dng.CopyToHost(), narrow_gated)) << m << " rows";
   }
 }
 
@@ -67,7 +67,7 @@ CUDA_CASE(DenormalsOfBf16ProductsCountAsZero) {
   OnDevice<float> dy(y.size());
   BestDecoderOps().gemm_bf16(x.data(), k, w.data(), 1, n, k, y.data(), n, false);
   CUDA_OK(cuda::GemmBf16(dx.data(), k, dw.data(), 1, n, k, dy.data(), n, false, nullptr));
-  CUDA_EXPECT(SameBits(dy.Back(), y));
+  CUDA_EXPECT(SameBits(dy.CopyToHost(), y));
 }
 
 CUDA_CASE(NormHasTheBitsOfTheCpu) {
@@ -79,10 +79,10 @@ CUDA_CASE(NormHasTheBitsOfTheCpu) {
     for (int64_t r = 0; r < m; ++r)
       BestDecoderOps().rms_norm(&x[r * n], weight.data(), n, 1e-6f, &y[r * n]);
     CUDA_OK(cuda::RmsNorm(dx.data(), dweight.data(), m, n, 1e-6f, dy.data(), nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << n << " numbers";
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << n << " numbers";
     // In place.
     CUDA_OK(cuda::RmsNorm(dx.data(), dweight.data(), m, n, 1e-6f, dx.data(), nullptr));
-    CUDA_EXPECT(SameBits(dx.Back(), y)) << n << " numbers, in place";
+    CUDA_EXPECT(SameBits(dx.CopyToHost(), y)) << n << " numbers, in place";
   }
 }
 
@@ -93,7 +93,7 @@ CUDA_CASE(SwiGluHasTheBitsOfTheCpu) {
     OnDevice<float> dgate(gate), dup(up), dy(y.size());
     BestDecoderOps().swiglu(gate.data(), up.data(), n, y.data());
     CUDA_OK(cuda::SwiGlu(dgate.data(), dup.data(), n, dy.data(), nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << n << " numbers";
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << n << " numbers";
   }
 }
 
@@ -117,7 +117,7 @@ CUDA_CASE(RopeHasTheBitsOfTheCpu) {
       }
       CUDA_OK(cuda::Rope(dx.data(), ldx, m, heads, dpositions.data(), dcos.data(), dsin.data(),
                          sign, half, nullptr));
-      CUDA_EXPECT(SameBits(dx.Back(), x)) << "half " << half << ", sign " << sign;
+      CUDA_EXPECT(SameBits(dx.CopyToHost(), x)) << "half " << half << ", sign " << sign;
     }
   }
 }
@@ -157,7 +157,7 @@ void CheckAttention(int64_t positions, int64_t begin, int64_t d) {
   OnDevice<cuda::PagedQuery<T>> queries(std::vector<cuda::PagedQuery<T>>{
       {{dq.data(), dout.data(), begin, positions}, {dpool.data(), stride}, dblocks.data()}});
   CUDA_OK(AttendOnDevice(queries.data(), 1, d));
-  CUDA_EXPECT(SameBits(dout.Back(), out))
+  CUDA_EXPECT(SameBits(dout.CopyToHost(), out))
       << positions << " positions from " << begin << ", D " << d;
 }
 

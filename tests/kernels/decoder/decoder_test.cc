@@ -32,16 +32,16 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 1},    {1, 16, 8},    {3, 17, 5},    {12, 32, 64},
                              {13, 33, 31}, {29, 172, 64}, {48, 64, 192}, {5, 47, 300}};
 
-std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, bool add) {
+std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool transposed, bool add) {
   const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
   std::vector<float> packed(PackedFloats(s.n, s.k)), y = Random(3, s.m * s.n);
   PackRows(w.data(), s.n, s.k, 0, packed.data());
-  if (turned) {
-    std::vector<float> across(s.m * s.k);
+  if (transposed) {
+    std::vector<float> x_transposed(s.m * s.k);
     for (int64_t r = 0; r < s.m; ++r) {
-      for (int64_t i = 0; i < s.k; ++i) across[i * s.m + r] = x[r * s.k + i];
+      for (int64_t i = 0; i < s.k; ++i) x_transposed[i * s.m + r] = x[r * s.k + i];
     }
-    ops.gemm_turned(across.data(), s.m, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
+    ops.gemm_transposed(x_transposed.data(), s.m, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
   } else {
     ops.gemm(x.data(), s.k, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
   }
@@ -50,11 +50,11 @@ std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, 
 
 TEST_P(DecoderKernelTest, ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
-    for (const bool turned : {false, true}) {
+    for (const bool transposed : {false, true}) {
       for (const bool add : {false, true}) {
         const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k),
                                  before = Random(3, s.m * s.n),
-                                 y = Multiply(*GetParam(), s, turned, add);
+                                 y = Multiply(*GetParam(), s, transposed, add);
         for (int64_t r = 0; r < s.m; ++r) {
           for (int64_t c = 0; c < s.n; ++c) {
             double want = add ? before[r * s.n + c] : 0;
@@ -161,13 +161,13 @@ std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
   return out;
 }
 
-std::vector<float> Narrowed(const std::vector<float>& x) {
+std::vector<float> RoundToBf16(const std::vector<float>& x) {
   std::vector<float> out;
   for (const uint16_t y : ToBf16(x)) out.push_back(FloatFromBf16(y));
   return out;
 }
 
-std::vector<float> InHalves(const std::vector<float>& x) {
+std::vector<float> RoundToFp16(const std::vector<float>& x) {
   std::vector<float> out;
   for (const float y : x) out.push_back(static_cast<float>(static_cast<_Float16>(y)));
   return out;
@@ -199,7 +199,7 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
         if (rows > positions) continue;
         const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
                                  v = Random(9, positions * d);
-        const std::vector<float> narrow_k = InHalves(k), narrow_v = InHalves(v);
+        const std::vector<float> narrow_k = RoundToFp16(k), narrow_v = RoundToFp16(v);
         const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
         const std::vector<float> narrow =
             Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
@@ -271,8 +271,9 @@ std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool roun
 TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
     for (const bool rounded : {true, false}) {
-      const std::vector<float> whole = Random(1, s.m * s.k), x = rounded ? Narrowed(whole) : whole,
-                               w = Narrowed(Random(2, s.n * s.k));
+      const std::vector<float> whole = Random(1, s.m * s.k),
+                               x = rounded ? RoundToBf16(whole) : whole,
+                               w = RoundToBf16(Random(2, s.n * s.k));
       const std::vector<float> before = Random(3, s.m * s.n),
                                y = MultiplyBf16(*GetParam(), s, rounded);
       for (int64_t r = 0; r < s.m; ++r) {

@@ -49,14 +49,14 @@ void CheckDraws(int64_t vocab, int64_t row_count) {
   OnDevice<SampleRow> on_device(device_rows);
   OnDevice<SampleDraw> draws(static_cast<size_t>(row_count));
   CUDA_OK(SampleCuda(on_device.data(), row_count, vocab, draws.data(), nullptr));
-  const std::vector<SampleDraw> drawn = draws.Back();
+  const std::vector<SampleDraw> drawn = draws.CopyToHost();
   for (int64_t r = 0; r < row_count; ++r) {
     CUDA_EXPECT(drawn[r] == expected[r])
         << "V " << vocab << " row " << r << ": token " << drawn[r].token << " of "
         << drawn[r].logprob << ", " << drawn[r].kept << " kept; the CPU's " << expected[r].token
         << " of " << expected[r].logprob << ", " << expected[r].kept << " kept";
   }
-  CUDA_EXPECT(cuda_check::SameBits(device_kept.Back(), kept)) << "V " << vocab;
+  CUDA_EXPECT(cuda_check::SameBits(device_kept.CopyToHost(), kept)) << "V " << vocab;
 }
 
 CUDA_CASE(DrawsEqualTheReferenceInBits) {
@@ -86,7 +86,7 @@ CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
   OnDevice<SampleDraw> draws(rows.size());
   CUDA_OK(SampleCuda(on_device.data(), static_cast<int64_t>(rows.size()), kVocab, draws.data(),
                      nullptr));
-  CUDA_EXPECT(draws.Back() == expected);
+  CUDA_EXPECT(draws.CopyToHost() == expected);
 }
 
 // Measures draws from 64 rows of a large vocabulary. The bytes to read are those of each logit

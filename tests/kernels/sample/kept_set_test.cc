@@ -32,7 +32,7 @@ Kept Draw(SampleRow row, int64_t vocab) {
 
 // Finds the kept tokens by sorting, in double precision. Sets `margin` to the smallest distance
 // between a sum or ratio and a bound of top-p or min-p.
-std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
+std::vector<int32_t> FindKeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
   std::vector<double> z(vocab);
   // These are rounded to float, as in the sampler.
   for (int64_t v = 0; v < vocab; ++v) z[v] = row.logits[v] / row.temperature;
@@ -88,7 +88,7 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
     if (random() % 2) row.top_p = (1 + random() % 1000) / 1001.0;
     if (random() % 2) row.min_p = (random() % 1000) / 1000.0f;
     double margin;
-    const std::vector<int32_t> slow = KeptSlowly(row, vocab, &margin);
+    const std::vector<int32_t> slow = FindKeptSlowly(row, vocab, &margin);
     if (margin < 1e-6) continue;  // In fp32 the comparison may differ.
     ++compared;
     const Kept kept = Draw(row, vocab);
