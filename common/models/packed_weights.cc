@@ -110,6 +110,9 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
   AddVector("model.norm.weight", &final_norm_);
   head_ = reserve(sizes.head);
   AddMatrix(config.tie_word_embeddings ? kEmbedding : "lm_head.weight", 0, kDecoderLanes, head_);
+
+  // ComputeSizes() and this function must count the same matrices.
+  SLUICE_CHECK(next == reinterpret_cast<T*>(buffer_.data()) + sizes.total);
   return absl::OkStatus();
 }
 

@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #endif
 
+#include "common/base/status.h"
+
 namespace sluice {
 namespace {
 
@@ -34,6 +36,7 @@ Team::Team(int size, const char* name) : name_(name) { Resize(size); }
 Team::~Team() { Resize(1); }
 
 void Team::Resize(int size) {
+  SLUICE_CHECK(size >= 1);
   // Helpers read next_size_ at the end of a round, so an empty round ends those that are to leave.
   next_size_ = size;
   if (size < size_) Run([](int) {});
@@ -47,6 +50,7 @@ void Team::Resize(int size) {
     pthread_setname_np(helpers_.back().native_handle(), name_);
   }
   size_ = size;
+  SLUICE_CHECK(static_cast<int>(helpers_.size()) == size_ - 1);
 }
 
 void Team::Run(const std::function<void(int)>& work) {
@@ -54,6 +58,9 @@ void Team::Run(const std::function<void(int)>& work) {
     next_.store(0, std::memory_order_relaxed);
     return work(0);
   }
+
+  // The last Run() waited for all helpers, and `work` must not call Run() itself.
+  SLUICE_CHECK(busy_.load(std::memory_order_relaxed) == 0);
 
   // The release of round_ publishes work_ and busy_ to the helpers.
   work_ = &work;
@@ -79,6 +86,7 @@ void Team::Offer(const std::function<void(int)>& work) {
   // From here on no helper enters. Wait for those that have.
   const int entered =
       static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
+  SLUICE_CHECK(entered < size_);  // Each helper enters an offer at most once.
   for (int finished; (finished = finished_.load(std::memory_order_acquire)) < entered;)
     AwaitChange(finished_, finished);
 }

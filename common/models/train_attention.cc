@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/base/status.h"
 #include "common/models/parallel.h"
 #include "common/models/train_function.h"
 #include "common/models/train_ops.h"
@@ -23,6 +24,9 @@ std::vector<int64_t> FindFamilies(const std::vector<int64_t>& cu_seqlens,
     if (prefix.empty() || prefix[b] < 0) starts.push_back(b);
   }
   starts.push_back(sequences);
+
+  // Rows of a sequence outside every family would never be written.
+  SLUICE_CHECK(starts.front() == 0);
   return starts;
 }
 
