@@ -81,6 +81,7 @@ void AttendFamily(const float* q, const float* k, const float* v,
   std::vector<T> data(blocks.size() * KvHead<T>::BlockSize(d));
   std::vector<AttentionQuery> queries;
   const KvHead<T> cache{data.data(), KvHead<T>::BlockSize(d)};
+
   for (int64_t b = first; b < last; ++b) {
     // Each later sequence begins behind the prefix, and overwrites the one before it.
     int64_t position = b == first ? 0 : cu_seqlens[first + 1] - cu_seqlens[first];
@@ -166,11 +167,13 @@ struct AttentionFn : Function<AttentionFn> {
                             bool halves) {
     const std::vector<int64_t> families = FindFamilies(cu_seqlens, prefix);
     const at::Tensor k = halves ? Fp16Copy(all_k) : all_k, v = halves ? Fp16Copy(all_v) : all_v;
+
     ctx->save_for_backward({q, k, v});
     ctx->saved_data["cu_seqlens"] = cu_seqlens;
     ctx->saved_data["families"] = families;
     ctx->saved_data["d"] = d;
     ctx->saved_data["window"] = window;
+
     const Heads heads{q.size(1), k.size(1), d, window};
     at::Tensor out = at::empty_like(q);
     const float *qs = ConstData(q), *ks = ConstData(k), *vs = ConstData(v);
@@ -186,6 +189,7 @@ struct AttentionFn : Function<AttentionFn> {
     const at::Tensor &q = saved[0], &k = saved[1], &v = saved[2], dout = grads[0].contiguous();
     const std::vector<int64_t> cu_seqlens = ctx->saved_data["cu_seqlens"].toIntVector(),
                                families = ctx->saved_data["families"].toIntVector();
+
     const Heads heads{q.size(1), k.size(1), ctx->saved_data["d"].toInt(),
                       ctx->saved_data["window"].toInt()};
     at::Tensor dq = at::empty_like(q), dk = at::empty_like(k), dv = at::empty_like(v);

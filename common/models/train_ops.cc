@@ -72,6 +72,7 @@ at::Tensor MultiplyInBf16(const at::Tensor& x, const at::Tensor& w, bool round_x
     BestDecoderOps().to_bf16(ConstData(w) + i * k, k, row.data());
     PackRows(row.data(), 1, k, i, packed.data());
   }
+
   if (round_x) {
     const std::vector<uint16_t> rows = CopyEvenRows<uint16_t>(x, BestDecoderOps().to_bf16);
     return ComputeByRows(m, n, k, x.options(), [&](int64_t r, int64_t count, float* to) {
@@ -113,6 +114,7 @@ struct LinearFn : Function<LinearFn> {
     ctx->saved_data["narrow"] = narrow;
     ctx->saved_data["round_x"] = operands == Operands::kBf16;
     if (narrow) return MultiplyInBf16(x, w, operands == Operands::kBf16);
+
     const int64_t n = w.size(0), k = w.size(1);
     std::vector<float> packed(PackedFloats(n, k));
     PackRows(ConstData(w), n, k, 0, packed.data());
@@ -129,6 +131,7 @@ struct LinearFn : Function<LinearFn> {
       PackColumns(ConstData(used), n, k, packed.data());
       dx = Multiply(g, packed, k);
     }
+
     if (ctx->needs_input_grad(1))
       dw = OuterProduct(g, ctx->saved_data["round_x"].toBool() ? Bf16Copy(x) : x);
     return {dx, dw, at::Tensor()};
@@ -150,6 +153,7 @@ struct RmsNormFn : Function<RmsNormFn> {
     const float *from = ConstData(x), *w = ConstData(weight);
     float* to = MutableData(y);
     const auto norm = BestDecoderOps().rms_norm;
+
     ParallelFor(x.numel() / n, PointGrain(n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r)
         norm(from + r * n, w, n, static_cast<float>(eps), to + r * n);
@@ -247,6 +251,7 @@ struct ScoreFn : Function<ScoreFn> {
         lps[r] = score.logprob, entropies[r] = score.entropy, lses[r] = score.logsumexp;
       }
     });
+
     ctx->save_for_backward({logits, targets, entropy, lse});
     ctx->saved_data["inverse"] = 1 / temperature;
     return {lp, entropy};
@@ -258,6 +263,7 @@ struct ScoreFn : Function<ScoreFn> {
     const auto or_zeros = [&](const at::Tensor& g) {
       return g.defined() ? g.contiguous() : at::zeros({rows}, logits.options());
     };
+
     const at::Tensor dlp = or_zeros(grads[0]), dentropy = or_zeros(grads[1]);
     at::Tensor dlogits = at::empty_like(logits);
     const float inverse = static_cast<float>(ctx->saved_data["inverse"].toDouble());

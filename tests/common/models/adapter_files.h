@@ -46,6 +46,7 @@ inline TensorSet AdapterTensors(const ModelConfig& config, int64_t rank,
       }
     }
   }
+
   TensorSet set = *TensorSet::Create(specs);
   SplitMix64 random(seed);
   for (size_t i = 0; i < set.size(); ++i) {

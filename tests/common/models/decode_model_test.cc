@@ -151,6 +151,7 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
   const auto model = Make(m.dir.config, &m.weights, static_cast<int>(want.tokens.size()));
   const auto got = Prefill(model.get(), want.tokens);
   const int64_t vocab = m.dir.config.vocab_size;
+
   double worst_logit = 0, worst_logprob = 0;
   for (size_t b = 0; b < got.size(); ++b) {
     const int64_t length = static_cast<int64_t>(want.tokens[b].size());
@@ -164,6 +165,7 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
           std::max(worst_logprob, std::abs(lp - want.logprobs[b * (want.longest - 1) + t]));
     }
   }
+
   EXPECT_LT(worst_logit, 1e-4);
   EXPECT_LT(worst_logprob, 1e-4);
 }
@@ -205,6 +207,7 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
                       t + 1 == want.prompts[b].size()});
     }
   }
+
   std::vector<float> logits(want.prompts.size() * vocab);
   while (got[0].size() < want.continuations[0].size()) {
     Step(model.get(), rows, Tables(m.dir.config, got.size()), logits.data());
@@ -244,6 +247,7 @@ TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
                     peer_worst = std::max(peer_worst, peer);
     }
   }
+
   // With these random weights the distributions are sharp: the mean error of transformers is 0.024.
   EXPECT_LE(sum, 0.5 * peer_sum);
   EXPECT_LE(worst, 0.5 * peer_worst);
@@ -282,6 +286,7 @@ TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
     for (size_t t = 0; t < tokens.size(); ++t)
       rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
     Step(model.get(), rows, {{5, 2}}, own.data());
+
     std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
     if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
     Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table},
