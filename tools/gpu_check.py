@@ -39,7 +39,7 @@ examples:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHECK_MAIN = "tests/kernels/cuda/check_main.cu"
 CARD = "card"  # The program of tests/kernels/cuda, with the benches "copy" and "fma".
-EMULATOR = ["hooks.cc", "memory.cc", "report.cc", "runtime.cc", "threads.cc", "together.cc"]
+EMULATOR = ["collectives.cc", "hooks.cc", "memory.cc", "report.cc", "runtime.cc", "threads.cc"]
 # Kernels that test the emulator itself. tests/cuda_emulator/emulator_test.cc runs them.
 EMULATOR_TESTS = ["tests/cuda_emulator/planted.cu"]
 ARCHITECTURES = ["80", "90"]
@@ -101,6 +101,8 @@ def run(command, seconds, environment=None):
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         errors="replace", env={**os.environ, **(environment or {})}, check=False)
     took = time.monotonic() - begin
+    # `timeout` exits with these codes when it ends the command. The command itself may exit with
+    # them too, but earlier.
     late = process.returncode in (124, 137, -9) and took >= seconds
     return None if late else process.returncode, process.stdout, took
 
@@ -144,9 +146,9 @@ class Builder:
     def __init__(self, folder, report, jobs):
         self.folder = folder
         self.report = report
-        self.jobs = []  # (name, command but for the output, object)
+        self.jobs = []  # (name, command to run before or None, command, source, object)
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)
-        # The hash of all files that a source may include.
+        # The hash of all files that a source may include, and of the scripts.
         self.headers = hashlib.sha256()
         for top in ["kernels", "tests/kernels", "tests/cuda_emulator"]:
             for path in sorted((ROOT / top).rglob("*")):
@@ -187,7 +189,7 @@ class Builder:
         good = True
         for name, code, output, seconds in self.pool.map(self._make, self.jobs):
             good &= code == 0
-            message = "" if code == 0 else complaint(output, code)
+            message = "" if code == 0 else describe_failure(output, code)
             self.report.step(name, "passed" if code == 0 else "failed", seconds, message)
         self.jobs = []
         return good
@@ -196,11 +198,11 @@ class Builder:
         out = self.folder / name
         code, output, seconds = run([*command, "-o", out], min(STEP_SECONDS, self.report.left()))
         if code != 0:
-            self.report.step(f"link {name}", "failed", seconds, complaint(output, code))
+            self.report.step(f"link {name}", "failed", seconds, describe_failure(output, code))
         return out if code == 0 else None
 
 
-def complaint(output, code):
+def describe_failure(output, code):
     """Returns the end of a failed command's output, and how the command ended."""
     return (output[-3000:] + ("out of time" if code is None else f"exit code {code}")).lstrip()
 
@@ -208,14 +210,14 @@ def complaint(output, code):
 def run_program(report, name, command, what, environment=None):
     """Runs one program, and adds the cases and figures that it prints to the report."""
     code, output, seconds = run(command, min(STEP_SECONDS, report.left()), environment)
-    said, failed = "", code != 0
+    text, failed = "", code != 0
     for line in output.splitlines():
         try:
             entry = json.loads(line) if line.startswith("{") else None
         except json.JSONDecodeError:  # The program ended in the middle of this line.
             entry = None
         if entry is None:
-            said += line + "\n"
+            text += line + "\n"
             continue
         if "case" in entry:
             report.json["cases"].append({"program": name, "run": what, **entry})
@@ -224,7 +226,7 @@ def run_program(report, name, command, what, environment=None):
         elif report.json["device"] is None:
             report.json["device"] = entry
     report.step(f"{what}: {name}", "failed" if failed else "passed", seconds,
-                complaint(said, code) if failed else "")
+                describe_failure(text, code) if failed else "")
 
 
 def add_ratios(figures):
@@ -286,7 +288,7 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
             run_program(report, name, command, tool)
 
 
-def for_cards(source):
+def target_options(source):
     """Returns nvcc's target options: kernels are compiled for each architecture, checks for one."""
     architectures = ARCHITECTURES if source.startswith("kernels/") else ARCHITECTURES[:1]
     return [word for architecture in architectures
@@ -312,7 +314,7 @@ def check_by_emulator(report, builder, programs, nvcc, references, seed):
             objects[name].insert(
                 0, builder.add("emulated", source, [*INSTRUMENTED, rewritten], rewrite))
             if nvcc is not None:
-                builder.add("nvcc", source, [nvcc, *NVCC, *for_cards(source), source])
+                builder.add("nvcc", source, [nvcc, *NVCC, *target_options(source), source])
     if not builder.build():
         return
     environment = {"CUDA_EMULATOR_SEED": str(seed)}
@@ -342,9 +344,9 @@ def parse_arguments():
                         help="check only this folder of kernels/; may be repeated")
     parser.add_argument("--seed", type=int, default=1,
                         help="seed of the emulator's order of threads and blocks; "
-                             "0 runs them by number (default: 1)")
+                             "0 runs them in the order of their numbers (default: 1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(),
-                        help="number of compilers at a time")
+                        help="number of compilers that run at a time (default: one per CPU)")
     parser.add_argument("--install-nvcc", action="store_true",
                         help="install nvcc into .deps/ from PyPI if there is none")
     parser.add_argument("--references", nargs="*", default=[], type=pathlib.Path,

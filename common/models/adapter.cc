@@ -29,24 +29,24 @@ constexpr const char* kNames[Adapter::kTargets] = {"q_proj",    "k_proj",  "v_pr
                                                    "gate_proj", "up_proj", "down_proj"};
 
 // Keys that do not change the computation. Any other key is either read in ReadConfig(), or must
-// have a value that turns its feature off (SaysNo).
-constexpr const char* kOfNoEffect[] = {"auto_mapping",     "base_model_name_or_path",
-                                       "inference_mode",   "lora_dropout",
-                                       "megatron_core",    "peft_version",
-                                       "revision",         "task_type",
-                                       "qalora_group_size"};
+// have a value that turns its feature off (IsTurnedOff).
+constexpr const char* kIgnoredKeys[] = {"auto_mapping",     "base_model_name_or_path",
+                                        "inference_mode",   "lora_dropout",
+                                        "megatron_core",    "peft_version",
+                                        "revision",         "task_type",
+                                        "qalora_group_size"};
 
 // The way around every setting that this build does not have.
-constexpr char kMerge[] =
+constexpr char kMergeHint[] =
     "merge the adapter into its model (PEFT's merge_and_unload) and give that directory instead";
 
 // Whether the value of a key turns its feature off: it is null, false or empty.
-bool SaysNo(const Json& value) {
+bool IsTurnedOff(const Json& value) {
   return value.is_null() || value == false ||
          ((value.is_object() || value.is_array() || value.is_string()) && value.empty());
 }
 
-std::pair<int64_t, int64_t> InOut(const ModelConfig& config, int target) {
+std::pair<int64_t, int64_t> InputsAndOutputs(const ModelConfig& config, int target) {
   const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim,
                 kv = config.num_kv_heads * config.head_dim;
   switch (target) {
@@ -85,7 +85,7 @@ float Widen(uint16_t x) { return FloatFromBf16(x); }
 
 // low [rank] = A [rank, in] times x [in].
 template <typename T>
-void Lower(const float* a, const T* x, int64_t rank, int64_t in, float* low) {
+void MultiplyByA(const float* a, const T* x, int64_t rank, int64_t in, float* low) {
   for (int64_t j = 0; j < rank; ++j) {
     float lanes[kLanes] = {};
     int64_t k = 0;
@@ -100,7 +100,7 @@ void Lower(const float* a, const T* x, int64_t rank, int64_t in, float* low) {
 }
 
 // y [out] += B low. `b` is the transpose of B: [rank, out].
-void Raise(const float* b, const float* low, int64_t rank, int64_t out, float* y) {
+void AddProductWithB(const float* b, const float* low, int64_t rank, int64_t out, float* y) {
   for (int64_t j = 0; j < rank; ++j) {
     for (int64_t n = 0; n < out; ++n) y[n] += low[j] * b[j * out + n];
   }
@@ -112,14 +112,16 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file, kMaxConfigBytes));
   SLUICE_ASSIGN_OR_RETURN(const Json json, ParseJson(text, file, kMaxConfigDepth));
   if (!json.is_object())
-    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
+    return absl::InvalidArgumentError(absl::StrCat(file, ": the file is not a JSON object"));
   const auto wrong = [&](absl::string_view key, const Json& value, absl::string_view wanted) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": ", Printable(key), " is ", JsonExcerpt(value), "; wanted: ", wanted));
   };
+
   const std::string whole_modules = absl::StrCat(
       "give a list of ", absl::StrJoin(kNames, ", "),
-      " as target_modules if the adapter changes these modules in every layer; else ", kMerge);
+      " as target_modules if the adapter changes these modules in every layer; else ", kMergeHint);
+
   double alpha = 0;
   bool rank_stabilized = false;
   for (const auto& [key, value] : json.items()) {
@@ -146,25 +148,27 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
         const auto at = std::find_if(std::begin(kNames), std::end(kNames),
                                      [&](const char* known) { return name == known; });
         if (at == std::end(kNames))
-          return not_built(
-              absl::StrCat(JsonExcerpt(name), " is none of ", absl::StrJoin(kNames, ", ")));
+          return not_built(absl::StrCat(JsonExcerpt(name), " is none of ",
+                                        absl::StrJoin(kNames, ", "), "; ", kMergeHint));
         (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
       }
     } else if (key == "bias") {
-      if (value != "none") return not_built(absl::StrCat("it has only \"none\"; ", kMerge));
+      if (value != "none") return not_built(absl::StrCat("it has only \"none\"; ", kMergeHint));
     } else if (key == "init_lora_weights") {  // Other kinds also change the base model.
       if (!value.is_boolean() && value != "gaussian" && value != "orthogonal")
-        return not_built("it has true, false, gaussian and orthogonal");
-    } else if (std::find(std::begin(kOfNoEffect), std::end(kOfNoEffect), key) ==
-                   std::end(kOfNoEffect) &&
-               !SaysNo(value)) {
-      return not_built(key == "exclude_modules" ? whole_modules : kMerge);
+        return not_built(absl::StrCat("it has true, false, gaussian and orthogonal; ", kMergeHint));
+    } else if (std::find(std::begin(kIgnoredKeys), std::end(kIgnoredKeys), key) ==
+                   std::end(kIgnoredKeys) &&
+               !IsTurnedOff(value)) {
+      return not_built(key == "exclude_modules" ? whole_modules : kMergeHint);
     }
   }
+
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
     if (!json.contains(key))
       return absl::InvalidArgumentError(absl::StrCat(file, ": ", key, " is missing"));
   }
+
   const double scale = rank_stabilized ? alpha / std::sqrt(static_cast<double>(rank_))
                                        : alpha / static_cast<double>(rank_);
   scale_ = static_cast<float>(scale);
@@ -181,13 +185,19 @@ absl::Status Adapter::ReadTensors(const std::string& path,
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::map<std::string, const SafetensorsFile::Entry*> entries;
   for (const SafetensorsFile::Entry& entry : file.entries()) entries[entry.spec.name] = &entry;
+
+  // The digest covers the tensors in the order in which they are read below.
   Sha256Stream digest;
   digest.Update(absl::StrCat(rank_, " ", std::bit_cast<uint32_t>(scale_)));
-  const auto take = [&](const std::string& name,
-                        std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
+
+  // Reads a tensor, and removes it from `entries`.
+  const auto read_tensor = [&](const std::string& name,
+                               std::vector<int64_t> shape) -> absl::StatusOr<std::vector<float>> {
     const auto it = entries.find(name);
     if (it == entries.end())
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is missing"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", name,
+          " is missing; every layer needs lora_A and lora_B of each of target_modules"));
     const SafetensorsFile::Entry& entry = *it->second;
     entries.erase(it);
     const DType dtype = entry.spec.dtype;
@@ -202,13 +212,15 @@ absl::Status Adapter::ReadTensors(const std::string& path,
     digest.Update({reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)});
     return numbers;
   };
+
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     for (int target = 0; target < kTargets; ++target) {
       if (!targets[static_cast<size_t>(target)]) continue;
       Matrix& matrix = layers_[layer][static_cast<size_t>(target)];
-      SLUICE_ASSIGN_OR_RETURN(matrix.a, take(TensorName(layer, target, 'A'), {rank_, matrix.in}));
+      SLUICE_ASSIGN_OR_RETURN(matrix.a,
+                              read_tensor(TensorName(layer, target, 'A'), {rank_, matrix.in}));
       SLUICE_ASSIGN_OR_RETURN(const std::vector<float> b,
-                              take(TensorName(layer, target, 'B'), {matrix.out, rank_}));
+                              read_tensor(TensorName(layer, target, 'B'), {matrix.out, rank_}));
       matrix.b.resize(b.size());
       for (int64_t n = 0; n < matrix.out; ++n) {
         for (int64_t j = 0; j < rank_; ++j) {
@@ -224,10 +236,12 @@ absl::Status Adapter::ReadTensors(const std::string& path,
       }
     }
   }
+
+  // What is left in `entries` was not asked for.
   if (!entries.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", Printable(entries.begin()->first),
-                                                   " does not belong to target_modules in the ",
-                                                   layers_.size(), " layers of this model"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", Printable(entries.begin()->first), " does not belong to target_modules in the ",
+        layers_.size(), " layers of this model; remove it, or use the model that was adapted"));
   }
   digest_ = digest.Finish();
   return absl::OkStatus();
@@ -241,7 +255,7 @@ absl::StatusOr<std::shared_ptr<const Adapter>> Adapter::Read(const std::string& 
   for (auto& layer : adapter->layers_) {
     for (int target = 0; target < kTargets; ++target)
       std::tie(layer[static_cast<size_t>(target)].in, layer[static_cast<size_t>(target)].out) =
-          InOut(config, target);
+          InputsAndOutputs(config, target);
   }
   std::array<bool, kTargets> targets{};
   SLUICE_RETURN_IF_ERROR(adapter->ReadConfig(dir + "/adapter_config.json", &targets));
@@ -260,7 +274,7 @@ bool Adapter::Fits(const ModelConfig& config) const {
   if (static_cast<int64_t>(layers_.size()) != config.num_layers) return false;
   for (int target = 0; target < kTargets; ++target) {
     const Matrix& matrix = layers_[0][static_cast<size_t>(target)];
-    if (std::pair(matrix.in, matrix.out) != InOut(config, target)) return false;
+    if (std::pair(matrix.in, matrix.out) != InputsAndOutputs(config, target)) return false;
   }
   return true;
 }
@@ -270,8 +284,8 @@ void Adapter::Add(int64_t layer, Target target, const T* x, float* y) const {
   const Matrix& matrix = layers_[static_cast<size_t>(layer)][target];
   if (matrix.a.empty()) return;
   float low[kMaxRank];
-  Lower(matrix.a.data(), x, rank_, matrix.in, low);
-  Raise(matrix.b.data(), low, rank_, matrix.out, y);
+  MultiplyByA(matrix.a.data(), x, rank_, matrix.in, low);
+  AddProductWithB(matrix.b.data(), low, rank_, matrix.out, y);
 }
 template void Adapter::Add(int64_t, Target, const float*, float*) const;
 template void Adapter::Add(int64_t, Target, const uint16_t*, float*) const;

@@ -40,9 +40,8 @@ class Adapter {
   const std::string& path() const { return path_; }
   int64_t rank() const { return rank_; }
   float scale() const { return scale_; }
-  const std::string& digest() const {
-    return digest_;
-  }  // SHA-256 of rank, scale and tensors: 32 bytes.
+  // SHA-256 of rank, scale and tensors: 32 bytes.
+  const std::string& digest() const { return digest_; }
 
   // Whether a model with this config has the shapes for which the adapter was read.
   bool Fits(const ModelConfig& config) const;

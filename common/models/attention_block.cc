@@ -23,9 +23,10 @@ void AttentionBlock<T>::AddTo(const Crew& crew, int64_t index, const Layer& laye
   ComputeQkv(crew, index, layer, tile);
 
   // A row attends to keys of earlier rows of its tile, so all keys come before all attention.
-  crew.Each(tile->size(), [&](int64_t r) { PrepareRow(index, layer, r, tile); });
+  crew.ForEach(tile->size(), [&](int64_t r) { PrepareRow(index, layer, r, tile); });
   const std::vector<AttentionPlan::Unit>& units = tile->attention.units();
-  crew.Each(static_cast<int64_t>(units.size()), [&](int64_t i) { Attend(index, units[i], tile); });
+  crew.ForEach(static_cast<int64_t>(units.size()),
+               [&](int64_t i) { Attend(index, units[i], tile); });
 
   AddOutput(crew, index, layer, tile);
 }

@@ -22,8 +22,8 @@ class AttentionBlock {
   // `angles` and `cache` outlive the block.
   AttentionBlock(const ModelConfig& config, const RopeAngles* angles, KvCache<T>* cache);
 
-  // Adds the attention of layer number `index` to tile->x, given x after its first norm in
-  // tile->normed (exact). Writes the rows' keys and values to the cache. All threads of `crew` call
+  // Adds the attention of layer number `index` to tile->x. tile->normed (exact) holds x after the
+  // layer's first norm. Writes the rows' keys and values to the cache. All threads of `crew` call
   // it.
   void AddTo(const Crew& crew, int64_t index, const Layer& layer, Tile<T>* tile) const;
 

@@ -7,7 +7,8 @@
 namespace sluice {
 
 // The threads that compute one tile: one thread alone, or all threads of a team. In a team, all
-// threads call the same functions in the same order, because each call of Each() shares its units.
+// threads call the same functions in the same order, because each call of ForEach() shares its
+// units.
 class Crew {
  public:
   static Crew OneThread() { return Crew(nullptr); }
@@ -19,7 +20,7 @@ class Crew {
 
   // Calls unit(i) once for each i < n, on the thread that is free next. Returns when all are done.
   template <typename Unit>
-  void Each(int64_t n, const Unit& unit) const {
+  void ForEach(int64_t n, const Unit& unit) const {
     if (team_ != nullptr) return team_->Share(n, unit);
     for (int64_t i = 0; i < n; ++i) unit(i);
   }

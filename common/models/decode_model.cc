@@ -14,34 +14,39 @@ absl::Status CheckWeights(const ModelConfig& config, const TensorSet& weights) {
   // No step would read a tensor that the model does not have, and no fingerprint would cover it.
   const std::vector<TensorSpec> needed = config.Parameters(DType::kF32);
   if (weights.size() > needed.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there are ", weights.size(), " tensors of weights, the model has ", needed.size()));
+    return absl::InvalidArgumentError(absl::StrCat("the weights have ", weights.size(),
+                                                   " tensors, but the model has only ",
+                                                   needed.size(), "; leave the others out"));
   }
 
   for (const TensorSpec& spec : needed) {
     const int64_t i = weights.Find(spec.name);
     if (i < 0)
-      return absl::InvalidArgumentError(absl::StrCat("the weights lack tensor ", spec.name));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the weights have no tensor ", spec.name, ", which the model needs"));
     const TensorSpec& held = weights.spec(i);
     if (!IsWeightType(held.dtype) || held.shape != spec.shape) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", spec.name, " is ", ShapeText(held.dtype, held.shape),
-                       ", needed is ", ShapeText(spec.dtype, spec.shape), " (or BF16, F16)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", spec.name, " is ", ShapeText(held.dtype, held.shape), ", but the model needs ",
+          ShapeText(spec.dtype, spec.shape), " (or BF16, F16)"));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const ModelConfig& config, const DecodeModel::Options& options) {
-  if (options.blocks < 1 || options.threads < 1 || options.threads > DecodeModel::kMaxThreads) {
+  if (options.blocks < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("blocks ", options.blocks, " and threads ", options.threads,
-                     " must be at least 1, threads at most ", DecodeModel::kMaxThreads));
+        absl::StrCat("blocks is ", options.blocks, ", but must be at least 1"));
+  }
+  if (options.threads < 1 || options.threads > DecodeModel::kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "threads is ", options.threads, ", but must be from 1 to ", DecodeModel::kMaxThreads));
   }
   if (options.max_context < 1 || options.max_context > config.max_context) {
-    return absl::InvalidArgumentError(absl::StrCat("max_context ", options.max_context,
-                                                   " is not in [1, ", config.max_context,
-                                                   "], the model's max_position_embeddings"));
+    return absl::InvalidArgumentError(absl::StrCat("max_context is ", options.max_context,
+                                                   ", but must be from 1 to ", config.max_context,
+                                                   ", the model's max_position_embeddings"));
   }
   return absl::OkStatus();
 }

@@ -20,8 +20,9 @@ class Adapter;  // common/models/adapter.h
 // If every matrix of the weights is bf16, products take bf16 inputs: activations are rounded to
 // bf16 after the second norm of a layer, the last norm, attention and SwiGLU. The inputs of q, k
 // and v stay fp32, because errors there go through a softmax. Keys and values are held in fp16,
-// which has three more digits (bits) than bf16. All sums, the residual stream, queries and logits
-// are fp32. If some matrix is not bf16, everything is fp32, and weights of other types are widened.
+// which has three more bits of precision than bf16. All sums, the residual stream, queries and
+// logits are fp32. If some matrix is not bf16, everything is fp32, and weights of other types are
+// widened.
 //
 // In both cases logits have the same bits as those of the training forward. Each number depends on
 // its own sequence alone: the other rows, how a prompt is cut into steps, where its blocks lie and

@@ -14,8 +14,8 @@
 // head size, F feed-forward width, V vocabulary, k experts per token.
 namespace sluice {
 
-// The widths of a model's activations, and how many numbers lie from one row to the next. Where a
-// product takes rows in bf16, an odd width needs a zero behind the row.
+// The widths of a model's activations, and their strides: the numbers from one row to the next. The
+// strides are even, because a product in bf16 needs a zero behind a row of odd width.
 struct DecodeShape {
   explicit DecodeShape(const ModelConfig& config)
       : hidden(config.hidden_size),
@@ -36,7 +36,7 @@ struct DecodeStep {
   absl::Span<const absl::Span<const int32_t>> tables;
   bool adapted = false;  // Some row has an adapter.
 
-  // By row: how many rows before it want logits. This is the place of its own results.
+  // By row: how many rows before it want logits. Its own results are at this index.
   std::vector<int64_t> output_row;
   float* logits = nullptr;        // [rows that want logits, V]
   std::vector<uint16_t> routing;  // [rows that want logits, layers, k]

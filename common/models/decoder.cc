@@ -162,7 +162,7 @@ void Decoder<T>::BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile) {
 // All threads of `crew` call it.
 template <typename T>
 void Decoder<T>::RunTile(const Crew& crew, Tile<T>* tile) const {
-  crew.Each(tile->size(), [&](int64_t r) {
+  crew.ForEach(tile->size(), [&](int64_t r) {
     Embed(tile->row(r).token, &tile->x[r * shape_.hidden]);
     NormRow(0, r, tile);
   });
@@ -170,7 +170,7 @@ void Decoder<T>::RunTile(const Crew& crew, Tile<T>* tile) const {
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     attention_.AddTo(crew, i, packed_.layers()[i], tile);
     feed_forward_.AddTo(crew, i, packed_.layers()[i], tile);
-    NextNorm(crew, i + 1, tile);
+    ApplyNextNorm(crew, i + 1, tile);
   }
 
   head_.Compute(crew, packed_, tile);
@@ -195,9 +195,9 @@ void Decoder<T>::NormRow(int64_t layer, int64_t r, Tile<T>* tile) const {
 
 // After the last layer there is nothing to do: LogitsHead norms only the rows that want logits.
 template <typename T>
-void Decoder<T>::NextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const {
+void Decoder<T>::ApplyNextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const {
   if (layer == config_.num_layers) return;
-  crew.Each(tile->size(), [&](int64_t r) { NormRow(layer, r, tile); });
+  crew.ForEach(tile->size(), [&](int64_t r) { NormRow(layer, r, tile); });
 }
 
 template <typename T>

@@ -64,7 +64,7 @@ class Decoder final : public DecodeModel {
   void RunTile(const Crew& crew, Tile<T>* tile) const;
   void Embed(int64_t token, float* x) const;
   void NormRow(int64_t layer, int64_t r, Tile<T>* tile) const;
-  void NextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
+  void ApplyNextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
 
   const ModelConfig config_;
   const Options options_;
@@ -76,7 +76,7 @@ class Decoder final : public DecodeModel {
   PackedWeights<T> packed_;
   KvCache<T> cache_;
 
-  // The parts of a layer read the two above.
+  // attention_ keeps references to cache_ and angles_, so they are declared before it.
   const RopeAngles angles_;
   const AttentionBlock<T> attention_;
   const FeedForward<T> feed_forward_;
@@ -84,8 +84,8 @@ class Decoder final : public DecodeModel {
 
   DecodeStep step_;
   StepDivision division_;
-  // By thread if they work apart; the first one if they work together. There may be more tiles than
-  // threads.
+  // Indexed by thread if the threads work apart; the first tile serves them all if they work
+  // together. There are more tiles than threads after SetThreads() has lowered the number.
   std::vector<Tile<T>> tiles_;
 
   // The last member, so that its threads end before what they use.

@@ -13,10 +13,10 @@ namespace {
 // a number of the cache for one row only.
 constexpr int64_t kKvNumberCost = 10;
 
-// The threads work apart only if each would have at least so many rows, on average.
+// The threads work apart only if each would have at least this many rows, on average.
 constexpr int64_t kMinRowsApart = 8;
 
-// And only if the largest share is at most so many times the mean share.
+// The threads work apart only if the largest share is at most this many times the mean share.
 constexpr double kMaxUneven = 1.25;
 
 // Weights of up to this size fit in the cache of one core. Then there is nothing to gain from using
@@ -24,7 +24,7 @@ constexpr double kMaxUneven = 1.25;
 constexpr int64_t kSmallWeightBytes = 2 << 20;
 
 // A tile has enough rows to use each weight often, and few enough for their activations to stay in
-// a cache. With small weights, the second counts for more.
+// a cache. Small weights gain nothing from being used often, so their tiles have fewer rows.
 constexpr int64_t kSmallTileRows = 48;
 
 // Units of a product per thread: a thread that is late takes fewer.
@@ -91,7 +91,7 @@ double RowShares::Deal(absl::Span<const DecodeModel::Row> rows, size_t tables,
   return largest * threads / static_cast<double>(total);
 }
 
-void RowShares::GiveAll(size_t rows) {
+void RowShares::GiveAllToFirst(size_t rows) {
   for (std::vector<int32_t>& share : shares_) share.clear();
   shares_[0].resize(rows);
   std::iota(shares_[0].begin(), shares_[0].end(), 0);
@@ -111,7 +111,7 @@ StepDivision::Way StepDivision::Divide(absl::Span<const DecodeModel::Row> rows, 
     if (small_ || uneven <= kMaxUneven) return Way::kApart;
   }
 
-  shares_.GiveAll(rows.size());
+  shares_.GiveAllToFirst(rows.size());
   return Way::kTogether;
 }
 

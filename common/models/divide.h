@@ -23,8 +23,8 @@ class RowCost {
 
  private:
   const int64_t layers_;
-  const int64_t layer_weights_;  // That a row is multiplied with in each layer.
-  const int64_t head_weights_;   // That a row is multiplied with to give logits.
+  const int64_t layer_weights_;  // Weights that a row is multiplied with in each layer.
+  const int64_t head_weights_;   // Weights that a row is multiplied with to give logits.
   const int64_t kv_width_, window_;
 };
 
@@ -41,7 +41,7 @@ class RowShares {
               absl::FunctionRef<int64_t(const DecodeModel::Row&)> cost);
 
   // Gives all rows to the first thread.
-  void GiveAll(size_t rows);
+  void GiveAllToFirst(size_t rows);
 
   absl::Span<const int32_t> of(int thread) const { return shares_[thread]; }
 
@@ -89,11 +89,12 @@ class StepDivision {
   RowShares shares_;
 };
 
-// Outputs of a product of n outputs that one of `threads` threads computes at a time: all of them
-// for one thread, else an even number of panels, since the kernels compute two panels at once.
+// Returns how many of a product's n outputs one of `threads` threads computes at a time: all of
+// them for one thread, else those of an even number of panels, since the kernels compute two panels
+// at once.
 int64_t OutputsPerUnit(int threads, int64_t n);
 
-// Divides the attention of a tile into units: a piece of the tile with one KV head.
+// Divides the attention of a tile into units. A unit is a piece of the tile with one KV head.
 class AttentionPlan {
  public:
   static constexpr int64_t kPieceRows = 16;

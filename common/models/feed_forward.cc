@@ -41,7 +41,7 @@ void FeedForward<T>::AddTo(const Crew& crew, int64_t index, const Layer& layer,
 template <typename T>
 void FeedForward<T>::AddDense(const Crew& crew, int64_t index, const Layer& layer,
                               Tile<T>* tile) const {
-  crew.Each(tile->size(), [&](int64_t r) {
+  crew.ForEach(tile->size(), [&](int64_t r) {
     ops_.NormAndRound(&tile->x[r * shape_.hidden], layer.post_norm, eps_, tile->normed.rounded(r));
   });
 
@@ -69,19 +69,19 @@ template <typename T>
 void FeedForward<T>::AddExperts(const Crew& crew, int64_t index, const Layer& layer,
                                 Tile<T>* tile) const {
   // Exact, for the router; the experts round their own inputs.
-  crew.Each(tile->size(), [&](int64_t r) {
+  crew.ForEach(tile->size(), [&](int64_t r) {
     ops_.Norm(&tile->x[r * shape_.hidden], layer.post_norm, eps_, tile->normed.exact(r));
   });
 
   moe_.AddTo(crew, layer, tile->normed.exact(0), tile->size(), tile->x.data(), &tile->moe);
-  crew.Each(static_cast<int64_t>(tile->wanted.size()),
-            [&](int64_t i) { RecordExperts(index, tile->wanted[i], tile); });
+  crew.ForEach(static_cast<int64_t>(tile->wanted.size()),
+               [&](int64_t i) { RecordExperts(index, tile->wanted[i], tile); });
 }
 
 // act = silu(gate(normed)) * up(normed), as one operation.
 template <typename T>
 void FeedForward<T>::GateUp(const Crew& crew, const Layer& layer, Tile<T>* tile) const {
-  EachOutputRange(crew, shape_.ffn, [&](int64_t first, int64_t count) {
+  ForEachOutputRange(crew, shape_.ffn, [&](int64_t first, int64_t count) {
     const T* weight = layer.gate_up + 2 * first * NumberOps<T>::PackedInputs(shape_.hidden);
     ops_.GateUp(tile->normed.rounded(0), tile->normed.stride(), weight, tile->size(), count,
                 shape_.hidden, &tile->act[first], shape_.ffn_stride);
@@ -102,7 +102,7 @@ void FeedForward<T>::GateUpInSteps(const Crew& crew, int64_t index, const Layer&
                          .y = tile->gate_up.data(),
                          .y_stride = gate_up_width_,
                          .add = false});
-  crew.Each(tile->size(), [&](int64_t r) { FinishGateUpOfRow(index, layer, r, tile); });
+  crew.ForEach(tile->size(), [&](int64_t r) { FinishGateUpOfRow(index, layer, r, tile); });
 }
 
 template <typename T>

@@ -25,8 +25,8 @@ class FeedForward {
   // Likewise for a step in which some row has an adapter.
   void AllocateForAdapters(int64_t rows, Tile<T>* tile) const;
 
-  // Adds the block of layer number `index` to tile->x. With experts, also notes in the step which
-  // of them each row went through that wants logits. All threads of `crew` call it.
+  // Adds the block of layer number `index` to tile->x. With experts, also records in the step the
+  // experts of each row that wants logits. All threads of `crew` call it.
   void AddTo(const Crew& crew, int64_t index, const Layer& layer, Tile<T>* tile) const;
 
  private:

@@ -19,7 +19,7 @@ absl::StatusOr<HugeBuffer> HugeBuffer::Create(int64_t bytes, const std::string& 
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", what, ", ", bytes, " bytes"));
+        absl::StrCat("there is no memory for the ", bytes, " bytes of ", what));
   }
 
   const int64_t before =

@@ -15,7 +15,8 @@ class HugeBuffer {
  public:
   HugeBuffer() = default;  // Empty.
 
-  // `what` is named in the message. RESOURCE_EXHAUSTED: there is not enough memory.
+  // `what` ends the message: what the memory is for, and what to do. RESOURCE_EXHAUSTED: there is
+  // not enough memory.
   static absl::StatusOr<HugeBuffer> Create(int64_t bytes, const std::string& what);
 
   std::byte* data() const { return data_.get(); }

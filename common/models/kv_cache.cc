@@ -18,8 +18,9 @@ absl::Status KvCache<T>::Allocate(int64_t blocks) {
   SLUICE_CHECK(blocks_ == 0 && blocks > 0);
   const int64_t bytes = layers_ * blocks * block_size_ * static_cast<int64_t>(sizeof(T));
   SLUICE_ASSIGN_OR_RETURN(
-      buffer_, HugeBuffer::Create(bytes, absl::StrCat("a KV cache of ", blocks, " blocks of ",
-                                                      kKvBlockTokens, " tokens; ask for fewer:")));
+      buffer_,
+      HugeBuffer::Create(bytes, absl::StrCat("a KV cache of ", blocks, " blocks of ",
+                                             kKvBlockTokens, " tokens; ask for fewer blocks")));
   blocks_ = blocks;
   return absl::OkStatus();
 }

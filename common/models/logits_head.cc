@@ -13,7 +13,7 @@ void LogitsHead<T>::Compute(const Crew& crew, const PackedWeights<T>& weights,
                             Tile<T>* tile) const {
   // The wanted rows come together at the beginning of `normed`.
   const int64_t wanted = static_cast<int64_t>(tile->wanted.size());
-  crew.Each(wanted, [&](int64_t i) {
+  crew.ForEach(wanted, [&](int64_t i) {
     ops_.NormAndRound(&tile->x[tile->wanted[i] * hidden_], weights.final_norm(), eps_,
                       tile->normed.rounded(i));
   });

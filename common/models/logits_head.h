@@ -16,7 +16,7 @@ class LogitsHead {
  public:
   explicit LogitsHead(const ModelConfig& config);
 
-  // Writes the logits of the tile's rows to the step's. All threads of `crew` call it.
+  // Writes the logits of the tile's rows to the logits of the step. All threads of `crew` call it.
   void Compute(const Crew& crew, const PackedWeights<T>& weights, Tile<T>* tile) const;
 
  private:

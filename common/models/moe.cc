@@ -11,16 +11,16 @@ namespace {
 struct Softmax {
   float max, sum;  // `sum` is that of exp(logit - max).
 
-  float Of(float logit) const { return sample::Exp(logit - max) / sum; }
+  float ProbabilityOf(float logit) const { return sample::Exp(logit - max) / sum; }
 };
 
-Softmax OverAll(absl::Span<const float> logits) {
+Softmax SoftmaxOfAll(absl::Span<const float> logits) {
   Softmax out{*std::max_element(logits.begin(), logits.end()), 0};
   for (const float logit : logits) out.sum += sample::Exp(logit - out.max);
   return out;
 }
 
-Softmax OverIds(absl::Span<const float> logits, absl::Span<const uint16_t> ids) {
+Softmax SoftmaxOfIds(absl::Span<const float> logits, absl::Span<const uint16_t> ids) {
   Softmax out{logits[ids[0]], 0};
   for (const uint16_t id : ids) out.max = std::max(out.max, logits[id]);
   for (const uint16_t id : ids) out.sum += sample::Exp(logits[id] - out.max);
@@ -46,8 +46,8 @@ void PickExperts(absl::Span<const float> logits, absl::Span<uint16_t> ids) {
 
 void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids, bool normalize,
                   float* weights) {
-  const Softmax softmax = normalize ? OverIds(logits, ids) : OverAll(logits);
-  for (const uint16_t id : ids) *weights++ = softmax.Of(logits[id]);
+  const Softmax softmax = normalize ? SoftmaxOfIds(logits, ids) : SoftmaxOfAll(logits);
+  for (const uint16_t id : ids) *weights++ = softmax.ProbabilityOf(logits[id]);
 }
 
 void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids,
@@ -55,11 +55,11 @@ void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t>
   float mean = 0;  // sum_j w_j dw_j
   for (size_t i = 0; i < ids.size(); ++i) mean += weights[i] * dweights[i];
 
-  // d logit_e = w_e (dw_e - mean), with dw_e = 0 for an expert that was not chosen. In the softmax
-  // over the chosen ones only, the other logits have no part.
-  const Softmax softmax = OverAll(logits);
+  // d logit_e = w_e (dw_e - mean), with dw_e = 0 for an expert that was not chosen. In a softmax
+  // over the chosen experts only, the other logits take no part, so their gradient is 0.
+  const Softmax softmax = SoftmaxOfAll(logits);
   for (size_t e = 0; e < logits.size(); ++e)
-    dlogits[e] = normalize ? 0 : -softmax.Of(logits[e]) * mean;
+    dlogits[e] = normalize ? 0 : -softmax.ProbabilityOf(logits[e]) * mean;
   for (size_t i = 0; i < ids.size(); ++i) dlogits[ids[i]] = weights[i] * (dweights[i] - mean);
 }
 

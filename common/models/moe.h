@@ -9,7 +9,7 @@
 // of the router are [E].
 namespace sluice {
 
-// In place of the id of an expert: none was recorded, so the router chooses.
+// Stands in place of an expert's id if none was recorded. The router then chooses.
 inline constexpr uint16_t kAnyExpert = 0xFFFF;
 
 // Writes the k experts with the highest logits to ids [k], in rising order of their ids. Of equal

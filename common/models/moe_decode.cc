@@ -36,14 +36,14 @@ void MoeMlp<T>::Allocate(int64_t m, Scratch* scratch) const {
 template <typename T>
 void MoeMlp<T>::AddTo(const Crew& crew, const Layer& layer, const float* normed, int64_t m,
                       float* x, Scratch* scratch) const {
-  crew.Each(m, [&](int64_t r) { RouteRow(layer, normed + r * in_stride_, r, scratch); });
-  crew.Each(1, [&](int64_t) { AssignSlots(m, scratch); });
+  crew.ForEach(m, [&](int64_t r) { RouteRow(layer, normed + r * in_stride_, r, scratch); });
+  crew.ForEach(1, [&](int64_t) { AssignSlots(m, scratch); });
 
   const std::vector<int32_t>& ends = scratch->ends;
-  crew.Each(experts_, [&](int64_t e) {
+  crew.ForEach(experts_, [&](int64_t e) {
     ComputeExpert(layer.experts[e], normed, ends[e], ends[e + 1], scratch);
   });
-  crew.Each(m, [&](int64_t r) { AddMixture(r, x + r * hidden_, scratch); });
+  crew.ForEach(m, [&](int64_t r) { AddMixture(r, x + r * hidden_, scratch); });
 }
 
 template <typename T>

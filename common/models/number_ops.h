@@ -31,7 +31,7 @@ class CommonOps {
                       static_cast<float>(eps), y);
   }
 
-  // Turns the `pairs` pairs of a head in place.
+  // Rotates the `pairs` pairs of a head in place.
   void Rotate(const float* cos, const float* sin, int64_t pairs, float* head) const {
     kernels_.rope(head, cos, sin, 1, pairs, head);
   }
@@ -109,7 +109,7 @@ class NumberOps<uint16_t> : public CommonOps {
 
   void NormAndRound(const float* x, const std::vector<float>& weight, double eps,
                     uint16_t* y) const {
-    // One row per thread, which stays in the core's first cache.
+    // Each thread has a buffer of one row, which stays in the core's first-level cache.
     thread_local std::vector<float> exact;
     exact.resize(weight.size());
     Norm(x, weight, eps, exact.data());

@@ -48,7 +48,7 @@ struct PackedSizes {
 };
 
 template <typename T>
-PackedSizes SizesOf(const ModelConfig& config) {
+PackedSizes ComputeSizes(const ModelConfig& config) {
   const int64_t h = config.hidden_size, q = config.num_heads * config.head_dim,
                 kv = config.num_kv_heads * config.head_dim;
   const int64_t f = config.num_experts > 0 ? config.expert_size : config.intermediate_size;
@@ -71,13 +71,14 @@ PackedSizes SizesOf(const ModelConfig& config) {
 template <typename T>
 absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet* weights) {
   weights_ = weights;
-  const PackedSizes sizes = SizesOf<T>(config);
+  const PackedSizes sizes = ComputeSizes<T>(config);
   SLUICE_ASSIGN_OR_RETURN(buffer_, HugeBuffer::Create(sizes.total * static_cast<int64_t>(sizeof(T)),
-                                                      "the packed weights"));
+                                                      "the packed weights; use a machine with more "
+                                                      "memory, or a smaller model"));
 
   // Matrices lie in the order in which a step reads them.
   T* next = reinterpret_cast<T*>(buffer_.data());
-  const auto take = [&](int64_t size) { return std::exchange(next, next + size); };
+  const auto reserve = [&](int64_t size) { return std::exchange(next, next + size); };
 
   layers_.resize(config.num_layers);
   for (int64_t i = 0; i < config.num_layers; ++i) {
@@ -85,30 +86,33 @@ absl::Status PackedWeights<T>::Create(const ModelConfig& config, const TensorSet
     const std::string prefix = absl::StrCat("model.layers.", i, ".");
     AddVector(prefix + "input_layernorm.weight", &layer.input_norm);
     AddVector(prefix + "post_attention_layernorm.weight", &layer.post_norm);
-    layer.qkv = take(sizes.qkv);
-    layer.o = take(sizes.o);
+    layer.qkv = reserve(sizes.qkv);
+    layer.o = reserve(sizes.o);
     AddAttention(config, prefix + "self_attn.", &layer);
 
     if (config.num_experts == 0) {
-      layer.gate_up = take(sizes.gate_up);
-      layer.down = take(sizes.down);
+      layer.gate_up = reserve(sizes.gate_up);
+      layer.down = reserve(sizes.down);
       AddDenseMlp(config, prefix + "mlp.", &layer);
       continue;
     }
 
-    layer.router = take(sizes.router);
+    layer.router = reserve(sizes.router);
     AddMatrix(prefix + "mlp.gate.weight", 0, kDecoderLanes, layer.router);
     for (int64_t e = 0; e < config.num_experts; ++e) {
-      T* const gate_up = take(sizes.gate_up);
-      T* const down = take(sizes.down);
+      T* const gate_up = reserve(sizes.gate_up);
+      T* const down = reserve(sizes.down);
       layer.experts.push_back({gate_up, down});
       AddMlpMatrices(absl::StrCat(prefix, "mlp.experts.", e, "."), gate_up, down);
     }
   }
 
   AddVector("model.norm.weight", &final_norm_);
-  head_ = take(sizes.head);
+  head_ = reserve(sizes.head);
   AddMatrix(config.tie_word_embeddings ? kEmbedding : "lm_head.weight", 0, kDecoderLanes, head_);
+
+  // ComputeSizes() and this function must count the same matrices.
+  SLUICE_CHECK(next == reinterpret_cast<T*>(buffer_.data()) + sizes.total);
   return absl::OkStatus();
 }
 

@@ -58,13 +58,13 @@ class PackedWeights {
   // not enough memory.
   absl::Status Create(const ModelConfig& config, const TensorSet* weights);
 
-  // Packs `weights`, which have the layout that Create() saw. They must stay until this ends or the
-  // next Pack() has returned.
+  // Packs `weights`, which have the layout that Create() saw. They must live as long as this
+  // object, or until the next Pack() has returned.
   void Pack(const TensorSet* weights, Team* team);
 
   // Returns the fingerprint of each tensor, computed from the packed numbers. The embedding is
-  // packed only if it is also the output head; if not, its numbers are those of `weights`, which
-  // are what a step reads.
+  // packed only if it is also the output head; if not, its fingerprint is computed from `weights`,
+  // where a step reads it.
   std::vector<Fingerprint> Fingerprints(Team* team) const;
 
   // For the failpoint rollout.activate.bitflip: changes a bit of the first layer's q_proj.
@@ -96,7 +96,7 @@ class PackedWeights {
   void AddVector(const std::string& name, std::vector<float>* to);
 
   Fingerprint FingerprintOfStrip(const Strip& strip) const;
-  // Of elements [first, first + n) of a tensor as it lies in the weights.
+  // Returns the fingerprint of elements [first, first + n) of a tensor of the weights.
   Fingerprint FingerprintOfTensorPart(int64_t tensor, int64_t first, int64_t n) const;
 
   const TensorSet* weights_ = nullptr;

@@ -13,7 +13,8 @@ class RopeAngles {
  public:
   RopeAngles(const RopeConfig& rope, int64_t head_dim, int64_t positions);
 
-  // [D / 2]: of the angle by which each pair of a head is turned at `position`.
+  // Return [D / 2]: the cosines and the sines of the angles by which the pairs of a head are
+  // rotated at `position`.
   const float* cos(int64_t position) const { return &cos_[position * pairs_]; }
   const float* sin(int64_t position) const { return &sin_[position * pairs_]; }
   int64_t pairs() const { return pairs_; }

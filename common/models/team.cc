@@ -6,6 +6,8 @@
 #include <immintrin.h>
 #endif
 
+#include "common/base/status.h"
+
 namespace sluice {
 namespace {
 
@@ -34,8 +36,9 @@ Team::Team(int size, const char* name) : name_(name) { Resize(size); }
 Team::~Team() { Resize(1); }
 
 void Team::Resize(int size) {
-  // Helpers read staying_ at the end of a round, so an empty round ends those that are to leave.
-  staying_ = size;
+  SLUICE_CHECK(size >= 1);
+  // Helpers read next_size_ at the end of a round, so an empty round ends those that are to leave.
+  next_size_ = size;
   if (size < size_) Run([](int) {});
   while (static_cast<int>(helpers_.size()) > size - 1) {
     helpers_.back().join();
@@ -43,10 +46,11 @@ void Team::Resize(int size) {
   }
 
   for (int i = size_; i < size; ++i) {
-    helpers_.emplace_back([this, i, seen = round_.load()] { Help(i, seen); });
+    helpers_.emplace_back([this, i, seen = round_.load()] { RunHelper(i, seen); });
     pthread_setname_np(helpers_.back().native_handle(), name_);
   }
   size_ = size;
+  SLUICE_CHECK(static_cast<int>(helpers_.size()) == size_ - 1);
 }
 
 void Team::Run(const std::function<void(int)>& work) {
@@ -54,6 +58,9 @@ void Team::Run(const std::function<void(int)>& work) {
     next_.store(0, std::memory_order_relaxed);
     return work(0);
   }
+
+  // The last Run() waited for all helpers, and `work` must not call Run() itself.
+  SLUICE_CHECK(busy_.load(std::memory_order_relaxed) == 0);
 
   // The release of round_ publishes work_ and busy_ to the helpers.
   work_ = &work;
@@ -70,7 +77,7 @@ void Team::Offer(const std::function<void(int)>& work) {
 
   const uint32_t round = ((round_.load(std::memory_order_relaxed) & ~1u) + 2) | 1;
   work_ = &work;
-  left_.store(0, std::memory_order_relaxed);
+  finished_.store(0, std::memory_order_relaxed);
   gate_.store(uint64_t{round} << 32, std::memory_order_release);
   round_.store(round, std::memory_order_release);
   round_.notify_all();
@@ -79,11 +86,12 @@ void Team::Offer(const std::function<void(int)>& work) {
   // From here on no helper enters. Wait for those that have.
   const int entered =
       static_cast<int>(gate_.exchange(kClosed, std::memory_order_acq_rel) & 0xffffffff);
-  for (int left; (left = left_.load(std::memory_order_acquire)) < entered;)
-    AwaitChange(left_, left);
+  SLUICE_CHECK(entered < size_);  // Each helper enters an offer at most once.
+  for (int finished; (finished = finished_.load(std::memory_order_acquire)) < entered;)
+    AwaitChange(finished_, finished);
 }
 
-bool Team::Enter(uint32_t round) {
+bool Team::EnterOffer(uint32_t round) {
   uint64_t gate = gate_.load(std::memory_order_relaxed);
   while (gate != kClosed && gate >> 32 == round) {
     if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
@@ -93,36 +101,36 @@ bool Team::Enter(uint32_t round) {
   return false;
 }
 
-void Team::Help(int index, uint32_t seen) {
+void Team::RunHelper(int index, uint32_t seen) {
   for (bool stays = true; stays;) {
     AwaitChange(round_, seen);
     seen = round_.load(std::memory_order_acquire);
 
     if ((seen & 1) != 0) {
-      if (!Enter(seen)) continue;
+      if (!EnterOffer(seen)) continue;
       (*work_)(index);
-      left_.fetch_add(1, std::memory_order_acq_rel);
-      left_.notify_all();
+      finished_.fetch_add(1, std::memory_order_acq_rel);
+      finished_.notify_all();
       continue;
     }
 
     (*work_)(index);
-    stays = index < staying_;
+    stays = index < next_size_;
     if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_all();
   }
 }
 
-void Team::Meet() {
-  // Read the count before arriving: the meeting cannot end while this thread has not arrived.
-  const uint32_t meeting = meetings_.load(std::memory_order_relaxed);
+void Team::AwaitAll() {
+  // Read the count before arriving: no thread passes the barrier while this thread has not arrived.
+  const uint32_t passed = barriers_passed_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_)
-    return AwaitChange(meetings_, meeting);
+    return AwaitChange(barriers_passed_, passed);
 
-  // The last thread to arrive resets what the meeting used, then lets the others go on.
+  // The last thread to arrive resets what the barrier used, then lets the others go on.
   arrived_.store(0, std::memory_order_relaxed);
   next_.store(0, std::memory_order_relaxed);
-  meetings_.fetch_add(1, std::memory_order_release);
-  if (size_ > 1) meetings_.notify_all();
+  barriers_passed_.fetch_add(1, std::memory_order_release);
+  if (size_ > 1) barriers_passed_.notify_all();
 }
 
 }  // namespace sluice

@@ -29,10 +29,10 @@ class Team {
   // returned.
   void Run(const std::function<void(int)>& work);
 
-  // Calls work() on this thread, and on each other thread that comes before it returns here. It
-  // does not wait for the rest: on a machine that others use, a thread that slept may come late.
-  // So `work` must take its work in pieces until none is left, and be complete if only this thread
-  // runs it.
+  // Calls work(0) on this thread, and work(i) on each helper i that is awake before work(0) has
+  // returned. It does not wait for the other helpers: on a machine that other programs use, a
+  // thread that slept may come late. So `work` must take its work in pieces until none is left, and
+  // be complete if only this thread runs it.
   void Offer(const std::function<void(int)>& work);
 
   // Called inside a Run() by all its threads: calls unit(i) once for each i < n, on the thread that
@@ -40,23 +40,24 @@ class Team {
   template <typename Unit>
   void Share(int64_t n, const Unit& unit) {
     for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < n;) unit(i);
-    Meet();
+    AwaitAll();
   }
 
  private:
-  // Waits until all threads have called it. Then the next unit is 0 again.
-  void Meet();
+  // A barrier: waits until all threads of the team have called it. Then the next unit of Share() is
+  // 0 again.
+  void AwaitAll();
   // The body of helper number `index`, which has seen round `seen`.
-  void Help(int index, uint32_t seen);
-  // Tries to take part in the offer of round `round`. False: the offer is closed.
-  bool Enter(uint32_t round);
+  void RunHelper(int index, uint32_t seen);
+  // Called by a helper, to take part in the offer of round `round`. False: the offer is closed.
+  bool EnterOffer(uint32_t round);
 
   const char* const name_;
   int size_ = 1;
 
   // Written before round_ changes, and read by the helpers of that round.
   const std::function<void(int)>* work_ = nullptr;
-  int staying_ = 1;  // Helpers with an index from this on end with the round.
+  int next_size_ = 1;  // Helpers with an index from this on end with the round.
 
   // Counts calls of Run() and Offer() in steps of 2; it is odd during and after an offer. All
   // helpers take part in a round of Run(), so none can miss one. A helper that comes late may miss
@@ -68,11 +69,11 @@ class Team {
   // kClosed: no helper may enter.
   static constexpr uint64_t kClosed = ~uint64_t{0};
   std::atomic<uint64_t> gate_{kClosed};
-  std::atomic<int> left_{0};  // Helpers that entered the offer and are done.
+  std::atomic<int> finished_{0};  // Helpers that entered the offer and are done.
 
-  std::atomic<int64_t> next_{0};       // The next unit of Share().
-  std::atomic<int> arrived_{0};        // Threads that wait in Meet().
-  std::atomic<uint32_t> meetings_{0};  // Counts meetings that ended.
+  std::atomic<int64_t> next_{0};              // The next unit of Share().
+  std::atomic<int> arrived_{0};               // Threads that wait in AwaitAll().
+  std::atomic<uint32_t> barriers_passed_{0};  // Counts barriers that all threads passed.
 
   std::vector<std::thread> helpers_;
 };

@@ -16,15 +16,15 @@ namespace sluice {
 // Calls work(first, count) for ranges that cover the n outputs of a product. Each range begins with
 // a panel.
 template <typename Work>
-void EachOutputRange(const Crew& crew, int64_t n, const Work& work) {
+void ForEachOutputRange(const Crew& crew, int64_t n, const Work& work) {
   const int64_t unit = OutputsPerUnit(crew.size(), n);
-  crew.Each((n + unit - 1) / unit,
-            [&](int64_t i) { work(i * unit, std::min(unit, n - i * unit)); });
+  crew.ForEach((n + unit - 1) / unit,
+               [&](int64_t i) { work(i * unit, std::min(unit, n - i * unit)); });
 }
 
 template <typename X, typename T>
 void Multiply(const Crew& crew, const NumberOps<T>& ops, const Product<X, T>& product) {
-  EachOutputRange(crew, product.n, [&](int64_t first, int64_t count) {
+  ForEachOutputRange(crew, product.n, [&](int64_t first, int64_t count) {
     Product<X, T> part = product;
     part.weight += first * NumberOps<T>::PackedInputs(product.k);
     part.n = count;
@@ -37,7 +37,7 @@ void Multiply(const Crew& crew, const NumberOps<T>& ops, const Product<X, T>& pr
 template <typename T, typename Add>
 void AddAdapters(const Crew& crew, const Tile<T>& tile, const Add& add) {
   if (!tile.step->adapted) return;
-  crew.Each(tile.size(), [&](int64_t r) {
+  crew.ForEach(tile.size(), [&](int64_t r) {
     if (const Adapter* adapter = tile.row(r).adapter) add(*adapter, r);
   });
 }
@@ -47,7 +47,7 @@ template <typename T>
 void AddBias(const Crew& crew, const std::vector<float>& bias, Tile<T>* tile) {
   if (bias.empty()) return;
   const int64_t hidden = static_cast<int64_t>(bias.size());
-  crew.Each(tile->size(), [&](int64_t r) {
+  crew.ForEach(tile->size(), [&](int64_t r) {
     float* x = &tile->x[r * hidden];
     for (int64_t i = 0; i < hidden; ++i) x[i] += bias[i];
   });

@@ -22,11 +22,11 @@ struct WeighFn : Function<WeighFn> {
     const int64_t tokens = logits.size(0), experts = logits.size(1),
                   k = static_cast<int64_t>(ids.size()) / tokens;
     at::Tensor weights = at::empty({tokens, k}, logits.options());
-    float* to = Out(weights);
+    float* to = MutableData(weights);
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<uint16_t> chosen(ids.begin() + t * k, ids.begin() + (t + 1) * k);
-      WeighExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen, normalize,
-                   to + t * k);
+      WeighExperts({ConstData(logits) + t * experts, static_cast<size_t>(experts)}, chosen,
+                   normalize, to + t * k);
     }
     ctx->save_for_backward({logits, weights});
     ctx->saved_data["ids"] = ids;
@@ -39,12 +39,12 @@ struct WeighFn : Function<WeighFn> {
     const std::vector<int64_t> ids = ctx->saved_data["ids"].toIntVector();
     const int64_t tokens = logits.size(0), experts = logits.size(1), k = weights.size(1);
     at::Tensor dlogits = at::empty_like(logits);
-    float* to = Out(dlogits);
+    float* to = MutableData(dlogits);
     for (int64_t t = 0; t < tokens; ++t) {
       const std::vector<uint16_t> chosen(ids.begin() + t * k, ids.begin() + (t + 1) * k);
-      WeighExpertsGrad({In(logits) + t * experts, static_cast<size_t>(experts)}, chosen,
-                       ctx->saved_data["normalize"].toBool(), In(weights) + t * k, In(g) + t * k,
-                       to + t * experts);
+      WeighExpertsGrad({ConstData(logits) + t * experts, static_cast<size_t>(experts)}, chosen,
+                       ctx->saved_data["normalize"].toBool(), ConstData(weights) + t * k,
+                       ConstData(g) + t * k, to + t * experts);
     }
     return {dlogits, at::Tensor(), at::Tensor()};
   }
@@ -52,7 +52,7 @@ struct WeighFn : Function<WeighFn> {
 
 // Returns the experts of each token, [T, k]: the recorded ones if there are any, else those that
 // the router chooses.
-std::vector<int64_t> Choose(const at::Tensor& logits, int64_t k, const uint16_t* recorded) {
+std::vector<int64_t> ChooseExperts(const at::Tensor& logits, int64_t k, const uint16_t* recorded) {
   const int64_t tokens = logits.size(0), experts = logits.size(1);
   std::vector<int64_t> ids(tokens * k);
   std::vector<uint16_t> chosen(k);
@@ -60,7 +60,8 @@ std::vector<int64_t> Choose(const at::Tensor& logits, int64_t k, const uint16_t*
     if (recorded != nullptr && recorded[t * k] != kAnyExpert)
       std::copy_n(recorded + t * k, k, chosen.begin());
     else
-      PickExperts({In(logits) + t * experts, static_cast<size_t>(experts)}, absl::MakeSpan(chosen));
+      PickExperts({ConstData(logits) + t * experts, static_cast<size_t>(experts)},
+                  absl::MakeSpan(chosen));
     std::copy(chosen.begin(), chosen.end(), ids.begin() + t * k);
   }
   return ids;
@@ -73,14 +74,19 @@ at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bo
   const Operands operands = narrow ? Operands::kBf16 : Operands::kF32;
   const at::Tensor logits =
       Linear(x, weights.router, narrow ? Operands::kBf16Weight : Operands::kF32);
-  const std::vector<int64_t> ids = Choose(logits, k, recorded);
+  const std::vector<int64_t> ids = ChooseExperts(logits, k, recorded);
   const at::Tensor shares = WeighFn::apply(logits, ids, normalize).view({-1, 1});  // [T k, 1]
+
+  // By expert: its tokens, and for each of them the index of this pair in ids and shares.
   std::vector<std::vector<int64_t>> rows(weights.gate.size()), slots(rows.size());
   for (size_t i = 0; i < ids.size(); ++i)
     rows[ids[i]].push_back(static_cast<int64_t>(i) / k),
         slots[ids[i]].push_back(static_cast<int64_t>(i));
+
+  // Each token's sum takes its experts in rising order, as in MoeMlp, because the order of
+  // additions changes the bits.
   at::Tensor out = at::zeros_like(x);
-  for (size_t e = 0; e < rows.size(); ++e) {  // In rising order, like each token's sum.
+  for (size_t e = 0; e < rows.size(); ++e) {
     if (rows[e].empty()) continue;
     const at::Tensor at = Integers(rows[e]), in = at::index_select(x, 0, at);
     const at::Tensor y =

@@ -23,7 +23,7 @@ namespace {
 
 // Runs `work`, which returns a value, and turns exceptions of torch into a status.
 template <typename Work>
-auto Guard(absl::string_view what, Work work) -> absl::StatusOr<decltype(work())> {
+auto CatchExceptions(absl::string_view what, Work work) -> absl::StatusOr<decltype(work())> {
   try {
     return work();
   } catch (const c10::OutOfMemoryError& e) {
@@ -78,17 +78,20 @@ absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   SLUICE_RETURN_IF_ERROR(CheckRange("token", batch.tokens, config.vocab_size));
   SLUICE_RETURN_IF_ERROR(CheckRange("position", batch.positions, config.max_context));
   SLUICE_RETURN_IF_ERROR(CheckRange("row to score", batch.score_rows, t));
-  const std::vector<int64_t>& ends = batch.cu_seqlens;
-  const bool rise = std::is_sorted(ends.begin(), ends.end());
-  if (ends.size() < 2 || ends.front() != 0 || ends.back() != t || !rise) {
+
+  const std::vector<int64_t>& cu_seqlens = batch.cu_seqlens;
+  const bool rise = std::is_sorted(cu_seqlens.begin(), cu_seqlens.end());
+  if (cu_seqlens.size() < 2 || cu_seqlens.front() != 0 || cu_seqlens.back() != t || !rise) {
     return absl::InvalidArgumentError(
         absl::StrCat("cu_seqlens must rise from 0 to the number of tokens, ", t));
   }
   SLUICE_RETURN_IF_ERROR(CheckRouting(batch, config));
+
   if (batch.prefix.empty()) return absl::OkStatus();
-  if (batch.prefix.size() + 1 != ends.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the batch has ", ends.size() - 1, " sequences, but ", batch.prefix.size(), " prefixes"));
+  if (batch.prefix.size() + 1 != cu_seqlens.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the batch has ", cu_seqlens.size() - 1,
+                                                   " sequences, but ", batch.prefix.size(),
+                                                   " prefixes"));
   }
   int64_t last = -1;  // The last sequence that may be a prefix.
   for (size_t b = 0; b < batch.prefix.size(); ++b) {
@@ -126,14 +129,17 @@ class Trainable final : public TrainModel {
       by_name[spec.name] = t;
       parameters_.push_back({spec.name, t});
     }
+
     embed_ = by_name["model.embed_tokens.weight"];
     norm_ = by_name["model.norm.weight"];
     head_ = config.tie_word_embeddings ? embed_ : by_name["lm_head.weight"];
+
     for (int64_t i = 0; i < config.num_layers; ++i) {
       const std::string p = absl::StrCat("model.layers.", i, "."), a = p + "self_attn.",
                         m = p + "mlp.";
       Layer layer{.input_norm = by_name[p + "input_layernorm.weight"],
                   .post_norm = by_name[p + "post_attention_layernorm.weight"]};
+
       if (config.qk_norm)
         layer.q_norm = by_name[a + "q_norm.weight"], layer.k_norm = by_name[a + "k_norm.weight"];
       if (config.qkv_bias) {
@@ -143,6 +149,7 @@ class Trainable final : public TrainModel {
       layer.q = by_name[a + "q_proj.weight"], layer.k = by_name[a + "k_proj.weight"];
       layer.v = by_name[a + "v_proj.weight"], layer.o = by_name[a + "o_proj.weight"];
       if (config.o_bias) layer.o_bias = by_name[a + "o_proj.bias"];
+
       if (config.mlp_bias) {
         layer.gate_bias = by_name[m + "gate_proj.bias"],
         layer.up_bias = by_name[m + "up_proj.bias"],
@@ -193,7 +200,7 @@ class Trainable final : public TrainModel {
 
   absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return Guard("forward", [&] { return Logits(batch); });
+    return CatchExceptions("forward", [&] { return ComputeLogits(batch); });
   }
 
  private:
@@ -218,7 +225,7 @@ class Trainable final : public TrainModel {
 
   // Returns the cosines and sines [T, D / 2] of the tokens' angles. An angle is a product in fp32,
   // as in transformers.
-  std::pair<at::Tensor, at::Tensor> Angles(absl::Span<const int64_t> positions) const {
+  std::pair<at::Tensor, at::Tensor> ComputeAngles(absl::Span<const int64_t> positions) const {
     const int64_t t = static_cast<int64_t>(positions.size()),
                   half = static_cast<int64_t>(frequencies_.size());
     at::Tensor cos = at::empty({t, half}, at::kFloat), sin = at::empty({t, half}, at::kFloat);
@@ -232,17 +239,18 @@ class Trainable final : public TrainModel {
     return {cos, sin};
   }
 
-  at::Tensor Logits(const PackedBatch& batch) const {
-    const auto [cos, sin] = Angles(batch.positions);
-    at::Tensor x = Held(at::embedding(embed_, train_ops::Integers(batch.tokens)));  // [T, H]
+  at::Tensor ComputeLogits(const PackedBatch& batch) const {
+    const auto [cos, sin] = ComputeAngles(batch.positions);
+    at::Tensor x =
+        RoundIfNarrow(at::embedding(embed_, train_ops::Integers(batch.tokens)));  // [T, H]
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
-      if (config_.o_bias) x = at::add(x, Held(layer.o_bias));
+      if (config_.o_bias) x = at::add(x, RoundIfNarrow(layer.o_bias));
       const at::Tensor normed = Norm(x, layer.post_norm);
-      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, Recorded(batch, i))
+      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, RecordedExperts(batch, i))
                                              : Mlp(layer, normed));
-      if (config_.mlp_bias) x = at::add(x, Held(layer.down_bias));
+      if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
     }
     // [N, H]: the output head runs on the scored rows only.
     x = at::index_select(x, 0, train_ops::Integers(batch.score_rows));
@@ -257,8 +265,8 @@ class Trainable final : public TrainModel {
                k = train_ops::Linear(x, layer.k, operands),
                v = train_ops::Linear(x, layer.v, operands);
     if (config_.qkv_bias)
-      q = at::add(q, Held(layer.q_bias)), k = at::add(k, Held(layer.k_bias)),
-      v = at::add(v, Held(layer.v_bias));
+      q = at::add(q, RoundIfNarrow(layer.q_bias)), k = at::add(k, RoundIfNarrow(layer.k_bias)),
+      v = at::add(v, RoundIfNarrow(layer.v_bias));
     if (config_.qk_norm) q = Norm(q, layer.q_norm), k = Norm(k, layer.k_norm);
     q = train_ops::Rope(q, cos, sin);
     k = train_ops::Rope(k, cos, sin);
@@ -270,7 +278,8 @@ class Trainable final : public TrainModel {
   at::Tensor Mlp(const Layer& layer, const at::Tensor& x) const {
     at::Tensor gate = Linear(x, layer.gate), up = Linear(x, layer.up);
     if (config_.mlp_bias)
-      gate = at::add(gate, Held(layer.gate_bias)), up = at::add(up, Held(layer.up_bias));
+      gate = at::add(gate, RoundIfNarrow(layer.gate_bias)),
+      up = at::add(up, RoundIfNarrow(layer.up_bias));
     return Linear(train_ops::SwiGlu(gate, up), layer.down);
   }
 
@@ -282,7 +291,7 @@ class Trainable final : public TrainModel {
   }
 
   // Returns the part of batch.routing for one layer, [T, k]; empty if there is no routing.
-  std::vector<uint16_t> Recorded(const PackedBatch& batch, size_t layer) const {
+  std::vector<uint16_t> RecordedExperts(const PackedBatch& batch, size_t layer) const {
     std::vector<uint16_t> out;
     const size_t k = static_cast<size_t>(config_.experts_per_token), stride = k * layers_.size();
     for (size_t from = layer * k; from < batch.routing.size(); from += stride)
@@ -291,11 +300,11 @@ class Trainable final : public TrainModel {
   }
 
   // Returns a parameter as the decode execution holds it: rounded to bf16 if narrow_.
-  at::Tensor Held(const at::Tensor& parameter) const {
-    return narrow_ ? train_ops::Rounded(parameter) : parameter;
+  at::Tensor RoundIfNarrow(const at::Tensor& parameter) const {
+    return narrow_ ? train_ops::RoundToBf16(parameter) : parameter;
   }
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const {
-    return train_ops::RmsNorm(x, Held(weight), config_.rms_norm_eps);
+    return train_ops::RmsNorm(x, RoundIfNarrow(weight), config_.rms_norm_eps);
   }
   at::Tensor Linear(const at::Tensor& x, const at::Tensor& w) const {
     return train_ops::Linear(x, w,
@@ -318,7 +327,7 @@ absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig
     return absl::UnimplementedError(
         absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
-  return Guard("create model", [&]() -> std::unique_ptr<TrainModel> {
+  return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
     return std::make_unique<Trainable>(config, dtype);
   });
 }
@@ -333,7 +342,7 @@ absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<con
   if (!(temperature > 0))
     return absl::InvalidArgumentError(absl::StrCat("temperature ", temperature, " is not above 0"));
   SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, logits.size(1)));
-  return Guard("score tokens", [&] {
+  return CatchExceptions("score tokens", [&] {
     const std::vector<at::Tensor> out =
         train_ops::Score(logits.contiguous(), train_ops::Integers(targets), temperature);
     return TokenScores{out[0], out[1]};
@@ -341,11 +350,11 @@ absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<con
 }
 
 absl::Status Backward(const at::Tensor& loss, bool keep_graph) {
-  return Guard("backward",
-               [&] {
-                 torch::autograd::backward({loss}, {}, keep_graph);
-                 return true;
-               })
+  return CatchExceptions("backward",
+                         [&] {
+                           torch::autograd::backward({loss}, {}, keep_graph);
+                           return true;
+                         })
       .status();
 }
 

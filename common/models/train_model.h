@@ -47,7 +47,8 @@ struct PackedBatch {
 // of the decode execution on the rounded weights. Gradients are fp32 and are computed from the
 // rounded numbers; the gradient of a rounding is 1 (straight-through).
 //
-// May be used by one thread at a time. Torch runs threads of its own inside.
+// May be used by one thread at a time. Inside, it uses the threads of torch and of ParallelFor()
+// (parallel.h).
 class TrainModel {
  public:
   struct Parameter {

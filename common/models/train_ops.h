@@ -26,7 +26,7 @@ at::Tensor Integers(absl::Span<const int64_t> values);
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands);
 
 // Rounds each number to bf16 and widens it to fp32 again. The gradient passes unchanged.
-at::Tensor Rounded(const at::Tensor& x);
+at::Tensor RoundToBf16(const at::Tensor& x);
 
 // RMSNorm over each group of n consecutive numbers of x, where n is the length of `weight`. A row
 // of x may hold several groups, such as one for each head.
@@ -40,12 +40,13 @@ at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads *
-// D]. Sequence b has the rows ends[b] .. ends[b + 1] - 1, which also attend to the rows of sequence
-// prefix[b], as in PackedBatch. With a window > 0, a token attends to at most that many tokens,
-// itself included. With `halves`, keys and values are rounded to fp16.
+// D]. Sequence b has the rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which also attend to the rows
+// of sequence prefix[b], as in PackedBatch. With a window > 0, a token attends to at most that many
+// tokens, itself included. With `halves`, keys and values are rounded to fp16.
 at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const std::vector<int64_t>& ends, const std::vector<int64_t>& prefix,
-                           int64_t head_dim, int64_t window, bool halves);
+                           const std::vector<int64_t>& cu_seqlens,
+                           const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window,
+                           bool halves);
 
 // The weights of a layer's E experts: `router` is [E, H]. For each expert, `gate` and `up` are
 // [F, H], and `down` is [H, F].

@@ -32,7 +32,7 @@ __device__ float Exp(float x) {
   return e * __int_as_float((__float_as_int(shifted) - 0x4B400000 + 127) << 23);
 }
 
-__device__ float Silu(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
+__device__ float SiluTimesUp(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
 
 // As SumLanes() in vector.inc.
 __device__ float SumLanes(const float* lanes) {
@@ -42,17 +42,17 @@ __device__ float SumLanes(const float* lanes) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// As Rounded() in vector.inc.
+// As RoundToBf16() in vector.inc.
 __device__ uint16_t ToBf16(float x) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
   return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
 }
 
-__device__ void Put(float x, float* to) { *to = x; }
-__device__ void Put(float x, uint16_t* to) { *to = ToBf16(x); }
-__device__ float Get(const float* from) { return *from; }
-__device__ float Get(const uint16_t* from) {
+__device__ void Store(float x, float* to) { *to = x; }
+__device__ void Store(float x, uint16_t* to) { *to = ToBf16(x); }
+__device__ float Load(const float* from) { return *from; }
+__device__ float Load(const uint16_t* from) {
   return __half2float(*reinterpret_cast<const __half*>(from));
 }
 
@@ -79,8 +79,9 @@ struct Bf16Dot {
 // Computes sums[r] = row first + r of x times lane `lane` of a panel, each as one chain over all
 // steps.
 template <typename Dot>
-__device__ void Chains(const uint32_t* x, int64_t ldx, const uint32_t* panel, int lane,
-                       int64_t first, int64_t m, int64_t steps, float (&sums)[kRowsPerThread]) {
+__device__ void ComputeSums(const uint32_t* x, int64_t ldx, const uint32_t* panel, int lane,
+                            int64_t first, int64_t m, int64_t steps,
+                            float (&sums)[kRowsPerThread]) {
   for (float& sum : sums) sum = 0;
   for (int64_t i = 0; i < steps; ++i) {
     const uint32_t w = panel[i * kLanes + lane];
@@ -101,7 +102,8 @@ __global__ void Product(const uint32_t* x, int64_t ldx, const uint32_t* packed, 
   const int64_t output = int64_t{blockIdx.x} * kLanes + lane;
   if (first >= m || output >= n) return;
   float sums[kRowsPerThread];
-  Chains<Dot>(x, ldx, packed + int64_t{blockIdx.x} * steps * kLanes, lane, first, m, steps, sums);
+  ComputeSums<Dot>(x, ldx, packed + int64_t{blockIdx.x} * steps * kLanes, lane, first, m, steps,
+                   sums);
   for (int64_t r = first; r < m && r < first + kRowsPerThread; ++r) {
     float* const to = y + r * ldy + output;
     *to = add ? *to + sums[r - first] : sums[r - first];
@@ -119,10 +121,10 @@ __global__ void GatedProduct(const uint32_t* x, int64_t ldx, const uint32_t* pac
   if (first >= m || output >= n) return;
   const uint32_t* const panels = packed + int64_t{blockIdx.x} * 2 * steps * kLanes;
   float gates[kRowsPerThread], ups[kRowsPerThread];
-  Chains<Dot>(x, ldx, panels, lane, first, m, steps, gates);
-  Chains<Dot>(x, ldx, panels + steps * kLanes, lane, first, m, steps, ups);
+  ComputeSums<Dot>(x, ldx, panels, lane, first, m, steps, gates);
+  ComputeSums<Dot>(x, ldx, panels + steps * kLanes, lane, first, m, steps, ups);
   for (int64_t r = first; r < m && r < first + kRowsPerThread; ++r)
-    Put(Silu(gates[r - first], ups[r - first]), y + r * ldy + output);
+    Store(SiluTimesUp(gates[r - first], ups[r - first]), y + r * ldy + output);
 }
 
 dim3 Grid(int64_t m, int64_t n) {
@@ -146,9 +148,9 @@ __global__ void Norm(const float* x, const float* weight, int64_t n, float eps, 
   for (int64_t i = threadIdx.x; i < n; i += kThreads) y[i] = x[i] * scale * weight[i];
 }
 
-__global__ void Gate(const float* gate, const float* up, int64_t n, float* y) {
+__global__ void SwiGluKernel(const float* gate, const float* up, int64_t n, float* y) {
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < n) y[i] = Silu(gate[i], up[i]);
+  if (i < n) y[i] = SiluTimesUp(gate[i], up[i]);
 }
 
 // One thread block per row.
@@ -209,10 +211,11 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
                             (first + p) % kKvBlockTokens;
       float score = 0;
       for (int i = 0; i < d; ++i)
-        score = __fmaf_rn(job.query.q[i], Get(keys + i * kKvBlockTokens), score);
+        score = __fmaf_rn(job.query.q[i], Load(keys + i * kKvBlockTokens), score);
       scores[p] = score * scale;
     }
 
+    // out = out * keep + (this chunk's output) * take, as in attend.inc.
     float chunk_max, chunk_sum, keep = 0, take = 1;
     Softmax(scores, low, high, lanes, &chunk_max, &chunk_sum);
     if (begin >= first) {  // This is the first chunk that the query attends to.
@@ -235,7 +238,7 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
             job.cache.data + job.blocks[(first + at) / kKvBlockTokens] * job.cache.stride;
         mixed = __fmaf_rn(
             scores[at],
-            Get(block + kKvBlockTokens * d + (first + at) % kKvBlockTokens * width + number),
+            Load(block + kKvBlockTokens * d + (first + at) % kKvBlockTokens * width + number),
             mixed);
       }
       out[own] = __fmaf_rn(out[own], keep, mixed * take);
@@ -249,80 +252,81 @@ __global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
   }
 }
 
+// Softmax() takes one position of the chunk per thread.
 static_assert(kThreads == kChunk);
 
-const uint32_t* Steps(const void* p) { return static_cast<const uint32_t*>(p); }
-cudaStream_t Stream(void* stream) { return static_cast<cudaStream_t>(stream); }
+const uint32_t* AsWords(const void* p) { return static_cast<const uint32_t*>(p); }
+cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 }  // namespace
 
 int Gemm(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
          float* y, int64_t ldy, bool add, void* stream) {
   if (m == 0) return cudaSuccess;
-  Product<F32Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n,
-                                                               k, y, ldy, add);
+  Product<F32Dot><<<Grid(m, n), kThreads, 0, AsStream(stream)>>>(AsWords(x), ldx, AsWords(packed),
+                                                                 m, n, k, y, ldy, add);
   return cudaGetLastError();
 }
 
 int GemmBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
              int64_t k, float* y, int64_t ldy, bool add, void* stream) {
   if (m == 0) return cudaSuccess;
-  Product<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx / 2, Steps(packed), m,
-                                                                n, k / 2, y, ldy, add);
+  Product<Bf16Dot><<<Grid(m, n), kThreads, 0, AsStream(stream)>>>(
+      AsWords(x), ldx / 2, AsWords(packed), m, n, k / 2, y, ldy, add);
   return cudaGetLastError();
 }
 
 int GateUp(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
            float* y, int64_t ldy, void* stream) {
   if (m == 0) return cudaSuccess;
-  GatedProduct<F32Dot>
-      <<<Grid(m, n), kThreads, 0, Stream(stream)>>>(Steps(x), ldx, Steps(packed), m, n, k, y, ldy);
+  GatedProduct<F32Dot><<<Grid(m, n), kThreads, 0, AsStream(stream)>>>(
+      AsWords(x), ldx, AsWords(packed), m, n, k, y, ldy);
   return cudaGetLastError();
 }
 
 int GateUpBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
                int64_t k, uint16_t* y, int64_t ldy, void* stream) {
   if (m == 0) return cudaSuccess;
-  GatedProduct<Bf16Dot><<<Grid(m, n), kThreads, 0, Stream(stream)>>>(
-      Steps(x), ldx / 2, Steps(packed), m, n, k / 2, y, ldy);
+  GatedProduct<Bf16Dot><<<Grid(m, n), kThreads, 0, AsStream(stream)>>>(
+      AsWords(x), ldx / 2, AsWords(packed), m, n, k / 2, y, ldy);
   return cudaGetLastError();
 }
 
 int RmsNorm(const float* x, const float* weight, int64_t m, int64_t n, float eps, float* y,
             void* stream) {
   if (m == 0) return cudaSuccess;
-  Norm<<<static_cast<unsigned>(m), kThreads, 0, Stream(stream)>>>(x, weight, n, eps, y);
+  Norm<<<static_cast<unsigned>(m), kThreads, 0, AsStream(stream)>>>(x, weight, n, eps, y);
   return cudaGetLastError();
 }
 
 int SwiGlu(const float* gate, const float* up, int64_t n, float* y, void* stream) {
   if (n == 0) return cudaSuccess;
-  Gate<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, Stream(stream)>>>(
-      gate, up, n, y);
+  SwiGluKernel<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0,
+                 AsStream(stream)>>>(gate, up, n, y);
   return cudaGetLastError();
 }
 
 int Rope(float* x, int64_t ldx, int64_t m, int64_t heads, const int32_t* positions,
          const float* cos, const float* sin, float sign, int64_t half, void* stream) {
   if (m == 0) return cudaSuccess;
-  Rotate<<<static_cast<unsigned>(m), kThreads, 0, Stream(stream)>>>(x, ldx, heads, positions, cos,
-                                                                    sin, sign, half);
+  Rotate<<<static_cast<unsigned>(m), kThreads, 0, AsStream(stream)>>>(x, ldx, heads, positions, cos,
+                                                                      sin, sign, half);
   return cudaGetLastError();
 }
 
 int Attend(const PagedQuery<float>* queries, int64_t count, int64_t d, void* stream) {
   if (count == 0) return cudaSuccess;
   if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries,
-                                                                              static_cast<int>(d));
+  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, AsStream(stream)>>>(
+      queries, static_cast<int>(d));
   return cudaGetLastError();
 }
 
 int AttendF16(const PagedQuery<uint16_t>* queries, int64_t count, int64_t d, void* stream) {
   if (count == 0) return cudaSuccess;
   if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, Stream(stream)>>>(queries,
-                                                                              static_cast<int>(d));
+  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, AsStream(stream)>>>(
+      queries, static_cast<int>(d));
   return cudaGetLastError();
 }
 

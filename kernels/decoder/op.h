@@ -46,8 +46,8 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
 // Position p of a sequence is in block blocks[p / 32] of its block table, so blocks can be in any
 // order. A block holds keys [D][32], so that scores are computed for neighbouring positions at
 // once, then values [32][D rounded up to 16], so that outputs are computed for neighbouring
-// elements at once. The numbers are fp32, or fp16, which has three more digits (bits) than bf16 in
-// the same space.
+// elements at once. The numbers are fp32, or fp16, which has three more bits of precision than bf16
+// in the same space.
 inline constexpr int64_t kKvBlockTokens = 32;
 
 template <typename T>  // float, or uint16_t for fp16.
@@ -81,19 +81,20 @@ inline constexpr int64_t WindowBegin(int64_t position, int64_t window) {
 struct DecoderOps {
   const char* name;
 
-  // y [M, N] (row stride ldy) = x [M, K] (row stride ldx) times w^T; if `add`, this is added to y.
+  // y [M, N] (row stride ldy) = x [M, K] (row stride ldx) times w^T, where `packed` is w. If `add`,
+  // each sum is added to y when it is complete.
   void (*gemm)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n, int64_t k,
                float* y, int64_t ldy, bool add);
   // The same for a transposed x: [K, M] (row stride ldx).
-  void (*gemm_turned)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n,
-                      int64_t k, float* y, int64_t ldy, bool add);
+  void (*gemm_transposed)(const float* x, int64_t ldx, const float* packed, int64_t m, int64_t n,
+                          int64_t k, float* y, int64_t ldy, bool add);
   // The same in bf16. ldx must be even; if K is odd, each row of x must be followed by a zero.
   void (*gemm_bf16)(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
                     int64_t k, float* y, int64_t ldy, bool add);
 
   // The same for a bf16 weight and an unrounded x in fp32, at the speed of fp32. Use it where
-  // rounding x would lose too much precision. If K is odd, each row of x must be followed by a
-  // zero; ldx may be odd.
+  // rounding x would lose too much precision. Denormals keep their value. If K is odd, each row of
+  // x must be followed by a zero; ldx may be odd.
   void (*gemm_mixed)(const float* x, int64_t ldx, const uint16_t* packed, int64_t m, int64_t n,
                      int64_t k, float* y, int64_t ldy, bool add);
 

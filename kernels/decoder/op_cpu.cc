@@ -32,9 +32,11 @@ class FlushDenormals {
 #endif
 };
 
-#define SLUICE_OPS(name)                                                                     \
-  {name,   Gemm, GemmTurned, GemmBf16, GemmMixed,     GateUp,           GateUpBf16, RmsNorm, \
-   SwiGlu, Rope, ToBf16,     ToF16,    Attend<float>, Attend<uint16_t>, PackPanel,  UnpackPanel}
+#define SLUICE_OPS(name)                                                                           \
+  {                                                                                                \
+      name,      Gemm,       GemmTransposed, GemmBf16, GemmMixed, GateUp,        GateUpBf16,       \
+      RmsNorm,   SwiGlu,     Rope,           ToBf16,   ToF16,     Attend<float>, Attend<uint16_t>, \
+      PackPanel, UnpackPanel}
 
 #if defined(__x86_64__)
 #if defined(__clang__)
@@ -166,7 +168,7 @@ bool HasF16c() {
 }
 #endif
 
-std::vector<const DecoderOps*> Detect() {
+std::vector<const DecoderOps*> DetectKinds() {
   std::vector<const DecoderOps*> kinds;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -188,7 +190,7 @@ std::vector<const DecoderOps*> Detect() {
 
 std::span<const DecoderOps* const> DecoderOpsKinds() {
   static const std::vector<const DecoderOps*>& kinds =
-      *new std::vector<const DecoderOps*>(Detect());
+      *new std::vector<const DecoderOps*>(DetectKinds());
   return kinds;
 }
 
@@ -197,7 +199,7 @@ namespace {
 // Calls move(index in the packed weight, index in w) for each number of w [rows, K]. kPair is the
 // number of consecutive k that are stored together in the packed weight: 1 in fp32, 2 in bf16.
 template <int64_t kPair, typename Move>
-void EachPlace(int64_t rows, int64_t k, int64_t first, const Move& move) {
+void ForEachNumber(int64_t rows, int64_t k, int64_t first, const Move& move) {
   const int64_t panel = (k + kPair - 1) / kPair * kPair * kDecoderLanes;
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t begin = (first + r) / kDecoderLanes * panel + (first + r) % kDecoderLanes * kPair;
@@ -215,24 +217,24 @@ bool IsPanel(int64_t rows, int64_t first) {
 
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
   if (IsPanel(rows, first)) return BestDecoderOps().pack_panel(w, k, packed + first * k);
-  EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+  ForEachNumber<1>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
 }
 
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
   if (IsPanel(rows, first) && k % 2 == 0)
     return BestDecoderOps().pack_panel(w, k / 2, packed + first * k);
-  EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+  ForEachNumber<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
 }
 
 void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w) {
   if (IsPanel(rows, first)) return BestDecoderOps().unpack_panel(packed + first * k, k, w);
-  EachPlace<1>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+  ForEachNumber<1>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
   if (IsPanel(rows, first) && k % 2 == 0)
     return BestDecoderOps().unpack_panel(packed + first * k, k / 2, w);
-  EachPlace<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+  ForEachNumber<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
 }
 
 void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
@@ -254,8 +256,8 @@ namespace {
 
 // Writes `key` and `value`, which are already in the cache's type.
 template <typename T>
-void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key,
-         const T* value) {
+void WriteKeyValue(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const T* key,
+                   const T* value) {
   const int64_t width = RoundUpToLanes(d);
   T* keys = cache.data + block * cache.stride;
   T* values = keys + kKvBlockTokens * d + offset * width;
@@ -268,7 +270,7 @@ void Put(const KvHead<T>& cache, int64_t block, int64_t offset, int64_t d, const
 
 void StoreKeyValue(const KvHead<float>& cache, int64_t block, int64_t offset, int64_t d,
                    const float* key, const float* value) {
-  Put(cache, block, offset, d, key, value);
+  WriteKeyValue(cache, block, offset, d, key, value);
 }
 
 void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset, int64_t d,
@@ -277,7 +279,7 @@ void StoreKeyValue(const KvHead<uint16_t>& cache, int64_t block, int64_t offset,
   halves.resize(2 * d);
   BestDecoderOps().to_f16(key, d, halves.data());
   BestDecoderOps().to_f16(value, d, halves.data() + d);
-  Put(cache, block, offset, d, halves.data(), halves.data() + d);
+  WriteKeyValue(cache, block, offset, d, halves.data(), halves.data() + d);
 }
 
 }  // namespace sluice

@@ -31,7 +31,7 @@ namespace base {
 constexpr DecoderGradOps kOps = MakeOps("base");
 }  // namespace base
 
-std::vector<const DecoderGradOps*> Detect() {
+std::vector<const DecoderGradOps*> DetectKinds() {
   std::vector<const DecoderGradOps*> kinds;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -50,7 +50,7 @@ std::vector<const DecoderGradOps*> Detect() {
 
 std::span<const DecoderGradOps* const> DecoderGradOpsKinds() {
   static const std::vector<const DecoderGradOps*>& kinds =
-      *new std::vector<const DecoderGradOps*>(Detect());
+      *new std::vector<const DecoderGradOps*>(DetectKinds());
   return kinds;
 }
 

@@ -7,6 +7,7 @@
 // operations, each rounded once (no contraction: -ffp-contract=off, -fmad=false), no libm, and no
 // branches that prevent vectorisation.
 
+// These functions are always inlined, so that they use the vector instructions of their caller.
 #ifdef __CUDACC__
 #define SLUICE_SAMPLE_INLINE __host__ __device__ inline __attribute__((always_inline))
 #else
@@ -16,13 +17,14 @@
 namespace sluice::sample {
 
 inline constexpr int kLanes = 16;  // Number of strided partial sums.
-// Vocabulary entries per partial sum; the sums of chunks are added from left to right.
+// Vocabulary entries per chunk. Each chunk has its own partial sums, and the sums of the chunks are
+// added from left to right.
 inline constexpr int kChunk = 1024;
-// The Gumbel noise g_v stays below -log(2^-33) = 22.874. A logit that far below the best one cannot
-// win.
+// The Gumbel noise g_v is at most -log(2^-33) = 22.874. A token whose logit is that far below the
+// best score cannot win.
 inline constexpr float kMaxNoise = 22.9f;
-// The noise stays above -log(17.4) = -2.86, so the token with the best logit scores at least its
-// logit plus this.
+// The noise is at least -log(24 ln 2) = -2.812, so the token with the best logit scores at least
+// its logit plus this.
 inline constexpr float kLeastNoise = -2.9f;
 
 SLUICE_SAMPLE_INLINE uint32_t Bits(float x) {
@@ -43,6 +45,7 @@ SLUICE_SAMPLE_INLINE float Exp(float x) {
   // 1.5 * 2^23: adding it rounds to an integer, which is in the low bits.
   const float shifted = x * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
+  // ln 2 is split into two constants. The first has so few bits that its product with n is exact.
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = 1.0f / 5040;
   p = p * r + 1.0f / 720;
@@ -153,7 +156,7 @@ SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_
 }
 
 // Adds 16 partial sums in a fixed tree.
-SLUICE_SAMPLE_INLINE float Fold(const float* lanes) {
+SLUICE_SAMPLE_INLINE float SumLanes(const float* lanes) {
   float tree[kLanes / 2];
   for (int i = 0; i < kLanes / 2; ++i) tree[i] = lanes[i] + lanes[i + kLanes / 2];
   for (int width = kLanes / 4; width >= 1; width /= 2) {

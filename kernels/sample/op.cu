@@ -14,7 +14,7 @@ constexpr int kThreads = 1024;
 constexpr int kChunksAtOnce = kThreads / sample::kLanes;
 
 // z' of token `v`; -inf if it is banned.
-__device__ float Scaled(const SampleRow& row, int64_t v) {
+__device__ float ScaledLogit(const SampleRow& row, int64_t v) {
   for (int32_t i = 0; i < row.banned_count; ++i) {
     if (row.banned[i] == v) return -INFINITY;
   }
@@ -29,7 +29,7 @@ struct Distribution {
   float min_p;
 
   __device__ float operator()(int64_t v) const {
-    const float z = Scaled(row, v);
+    const float z = ScaledLogit(row, v);
     if (!sample::Keeps(cut, z, v)) return -INFINITY;
     return min_p > 0 && sample::Exp(z - max) < min_p ? -INFINITY : z;
   }
@@ -76,8 +76,8 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
     mine += sample::OrderKey(before(v)) == key;
   if (mine > 0) atomicAdd(&ties, mine);
   __syncthreads();
-  // Find the last kept token among those with this key: first its chunk of threads, then its place
-  // in the chunk.
+  // Find the last kept token among those with this key: first the round of kThreads tokens that it
+  // is in, then its place in this round.
   const unsigned long long each = inside / ties;
   unsigned long long left = (wanted - above + each - 1) / each;
   for (int64_t first = 0; first < vocab; first += kThreads) {
@@ -104,7 +104,7 @@ __device__ sample::Cut Select(const Distribution& before, int64_t vocab, bool by
 }
 
 // Returns the sum over the threads of the block; it does not depend on the order.
-__device__ unsigned long long SumOf(unsigned long long mine) {
+__device__ unsigned long long SumOverBlock(unsigned long long mine) {
   __shared__ unsigned long long sum;
   if (threadIdx.x == 0) sum = 0;
   __syncthreads();
@@ -116,19 +116,19 @@ __device__ unsigned long long SumOf(unsigned long long mine) {
 }
 
 // Finds the cuts of top-k, top-p and min-p.
-__device__ Distribution CutTo(const SampleRow& row, int64_t vocab, float max) {
+__device__ Distribution FindCuts(const SampleRow& row, int64_t vocab, float max) {
   Distribution z{row, max, {}, 0.0f};
   if (row.top_k > 0) {
     unsigned long long finite = 0;
     for (int64_t v = threadIdx.x; v < vocab; v += kThreads) finite += z(v) > -INFINITY;
-    if (static_cast<unsigned long long>(row.top_k) < SumOf(finite))
+    if (static_cast<unsigned long long>(row.top_k) < SumOverBlock(finite))
       z.cut = Select(z, vocab, false, row.top_k);
   }
   if (row.top_p < 1) {
     unsigned long long mass = 0;
     for (int64_t v = threadIdx.x; v < vocab; v += kThreads)
       mass += sample::Mass(sample::Exp(z(v) - max));
-    z.cut = Select(z, vocab, true, sample::MassWanted(row.top_p, SumOf(mass)));
+    z.cut = Select(z, vocab, true, sample::MassWanted(row.top_p, SumOverBlock(mass)));
   }
   z.min_p = row.min_p;
   return z;
@@ -165,7 +165,7 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
   for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
     const float raw = row.temperature > 0 ? row.logits[v] / row.temperature : row.logits[v];
     bad |= !(raw < INFINITY);
-    const float z = Scaled(row, v);
+    const float z = ScaledLogit(row, v);
     if (z > best) {
       best = z;
       winner = static_cast<int32_t>(v);
@@ -186,9 +186,9 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
     return;
   }
 
-  const Distribution z_of = CutTo(row, vocab, max);
+  const Distribution z_of = FindCuts(row, vocab, max);
 
-  // The race. Each thread handles counters of four tokens.
+  // The race. One counter of Philox gives the noise of four tokens.
   best = -INFINITY;
   winner = INT32_MAX;
   for (int64_t c = threadIdx.x; c * 4 < vocab; c += kThreads) {
@@ -223,13 +223,13 @@ __global__ void SampleKernel(const SampleRow* rows, int64_t vocab, SampleDraw* d
     __syncthreads();
     if (threadIdx.x == 0) {
       for (int i = 0; i < kChunksAtOnce && first + int64_t{i} * sample::kChunk < vocab; ++i) {
-        total = total + sample::Fold(scores + i * sample::kLanes);
+        total = total + sample::SumLanes(scores + i * sample::kLanes);
       }
     }
     __syncthreads();
   }
   if (threadIdx.x != 0) return;
-  SampleDraw draw{winner, (Scaled(row, winner) - max) - sample::Log(total), 0};
+  SampleDraw draw{winner, (ScaledLogit(row, winner) - max) - sample::Log(total), 0};
   if (row.kept != nullptr) {
     for (int64_t v = 0; v < vocab; ++v) {
       if (z_of(v) > -INFINITY) row.kept[draw.kept++] = static_cast<int32_t>(v);

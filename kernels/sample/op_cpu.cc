@@ -15,7 +15,7 @@ using sample::kLanes;
 constexpr float kNoiseSlack = 1e-4f;  // Larger than the rounding error of a noise of at most 23.
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-SampleDraw Greedy(const float* z, int64_t vocab) {
+SampleDraw DrawGreedy(const float* z, int64_t vocab) {
   int64_t best = 0;
   for (int64_t v = 1; v < vocab; ++v) {
     if (z[v] > z[best]) best = v;
@@ -39,7 +39,7 @@ SLUICE_SAMPLE_INLINE float Largest(const float* x, int64_t n) {
 
 // Computes z [V] of one row: scaled logits, with banned tokens at -inf, and their maximum. Returns
 // false if a logit is NaN or +inf, or none is finite.
-SLUICE_SAMPLE_INLINE bool Prepare(const SampleRow& row, int64_t vocab, float* z, float* max) {
+SLUICE_SAMPLE_INLINE bool ScaleLogits(const SampleRow& row, int64_t vocab, float* z, float* max) {
   const float temperature = row.temperature > 0 ? row.temperature : 1.0f;
   int bad = 0;
   for (int64_t v = 0; v < vocab; ++v) {
@@ -92,32 +92,32 @@ sample::Cut Select(const float* z, const float* e, int64_t vocab, uint64_t wante
   return cut;
 }
 
-void Apply(const sample::Cut& cut, int64_t vocab, float* z) {
+void ApplyCut(const sample::Cut& cut, int64_t vocab, float* z) {
   for (int64_t v = 0; v < vocab; ++v) z[v] = sample::Keeps(cut, z[v], v) ? z[v] : -kInfinity;
 }
 
-SLUICE_SAMPLE_INLINE void Exps(const float* z, int64_t vocab, float max, float* e) {
+SLUICE_SAMPLE_INLINE void ComputeExps(const float* z, int64_t vocab, float max, float* e) {
   for (int64_t v = 0; v < vocab; ++v) e[v] = sample::Exp(z[v] - max);
 }
 
 // Sets the tokens that are not in S to -inf. `e` [V] is scratch memory.
-SLUICE_SAMPLE_INLINE void CutTo(const SampleRow& row, int64_t vocab, float max, float* z,
-                                float* e) {
+SLUICE_SAMPLE_INLINE void ApplyCuts(const SampleRow& row, int64_t vocab, float max, float* z,
+                                    float* e) {
   // top-k, then top-p, then min-p: each one cuts what the one before has left.
   if (row.top_k > 0) {
     int64_t finite = 0;
     for (int64_t v = 0; v < vocab; ++v) finite += z[v] > -kInfinity;
     if (row.top_k < finite)
-      Apply(Select(z, nullptr, vocab, static_cast<uint64_t>(row.top_k)), vocab, z);
+      ApplyCut(Select(z, nullptr, vocab, static_cast<uint64_t>(row.top_k)), vocab, z);
   }
   if (row.top_p < 1) {
-    Exps(z, vocab, max, e);
+    ComputeExps(z, vocab, max, e);
     uint64_t total = 0;
     for (int64_t v = 0; v < vocab; ++v) total += sample::Mass(e[v]);
-    Apply(Select(z, e, vocab, sample::MassWanted(row.top_p, total)), vocab, z);
+    ApplyCut(Select(z, e, vocab, sample::MassWanted(row.top_p, total)), vocab, z);
   }
   if (row.min_p > 0) {
-    Exps(z, vocab, max, e);
+    ComputeExps(z, vocab, max, e);
     for (int64_t v = 0; v < vocab; ++v) z[v] = e[v] >= row.min_p ? z[v] : -kInfinity;
   }
 }
@@ -145,8 +145,8 @@ SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max, floa
         for (int l = 0; l < count; ++l) AddExp<kMean>(z[v + l] - max, &lanes[l], &products[l]);
       }
     }
-    total = total + sample::Fold(lanes);
-    if (kMean) *weighted = *weighted + sample::Fold(products);
+    total = total + sample::SumLanes(lanes);
+    if (kMean) *weighted = *weighted + sample::SumLanes(products);
   }
   return total;
 }
@@ -156,7 +156,8 @@ SLUICE_SAMPLE_INLINE float SumExp(const float* z, int64_t vocab, float max) {
 
 // Returns the argmax of z_v + g_v. Blocks of tokens whose noise could not make them win are
 // skipped.
-SLUICE_SAMPLE_INLINE int32_t Race(const SampleRow& row, const float* z, int64_t vocab, float max) {
+SLUICE_SAMPLE_INLINE int32_t RunRace(const SampleRow& row, const float* z, int64_t vocab,
+                                     float max) {
   constexpr int kBlock = 256;  // Vocabulary entries per block: 64 counters.
   const uint32_t k0 = static_cast<uint32_t>(row.key);
   const uint32_t k1 = static_cast<uint32_t>(row.key >> 32);
@@ -207,13 +208,13 @@ SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, i
   for (int64_t r = 0; r < row_count; ++r) {
     const SampleRow& row = rows[r];
     float max;
-    if (!Prepare(row, vocab, z, &max)) {
+    if (!ScaleLogits(row, vocab, z, &max)) {
       draws[r] = {};
     } else if (row.temperature == 0) {
-      draws[r] = Greedy(z, vocab);
+      draws[r] = DrawGreedy(z, vocab);
     } else {
-      CutTo(row, vocab, max, z, z + vocab);
-      const int32_t token = Race(row, z, vocab, max);
+      ApplyCuts(row, vocab, max, z, z + vocab);
+      const int32_t token = RunRace(row, z, vocab, max);
       draws[r] = {token, (z[token] - max) - sample::Log(SumExp(z, vocab, max))};
       if (row.kept != nullptr) {
         for (int64_t v = 0; v < vocab; ++v) {
@@ -224,10 +225,10 @@ SLUICE_SAMPLE_INLINE void SampleRows(const SampleRow* rows, int64_t row_count, i
   }
 }
 
-SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float temperature,
-                                      int32_t target, float* z) {
+SLUICE_SAMPLE_INLINE TokenScore ScoreRow(const float* logits, int64_t vocab, float temperature,
+                                         int32_t target, float* z) {
   float max, weighted = 0;
-  if (!Prepare({.logits = logits, .temperature = temperature}, vocab, z, &max)) {
+  if (!ScaleLogits({.logits = logits, .temperature = temperature}, vocab, z, &max)) {
     constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
     return {kNan, kNan, kNan};
   }
@@ -237,7 +238,8 @@ SLUICE_SAMPLE_INLINE TokenScore Score(const float* logits, int64_t vocab, float 
           .logsumexp = max + log_sum};
 }
 
-// The functions for one instruction set.
+// The functions for one instruction set. The target attribute is on the outer functions only; what
+// they call is inlined into them.
 struct Kind {
   void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
   TokenScore (*score)(const float*, int64_t, float, int32_t, float*);
@@ -249,7 +251,7 @@ struct Kind {
   }                                                                                         \
   attributes TokenScore Score##name(const float* logits, int64_t vocab, float temperature,  \
                                     int32_t target, float* z) {                             \
-    return Score(logits, vocab, temperature, target, z);                                    \
+    return ScoreRow(logits, vocab, temperature, target, z);                                 \
   }                                                                                         \
   constexpr Kind k##name = {SampleRows##name, Score##name};
 
@@ -259,7 +261,7 @@ SLUICE_SAMPLE_KIND(Avx2, __attribute__((target("avx2"))))
 SLUICE_SAMPLE_KIND(
     Avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,prefer-vector-width=512"))))
 
-Kind Pick() {
+Kind PickKind() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
     return kAvx512;
@@ -267,12 +269,12 @@ Kind Pick() {
   return __builtin_cpu_supports("avx2") ? kAvx2 : kBase;
 }
 #else
-Kind Pick() { return kBase; }
+Kind PickKind() { return kBase; }
 #endif
 #undef SLUICE_SAMPLE_KIND
 
-const Kind& Best() {
-  static const Kind kind = Pick();
+const Kind& BestKind() {
+  static const Kind kind = PickKind();
   return kind;
 }
 
@@ -295,9 +297,10 @@ float* Scratch(int64_t vocab) {
 
 // Computes the distribution of a row: z' [V] with the tokens outside S at -inf, its maximum, and
 // its logsumexp minus the maximum. Returns false if the row is invalid.
-bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, float* log_sum) {
-  if (!Prepare(row, vocab, z, max)) return false;
-  CutTo(row, vocab, *max, z, z + vocab);
+bool ComputeDistribution(const SampleRow& row, int64_t vocab, float* z, float* max,
+                         float* log_sum) {
+  if (!ScaleLogits(row, vocab, z, max)) return false;
+  ApplyCuts(row, vocab, *max, z, z + vocab);
   *log_sum = sample::Log(SumExp(z, vocab, *max));
   return true;
 }
@@ -305,7 +308,7 @@ bool Distribution(const SampleRow& row, int64_t vocab, float* z, float* max, flo
 }  // namespace
 
 void SampleCpu(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
-  Best().sample(rows, row_count, vocab, Scratch(vocab), draws);
+  BestKind().sample(rows, row_count, vocab, Scratch(vocab), draws);
 }
 
 void SampleCpuPortable(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws) {
@@ -316,10 +319,10 @@ int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32
                        float* logprobs) {
   float* z = Scratch(vocab);
   float max, log_sum;
-  if (!Distribution(row, vocab, z, &max, &log_sum)) return -1;
+  if (!ComputeDistribution(row, vocab, z, &max, &log_sum)) return -1;
   if (row.temperature == 0) {
     if (count < 1) return 0;
-    ids[0] = Greedy(z, vocab).token;
+    ids[0] = DrawGreedy(z, vocab).token;
     logprobs[0] = 0;
     return 1;
   }
@@ -342,12 +345,13 @@ int32_t TopLogprobsCpu(const SampleRow& row, int64_t vocab, int32_t count, int32
 float LogprobCpu(const SampleRow& row, int64_t vocab, int32_t token) {
   float* z = Scratch(vocab);
   float max, log_sum;
-  if (!Distribution(row, vocab, z, &max, &log_sum)) return std::numeric_limits<float>::quiet_NaN();
+  if (!ComputeDistribution(row, vocab, z, &max, &log_sum))
+    return std::numeric_limits<float>::quiet_NaN();
   return row.temperature == 0 ? 0.0f : (z[token] - max) - log_sum;
 }
 
 TokenScore ScoreCpu(const float* logits, int64_t vocab, float temperature, int32_t target) {
-  return Best().score(logits, vocab, temperature, target, Scratch(vocab));
+  return BestKind().score(logits, vocab, temperature, target, Scratch(vocab));
 }
 
 }  // namespace sluice

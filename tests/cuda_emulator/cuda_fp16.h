@@ -13,7 +13,7 @@ inline uint16_t __half_as_ushort(__half x) { return x.bits; }
 
 inline float __half2float(__half x) {
   const uint32_t digits = x.bits & 0x7FFFu, sign = (x.bits & 0x8000u) << 16;
-  // Infinities and NaNs keep their digits. For all other numbers, denormals included, the product
+  // Infinities and NaNs keep their mantissa. For all other numbers, denormals included, the product
   // with 2^112 corrects the exponent.
   const uint32_t size =
       digits >= 0x7C00u
@@ -29,11 +29,11 @@ inline __half __float2half_rn(float x) {
   const float size = std::fabs(x);
   if (size >= 65520.0f) return {static_cast<uint16_t>(sign | 0x7C00u)};
 
-  // The exponent of the last place of a half: 10 below that of the first digit, and at least -24.
+  // The last bit of an fp16 number is worth 2^place: 10 below its first bit, and at least -24.
   const int place = std::max(std::ilogb(size == 0 ? 0x1p-24f : size) - 10, -24);
   const float rounded = std::ldexp(std::nearbyint(std::ldexp(size, -place)), place);
 
-  // Gives the exponent the offset of a half: the reverse of __half2float().
+  // The product changes the exponent's bias to that of fp16: the reverse of __half2float().
   const float moved = rounded * 0x1p-112f;
   return {static_cast<uint16_t>(sign | __builtin_bit_cast(uint32_t, moved) >> 13)};
 }

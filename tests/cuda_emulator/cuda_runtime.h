@@ -64,34 +64,38 @@ T __ldg(const T* p) {
 // ---- Barriers, votes, shuffles.
 
 __forceinline__ void __syncthreads() {
-  sluice::cuda_emulator::BlockTogether(sluice::cuda_emulator::Together::kBarrier, 0);
+  sluice::cuda_emulator::RunBlockCollective(sluice::cuda_emulator::Collective::kBarrier, 0);
 }
 __forceinline__ int __syncthreads_count(int x) {
-  return sluice::cuda_emulator::BlockTogether(sluice::cuda_emulator::Together::kBarrierCount, x);
+  return sluice::cuda_emulator::RunBlockCollective(sluice::cuda_emulator::Collective::kBarrierCount,
+                                                   x);
 }
 __forceinline__ int __syncthreads_and(int x) {
-  return sluice::cuda_emulator::BlockTogether(sluice::cuda_emulator::Together::kBarrierAnd, x);
+  return sluice::cuda_emulator::RunBlockCollective(sluice::cuda_emulator::Collective::kBarrierAnd,
+                                                   x);
 }
 __forceinline__ int __syncthreads_or(int x) {
-  return sluice::cuda_emulator::BlockTogether(sluice::cuda_emulator::Together::kBarrierOr, x);
+  return sluice::cuda_emulator::RunBlockCollective(sluice::cuda_emulator::Collective::kBarrierOr,
+                                                   x);
 }
 __forceinline__ void __syncwarp(uint32_t mask = 0xffffffffu) {
-  sluice::cuda_emulator::WarpTogether(sluice::cuda_emulator::Together::kWarpBarrier, mask, 0);
+  sluice::cuda_emulator::RunWarpCollective(sluice::cuda_emulator::Collective::kWarpBarrier, mask,
+                                           0);
 }
 inline void __threadfence() { sluice::cuda_emulator::Fence(); }
 // Within a block, only barriers order accesses for the emulator, so this does nothing.
 inline void __threadfence_block() {}
 
-#define CUDA_EMULATOR_SHUFFLE(name, what, argument_type)                                          \
-  template <typename T>                                                                           \
-  __forceinline__ T name(uint32_t mask, T value, argument_type argument, int width = 32) {        \
-    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);                             \
-    uint64_t bits = 0;                                                                            \
-    std::memcpy(&bits, &value, sizeof(T));                                                        \
-    bits = sluice::cuda_emulator::WarpTogether(sluice::cuda_emulator::Together::what, mask, bits, \
-                                               static_cast<int>(argument), width);                \
-    std::memcpy(&value, &bits, sizeof(T));                                                        \
-    return value;                                                                                 \
+#define CUDA_EMULATOR_SHUFFLE(name, what, argument_type)                                           \
+  template <typename T>                                                                            \
+  __forceinline__ T name(uint32_t mask, T value, argument_type argument, int width = 32) {         \
+    static_assert(sizeof(T) <= 8 && std::is_trivially_copyable_v<T>);                              \
+    uint64_t bits = 0;                                                                             \
+    std::memcpy(&bits, &value, sizeof(T));                                                         \
+    bits = sluice::cuda_emulator::RunWarpCollective(sluice::cuda_emulator::Collective::what, mask, \
+                                                    bits, static_cast<int>(argument), width);      \
+    std::memcpy(&value, &bits, sizeof(T));                                                         \
+    return value;                                                                                  \
   }
 CUDA_EMULATOR_SHUFFLE(__shfl_sync, kShuffle, int)
 CUDA_EMULATOR_SHUFFLE(__shfl_up_sync, kShuffleUp, unsigned)
@@ -99,10 +103,10 @@ CUDA_EMULATOR_SHUFFLE(__shfl_down_sync, kShuffleDown, unsigned)
 CUDA_EMULATOR_SHUFFLE(__shfl_xor_sync, kShuffleXor, int)
 #undef CUDA_EMULATOR_SHUFFLE
 
-#define CUDA_EMULATOR_WARP(result, name, what, type)                                 \
-  __forceinline__ result name(uint32_t mask, type value) {                           \
-    return static_cast<result>(sluice::cuda_emulator::WarpTogether(                  \
-        sluice::cuda_emulator::Together::what, mask, static_cast<uint32_t>(value))); \
+#define CUDA_EMULATOR_WARP(result, name, what, type)                                   \
+  __forceinline__ result name(uint32_t mask, type value) {                             \
+    return static_cast<result>(sluice::cuda_emulator::RunWarpCollective(               \
+        sluice::cuda_emulator::Collective::what, mask, static_cast<uint32_t>(value))); \
   }
 CUDA_EMULATOR_WARP(uint32_t, __ballot_sync, kBallot, int)
 CUDA_EMULATOR_WARP(int, __any_sync, kAny, int)

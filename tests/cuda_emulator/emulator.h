@@ -72,7 +72,7 @@ T& Shared(const void* key, const char* name) {
 }
 
 // ---- Barriers, votes and shuffles of the threads of a block or a warp.
-enum class Together {
+enum class Collective {
   kBarrier,
   kBarrierCount,
   kBarrierAnd,
@@ -95,10 +95,10 @@ enum class Together {
   kReduceXor,
 };
 // Called by all threads of the block, each with its own `value`.
-int BlockTogether(Together what, int value);
+int RunBlockCollective(Collective what, int value);
 // Called by the lanes in `mask`. `argument` and `width` are those of a shuffle.
-uint64_t WarpTogether(Together what, uint32_t mask, uint64_t value, int argument = 0,
-                      int width = 32);
+uint64_t RunWarpCollective(Collective what, uint32_t mask, uint64_t value, int argument = 0,
+                           int width = 32);
 
 // Called before an atomic operation on `bytes` bytes: lets other threads run, then checks the
 // access. `at` is the return address of the operation, for reports.

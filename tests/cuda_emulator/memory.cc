@@ -26,15 +26,16 @@ constexpr size_t kStaticSharedLimit = 48 << 10;
 // Each allocation begins at a granule, and a whole granule follows it as a gap.
 constexpr size_t kGranule = 256;
 
-// An access to a byte that is remembered. Stamps rise with each barrier, block and launch; the
-// stamp 0 means that there was none.
+// A past access to a byte. Stamps rise with each barrier, block and launch; the stamp 0 means that
+// there was no access.
 struct Past {
   uint32_t stamp = 0;
   uint32_t thread : 10 = 0;
   uint32_t atomic : 1 = 0;
   uint32_t clock : 21 = 0;  // The thread's own clock, see Thread::known.
-  uint32_t at = 0;          // Offset in the program's image.
+  uint32_t at = 0;          // The code that did it: an offset in the program's image.
 };
+// What is remembered of a byte.
 struct Byte {
   Past write;
   Past reads[2];  // The last one, and the last one by another thread.
@@ -45,7 +46,7 @@ struct Allocation {
   size_t bytes = 0;
   std::string name;
   const void* freed_at = nullptr;
-  std::unique_ptr<Byte[], decltype(&std::free)> known{nullptr, &std::free};
+  std::unique_ptr<Byte[], decltype(&std::free)> history{nullptr, &std::free};
 };
 
 // A block of this launch: its first stamp, and whether it called __threadfence().
@@ -56,7 +57,7 @@ struct BlockPast {
 
 struct Memory {
   uintptr_t arena = 0;
-  // There is a gap before the first allocation too.
+  // Bytes of the arena that are in use. There is a gap before the first allocation too.
   size_t used = kSharedBytes + kGranule;
   // The number of the allocation that each granule belongs to, counted from 1; 0 means none.
   std::vector<uint32_t> owners = std::vector<uint32_t>(kArenaBytes / kGranule);
@@ -66,8 +67,8 @@ struct Memory {
   size_t shared_variables = 0;  // Bytes, without gaps.
   std::vector<Allocation> shared;
 
-  uint32_t stamp = 1;
-  uint32_t launch_first = 1;
+  uint32_t stamp = 1;             // The stamp of accesses made now.
+  uint32_t launch_first = 1;      // The first stamp of this launch, or of the last one.
   std::vector<BlockPast> blocks;  // The blocks of this launch; the last one is running.
 };
 
@@ -112,8 +113,8 @@ Memory& TheMemory() {
 
 size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-const void* Image(uint32_t at) { return &__executable_start + at; }
-uint32_t InImage(const void* at) {
+const void* AddressInImage(uint32_t at) { return &__executable_start + at; }
+uint32_t OffsetInImage(const void* at) {
   return static_cast<uint32_t>(static_cast<const char*>(at) - &__executable_start);
 }
 
@@ -128,7 +129,7 @@ Allocation* OwnerOf(uintptr_t address) {
 
 // The last allocation that begins at or before `address`, or else the first one. Null if there is
 // none.
-const Allocation* Nearest(uintptr_t address) {
+const Allocation* FindNearest(uintptr_t address) {
   const Memory& memory = TheMemory();
   const auto& all = IsShared(address) ? memory.shared : memory.allocations;
   const Allocation* nearest = all.empty() ? nullptr : &all.front();
@@ -147,13 +148,13 @@ std::string Verb(Access access) {
 // For example "it reads 4 bytes at offset 12 of device allocation 3 (64 bytes, from a.cu:9)".
 std::string Describe(uintptr_t address, size_t bytes, Access access) {
   std::string text = "  it " + Verb(access) + " " + std::to_string(bytes) + " bytes at ";
-  const Allocation* const near = Nearest(address);
+  const Allocation* const near = FindNearest(address);
   if (near == nullptr) return text + "an address of device memory, none of which is allocated\n";
   const int64_t offset = static_cast<int64_t>(address - near->begin);
   return text + "offset " + std::to_string(offset) + " of " + near->name + "\n";
 }
 
-void Reserve(Allocation* made, std::vector<uint32_t>* owners, uintptr_t arena, uint32_t number) {
+void SetOwner(Allocation* made, std::vector<uint32_t>* owners, uintptr_t arena, uint32_t number) {
   const size_t first = (made->begin - arena) / kGranule;
   const size_t count = RoundUp(std::max<size_t>(made->bytes, 1), kGranule) / kGranule;
   std::fill_n(owners->begin() + static_cast<ptrdiff_t>(first), count, number);
@@ -165,8 +166,8 @@ Allocation NewAllocation(uintptr_t begin, size_t bytes, std::string name) {
   made.bytes = bytes;
   made.name = std::move(name);
   // The zero pages of calloc() take no memory until they are used.
-  made.known.reset(static_cast<Byte*>(std::calloc(std::max<size_t>(bytes, 1), sizeof(Byte))));
-  if (made.known == nullptr) std::abort();
+  made.history.reset(static_cast<Byte*>(std::calloc(std::max<size_t>(bytes, 1), sizeof(Byte))));
+  if (made.history == nullptr) std::abort();
   return made;
 }
 
@@ -201,8 +202,11 @@ bool BothFenced(uint32_t stamp) {
 // Whether nothing orders `past` before the current access of the running thread.
 bool Races(const Past& past) {
   const Memory& memory = TheMemory();
+  // An earlier launch has ended. An earlier block of this launch could run at the same time.
   if (past.stamp < memory.launch_first) return false;
   if (past.stamp < memory.blocks.back().first_stamp) return !BothFenced(past.stamp);
+
+  // In this block, only a barrier orders two warps, and __syncwarp() the lanes of one warp.
   if (past.stamp < memory.stamp || past.thread == current->number) return false;
   if (past.thread / kWarp != current->number / kWarp) return true;
   return past.clock > current->known[past.thread % kWarp];
@@ -218,12 +222,12 @@ bool Races(const Past& past) {
       other_block ? " in another block of the launch" : ", with no barrier since";
   Fail(at, std::string("race on ") + (IsShared(address) ? "shared" : "device") + " memory",
        Describe(address, bytes, access) + "  which " + who + " " + did + since + ", at " +
-           SourceLine(Image(past.at)) + "\n");
+           SourceLine(AddressInImage(past.at)) + "\n");
 }
 
 // Whether the bytes lie in the thread's stack, the program's own variables or the kernel's
 // parameters.
-bool IsOwn(uintptr_t address, size_t bytes) {
+bool IsOwnHostMemory(uintptr_t address, size_t bytes) {
   const auto within = [&](const void* begin, const void* end) {
     return address >= reinterpret_cast<uintptr_t>(begin) &&
            address + bytes <= reinterpret_cast<uintptr_t>(end);
@@ -258,7 +262,7 @@ void* AllocateDevice(size_t bytes, const void* at) {
                                              "device allocation " + std::to_string(number) + " (" +
                                                  std::to_string(bytes) + " bytes, from " +
                                                  SourceLine(at) + ")"));
-  Reserve(&memory.allocations.back(), &memory.owners, memory.arena, number);
+  SetOwner(&memory.allocations.back(), &memory.owners, memory.arena, number);
   memory.used = begin + RoundUp(std::max<size_t>(bytes, 1), kGranule) + kGranule;
 
   return reinterpret_cast<void*>(memory.arena + begin);
@@ -273,7 +277,7 @@ void FreeDevice(void* begin, const void* at) {
     Fail(at, "second cudaFree of " + owner->name,
          "  the first was at " + SourceLine(owner->freed_at) + "\n");
   owner->freed_at = at;
-  owner->known.reset();
+  owner->history.reset();
 }
 
 void* AllocateShared(const char* name, size_t bytes, size_t alignment) {
@@ -287,7 +291,7 @@ void* AllocateShared(const char* name, size_t bytes, size_t alignment) {
          "a block has 48 KiB of shared memory, which is full at " + title);
   memory.shared.push_back(NewAllocation(memory.arena + memory.shared_used, bytes, title));
   const auto number = static_cast<uint32_t>(memory.shared.size());
-  Reserve(&memory.shared.back(), &memory.owners, memory.arena, number);
+  SetOwner(&memory.shared.back(), &memory.owners, memory.arena, number);
   memory.shared_used = end;
 
   return reinterpret_cast<void*>(memory.shared.back().begin);
@@ -296,7 +300,7 @@ void* AllocateShared(const char* name, size_t bytes, size_t alignment) {
 void CheckAccess(const void* p, size_t bytes, Access access, const void* at) {
   const auto address = reinterpret_cast<uintptr_t>(p);
   if (!IsDeviceMemory(p)) {
-    if (IsOwn(address, bytes)) return;
+    if (IsOwnHostMemory(address, bytes)) return;
     char text[96];
     std::snprintf(text, sizeof(text), "  it %s %zu bytes at %p\n", Verb(access).c_str(), bytes, p);
     Fail(at, "the kernel touches memory of the host, or of another thread", text);
@@ -308,8 +312,8 @@ void CheckAccess(const void* p, size_t bytes, Access access, const void* at) {
   now.thread = current->number;
   now.atomic = access == Access::kAtomic;
   now.clock = current->known[current->number % kWarp];
-  now.at = InImage(at);
-  Byte* const first = &where.known[address - where.begin];
+  now.at = OffsetInImage(at);
+  Byte* const first = &where.history[address - where.begin];
 
   for (Byte* byte = first; byte < first + bytes; ++byte) {
     if (access != Access::kWrite && byte->write.stamp == 0)
@@ -334,12 +338,13 @@ void CheckCopy(const void* p, size_t bytes, Access access, const void* at) {
   if (bytes == 0) return;
   const auto address = reinterpret_cast<uintptr_t>(p);
   if (!IsDeviceMemory(p))
-    Fail(at, "cudaMemcpy or cudaMemset of memory that is not the device's, where it has to be");
+    Fail(at, "cudaMemcpy or cudaMemset has an address of the host where it needs device memory");
   Allocation& where = Locate(address, bytes, access, at);
-  Byte* const first = &where.known[address - where.begin];
+  Byte* const first = &where.history[address - where.begin];
 
   for (size_t i = 0; i < bytes; ++i) {
     if (access == Access::kWrite) {
+      // The host's copy is ordered before the next launch, as is everything of the last launch.
       first[i] = Byte();
       first[i].write.stamp = TheMemory().launch_first;
     } else if (first[i].write.stamp == 0) {

@@ -17,11 +17,12 @@ std::vector<Planted> AllPlanted();
 // Sums each of `blocks` equal parts of x, with `threads` threads per part: a tree in shared memory,
 // then shuffles, then an atomic. `blocks` must divide the length of x.
 std::vector<int64_t> SumsOfParts(const std::vector<int32_t>& x, int blocks, int threads);
-// For each number, how many numbers of its block of `threads` come before it in sorted order; of
-// equal numbers, the one at the lower place comes first. Uses votes and a scan of shuffles.
+// Returns for each number how many numbers of its block of `threads` come before it in sorted
+// order; of equal numbers, the one at the lower place comes first. Uses votes and a scan of
+// shuffles.
 std::vector<int> RanksInBlocks(const std::vector<int32_t>& x, int threads);
 
-// What cudaGetLastError() returns after a launch of this size.
+// Returns what cudaGetLastError() returns after a launch of this size.
 int ErrorOfLaunch(unsigned blocks, unsigned threads);
 
 }  // namespace sluice::cuda_emulator

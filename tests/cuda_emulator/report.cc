@@ -61,7 +61,7 @@ void PrintThread() {
 
 // UndefinedBehaviorSanitizer is linked as a library. It prints what it finds and where, and calls
 // this before it ends the program.
-const bool kAsked = [] {
+const bool kCallbackIsSet = [] {
   __sanitizer_set_death_callback([] {
     watching = false;
     PrintThread();

@@ -4,7 +4,7 @@
 
 namespace sluice::cuda_emulator {
 
-// The source line of the code before the return address `pc`, as file:line. Returns "?" if the
+// Returns the source line of the code before the return address `pc`, as file:line, or "?" if the
 // program does not know it.
 std::string SourceLine(const void* pc);
 

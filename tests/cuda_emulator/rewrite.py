@@ -21,7 +21,7 @@ PTX = {
 }
 
 
-class Fault(Exception):
+class RewriteError(Exception):
     """An error that says what cannot be rewritten, and where it is."""
 
     def __init__(self, source, offset, what):
@@ -50,7 +50,7 @@ class Source:
                 depth -= 1
                 if depth == 0:
                     return at
-        raise Fault(self, opening, f"no {pairs[self.code[opening]]} closes this")
+        raise RewriteError(self, opening, f"no {pairs[self.code[opening]]} closes this")
 
     def split(self, begin, end, separator):
         """Splits [begin, end) at separators outside brackets. Returns a list of (begin, end)."""
@@ -83,6 +83,8 @@ def callee_begin(source, end):
     return at
 
 
+# Each of the next three functions yields its edits of a source: (begin, end, new text).
+
 def launches(source):
     for match in re.finditer("<<<", source.code):
         begin = callee_begin(source, match.start())
@@ -90,7 +92,8 @@ def launches(source):
         close = source.code.find(">>>", match.end())
         arguments = re.compile(r"\s*\(").match(source.code, close + 3)
         if close < 0 or arguments is None or not name:
-            raise Fault(source, match.start(), "this is not of the form kernel<<<...>>>(...)")
+            raise RewriteError(source, match.start(),
+                               "this is not of the form kernel<<<...>>>(...)")
         end = source.closing(arguments.end() - 1)
         config = source.text[match.end():close]
         passed = source.text[arguments.end():end]
@@ -110,7 +113,8 @@ def shared_variables(source):
         declared = re.sub(r"\b(?:__align__|alignas)\s*\([^)]*\)", "", pieces[0])
         first = re.fullmatch(r"([\w\s:<>,*]*?)" + VARIABLE, declared)
         if first is None or not first[1].strip():
-            raise Fault(source, match.start(), "cannot parse this __shared__ declaration")
+            raise RewriteError(source, match.start(), "cannot parse this __shared__ declaration; "
+                               "write a type, then names with array sizes, without initialisers")
         of_type = " ".join(first[1].split())
         if match[1]:
             yield match.start(), end, (f"{of_type}* const {first[2]} = "
@@ -120,7 +124,9 @@ def shared_variables(source):
         for piece in [first[2] + first[3]] + pieces[1:]:
             part = re.fullmatch(r"\s*" + VARIABLE, piece)
             if part is None:
-                raise Fault(source, match.start(), f"cannot parse this variable: {piece.strip()}")
+                raise RewriteError(source, match.start(),
+                                   f"cannot parse the variable {piece.strip()}; "
+                                   "write a name with array sizes, without an initialiser")
             made.append(f"static char {part[1]}_place; auto& {part[1]} = {EMULATOR}"
                         f'Shared<{of_type}{part[2].strip()}>(&{part[1]}_place, "{part[1]}")')
         yield match.start(), end, "; ".join(made)
@@ -134,8 +140,9 @@ def assembly(source):
         template = "".join(re.findall(r'"([^"]*)"', source.text[slice(*parts[0])]))
         template = " ".join(template.split())
         if template not in PTX:
-            raise Fault(source, match.start(), f"the emulator does not know the PTX '{template}'; "
-                        "add it to PTX in tests/cuda_emulator/rewrite.py")
+            raise RewriteError(source, match.start(),
+                               f"the emulator does not know the PTX '{template}'; "
+                               "add it to PTX in tests/cuda_emulator/rewrite.py")
         operands = []
         for begin, stop in parts[1:3]:
             for piece in source.split(begin, stop, ","):
@@ -145,6 +152,7 @@ def assembly(source):
 
 
 def kernels(source):
+    """Returns the names of the __global__ functions."""
     code = re.sub(r"__launch_bounds__\s*\([^)]*\)", "", source.code)
     return re.findall(r"\b__global__\b[^;{()]*?(\w+)\s*\(", code)
 
@@ -155,7 +163,7 @@ def rewrite(path, text):
     out, at = [], 0
     for begin, end, new in edits:
         if begin < at:
-            raise Fault(source, begin, "this lies within another rewritten statement")
+            raise RewriteError(source, begin, "this lies within another rewritten statement")
         # Keeps the number of lines, so that the lines after it keep their numbers.
         lines = source.text.count("\n", begin, end) - new.count("\n")
         out += [source.text[at:begin], new, "\n" * lines]
@@ -174,8 +182,8 @@ def main():
         text = file.read()
     try:
         text = rewrite(path, text)
-    except Fault as fault:
-        sys.exit(f"error: {fault}")
+    except RewriteError as error:
+        sys.exit(f"error: {error}")
     with open(out, "w", encoding="utf-8") as file:
         file.write(text)
 

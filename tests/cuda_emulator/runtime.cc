@@ -34,7 +34,7 @@ cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
   return cudaSuccess;
 }
 
-cudaError_t Set(void* to, int value, size_t bytes, const void* at) {
+cudaError_t SetBytes(void* to, int value, size_t bytes, const void* at) {
   emulator::CheckCopy(to, bytes, emulator::Access::kWrite, at);
   const emulator::MemoryOpen open;
   if (bytes > 0) std::memset(to, value, bytes);
@@ -61,15 +61,15 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return Copy(to, from, bytes, kind, __builtin_return_address(0));
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return Set(to, value, bytes, __builtin_return_address(0));
+  return SetBytes(to, value, bytes, __builtin_return_address(0));
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  return Set(to, value, bytes, __builtin_return_address(0));
+  return SetBytes(to, value, bytes, __builtin_return_address(0));
 }
 
-cudaError_t cudaGetLastError() { return static_cast<cudaError_t>(emulator::TakeLaunchError(true)); }
+cudaError_t cudaGetLastError() { return static_cast<cudaError_t>(emulator::GetLaunchError(true)); }
 cudaError_t cudaPeekAtLastError() {
-  return static_cast<cudaError_t>(emulator::TakeLaunchError(false));
+  return static_cast<cudaError_t>(emulator::GetLaunchError(false));
 }
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {

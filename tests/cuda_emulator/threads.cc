@@ -103,12 +103,12 @@ void Resume(Thread* thread) {
   current = nullptr;
 }
 
-size_t Draw(size_t below) { return seed_in_use == 0 ? 0 : TheScheduler().random() % below; }
+size_t DrawBelow(size_t below) { return seed_in_use == 0 ? 0 : TheScheduler().random() % below; }
 
 // Takes one of the ready threads: the first in line for seed 0, else a random one.
-Thread* TakeReady() {
+Thread* PickReady() {
   std::vector<Thread*>& ready = TheScheduler().ready;
-  const size_t place = Draw(ready.size());
+  const size_t place = DrawBelow(ready.size());
   Thread* const taken = ready[place];
   if (seed_in_use == 0) {
     ready.erase(ready.begin());
@@ -136,11 +136,11 @@ void RunBlock() {
   }
 
   while (!scheduler.ready.empty()) {
-    Thread* const thread = TakeReady();
+    Thread* const thread = PickReady();
     Resume(thread);
     if (thread->state != Thread::State::kEnded) continue;
     ++scheduler.ended;
-    RetryWarp(*thread);
+    RetryWarpCollectives(*thread);
   }
   if (scheduler.ended < scheduler.count) FailStuck();
 }
@@ -200,9 +200,9 @@ int PrintKernelsNeverRun() {
   return count;
 }
 
-int TakeLaunchError(bool forget) {
+int GetLaunchError(bool clear) {
   const int error = launch_error;
-  if (forget) launch_error = 0;
+  if (clear) launch_error = 0;
   return error;
 }
 

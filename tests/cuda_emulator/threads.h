@@ -25,16 +25,17 @@ struct Thread {
   char* stack = nullptr;  // kStackBytes long; the page before it is the guard.
 
   // The operation that the thread waits in, its arguments, and its result.
-  Together what = Together::kBarrier;
+  Collective what = Collective::kBarrier;
   uint32_t mask = 0;
   uint64_t value = 0;
   int argument = 0, width = 0;
   const void* at = nullptr;  // The return address, for reports.
   uint64_t result = 0;
 
-  // A vector clock over the lanes of the warp, counted since the last barrier of the block: this
-  // thread has seen what lane l did before l's own clock was known[l]. A __syncwarp() joins the
-  // clocks of its lanes.
+  // A vector clock over the lanes of the warp, counted since the last barrier of the block. The
+  // entry of a thread's own lane is its own clock. What lane l did while its own clock was at most
+  // known[l] is ordered before what this thread does now. A __syncwarp() joins the clocks of its
+  // lanes.
   uint32_t known[kWarp] = {};
 };
 
@@ -70,7 +71,7 @@ void MakeReady(Thread* thread);
 // Switches from the running thread to the scheduler's loop, until the thread is resumed.
 void SwitchToHost();
 // Called after a thread has ended, because operations of its warp may have waited for it alone.
-void RetryWarp(const Thread& ended);
+void RetryWarpCollectives(const Thread& ended);
 // Called when no thread can run and not all have ended: reports what they wait for.
 [[noreturn]] void FailStuck();
 
@@ -83,8 +84,8 @@ class Unwatched {
   Unwatched& operator=(const Unwatched&) = delete;
 };
 
-// The error of a launch that a device would refuse, for cudaGetLastError(); 0 if there is none.
-// `forget` clears it.
-int TakeLaunchError(bool forget);
+// Returns the error of the last launch that a device would have refused, for cudaGetLastError(); 0
+// if there is none. If `clear`, forgets it.
+int GetLaunchError(bool clear);
 
 }  // namespace sluice::cuda_emulator

@@ -46,6 +46,7 @@ inline TensorSet AdapterTensors(const ModelConfig& config, int64_t rank,
       }
     }
   }
+
   TensorSet set = *TensorSet::Create(specs);
   SplitMix64 random(seed);
   for (size_t i = 0; i < set.size(); ++i) {
@@ -64,7 +65,7 @@ inline void WriteAdapter(const std::string& dir, const nlohmann::json& config,
 }
 
 // Returns the weights with W + scale B A in place of every adapted matrix W.
-inline TensorSet Merged(const TensorSet& weights, const TensorSet& adapter, double scale) {
+inline TensorSet MergeAdapter(const TensorSet& weights, const TensorSet& adapter, double scale) {
   TensorSet merged = weights;
   for (size_t i = 0; i < merged.size(); ++i) {
     const std::string name =

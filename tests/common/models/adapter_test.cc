@@ -81,9 +81,11 @@ std::vector<std::vector<float>> Logits(const ModelConfig& config, const TensorSe
                       .adapter = adapters[i]});
     }
   }
+
   const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
   std::vector<float> all(rows.size() * static_cast<size_t>(config.vocab_size));
   model->Step(rows, tables, all.data());
+
   std::vector<std::vector<float>> logits;
   const auto size = static_cast<ptrdiff_t>(all.size() / adapters.size());
   for (size_t i = 0; i < adapters.size(); ++i)
@@ -111,15 +113,16 @@ TEST_F(AdapterTest, ARowWithAnAdapterIsThatOfMergedWeightsAndOneWithoutKeepsItsB
         << "in bits: the other sequences of the step change nothing";
     EXPECT_LT(
         Worst(mixed[0],
-              Logits(config_, Merged(weights, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),
-                     {nullptr})[0]),
-        2e-4);
-    EXPECT_LT(
-        Worst(mixed[2],
               Logits(config_,
-                     Merged(weights, AdapterTensors(config_, 3, {"v_proj", "down_proj"}, 3), 2),
+                     MergeAdapter(weights, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),
                      {nullptr})[0]),
         2e-4);
+    EXPECT_LT(Worst(mixed[2],
+                    Logits(config_,
+                           MergeAdapter(weights,
+                                        AdapterTensors(config_, 3, {"v_proj", "down_proj"}, 3), 2),
+                           {nullptr})[0]),
+              2e-4);
     EXPECT_GT(Worst(mixed[0], plain), 0.5);
     EXPECT_GT(Worst(mixed[2], plain), 0.05);
   }
@@ -136,15 +139,18 @@ TEST_F(AdapterTest, AModelInBf16TakesOneToo) {
     ASSERT_TRUE(
         ConvertElements(DType::kBF16, narrow.data(i), DType::kF32, wide.data(i), wide.elements(i))
             .ok());
+
   const auto mixed = Logits(config_, narrow, {all.get(), nullptr});
   EXPECT_EQ(mixed[1], Logits(config_, narrow, {nullptr})[0]) << "in bits";
-  const std::vector<float> merged = Logits(
-      config_, Merged(wide, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2), {nullptr})[0];
+  const std::vector<float> merged =
+      Logits(config_, MergeAdapter(wide, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),
+             {nullptr})[0];
   EXPECT_LT(Worst(mixed[0], merged), 0.1 * Worst(mixed[0], mixed[1]));
 }
 
 TEST_F(AdapterTest, TheScaleIsAlphaOverTheRankOrItsRoot) {
   EXPECT_EQ(Make("plain", 4, {"q_proj"}, 1)->scale(), 2);
+
   nlohmann::json config = AdapterConfig(4, 8, {"q_proj"});
   config["use_rslora"] = true;
   WriteAdapter(dir_ + "root", config, AdapterTensors(config_, 4, {"q_proj"}, 1));
@@ -152,6 +158,7 @@ TEST_F(AdapterTest, TheScaleIsAlphaOverTheRankOrItsRoot) {
   ASSERT_TRUE(root.ok()) << root.status();
   EXPECT_EQ((*root)->scale(), 4);
   EXPECT_NE((*root)->digest(), Make("plain", 4, {"q_proj"}, 1)->digest());
+
   ModelConfig other = config_;
   other.hidden_size = 72;
   EXPECT_TRUE((*root)->Fits(config_));
@@ -165,6 +172,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
   EXPECT_EQ(with("modules_to_save", nullptr), "taken");
   EXPECT_EQ(with("peft_version", "0.18.0"), "taken");
   EXPECT_EQ(with("rank_pattern", nlohmann::json::object()), "taken");
+
   EXPECT_THAT(with("peft_type", "IA3"),
               HasSubstr("peft_type \"IA3\" is not in this build; it has LORA"));
   EXPECT_THAT(with("use_dora", true), HasSubstr("use_dora true is not in this build"));
@@ -177,11 +185,13 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
               HasSubstr("\"lm_head\" is none of q_proj"));
   EXPECT_THAT(with("target_modules", "all-linear"), HasSubstr("give a list"));
   EXPECT_THAT(with("something_new", 3), HasSubstr("something_new 3 is not in this build"));
+
   EXPECT_THAT(with("r", 0), HasSubstr("r is 0; wanted: 1 to 512"));
   EXPECT_THAT(with("r", 1000000), HasSubstr("wanted: 1 to 512"));
   EXPECT_THAT(with("r", 2.5), HasSubstr("r is 2.5"));
   EXPECT_THAT(with("lora_alpha", "x"), HasSubstr("lora_alpha is \"x\""));
   EXPECT_THAT(with("lora_alpha", 0), HasSubstr("lora_alpha is 0; wanted: a number other than 0"));
+
   for (const char* key : {"peft_type", "r", "lora_alpha", "target_modules"}) {
     EXPECT_THAT(Refusal([&](nlohmann::json* json) { json->erase(key); }),
                 HasSubstr(std::string(key) + " is missing"));
@@ -247,11 +257,13 @@ TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
                         return tensors;
                       }),
               HasSubstr(first + "[5] is nan, not finite"));
+
   ModelConfig deeper = config_;
   deeper.num_layers = 3;
   (void)Make("good", 3, {"q_proj"}, 1);
   EXPECT_THAT(std::string(Adapter::Read(dir_ + "good", deeper).status().message()),
               HasSubstr("layers.2.self_attn.q_proj.lora_A.weight is missing"));
+
   EXPECT_FALSE(Adapter::Read(dir_ + "nowhere", config_).ok());
   ASSERT_TRUE(
       WriteFileAtomic(dir_ + "bad/adapter_model.safetensors", "not a file of tensors").ok());

@@ -16,8 +16,8 @@ namespace {
 
 using Row = DecodeModel::Row;
 
-// Block tables for `sequences` sequences of a whole context. Sequence i has the blocks i, i +
-// sequences, i + 2 sequences, ..
+// Returns block tables for `sequences` sequences of a whole context. Sequence i has the blocks i,
+// i + sequences, i + 2 sequences, ..
 std::vector<std::vector<int32_t>> Tables(const ModelConfig& config, size_t sequences) {
   std::vector<std::vector<int32_t>> tables(sequences);
   for (size_t i = 0; i < sequences; ++i) {
@@ -109,9 +109,9 @@ std::vector<std::vector<float>> TokenByToken(DecodeModel* model,
 
 // Makes steps of random pieces. One step may have single tokens of some sequences, longer pieces of
 // others, and nothing of the rest.
-std::vector<std::vector<float>> Ragged(DecodeModel* model,
-                                       const std::vector<std::vector<int32_t>>& tokens,
-                                       uint64_t seed) {
+std::vector<std::vector<float>> StepInRandomPieces(DecodeModel* model,
+                                                   const std::vector<std::vector<int32_t>>& tokens,
+                                                   uint64_t seed) {
   Collector c(model, tokens);
   SplitMix64 random(seed);
   while (!c.Done()) {
@@ -151,6 +151,7 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
   const auto model = Make(m.dir.config, &m.weights, static_cast<int>(want.tokens.size()));
   const auto got = Prefill(model.get(), want.tokens);
   const int64_t vocab = m.dir.config.vocab_size;
+
   double worst_logit = 0, worst_logprob = 0;
   for (size_t b = 0; b < got.size(); ++b) {
     const int64_t length = static_cast<int64_t>(want.tokens[b].size());
@@ -164,6 +165,7 @@ TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
           std::max(worst_logprob, std::abs(lp - want.logprobs[b * (want.longest - 1) + t]));
     }
   }
+
   EXPECT_LT(worst_logit, 1e-4);
   EXPECT_LT(worst_logprob, 1e-4);
 }
@@ -176,9 +178,9 @@ TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, sequences).get(), want.tokens), whole);
   EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
   for (uint64_t seed = 0; seed < 5; ++seed) {
-    EXPECT_EQ(
-        Ragged(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(), want.tokens, seed),
-        whole)
+    EXPECT_EQ(StepInRandomPieces(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(),
+                                 want.tokens, seed),
+              whole)
         << "seed " << seed;
   }
 }
@@ -205,6 +207,7 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
                       t + 1 == want.prompts[b].size()});
     }
   }
+
   std::vector<float> logits(want.prompts.size() * vocab);
   while (got[0].size() < want.continuations[0].size()) {
     Step(model.get(), rows, Tables(m.dir.config, got.size()), logits.data());
@@ -244,6 +247,7 @@ TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
                     peer_worst = std::max(peer_worst, peer);
     }
   }
+
   // With these random weights the distributions are sharp: the mean error of transformers is 0.024.
   EXPECT_LE(sum, 0.5 * peer_sum);
   EXPECT_LE(worst, 0.5 * peer_worst);
@@ -282,6 +286,7 @@ TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
     for (size_t t = 0; t < tokens.size(); ++t)
       rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
     Step(model.get(), rows, {{5, 2}}, own.data());
+
     std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
     if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
     Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table},
@@ -338,7 +343,7 @@ TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
       for (const size_t length : lengths) tokens.push_back(RandomTokens(length, length));
       const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
       EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
-      EXPECT_EQ(Ragged(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
+      EXPECT_EQ(StepInRandomPieces(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
     }
   }
 }
@@ -406,7 +411,8 @@ TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
       DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shape.message()),
-              testing::HasSubstr("mlp.down_proj.weight is F32 [64, 192], needed is F32 [64, 128]"));
+              testing::HasSubstr(
+                  "mlp.down_proj.weight is F32 [64, 192], but the model needs F32 [64, 128]"));
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 0, .max_context = 8}).ok());
   EXPECT_FALSE(DecodeModel::Create(SmallConfig(), &weights, {.blocks = 1, .max_context = 65}).ok());
 }

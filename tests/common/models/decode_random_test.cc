@@ -40,6 +40,7 @@ std::vector<Sequence> RandomSequences(const ModelConfig& config, size_t count,
     blocks[i] = static_cast<int32_t>(i);
     std::swap(blocks[i], blocks[random->Below(i + 1)]);
   }
+
   const size_t experts = static_cast<size_t>(config.num_layers * config.experts_per_token);
   for (size_t i = 0; i < count; ++i) {
     Sequence& s = sequences[i];
@@ -66,6 +67,7 @@ std::vector<Row> RandomRows(const std::vector<Sequence>& sequences, SplitMix64* 
     for (size_t p = s.done; p < std::min(s.done + count, s.tokens.size()); ++p)
       piece.push_back(NextRow(sequences, i, p));
   }
+
   std::vector<Row> rows;
   const bool mixed = random->Below(3) == 0;
   while (!pieces.empty()) {
@@ -92,6 +94,7 @@ void TryAll(const ModelConfig& config, const Adapter* adapter) {
         for (size_t p = 0; p < wanted[i].tokens.size(); ++p) rows.push_back(NextRow(wanted, i, p));
         Step(alone.get(), rows, &wanted);
       }
+
       const auto model =
           Make(config, &weights, static_cast<int>(count), 2 + static_cast<int>(random.Below(5)));
       const auto rest = [](const Sequence& s) { return s.done < s.tokens.size(); };

@@ -103,7 +103,7 @@ TEST(RowSharesTest, AllOfOneSequenceGoesToOneThreadAndAllToTheFirstWhereAsked) {
   EXPECT_DOUBLE_EQ(shares.Deal(rows, 1, CostOf), 4) << "one thread has all";
   EXPECT_DOUBLE_EQ(shares.Deal({}, 0, CostOf), 1);
   for (int t = 0; t < 4; ++t) EXPECT_TRUE(shares.of(t).empty());
-  shares.GiveAll(3);
+  shares.GiveAllToFirst(3);
   EXPECT_EQ(shares.of(0), (std::vector<int32_t>{0, 1, 2}));
 }
 

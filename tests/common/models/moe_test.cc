@@ -67,6 +67,7 @@ TEST(MoeTest, WeightsAreTheSoftmaxAndTheirGradientsItsCentralDifferences) {
     WeighExperts(logits, ids, normalize, got.data());
     const std::vector<double> want = Weights(logits, ids, normalize);
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(got[i], want[i], 1e-6);
+
     WeighExpertsGrad(logits, ids, normalize, got.data(), dweights.data(), dlogits.data());
     for (size_t e = 0; e < logits.size(); ++e) {
       const auto loss = [&](float shift) {

@@ -56,6 +56,7 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
         << where << ", number " << at << ", bit " << int{bit};
     *byte ^= bit;
   };
+
   for (int i = 0; i < 300; ++i)
     flip(packed.layers()[0].qkv, packed.bytes() / static_cast<int64_t>(sizeof(T)), "matrices");
   const auto in_vector = [&](const std::vector<float>& v, const char* name) {

@@ -195,8 +195,7 @@ std::vector<float> PlainModel<T>::Next(int32_t token, const Adapter* adapter) {
                                DType::kF32, x.data(), config_.hidden_size)
                    .ok());
 
-  // The kernels start the sum of a product at y if they are to add to it. The bits differ from a
-  // product that is added afterwards, so o and down are multiplied in place here as well.
+  // Adds the product of the matrix `name` and `in` to x. The kernel adds, as in the decoder.
   const auto add_product = [&](const std::string& name, std::vector<T> in) {
     Multiply(name, in);  // Packs the matrix.
     const int64_t k = static_cast<int64_t>(in.size()), n = static_cast<int64_t>(x.size());

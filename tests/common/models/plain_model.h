@@ -37,7 +37,7 @@ class PlainModel {
   const T* TensorData(const std::string& name) const;
   Floats Vector(const std::string& name) const;
   std::vector<T> Round(const Floats& x) const;
-  // W x of the matrix `name` + ".weight", plus the bias if the model has one. X is T or float.
+  // Returns W x for the matrix `name` + ".weight", without a bias. X is T or float.
   template <typename X>
   Floats Multiply(const std::string& name, std::vector<X> x);
   Floats Norm(const Floats& x, const std::string& name) const;

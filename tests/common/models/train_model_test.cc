@@ -162,6 +162,7 @@ at::Tensor Decoded(const ModelConfig& config, const TensorSet& weights,
       rows.push_back({static_cast<int32_t>(b), static_cast<int32_t>(t), sequences[b][t], true});
     }
   }
+
   const std::vector<absl::Span<const int32_t>> tables(blocks.begin(), blocks.end());
   auto decode = DecodeModel::Create(
       config, &weights, {.blocks = held, .max_context = static_cast<int>(config.max_context)});
@@ -229,9 +230,11 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
   for (const std::string kind : {"sft", "ppo"}) {
     model->ZeroGrad();
     const at::Tensor lp = ScoreTokens(Logits(model.get(), next.batch), next.targets, 1.0)->logprobs;
+
     const at::Tensor loss = ReferenceLoss(m, kind, sequences, lp);
     ASSERT_TRUE(Backward(loss).ok());
     EXPECT_NEAR(loss.item<double>(), m.floats(kind + ".loss")[0], 1e-5);
+
     double squares = 0;
     int compared = 0;
     for (const TrainModel::Parameter& p : model->parameters()) {
@@ -244,6 +247,7 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
           << kind << " " << p.name;
       ++compared;
     }
+
     EXPECT_GE(compared, 6);
     EXPECT_NEAR(std::sqrt(squares) / m.floats(kind + ".grad_norm")[0], 1, 1e-4);
   }
@@ -384,6 +388,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     float* to = direction.mutable_data_ptr<float>();
     for (int64_t i = 0; i < direction.numel(); ++i)
       to[i] = static_cast<float>(random.Uniform() - 0.5);
+
     const double step = 2e-3 / direction.norm().item<double>() *
                         std::sqrt(static_cast<double>(direction.numel())) / 5;
     at::Tensor tensor = p.tensor;
@@ -511,11 +516,13 @@ TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
       out.push_back(p.tensor.grad().clone());
     return out;
   };
+
   // The first copy of each row carries its term of the loss.
   std::vector<int64_t> firsts;
   for (const std::vector<int64_t>& copies : unshared.copies) firsts.push_back(copies[0]);
   const at::Tensor weights =
       at::arange(static_cast<int64_t>(firsts.size()) * 19, at::kFloat).sin().view({-1, 19});
+
   const auto got = gradients((Logits(model.get(), shared) * weights).sum());
   const auto want = gradients(
       (Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
@@ -578,6 +585,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
               testing::HasSubstr("prefix 0 is 0"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }),
               testing::HasSubstr("prefix 2 is 1"));
+
   const at::Tensor logits = at::zeros({2, 19});
   EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
   EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());

@@ -17,7 +17,7 @@
 //   CUDA_CASE(NormHasTheBitsOfTheCpu) {
 //     OnDevice<float> x(host_x), y(count);
 //     CUDA_OK(cuda::RmsNorm(x.data(), .., y.data(), nullptr));
-//     CUDA_EXPECT(SameBits(y.Back(), expected)) << count << " numbers";
+//     CUDA_EXPECT(SameBits(y.CopyToHost(), expected)) << count << " numbers";
 //   }
 //   CUDA_BENCH(NormSpeed) { Measure("rms_norm", bytes, flops, [&] { launch }); }
 //
@@ -28,10 +28,12 @@ namespace sluice::cuda_check {
 // Whether inputs should be small, because a tool checks each memory access (--small).
 bool Small();
 
+// A case or a benchmark.
 struct Entry {
   const char* name;
   void (*body)();
 };
+// CUDA_CASE and CUDA_BENCH below define objects of these types, which register an entry.
 struct AddCase {
   explicit AddCase(const Entry& entry);
 };
@@ -95,7 +97,7 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
   T* data() { return data_; }
-  std::vector<T> Back() const {
+  std::vector<T> CopyToHost() const {
     std::vector<T> host(count_);
     CUDA_OK(cudaMemcpy(host.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost));
     return host;

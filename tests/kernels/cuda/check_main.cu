@@ -67,7 +67,11 @@ int Main(int argc, char** argv) {
     } else if (argument == "--bench") {
       bench = true;
     } else {
-      std::fprintf(stderr, "usage: %s [--small] [--bench]\n", argv[0]);
+      std::fprintf(stderr,
+                   "usage: %s [--small] [--bench]\n"
+                   "  --small  use small inputs, because a tool checks each memory access\n"
+                   "  --bench  run the benchmarks instead of the cases\n",
+                   argv[0]);
       return 2;
     }
   }
@@ -102,6 +106,7 @@ Failure::~Failure() {
 
 void Measure(const std::string& name, double bytes, double flops,
              const std::function<void()>& launch) {
+  // The first launch is slower, so its time is not used.
   float once = Milliseconds(1, launch);
   if (small) return;  // Check only that it runs.
   once = std::max(Milliseconds(3, launch) / 3, 1e-3f);

@@ -39,14 +39,14 @@ CUDA_CASE(CopyCopies) {
   Copy<<<3, kThreads>>>(reinterpret_cast<const float4*>(from.data()), 1000,
                         reinterpret_cast<float4*>(to.data()));
   CUDA_OK(cudaGetLastError());
-  CUDA_EXPECT(SameBits(to.Back(), x));
+  CUDA_EXPECT(SameBits(to.CopyToHost(), x));
 }
 
 CUDA_CASE(FmaComputesItsChains) {
   OnDevice<float> y(2 * kThreads);
   Fma<<<2, kThreads>>>(4, y.data());
   CUDA_OK(cudaGetLastError());
-  const std::vector<float> back = y.Back();
+  const std::vector<float> back = y.CopyToHost();
   // Each chain gives i / 16 + 1 / 8 + 1 / 4 + 1 / 2 + 1, exactly.
   for (size_t i = 0; i < back.size(); ++i)
     CUDA_EXPECT(back[i] == kChains * (static_cast<float>(i) / 16 + 1.875f)) << "at " << i;

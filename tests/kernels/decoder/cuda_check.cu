@@ -37,12 +37,14 @@ CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
     OnDevice<float> dx(x), dw(w), dy(y.size()), dadded(before), dgated(gated.size()),
         dnarrow(narrow.size()), dnarrow_added(before);
     OnDevice<uint16_t> dnx(narrow_x), dnw(narrow_w), dng(narrow_gated.size());
+
     ops.gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false);
     ops.gemm(x.data(), k, w.data(), m, n, k, added.data(), n, true);
     ops.gate_up(x.data(), k, w.data(), m, n, k, gated.data(), n);
     ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow.data(), n, false);
     ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_added.data(), n, true);
     ops.gate_up_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_gated.data(), n);
+
     CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr));
     CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dadded.data(), n, true, nullptr));
     CUDA_OK(cuda::GateUp(dx.data(), k, dw.data(), m, n, k, dgated.data(), n, nullptr));
@@ -50,12 +52,13 @@ CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
     CUDA_OK(
         cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow_added.data(), n, true, nullptr));
     CUDA_OK(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << m << " rows";
-    CUDA_EXPECT(SameBits(dadded.Back(), added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dgated.Back(), gated)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow.Back(), narrow)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow_added.Back(), narrow_added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dng.Back(), narrow_gated)) << m << " rows";
+
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << m << " rows";
+    CUDA_EXPECT(SameBits(dadded.CopyToHost(), added)) << m << " rows";
+    CUDA_EXPECT(SameBits(dgated.CopyToHost(), gated)) << m << " rows";
+    CUDA_EXPECT(SameBits(dnarrow.CopyToHost(), narrow)) << m << " rows";
+    CUDA_EXPECT(SameBits(dnarrow_added.CopyToHost(), narrow_added)) << m << " rows";
+    CUDA_EXPECT(SameBits(dng.CopyToHost(), narrow_gated)) << m << " rows";
   }
 }
 
@@ -67,7 +70,7 @@ CUDA_CASE(DenormalsOfBf16ProductsCountAsZero) {
   OnDevice<float> dy(y.size());
   BestDecoderOps().gemm_bf16(x.data(), k, w.data(), 1, n, k, y.data(), n, false);
   CUDA_OK(cuda::GemmBf16(dx.data(), k, dw.data(), 1, n, k, dy.data(), n, false, nullptr));
-  CUDA_EXPECT(SameBits(dy.Back(), y));
+  CUDA_EXPECT(SameBits(dy.CopyToHost(), y));
 }
 
 CUDA_CASE(NormHasTheBitsOfTheCpu) {
@@ -79,10 +82,11 @@ CUDA_CASE(NormHasTheBitsOfTheCpu) {
     for (int64_t r = 0; r < m; ++r)
       BestDecoderOps().rms_norm(&x[r * n], weight.data(), n, 1e-6f, &y[r * n]);
     CUDA_OK(cuda::RmsNorm(dx.data(), dweight.data(), m, n, 1e-6f, dy.data(), nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << n << " numbers";
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << n << " numbers";
+
     // In place.
     CUDA_OK(cuda::RmsNorm(dx.data(), dweight.data(), m, n, 1e-6f, dx.data(), nullptr));
-    CUDA_EXPECT(SameBits(dx.Back(), y)) << n << " numbers, in place";
+    CUDA_EXPECT(SameBits(dx.CopyToHost(), y)) << n << " numbers, in place";
   }
 }
 
@@ -93,7 +97,7 @@ CUDA_CASE(SwiGluHasTheBitsOfTheCpu) {
     OnDevice<float> dgate(gate), dup(up), dy(y.size());
     BestDecoderOps().swiglu(gate.data(), up.data(), n, y.data());
     CUDA_OK(cuda::SwiGlu(dgate.data(), dup.data(), n, dy.data(), nullptr));
-    CUDA_EXPECT(SameBits(dy.Back(), y)) << n << " numbers";
+    CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << n << " numbers";
   }
 }
 
@@ -117,7 +121,7 @@ CUDA_CASE(RopeHasTheBitsOfTheCpu) {
       }
       CUDA_OK(cuda::Rope(dx.data(), ldx, m, heads, dpositions.data(), dcos.data(), dsin.data(),
                          sign, half, nullptr));
-      CUDA_EXPECT(SameBits(dx.Back(), x)) << "half " << half << ", sign " << sign;
+      CUDA_EXPECT(SameBits(dx.CopyToHost(), x)) << "half " << half << ", sign " << sign;
     }
   }
 }
@@ -144,6 +148,7 @@ void CheckAttention(int64_t positions, int64_t begin, int64_t d) {
     StoreKeyValue({pool.data(), stride}, blocks[p / kKvBlockTokens], p % kKvBlockTokens, d,
                   &k[p * d], &v[p * d]);
   }
+
   std::vector<float> out(d);
   const AttentionQuery query{q.data(), out.data(), begin, positions};
   if constexpr (sizeof(T) == 4) {
@@ -151,13 +156,14 @@ void CheckAttention(int64_t positions, int64_t begin, int64_t d) {
   } else {
     BestDecoderOps().attend_f16(&query, 1, {pool.data(), stride}, blocks.data(), d);
   }
+
   OnDevice<float> dq(q), dout(out.size());
   OnDevice<T> dpool(pool);
   OnDevice<int32_t> dblocks(blocks);
   OnDevice<cuda::PagedQuery<T>> queries(std::vector<cuda::PagedQuery<T>>{
       {{dq.data(), dout.data(), begin, positions}, {dpool.data(), stride}, dblocks.data()}});
   CUDA_OK(AttendOnDevice(queries.data(), 1, d));
-  CUDA_EXPECT(SameBits(dout.Back(), out))
+  CUDA_EXPECT(SameBits(dout.CopyToHost(), out))
       << positions << " positions from " << begin << ", D " << d;
 }
 
@@ -235,6 +241,7 @@ void MeasureAttention(const std::string& name) {
     const std::vector<float> wide = ManyFloats(static_cast<int64_t>(numbers.size()));
     BestDecoderOps().to_f16(wide.data(), static_cast<int64_t>(wide.size()), numbers.data());
   }
+
   OnDevice<T> pool(numbers);
   OnDevice<float> q(ManyFloats(count * d)), out(count * d);
   std::vector<int32_t> blocks(count * per_query);
@@ -245,6 +252,7 @@ void MeasureAttention(const std::string& name) {
     queries.push_back({{q.data() + i * d, out.data() + i * d, 0, positions},
                        {pool.data(), stride},
                        device_blocks.data() + i * per_query});
+
   OnDevice<cuda::PagedQuery<T>> on_device(queries);
   const double pairs = static_cast<double>(count * positions * d);
   Measure(name, 2 * pairs * sizeof(T), 4 * pairs,

@@ -32,16 +32,16 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1, 1},    {1, 16, 8},    {3, 17, 5},    {12, 32, 64},
                              {13, 33, 31}, {29, 172, 64}, {48, 64, 192}, {5, 47, 300}};
 
-std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, bool add) {
+std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool transposed, bool add) {
   const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k);
   std::vector<float> packed(PackedFloats(s.n, s.k)), y = Random(3, s.m * s.n);
   PackRows(w.data(), s.n, s.k, 0, packed.data());
-  if (turned) {
-    std::vector<float> across(s.m * s.k);
+  if (transposed) {
+    std::vector<float> x_transposed(s.m * s.k);
     for (int64_t r = 0; r < s.m; ++r) {
-      for (int64_t i = 0; i < s.k; ++i) across[i * s.m + r] = x[r * s.k + i];
+      for (int64_t i = 0; i < s.k; ++i) x_transposed[i * s.m + r] = x[r * s.k + i];
     }
-    ops.gemm_turned(across.data(), s.m, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
+    ops.gemm_transposed(x_transposed.data(), s.m, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
   } else {
     ops.gemm(x.data(), s.k, packed.data(), s.m, s.n, s.k, y.data(), s.n, add);
   }
@@ -50,11 +50,11 @@ std::vector<float> Multiply(const DecoderOps& ops, const Shape& s, bool turned, 
 
 TEST_P(DecoderKernelTest, ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
-    for (const bool turned : {false, true}) {
+    for (const bool transposed : {false, true}) {
       for (const bool add : {false, true}) {
         const std::vector<float> x = Random(1, s.m * s.k), w = Random(2, s.n * s.k),
                                  before = Random(3, s.m * s.n),
-                                 y = Multiply(*GetParam(), s, turned, add);
+                                 y = Multiply(*GetParam(), s, transposed, add);
         for (int64_t r = 0; r < s.m; ++r) {
           for (int64_t c = 0; c < s.n; ++c) {
             double want = add ? before[r * s.n + c] : 0;
@@ -102,6 +102,7 @@ TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
     double squares = 0;
     for (const float v : x) squares += double{v} * v;
     GetParam()->rms_norm(x.data(), w.data(), n, 1e-6f, y.data());
+
     const std::vector<float> gate = Random(6, n, 20);
     GetParam()->swiglu(gate.data(), w.data(), n, z.data());
     for (int64_t i = 0; i < n; ++i) {
@@ -161,13 +162,13 @@ std::vector<uint16_t> ToBf16(const std::vector<float>& x) {
   return out;
 }
 
-std::vector<float> Narrowed(const std::vector<float>& x) {
+std::vector<float> RoundToBf16(const std::vector<float>& x) {
   std::vector<float> out;
   for (const uint16_t y : ToBf16(x)) out.push_back(FloatFromBf16(y));
   return out;
 }
 
-std::vector<float> InHalves(const std::vector<float>& x) {
+std::vector<float> RoundToFp16(const std::vector<float>& x) {
   std::vector<float> out;
   for (const float y : x) out.push_back(static_cast<float>(static_cast<_Float16>(y)));
   return out;
@@ -199,7 +200,7 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
         if (rows > positions) continue;
         const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
                                  v = Random(9, positions * d);
-        const std::vector<float> narrow_k = InHalves(k), narrow_v = InHalves(v);
+        const std::vector<float> narrow_k = RoundToFp16(k), narrow_v = RoundToFp16(v);
         const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
         const std::vector<float> narrow =
             Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
@@ -271,8 +272,9 @@ std::vector<float> MultiplyBf16(const DecoderOps& ops, const Shape& s, bool roun
 TEST_P(DecoderKernelTest, Bf16ProductsAreThoseOfDoubles) {
   for (const Shape& s : kShapes) {
     for (const bool rounded : {true, false}) {
-      const std::vector<float> whole = Random(1, s.m * s.k), x = rounded ? Narrowed(whole) : whole,
-                               w = Narrowed(Random(2, s.n * s.k));
+      const std::vector<float> whole = Random(1, s.m * s.k),
+                               x = rounded ? RoundToBf16(whole) : whole,
+                               w = RoundToBf16(Random(2, s.n * s.k));
       const std::vector<float> before = Random(3, s.m * s.n),
                                y = MultiplyBf16(*GetParam(), s, rounded);
       for (int64_t r = 0; r < s.m; ++r) {
@@ -302,6 +304,7 @@ TEST_P(DecoderKernelTest, HalvesAreTheNearestOnes) {
               std::bit_cast<uint16_t>(static_cast<_Float16>(std::clamp(x[i], -65504.0f, 65504.0f))))
         << x[i];
   }
+
   const float nan = NAN;
   GetParam()->to_f16(&nan, 1, got.data());
   EXPECT_TRUE(std::isnan(static_cast<float>(std::bit_cast<_Float16>(got[0]))));
@@ -318,6 +321,7 @@ TEST_P(DecoderKernelTest, GateAndUpInOneProductHaveTheBitsOfTwoAndSwiGlu) {
       PackRows(&gate[n * s.k], 1, s.k, n / 16 * 32 + n % 16, both.data()),
           PackRows(&up[n * s.k], 1, s.k, n / 16 * 32 + 16 + n % 16, both.data());
     }
+
     GetParam()->gemm(x.data(), s.k, gates.data(), s.m, s.n, s.k, want.data(), s.n, false);
     GetParam()->gemm(x.data(), s.k, ups.data(), s.m, s.n, s.k, right.data(), s.n, false);
     GetParam()->swiglu(want.data(), right.data(), s.m * s.n, want.data());
@@ -333,6 +337,7 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
     if (first == nullptr) first = ops;
     for (const Shape& s : kShapes)
       EXPECT_EQ(Multiply(*ops, s, false, true), Multiply(*first, s, false, true)) << ops->name;
+
     const std::vector<float> x = Random(4, 83), w = Random(5, 83);
     std::vector<float> a(83), b(83);
     ops->rms_norm(x.data(), w.data(), 83, 1e-6f, a.data());
@@ -344,6 +349,7 @@ TEST(DecoderKernelKindsTest, FusedKindsAgreeInBits) {
       for (const bool rounded : {true, false})
         EXPECT_EQ(MultiplyBf16(*ops, s, rounded), MultiplyBf16(*first, s, rounded)) << ops->name;
     }
+
     const std::vector<float> q = Random(7, 5 * 40, 4), k = Random(8, 300 * 40, 2),
                              v = Random(9, 300 * 40);
     EXPECT_EQ(Attend<float>(*ops, q, k, v, 5, 300, 40), Attend<float>(*first, q, k, v, 5, 300, 40))
@@ -376,6 +382,7 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
   std::vector<float> dx(n), dw(n, 1.0f), dgate(n), dup(n);
   GetParam()->rms_norm(x.data(), w.data(), dy.data(), n, 1e-6f, dx.data(), dw.data());
   GetParam()->swiglu(gate.data(), up.data(), dy.data(), n, dgate.data(), dup.data());
+
   const auto norm = [&] {
     double squares = 0, loss = 0;
     for (const float v : x) squares += double{v} * v;
@@ -388,6 +395,7 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
       loss += dy[i] * (gate[i] / (1 + std::exp(-double{gate[i]})) * up[i]);
     return loss;
   };
+
   for (int64_t i = 0; i < n; ++i) {
     EXPECT_NEAR(dx[i], Difference(&x, i, norm), 1e-4);
     EXPECT_NEAR(dw[i] - 1, Difference(&w, i, norm), 1e-4) << "added to what was there";
@@ -408,6 +416,7 @@ TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
           scratch(2 * keys_seen);
       GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, window,
                             q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
+
       const auto loss = [&] {
         double sum = 0;
         for (int64_t i = 0; i < length; ++i) {
@@ -418,6 +427,7 @@ TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
         }
         return sum;
       };
+
       for (int64_t t = 0; t < length; ++t) {
         for (int64_t c = 0; c < d; ++c)
           ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
@@ -445,6 +455,7 @@ TEST_P(DecoderGradKernelTest, GradientsOfScoresAreThoseOfDoubles) {
       return Score{double{z[target]} * inverse - std::log(sum), std::log(sum) - mean,
                    std::log(sum)};
     };
+
     const Score at = score();
     GetParam()->score_grad(z.data(), vocab, inverse, target, static_cast<float>(at.entropy),
                            static_cast<float>(at.lse), dlp, dentropy, dz.data());

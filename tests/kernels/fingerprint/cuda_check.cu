@@ -30,7 +30,7 @@ CUDA_CASE(SumsEqualTheReference) {
         kernels::AddFingerprintCuda(kTensor, elements.data(), width, first, count, sum.data(),
                                     nullptr);
         CUDA_OK(cudaGetLastError());
-        CUDA_EXPECT(sum.Back() == expected)
+        CUDA_EXPECT(sum.CopyToHost() == expected)
             << "width " << width << ", " << count << " elements from " << first;
       }
     }
@@ -42,7 +42,7 @@ CUDA_CASE(NoElementsAddNothing) {
   OnDevice<uint64_t> sum(before);
   kernels::AddFingerprintCuda(1, nullptr, 2, 7, 0, sum.data(), nullptr);
   CUDA_OK(cudaGetLastError());
-  CUDA_EXPECT(sum.Back() == before);
+  CUDA_EXPECT(sum.CopyToHost() == before);
 }
 
 CUDA_CASE(PartsAddUpToTheWhole) {
@@ -55,7 +55,7 @@ CUDA_CASE(PartsAddUpToTheWhole) {
   kernels::AddFingerprintCuda(9, elements.data() + 2 * kCut, 2, kCut, kCount - kCut, parts.data(),
                               nullptr);
   CUDA_OK(cudaGetLastError());
-  CUDA_EXPECT(whole.Back() == parts.Back());
+  CUDA_EXPECT(whole.CopyToHost() == parts.CopyToHost());
 }
 
 CUDA_BENCH(Speed) {

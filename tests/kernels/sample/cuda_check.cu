@@ -31,6 +31,7 @@ void CheckDraws(int64_t vocab, int64_t row_count) {
   std::vector<int32_t> kept(vocab * row_count, -1);
   OnDevice<float> device_logits(logits);
   OnDevice<int32_t> device_banned(banned), device_kept(kept);
+
   std::vector<SampleRow> rows, device_rows;
   for (int64_t r = 0; r < row_count; ++r) {
     const bool keeps = r % 7 != 0 && r % 2 == 1;
@@ -44,19 +45,21 @@ void CheckDraws(int64_t vocab, int64_t row_count) {
     row.kept = keeps ? device_kept.data() + r * vocab : nullptr;
     device_rows.push_back(row);
   }
+
   std::vector<SampleDraw> expected(row_count);
   SampleCpu(rows.data(), row_count, vocab, expected.data());
   OnDevice<SampleRow> on_device(device_rows);
   OnDevice<SampleDraw> draws(static_cast<size_t>(row_count));
   CUDA_OK(SampleCuda(on_device.data(), row_count, vocab, draws.data(), nullptr));
-  const std::vector<SampleDraw> drawn = draws.Back();
+
+  const std::vector<SampleDraw> drawn = draws.CopyToHost();
   for (int64_t r = 0; r < row_count; ++r) {
     CUDA_EXPECT(drawn[r] == expected[r])
         << "V " << vocab << " row " << r << ": token " << drawn[r].token << " of "
         << drawn[r].logprob << ", " << drawn[r].kept << " kept; the CPU's " << expected[r].token
         << " of " << expected[r].logprob << ", " << expected[r].kept << " kept";
   }
-  CUDA_EXPECT(cuda_check::SameBits(device_kept.Back(), kept)) << "V " << vocab;
+  CUDA_EXPECT(cuda_check::SameBits(device_kept.CopyToHost(), kept)) << "V " << vocab;
 }
 
 CUDA_CASE(DrawsEqualTheReferenceInBits) {
@@ -80,13 +83,14 @@ CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
     row.logits = device_logits.data();
     device_rows.push_back(row);
   }
+
   std::vector<SampleDraw> expected(rows.size());
   SampleCpu(rows.data(), static_cast<int64_t>(rows.size()), kVocab, expected.data());
   OnDevice<SampleRow> on_device(device_rows);
   OnDevice<SampleDraw> draws(rows.size());
   CUDA_OK(SampleCuda(on_device.data(), static_cast<int64_t>(rows.size()), kVocab, draws.data(),
                      nullptr));
-  CUDA_EXPECT(draws.Back() == expected);
+  CUDA_EXPECT(draws.CopyToHost() == expected);
 }
 
 // Measures draws from 64 rows of a large vocabulary. The bytes to read are those of each logit

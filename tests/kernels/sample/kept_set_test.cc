@@ -32,7 +32,7 @@ Kept Draw(SampleRow row, int64_t vocab) {
 
 // Finds the kept tokens by sorting, in double precision. Sets `margin` to the smallest distance
 // between a sum or ratio and a bound of top-p or min-p.
-std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
+std::vector<int32_t> FindKeptSlowly(const SampleRow& row, int64_t vocab, double* margin) {
   std::vector<double> z(vocab);
   // These are rounded to float, as in the sampler.
   for (int64_t v = 0; v < vocab; ++v) z[v] = row.logits[v] / row.temperature;
@@ -43,10 +43,12 @@ std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* mar
   }
   std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return z[a] > z[b]; });
   if (row.top_k > 0 && static_cast<size_t>(row.top_k) < ids.size()) ids.resize(row.top_k);
+
   *margin = 1;
   double total = 0, sum = 0;
   const double max = z[ids[0]];
   for (int32_t id : ids) total += std::exp(z[id] - max);
+
   if (row.top_p < 1) {
     size_t count = 0;
     while (count < ids.size() && sum < row.top_p * total) {
@@ -55,9 +57,11 @@ std::vector<int32_t> KeptSlowly(const SampleRow& row, int64_t vocab, double* mar
     }
     ids.resize(count);
   }
+
   if (row.min_p > 0) {
     std::erase_if(ids, [&](int32_t id) {
       const double ratio = std::exp(z[id] - max);
+      // The ratio of the best tokens is exactly 1 in the sampler too, so it is never too close.
       *margin = std::min(*margin, std::abs(ratio - row.min_p) + (ratio == 1 ? 1 : 0));
       return ratio < row.min_p;
     });
@@ -83,13 +87,16 @@ TEST(KeptSetTest, EqualsWhatSortingGives) {
       row.banned = banned.data();
       row.banned_count = 1;
     }
+
     if (random() % 2) row.top_k = 1 + random() % vocab;
     if (random() % 2) row.top_p = (1 + random() % 1000) / 1001.0;
     if (random() % 2) row.min_p = (random() % 1000) / 1000.0f;
+
     double margin;
-    const std::vector<int32_t> slow = KeptSlowly(row, vocab, &margin);
+    const std::vector<int32_t> slow = FindKeptSlowly(row, vocab, &margin);
     if (margin < 1e-6) continue;  // In fp32 the comparison may differ.
     ++compared;
+
     const Kept kept = Draw(row, vocab);
     ASSERT_EQ(kept.ids, slow) << "case " << i << ", V " << vocab << ", top_k " << row.top_k
                               << ", top_p " << row.top_p << ", min_p " << row.min_p;
@@ -194,6 +201,7 @@ TEST(KeptSetTest, AHundredThousandDrawsHaveTheDistributionOfTheKeptSet) {
   ASSERT_GT(kept.size(), 10u);
   double sum = 0;
   for (int32_t id : kept) sum += std::exp(static_cast<double>(logits[id]));
+
   std::vector<int64_t> seen(kVocab);
   std::vector<SampleRow> rows(1000);
   std::vector<SampleDraw> draws(rows.size());
@@ -208,6 +216,7 @@ TEST(KeptSetTest, AHundredThousandDrawsHaveTheDistributionOfTheKeptSet) {
     SampleCpu(rows.data(), 1000, kVocab, draws.data());
     for (const SampleDraw& draw : draws) ++seen[draw.token];
   }
+
   double chi = 0;
   for (int32_t id : kept) {
     const double expected = std::exp(static_cast<double>(logits[id])) / sum * kDraws;

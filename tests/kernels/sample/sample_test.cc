@@ -96,6 +96,8 @@ TEST(SampleTest, DrawsFollowTheFormulas) {
   EXPECT_LT(close, 10);
 }
 
+// Draws `draws` tokens from random logits, and returns by how many standard deviations the
+// chi-square statistic of their counts exceeds its mean.
 double ChiSquare(int64_t vocab, int64_t draws, float scale) {
   const std::vector<float> logits = RandomLogits(5, vocab, scale);
   double sum = 0;
@@ -113,6 +115,7 @@ double ChiSquare(int64_t vocab, int64_t draws, float scale) {
     SampleCpu(rows.data(), static_cast<int64_t>(rows.size()), vocab, out.data());
     for (const SampleDraw& draw : out) ++seen[draw.token];
   }
+
   // Tokens expected fewer than five times are counted together.
   double chi = 0, rest_expected = 0, rest_seen = 0;
   int64_t cells = 0;
@@ -131,6 +134,7 @@ double ChiSquare(int64_t vocab, int64_t draws, float scale) {
     chi += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
     ++cells;
   }
+
   const double freedom = static_cast<double>(cells - 1);
   return (chi - freedom) / std::sqrt(2 * freedom);  // About normal(0, 1).
 }
@@ -156,6 +160,7 @@ TEST(SampleTest, ADrawDependsNeitherOnItsBatchNorOnItsThread) {
   std::vector<SampleDraw> together(kRows), threaded(kRows);
   SampleCpu(rows.data(), kRows, kVocab, together.data());
   for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(DrawOne(rows[r], kVocab), together[r]) << r;
+
   std::vector<std::thread> threads;
   for (int64_t t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] { SampleCpu(&rows[t * 16], 16, kVocab, &threaded[t * 16]); });
@@ -236,6 +241,7 @@ TEST(SampleTest, ARowThatIsNotFiniteFailsAlone) {
   for (const std::vector<float>* z :
        std::vector<const std::vector<float>*>{&good, &nan, &infinite, &nothing, &good})
     rows.push_back({.logits = z->data(), .key = 3});
+
   std::vector<SampleDraw> draws(rows.size());
   SampleCpu(rows.data(), 5, kVocab, draws.data());
   EXPECT_EQ(draws[0], DrawOne(rows[0], kVocab));
@@ -259,6 +265,7 @@ TEST(SampleTest, BannedTokensAreNeverDrawnAndLeaveTheSoftmax) {
     EXPECT_TRUE(draw.token == 0 || draw.token == 2);
     EXPECT_NEAR(draw.logprob, -std::log(2.0), 1e-6);
   }
+
   const std::vector<int32_t> all = {0, 1, 2, 3};
   EXPECT_EQ(DrawOne({.logits = logits.data(), .banned = all.data(), .banned_count = 4}, 4).token,
             -1);

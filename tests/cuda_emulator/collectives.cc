@@ -15,20 +15,20 @@
 namespace sluice::cuda_emulator {
 namespace {
 
-const char* Name(Together what) {
+const char* NameOf(Collective what) {
   switch (what) {
-    case Together::kBarrier: return "__syncthreads()";
-    case Together::kBarrierCount: return "__syncthreads_count()";
-    case Together::kBarrierAnd: return "__syncthreads_and()";
-    case Together::kBarrierOr: return "__syncthreads_or()";
-    case Together::kWarpBarrier: return "__syncwarp()";
-    case Together::kShuffle: return "__shfl_sync()";
-    case Together::kShuffleUp: return "__shfl_up_sync()";
-    case Together::kShuffleDown: return "__shfl_down_sync()";
-    case Together::kShuffleXor: return "__shfl_xor_sync()";
-    case Together::kBallot: return "__ballot_sync()";
-    case Together::kAny: return "__any_sync()";
-    case Together::kAll: return "__all_sync()";
+    case Collective::kBarrier: return "__syncthreads()";
+    case Collective::kBarrierCount: return "__syncthreads_count()";
+    case Collective::kBarrierAnd: return "__syncthreads_and()";
+    case Collective::kBarrierOr: return "__syncthreads_or()";
+    case Collective::kWarpBarrier: return "__syncwarp()";
+    case Collective::kShuffle: return "__shfl_sync()";
+    case Collective::kShuffleUp: return "__shfl_up_sync()";
+    case Collective::kShuffleDown: return "__shfl_down_sync()";
+    case Collective::kShuffleXor: return "__shfl_xor_sync()";
+    case Collective::kBallot: return "__ballot_sync()";
+    case Collective::kAny: return "__any_sync()";
+    case Collective::kAll: return "__all_sync()";
     default: return "a __reduce_..._sync()";
   }
 }
@@ -41,7 +41,7 @@ std::string WhereThreadsAre() {
     const Thread& thread = scheduler.threads[i];
     std::string place = "ended";
     if (thread.state == Thread::State::kAtBarrier || thread.state == Thread::State::kAtWarp) {
-      place = std::string("wait at ") + Name(thread.what);
+      place = std::string("wait at ") + NameOf(thread.what);
       if (thread.state == Thread::State::kAtWarp) {
         char mask[32];
         std::snprintf(mask, sizeof(mask), " with mask 0x%08x", thread.mask);
@@ -84,9 +84,9 @@ void CompleteBarrier(const void* at) {
   }
 
   uint64_t result = 0;
-  if (all[0].what == Together::kBarrierCount) result = static_cast<uint64_t>(count);
-  if (all[0].what == Together::kBarrierAnd) result = count == static_cast<int>(scheduler.count);
-  if (all[0].what == Together::kBarrierOr) result = count > 0;
+  if (all[0].what == Collective::kBarrierCount) result = static_cast<uint64_t>(count);
+  if (all[0].what == Collective::kBarrierAnd) result = count == static_cast<int>(scheduler.count);
+  if (all[0].what == Collective::kBarrierOr) result = count > 0;
   PassBarrier();
   scheduler.at_barrier = 0;
 
@@ -104,9 +104,9 @@ int SourceLane(const Thread& thread, int lane) {
   const int begin = lane / thread.width * thread.width, end = begin + thread.width;
   int from = lane;
   switch (thread.what) {
-    case Together::kShuffle: return begin + (thread.argument & (thread.width - 1));
-    case Together::kShuffleUp: from = lane - thread.argument; return from < begin ? lane : from;
-    case Together::kShuffleDown: from = lane + thread.argument; break;
+    case Collective::kShuffle: return begin + (thread.argument & (thread.width - 1));
+    case Collective::kShuffleUp: from = lane - thread.argument; return from < begin ? lane : from;
+    case Collective::kShuffleDown: from = lane + thread.argument; break;
     default: from = lane ^ thread.argument; break;
   }
 
@@ -114,7 +114,7 @@ int SourceLane(const Thread& thread, int lane) {
 }
 
 // Computes votes and reductions over the values of the participating lanes.
-uint64_t Reduce(Together what, const std::vector<Thread*>& lanes) {
+uint64_t Reduce(Collective what, const std::vector<Thread*>& lanes) {
   const auto fold = [&](uint32_t start, auto combine) -> uint64_t {
     uint32_t result = start;
     for (const Thread* lane : lanes) result = combine(result, static_cast<uint32_t>(lane->value));
@@ -125,21 +125,21 @@ uint64_t Reduce(Together what, const std::vector<Thread*>& lanes) {
   for (const Thread* lane : lanes) ballot |= uint32_t{lane->value != 0} << lane->number % kWarp;
   const auto first = static_cast<uint32_t>(lanes.front()->value);
   switch (what) {
-    case Together::kBallot: return ballot;
-    case Together::kAny: return ballot != 0;
-    case Together::kAll: return std::popcount(ballot) == static_cast<int>(lanes.size());
-    case Together::kReduceAdd: return fold(0, [](uint32_t a, uint32_t b) { return a + b; });
-    case Together::kReduceMin:
+    case Collective::kBallot: return ballot;
+    case Collective::kAny: return ballot != 0;
+    case Collective::kAll: return std::popcount(ballot) == static_cast<int>(lanes.size());
+    case Collective::kReduceAdd: return fold(0, [](uint32_t a, uint32_t b) { return a + b; });
+    case Collective::kReduceMin:
       return fold(first, [](uint32_t a, uint32_t b) { return std::min(a, b); });
-    case Together::kReduceMax:
+    case Collective::kReduceMax:
       return fold(first, [](uint32_t a, uint32_t b) { return std::max(a, b); });
-    case Together::kReduceMinSigned:
+    case Collective::kReduceMinSigned:
       return fold(first, [](int32_t a, int32_t b) { return std::min(a, b); });
-    case Together::kReduceMaxSigned:
+    case Collective::kReduceMaxSigned:
       return fold(first, [](int32_t a, int32_t b) { return std::max(a, b); });
-    case Together::kReduceAnd: return fold(~0u, [](uint32_t a, uint32_t b) { return a & b; });
-    case Together::kReduceOr: return fold(0, [](uint32_t a, uint32_t b) { return a | b; });
-    case Together::kReduceXor: return fold(0, [](uint32_t a, uint32_t b) { return a ^ b; });
+    case Collective::kReduceAnd: return fold(~0u, [](uint32_t a, uint32_t b) { return a & b; });
+    case Collective::kReduceOr: return fold(0, [](uint32_t a, uint32_t b) { return a | b; });
+    case Collective::kReduceXor: return fold(0, [](uint32_t a, uint32_t b) { return a ^ b; });
     default: return 0;
   }
 }
@@ -157,7 +157,7 @@ void JoinClocks(const std::vector<Thread*>& lanes) {
 
 // Completes the operation in which `waiting` waits, once every lane of its mask either has ended or
 // is there with the same operation and mask.
-void TryWarp(Thread* waiting) {
+void TryCompleteWarp(Thread* waiting) {
   Scheduler& scheduler = TheScheduler();
   const unsigned base = waiting->number / kWarp * kWarp;
   std::vector<Thread*> lanes;
@@ -171,8 +171,8 @@ void TryWarp(Thread* waiting) {
   }
 
   const bool shuffles =
-      waiting->what >= Together::kShuffle && waiting->what <= Together::kShuffleXor;
-  if (waiting->what == Together::kWarpBarrier) JoinClocks(lanes);
+      waiting->what >= Collective::kShuffle && waiting->what <= Collective::kShuffleXor;
+  if (waiting->what == Collective::kWarpBarrier) JoinClocks(lanes);
   const uint64_t result = shuffles ? 0 : Reduce(waiting->what, lanes);
 
   for (Thread* lane : lanes) {
@@ -184,7 +184,7 @@ void TryWarp(Thread* waiting) {
     });
     if (source == lanes.end())
       Fail(lane->at,
-           std::string(Name(lane->what)) + " reads lane " + std::to_string(from) +
+           std::string(NameOf(lane->what)) + " reads lane " + std::to_string(from) +
                ", which takes no part in it",
            WhereThreadsAre());
     lane->result = (*source)->value;
@@ -194,11 +194,12 @@ void TryWarp(Thread* waiting) {
 
 }  // namespace
 
-void RetryWarp(const Thread& ended) {
+void RetryWarpCollectives(const Thread& ended) {
   Scheduler& scheduler = TheScheduler();
   const unsigned base = ended.number / kWarp * kWarp;
   for (unsigned i = base; i < base + kWarp && i < scheduler.count; ++i) {
-    if (scheduler.threads[i].state == Thread::State::kAtWarp) TryWarp(&scheduler.threads[i]);
+    if (scheduler.threads[i].state == Thread::State::kAtWarp)
+      TryCompleteWarp(&scheduler.threads[i]);
   }
 }
 
@@ -218,7 +219,7 @@ void FailStuck() {
        WhereThreadsAre());
 }
 
-int BlockTogether(Together what, int value) {
+int RunBlockCollective(Collective what, int value) {
   const Unwatched unwatched;
   Scheduler& scheduler = TheScheduler();
   Thread* const self = current;
@@ -232,21 +233,22 @@ int BlockTogether(Together what, int value) {
   return static_cast<int>(self->result);
 }
 
-uint64_t WarpTogether(Together what, uint32_t mask, uint64_t value, int argument, int width) {
+uint64_t RunWarpCollective(Collective what, uint32_t mask, uint64_t value, int argument,
+                           int width) {
   const Unwatched unwatched;
   Thread* const self = current;
   self->at = __builtin_return_address(0);
   if ((mask >> self->number % kWarp & 1) == 0)
-    Fail(self->at, std::string(Name(what)) + " by a lane that its mask leaves out");
+    Fail(self->at, std::string(NameOf(what)) + " by a lane that its mask leaves out");
   if (width < 1 || width > static_cast<int>(kWarp) || (width & (width - 1)) != 0)
-    Fail(self->at, std::string(Name(what)) + " with a width that is not a power of two up to 32");
+    Fail(self->at, std::string(NameOf(what)) + " with a width that is not a power of two up to 32");
   self->state = Thread::State::kAtWarp;
   self->what = what;
   self->mask = mask;
   self->value = value;
   self->argument = argument;
   self->width = width;
-  TryWarp(self);
+  TryCompleteWarp(self);
   SwitchToHost();
 
   return self->result;
