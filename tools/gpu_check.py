@@ -144,7 +144,8 @@ class Builder:
     def __init__(self, folder, report, jobs):
         self.folder = folder
         self.report = report
-        self.jobs = []  # (name, command but for the output, object)
+        # (name, command that makes the file to compile, or None, compile command, source, object)
+        self.jobs = []
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)
         # The hash of all files that a source may include.
         self.headers = hashlib.sha256()

@@ -55,8 +55,8 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
 
-  // The share of samples in which decoding and training threads ran at once. It cannot exceed the
-  // smaller of their two shares.
+  // The share of samples in which a decoding and a training thread ran at once. It cannot exceed
+  // the share of either.
   out["overlap_share"] = run.overlap.both;
   out["overlap_of_decode"] = run.overlap.first > 0 ? run.overlap.both / run.overlap.first : 0;
   out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;

@@ -101,6 +101,7 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
     outcome.steps.push_back(step);
   };
 
+  // The overlap is measured from the first step on, because start-up is no part of it.
   OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")},
                          {"sluice-train", PidsOf(supervisor, "trainer")},
                          [&] { return stepping.load(); });

@@ -20,6 +20,7 @@ namespace {
 // member, the attempt, a CRC32C and the number of masked runs (4 bytes each), then 16 bytes for
 // each masked run. Returns "<group>.<member>" and the attempt of each member.
 std::vector<std::pair<std::string, uint32_t>> MembersOf(const std::string& canonical) {
+  // Each of these numbers is below 2^16, so its two low bytes are enough.
   const auto u32 = [&](size_t at) {
     return static_cast<uint32_t>(static_cast<unsigned char>(canonical[at])) |
            static_cast<uint32_t>(static_cast<unsigned char>(canonical[at + 1])) << 8;
@@ -227,7 +228,7 @@ class Court {
 
 // Tampering. --------------------------------------------------------------------------------------
 
-// The line of the last training of the branch's last step.
+// Returns the line of the last training of the branch's last step.
 Line* LastTraining(Evidence* evidence) {
   Line* last = nullptr;
   for (Line& line : evidence->lines) {

@@ -43,8 +43,8 @@ struct Options {
 constexpr absl::Duration kSample = absl::Seconds(1);
 constexpr absl::Duration kWarm = absl::Seconds(5);  // A younger process is still loading.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
-// The memory of a daemon is flat if the mean of the last third of its samples is above that of the
-// first third by no more than this share plus these MiB.
+// The memory of a daemon is flat if the mean of the last third of its samples exceeds that of the
+// first third by at most this share of it plus these MiB.
 constexpr double kGrowth = 0.10, kGrowthMib = 16;
 // With fewer samples of a daemon, its growth is not judged.
 constexpr size_t kJudged = 60;

@@ -30,9 +30,9 @@ class Tally {
   int kills() const { return kills_; }
   bool SawKill(const std::string& role, const std::string& point) const;
 
-  // Prints the report and returns the exit code. `points`: the role and failpoint of every place
-  // where the run kills. It is 0 if no promise was broken and, with `every_point`, if something was
-  // killed at each of them.
+  // Prints the report and returns the exit code: 0 if no promise was broken and, with
+  // `every_point`, a process was killed at each of `points`. These are the role and failpoint of
+  // every place where the run kills.
   int Report(const std::vector<std::pair<std::string, std::string>>& points,
              bool every_point) const;
 

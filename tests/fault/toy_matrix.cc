@@ -22,8 +22,9 @@ namespace sluice::fault {
 namespace {
 using integration::Process;
 
-constexpr absl::Duration kToyPatience = absl::Seconds(60);  // For what must happen.
-constexpr absl::Duration kToyReach = absl::Seconds(3);  // For a failpoint that may not be reached.
+constexpr absl::Duration kToyPatience = absl::Seconds(60);  // Timeout of what must happen.
+// How long an armed failpoint has to be reached; it need not be.
+constexpr absl::Duration kToyReach = absl::Seconds(3);
 // Small sizes of the log's files, so that the queue fills and recycles segments and takes snapshots
 // all the time.
 constexpr char kSegmentBytes[] = "131072", kSnapshotBytes[] = "65536";
@@ -144,6 +145,8 @@ class Matrix {
     address_ = nlohmann::json::parse(*line).at("listening");
     SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
 
+    // With a failpoint the queue may die in this call, so that waiting long is useless. If it has
+    // not died, the call is made again with full patience.
     if (failpoint.empty()) return SetJob(queue::v1::PHASE_OPEN);
     const absl::Status set = SetJob(queue::v1::PHASE_OPEN, kToyReach);
     return set.ok() || queue_->running() ? SetJob(queue::v1::PHASE_OPEN) : set;
@@ -410,6 +413,7 @@ class Matrix {
       if (group.at("batch") >= 0 && group.at("batch") < version) return;  // Applied.
       int member = 0;
       for (const auto& json : group.at("members")) {
+        // The ledger counts a member as live from its first grant on.
         const bool granted =
             json.at("state") != "reserved" || json.at("attempt") > 1 || json.at("worker") != "";
         if (json.at("state") != "dropped" && granted)

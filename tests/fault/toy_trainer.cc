@@ -33,8 +33,8 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
                         const queue::v1::BatchMember& member, Sha256Stream* digest,
                         std::string* canonical) {
   const std::string name =
-
       absl::StrCat("batch ", batch.k(), " ", ToHex(group), " ", member.member());
+
   common::v1::Want want;
   want.mutable_owner()->set_group(group);
   want.mutable_owner()->set_member(member.member());
@@ -170,10 +170,8 @@ absl::Status RunTrainer(const RoleOptions& options) {
     SLUICE_FAILPOINT("toy.trainer.acquired");
 
     Sha256Stream stream;
-
     std::string canonical;
     absl::Status read;
-
     for (const queue::v1::BatchGroup& group : batch.groups()) {
       for (const queue::v1::BatchMember& member : group.members()) {
         if (read.ok())

@@ -14,7 +14,7 @@
 
 namespace sluice::fuzz {
 namespace {
-using namespace rollout::http;  // NOLINT: one file, one subject.
+using namespace rollout::http;  // NOLINT: this file is about nothing else.
 
 constexpr char kTemplate[] =
     "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}{% for c in "
@@ -66,6 +66,7 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
   }
 
   SLUICE_CHECK(!seen->sent && asked.size() - before <= kMaxAnswers);
+  // One request in three is cancelled. The size decides, so that an input always does the same.
   if (body.size() % 3 == 0) api->Cancel(call);
   StepEvents step;
   for (size_t i = before; i < asked.size(); ++i) {

@@ -23,6 +23,8 @@ using wal::FrameHeader;
 
 constexpr char kDir[] = "log";
 
+// Corrects all checksums of a file. A frame whose sizes go beyond the end becomes an empty one, so
+// that the frames after it are reached.
 void PutRight(std::string* file) {
   FileHeader header;
   if (file->size() < sizeof(header)) return;
@@ -63,6 +65,7 @@ void PutFiles(absl::string_view input, FaultFileSystem* system) {
   }
 }
 
+// Returns the input that PutFiles() turns into these files.
 std::string TakeFiles(const FaultFileSystem& system, char flags) {
   std::string input(1, flags);
   for (const auto& [path, bytes] : system.Snapshot()) {
@@ -161,6 +164,7 @@ std::vector<std::string> Seeds() {
         (*log)->Snapshot({{.type = 1, .head = "state"}, {.type = 2, .head = "more"}}, nullptr);
     }
 
+    // The snapshot is written by the log's thread; the seeds need it in the files.
     while ((*log)->stats().snapshot == 0 && life == 1) {
     }
     (*log)->Close();

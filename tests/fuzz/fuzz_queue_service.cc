@@ -240,11 +240,14 @@ v1::QueueSpec SmallSpec() {
   return spec;
 }
 
+// Returns the bytes of Op::kClock for this time.
 std::string Seconds(uint32_t seconds) {
   const uint32_t ticks = seconds * 100;
   return {static_cast<char>(ticks), static_cast<char>(ticks >> 8), static_cast<char>(ticks >> 16)};
 }
 
+// Returns an input that trains two steps with a restart of the queue between, and then goes back to
+// the checkpoint of the first.
 std::string TwoSteps(const v1::QueueSpec& spec) {
   Scribe scribe;
   scribe.Begin(spec);
@@ -269,6 +272,7 @@ std::string Trouble() {
   Scribe scribe;
   scribe.Begin(SmallSpec());
   scribe.Publish(0);
+
   const v1::AdmitResponse admitted = scribe.Admit();
   scribe.Do(Op::kClock, Seconds(61));
   scribe.Load(0);
@@ -280,8 +284,8 @@ std::string Trouble() {
   for (const v1::Grant& grant : admitted.grants()) {
     for (const v1::Member& member : grant.members()) scribe.Sample(grant, member, 0);
   }
-  v1::DropRequest drop;
 
+  v1::DropRequest drop;
   for (const v1::Grant& grant : admitted.grants()) {
     v1::DropItem& item = *drop.add_items();
     item.mutable_ref()->set_group(scribe.Ref(grant.group()));
@@ -290,6 +294,7 @@ std::string Trouble() {
   }
 
   scribe.Tell(Op::kDrop, drop);
+
   v1::ReleaseRequest release;
   release.mutable_call()->mutable_job()->set_worker("controller");
   release.set_worker("r1");

@@ -58,7 +58,7 @@ json ByteLevelFile(json normalizer, json pre_tokenizer) {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
 }
 
-// A file in SentencePiece's form, with byte fallback.
+// A tokenizer.json as it is made from a SentencePiece model, with byte fallback.
 json FallbackFile() {
   json vocab = {{"<unk>", 256}, {"<s>", 257}, {"▁", 258},  {"a", 259},
                 {"b", 260},     {"▁a", 261},  {"ab", 262}, {"é", 263}};

@@ -30,7 +30,7 @@ using queue::Job;
 
 constexpr char kJob[] = "00112233445566778899aabbccddeeff";
 constexpr uint64_t kMemory = 1 << 30;  // Memory of the daemon, for all jobs.
-constexpr uint64_t kMostPeriods = 64;  // Most ticks in one passage of time.
+constexpr uint64_t kMostPeriods = 64;  // Most wake-ups of the job in one PassTime().
 constexpr size_t kMostIds = 256;       // One byte names an id.
 constexpr uint64_t kCheckEach = 16;    // Events from one CheckAll() to the next.
 
@@ -298,7 +298,8 @@ void QueueCalls::Get(absl::string_view bytes) {
 }
 
 void QueueCalls::Read(Op op, absl::string_view bytes) {
-  // Stats and Watch requests have the same first field: the call.
+  // The requests of Stats and Watch can be read as PeekRequest too, because their only field, the
+  // call, has the same number.
   queue::v1::PeekRequest request;
   if (!Parse(bytes, &request)) return;
   Prepare(&request, "controller");

@@ -49,7 +49,7 @@ class FaultsTest : public testing::Test {
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
   }
 
-  // A failpoint kills the daemon at its nth hit from now. Then it is started again.
+  // Arms a failpoint, which kills the daemon at its nth hit from now, and starts the daemon again.
   void KillAt(const std::string& id, const std::string& failpoint, int nth) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
     ASSERT_EQ(cluster_->Arm(id, failpoint, "kill", nth), absl::OkStatus());

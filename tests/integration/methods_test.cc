@@ -41,8 +41,8 @@ class MethodsTest : public testing::Test {
     ASSERT_EQ(job_->AwaitStep(1, kLong), absl::OkStatus());
   }
 
-  // Asks again and again until it is so. Each answer takes a round trip, so that no pause is
-  // needed.
+  // Asks the controller until the daemon is registered with this incarnation. Each answer takes a
+  // round trip, so that no pause is needed.
   absl::Status AwaitRegistered(const std::string& id, int64_t incarnation) {
     for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
       if (IncarnationOf(id) == incarnation) return absl::OkStatus();

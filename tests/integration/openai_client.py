@@ -79,7 +79,7 @@ def prompts():
 
     client.completions.create(
         model="digits", prompt="12=", presence_penalty=0, logit_bias={}, best_of=1, user="me"
-    )  # None of these asks for anything.
+    )  # These values are the defaults, so they must not be refused as unsupported.
 
 
 def seeds():

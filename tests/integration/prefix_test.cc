@@ -107,7 +107,7 @@ class Recorder {
 
 enum class Loss { kKilled, kKilledAndThenTheQueue, kDrained };
 
-// By the state that the queue gives the member.
+// `member` is the member's JSON in a row of Peek.
 bool Unfinished(const nlohmann::json& member) {
   return member.at("state") == "running" || member.at("state") == "reserved";
 }
@@ -115,7 +115,7 @@ bool AtRolloutZero(const Owner&, const nlohmann::json& member) {
   return member.at("worker") == "rollout-0" && Unfinished(member);
 }
 
-// `part` is the beginning of `whole`.
+// Whether `part` is the beginning of `whole`, in tokens, log-probs and versions.
 bool Begins(const Stored& part, const Stored& whole) {
   return absl::StartsWith(whole.tokens, part.tokens) &&
          absl::StartsWith(whole.logprobs, part.logprobs) &&

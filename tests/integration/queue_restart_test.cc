@@ -155,8 +155,7 @@ INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metada
                          [](const auto& info) { return info.param; });
 
 // What the old trainer group published, the new one publishes again, bit for bit, until it is
-// beyond that.
-// Steps are large here, so that the watch misses few versions.
+// beyond that. Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));
   PublishedVersions published(cluster_.get(), "trainer-0", job_->id());

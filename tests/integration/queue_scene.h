@@ -19,8 +19,8 @@
 namespace sluice::integration {
 
 // A running queue with a job of two groups of two members per step, at max_staleness 0. The test
-// plays controller, rollout, reward and trainer. Each call that changes something is tried with
-// a lower incarnation, made, and repeated.
+// plays controller, rollout, reward and trainer. Each call that changes something is made three
+// times: with a lower incarnation, which must be refused, then rightly, then as a repeat.
 class QueueScene : public testing::Test {
  protected:
   static constexpr int64_t kIncarnation = 2;  // Of all workers, so that a lower one exists.

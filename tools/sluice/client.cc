@@ -24,7 +24,8 @@ struct Cursor {
   std::optional<int64_t> step;
 };
 
-// Reads one Watch stream to its end, or until `until` holds (then *reached is set).
+// Reads one Watch stream to its end. With `follow`, also returns once `until` holds for a status,
+// and sets *reached.
 absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow,
                    rpc::Cancel* cancel, const JobHandlers& handlers,
                    const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor,

@@ -24,7 +24,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr absl::Duration kGrace = absl::Seconds(15);
+constexpr absl::Duration kGrace = absl::Seconds(15);  // Time for daemons to drain.
 
 void PrintFleet(const FleetState& state, bool json) {
   if (json) {
@@ -91,6 +91,7 @@ ExitCode DevUp(const DevOptions& options) {
   const std::string log = options.data_dir + "/logs/supervisor.log";
   if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok())
     return Complain(status);
+
   const absl::Time start = absl::Now();
   ChildOptions child;
   child.argv = {absl::StrCat(ProgramDir(), "/sluice"),
@@ -167,6 +168,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     std::fflush(stdout);
     return ExitCodeOf(status);
   };
+
   // The lock keeps a second supervisor away from the directory.
   const absl::StatusOr<DirLock> lock_held = DirLock::Take(options.data_dir);
   if (!lock_held.ok()) return fail(lock_held.status());
@@ -224,6 +226,7 @@ ExitCode DevDown(const DevOptions& options) {
     std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());
     return kDone;
   }
+  // The supervisor kills daemons that still run after kGrace, so it ends well within twice that.
   absl::Status status = SignalProcess(state->supervisor, state->supervisor_start, SIGTERM);
   if (status.ok()) status = AwaitEnd(state->supervisor, state->supervisor_start, 2 * kGrace);
   if (!status.ok()) return Complain(status);

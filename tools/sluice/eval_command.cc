@@ -78,8 +78,9 @@ absl::Status AskJob(EvalFlags& flags) {
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
-  const std::string chat_template = flags.options.chat_template;
+
   // The command line's template has precedence over the job's.
+  const std::string chat_template = flags.options.chat_template;
   SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
   flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {
@@ -132,6 +133,7 @@ ExitCode RunEval(EvalFlags& flags) {
   if (options.pass_k.empty())
     options.pass_k =
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
+
   const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
   if (!args.is_object())
     return Complain(absl::InvalidArgumentError(

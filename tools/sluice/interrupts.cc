@@ -13,7 +13,8 @@ namespace sluice::cli {
 namespace {
 
 constexpr char kSignal = 's', kLeave = 'l';
-// A signal handler may only do little, so it writes to this pipe, and the thread reads.
+// A signal handler may make only async-signal-safe calls, so it writes to this pipe, and the thread
+// reads.
 int g_pipe[2];
 
 void OnSignal(int) {

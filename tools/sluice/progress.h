@@ -36,7 +36,7 @@ class Progress {
   // "no spread" is the share of groups whose answers all got the same reward; nothing is learned
   // from them.
   std::string RewardLine() const;
-  // Both in short form for logs. For example, in one line:
+  // A short form of the two lines above, for logs. For example, in one line:
   //   step 61/400  reward 0.71  std 0.45  no spread 12 %  entropy 1.90  staleness max 2
   //     ends in 1m04s
   std::string LogLine() const;

@@ -180,7 +180,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    // Already printed before the daemons were started.
+    // The warnings about the job file were printed before the daemons were started.
     const bool told = event.code() == "unusual";
     if (IsForPeople(event) && !told && !options_.quiet) printer_.Note(event.message());
   };
@@ -194,7 +194,8 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
 
 absl::StatusOr<job::v1::JobStatus> Run::Do() {
   auto interrupts = std::make_unique<Interrupts>([this](int count) { OnSignal(count); });
-  // The supervisor's callback needs supervisor_, so it is set under the lock.
+  // The supervisor's thread calls OnDaemon(), which reads supervisor_. The lock makes it wait until
+  // that is set.
   {
     MutexLock lock(&mu_);
     supervisor_ = std::make_unique<Supervisor>(

@@ -45,9 +45,11 @@ struct Supervisor::Impl {
     // Reads the child's stdout; its end means that the child has ended. -1: not running.
     int fd = -1;
     std::string line;  // The part of the first line read so far.
-    int deaths = 0;    // Ends in a row; a run of Options::steady starts the count again.
+    // How often it has ended in a row. After a run of at least Options::steady, an end counts as
+    // the first again.
+    int deaths = 0;
     absl::Time started;
-    absl::Time due;  // When to start it again; infinite future: not at all.
+    absl::Time due;  // When to start it (again); infinite future: not at all.
   };
 
   explicit Impl(Options o) : options(std::move(o)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -250,7 +252,7 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
   const absl::Time deadline = absl::Now() + impl_->options.start_timeout;
   for (;;) {
     bool ready = true;
-    // A daemon that has ended once did not start.
+    // One end is a failure, even though the daemon will be started again.
     for (const Impl::Daemon* daemon : mine) {
       if (!daemon->state.last_end.empty()) {
         return absl::FailedPreconditionError(

@@ -65,6 +65,7 @@ void Measure(const Options& options) {
                                    .sampling = {.max_tokens = fresh}})
                      .ok());
   }
+
   std::vector<double> steps, pauses;
   uint64_t seed = 1;
   for (int step = 0; !(*engine)->idle();) {
@@ -73,6 +74,7 @@ void Measure(const Options& options) {
     SLUICE_CHECK(events.ok());
     if (events->prefill_rows > 0) continue;
     steps.push_back(1e3 * (Seconds() - start));
+
     if (++step % options.every != 0 || (*engine)->idle()) continue;
     // In a job the weights are fetched and checked while the engine samples, so this is not timed.
     const StagedWeights staged = Stage(config, options.dtype, ++seed);
@@ -81,6 +83,7 @@ void Measure(const Options& options) {
     SLUICE_CHECK(activation.ok() && activation->accepted);
     pauses.push_back(1e3 * (Seconds() - pause));
   }
+
   const Report report(options.json);
   report.Add({.name = "decode_step",
               .value = Median(steps),

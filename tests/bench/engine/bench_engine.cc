@@ -46,7 +46,7 @@ constexpr absl::string_view kShape =
     R"("num_key_value_heads": 4, "head_dim": 64,
     "max_position_embeddings": 4096, "tie_word_embeddings": false})";
 
-constexpr int kPrefillTokens = 2048;  // Of a step, as the engine's max_batch_tokens.
+constexpr int kPrefillTokens = 2048;  // Most tokens of a step, as the engine's max_batch_tokens.
 
 struct Options {
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
@@ -77,6 +77,7 @@ struct Work {
   }
 };
 
+// Counts the work of a step from the model's shape.
 class Costs {
  public:
   Costs(const ModelConfig& config, DType dtype)
@@ -100,6 +101,8 @@ class Costs {
 
  private:
   const double number_bytes_;
+  // body_ and head_ count the weights of all layers and of the output projection. A position of the
+  // KV cache has position_numbers_ numbers; a row that attends to it takes position_operations_.
   double body_ = 0, head_ = 0, position_numbers_ = 0, position_operations_ = 0;
 };
 
@@ -150,6 +153,7 @@ class Run {
       const absl::Status added = scheduler.Add(std::move(request));
       SLUICE_CHECK_MSG(added.ok(), added.ToString());
     }
+
     Result result;
     while (scheduler.running() + scheduler.waiting() > 0) Step(&scheduler, &result);
     return result;
@@ -245,6 +249,7 @@ void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
     const Machine after = Machine::Now(dtype, options.threads),
                   machine = Machine::Better(before, after);
     before = after;
+
     const double fresh = static_cast<double>(batch) * options.fresh,
                  seconds = r.prefill.seconds + r.decode.seconds;
     const double prefill_seconds = r.prefill.Limit(machine),
@@ -259,6 +264,7 @@ void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
     schedule.push_back(1e6 * r.schedule / r.steps), step.push_back(1e6 * seconds / r.steps);
     sample.push_back(100 * r.sample / seconds);
   }
+
   const std::string name = absl::StrCat(dtype == DType::kF32 ? "f32" : "bf16", "_batch_", batch);
   const auto add = [&](absl::string_view what, const std::vector<double>& values,
                        absl::string_view unit, const std::vector<double>& baselines) {
@@ -324,6 +330,7 @@ int Main(int argc, char** argv) {
                  "config.json of the shape; default: a Qwen3 of 33.6 M parameters");
   app.add_flag("--json", options.json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
+
   if (dtype != "both") options.dtypes = {dtype == "f32" ? DType::kF32 : DType::kBF16};
   if (cpu_time) UseCpuTime();
 
@@ -332,6 +339,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
     return 2;
   }
+
   const Report report(options.json);
   report.Add(
       {.name = "parameters", .value = static_cast<double>(config->NumParameters()), .unit = ""});

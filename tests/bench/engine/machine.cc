@@ -26,6 +26,8 @@ clockid_t g_clock = CLOCK_MONOTONIC;
 
 typedef float Wide __attribute__((vector_size(64)));
 
+// Reads n floats. The result is one lane of their sum, which is enough to keep the compiler from
+// leaving the loads out.
 SLUICE_CLONES float Sum(const float* from, int64_t n) {
   Wide sum[8] = {};
   for (int64_t i = 0; i < n; i += 128) {
@@ -79,7 +81,7 @@ __attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
 }
 #endif
 
-// Runs work(thread) in every thread for some rounds. Returns the best amount / seconds.
+// Runs work(thread) in every thread, several times. Returns the highest amount / seconds.
 double Best(int threads, double amount, const std::function<void(int)>& work) {
   double best = 0;
   for (int round = 0; round < 4; ++round) {

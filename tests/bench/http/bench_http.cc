@@ -23,6 +23,7 @@ namespace {
 
 using rollout::http::Client;
 
+// Answers each request at once, with two tokens.
 class AtOnce final : public rollout::http::FakeModel {
  public:
   void UseGuests(rollout::http::Guests* guests) { guests_ = guests; }

@@ -26,8 +26,8 @@
 namespace sluice::bench {
 namespace {
 
-constexpr double kTokensPerSecond = 4;
-constexpr int64_t kWarmUp = 100;  // The first steps, which are not counted.
+constexpr double kTokensPerSecond = 4;  // Of one rollout.
+constexpr int64_t kWarmUp = 100;        // The first steps, which are not counted.
 
 // The duration of a rollout: log-normal with mean 1. It depends on the id alone, so that every
 // policy meets the same rollouts.
@@ -60,6 +60,7 @@ class Simulation {
   Outcome Run(int64_t steps) {
     while (version_ < steps) {
       Fill();
+      // Without a step and without a rollout that runs, nothing could happen any more.
       if (!training_ && !StartStep()) {
         SLUICE_CHECK(!finishing_.empty());
       }

@@ -84,6 +84,7 @@ class Pace {
   // The rate 0 sets no limit.
   explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}
 
+  // Counts `bytes`, and sleeps until the rate allows them.
   void Pass(size_t bytes) {
     bytes_ += static_cast<double>(bytes);
     if (rate_ == 0) return;
@@ -155,6 +156,7 @@ class Bench {
         std::vector<rpc::PayloadSlice> payload;
 
         for (const Shape::Column& column : shape_.columns) {
+          // Whole fields come back sorted by name, so all numbers have five digits.
           const std::string name =
               shape_.records > 1 ? absl::StrCat(column.name, 10000 + r) : column.name;
           AddField(name, column.dtype, std::vector<int64_t>{static_cast<int64_t>(column.bytes)},
@@ -341,6 +343,8 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
                 .value = static_cast<double>(bench.records()) / Median(puts),
                 .unit = "1/s",
                 .runs = rounds});
+
+  // Small calls, alone and while bulk data flows.
   if (shape.name != "samples") return;
   Latencies idle;
   const auto taken = bench.queue().Admit(members);
@@ -348,6 +352,7 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
   for (int call = 0; call < 500; ++call) caller.Call(&idle);
   bench.queue().Drop(taken);
   idle.Tell(report, prefix, "idle");
+
   for (const auto& [when, rate] :
        {std::make_pair("while_bulk_flows", 0.0), std::make_pair("while_1gbps_flows", 1e9)}) {
     std::atomic<bool> stop = false;

@@ -143,6 +143,7 @@ class Queue : public Backend {
 
     for (const queue::BatchGroup& group : answer->groups) {
       Trained trained{.id = group.group.ordinal, .mask = group.members[0].masked};
+      // The queue counts from the beginning of the prompt, which has one token.
       for (queue::TokenRun& run : trained.mask) run.first -= 1, trained.masked += run.count;
       batch.push_back(std::move(trained));
       live_.erase(group.group.ordinal);
@@ -185,6 +186,7 @@ class Queue : public Backend {
     spec.max_staleness = workload.staleness;
     if (!automatic) spec.admission_staleness = workload.staleness;
     spec.straggler = straggler;
+    // Longer than any simulation: only staleness decides, and no lease runs out.
     spec.wait = absl::Hours(100000);
     spec.lease = absl::Hours(100000);
     spec.quota_bytes = 1ull << 60;

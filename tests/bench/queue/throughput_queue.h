@@ -15,6 +15,7 @@ namespace sluice::bench {
 // Return the CPU seconds that a process, or this one, has used so far.
 double CpuSeconds(pid_t pid);
 double OwnCpuSeconds();
+// Returns the seconds of a monotonic clock.
 double WallSeconds();
 
 // A sluice-queue process with one job, and the clients of a rollout and a trainer. Every failure

@@ -57,6 +57,7 @@ Part MakePart(size_t size) {
   return {.owner = bytes, .bytes = *bytes, .crc32c = Crc32c(*bytes)};
 }
 
+// Counts the bytes of a log that is read back, and keeps nothing.
 class Forget : public Replay {
  public:
   absl::Status OnSnapshot(Position) override { return absl::OkStatus(); }
@@ -67,7 +68,8 @@ class Forget : public Replay {
   uint64_t bytes = 0;
 };
 
-// A log, and the position up to which it is durable. Any failure aborts.
+// A log, and the position up to which it is durable. Any failure aborts. With `snapshots`, empty
+// snapshots keep the log short.
 class Bench {
  public:
   explicit Bench(const std::string& dir, bool snapshots = true) : snapshots_(snapshots) {

@@ -14,8 +14,8 @@ namespace sluice::integration {
 // The name of a request's method, such as "sluice.queue.v1.QueueService.Admit".
 std::string MethodName(const google::protobuf::Message& request);
 
-// Makes one call, or opens a stream and waits for its first message. Repeats it for a few seconds
-// at most.
+// Makes one call, or opens a stream and waits for its first message. A unary call that may be
+// repeated is repeated for at most 5 s while the daemon is unavailable.
 absl::Status CallOnce(const rpc::Channel& channel, const google::protobuf::Message& request);
 
 // The message as text without durations and timestamps, which differ from call to call.

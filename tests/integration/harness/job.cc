@@ -90,7 +90,7 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mu_);
   while (!done()) {
-    // When the watch is opened again, the end may come before the steps that were missed.
+    // When the watch is opened again, the final status may come before the steps that were missed.
     const bool heard_all =
         status_.step() == 0 || (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
     if (IsFinal(status_.state()) && heard_all) {

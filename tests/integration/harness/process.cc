@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   const pid_t pid = fork();
   if (pid == 0) {
     // The child dies with the thread that starts it. It has a process group of its own, so that
-    // Ctrl-C does not reach it, and blocks no signals.
+    // Ctrl-C does not reach it. It must not inherit that thread's blocked signals.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     sigset_t none;

@@ -39,7 +39,7 @@ class Process {
 
   // Waits until it is stopped (SIGSTOP). INTERNAL: it has ended instead.
   absl::Status AwaitStopped();
-  // How it ended: its exit code, or -N for signal N. DEADLINE_EXCEEDED: it still runs.
+  // Waits for its end. Returns its exit code, or -N for signal N. DEADLINE_EXCEEDED: it still runs.
   absl::StatusOr<int> Await(absl::Duration timeout);
 
   // The next line of stdout, without its newline. OUT_OF_RANGE: stdout has ended.
