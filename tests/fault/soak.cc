@@ -147,7 +147,7 @@ class Soak {
     for (const auto& [daemon, memory] : memory_) {
       std::printf("%-14s %5d ", daemon.c_str(), kills_.contains(daemon) ? kills_.at(daemon) : 0);
       if (!memory.Judged()) {
-        std::printf("  memory is not judged: %zu samples, %zu say something of growth\n",
+        std::printf("  memory is not judged: there are %zu samples, wanted at least %zu\n",
                     memory.samples(), kJudged);
         continue;
       }
@@ -277,23 +277,28 @@ int main(int argc, char** argv) {
       "have a balanced ledger, and no daemon's memory may grow (judged from a minute of samples "
       "on).",
       "soak"};
-  app.footer("Exit code 0: all is well, 1: not, 2: misused. The last job is run to its end.");
+  app.footer(
+      "Exit code 0: nothing wrong was found, 1: something was, 2: misused. The last job is run "
+      "to its end.");
   Options options;
   app.add_option("--file", options.file, "the job file")->capture_default_str();
-  app.add_option("--set", options.sets, "KEY=VALUE over the file; may be repeated");
-  app.add_option("--minutes", options.minutes, "no job is begun later")
+  app.add_option("--set", options.sets, "KEY=VALUE that replaces the job file's; may be repeated");
+  app.add_option("--minutes", options.minutes, "minutes after which no further job is submitted")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--every", options.every,
-                 "seconds between kills; 0: none, to look at memory alone")
+                 "seconds between two kills; 0: nothing is killed, and only memory is watched")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--reward", options.reward, "that each job must end with")->capture_default_str();
-  app.add_option("--seed", options.seed, "of who is killed")->capture_default_str();
+  app.add_option("--reward", options.reward, "least mean reward with which each job must end")
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the choice of daemons to kill")
+      ->capture_default_str();
   app.add_option("--dir", options.dir,
-                 "where the run's files go [a fresh one in the temporary directory]");
-  app.add_flag("--keep", options.keep, "keep the files when all is well");
-  app.add_flag("--json", options.as_json, "lines of JSON: each job, then the report");
+                 "directory of the run's files; default: a new one in the temporary directory");
+  app.add_flag("--keep", options.keep, "keep the files even if nothing wrong was found");
+  app.add_flag("--json", options.as_json,
+               "print one JSON object per line: one for each job, then the report");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   if (options.dir.empty())

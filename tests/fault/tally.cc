@@ -119,8 +119,8 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
          regimes_.contains(regime) ? regimes_.at(regime) : std::map<std::string, int>())
       count += n;
     std::printf(
-        "%-22s %4d kills   lost %ld   twice %ld   trajectories %ld in %ld steps   again %ld   "
-        "taken back %ld   dropped %ld\n",
+        "%-22s %4d kills   lost %ld   twice %ld   trajectories %ld in %ld steps   "
+        "steps trained again %ld   steps taken back %ld   dropped %ld\n",
         regime.c_str(), count, verdict.lost, verdict.twice, verdict.trained, verdict.steps,
         verdict.replayed, verdict.forgotten, verdict.dropped);
     for (const std::string& what : verdict.wrong)

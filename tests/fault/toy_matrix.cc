@@ -382,7 +382,7 @@ class Matrix {
     Verdict verdict = Judge(evidence);
     if (verdict.wrong.empty()) {
       for (const std::string& missed : SelfCheck(evidence))
-        verdict.wrong.push_back("the judge did not see " + missed);
+        verdict.wrong.push_back("Judge() did not find " + missed);
     }
 
     SLUICE_RETURN_IF_ERROR(ReadViolations(&verdict));

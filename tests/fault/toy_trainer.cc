@@ -72,8 +72,9 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
         }
         ++trained;
         if (batch.k() - run.version().number() > options.max_staleness) {
-          return absl::InternalError(
-              absl::StrCat("S1: ", name, " trains a token of version ", run.version().number()));
+          return absl::InternalError(absl::StrCat(name, " trains a token of version ",
+                                                  run.version().number(), ", max_staleness is ",
+                                                  options.max_staleness));
         }
       }
     }

@@ -58,7 +58,7 @@ class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<
     ASSERT_EQ(steps.status(), absl::OkStatus());
     const std::vector<std::string> told = absl::StrSplit(steps->out, '\n', absl::SkipEmpty());
     EXPECT_GE(told.size(), lines.size() - 1)
-        << "a kill can lose the report of a step that a checkpoint holds, of one";
+        << "a kill can lose the report of at most one step, which a checkpoint holds";
     for (const std::string& line : told) {
       EXPECT_NE(std::find(lines.begin(), lines.end(), line), lines.end()) << line;
     }

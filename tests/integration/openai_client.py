@@ -159,7 +159,7 @@ def chat():
     assert len(choice.logprobs.content) == answer.usage.completion_tokens
     assert all(
         token.logprob < 0 for token in choice.logprobs.content
-    ), "of greedy draws the model's own are told"
+    ), "at temperature 0 the log-probs are those of the model, not 0"
     assert (
         bytes(b for token in choice.logprobs.content for b in token.bytes)
         .decode()

@@ -48,8 +48,8 @@ absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
   std::sort(numbers.begin(), numbers.end());
   if (*version > numbers.back()) {
     return absl::NotFoundError(absl::StrCat("the trainer has not made version ", *version,
-                                            " yet; it has ", Ranges(numbers), ". Ask for ",
-                                            job.name(), ", the newest, or again later"));
+                                            " yet; it has ", Ranges(numbers), ". `sluice eval ",
+                                            job.name(), "` takes the newest; or try again later"));
   }
   return absl::NotFoundError(
       absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", Ranges(numbers),

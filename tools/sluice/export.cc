@@ -90,8 +90,7 @@ absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::st
   return ErrorWith(
       absl::StatusCode::kNotFound,
       {.hint = "give the job file an `eval` block with every_steps and datasets; without --best "
-               "the latest "
-               "checkpoint is exported"},
+               "the latest checkpoint is exported"},
       absl::StrCat("no version with a checkpoint in ", own, " was evaluated, so none is the best"));
 }
 

@@ -263,8 +263,7 @@ std::vector<Command> QueueCommands() {
           }),
       {"queue", "fsck",
        "Check the ledger and the invariants of a job in the running queue, or every checksum, "
-       "event "
-       "and invariant in the data directory of a stopped queue. Exit code 1: damage.",
+       "event and invariant in the data directory of a stopped queue. Exit code 1: damage.",
        "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the "
        "--data-dir of a queue that does not run",
        [](CLI::App* app) {

@@ -167,7 +167,7 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
        {"advice", stats.advice()},
        {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (",
                               window, " steps x ", limit, ")",
-                              overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
+                              overdue > 0 ? absl::StrCat("  of steps already cut ", overdue) : "")},
        {"groups", CountsText(stats.groups())},
        {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ",
                               ShortBytes(At(stats.bytes(), "reserved")), "  quota ",

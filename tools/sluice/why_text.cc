@@ -85,7 +85,7 @@ std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& w
   }
   if (links.empty()) {
     out = absl::StrCat(job.name(), " is ", StateName(job.state()), why.moving() ? ", moving," : "",
-                       " and waits for nothing that its daemons tell\n");
+                       " and waits for nothing that its daemons report\n");
   } else {
     const std::string begin = Begin(job, why),
                       line = absl::StrCat(begin, absl::StrJoin(links, " <- "));

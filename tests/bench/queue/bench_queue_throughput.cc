@@ -391,7 +391,7 @@ int Run(int argc, char** argv) {
   std::string only;
   CLI::App app("Measures how fast payload goes into the queue and out of it.");
   app.add_flag("--json", json, "print one JSON object per line");
-  app.add_option("--durability", durability)
+  app.add_option("--durability", durability, "durability of the job, as in the job file")
       ->check(CLI::IsMember({"memory", "metadata", "full"}))
       ->capture_default_str();
   app.add_option("--samples", samples, "number of samples, a multiple of 8")
