@@ -188,7 +188,7 @@ class Builder:
         good = True
         for name, code, output, seconds in self.pool.map(self._make, self.jobs):
             good &= code == 0
-            message = "" if code == 0 else complaint(output, code)
+            message = "" if code == 0 else describe_failure(output, code)
             self.report.step(name, "passed" if code == 0 else "failed", seconds, message)
         self.jobs = []
         return good
@@ -197,11 +197,11 @@ class Builder:
         out = self.folder / name
         code, output, seconds = run([*command, "-o", out], min(STEP_SECONDS, self.report.left()))
         if code != 0:
-            self.report.step(f"link {name}", "failed", seconds, complaint(output, code))
+            self.report.step(f"link {name}", "failed", seconds, describe_failure(output, code))
         return out if code == 0 else None
 
 
-def complaint(output, code):
+def describe_failure(output, code):
     """Returns the end of a failed command's output, and how the command ended."""
     return (output[-3000:] + ("out of time" if code is None else f"exit code {code}")).lstrip()
 
@@ -225,7 +225,7 @@ def run_program(report, name, command, what, environment=None):
         elif report.json["device"] is None:
             report.json["device"] = entry
     report.step(f"{what}: {name}", "failed" if failed else "passed", seconds,
-                complaint(said, code) if failed else "")
+                describe_failure(said, code) if failed else "")
 
 
 def add_ratios(figures):
@@ -287,7 +287,7 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
             run_program(report, name, command, tool)
 
 
-def for_cards(source):
+def target_options(source):
     """Returns nvcc's target options: kernels are compiled for each architecture, checks for one."""
     architectures = ARCHITECTURES if source.startswith("kernels/") else ARCHITECTURES[:1]
     return [word for architecture in architectures
@@ -313,7 +313,7 @@ def check_by_emulator(report, builder, programs, nvcc, references, seed):
             objects[name].insert(
                 0, builder.add("emulated", source, [*INSTRUMENTED, rewritten], rewrite))
             if nvcc is not None:
-                builder.add("nvcc", source, [nvcc, *NVCC, *for_cards(source), source])
+                builder.add("nvcc", source, [nvcc, *NVCC, *target_options(source), source])
     if not builder.build():
         return
     environment = {"CUDA_EMULATOR_SEED": str(seed)}

@@ -44,11 +44,11 @@ absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64
   }
 
   const absl::Time death = absl::Now();
-  tally->Killed("real-daemons", role, name);
+  tally->AddKill("real-daemons", role, name);
 
   SLUICE_RETURN_IF_ERROR(cluster->Start(id));
   SLUICE_RETURN_IF_ERROR(job->AwaitStep(job->steps() + 1, kPatience));
-  tally->Back("real " + role, absl::Now() - death);
+  tally->AddRecovery("real " + role, absl::Now() - death);
   return absl::OkStatus();
 }
 

@@ -42,7 +42,7 @@ struct Verdict {
 };
 
 // Reads the histories in DIR/history and the checkpoint. The caller fills in `ledger` and `live`.
-absl::StatusOr<Evidence> Gather(const std::string& dir);
+absl::StatusOr<Evidence> GatherEvidence(const std::string& dir);
 
 // Compares what every process was told with the checkpoint and the final state of the queue. Finds:
 //
@@ -55,7 +55,7 @@ absl::StatusOr<Evidence> Gather(const std::string& dir);
 //   counted by the ledger as trained but is not in the lineage.
 // - Of neither kind: a step whose list, bytes or hash differ between two trainings of it; a step
 //   that was left out; a ledger hash that differs from the chain recomputed over the lineage;
-//   weights that differ from Fold() over the lineage; a ledger that does not balance.
+//   weights that differ from NextWeights() over the lineage; a ledger that does not balance.
 Verdict Judge(const Evidence& evidence);
 
 // Tests Judge(). Changes the evidence of a run without findings, in one way at a time: a trajectory

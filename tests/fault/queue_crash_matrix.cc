@@ -61,7 +61,7 @@ int RunAll(const MatrixOptions& options, int kills, const std::vector<std::strin
   const auto judged = [&](const std::string& regime, const absl::StatusOr<Verdict>& verdict) {
     Verdict broken;
     if (!verdict.ok()) broken.wrong.push_back(verdict.status().ToString());
-    tally.Judged(regime, verdict.ok() ? *verdict : broken);
+    tally.SetVerdict(regime, verdict.ok() ? *verdict : broken);
   };
 
   for (const Regime& regime : kRegimes) {

@@ -86,7 +86,7 @@ absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint
       absl::StrCat(checkpoint.version, "\n", ToHex(checkpoint.weights), "\n", checkpoint.cursor));
 }
 
-std::string Fold(const std::string& weights, int64_t k, const std::string& digest) {
+std::string NextWeights(const std::string& weights, int64_t k, const std::string& digest) {
   return Sha256(absl::StrCat(weights, ToHex(digest), ":", k));
 }
 

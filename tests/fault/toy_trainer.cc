@@ -10,7 +10,7 @@
 namespace sluice::fault {
 namespace {
 
-bool Masked(const queue::v1::BatchMember& member, uint64_t place) {
+bool IsMasked(const queue::v1::BatchMember& member, uint64_t place) {
   for (const auto& run : member.masked()) {
     if (place >= run.first() && place < run.first() + run.count()) return true;
   }
@@ -66,7 +66,7 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
 
     for (const auto& run : piece.runs()) {
       for (uint64_t i = 0; i < run.count(); ++i, ++at) {
-        if (Masked(member, at)) {
+        if (IsMasked(member, at)) {
           digest->Update("m");
           continue;
         }
@@ -131,7 +131,7 @@ absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t nu
 }
 
 // A trainer whose batch lease ran out asks again, and gets the same batch.
-bool LeaseLost(const absl::Status& status) {
+bool IsLeaseLost(const absl::Status& status) {
   return absl::IsAborted(status) && ReasonOf(status) == "LEASE_LOST";
 }
 
@@ -182,7 +182,7 @@ absl::Status RunTrainer(const RoleOptions& options) {
     }
 
     keeper.Forget(batch.lease().id());
-    if (LeaseLost(read)) continue;
+    if (IsLeaseLost(read)) continue;
     SLUICE_RETURN_IF_ERROR(read);
 
     const std::string digest = stream.Finish();
@@ -197,10 +197,10 @@ absl::Status RunTrainer(const RoleOptions& options) {
 
     history.Log(absl::StrCat("ask apply ", k));
     const auto applied = client->Apply(apply);
-    if (LeaseLost(applied.status())) continue;
+    if (IsLeaseLost(applied.status())) continue;
     SLUICE_RETURN_IF_ERROR(applied.status());
 
-    state.weights = Fold(state.weights, k, digest);
+    state.weights = NextWeights(state.weights, k, digest);
     state.version = k + 1;
     state.cursor = applied->cursor();
     history.Log(absl::StrCat("train ", k, " ", ToHex(digest), " ", ToHex(canonical), " ",

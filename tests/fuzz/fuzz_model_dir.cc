@@ -47,7 +47,7 @@ struct Folder {
   const std::string path;
 };
 
-void Check(const SafetensorsFile& file) {
+void CheckFile(const SafetensorsFile& file) {
   int64_t end = -1;
   for (const SafetensorsFile::Entry& entry : file.entries()) {
     if (end >= 0) SLUICE_CHECK(entry.offset == end);
@@ -71,7 +71,7 @@ void Run(absl::string_view input) {
 
   for (const char* const name : {"model.safetensors", "a.safetensors"}) {
     if (const auto file = SafetensorsFile::Open(absl::StrCat(folder.path, "/", name)); file.ok())
-      Check(*file);
+      CheckFile(*file);
   }
 
   const auto dir = ReadModelDir(folder.path);

@@ -27,7 +27,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
 
 // Copies the job's model settings to the options: the directory, or the config and seed of random
 // weights; number type, context and chat template.
-absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
+absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* options);
 
 // Returns version `version` of those that the trainer keeps, or the newest if `version` is unset.
 // UNAVAILABLE: the trainer has no version yet.

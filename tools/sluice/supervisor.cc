@@ -58,7 +58,7 @@ struct Supervisor::Impl {
   ~Impl() {
     {
       MutexLock lock(&mu);
-      over = true;
+      closing = true;
     }
     Wake();
     thread.join();
@@ -71,14 +71,14 @@ struct Supervisor::Impl {
   }
 
   void Supervise() ABSL_LOCKS_EXCLUDED(mu);
-  void StartDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void Launch(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void StartDueDaemons() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void LaunchDaemon(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the daemon's stdout. Returns true if the daemon has just become ready or has ended.
-  bool ReadFrom(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool ReadOutput(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Takes the exit status of a daemon that has ended, and plans its restart.
   void Reap(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the addresses from the first line.
-  void TakeLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ParseFirstLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const Options options;
   // An eventfd that ends the poll() of the thread.
@@ -87,11 +87,11 @@ struct Supervisor::Impl {
   CondVar changed;  // Signalled when any state changes.
   std::vector<std::unique_ptr<Daemon>> daemons ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
-  bool over ABSL_GUARDED_BY(mu) = false;
+  bool closing ABSL_GUARDED_BY(mu) = false;
   std::thread thread;
 };
 
-void Supervisor::Impl::Launch(Daemon& daemon) {
+void Supervisor::Impl::LaunchDaemon(Daemon& daemon) {
   ChildOptions child;
   child.argv = {daemon.spec.program};
   child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
@@ -123,17 +123,17 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   daemon.state.start = ProcessStart(started->pid);
 }
 
-void Supervisor::Impl::StartDue() {
+void Supervisor::Impl::StartDueDaemons() {
   for (const auto& daemon : daemons) {
     if (!stopping && daemon->fd < 0 && daemon->due <= absl::Now()) {
       if (daemon->deaths > 0) ++daemon->state.restarts;
-      Launch(*daemon);
+      LaunchDaemon(*daemon);
       changed.NotifyAll();
     }
   }
 }
 
-void Supervisor::Impl::TakeLine(Daemon& daemon) {
+void Supervisor::Impl::ParseFirstLine(Daemon& daemon) {
   const nlohmann::json line = nlohmann::json::parse(daemon.line, nullptr, false);
   if (!line.is_object() || !line.contains("listening")) return;
   daemon.state.listening = line.value("listening", "");
@@ -141,7 +141,7 @@ void Supervisor::Impl::TakeLine(Daemon& daemon) {
   daemon.state.ready = true;
 }
 
-bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
+bool Supervisor::Impl::ReadOutput(Daemon& daemon) {
   const bool was_ready = daemon.state.ready;
   char bytes[4096];
   for (;;) {
@@ -153,7 +153,7 @@ bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
       const size_t end = daemon.line.find('\n');
       if (end == std::string::npos) continue;
       daemon.line.resize(end);
-      TakeLine(daemon);
+      ParseFirstLine(daemon);
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       return daemon.state.ready != was_ready;
     } else {
@@ -185,7 +185,7 @@ void Supervisor::Impl::Supervise() {
     absl::Time next = absl::InfiniteFuture();
     {
       MutexLock lock(&mu);
-      if (over) {
+      if (closing) {
         // Kill and wait for all children before the thread ends.
         for (const auto& daemon : daemons) {
           if (daemon->fd < 0) continue;
@@ -194,7 +194,7 @@ void Supervisor::Impl::Supervise() {
         }
         return;
       }
-      StartDue();
+      StartDueDaemons();
       // Watch the output of running daemons, and wake up for the next restart.
       for (const auto& daemon : daemons) {
         if (daemon->fd >= 0) {
@@ -214,17 +214,17 @@ void Supervisor::Impl::Supervise() {
     uint64_t count;
     (void)!read(wake, &count, sizeof count);
 
-    std::vector<DaemonState> news;
+    std::vector<DaemonState> changes;
     {
       MutexLock lock(&mu);
       for (size_t i = 1; i < polled.size(); ++i) {
-        if (polled[i].revents != 0 && ReadFrom(*polled_daemons[i]))
-          news.push_back(polled_daemons[i]->state);
+        if (polled[i].revents != 0 && ReadOutput(*polled_daemons[i]))
+          changes.push_back(polled_daemons[i]->state);
       }
-      if (!news.empty()) changed.NotifyAll();
+      if (!changes.empty()) changed.NotifyAll();
     }
     // Called without the lock, because the callback may call states().
-    for (const DaemonState& state : news) {
+    for (const DaemonState& state : changes) {
       if (options.changed) options.changed(state);
     }
   }

@@ -65,7 +65,7 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   channel_ = Must(rpc::Connect(words.at(3)));
   rollout_ = std::make_unique<QueueClient>(channel_, ClientOf("r1", options.shared_memory));
   trainer_ = std::make_unique<QueueClient>(channel_, ClientOf("t1", false));
-  Begin();
+  SetUpJob();
 }
 
 QueueUnderTest::~QueueUnderTest() {
@@ -75,7 +75,7 @@ QueueUnderTest::~QueueUnderTest() {
   Must(RemoveTree(dir_));
 }
 
-void QueueUnderTest::Begin() {
+void QueueUnderTest::SetUpJob() {
   std::string rows;
   for (int i = 0; i < 10000; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", i, "\"}\n");
   Must(WriteFileAtomic(dir_ + "/rows.jsonl", rows));

@@ -51,7 +51,7 @@ class QueueUnderTest {
   pid_t pid() const { return process_->pid(); }
 
  private:
-  void Begin();
+  void SetUpJob();
 
   const Options options_;
   std::string dir_;

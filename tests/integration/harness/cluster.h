@@ -40,7 +40,7 @@ class Cluster {
   // Starts a daemon, or starts it again. UNAVAILABLE: it did not start; the message has its log.
   absl::Status Start(const std::string& id, const std::string& failpoints = "");
   // Removes what a daemon has stored. It must not be running.
-  absl::Status LoseData(const std::string& id);
+  absl::Status RemoveData(const std::string& id);
   // Kills it with SIGKILL and waits for its end.
   absl::Status Kill(const std::string& id);
   void Signal(const std::string& id, int signal);
@@ -83,7 +83,7 @@ class Cluster {
   };
   std::string LogPath(const std::string& id) const { return dir_ + "/" + id + ".log"; }
   Process::Options SluiceOptions(std::vector<std::string> args);
-  void TellFailure() const;
+  void PrintLogs() const;
 
   const std::map<std::string, std::string> env_;
   const int threads_;

@@ -26,12 +26,12 @@ std::string Canonical(const google::protobuf::Message& message);
 void ExpectRepeat(const google::protobuf::Message& first, const google::protobuf::Message& second,
                   const std::set<std::string>& not_compared = {});
 
-// Nothing serves the method yet, so it answers UNIMPLEMENTED. Adds the method to `walked`.
-void ExpectNotBuilt(const rpc::Channel& channel, const google::protobuf::Message& request,
-                    std::set<std::string>* walked);
+// Nothing serves the method yet, so it answers UNIMPLEMENTED. Adds the method to `called`.
+void ExpectUnimplemented(const rpc::Channel& channel, const google::protobuf::Message& request,
+                         std::set<std::string>* called);
 
-// The names of the service's methods that `walked` lacks. They are read from the descriptor, so
+// The names of the service's methods that `called` lacks. They are read from the descriptor, so
 // that a new method is not forgotten.
-std::string NotWalked(const std::string& service, const std::set<std::string>& walked);
+std::string ListUncalledMethods(const std::string& service, const std::set<std::string>& called);
 
 }  // namespace sluice::integration

@@ -57,7 +57,7 @@ class Process {
   const int out_;
   std::string buffer_;
   bool ended_ = false;
-  int how_ = 0;  // As Await() returns it.
+  int exit_ = 0;  // As Await() returns it.
 };
 
 // A program that ran to its end.
