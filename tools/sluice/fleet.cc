@@ -158,6 +158,7 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
   for (const DaemonSpec& spec : specs)
     SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
   // The controller first: the other daemons need its address.
+  SLUICE_CHECK(specs[0].role == "controller");
   SLUICE_RETURN_IF_ERROR(supervisor->Start({specs[0]}));
   const std::string controller = supervisor->states()[0].listening;
   specs.erase(specs.begin());

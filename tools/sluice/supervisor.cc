@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "tools/sluice/child.h"
 
 namespace sluice::cli {
@@ -75,6 +76,9 @@ struct Supervisor::Impl {
   void LaunchDaemon(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the daemon's stdout. Returns true if the daemon has just become ready or has ended.
   bool ReadOutput(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Sends a signal to a running daemon. Reap() has not waited for it, so its pid cannot belong to
+  // another process.
+  static void SendSignal(const Daemon& daemon, int signal);
   // Takes the exit status of a daemon that has ended, and plans its restart.
   void Reap(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the addresses from the first line.
@@ -163,7 +167,14 @@ bool Supervisor::Impl::ReadOutput(Daemon& daemon) {
   }
 }
 
+void Supervisor::Impl::SendSignal(const Daemon& daemon, int signal) {
+  // kill(-1) would send the signal to every process of the user.
+  SLUICE_CHECK(daemon.fd >= 0 && daemon.state.pid > 0);
+  kill(daemon.state.pid, signal);
+}
+
 void Supervisor::Impl::Reap(Daemon& daemon) {
+  SLUICE_CHECK(daemon.fd >= 0 && daemon.state.pid > 0);
   close(daemon.fd);
   daemon.fd = -1;
   int status = 0;
@@ -189,7 +200,7 @@ void Supervisor::Impl::Supervise() {
         // Kill and wait for all children before the thread ends.
         for (const auto& daemon : daemons) {
           if (daemon->fd < 0) continue;
-          kill(daemon->state.pid, SIGKILL);
+          SendSignal(*daemon, SIGKILL);
           Reap(*daemon);
         }
         return;
@@ -288,8 +299,7 @@ absl::Status Supervisor::Signal(const std::string& name, int signal) {
     if (daemon->fd < 0)
       return absl::FailedPreconditionError(
           absl::StrCat(name, " does not run now: ", daemon->state.last_end));
-    // The process has not been waited for, so its pid cannot belong to another.
-    kill(daemon->state.pid, signal);
+    Impl::SendSignal(*daemon, signal);
     return absl::OkStatus();
   }
   return absl::NotFoundError(
@@ -307,7 +317,7 @@ void Supervisor::Stop(absl::Duration grace) {
       int running = 0;
       for (size_t i = from; i < to; ++i) {
         if (impl_->daemons[i]->fd < 0) continue;
-        if (signal != 0) kill(impl_->daemons[i]->state.pid, signal);
+        if (signal != 0) Impl::SendSignal(*impl_->daemons[i], signal);
         ++running;
       }
       return running;

@@ -109,6 +109,7 @@ std::shared_ptr<rpc::Channel> Cluster::channel(const std::string& id) const {
 }
 
 absl::Status Cluster::RemoveData(const std::string& id) {
+  SLUICE_CHECK(!process(id).running());
   return RemoveTree(absl::StrCat(dir_, "/", id));
 }
 
