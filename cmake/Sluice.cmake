@@ -1,6 +1,8 @@
 # Settings that all targets share (warnings, sanitizers, include root), and functions that keep the
 # CMakeLists.txt of a folder short.
 
+# In a unity build GCC takes a .cc file for a header, and would warn about its types with members
+# from an anonymous namespace (subobject-linkage).
 add_library(sluice_options INTERFACE)
 target_include_directories(sluice_options INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_options(sluice_options INTERFACE

@@ -146,7 +146,8 @@ class Builder:
     def __init__(self, folder, report, jobs):
         self.folder = folder
         self.report = report
-        self.jobs = []  # (name, command to run before or None, command, source, object)
+        # (name, command that makes the file to compile, or None, compile command, source, object)
+        self.jobs = []
         self.pool = concurrent.futures.ThreadPoolExecutor(jobs)
         # The hash of all files that a source may include, and of the scripts.
         self.headers = hashlib.sha256()

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages that Sluice needs, and builds it. demo.sh and test.sh source this file:
+# Installs the packages that Sluice needs, and builds it. The other scripts of this folder source
+# this file. demo.sh and test.sh call:
 #   setup PRESET TARGET..    (no target: builds everything)
 # Debian packages are listed in tools/packages.txt. LibTorch comes from a PyPI wheel and is
 # installed into .deps/ in the tree, as is the openai client for the tests. Whatever is installed

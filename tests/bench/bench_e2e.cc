@@ -14,8 +14,8 @@
 namespace {
 
 using sluice::bench::DaemonUse;
-using sluice::bench::MetricSum;
 using sluice::bench::RunOutcome;
+using sluice::bench::SumMetric;
 
 std::map<std::string, double> Measure(const RunOutcome& run) {
   std::map<std::string, double> out;
@@ -25,22 +25,22 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
   out["steps_per_second"] = static_cast<double>(result.steps()) / seconds;
   out["tokens_generated_per_second"] = static_cast<double>(result.tokens_generated()) / seconds;
   out["tokens_trained_per_second"] = static_cast<double>(result.tokens_trained()) / seconds;
-  double decode = 0, rollouts = 0, pause = 0, updates = 0;
+  double busy = 0, rollouts = 0, pause = 0, updates = 0;
 
   for (const DaemonUse& daemon : run.daemons) {
     out[absl::StrCat(daemon.role, ".cpu_seconds")] += daemon.cpu_seconds;
     if (daemon.role != "rollout") continue;
     ++rollouts;
     for (const char* const phase : {"decode", "prefill", "activate"})
-      decode += MetricSum(daemon.metrics, "sluice_rollout_phase_seconds_total",
-                          absl::StrCat("phase=\"", phase, "\""));
+      busy += SumMetric(daemon.metrics, "sluice_rollout_phase_seconds_total",
+                        absl::StrCat("phase=\"", phase, "\""));
     pause +=
-        MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_sum", "phase=\"pause\"");
-    updates += MetricSum(daemon.metrics, "sluice_weights_update_duration_seconds_count",
+        SumMetric(daemon.metrics, "sluice_weights_update_duration_seconds_sum", "phase=\"pause\"");
+    updates += SumMetric(daemon.metrics, "sluice_weights_update_duration_seconds_count",
                          "phase=\"pause\"");
   }
 
-  decode /= std::max(1.0, rollouts);
+  busy /= std::max(1.0, rollouts);
   double train = 0, waiting = 0;
   for (const auto& step : run.steps) {
     const auto value = [&](const char* name) {
@@ -51,12 +51,12 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
     waiting += value("seconds_wait_data");
   }
 
-  out["rollout.busy_share"] = decode / seconds;
+  out["rollout.busy_share"] = busy / seconds;
   out["trainer.busy_share"] = std::max(0.0, 1 - waiting / seconds);
   out["trainer.forward_backward_share"] = train / seconds;
 
-  // The share of samples in which decoding and training threads ran at once. It cannot exceed the
-  // smaller of their two shares.
+  // The share of samples in which a decoding and a training thread ran at once. It cannot exceed
+  // the share of either.
   out["overlap_share"] = run.overlap.both;
   out["overlap_of_decode"] = run.overlap.first > 0 ? run.overlap.both / run.overlap.first : 0;
   out["pause_per_update_seconds"] = updates == 0 ? 0 : pause / updates;

@@ -101,6 +101,7 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
     outcome.steps.push_back(step);
   };
 
+  // The overlap is measured from the first step on, because start-up is no part of it.
   OverlapSampler overlap({"sluice-decode", PidsOf(supervisor, "rollout")},
                          {"sluice-train", PidsOf(supervisor, "trainer")},
                          [&] { return stepping.load(); });
@@ -123,7 +124,7 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   return outcome;
 }
 
-double MetricSum(const std::string& metrics, const std::string& name, const std::string& label) {
+double SumMetric(const std::string& metrics, const std::string& name, const std::string& label) {
   double sum = 0;
   for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
     if (!absl::StartsWith(line, name)) continue;

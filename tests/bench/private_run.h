@@ -35,6 +35,6 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
 
 // Returns the sum of the samples of the metric `name` in a Prometheus text, over those whose labels
 // contain `label`, such as phase="decode". An empty `label` selects all of them.
-double MetricSum(const std::string& metrics, const std::string& name, const std::string& label);
+double SumMetric(const std::string& metrics, const std::string& name, const std::string& label);
 
 }  // namespace sluice::bench

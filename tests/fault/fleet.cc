@@ -15,8 +15,9 @@ namespace {
 using integration::Cluster;
 using integration::Job;
 
-constexpr absl::Duration kPatience = absl::Minutes(2);  // For what must happen.
-constexpr absl::Duration kReach = absl::Seconds(4);     // For a failpoint that may not be reached.
+constexpr absl::Duration kPatience = absl::Minutes(2);  // Timeout of what must happen.
+// How long an armed failpoint has to be reached; it need not be.
+constexpr absl::Duration kReach = absl::Seconds(4);
 // The kills of a job stop when fewer than kSpare of its steps are left.
 constexpr int kSteps = 400, kKillsPerJob = 20, kSpare = 20;
 
@@ -43,11 +44,11 @@ absl::Status KillOnce(Cluster* cluster, Job* job, const Point& point, SplitMix64
   }
 
   const absl::Time death = absl::Now();
-  tally->Killed("real-daemons", role, name);
+  tally->AddKill("real-daemons", role, name);
 
   SLUICE_RETURN_IF_ERROR(cluster->Start(id));
   SLUICE_RETURN_IF_ERROR(job->AwaitStep(job->steps() + 1, kPatience));
-  tally->Back("real " + role, absl::Now() - death);
+  tally->AddRecovery("real " + role, absl::Now() - death);
   return absl::OkStatus();
 }
 

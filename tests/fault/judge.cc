@@ -20,6 +20,7 @@ namespace {
 // member, the attempt, a CRC32C and the number of masked runs (4 bytes each), then 16 bytes for
 // each masked run. Returns "<group>.<member>" and the attempt of each member.
 std::vector<std::pair<std::string, uint32_t>> MembersOf(const std::string& canonical) {
+  // Each of these numbers is below 2^16, so its two low bytes are enough.
   const auto u32 = [&](size_t at) {
     return static_cast<uint32_t>(static_cast<unsigned char>(canonical[at])) |
            static_cast<uint32_t>(static_cast<unsigned char>(canonical[at + 1])) << 8;
@@ -43,101 +44,101 @@ Step StepOf(const Line& line) {
 }
 
 // Reads the evidence line by line, then checks it as a whole, and collects what is wrong.
-class Court {
+class EvidenceChecker {
  public:
-  explicit Court(const Evidence& evidence)
+  explicit EvidenceChecker(const Evidence& evidence)
       : evidence_(evidence), full_(evidence.durability == "full") {}
 
   Verdict Judge() {
-    for (const Line& line : evidence_.lines) Hear(line);
-    Lineage();
-    Seals();
+    for (const Line& line : evidence_.lines) ReadLine(line);
+    CheckLineage();
+    CheckSeals();
     CheckLedger();
     return std::move(verdict_);
   }
 
  private:
-  void Wrong(std::string what) { verdict_.wrong.push_back(std::move(what)); }
-  void Lost(std::string what) {
+  void AddFinding(std::string what) { verdict_.wrong.push_back(std::move(what)); }
+  void AddLost(std::string what) {
     ++verdict_.lost;
-    Wrong("LOST: " + std::move(what));
+    AddFinding("LOST: " + std::move(what));
   }
 
-  void Twice(std::string what) {
+  void AddTwice(std::string what) {
     ++verdict_.twice;
-    Wrong("TWICE: " + std::move(what));
+    AddFinding("TWICE: " + std::move(what));
   }
 
-  void Hear(const Line& line) {
+  void ReadLine(const Line& line) {
     const std::vector<std::string>& words = line.words;
     if (words[0] == "ask" && words[1] == "admit") {
-      asked_[line.process] = line.at;
+      admit_asked_at_[line.process] = line.at;
     } else if (words[0] == "put") {
       ++verdict_.acknowledged;
       puts_[words[1]].emplace_back(line.at, std::stoull(words[3]));
     } else if (words[0] == "grant") {
-      Grant(line);
+      CheckGrant(line);
     } else if (words[0] == "seal") {
       ++verdict_.acknowledged;
       if (!seals_.insert(words[1]).second)
-        Twice(absl::StrCat(words[1], " was sealed by two attempts"));
+        AddTwice(absl::StrCat(words[1], " was sealed by two attempts"));
     } else if (words[0] == "train") {
-      Train(std::stoll(words[1]), StepOf(line));
+      AddTraining(std::stoll(words[1]), StepOf(line));
     } else if (words[0] == "restore") {
-      Restore(std::stoll(words[1]), std::stoll(words[2]));
+      AddRestore(std::stoll(words[1]), std::stoll(words[2]));
     } else if (words[0] == "durable") {
       durable_ = std::max<int64_t>(durable_, std::stoll(words[1]));
     } else if (words[0] == "wrong") {
-      Wrong(absl::StrCat(line.process, ": ", absl::StrJoin(words, " ")));
+      AddFinding(absl::StrCat(line.process, ": ", absl::StrJoin(words, " ")));
     }
   }
 
   // Every piece that was acknowledged before the process asked for this grant must be in the
   // granted prefix.
-  void Grant(const Line& line) {
+  void CheckGrant(const Line& line) {
     const std::vector<std::string>& words = line.words;
     const uint64_t prefix = std::stoull(words[3]);
 
     for (const auto& [at, end] : puts_[words[1]]) {
-      if (full_ && at < asked_[line.process] && end > prefix)
-        Lost(absl::StrCat("tokens up to ", end, " of ", words[1], "; attempt ", words[2],
-                          " begins at ", prefix));
+      if (full_ && at < admit_asked_at_[line.process] && end > prefix)
+        AddLost(absl::StrCat("tokens up to ", end, " of ", words[1], "; attempt ", words[2],
+                             " begins at ", prefix));
     }
   }
 
-  void Train(int64_t k, const Step& step) {
+  void AddTraining(int64_t k, const Step& step) {
     const auto [it, fresh] = steps_.try_emplace(k, step);
     if (fresh) return;
 
     ++verdict_.replayed;
     if (it->second.canonical != step.canonical)
-      Wrong(absl::StrCat("step ", k, " was trained on another list when it came again"));
+      AddFinding(absl::StrCat("step ", k, " was trained on another list when it came again"));
     if (it->second.digest != step.digest)
-      Wrong(absl::StrCat("step ", k, " was trained on other bytes when it came again"));
+      AddFinding(absl::StrCat("step ", k, " was trained on other bytes when it came again"));
     if (it->second.hash != step.hash)
-      Wrong(absl::StrCat("step ", k, " has another H when it came again"));
+      AddFinding(absl::StrCat("step ", k, " has another H when it came again"));
   }
 
   // The new branch of training begins at step `end`. Steps from there on that were trained before
   // are not in the lineage.
-  void Restore(int64_t version, int64_t end) {
+  void AddRestore(int64_t version, int64_t end) {
     if (version < durable_)
-      Lost(absl::StrCat("a restore began at version ", version, ", ", durable_, " was durable"));
+      AddLost(absl::StrCat("a restore began at version ", version, ", ", durable_, " was durable"));
 
     for (auto it = steps_.lower_bound(end); it != steps_.end(); it = steps_.erase(it)) {
       ++verdict_.forgotten;
       if (full_)
-        Lost(absl::StrCat("step ", it->first,
-                          " was trained and not handed out again, the restore of version ", version,
-                          " ends at ", end));
+        AddLost(absl::StrCat("step ", it->first,
+                             " was trained and not handed out again, the restore of version ",
+                             version, " ends at ", end));
     }
   }
 
-  void Lineage() {
+  void CheckLineage() {
     verdict_.steps = evidence_.checkpoint.version;
 
     if (durable_ > verdict_.steps)
-      Lost(
+      AddLost(
           absl::StrCat("version ", durable_, " is durable, the checkpoint holds ", verdict_.steps));
 
     std::string weights(32, '\0'), hash = trainer::FirstLedgerHash();
@@ -146,39 +147,39 @@ class Court {
 
     for (const auto& [k, step] : steps_) {
       if (k != next++)
-        Wrong(absl::StrCat("step ", k, " was trained, step ", next - 1, " never was"));
+        AddFinding(absl::StrCat("step ", k, " was trained, step ", next - 1, " never was"));
 
-      weights = Fold(weights, k, step.digest);
+      weights = NextWeights(weights, k, step.digest);
       hash = trainer::NextLedgerHash(hash, k, step.canonical);
       if (hash != step.hash)
-        Wrong(absl::StrCat("H(", k + 1, ") recomputed is ", ToHex(hash), ", the queue said ",
-                           ToHex(step.hash)));
+        AddFinding(absl::StrCat("H(", k + 1, ") recomputed is ", ToHex(hash), ", the queue said ",
+                                ToHex(step.hash)));
 
       for (const auto& [member, attempt] : MembersOf(step.canonical)) {
         ++verdict_.trained;
         const auto [it, fresh] = where.try_emplace(member, k);
-        if (!fresh) Twice(absl::StrCat(member, " is in steps ", it->second, " and ", k));
+        if (!fresh) AddTwice(absl::StrCat(member, " is in steps ", it->second, " and ", k));
         trained_.insert(member);
       }
     }
 
     if (next != verdict_.steps)
-      Wrong(absl::StrCat("the checkpoint is of version ", verdict_.steps, ", ", next,
-                         " steps were trained"));
+      AddFinding(absl::StrCat("the checkpoint is of version ", verdict_.steps, ", ", next,
+                              " steps were trained"));
     if (weights != evidence_.checkpoint.weights)
-      Wrong("the checkpoint's weights are not those of an undisturbed run over its lineage");
+      AddFinding("the checkpoint's weights are not those of an undisturbed run over its lineage");
     if (hash != evidence_.ledger.hash())
-      Wrong(absl::StrCat("H recomputed over the lineage is ", ToHex(hash), ", the ledger has ",
-                         ToHex(evidence_.ledger.hash())));
+      AddFinding(absl::StrCat("H recomputed over the lineage is ", ToHex(hash), ", the ledger has ",
+                              ToHex(evidence_.ledger.hash())));
   }
 
-  void Seals() {
+  void CheckSeals() {
     for (const auto& [reason, count] : evidence_.ledger.dropped()) {
       verdict_.dropped += count;
       const bool stale =
           (reason == "stale" || reason == "straggler") && evidence_.max_staleness < kUnbounded;
       if (!stale && !(!full_ && (reason == "lost" || reason == "off_branch")) && count > 0)
-        Lost(absl::StrCat(count, " trajectories were dropped as ", reason));
+        AddLost(absl::StrCat(count, " trajectories were dropped as ", reason));
     }
 
     std::vector<std::string> missing;
@@ -187,37 +188,37 @@ class Court {
     }
 
     if (static_cast<int64_t>(missing.size()) <= verdict_.dropped) return;
-    Lost(absl::StrCat(missing.size(),
-                      " sealed trajectories are neither trained nor live, the ledger has ",
-                      verdict_.dropped, " dropped; one is ", missing[0]));
+    AddLost(absl::StrCat(missing.size(),
+                         " sealed trajectories are neither trained nor live, the ledger has ",
+                         verdict_.dropped, " dropped; one is ", missing[0]));
   }
 
   void CheckLedger() {
     const common::v1::Ledger& ledger = evidence_.ledger;
     if (ledger.accepted() != ledger.durable() + ledger.applied() + ledger.live() + verdict_.dropped)
-      Wrong("the ledger does not balance: " + ledger.ShortDebugString());
+      AddFinding("the ledger does not balance: " + ledger.ShortDebugString());
 
     const int64_t booked = ledger.durable() + ledger.applied();
     if (booked < verdict_.trained)
-      Lost(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
-                        verdict_.trained));
+      AddLost(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
+                           verdict_.trained));
     if (booked > verdict_.trained)
-      Twice(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
-                         verdict_.trained));
+      AddTwice(absl::StrCat("the ledger counts ", booked, " trained trajectories, the lineage has ",
+                            verdict_.trained));
 
     if (ledger.live() != static_cast<int64_t>(evidence_.live.size()))
-      Wrong(absl::StrCat("the ledger has ", ledger.live(), " live, Peek shows ",
-                         evidence_.live.size()));
+      AddFinding(absl::StrCat("the ledger has ", ledger.live(), " live, Peek shows ",
+                              evidence_.live.size()));
     if (ledger.durable_version() != verdict_.steps)
-      Wrong(absl::StrCat("the queue's durable version is ", ledger.durable_version(),
-                         ", the checkpoint's ", verdict_.steps));
+      AddFinding(absl::StrCat("the queue's durable version is ", ledger.durable_version(),
+                              ", the checkpoint's ", verdict_.steps));
   }
 
   const Evidence& evidence_;
   const bool full_;
   Verdict verdict_;
   // When each process last asked Admit for work.
-  std::map<std::string, int64_t> asked_;
+  std::map<std::string, int64_t> admit_asked_at_;
   // For each trajectory, when each of its pieces was acknowledged and up to which token.
   std::map<std::string, std::vector<std::pair<int64_t, uint64_t>>> puts_;
   std::set<std::string> seals_, trained_;
@@ -227,8 +228,8 @@ class Court {
 
 // Tampering. --------------------------------------------------------------------------------------
 
-// The line of the last training of the branch's last step.
-Line* LastTraining(Evidence* evidence) {
+// Returns the line of the last training of the branch's last step.
+Line* FindLastTraining(Evidence* evidence) {
   Line* last = nullptr;
   for (Line& line : evidence->lines) {
     if (line.words[0] == "train" &&
@@ -240,7 +241,7 @@ Line* LastTraining(Evidence* evidence) {
 
 // Changes the canonical bytes of the last step in every line that tells of its training.
 void ChangeLastStep(Evidence* evidence, const std::function<std::string(std::string)>& change) {
-  const Line* const last = LastTraining(evidence);
+  const Line* const last = FindLastTraining(evidence);
   const std::string k = last->words[1], changed = ToHex(change(*FromHex(last->words[3])));
 
   for (Line& line : evidence->lines) {
@@ -250,7 +251,7 @@ void ChangeLastStep(Evidence* evidence, const std::function<std::string(std::str
 
 }  // namespace
 
-absl::StatusOr<Evidence> Gather(const std::string& dir) {
+absl::StatusOr<Evidence> GatherEvidence(const std::string& dir) {
   Evidence evidence;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> files, ListDir(dir + "/history"));
   for (const std::string& file : files) {
@@ -270,7 +271,7 @@ absl::StatusOr<Evidence> Gather(const std::string& dir) {
   return evidence;
 }
 
-Verdict Judge(const Evidence& evidence) { return Court(evidence).Judge(); }
+Verdict Judge(const Evidence& evidence) { return EvidenceChecker(evidence).Judge(); }
 
 std::vector<std::string> SelfCheck(const Evidence& evidence) {
   std::vector<std::string> missed;
@@ -342,7 +343,7 @@ std::vector<std::string> SelfCheck(const Evidence& evidence) {
   expect(
       "a step trained on other bytes when it came again",
       [](Evidence* e) {
-        Line again = *LastTraining(e);
+        Line again = *FindLastTraining(e);
         again.words[2] = ToHex(std::string(32, 'x'));
         e->lines.push_back(again);
       },

@@ -30,19 +30,19 @@ struct Evidence {
 };
 
 struct Verdict {
-  int64_t steps = 0;     // In the lineage.
+  int64_t steps = 0;     // Steps in the lineage.
   int64_t replayed = 0;  // Steps trained again on the same batch, after a restore.
   // Steps taken back by a restore that could not replay them (not at durability `full`).
   int64_t forgotten = 0;
-  int64_t trained = 0;       // Trajectories in the lineage.
-  int64_t acknowledged = 0;  // Pieces and seals.
-  int64_t dropped = 0;
-  int64_t lost = 0, twice = 0;     // How many findings of each kind Judge() has.
+  int64_t trained = 0;             // Trajectories in the lineage.
+  int64_t acknowledged = 0;        // Pieces and seals.
+  int64_t dropped = 0;             // Trajectories, by the ledger.
+  int64_t lost = 0, twice = 0;     // Numbers of findings of the kinds LOST and TWICE (see Judge()).
   std::vector<std::string> wrong;  // Every broken promise, including those.
 };
 
 // Reads the histories in DIR/history and the checkpoint. The caller fills in `ledger` and `live`.
-absl::StatusOr<Evidence> Gather(const std::string& dir);
+absl::StatusOr<Evidence> GatherEvidence(const std::string& dir);
 
 // Compares what every process was told with the checkpoint and the final state of the queue. Finds:
 //
@@ -53,14 +53,14 @@ absl::StatusOr<Evidence> Gather(const std::string& dir);
 //   not count; a restore or a final checkpoint that is older than a durable version.
 // - TWICE: a trajectory that is in two steps of the lineage, was sealed by two attempts, or is
 //   counted by the ledger as trained but is not in the lineage.
-// - Without a name: a step whose list, bytes or hash differ between two trainings of it; a step
+// - Of neither kind: a step whose list, bytes or hash differ between two trainings of it; a step
 //   that was left out; a ledger hash that differs from the chain recomputed over the lineage;
-//   weights that differ from Fold() over the lineage; a ledger that does not balance.
+//   weights that differ from NextWeights() over the lineage; a ledger that does not balance.
 Verdict Judge(const Evidence& evidence);
 
-// Changes the evidence of a run without findings, in one way at a time: a trajectory is dropped or
-// doubled, a token is changed, a prefix is cut, .. Returns the changes that the judge did not see;
-// empty: it saw all of them.
+// Tests Judge(). Changes the evidence of a run without findings, in one way at a time: a trajectory
+// is left out or doubled, a checksum is changed, a prefix is cut, .. Returns the changes that
+// Judge() did not find; empty: it found all of them.
 std::vector<std::string> SelfCheck(const Evidence& evidence);
 
 }  // namespace sluice::fault

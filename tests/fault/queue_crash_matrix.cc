@@ -61,7 +61,7 @@ int RunAll(const MatrixOptions& options, int kills, const std::vector<std::strin
   const auto judged = [&](const std::string& regime, const absl::StatusOr<Verdict>& verdict) {
     Verdict broken;
     if (!verdict.ok()) broken.wrong.push_back(verdict.status().ToString());
-    tally.Judged(regime, verdict.ok() ? *verdict : broken);
+    tally.SetVerdict(regime, verdict.ok() ? *verdict : broken);
   };
 
   for (const Regime& regime : kRegimes) {
@@ -122,19 +122,19 @@ int main(int argc, char** argv) {
   bool as_json = false, keep = false, every_point = false;
   std::vector<std::string> regimes = RegimeNames();
 
-  app.add_option("--kills", kills, "processes to kill")
+  app.add_option("--kills", kills, "number of kills")
       ->capture_default_str()
       ->check(CLI::Range(4, 1000000));
-  app.add_option("--seed", options.seed, "of the order of kills")->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the order of kills")->capture_default_str();
   app.add_option("--dir", options.dir,
-                 "where the run's files go [a fresh one in the temporary directory]");
-  app.add_option("--regime", regimes, "jobs to kill in; may be repeated")
+                 "directory of the run's files; default: a new one in the temporary directory");
+  app.add_option("--regime", regimes, "kind of job whose processes are killed; may be repeated")
       ->capture_default_str()
       ->check(CLI::IsMember(RegimeNames()));
-  app.add_flag("--every-point", every_point, "fail unless each failpoint was seen to kill");
-  app.add_flag("--keep", keep, "keep the files when all is well");
+  app.add_flag("--every-point", every_point, "fail unless a process was killed at each failpoint");
+  app.add_flag("--keep", keep, "keep the files even if no promise was broken");
   app.add_flag("--json", as_json,
-               "progress and report as lines of JSON; the last one is the report");
+               "print progress and report as one JSON object per line; the last one is the report");
 
   app.add_option("--role", role.role)->group("");
   app.add_option("--queue", role.queue)->group("");

@@ -41,13 +41,13 @@ struct Options {
 };
 
 constexpr absl::Duration kSample = absl::Seconds(1);
-constexpr absl::Duration kWarm = absl::Seconds(5);  // A younger process is still loading.
+constexpr absl::Duration kWarmUp = absl::Seconds(5);  // A younger process is still loading.
 constexpr absl::Duration kJobLimit = absl::Minutes(20);
-// The memory of a daemon is flat if the mean of the last third of its samples is above that of the
-// first third by no more than this share plus these MiB.
-constexpr double kGrowth = 0.10, kGrowthMib = 16;
+// The memory of a daemon is flat if the mean of the last third of its samples exceeds that of the
+// first third by at most this share of it plus these MiB.
+constexpr double kMaxGrowth = 0.10, kMaxGrowthMib = 16;
 // With fewer samples of a daemon, its growth is not judged.
-constexpr size_t kJudged = 60;
+constexpr size_t kMinSamples = 60;
 
 // The resident memory of a daemon, through all its processes.
 class Memory {
@@ -62,7 +62,7 @@ class Memory {
   }
 
   // The mean of one third of the samples: the first (0), second (1) or last (2).
-  double Third(int i) const {
+  double ThirdMean(int i) const {
     const size_t from = samples_.size() * static_cast<size_t>(i) / 3,
                  to = samples_.size() * static_cast<size_t>(i + 1) / 3;
     double sum = 0;
@@ -71,8 +71,10 @@ class Memory {
   }
 
   size_t samples() const { return samples_.size(); }
-  bool Judged() const { return samples_.size() >= kJudged; }
-  bool Flat() const { return !Judged() || Third(2) <= Third(0) * (1 + kGrowth) + kGrowthMib; }
+  bool HasEnoughSamples() const { return samples_.size() >= kMinSamples; }
+  bool IsFlat() const {
+    return !HasEnoughSamples() || ThirdMean(2) <= ThirdMean(0) * (1 + kMaxGrowth) + kMaxGrowthMib;
+  }
 
  private:
   std::vector<std::pair<double, double>> samples_;  // Minute, MiB.
@@ -114,9 +116,9 @@ class Soak {
 
     supervisor_.Stop(absl::Seconds(20));
     for (const auto& [daemon, memory] : memory_) {
-      if (!memory.Flat())
+      if (!memory.IsFlat())
         wrong_.push_back(absl::StrFormat("memory of %s grew from %.0f to %.0f MiB", daemon,
-                                         memory.Third(0), memory.Third(2)));
+                                         memory.ThirdMean(0), memory.ThirdMean(2)));
     }
     return absl::OkStatus();
   }
@@ -132,9 +134,9 @@ class Soak {
       nlohmann::json& of =
           out["daemons"][daemon] = {{"kills", kills_.contains(daemon) ? kills_.at(daemon) : 0},
                                     {"rss_samples", memory.samples()}};
-      if (!memory.Judged()) continue;
-      of.update({{"rss_first_third_mib", memory.Third(0)},
-                 {"rss_last_third_mib", memory.Third(2)},
+      if (!memory.HasEnoughSamples()) continue;
+      of.update({{"rss_first_third_mib", memory.ThirdMean(0)},
+                 {"rss_last_third_mib", memory.ThirdMean(2)},
                  {"rss_slope_mib_per_minute", memory.Slope()}});
     }
 
@@ -146,13 +148,13 @@ class Soak {
                 "RSS last third", "slope");
     for (const auto& [daemon, memory] : memory_) {
       std::printf("%-14s %5d ", daemon.c_str(), kills_.contains(daemon) ? kills_.at(daemon) : 0);
-      if (!memory.Judged()) {
-        std::printf("  memory is not judged: %zu samples, %zu say something of growth\n",
-                    memory.samples(), kJudged);
+      if (!memory.HasEnoughSamples()) {
+        std::printf("  memory is not judged: there are %zu samples, wanted at least %zu\n",
+                    memory.samples(), kMinSamples);
         continue;
       }
-      std::printf("%12.1f MiB %12.1f MiB %+10.2f MiB/min\n", memory.Third(0), memory.Third(2),
-                  memory.Slope());
+      std::printf("%12.1f MiB %12.1f MiB %+10.2f MiB/min\n", memory.ThirdMean(0),
+                  memory.ThirdMean(2), memory.Slope());
     }
     for (const std::string& what : wrong_) std::printf("WRONG: %s\n", what.c_str());
     int kills = 0;
@@ -214,10 +216,10 @@ class Soak {
     const absl::Time now = absl::Now();
     for (const cli::DaemonState& daemon : supervisor_.states()) {
       if (!daemon.ready) continue;
-      auto& [pid, since] = born_[daemon.name];
+      auto& [pid, since] = running_since_[daemon.name];
       if (pid != daemon.pid) pid = daemon.pid, since = now;
       const double mib = ResidentMib(daemon.pid);
-      if (now - since >= kWarm && mib > 0) memory_[daemon.name].Add(now - start_, mib);
+      if (now - since >= kWarmUp && mib > 0) memory_[daemon.name].Add(now - start_, mib);
     }
   }
 
@@ -259,7 +261,8 @@ class Soak {
   SplitMix64 random_;
   cli::Supervisor supervisor_;
   std::shared_ptr<rpc::Channel> controller_;
-  std::map<std::string, std::pair<pid_t, absl::Time>> born_;  // Process id, and since when.
+  // By daemon: its process id, and since when that is running.
+  std::map<std::string, std::pair<pid_t, absl::Time>> running_since_;
   std::map<std::string, Memory> memory_;
   std::map<std::string, int> kills_;
   std::vector<nlohmann::json> jobs_;
@@ -277,23 +280,28 @@ int main(int argc, char** argv) {
       "have a balanced ledger, and no daemon's memory may grow (judged from a minute of samples "
       "on).",
       "soak"};
-  app.footer("Exit code 0: all is well, 1: not, 2: misused. The last job is run to its end.");
+  app.footer(
+      "Exit code 0: nothing wrong was found, 1: something was, 2: misused. The last job is run "
+      "to its end.");
   Options options;
   app.add_option("--file", options.file, "the job file")->capture_default_str();
-  app.add_option("--set", options.sets, "KEY=VALUE over the file; may be repeated");
-  app.add_option("--minutes", options.minutes, "no job is begun later")
+  app.add_option("--set", options.sets, "KEY=VALUE that replaces the job file's; may be repeated");
+  app.add_option("--minutes", options.minutes, "minutes after which no further job is submitted")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--every", options.every,
-                 "seconds between kills; 0: none, to look at memory alone")
+                 "seconds between two kills; 0: nothing is killed, and only memory is watched")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--reward", options.reward, "that each job must end with")->capture_default_str();
-  app.add_option("--seed", options.seed, "of who is killed")->capture_default_str();
+  app.add_option("--reward", options.reward, "least mean reward with which each job must end")
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the choice of daemons to kill")
+      ->capture_default_str();
   app.add_option("--dir", options.dir,
-                 "where the run's files go [a fresh one in the temporary directory]");
-  app.add_flag("--keep", options.keep, "keep the files when all is well");
-  app.add_flag("--json", options.as_json, "lines of JSON: each job, then the report");
+                 "directory of the run's files; default: a new one in the temporary directory");
+  app.add_flag("--keep", options.keep, "keep the files even if nothing wrong was found");
+  app.add_flag("--json", options.as_json,
+               "print one JSON object per line: one for each job, then the report");
   CLI11_PARSE(app, argc, argv);
   signal(SIGPIPE, SIG_IGN);
   if (options.dir.empty())

@@ -9,7 +9,7 @@
 
 namespace sluice::fault {
 namespace {
-constexpr absl::Duration kTellEach = absl::Seconds(5);  // Between two reports of progress.
+constexpr absl::Duration kReportEvery = absl::Seconds(5);  // Between two reports of progress.
 
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
@@ -31,14 +31,14 @@ nlohmann::json ToJson(const Verdict& verdict) {
 }
 }  // namespace
 
-void Tally::Killed(const std::string& regime, const std::string& role, const std::string& point) {
+void Tally::AddKill(const std::string& regime, const std::string& role, const std::string& point) {
   ++kills_;
   ++points_[role][point];
   ++regimes_[regime][role];
 
   const absl::Time now = absl::Now();
-  if (now - told_ < kTellEach) return;
-  told_ = now;
+  if (now - reported_at_ < kReportEvery) return;
+  reported_at_ = now;
 
   const double seconds = absl::ToDoubleSeconds(now - start_);
   if (as_json_) {
@@ -84,7 +84,7 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
     for (const auto& [point, count] : counts)
       out["by_point"][role][point.empty() ? "random" : point] = count;
   }
-  for (const auto& [role, times] : back_)
+  for (const auto& [role, times] : recovery_ms_)
     out["back_ms"][role] = {
         {"p50", Quantile(times, 0.5)}, {"p99", Quantile(times, 0.99)}, {"n", times.size()}};
 
@@ -108,7 +108,7 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
 
   for (const auto& what : out["never_reached"])
     std::printf("  never reached: %s\n", what.get<std::string>().c_str());
-  for (const auto& [role, times] : back_) {
+  for (const auto& [role, times] : recovery_ms_) {
     std::printf("%-8s works again after p50 %.0f ms, p99 %.0f ms (%zu)\n", role.c_str(),
                 Quantile(times, 0.5), Quantile(times, 0.99), times.size());
   }
@@ -119,8 +119,8 @@ int Tally::Report(const std::vector<std::pair<std::string, std::string>>& points
          regimes_.contains(regime) ? regimes_.at(regime) : std::map<std::string, int>())
       count += n;
     std::printf(
-        "%-22s %4d kills   lost %ld   twice %ld   trajectories %ld in %ld steps   again %ld   "
-        "taken back %ld   dropped %ld\n",
+        "%-22s %4d kills   lost %ld   twice %ld   trajectories %ld in %ld steps   "
+        "steps trained again %ld   steps taken back %ld   dropped %ld\n",
         regime.c_str(), count, verdict.lost, verdict.twice, verdict.trained, verdict.steps,
         verdict.replayed, verdict.forgotten, verdict.dropped);
     for (const std::string& what : verdict.wrong)

@@ -18,21 +18,23 @@ class Tally {
   Tally(int most, bool as_json) : most_(most), as_json_(as_json) {}
 
   // A process of `role` was killed at the failpoint `point`; empty: at a random moment.
-  void Killed(const std::string& regime, const std::string& role, const std::string& point);
+  void AddKill(const std::string& regime, const std::string& role, const std::string& point);
   // `role` worked again `took` after its death.
-  void Back(const std::string& role, absl::Duration took) {
-    back_[role].push_back(absl::ToDoubleMilliseconds(took));
+  void AddRecovery(const std::string& role, absl::Duration took) {
+    recovery_ms_[role].push_back(absl::ToDoubleMilliseconds(took));
   }
 
   // The verdict on the job of a regime.
-  void Judged(const std::string& regime, const Verdict& verdict) { verdicts_[regime] = verdict; }
+  void SetVerdict(const std::string& regime, const Verdict& verdict) {
+    verdicts_[regime] = verdict;
+  }
 
   int kills() const { return kills_; }
   bool SawKill(const std::string& role, const std::string& point) const;
 
-  // Prints the report and returns the exit code. `points`: the role and failpoint of every place
-  // where the run kills. It is 0 if no promise was broken and, with `every_point`, if something was
-  // killed at each of them.
+  // Prints the report and returns the exit code: 0 if no promise was broken and, with
+  // `every_point`, a process was killed at each of `points`. These are the role and failpoint of
+  // every place where the run kills.
   int Report(const std::vector<std::pair<std::string, std::string>>& points,
              bool every_point) const;
 
@@ -40,11 +42,11 @@ class Tally {
   const int most_;
   const bool as_json_;
   const absl::Time start_ = absl::Now();
-  absl::Time told_ = start_;
+  absl::Time reported_at_ = start_;
   int kills_ = 0;
   std::map<std::string, std::map<std::string, int>> points_;   // By role and point.
   std::map<std::string, std::map<std::string, int>> regimes_;  // By regime and role.
-  std::map<std::string, std::vector<double>> back_;            // Milliseconds, by role.
+  std::map<std::string, std::vector<double>> recovery_ms_;     // Milliseconds, by role.
   std::map<std::string, Verdict> verdicts_;
 };
 

@@ -21,6 +21,7 @@ uint64_t Draw(absl::string_view group, int member, uint64_t place) {
   const uint64_t ordinal = std::stoull(ToHex(group.substr(8)), nullptr, 16);
   return Mix64(Mix64(ordinal * kGolden + static_cast<uint64_t>(member + 1)) + place * kGolden);
 }
+// All members share the tokens of the prompt, so these are drawn for member -1.
 int32_t Token(absl::string_view group, int member, uint64_t place) {
   return static_cast<int32_t>(Draw(group, place < kPromptTokens ? -1 : member, place) % 50000);
 }
@@ -32,7 +33,7 @@ queue::v1::QueueSpec ToySpec(const std::string& data, uint32_t max_staleness,
   spec.set_job_name("matrix");
   spec.mutable_queue()->set_max_staleness(max_staleness);
   spec.mutable_queue()->mutable_admission()->set_staleness(std::min(max_staleness, 3u));
-  // A kill of the queue may cost one, except at durability `full`.
+  // Except at durability `full`, each kill of the queue may use up a reissue of a prompt.
   spec.mutable_queue()->mutable_straggler()->set_reissues(1000);
   spec.mutable_queue()->mutable_keep()->set_durability(durability);
   spec.mutable_queue()->mutable_keep()->mutable_lease()->set_seconds(10);
@@ -64,6 +65,7 @@ std::string Logprobs(absl::string_view group, int member, uint64_t at, uint64_t 
 std::vector<uint64_t> PieceEnds(absl::string_view group, int member) {
   std::vector<uint64_t> ends;
   uint64_t end = kPromptTokens;
+  // The draws from place 1000 on are not used for tokens.
   for (int i = 0; i < kPieces; ++i) ends.push_back(end += 2 + Draw(group, member, 1000 + i) % 3);
   return ends;
 }
@@ -84,7 +86,7 @@ absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint
       absl::StrCat(checkpoint.version, "\n", ToHex(checkpoint.weights), "\n", checkpoint.cursor));
 }
 
-std::string Fold(const std::string& weights, int64_t k, const std::string& digest) {
+std::string NextWeights(const std::string& weights, int64_t k, const std::string& digest) {
   return Sha256(absl::StrCat(weights, ToHex(digest), ":", k));
 }
 

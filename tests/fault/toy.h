@@ -65,7 +65,7 @@ absl::StatusOr<Checkpoint> LoadCheckpoint(const std::string& dir);  // None yet:
 absl::Status SaveCheckpoint(const std::string& dir, const Checkpoint& checkpoint);
 
 // The weights after step k, whose batch has this digest.
-std::string Fold(const std::string& weights, int64_t k, const std::string& digest);
+std::string NextWeights(const std::string& weights, int64_t k, const std::string& digest);
 
 // The log of one process. A line is "<monotonic ns> <what> ..". It is written whole before Log()
 // returns, so that it outlives the process:

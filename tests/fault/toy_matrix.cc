@@ -22,8 +22,9 @@ namespace sluice::fault {
 namespace {
 using integration::Process;
 
-constexpr absl::Duration kToyPatience = absl::Seconds(60);  // For what must happen.
-constexpr absl::Duration kToyReach = absl::Seconds(3);  // For a failpoint that may not be reached.
+constexpr absl::Duration kToyPatience = absl::Seconds(60);  // Timeout of what must happen.
+// How long an armed failpoint has to be reached; it need not be.
+constexpr absl::Duration kToyReach = absl::Seconds(3);
 // Small sizes of the log's files, so that the queue fills and recycles segments and takes snapshots
 // all the time.
 constexpr char kSegmentBytes[] = "131072", kSnapshotBytes[] = "65536";
@@ -82,7 +83,7 @@ class Matrix {
                 (regime.durability == "full" ? 3 : 2)) {}
 
   absl::StatusOr<Verdict> Run(int kills) {
-    SLUICE_RETURN_IF_ERROR(Begin());
+    SLUICE_RETURN_IF_ERROR(StartAll());
     const int end = tally_.kills() + kills;
     std::vector<KillPoint> walk;
     while (tally_.kills() < end) {
@@ -102,7 +103,7 @@ class Matrix {
         return Annotate(status, absl::StrCat("kill of the ", point.role, " at ",
                                              point.name.empty() ? "random" : point.name));
     }
-    return End();
+    return StopAndJudge();
   }
 
  private:
@@ -111,7 +112,7 @@ class Matrix {
     std::unique_ptr<Process> process;
   };
 
-  absl::Status Begin() {
+  absl::Status StartAll() {
     SLUICE_RETURN_IF_ERROR(MakeDirs(dir_ + "/history"));
     std::string rows;
     for (int i = 0; i < 1000; ++i) absl::StrAppend(&rows, "{\"q\": \"", i, "\", \"a\": \"x\"}\n");
@@ -144,6 +145,8 @@ class Matrix {
     address_ = nlohmann::json::parse(*line).at("listening");
     SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
 
+    // With a failpoint the queue may die in this call, so that waiting long is useless. If it has
+    // not died, the call is made again with full patience.
     if (failpoint.empty()) return SetJob(queue::v1::PHASE_OPEN);
     const absl::Status set = SetJob(queue::v1::PHASE_OPEN, kToyReach);
     return set.ok() || queue_->running() ? SetJob(queue::v1::PHASE_OPEN) : set;
@@ -185,22 +188,22 @@ class Matrix {
 
   absl::Status RestartQueue(const std::string& point) {
     const absl::Time death = absl::Now();
-    tally_.Killed(regime_.name, "queue", point);
+    tally_.AddKill(regime_.name, "queue", point);
     SLUICE_RETURN_IF_ERROR(StartQueue(""));
-    tally_.Back("queue", absl::Now() - death);
+    tally_.AddRecovery("queue", absl::Now() - death);
     return absl::OkStatus();
   }
 
   absl::Status KillQueueAt(const KillPoint& point) {
     if (point.when == When::kStarts) {
       SLUICE_RETURN_IF_ERROR(KillNow(queue_.get()));
-      tally_.Killed(regime_.name, "queue", "");
+      tally_.AddKill(regime_.name, "queue", "");
       const absl::Status started = StartQueue(point.name + "=kill");
       if (started.ok()) (void)Arm(point.name, "");
       // In this start the failpoint was not reached.
       if (started.ok() && queue_->running()) return started;
 
-      return Died(queue_.get())
+      return WasKilled(queue_.get())
                  ? RestartQueue(point.name)
                  : absl::InternalError(absl::StrCat("it did not start; see ", dir_, "/queue.log"));
     }
@@ -211,7 +214,7 @@ class Matrix {
 
     if (point.when == When::kRestores) {
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at("trainer").process.get()));
-      tally_.Killed(regime_.name, "trainer", "");
+      tally_.AddKill(regime_.name, "trainer", "");
       const absl::Status started = StartWorker("trainer", "", absl::Seconds(1));
       if (!started.ok() && !absl::IsUnavailable(started) && !absl::IsDeadlineExceeded(started))
         return started;
@@ -261,7 +264,7 @@ class Matrix {
       const absl::StatusOr<std::string> line =
           workers_.at(role).process->ReadLine(absl::Milliseconds(100));
       if (line.ok()) return absl::OkStatus();
-      SLUICE_RETURN_IF_ERROR(LookAfter(absl::ZeroDuration()));
+      SLUICE_RETURN_IF_ERROR(CheckWorkers(absl::ZeroDuration()));
       if (absl::Now() > give_up)
         return absl::DeadlineExceededError(
             absl::StrCat("the ", role, " did not come to work; see ", dir_));
@@ -271,7 +274,7 @@ class Matrix {
   // Looks at each worker for a while. A worker that has ended by itself has found something wrong,
   // except for a trainer that must start again from its checkpoint because the queue lost its batch
   // (possible unless durability is full).
-  absl::Status LookAfter(absl::Duration while_each) {
+  absl::Status CheckWorkers(absl::Duration while_each) {
     for (const char* role : kRoles) {
       const absl::StatusOr<int> end = workers_.at(role).process->Await(while_each);
       if (!end.ok()) continue;
@@ -287,10 +290,10 @@ class Matrix {
 
   absl::Status RestartWorker(const std::string& role, const std::string& point) {
     const absl::Time death = absl::Now();
-    tally_.Killed(regime_.name, role, point);
+    tally_.AddKill(regime_.name, role, point);
     SLUICE_RETURN_IF_ERROR(StartWorker(role, ""));
     SLUICE_RETURN_IF_ERROR(AwaitReady(role));
-    tally_.Back(role, absl::Now() - death);
+    tally_.AddRecovery(role, absl::Now() - death);
     return absl::OkStatus();
   }
 
@@ -298,7 +301,7 @@ class Matrix {
     SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(point.role).process.get()));
     if (point.name.empty()) return RestartWorker(point.role, "");
 
-    tally_.Killed(regime_.name, point.role, "");
+    tally_.AddKill(regime_.name, point.role, "");
     SLUICE_RETURN_IF_ERROR(
         StartWorker(point.role, absl::StrCat(point.name, "=kill@", 1 + random_.Below(4))));
 
@@ -308,7 +311,7 @@ class Matrix {
       return RestartWorker(point.role, "");
     }
 
-    if (*end == kRestoreMe) return LookAfter(absl::ZeroDuration());
+    if (*end == kRestoreMe) return CheckWorkers(absl::ZeroDuration());
     if (*end != -SIGKILL)
       return absl::InternalError(
           absl::StrCat("it ended with ", *end, "; see ", dir_, "/", point.role, ".log"));
@@ -328,11 +331,11 @@ class Matrix {
                                                   " before it was killed; see the logs in ", dir_));
   }
 
-  bool Died(Process* process) { return process->Await(kToyPatience).value_or(0) == -SIGKILL; }
+  bool WasKilled(Process* process) { return process->Await(kToyPatience).value_or(0) == -SIGKILL; }
 
   absl::Status KillAt(const KillPoint& point) {
     // First the job works undisturbed for a while.
-    SLUICE_RETURN_IF_ERROR(LookAfter(absl::Milliseconds(random_.Below(30))));
+    SLUICE_RETURN_IF_ERROR(CheckWorkers(absl::Milliseconds(random_.Below(30))));
     if (point.role != "queue") return KillWorkerAt(point);
 
     if (!point.name.empty()) return KillQueueAt(point);
@@ -350,13 +353,13 @@ class Matrix {
 
   // Lets the job work undisturbed up to the next checkpoint, where the trainer stops. Then stops
   // the others and judges the whole run.
-  absl::StatusOr<Verdict> End() {
+  absl::StatusOr<Verdict> StopAndJudge() {
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/stop", ""));
 
     for (const absl::Time give_up = absl::Now() + kToyPatience; true;) {
       const absl::StatusOr<int> end = workers_.at("trainer").process->Await(absl::Milliseconds(20));
       if (end.ok() && *end == 0) break;
-      SLUICE_RETURN_IF_ERROR(LookAfter(absl::ZeroDuration()));
+      SLUICE_RETURN_IF_ERROR(CheckWorkers(absl::ZeroDuration()));
       if (absl::Now() > give_up)
         return absl::DeadlineExceededError(
             absl::StrCat("the trainer did not reach a checkpoint; see ", dir_));
@@ -366,21 +369,21 @@ class Matrix {
       SLUICE_RETURN_IF_ERROR(KillNow(workers_.at(role).process.get()));
     SLUICE_RETURN_IF_ERROR(SetJob(queue::v1::PHASE_HOLD));
 
-    SLUICE_ASSIGN_OR_RETURN(Evidence evidence, Gather(dir_));
+    SLUICE_ASSIGN_OR_RETURN(Evidence evidence, GatherEvidence(dir_));
     evidence.durability = std::string(regime_.durability);
     evidence.max_staleness = regime_.max_staleness;
 
     queue::v1::StatsRequest stats;
     FillCall(stats.mutable_call());
-    queue::v1::StatsResponse told;
-    SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, stats, &told));
-    evidence.ledger = told.ledger();
-    SLUICE_RETURN_IF_ERROR(ReadLive(told.version(), &evidence.live));
+    queue::v1::StatsResponse answer;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(*channel_, stats, &answer));
+    evidence.ledger = answer.ledger();
+    SLUICE_RETURN_IF_ERROR(ReadLive(answer.version(), &evidence.live));
 
     Verdict verdict = Judge(evidence);
     if (verdict.wrong.empty()) {
       for (const std::string& missed : SelfCheck(evidence))
-        verdict.wrong.push_back("the judge did not see " + missed);
+        verdict.wrong.push_back("Judge() did not find " + missed);
     }
 
     SLUICE_RETURN_IF_ERROR(ReadViolations(&verdict));
@@ -411,6 +414,7 @@ class Matrix {
       if (group.at("batch") >= 0 && group.at("batch") < version) return;  // Applied.
       int member = 0;
       for (const auto& json : group.at("members")) {
+        // The ledger counts a member as live from its first grant on.
         const bool granted =
             json.at("state") != "reserved" || json.at("attempt") > 1 || json.at("worker") != "";
         if (json.at("state") != "dropped" && granted)

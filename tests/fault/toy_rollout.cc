@@ -30,11 +30,11 @@ class Rollout {
         keeper_(client_.get(), {}),
         stream_(client_.get()),
         watch_(client_.get(),
-               {.on_change = [this](const queue::v1::WatchResponse& change) { Changed(change); }}) {
+               {.on_change = [this](const queue::v1::WatchResponse& change) { OnWatch(change); }}) {
   }
 
   absl::Status Run() {
-    Load();
+    LoadWeights();
     while (true) {
       queue::v1::AdmitRequest request;
       request.set_room(4);
@@ -44,7 +44,7 @@ class Rollout {
 
       // The queue was started again and does not know yet which version this engine holds.
       if (ReasonOf(admitted.status()) == "NOT_YET") {
-        Load(/*again=*/true);
+        LoadWeights(/*again=*/true);
         continue;
       }
       SLUICE_RETURN_IF_ERROR(admitted.status());
@@ -63,12 +63,12 @@ class Rollout {
           SLUICE_RETURN_IF_ERROR(Sample(grant, member));
       }
 
-      Load();
+      LoadWeights();
     }
   }
 
  private:
-  void Changed(const queue::v1::WatchResponse& change) {
+  void OnWatch(const queue::v1::WatchResponse& change) {
     MutexLock lock(&mu_);
     if (change.published_size() == 0 && change.queue_incarnation() == incarnation_) return;
     if (change.queue_incarnation() > 0) incarnation_ = change.queue_incarnation();
@@ -78,7 +78,7 @@ class Rollout {
   }
 
   // Takes the newest published version as its weights; waits for the first one.
-  void Load(bool again = false) {
+  void LoadWeights(bool again = false) {
     {
       MutexLock lock(&mu_);
       while (changes_ == 0 || !published_.has_version()) changed_.Wait(&mu_);
@@ -105,7 +105,7 @@ class Rollout {
   absl::Status Put(const common::v1::Record& record, const std::string& payload) {
     absl::Status outcome;
     SLUICE_RETURN_IF_ERROR(stream_.Put(
-        record, payload, [&outcome](const PutOutcome& told) { outcome = told.status; }));
+        record, payload, [&outcome](const PutOutcome& acked) { outcome = acked.status; }));
 
     SLUICE_RETURN_IF_ERROR(stream_.Flush());
     return outcome;
@@ -114,8 +114,8 @@ class Rollout {
   // Samples one member to its end. A queue that comes back at durability `metadata` has lost what
   // it held of running trajectories; then the whole member is written once more.
   absl::Status Sample(const queue::v1::Grant& grant, const queue::v1::Member& member) {
-    absl::Status status = Write(grant, member, member.prefix());
-    while (ReasonOf(status) == "NOT_YET") status = Write(grant, member, 0);
+    absl::Status status = WriteMember(grant, member, member.prefix());
+    while (ReasonOf(status) == "NOT_YET") status = WriteMember(grant, member, 0);
 
     keeper_.Forget(member.lease().id());
 
@@ -125,8 +125,8 @@ class Rollout {
     return status;
   }
 
-  absl::Status Write(const queue::v1::Grant& grant, const queue::v1::Member& member,
-                     uint64_t prefix) {
+  absl::Status WriteMember(const queue::v1::Grant& grant, const queue::v1::Member& member,
+                           uint64_t prefix) {
     const std::string& group = grant.group();
     const std::string name =
         absl::StrCat(ToHex(group), ".", member.member(), " ", member.attempt());
@@ -192,7 +192,7 @@ class Rollout {
 
   absl::Status PutPiece(const queue::v1::Grant& grant, const queue::v1::Member& member, uint64_t at,
                         uint64_t end) {
-    Load();  // Like an engine that changes its weights between two tokens.
+    LoadWeights();  // Like an engine that changes its weights between two tokens.
 
     common::v1::Record record;
     std::string payload;
@@ -293,7 +293,7 @@ absl::Status RunReward(const RoleOptions& options) {
 
       absl::Status outcome;
       SLUICE_RETURN_IF_ERROR(
-          stream.Put(record, "", [&outcome](const PutOutcome& told) { outcome = told.status; }));
+          stream.Put(record, "", [&outcome](const PutOutcome& acked) { outcome = acked.status; }));
       SLUICE_RETURN_IF_ERROR(stream.Flush());
 
       if (!outcome.ok() && !absl::IsAborted(outcome) && !absl::IsNotFound(outcome)) return outcome;

@@ -10,7 +10,7 @@
 namespace sluice::fault {
 namespace {
 
-bool Masked(const queue::v1::BatchMember& member, uint64_t place) {
+bool IsMasked(const queue::v1::BatchMember& member, uint64_t place) {
   for (const auto& run : member.masked()) {
     if (place >= run.first() && place < run.first() + run.count()) return true;
   }
@@ -33,8 +33,8 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
                         const queue::v1::BatchMember& member, Sha256Stream* digest,
                         std::string* canonical) {
   const std::string name =
-
       absl::StrCat("batch ", batch.k(), " ", ToHex(group), " ", member.member());
+
   common::v1::Want want;
   want.mutable_owner()->set_group(group);
   want.mutable_owner()->set_member(member.member());
@@ -66,14 +66,15 @@ absl::Status ReadMember(const RoleOptions& options, QueueClient* client,
 
     for (const auto& run : piece.runs()) {
       for (uint64_t i = 0; i < run.count(); ++i, ++at) {
-        if (Masked(member, at)) {
+        if (IsMasked(member, at)) {
           digest->Update("m");
           continue;
         }
         ++trained;
         if (batch.k() - run.version().number() > options.max_staleness) {
-          return absl::InternalError(
-              absl::StrCat("S1: ", name, " trains a token of version ", run.version().number()));
+          return absl::InternalError(absl::StrCat(name, " trains a token of version ",
+                                                  run.version().number(), ", max_staleness is ",
+                                                  options.max_staleness));
         }
       }
     }
@@ -130,7 +131,7 @@ absl::Status Publish(QueueClient* client, const RoleOptions& options, int64_t nu
 }
 
 // A trainer whose batch lease ran out asks again, and gets the same batch.
-bool LeaseLost(const absl::Status& status) {
+bool IsLeaseLost(const absl::Status& status) {
   return absl::IsAborted(status) && ReasonOf(status) == "LEASE_LOST";
 }
 
@@ -170,10 +171,8 @@ absl::Status RunTrainer(const RoleOptions& options) {
     SLUICE_FAILPOINT("toy.trainer.acquired");
 
     Sha256Stream stream;
-
     std::string canonical;
     absl::Status read;
-
     for (const queue::v1::BatchGroup& group : batch.groups()) {
       for (const queue::v1::BatchMember& member : group.members()) {
         if (read.ok())
@@ -183,7 +182,7 @@ absl::Status RunTrainer(const RoleOptions& options) {
     }
 
     keeper.Forget(batch.lease().id());
-    if (LeaseLost(read)) continue;
+    if (IsLeaseLost(read)) continue;
     SLUICE_RETURN_IF_ERROR(read);
 
     const std::string digest = stream.Finish();
@@ -198,10 +197,10 @@ absl::Status RunTrainer(const RoleOptions& options) {
 
     history.Log(absl::StrCat("ask apply ", k));
     const auto applied = client->Apply(apply);
-    if (LeaseLost(applied.status())) continue;
+    if (IsLeaseLost(applied.status())) continue;
     SLUICE_RETURN_IF_ERROR(applied.status());
 
-    state.weights = Fold(state.weights, k, digest);
+    state.weights = NextWeights(state.weights, k, digest);
     state.version = k + 1;
     state.cursor = applied->cursor();
     history.Log(absl::StrCat("train ", k, " ", ToHex(digest), " ", ToHex(canonical), " ",

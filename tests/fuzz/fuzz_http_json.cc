@@ -14,7 +14,7 @@
 
 namespace sluice::fuzz {
 namespace {
-using namespace rollout::http;  // NOLINT: one file, one subject.
+using namespace rollout::http;  // NOLINT: this file is about nothing else.
 
 constexpr char kTemplate[] =
     "{% for m in messages %}{{ m.role }}{{ m.content }}{% if m.tool_calls %}{% for c in "
@@ -22,7 +22,7 @@ constexpr char kTemplate[] =
     "{{ tools | tojson if tools else '' }}=";
 
 // Receives what a client would see, and checks that it is well formed.
-class Check : public Reply {
+class CheckingReply : public Reply {
  public:
   void Send(Response response) override {
     SLUICE_CHECK(!sent && !began);
@@ -48,8 +48,9 @@ std::shared_ptr<FakeModel> MakeModel() {
   return model;
 }
 
-void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::string_view body) {
-  auto seen = std::make_shared<Check>();
+void SendRequest(Api* api, Guests* guests, FakeModel* model, const char* path,
+                 absl::string_view body) {
+  auto reply = std::make_shared<CheckingReply>();
   const auto route = api->RouteRequest({.method = "POST",
                                         .target = path,
                                         .content_type = "application/json",
@@ -57,26 +58,29 @@ void Ask(Api* api, Guests* guests, FakeModel* model, const char* path, absl::str
   SLUICE_CHECK(route.ok() == (body.size() <= kMaxBody));
   if (!route.ok()) return;
   const size_t before = model->AwaitRequests(0).size();
-  const uint64_t call = api->Handle(*route, std::string(body), seen);
-  const std::vector<Request> asked = model->AwaitRequests(0);
+  const uint64_t call = api->Handle(*route, std::string(body), reply);
+  const std::vector<Request> requests = model->AwaitRequests(0);
 
-  if (asked.size() == before) {
-    SLUICE_CHECK(seen->sent && (seen->status == 400 || seen->status == 404 || seen->status == 429));
+  if (requests.size() == before) {
+    SLUICE_CHECK(reply->sent &&
+                 (reply->status == 400 || reply->status == 404 || reply->status == 429));
     return;
   }
 
-  SLUICE_CHECK(!seen->sent && asked.size() - before <= kMaxAnswers);
+  SLUICE_CHECK(!reply->sent && requests.size() - before <= kMaxAnswers);
+  // One request in three is cancelled. The size decides, so that an input always does the same.
   if (body.size() % 3 == 0) api->Cancel(call);
   StepEvents step;
-  for (size_t i = before; i < asked.size(); ++i) {
-    SLUICE_CHECK(!asked[i].prompt->empty() && asked[i].sampling.max_tokens >= 1 &&
-                 asked[i].prompt->size() + asked[i].sampling.max_tokens <= model->max_context());
-    step.tokens.push_back(Sampled(asked[i].id, 5, "2"));
-    step.tokens.push_back(Sampled(asked[i].id, 63, "\xF0\x9F", FinishReason::kStop));
+  for (size_t i = before; i < requests.size(); ++i) {
+    SLUICE_CHECK(!requests[i].prompt->empty() && requests[i].sampling.max_tokens >= 1 &&
+                 requests[i].prompt->size() + requests[i].sampling.max_tokens <=
+                     model->max_context());
+    step.tokens.push_back(Sampled(requests[i].id, 5, "2"));
+    step.tokens.push_back(Sampled(requests[i].id, 63, "\xF0\x9F", FinishReason::kStop));
   }
 
   guests->DeliverEvents(std::move(step));
-  SLUICE_CHECK(body.size() % 3 == 0 || seen->sent || seen->ended);
+  SLUICE_CHECK(body.size() % 3 == 0 || reply->sent || reply->ended);
   SLUICE_CHECK(api->calls() == 0 && api->answers() == 0 && guests->running() == 0);
 }
 }  // namespace
@@ -91,8 +95,8 @@ void Run(absl::string_view input) {
            .work = [](std::function<void()> run) { run(); },
            .post = [](std::function<void()> run) { run(); }});
   api.SetModel(model);
-  Ask(&api, &guests, model.get(), "/v1/completions", input);
-  Ask(&api, &guests, model.get(), "/v1/chat/completions", input);
+  SendRequest(&api, &guests, model.get(), "/v1/completions", input);
+  SendRequest(&api, &guests, model.get(), "/v1/chat/completions", input);
   model->Clear();
 }
 

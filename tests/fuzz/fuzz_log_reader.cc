@@ -23,7 +23,9 @@ using wal::FrameHeader;
 
 constexpr char kDir[] = "log";
 
-void PutRight(std::string* file) {
+// Corrects all checksums of a file. A frame whose sizes go beyond the end becomes an empty one, so
+// that the frames after it are reached.
+void CorrectChecksums(std::string* file) {
   FileHeader header;
   if (file->size() < sizeof(header)) return;
   std::memcpy(&header, file->data(), sizeof(header));
@@ -46,7 +48,7 @@ void PutRight(std::string* file) {
 
 void PutFiles(absl::string_view input, FaultFileSystem* system) {
   if (input.empty()) return;
-  const bool right = (input[0] & 1) != 0;
+  const bool correct = (input[0] & 1) != 0;
   input.remove_prefix(1);
   while (input.size() >= 4) {
     const uint8_t kind = input[0] % 3, number = input[1];
@@ -54,7 +56,7 @@ void PutFiles(absl::string_view input, FaultFileSystem* system) {
         static_cast<uint8_t>(input[2]) | static_cast<uint8_t>(input[3]) << 8, input.size() - 4);
     std::string bytes(input.substr(4, size));
     input.remove_prefix(4 + size);
-    if (right) PutRight(&bytes);
+    if (correct) CorrectChecksums(&bytes);
     system->Put(absl::StrCat(kDir, "/",
                              kind == 0   ? wal::SegmentName(number)
                              : kind == 1 ? wal::SnapshotName(number)
@@ -63,7 +65,8 @@ void PutFiles(absl::string_view input, FaultFileSystem* system) {
   }
 }
 
-std::string TakeFiles(const FaultFileSystem& system, char flags) {
+// Returns the input that PutFiles() turns into these files.
+std::string EncodeFiles(const FaultFileSystem& system, char flags) {
   std::string input(1, flags);
   for (const auto& [path, bytes] : system.Snapshot()) {
     const wal::FileName name = wal::ParseName(absl::string_view(path).substr(sizeof(kDir)));
@@ -161,10 +164,11 @@ std::vector<std::string> Seeds() {
         (*log)->Snapshot({{.type = 1, .head = "state"}, {.type = 2, .head = "more"}}, nullptr);
     }
 
+    // The snapshot is written by the log's thread; the seeds need it in the files.
     while ((*log)->stats().snapshot == 0 && life == 1) {
     }
     (*log)->Close();
-    for (const char flags : {0, 1}) seeds.push_back(TakeFiles(system, flags));
+    for (const char flags : {0, 1}) seeds.push_back(EncodeFiles(system, flags));
   }
 
   return seeds;

@@ -38,6 +38,7 @@ const std::string& Root() {
   return root;
 }
 
+// A folder in Root(). At its end all of Root() is removed.
 struct Folder {
   explicit Folder(const std::string& name) : path(absl::StrCat(Root(), "/", name)) {
     SLUICE_CHECK(MakeDirs(path).ok());
@@ -46,7 +47,7 @@ struct Folder {
   const std::string path;
 };
 
-void Check(const SafetensorsFile& file) {
+void CheckFile(const SafetensorsFile& file) {
   int64_t end = -1;
   for (const SafetensorsFile::Entry& entry : file.entries()) {
     if (end >= 0) SLUICE_CHECK(entry.offset == end);
@@ -70,7 +71,7 @@ void Run(absl::string_view input) {
 
   for (const char* const name : {"model.safetensors", "a.safetensors"}) {
     if (const auto file = SafetensorsFile::Open(absl::StrCat(folder.path, "/", name)); file.ok())
-      Check(*file);
+      CheckFile(*file);
   }
 
   const auto dir = ReadModelDir(folder.path);
@@ -80,11 +81,11 @@ void Run(absl::string_view input) {
   for (size_t i = 0; i < weights->size(); ++i) {
     for (const float x : weights->as<float>(i)) SLUICE_CHECK(std::isfinite(x));
   }
+
   const std::string copy = absl::StrCat(Root(), "/copy");
   SLUICE_CHECK(WriteModelDir(copy, *dir, *weights).ok());
   const auto read = ReadModelDir(copy);
   SLUICE_CHECK_MSG(read.ok(), read.status().ToString());
-
   SLUICE_CHECK(ReadWeights(*read, DType::kF32)->buffer() == weights->buffer());
 }
 

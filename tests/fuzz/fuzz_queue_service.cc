@@ -30,18 +30,18 @@ class Scribe {
     calls.Do(op, bytes);
   }
   template <typename Response, typename Request>
-  Response Ask(Op op, const Request& request) {
+  Response SendForAnswer(Op op, const Request& request) {
     Do(op, request.SerializeAsString());
     const auto* const answer = dynamic_cast<const Response*>(calls.answer());
     return answer == nullptr ? Response() : *answer;
   }
   template <typename Request>
-  void Tell(Op op, const Request& request) {
+  void Send(Op op, const Request& request) {
     Do(op, request.SerializeAsString());
   }
   std::string Ref(const std::string& id) const { return calls.Ref(id); }
 
-  void Begin(const v1::QueueSpec& spec) {
+  void SetUpJob(const v1::QueueSpec& spec) {
     v1::SetJobRequest set;
     set.set_revision(1);
     set.set_phase(v1::PHASE_OPEN);
@@ -54,10 +54,10 @@ class Scribe {
       worker.set_role(role);
       worker.set_incarnation(1);
     }
-    Tell(Op::kSetJob, set);
+    Send(Op::kSetJob, set);
     v1::RestoreRequest restore;
     restore.set_mode(v1::RESTORE_MODE_REPLAY);
-    Tell(Op::kRestore, restore);
+    Send(Op::kRestore, restore);
   }
   void Publish(int64_t version) {
     v1::AdvanceVersionRequest advance;
@@ -68,16 +68,16 @@ class Scribe {
 
     advance.mutable_next()->set_incarnation(1);
     advance.mutable_next()->set_number(version);
-    Tell(Op::kAdvanceVersion, advance);
-    Load(version);
+    Send(Op::kAdvanceVersion, advance);
+    ReportLoaded(version);
   }
-  void Load(int64_t version) {
+  void ReportLoaded(int64_t version) {
     v1::RenewRequest renew;
     common::v1::Loaded& loaded = *renew.add_loaded();
     loaded.mutable_version()->set_incarnation(1);
     loaded.mutable_version()->set_number(version);
     loaded.set_verified(true);
-    Tell(Op::kRenew, renew);
+    Send(Op::kRenew, renew);
   }
   static void AddTokens(const char* name, common::v1::Dtype dtype, int count, Record* record,
                         std::string* payload) {
@@ -130,7 +130,7 @@ class Scribe {
     *whole.mutable_owner() = owner;
     whole.set_lease(Ref(member.lease().id()));
     AddInline("messages", common::v1::DTYPE_U8, "[]", &whole);
-    Tell(Op::kPut, put);
+    Send(Op::kPut, put);
 
     v1::SealRequest seal;
     v1::SealItem& item = *seal.add_items();
@@ -138,7 +138,7 @@ class Scribe {
     item.set_lease(Ref(member.lease().id()));
     item.set_finish(common::v1::FINISH_STOP);
     item.set_turns(1);
-    Tell(Op::kSeal, seal);
+    Send(Op::kSeal, seal);
   }
   void Score() {
     v1::LeaseTasksRequest lease;
@@ -146,7 +146,7 @@ class Scribe {
     v1::Room& room = *lease.add_rooms();
     room.set_pool("cpu");
     room.set_count(8);
-    const auto leased = Ask<v1::LeaseTasksResponse>(Op::kLeaseTasks, lease);
+    const auto leased = SendForAnswer<v1::LeaseTasksResponse>(Op::kLeaseTasks, lease);
 
     for (const v1::Task& task : leased.tasks()) {
       v1::PutMessage put;
@@ -162,14 +162,14 @@ class Scribe {
       const double reward = task.owner().member();
       AddInline("task_reward", common::v1::DTYPE_F64,
                 {reinterpret_cast<const char*>(&reward), sizeof(reward)}, &record);
-      Tell(Op::kPut, put);
+      Send(Op::kPut, put);
     }
   }
   // Reads the batch of step k and applies it. With `durable` it also makes the step durable.
   void Train(int64_t k, bool durable) {
     v1::AcquireBatchRequest acquire;
     acquire.set_k(k);
-    const auto got = Ask<v1::AcquireBatchResponse>(Op::kAcquireBatch, acquire);
+    const auto got = SendForAnswer<v1::AcquireBatchResponse>(Op::kAcquireBatch, acquire);
     if (!got.has_batch()) return;
     v1::GetRequest get;
     get.set_lease(Ref(got.batch().lease().id()));
@@ -185,36 +185,36 @@ class Scribe {
       }
     }
 
-    Tell(Op::kGet, get);
+    Send(Op::kGet, get);
     v1::ApplyRequest apply;
     apply.set_k(k);
     apply.set_lease(Ref(got.batch().lease().id()));
     apply.set_want_cursor(durable);
-    const auto applied = Ask<v1::ApplyResponse>(Op::kApply, apply);
+    const auto applied = SendForAnswer<v1::ApplyResponse>(Op::kApply, apply);
 
     if (durable && applied.ledger().hash().size() == 32) {
       v1::DurableRequest request;
       request.set_version(k + 1);
       request.set_checkpoint("step-1");
       request.set_hash(Ref(applied.ledger().hash()));
-      Tell(Op::kDurable, request);
+      Send(Op::kDurable, request);
     }
     if (durable && !applied.cursor().empty()) cursor = Ref(applied.cursor());
   }
-  void Look() {
+  void PeekAll() {
     for (int what = v1::PEEK_WHAT_GROUPS; what <= v1::PEEK_WHAT_VIOLATIONS; ++what) {
       v1::PeekRequest peek;
       peek.set_what(static_cast<v1::PeekWhat>(what));
       peek.set_text(true);
-      Tell(Op::kPeek, peek);
+      Send(Op::kPeek, peek);
     }
-    Tell(Op::kStats, v1::StatsRequest());
-    Tell(Op::kWatch, v1::WatchRequest());
+    Send(Op::kStats, v1::StatsRequest());
+    Send(Op::kWatch, v1::WatchRequest());
   }
   v1::AdmitResponse Admit() {
     v1::AdmitRequest admit;
     admit.set_room(4);
-    return Ask<v1::AdmitResponse>(Op::kAdmit, admit);
+    return SendForAnswer<v1::AdmitResponse>(Op::kAdmit, admit);
   }
   void Step(int64_t k, bool durable) {
     const v1::AdmitResponse admitted = Admit();
@@ -222,7 +222,7 @@ class Scribe {
       for (const v1::Member& member : grant.members()) Sample(grant, member, k);
     }
     Score();
-    Look();
+    PeekAll();
     Train(k, durable);
     Publish(k + 1);
   }
@@ -240,38 +240,42 @@ v1::QueueSpec SmallSpec() {
   return spec;
 }
 
+// Returns the bytes of Op::kClock for this time.
 std::string Seconds(uint32_t seconds) {
   const uint32_t ticks = seconds * 100;
   return {static_cast<char>(ticks), static_cast<char>(ticks >> 8), static_cast<char>(ticks >> 16)};
 }
 
-std::string TwoSteps(const v1::QueueSpec& spec) {
+// Returns an input that trains two steps with a restart of the queue between, and then goes back to
+// the checkpoint of the first.
+std::string TwoStepsInput(const v1::QueueSpec& spec) {
   Scribe scribe;
-  scribe.Begin(spec);
+  scribe.SetUpJob(spec);
   scribe.Publish(0);
   scribe.Step(0, /*durable=*/true);
   scribe.Do(Op::kRestart, "");
-  scribe.Load(1);
+  scribe.ReportLoaded(1);
   scribe.Step(1, /*durable=*/false);
   SLUICE_CHECK_MSG(scribe.calls.job()->version() == 2, "a seed trains two steps");
   v1::RestoreRequest restore;
   restore.set_mode(v1::RESTORE_MODE_REQUEUE);
   restore.set_checkpoint("step-1");
   restore.set_cursor(scribe.cursor);
-  scribe.Tell(Op::kRestore, restore);
+  scribe.Send(Op::kRestore, restore);
 
   return scribe.input;
 }
 
 // Returns an input in which leases end by time, by Release and by Drop, parked calls are forgotten,
 // and the disk fills up.
-std::string Trouble() {
+std::string TroubleInput() {
   Scribe scribe;
-  scribe.Begin(SmallSpec());
+  scribe.SetUpJob(SmallSpec());
   scribe.Publish(0);
+
   const v1::AdmitResponse admitted = scribe.Admit();
   scribe.Do(Op::kClock, Seconds(61));
-  scribe.Load(0);
+  scribe.ReportLoaded(0);
   scribe.Do(Op::kDisk, std::string(1, '\1'));
   scribe.Admit();
   scribe.Do(Op::kDisk, std::string(1, '\0'));
@@ -280,8 +284,8 @@ std::string Trouble() {
   for (const v1::Grant& grant : admitted.grants()) {
     for (const v1::Member& member : grant.members()) scribe.Sample(grant, member, 0);
   }
-  v1::DropRequest drop;
 
+  v1::DropRequest drop;
   for (const v1::Grant& grant : admitted.grants()) {
     v1::DropItem& item = *drop.add_items();
     item.mutable_ref()->set_group(scribe.Ref(grant.group()));
@@ -289,18 +293,19 @@ std::string Trouble() {
     item.set_reason("env_lost");
   }
 
-  scribe.Tell(Op::kDrop, drop);
+  scribe.Send(Op::kDrop, drop);
+
   v1::ReleaseRequest release;
   release.mutable_call()->mutable_job()->set_worker("controller");
   release.set_worker("r1");
   release.set_incarnation(1);
   release.set_reason(v1::RELEASE_REASON_LOST);
-  scribe.Tell(Op::kRelease, release);
+  scribe.Send(Op::kRelease, release);
   v1::RetaskRequest retask;
   retask.set_mode(v1::RETASK_MODE_READMIT);
-  scribe.Tell(Op::kRetask, retask);
+  scribe.Send(Op::kRetask, retask);
   scribe.Do(Op::kMemory, std::string(1, '\1'));
-  scribe.Look();
+  scribe.PeekAll();
   scribe.Do(Op::kClock, Seconds(120));
 
   return scribe.input;
@@ -343,7 +348,7 @@ void Run(absl::string_view input) {
 }
 
 std::vector<std::string> Seeds() {
-  std::vector<std::string> seeds = {TwoSteps(SmallSpec()), Trouble()};
+  std::vector<std::string> seeds = {TwoStepsInput(SmallSpec()), TroubleInput()};
   v1::QueueSpec metadata = SmallSpec();
   metadata.mutable_queue()->mutable_keep()->set_durability("metadata");
   v1::QueueSpec strict = SmallSpec();
@@ -354,7 +359,7 @@ std::vector<std::string> Seeds() {
   rows.set_group_size(1);
   rows.set_group_min(1);
   rows.clear_tasks();
-  for (const v1::QueueSpec& spec : {metadata, strict, rows}) seeds.push_back(TwoSteps(spec));
+  for (const v1::QueueSpec& spec : {metadata, strict, rows}) seeds.push_back(TwoStepsInput(spec));
   SplitMix64 random(1);
   for (size_t i = 0, whole = seeds.size(); i < whole * kReordered; ++i)
     seeds.push_back(Reordered(seeds[i % whole], &random));

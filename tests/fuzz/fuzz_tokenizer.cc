@@ -21,8 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-json Added(int id, const char* content, bool special, bool normalized, bool single_word,
-           bool lstrip, bool rstrip) {
+json AddedTokenJson(int id, const char* content, bool special, bool normalized, bool single_word,
+                    bool lstrip, bool rstrip) {
   return {{"id", id},
           {"content", content},
           {"special", special},
@@ -47,9 +47,9 @@ json ByteLevelFile(json normalizer, json pre_tokenizer) {
   const int next = static_cast<int>(vocab.size());
 
   return {{"added_tokens",
-           {Added(next, "<s>", true, false, false, false, false),
-            Added(next + 1, "ab", false, true, true, false, false),
-            Added(next + 2, "<m>", true, false, false, true, true)}},
+           {AddedTokenJson(next, "<s>", true, false, false, false, false),
+            AddedTokenJson(next + 1, "ab", false, true, true, false, false),
+            AddedTokenJson(next + 2, "<m>", true, false, false, true, true)}},
           {"normalizer", std::move(normalizer)},
           {"pre_tokenizer", std::move(pre_tokenizer)},
           {"post_processor",
@@ -58,7 +58,7 @@ json ByteLevelFile(json normalizer, json pre_tokenizer) {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
 }
 
-// A file in SentencePiece's form, with byte fallback.
+// A tokenizer.json as it is made from a SentencePiece model, with byte fallback.
 json FallbackFile() {
   json vocab = {{"<unk>", 256}, {"<s>", 257}, {"▁", 258},  {"a", 259},
                 {"b", 260},     {"▁a", 261},  {"ab", 262}, {"é", 263}};
@@ -71,7 +71,7 @@ json FallbackFile() {
                          {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 1}}};
 
   return {
-      {"added_tokens", {Added(257, "<s>", true, false, false, false, false)}},
+      {"added_tokens", {AddedTokenJson(257, "<s>", true, false, false, false, false)}},
       {"normalizer",
        {{"type", "Sequence"},
         {"normalizers",
@@ -94,7 +94,7 @@ json FallbackFile() {
         {"merges", {"▁ a", "a b"}}}}};
 }
 
-std::vector<std::string> Files() {
+std::vector<std::string> MakeFiles() {
   const json gpt2 = {{"type", "ByteLevel"},
                      {"add_prefix_space", false},
                      {"trim_offsets", true},
@@ -123,12 +123,12 @@ std::vector<std::string> Files() {
 
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
-  bool gives_back;  // Whether decoding returns the text.
+  bool round_trips;  // Whether decoding returns the text.
 };
 const std::vector<Loaded>& Tokenizers() {
   static const auto* const loaded = [] {
     auto* const list = new std::vector<Loaded>;
-    for (const std::string& file : Files()) {
+    for (const std::string& file : MakeFiles()) {
       auto tokenizer = Tokenizer::Parse(file);
       SLUICE_CHECK_MSG(tokenizer.ok(), tokenizer.status().ToString());
       list->push_back({*std::move(tokenizer), list->empty()});
@@ -153,7 +153,7 @@ void CheckIds(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, bool 
   SLUICE_CHECK(stopped ? has_stops && absl::StartsWith(whole, text) : text == whole);
 }
 
-void CheckText(const Tokenizer& tokenizer, bool gives_back, absl::string_view text) {
+void CheckText(const Tokenizer& tokenizer, bool round_trips, absl::string_view text) {
   for (const bool special : {true, false}) {
     const Tokenizer::EncodeOptions options{.add_special = special, .parse_special = special};
     const auto ids = tokenizer.Encode(text, options);
@@ -167,7 +167,7 @@ void CheckText(const Tokenizer& tokenizer, bool gives_back, absl::string_view te
     for (const Span& span : with_offsets->offsets)
       SLUICE_CHECK(span.begin <= span.end && span.end <= text.size());
     CheckIds(tokenizer, *ids, special, {});
-    if (gives_back && !special) SLUICE_CHECK(tokenizer.Decode(*ids, false) == text);
+    if (round_trips && !special) SLUICE_CHECK(tokenizer.Decode(*ids, false) == text);
   }
 }
 
@@ -196,7 +196,7 @@ void Run(absl::string_view input) {
     if (tokenizer.ok()) CheckText(**tokenizer, false, "hello  <s>ab \xC3\xA9 12!\n");
   } else if (kind == 1) {
     for (const Loaded& loaded : Tokenizers())
-      CheckText(*loaded.tokenizer, loaded.gives_back, input);
+      CheckText(*loaded.tokenizer, loaded.round_trips, input);
   } else if (kind == 2) {
     std::vector<int32_t> ids;
     for (size_t i = 1; i + 1 < input.size(); i += 2)
@@ -214,7 +214,7 @@ void Run(absl::string_view input) {
 
 std::vector<std::string> Seeds() {
   std::vector<std::string> seeds;
-  for (const std::string& file : Files()) seeds.push_back(std::string(1, 0) + file);
+  for (const std::string& file : MakeFiles()) seeds.push_back(std::string(1, 0) + file);
   for (const char* const text :
        {"hello  world's 123\n\n <s> ab <m> x",
         "e\xCC\x81\xE1\x84\x80\xE1\x85\xA1\xEF\xAC\x81 \xE2\x96\x81\xF0\x9F\x98\x80", "   \t\r\n"})

@@ -30,9 +30,9 @@ using queue::Job;
 
 constexpr char kJob[] = "00112233445566778899aabbccddeeff";
 constexpr uint64_t kMemory = 1 << 30;  // Memory of the daemon, for all jobs.
-constexpr uint64_t kMostPeriods = 64;  // Most ticks in one passage of time.
+constexpr uint64_t kMostWakeUps = 64;  // Most wake-ups of the job in one PassTime().
 constexpr size_t kMostIds = 256;       // One byte names an id.
-constexpr uint64_t kCheckEach = 16;    // Events from one CheckAll() to the next.
+constexpr uint64_t kCheckEvery = 16;   // Events from one CheckAll() to the next.
 
 // A source with a row for every index. Drawing reads only the number of rows.
 class Rows : public queue::RowSource {
@@ -158,7 +158,7 @@ template <typename Request, typename Response, typename Result>
 void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
   Request request;
   if (!Parse(bytes, &request)) return;
-  Prepare(&request, worker);
+  CompleteRequest(&request, worker);
   if constexpr (std::is_same_v<Request, queue::v1::SealRequest>) {
     for (queue::v1::SealItem& item : *request.mutable_items()) {
       const auto group = Id16::FromBytes(item.ref().group());
@@ -187,7 +187,7 @@ void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
     } else {
       queue::ToProto(std::get<Result>(reply), response.get());
     }
-    Collect(*response);
+    CollectIds(*response);
     answer_ = std::move(response);
   });
 }
@@ -196,7 +196,7 @@ void QueueCalls::Unary(absl::string_view bytes, const char* worker) {
 void QueueCalls::SetJob(absl::string_view bytes) {
   queue::v1::SetJobRequest request;
   if (!Parse(bytes, &request)) return;
-  Prepare(&request, "controller");
+  CompleteRequest(&request, "controller");
   const auto from = queue::FromProto(request.call());
   auto input = queue::FromProto(request);
   CheckStatus(from.status());
@@ -215,15 +215,15 @@ void QueueCalls::SetJob(absl::string_view bytes) {
   Send(from->caller, *std::move(input), [this](const queue::Reply& reply) {
     queue::v1::SetJobResponse response;
     queue::ToProto(std::get<queue::SetJobAnswer>(reply), &response);
-    Collect(response);
+    CollectIds(response);
   });
 }
 
 void QueueCalls::Put(absl::string_view bytes) {
   std::string frame_bytes(bytes);
   if (queue::v1::PutMessage message; Parse(bytes, &message)) {
-    Prepare(message.mutable_header(), "r1");
-    PutRight(&message);
+    CompleteRequest(message.mutable_header(), "r1");
+    FillChecksums(&message);
     frame_bytes = message.SerializeAsString();
   }
 
@@ -267,7 +267,7 @@ void QueueCalls::Put(absl::string_view bytes) {
 void QueueCalls::Get(absl::string_view bytes) {
   queue::v1::GetRequest request;
   if (!Parse(bytes, &request)) return;
-  Prepare(&request, "t1");
+  CompleteRequest(&request, "t1");
   const auto from = queue::FromProto(request.call());
   if (!from.ok() || from->job != kJob || job_ == nullptr) return;
   Id16 lease;
@@ -298,10 +298,11 @@ void QueueCalls::Get(absl::string_view bytes) {
 }
 
 void QueueCalls::Read(Op op, absl::string_view bytes) {
-  // Stats and Watch requests have the same first field: the call.
+  // The requests of Stats and Watch can be read as PeekRequest too, because their only field, the
+  // call, has the same number.
   queue::v1::PeekRequest request;
   if (!Parse(bytes, &request)) return;
-  Prepare(&request, "controller");
+  CompleteRequest(&request, "controller");
   const auto from = queue::FromProto(request.call());
   CheckStatus(from.status());
   if (!from.ok() || job_ == nullptr) return;
@@ -328,8 +329,8 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
 }
 
 // Replaces single bytes by the ids that they stand for, and fills in the caller if it is left out.
-void QueueCalls::Prepare(Message* request, const char* worker) {
-  Substitute(request);
+void QueueCalls::CompleteRequest(Message* request, const char* worker) {
+  SubstituteIds(request);
   const FieldDescriptor* const field = request->GetDescriptor()->FindFieldByName("call");
   auto* const call =
       static_cast<common::v1::Call*>(request->GetReflection()->MutableMessage(request, field));
@@ -345,7 +346,7 @@ void QueueCalls::Prepare(Message* request, const char* worker) {
     call->set_request(absl::StrCat("request ", absl::Hex(calls_, absl::kZeroPad8)));
 }
 
-void QueueCalls::Substitute(Message* message) {
+void QueueCalls::SubstituteIds(Message* message) {
   const google::protobuf::Reflection& r = *message->GetReflection();
   std::vector<const FieldDescriptor*> fields;
   r.ListFields(*message, &fields);
@@ -364,18 +365,18 @@ void QueueCalls::Substitute(Message* message) {
                nested = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (text && !field->is_repeated())
       r.SetString(message, field, told(*field, r.GetString(*message, field)));
-    if (nested && !field->is_repeated()) Substitute(r.MutableMessage(message, field));
+    if (nested && !field->is_repeated()) SubstituteIds(r.MutableMessage(message, field));
 
     for (int i = 0; field->is_repeated() && i < r.FieldSize(*message, field); ++i) {
       if (text)
         r.SetRepeatedString(message, field, i,
                             told(*field, r.GetRepeatedString(*message, field, i)));
-      if (nested) Substitute(r.MutableRepeatedMessage(message, field, i));
+      if (nested) SubstituteIds(r.MutableRepeatedMessage(message, field, i));
     }
   }
 }
 
-void QueueCalls::Collect(const Message& message) {
+void QueueCalls::CollectIds(const Message& message) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
   r.ListFields(message, &fields);
@@ -388,8 +389,8 @@ void QueueCalls::Collect(const Message& message) {
     const int n = field->is_repeated() ? r.FieldSize(message, field) : 1;
     for (int i = 0; i < n; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        Collect(field->is_repeated() ? r.GetRepeatedMessage(message, field, i)
-                                     : r.GetMessage(message, field));
+        CollectIds(field->is_repeated() ? r.GetRepeatedMessage(message, field, i)
+                                        : r.GetMessage(message, field));
       } else if (field->type() == FieldDescriptor::TYPE_BYTES) {
         const std::string value = field->is_repeated() ? r.GetRepeatedString(message, field, i)
                                                        : r.GetString(message, field);
@@ -402,7 +403,7 @@ void QueueCalls::Collect(const Message& message) {
 }
 
 // Fills in the checksums that are left out.
-void QueueCalls::PutRight(queue::v1::PutMessage* message) const {
+void QueueCalls::FillChecksums(queue::v1::PutMessage* message) const {
   absl::string_view payload = message->payload();
   for (common::v1::Record& record : *message->mutable_header()->mutable_records()) {
     for (common::v1::Field& field : *record.mutable_fields()) {
@@ -420,7 +421,7 @@ void QueueCalls::PutRight(queue::v1::PutMessage* message) const {
 
 void QueueCalls::PassTime(uint64_t ticks) {
   const queue::Instant end = now_ + absl::Milliseconds(10) * ticks;
-  for (uint64_t i = 0; i < kMostPeriods && job_->NextWake() <= end; ++i) {
+  for (uint64_t i = 0; i < kMostWakeUps && job_->NextWake() <= end; ++i) {
     now_ = std::max(now_, job_->NextWake());
     Step({.now = now_, .input = queue::Tick{}});
     SLUICE_CHECK_MSG(job_->NextWake() > now_, "what was due is still due");
@@ -480,7 +481,7 @@ void QueueCalls::Step(const queue::Event& event) {
       waits.mapped()(reply);
     }
   }
-  if (++steps_ % kCheckEach == 0) CheckAll();
+  if (++steps_ % kCheckEvery == 0) CheckAll();
 }
 
 void QueueCalls::CheckAll() {

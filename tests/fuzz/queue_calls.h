@@ -84,10 +84,10 @@ class QueueCalls {
   void PassTime(uint64_t ticks);
   void Restart();
 
-  void Prepare(google::protobuf::Message* request, const char* worker);
-  void Substitute(google::protobuf::Message* message);
-  void Collect(const google::protobuf::Message& message);
-  void PutRight(queue::v1::PutMessage* message) const;
+  void CompleteRequest(google::protobuf::Message* request, const char* worker);
+  void SubstituteIds(google::protobuf::Message* message);
+  void CollectIds(const google::protobuf::Message& message);
+  void FillChecksums(queue::v1::PutMessage* message) const;
   void Send(const queue::Caller& caller, queue::Input input, OnReply on_reply = {});
   void Step(const queue::Event& event);
 

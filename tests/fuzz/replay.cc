@@ -43,20 +43,20 @@ std::string Mutate(std::string input, SplitMix64* random) {
   return input;
 }
 
-absl::string_view running;
+absl::string_view current_input;
 
 void KeepInput(int signal) {
   const int file = open("crash-input", O_CREAT | O_WRONLY | O_TRUNC, 0644);
-  const bool kept =
-      write(file, running.data(), running.size()) == static_cast<ssize_t>(running.size());
+  const bool kept = write(file, current_input.data(), current_input.size()) ==
+                    static_cast<ssize_t>(current_input.size());
   constexpr char kText[] = "the input is in ./crash-input\n";
   if (kept) (void)!write(STDERR_FILENO, kText, sizeof(kText) - 1);
   std::signal(signal, SIG_DFL);
   raise(signal);
 }
 
-void RunKept(absl::string_view input) {
-  running = input;
+void RunInput(absl::string_view input) {
+  current_input = input;
   Run(input);
 }
 
@@ -107,9 +107,9 @@ int Main(int argc, char** argv) {
 
   for (const auto& [name, input] : inputs) {
     std::fprintf(stderr, "%s, %zu bytes\n", name.c_str(), input.size());
-    RunKept(input);
+    RunInput(input);
     SplitMix64 random(runs++);
-    for (uint64_t i = 0; i < mutations; ++i, ++runs) RunKept(Mutate(input, &random));
+    for (uint64_t i = 0; i < mutations; ++i, ++runs) RunInput(Mutate(input, &random));
   }
 
   std::fprintf(stderr, "%llu inputs\n", static_cast<unsigned long long>(runs));

@@ -35,7 +35,7 @@ class FaultsTest : public testing::Test {
   }
 
   // Notes the step and the time of a fault that has just happened.
-  void Happened() {
+  void RecordFault() {
     fault_step_ = job_->steps();
     fault_time_ = absl::Now();
   }
@@ -44,16 +44,16 @@ class FaultsTest : public testing::Test {
   void KillAndRestart(const std::string& id) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
     ASSERT_EQ(cluster_->Kill(id), absl::OkStatus());
-    Happened();
+    RecordFault();
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
   }
 
-  // A failpoint kills the daemon at its nth hit from now. Then it is started again.
+  // Arms a failpoint, which kills the daemon at its nth hit from now, and starts the daemon again.
   void KillAt(const std::string& id, const std::string& failpoint, int nth) {
     ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
     ASSERT_EQ(cluster_->Arm(id, failpoint, "kill", nth), absl::OkStatus());
     ASSERT_EQ(cluster_->AwaitKilled(id, kLong), absl::OkStatus());
-    Happened();
+    RecordFault();
     ASSERT_EQ(cluster_->Start(id), absl::OkStatus());
   }
 

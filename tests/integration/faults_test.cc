@@ -25,7 +25,7 @@ TEST_F(FaultsTest, AKilledRolloutsWorkGoesOnAtAnother) {
   ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}, kSteps));
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("rollout-0"), absl::OkStatus());
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 
@@ -58,7 +58,7 @@ class TrainerFaultsTest : public FaultsTest, public testing::WithParamInterface<
     ASSERT_EQ(steps.status(), absl::OkStatus());
     const std::vector<std::string> told = absl::StrSplit(steps->out, '\n', absl::SkipEmpty());
     EXPECT_GE(told.size(), lines.size() - 1)
-        << "a kill can lose the report of a step that a checkpoint holds, of one";
+        << "a kill can lose the report of at most one step, which a checkpoint holds";
     for (const std::string& line : told) {
       EXPECT_NE(std::find(lines.begin(), lines.end(), line), lines.end()) << line;
     }
@@ -132,7 +132,7 @@ TEST_F(FaultsTest, ASleepingTrainerThatWasReplacedIsFenced) {
   ASSERT_NO_FATAL_FAILURE(StartJob());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   cluster_->Signal("trainer-0", SIGSTOP);
-  Happened();
+  RecordFault();
   ASSERT_EQ(job_->AwaitState(job::v1::JOB_STATE_RECOVERING, kLong), absl::OkStatus());
   cluster_->Signal("trainer-0", SIGCONT);
 
@@ -145,10 +145,10 @@ TEST_F(FaultsTest, ASleepingRolloutThatWasReplacedHarmsNothing) {
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   cluster_->Signal("rollout-0", SIGSTOP);
   ASSERT_EQ(job_->AwaitEvent("daemon_lost", kLong), absl::OkStatus());
-  Happened();
+  RecordFault();
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal("rollout-0", SIGCONT);
-  Happened();
+  RecordFault();
 
   ExpectGoesOn();
 }
@@ -162,7 +162,7 @@ TEST_P(SleepingDaemonTest, WakesAndWorksAgainThoughItWasGivenUp) {
   cluster_->Signal(GetParam(), SIGSTOP);
   ASSERT_EQ(job_->AwaitEvent("daemon_lost", kLong), absl::OkStatus());
   cluster_->Signal(GetParam(), SIGCONT);
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 
@@ -172,7 +172,7 @@ TEST_F(FaultsTest, ABitFlippedInAnEngineKeepsTheOldVersionServing) {
   ASSERT_NO_FATAL_FAILURE(StartJob());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Arm("rollout-0", "rollout.activate.bitflip", "error", 1), absl::OkStatus());
-  Happened();
+  RecordFault();
 
   ExpectGoesOn();
   EXPECT_NE(cluster_->Log("rollout-0").find("weights_refused"), std::string::npos)

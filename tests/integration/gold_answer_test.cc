@@ -34,7 +34,7 @@ class GoldAnswerTest : public QueueScene {
   }
 
   // Writes and seals a member whose last message is `text`.
-  void Answer(const queue::v1::Grant& grant, int member, const std::string& text) {
+  void PutAnswer(const queue::v1::Grant& grant, int member, const std::string& text) {
     std::string payload;
     common::v1::Record record = SampledRecord(grant, member, 3, {7, 8, 2}, &payload);
     Put(record, payload);
@@ -76,8 +76,8 @@ TEST_F(GoldAnswerTest, TheGoldAnswerScoresOneAndAnotherNumberZero) {
     std::string payload;
     const common::v1::Record prompt = PromptRecord(grant, {1, 5, 6}, &payload);
     Put(prompt, payload);
-    Answer(grant, 0, nlohmann::json::parse(grant.row().json()).at("answer"));
-    Answer(grant, 1, "#### 123456789");
+    PutAnswer(grant, 0, nlohmann::json::parse(grant.row().json()).at("answer"));
+    PutAnswer(grant, 1, "#### 123456789");
   }
 
   auto scorer = Scorer::Make({{.name = "gsm8k", .verifier = "gsm8k"}}, Combine::kSum);

@@ -116,7 +116,7 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   EXPECT_EQ(ran->exit, 0) << ran->out << ran->err;
 
   AwaitNoAnswers();
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 
@@ -152,7 +152,7 @@ TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
   EXPECT_NE(plain, extra);
 
   AwaitNoAnswers();
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 
@@ -167,7 +167,7 @@ TEST_F(HttpTest, AThousandStreamsRunBesideTheJob) {
     ASSERT_TRUE(absl::EndsWith(client.Until("[DONE]\n\n"), "[DONE]\n\n"));
 
   AwaitNoAnswers();
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 
@@ -218,7 +218,7 @@ TEST_F(HttpTest, HostileClientsLeaveNoRequestAndNoMemoryBehind) {
   ASSERT_TRUE(client.Send(PostText(kPath, Body(false), Bearer())));
   EXPECT_TRUE(absl::StrContains(client.Until("}}"), "\"finish_reason\":\"length\""));
 
-  Happened();
+  RecordFault();
   ExpectGoesOn();
 }
 

@@ -131,7 +131,7 @@ TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), 3)
-      << "a run of its own: the first one's checkpoints are not its";
+      << "the second job must not go on from a checkpoint of the first";
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 
   const auto list = cluster.Sluice({"job", "list"});

@@ -39,8 +39,8 @@ class MethodsTest : public testing::Test {
     ASSERT_EQ(job_->AwaitStep(1, kLong), absl::OkStatus());
   }
 
-  // Asks again and again until it is so. Each answer takes a round trip, so that no pause is
-  // needed.
+  // Asks the controller until the daemon is registered with this incarnation. Each answer takes a
+  // round trip, so that no pause is needed.
   absl::Status AwaitRegistered(const std::string& id, int64_t incarnation) {
     for (const absl::Time deadline = absl::Now() + kLong; absl::Now() < deadline;) {
       if (IncarnationOf(id) == incarnation) return absl::OkStatus();
@@ -66,8 +66,8 @@ class MethodsTest : public testing::Test {
 
   // Makes a call twice, which must succeed each time. Returns the second answer.
   template <typename Response, typename Request>
-  Response Twice(const rpc::Channel& channel, const Request& request) {
-    walked_.insert(MethodName(request));
+  Response CallTwice(const rpc::Channel& channel, const Request& request) {
+    called_.insert(MethodName(request));
     Response response;
     for (int time = 0; time < 2; ++time) {
       EXPECT_EQ(rpc::Call(channel, request, &response), absl::OkStatus())
@@ -78,8 +78,8 @@ class MethodsTest : public testing::Test {
 
   // A method for rollouts: rollout-0 may call it, and its former incarnation is fenced.
   template <typename Request>
-  void FencedAndTwice(const rpc::Channel& channel, Request request) {
-    walked_.insert(MethodName(request));
+  void CallFencedAndTwice(const rpc::Channel& channel, Request request) {
+    called_.insert(MethodName(request));
     SetCall("rollout-0", 1, request.mutable_call());
     EXPECT_EQ(ReasonOf(CallOnce(channel, request)), "FENCED") << MethodName(request);
     SetCall("rollout-0", 2, request.mutable_call());
@@ -92,7 +92,7 @@ class MethodsTest : public testing::Test {
   template <typename Read>
   void OpenStream(const rpc::Channel& channel, const google::protobuf::Message& request,
                   const std::string& reason, Read read) {
-    walked_.insert(MethodName(request));
+    called_.insert(MethodName(request));
     rpc::ClientStream stream(channel, *request.GetDescriptor());
     ASSERT_TRUE(stream.Write(request));
     stream.WritesDone();
@@ -105,7 +105,7 @@ class MethodsTest : public testing::Test {
 
   Cluster cluster_;
   std::unique_ptr<Job> job_;
-  std::set<std::string> walked_;
+  std::set<std::string> called_;
 };
 
 TEST_F(MethodsTest, OfWeights) {
@@ -124,14 +124,14 @@ TEST_F(MethodsTest, OfWeights) {
   lease.add_states(latest.state());
   lease.add_manifests(latest.manifest());
   lease.mutable_ttl()->set_seconds(60);
-  FencedAndTwice(trainer, lease);
+  CallFencedAndTwice(trainer, lease);
 
   weights::v1::ReportRequest report;
   report.set_replica("rollout-0");
   *report.mutable_version() = latest.version();
   report.set_phase(weights::v1::REPLICA_PHASE_ACTIVE);
   report.set_state(latest.state());
-  FencedAndTwice(trainer, report);
+  CallFencedAndTwice(trainer, report);
 
   uint32_t crcs[2] = {};
   for (const int64_t incarnation : {1, 2, 2}) {
@@ -154,19 +154,19 @@ TEST_F(MethodsTest, OfWeights) {
 
   weights::v1::ListRequest list;
   SetCall("controller-0", 0, list.mutable_call());
-  EXPECT_GT(Twice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
+  EXPECT_GT(CallTwice<weights::v1::ListResponse>(trainer, list).nodes_size(), 0);
 
   weights::v1::VerifyRequest verify;
   SetCall("controller-0", 0, verify.mutable_call());
-  ExpectNotBuilt(trainer, verify, &walked_);
-  EXPECT_EQ(NotWalked("sluice.weights.v1.WeightsService", walked_), "");
+  ExpectUnimplemented(trainer, verify, &called_);
+  EXPECT_EQ(ListUncalledMethods("sluice.weights.v1.WeightsService", called_), "");
 }
 
 TEST_F(MethodsTest, OfEngines) {
   const rpc::Channel& rollout = *cluster_.channel("rollout-0");
   engine::v1::DescribeRequest describe;
   SetCall("controller-0", 0, describe.mutable_call());
-  const auto described = Twice<engine::v1::DescribeResponse>(rollout, describe);
+  const auto described = CallTwice<engine::v1::DescribeResponse>(rollout, describe);
   EXPECT_GT(described.slots(), 0U);
   EXPECT_TRUE(described.caps().verifies());
 
@@ -216,7 +216,7 @@ TEST_F(MethodsTest, OfEngines) {
   SetCall("reward-0", incarnation, evaluate.mutable_call());
   OpenStream(rollout, evaluate, "WRONG_ROLE", read_result);
 
-  EXPECT_EQ(NotWalked("sluice.engine.v1.EngineService", walked_), "");
+  EXPECT_EQ(ListUncalledMethods("sluice.engine.v1.EngineService", called_), "");
 }
 
 TEST_F(MethodsTest, OfJobs) {
@@ -230,7 +230,7 @@ TEST_F(MethodsTest, OfJobs) {
   submit.set_hash(file.hash);
   *submit.mutable_spec() = *file.spec;
 
-  walked_.insert(MethodName(submit));
+  called_.insert(MethodName(submit));
   job::v1::SubmitResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), submit, &second), absl::OkStatus());
@@ -242,19 +242,20 @@ TEST_F(MethodsTest, OfJobs) {
 
   job::v1::GetRequest get;
   get.set_job("waiting");
-  EXPECT_EQ(Twice<job::v1::JobStatus>(cluster_.controller(), get).state(),
+  EXPECT_EQ(CallTwice<job::v1::JobStatus>(cluster_.controller(), get).state(),
             job::v1::JOB_STATE_WAITING);
-  EXPECT_EQ(Twice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(),
-            2);
+  EXPECT_EQ(
+      CallTwice<job::v1::ListResponse>(cluster_.controller(), job::v1::ListRequest()).jobs_size(),
+      2);
 
   job::v1::WhyRequest why;
   why.set_job("waiting");
-  EXPECT_GT(Twice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
+  EXPECT_GT(CallTwice<job::v1::WhyResponse>(cluster_.controller(), why).chain_size(), 0);
 
   job::v1::InspectRequest inspect;
   inspect.set_job(job_->id());
   inspect.mutable_queue_stats();
-  EXPECT_GT(Twice<job::v1::InspectResponse>(cluster_.controller(), inspect)
+  EXPECT_GT(CallTwice<job::v1::InspectResponse>(cluster_.controller(), inspect)
                 .queue_stats()
                 .ledger()
                 .accepted(),
@@ -272,12 +273,12 @@ TEST_F(MethodsTest, OfJobs) {
   cancel.set_job("waiting");
   cancel.set_verb(job::v1::VERB_CANCEL);
 
-  walked_.insert(MethodName(cancel));
+  called_.insert(MethodName(cancel));
   job::v1::ControlResponse cancelled, again;
   ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &cancelled), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), cancel, &again), absl::OkStatus());
   ExpectRepeat(cancelled, again, {"status"});
-  EXPECT_EQ(NotWalked("sluice.job.v1.JobService", walked_), "");
+  EXPECT_EQ(ListUncalledMethods("sluice.job.v1.JobService", called_), "");
 }
 
 TEST_F(MethodsTest, OfTheRegistry) {
@@ -288,7 +289,7 @@ TEST_F(MethodsTest, OfTheRegistry) {
   request.set_protocol_min(1);
   request.set_protocol_max(1);
 
-  walked_.insert(MethodName(request));
+  called_.insert(MethodName(request));
   registry::v1::RegisterResponse first, second;
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &first), absl::OkStatus());
   ASSERT_EQ(rpc::Call(cluster_.controller(), request, &second), absl::OkStatus());
@@ -308,7 +309,7 @@ TEST_F(MethodsTest, OfTheRegistry) {
     EXPECT_EQ(IncarnationOf("reward-9"), second.incarnation());
   }
 
-  EXPECT_EQ(NotWalked("sluice.registry.v1.RegistryService", walked_), "");
+  EXPECT_EQ(ListUncalledMethods("sluice.registry.v1.RegistryService", called_), "");
 }
 
 TEST_F(MethodsTest, OfAdministration) {
@@ -317,29 +318,29 @@ TEST_F(MethodsTest, OfAdministration) {
     admin::v1::ExplainRequest explain;
     SetCall("controller-0", 0, explain.mutable_call());
     if (id == "controller-0") {
-      ExpectNotBuilt(daemon, explain, &walked_);  // The controller asks the other daemons.
+      ExpectUnimplemented(daemon, explain, &called_);  // The controller asks the other daemons.
     } else {
-      Twice<admin::v1::ExplainResponse>(daemon, explain);
+      CallTwice<admin::v1::ExplainResponse>(daemon, explain);
     }
 
     admin::v1::FailpointRequest failpoint;
     failpoint.set_name("tests.never.hit");
     failpoint.set_action("error");
-    Twice<admin::v1::FailpointResponse>(daemon, failpoint);
+    CallTwice<admin::v1::FailpointResponse>(daemon, failpoint);
     failpoint.clear_action();  // Disarms it.
-    Twice<admin::v1::FailpointResponse>(daemon, failpoint);
+    CallTwice<admin::v1::FailpointResponse>(daemon, failpoint);
 
     failpoint.set_action("explode");
     EXPECT_EQ(CallOnce(daemon, failpoint).code(), absl::StatusCode::kInvalidArgument);
-    ExpectNotBuilt(daemon, admin::v1::LogsRequest(), &walked_);
-    ExpectNotBuilt(daemon, admin::v1::DrainRequest(), &walked_);
-    ExpectNotBuilt(daemon, admin::v1::BackupRequest(), &walked_);
+    ExpectUnimplemented(daemon, admin::v1::LogsRequest(), &called_);
+    ExpectUnimplemented(daemon, admin::v1::DrainRequest(), &called_);
+    ExpectUnimplemented(daemon, admin::v1::BackupRequest(), &called_);
   }
 
   const auto daemons =
-      Twice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
+      CallTwice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());
   EXPECT_EQ(static_cast<size_t>(daemons.daemons_size()), cluster_.ids().size() - 1);
-  EXPECT_EQ(NotWalked("sluice.admin.v1.AdminService", walked_), "");
+  EXPECT_EQ(ListUncalledMethods("sluice.admin.v1.AdminService", called_), "");
 }
 
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.

@@ -79,7 +79,7 @@ def prompts():
 
     client.completions.create(
         model="digits", prompt="12=", presence_penalty=0, logit_bias={}, best_of=1, user="me"
-    )  # None of these asks for anything.
+    )  # These values are the defaults, so they must not be refused as unsupported.
 
 
 def seeds():
@@ -159,7 +159,7 @@ def chat():
     assert len(choice.logprobs.content) == answer.usage.completion_tokens
     assert all(
         token.logprob < 0 for token in choice.logprobs.content
-    ), "of greedy draws the model's own are told"
+    ), "at temperature 0 the log-probs are those of the model, not 0"
     assert (
         bytes(b for token in choice.logprobs.content for b in token.bytes)
         .decode()

@@ -107,23 +107,23 @@ class Recorder {
 
 enum class Loss { kKilled, kKilledAndThenTheQueue, kDrained };
 
-// By the state that the queue gives the member.
-bool Unfinished(const nlohmann::json& member) {
+// `member` is the member's JSON in a row of Peek.
+bool IsUnfinished(const nlohmann::json& member) {
   return member.at("state") == "running" || member.at("state") == "reserved";
 }
-bool AtRolloutZero(const Owner&, const nlohmann::json& member) {
-  return member.at("worker") == "rollout-0" && Unfinished(member);
+bool IsAtRolloutZero(const Owner&, const nlohmann::json& member) {
+  return member.at("worker") == "rollout-0" && IsUnfinished(member);
 }
 
-// `part` is the beginning of `whole`.
-bool Begins(const Stored& part, const Stored& whole) {
+// Whether `part` is the beginning of `whole`, in tokens, log-probs and versions.
+bool IsPrefixOf(const Stored& part, const Stored& whole) {
   return absl::StartsWith(whole.tokens, part.tokens) &&
          absl::StartsWith(whole.logprobs, part.logprobs) &&
          whole.versions.size() >= part.versions.size() &&
          std::equal(part.versions.begin(), part.versions.end(), whole.versions.begin());
 }
 
-std::vector<common::v1::Want> WantsOf(const Answers& answers) {
+std::vector<common::v1::Want> MakeWants(const Answers& answers) {
   std::vector<common::v1::Want> wants;
   for (const auto& [owner, stored] : answers) {
     wants.emplace_back().mutable_owner()->set_group(owner.first);
@@ -141,7 +141,7 @@ void StopWithAnswersBegun(Cluster& cluster, Recorder& recorder, int acks, Answer
     if (tries > 0) cluster.Signal("rollout-0", SIGCONT);
     ASSERT_EQ(cluster.Arm("rollout-0", "rollout.put.after_ack", "stop", acks), absl::OkStatus());
     ASSERT_EQ(cluster.process("rollout-0").AwaitStopped(), absl::OkStatus());
-    auto running = recorder.Read(AtRolloutZero);
+    auto running = recorder.Read(IsAtRolloutZero);
     ASSERT_EQ(running.status(), absl::OkStatus());
     *held = *std::move(running);
     std::erase_if(*held, [](const auto& answer) {
@@ -168,7 +168,7 @@ void ReadTrained(const job::v1::JobStatus& end, Trained* trained) {
 class PrefixTest : public testing::TestWithParam<Loss> {
  protected:
   // Ends rollout-0, which is stopped.
-  void Lose(Cluster& cluster, Recorder& recorder, const Answers& held) {
+  void EndRollout(Cluster& cluster, Recorder& recorder, const Answers& held) {
     if (GetParam() == Loss::kDrained) {
       cluster.Signal("rollout-0", SIGTERM);  // It takes effect as soon as the process goes on.
       cluster.Signal("rollout-0", SIGCONT);
@@ -180,11 +180,11 @@ class PrefixTest : public testing::TestWithParam<Loss> {
 
     ASSERT_EQ(cluster.Kill("queue-0"), absl::OkStatus());
     ASSERT_EQ(cluster.Start("queue-0"), absl::OkStatus());
-    const auto after = recorder.Read(WantsOf(held));
+    const auto after = recorder.Read(MakeWants(held));
     ASSERT_EQ(after.status(), absl::OkStatus());
     for (const auto& [owner, stored] : held) {
       const auto now = after->find(owner);
-      EXPECT_TRUE(now != after->end() && Begins(stored, now->second))
+      EXPECT_TRUE(now != after->end() && IsPrefixOf(stored, now->second))
           << "the queue has lost what it acknowledged of member " << owner.second;
     }
   }
@@ -209,13 +209,13 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
   Recorder recorder(cluster, (*job)->id());
   Answers held;
   ASSERT_NO_FATAL_FAILURE(StopWithAnswersBegun(cluster, recorder, kAcks, &held));
-  ASSERT_NO_FATAL_FAILURE(Lose(cluster, recorder, held));
+  ASSERT_NO_FATAL_FAILURE(EndRollout(cluster, recorder, held));
   const int64_t fault_step = (*job)->steps();
 
   // Wait until these answers have ended. The queue keeps them until the job ends.
   absl::StatusOr<Answers> left;
   const auto is_left = [&](const Owner& owner, const nlohmann::json& member) {
-    return held.contains(owner) && Unfinished(member);
+    return held.contains(owner) && IsUnfinished(member);
   };
   for (int64_t step = fault_step + 5; step < kTrainedSteps && (!left.ok() || !left->empty());
        ++step) {
@@ -224,7 +224,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     ASSERT_EQ(left.status(), absl::OkStatus());
   }
 
-  const auto after = recorder.Read(WantsOf(held));
+  const auto after = recorder.Read(MakeWants(held));
   ASSERT_EQ(after.status(), absl::OkStatus());
 
   const auto end = (*job)->AwaitEnd(kLongest);
@@ -239,7 +239,7 @@ TEST_P(PrefixTest, AnAnswerGoesOnElsewhereFromWhatTheQueueHadAcknowledged) {
     const auto now = after->find(owner);
     if (now == after->end()) continue;
     const Stored& whole = now->second;
-    EXPECT_TRUE(Begins(prefix, whole)) << "member " << owner.second << " has other tokens now";
+    EXPECT_TRUE(IsPrefixOf(prefix, whole)) << "member " << owner.second << " has other tokens now";
 
     const auto used = trained.find(owner);
     if (used == trained.end()) continue;  // The job ended before its turn.
@@ -305,7 +305,7 @@ void RunDeterministic(bool kill, DeterministicRun* run) {
   // The queue has the answers until the job ends.
   ASSERT_EQ((*job)->AwaitStep(kFew - 3, kLongest), absl::OkStatus());
   const auto answers = recorder.Read(
-      [&](const Owner&, const nlohmann::json& member) { return !Unfinished(member); });
+      [&](const Owner&, const nlohmann::json& member) { return !IsUnfinished(member); });
   ASSERT_EQ(answers.status(), absl::OkStatus());
   run->answers = *answers;
 
@@ -347,7 +347,7 @@ TEST(DeterministicPrefixTest,
     for (const auto& [owner, prefix] : killed.held) {
       if (!killed.answers.contains(owner) || !quiet.answers.contains(owner)) continue;
       const Stored &whole = killed.answers.at(owner), &undisturbed = quiet.answers.at(owner);
-      EXPECT_TRUE(Begins(prefix, whole));
+      EXPECT_TRUE(IsPrefixOf(prefix, whole));
       EXPECT_EQ(whole.tokens, undisturbed.tokens);
       EXPECT_EQ(whole.logprobs, undisturbed.logprobs) << "in bits";
       EXPECT_EQ(whole.versions, undisturbed.versions);

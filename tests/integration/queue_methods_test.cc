@@ -19,7 +19,7 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
   item.mutable_ref()->set_group(granted.grants(1).group());
   item.set_lease(granted.grants(1).members(0).lease().id());
   item.set_reason("prompt_too_long");
-  Walk<queue::v1::DropResponse>(drop, {"items.repeat"});
+  CallChecked<queue::v1::DropResponse>(drop, {"items.repeat"});
 
   const auto again = Admit();
   ASSERT_EQ(again.grants_size(), 1);
@@ -32,18 +32,20 @@ TEST_F(QueueScene, ARepeatChangesOnceALowerIncarnationNothingAndAParkedCallEndsW
 
   queue::v1::StatsRequest stats;
   *stats.mutable_call() = CallOf("controller");
-  EXPECT_EQ(Walk<queue::v1::StatsResponse>(stats).ledger().dropped().at("prompt_too_long"), 2);
+  EXPECT_EQ(CallChecked<queue::v1::StatsResponse>(stats).ledger().dropped().at("prompt_too_long"),
+            2);
 
   queue::v1::PeekRequest peek;
   *peek.mutable_call() = CallOf("controller");
   peek.set_what(queue::v1::PEEK_WHAT_VIOLATIONS);
-  EXPECT_EQ(Walk<queue::v1::PeekResponse>(peek).rows_size(), 0);
+  EXPECT_EQ(CallChecked<queue::v1::PeekResponse>(peek).rows_size(), 0);
 
   queue::v1::RetaskRequest retask;
   *retask.mutable_call() = CallOf("controller");
   retask.set_mode(queue::v1::RETASK_MODE_READMIT);
-  EXPECT_EQ(Walk<queue::v1::RetaskResponse>(retask).count(), 0u) << "nothing is in quarantine";
-  EXPECT_EQ(NotWalked("sluice.queue.v1.QueueService", walked_), "");
+  EXPECT_EQ(CallChecked<queue::v1::RetaskResponse>(retask).count(), 0u)
+      << "nothing is in quarantine";
+  EXPECT_EQ(ListUncalledMethods("sluice.queue.v1.QueueService", called_), "");
 }
 
 }  // namespace

@@ -20,14 +20,14 @@ struct Metric {
 };
 using Metrics = std::map<std::string, Metric>;
 
-std::string Joined(absl::Span<const double> bounds) {
+std::string JoinBounds(absl::Span<const double> bounds) {
   std::ostringstream out;
   for (const double bound : bounds) out << bound << " ";
   return out.str();
 }
 
 // The words of a table's cell that are in backquotes.
-std::vector<std::string> Quoted(const std::string& cell) {
+std::vector<std::string> FindQuoted(const std::string& cell) {
   std::vector<std::string> words;
   const std::vector<std::string> parts = absl::StrSplit(cell, '`');
   for (size_t i = 1; i < parts.size(); i += 2) words.push_back(parts[i]);
@@ -35,24 +35,24 @@ std::vector<std::string> Quoted(const std::string& cell) {
 }
 
 // The table of services/queue/README.md.
-Metrics Documented() {
-  const std::map<std::string, std::string> buckets = {{"R", Joined(metrics::RpcSeconds())},
-                                                      {"F", Joined(metrics::FsyncSeconds())},
-                                                      {"D", Joined(metrics::LongSeconds())},
-                                                      {"S", Joined(metrics::Versions())}};
+Metrics ReadDocumentedMetrics() {
+  const std::map<std::string, std::string> buckets = {{"R", JoinBounds(metrics::RpcSeconds())},
+                                                      {"F", JoinBounds(metrics::FsyncSeconds())},
+                                                      {"D", JoinBounds(metrics::LongSeconds())},
+                                                      {"S", JoinBounds(metrics::Versions())}};
   Metrics table;
   for (const absl::string_view line :
        absl::StrSplit(*ReadFile(SLUICE_SOURCE_DIR "/services/queue/README.md"), '\n')) {
     if (!absl::StartsWith(line, "| `sluice_")) continue;
     const std::vector<std::string> cells = absl::StrSplit(line, '|');
     const std::vector<std::string> type = absl::StrSplit(cells[2], ' ', absl::SkipEmpty());
-    Metric& metric = table[Quoted(cells[1])[0]];
+    Metric& metric = table[FindQuoted(cells[1])[0]];
     metric.type = type[0];
     for (const std::string& word : type) {
       if (word == "*") metric.later = true;
       if (buckets.contains(word)) metric.buckets.insert(buckets.at(word));
     }
-    for (const std::string& label : Quoted(cells[3])) metric.labels.insert(label);
+    for (const std::string& label : FindQuoted(cells[3])) metric.labels.insert(label);
   }
   return table;
 }
@@ -66,7 +66,7 @@ struct Page {
 };
 
 // Reads a page in the text format of Prometheus.
-Page Read(const std::string& text) {
+Page ParsePage(const std::string& text) {
   Page page{.bytes = text.size()};
   std::string family;
   std::map<std::string, std::string> bounds;  // Of the buckets, by series.
@@ -101,12 +101,12 @@ Page Read(const std::string& text) {
   return page;
 }
 
-std::string Body(const std::string& response) {
+std::string BodyOf(const std::string& response) {
   return response.substr(response.find("\r\n\r\n") + 4);
 }
 
 TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
-  EXPECT_LE(Read(Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u)
+  EXPECT_LE(ParsePage(BodyOf(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"))).series, 500u)
       << "at rest";
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
 
@@ -117,10 +117,10 @@ TEST_F(QueueScene, MetricsAreThoseOfTheTableAndStayWithinTheirLimits) {
   }
   ASSERT_NO_FATAL_FAILURE(Train(Acquire(0)));
 
-  const std::string text = Body(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"));
-  const Page page = Read(text);
+  const std::string text = BodyOf(daemon::HttpGet(cluster_.ops("queue-0"), "/metrics"));
+  const Page page = ParsePage(text);
 
-  const Metrics table = Documented();
+  const Metrics table = ReadDocumentedMetrics();
   for (const auto& [name, metric] : page.metrics) {
     const auto row = table.find(name);
     if (row == table.end()) {

@@ -35,7 +35,7 @@
 namespace sluice::integration {
 namespace {
 
-bool SawEvent(const Job& job, const std::string& code) {
+bool HasEvent(const Job& job, const std::string& code) {
   const std::vector<common::v1::Event> events = job.events();
   return std::any_of(events.begin(), events.end(),
                      [&](const common::v1::Event& event) { return event.code() == code; });
@@ -132,7 +132,7 @@ TEST_P(QueueRestartTest, AQueueAndATrainerKilledAtOnceAreGoneOnWith) {
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("queue-0"), absl::OkStatus());
-  Happened();
+  RecordFault();
   ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
 
@@ -145,8 +145,8 @@ TEST_P(QueueRestartTest, ALostDirectorySendsTheTrainerBackToItsCheckpoint) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("queue-0"), absl::OkStatus());
-  Happened();
-  ASSERT_EQ(cluster_->LoseData("queue-0"), absl::OkStatus());
+  RecordFault();
+  ASSERT_EQ(cluster_->RemoveData("queue-0"), absl::OkStatus());
   ASSERT_EQ(cluster_->Start("queue-0"), absl::OkStatus());
   EXPECT_EQ(ExpectGoesOn().incarnation(), 2);
 }
@@ -155,14 +155,13 @@ INSTANTIATE_TEST_SUITE_P(At, QueueRestartTest, testing::Values("memory", "metada
                          [](const auto& info) { return info.param; });
 
 // What the old trainer group published, the new one publishes again, bit for bit, until it is
-// beyond that.
-// Steps are large here, so that the watch misses few versions.
+// beyond that. Steps are large here, so that the watch misses few versions.
 TEST_F(FaultsTest, AReplayGivesTheSameWeights) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.every_steps=20", "queue.groups_per_step=32"}));
   PublishedVersions published(cluster_.get(), "trainer-0", job_->id());
   ASSERT_EQ(job_->AwaitStep(10, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
-  Happened();
+  RecordFault();
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
   ExpectGoesOn();
 
@@ -189,12 +188,12 @@ TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {"checkpoint.keep_last=1000"}));
   ASSERT_EQ(job_->AwaitStep(2 * kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
-  Happened();
+  RecordFault();
   ASSERT_NO_FATAL_FAILURE(DamageNewestCheckpoint(*job_));
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
 
   ExpectGoesOn(/*went_behind=*/true);
-  EXPECT_TRUE(SawEvent(*job_, "checkpoint_damaged"));
+  EXPECT_TRUE(HasEvent(*job_, "checkpoint_damaged"));
 }
 
 // The first trainer sleeps through its lease while the second one works. When it wakes it is
@@ -208,13 +207,13 @@ TEST_F(FaultsTest, TwoTrainersAliveAndTheOldOneHarmsNothing) {
                                                                                     : "trainer-1";
 
   cluster_->Signal(old, SIGSTOP);
-  Happened();
+  RecordFault();
   ASSERT_EQ(job_->AwaitStatus(
                 [](const job::v1::JobStatus& status) { return status.incarnation() == 2; }, kLong),
             absl::OkStatus());
   ASSERT_EQ(job_->AwaitStep(fault_step_ + kBefore, kLong), absl::OkStatus());
   cluster_->Signal(old, SIGCONT);
-  Happened();
+  RecordFault();
 
   EXPECT_EQ(ExpectGoesOn().incarnation(), 2);
 }

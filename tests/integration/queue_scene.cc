@@ -86,9 +86,9 @@ absl::StatusOr<queue::v1::PutAck> QueueScene::PutOnce(const common::v1::Call& ca
   return ack;
 }
 
-void QueueScene::WalkPut(const common::v1::Call& call, const common::v1::Record& record,
-                         const std::string& payload) {
-  walked_.insert("sluice.queue.v1.QueueService.Put");
+void QueueScene::PutChecked(const common::v1::Call& call, const common::v1::Record& record,
+                            const std::string& payload) {
+  called_.insert("sluice.queue.v1.QueueService.Put");
   common::v1::Call lower = call;
   lower.mutable_job()->set_incarnation(kIncarnation - 1);
   std::string state = State();
@@ -118,9 +118,9 @@ void QueueScene::ExpectRefused(const std::string& worker, const common::v1::Reco
   EXPECT_EQ(State(), before);
 }
 
-void QueueScene::WalkGet(const common::v1::Call& call, const std::string& lease,
-                         const std::vector<common::v1::Want>& wants) {
-  walked_.insert("sluice.queue.v1.QueueService.Get");
+void QueueScene::GetChecked(const common::v1::Call& call, const std::string& lease,
+                            const std::vector<common::v1::Want>& wants) {
+  called_.insert("sluice.queue.v1.QueueService.Get");
   for (const int64_t incarnation : {kIncarnation - 1, kIncarnation}) {
     queue::v1::GetRequest request;
     *request.mutable_call() = call;
@@ -132,8 +132,8 @@ void QueueScene::WalkGet(const common::v1::Call& call, const std::string& lease,
   }
 }
 
-void QueueScene::WalkWatch(const common::v1::Call& call) {
-  walked_.insert("sluice.queue.v1.QueueService.Watch");
+void QueueScene::WatchChecked(const common::v1::Call& call) {
+  called_.insert("sluice.queue.v1.QueueService.Watch");
   for (const int64_t incarnation : {kIncarnation - 1, kIncarnation}) {
     queue::v1::WatchRequest request;
     *request.mutable_call() = call;
@@ -206,7 +206,7 @@ void QueueScene::SetUpJob() {
     worker.set_incarnation(kIncarnation);
   }
 
-  const auto answer = Walk<queue::v1::SetJobResponse>(set, {"restored", "ledger"});
+  const auto answer = CallChecked<queue::v1::SetJobResponse>(set, {"restored", "ledger"});
   EXPECT_FALSE(answer.restored());
   set.set_revision(1);
   EXPECT_EQ(ReasonOf(CallOnce(queue(), set)), "LOST_RACE");
@@ -214,9 +214,9 @@ void QueueScene::SetUpJob() {
   queue::v1::RestoreRequest restore;
   *restore.mutable_call() = CallOf(trainer_);
   restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
-  Walk<queue::v1::RestoreResponse>(restore);
+  CallChecked<queue::v1::RestoreResponse>(restore);
   Publish(0);
-  WalkWatch(CallOf(rollout_));
+  WatchChecked(CallOf(rollout_));
 }
 
 void QueueScene::Publish(int64_t number) {
@@ -230,21 +230,21 @@ void QueueScene::Publish(int64_t number) {
   }
   advance.set_state(std::string(16, 's'));
   advance.set_manifest(std::string(32, 'm'));
-  Walk<queue::v1::AdvanceVersionResponse>(advance);
+  CallChecked<queue::v1::AdvanceVersionResponse>(advance);
 
   queue::v1::RenewRequest renew;
   *renew.mutable_call() = CallOf(rollout_);
   common::v1::Loaded& loaded = *renew.add_loaded();
   *loaded.mutable_version() = advance.next();
   loaded.set_verified(true);
-  Walk<queue::v1::RenewResponse>(renew);
+  CallChecked<queue::v1::RenewResponse>(renew);
 }
 
 queue::v1::AdmitResponse QueueScene::Admit() {
   queue::v1::AdmitRequest admit;
   *admit.mutable_call() = CallOf(rollout_, /*with_request=*/true);
   admit.set_room(4);
-  const auto granted = Walk<queue::v1::AdmitResponse>(admit);
+  const auto granted = CallChecked<queue::v1::AdmitResponse>(admit);
   *admit.mutable_call() = CallOf(rollout_, /*with_request=*/true);
   ExpectParks<queue::v1::AdmitResponse>(admit);  // All slots of the step are taken.
   return granted;
@@ -254,7 +254,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
                               std::optional<int64_t> began) {
   std::string payload;
   common::v1::Record record = PromptRecord(grant, {1, 5, 6}, &payload);
-  WalkPut(CallOf(rollout_), record, payload);
+  PutChecked(CallOf(rollout_), record, payload);
 
   queue::v1::SealRequest seal;
   *seal.mutable_call() = CallOf(rollout_);
@@ -270,7 +270,7 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
       first.mutable_version()->set_number(*began);
       first.set_count(2);
     }
-    WalkPut(CallOf(rollout_), record, payload);
+    PutChecked(CallOf(rollout_), record, payload);
 
     queue::v1::SealItem& item = *seal.add_items();
     *item.mutable_ref() = Owner(grant, m);
@@ -285,10 +285,10 @@ void QueueScene::WriteAndSeal(const queue::v1::Grant& grant, const std::vector<i
     payload.clear();
     AddField("messages", common::v1::DTYPE_UNSPECIFIED, {},
              R"([{"role":"assistant","content":"65"}])", &record, &payload);
-    WalkPut(CallOf(rollout_), record, payload);
+    PutChecked(CallOf(rollout_), record, payload);
   }
 
-  const auto sealed = Walk<queue::v1::SealResponse>(seal, {"items.repeat"});
+  const auto sealed = CallChecked<queue::v1::SealResponse>(seal, {"items.repeat"});
   for (const common::v1::Item& item : sealed.items())
     EXPECT_EQ(item.code(), 0U) << item.DebugString();
 }
@@ -300,7 +300,7 @@ void QueueScene::Score() {
   queue::v1::Room& room = *request.add_rooms();
   room.set_pool("cpu");
   room.set_count(8);
-  auto leased = Walk<queue::v1::LeaseTasksResponse>(request);
+  auto leased = CallChecked<queue::v1::LeaseTasksResponse>(request);
   ASSERT_EQ(leased.tasks_size(), 2);
 
   *request.mutable_call() = CallOf(reward_, /*with_request=*/true);
@@ -310,14 +310,14 @@ void QueueScene::Score() {
   *release.mutable_call() = CallOf(reward_);
   for (const queue::v1::Task& task : leased.tasks()) release.add_leases(task.lease().id());
   release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
-  Walk<queue::v1::ReleaseResponse>(release, {"released"});
+  CallChecked<queue::v1::ReleaseResponse>(release, {"released"});
 
   *request.mutable_call() = CallOf(reward_, /*with_request=*/true);
-  leased = Walk<queue::v1::LeaseTasksResponse>(request);
+  leased = CallChecked<queue::v1::LeaseTasksResponse>(request);
   ASSERT_EQ(leased.tasks_size(), 2);
 
   for (const queue::v1::Task& task : leased.tasks()) {
-    WalkGet(CallOf(reward_), task.lease().id(), {task.wants().begin(), task.wants().end()});
+    GetChecked(CallOf(reward_), task.lease().id(), {task.wants().begin(), task.wants().end()});
     common::v1::Record record;
     *record.mutable_owner() = task.owner();
     record.set_task(task.id());
@@ -326,7 +326,7 @@ void QueueScene::Score() {
     const std::vector<double> reward = {0.5 + task.owner().member() * 0.25};
     AddInlineField("reward_status", common::v1::DTYPE_UNSPECIFIED, "ok", &record);
     AddInlineField("task_reward", common::v1::DTYPE_F64, AsBytes(reward), &record);
-    WalkPut(CallOf(reward_), record, "");
+    PutChecked(CallOf(reward_), record, "");
   }
 }
 
@@ -334,7 +334,7 @@ queue::v1::Batch QueueScene::Acquire(int64_t k) {
   queue::v1::AcquireBatchRequest acquire;
   *acquire.mutable_call() = CallOf(trainer_);
   acquire.set_k(k);
-  const auto batch = Walk<queue::v1::AcquireBatchResponse>(acquire).batch();
+  const auto batch = CallChecked<queue::v1::AcquireBatchResponse>(acquire).batch();
   EXPECT_TRUE(batch.closed());
   EXPECT_EQ(batch.groups_size(), 2);
   return batch;
@@ -346,7 +346,7 @@ void QueueScene::Train(const queue::v1::Batch& batch) {
   apply.set_k(batch.k());
   apply.set_lease(batch.lease().id());
   apply.set_crc32c(batch.crc32c());
-  const auto applied = Walk<queue::v1::ApplyResponse>(apply, {"ledger.event"});
+  const auto applied = CallChecked<queue::v1::ApplyResponse>(apply, {"ledger.event"});
   EXPECT_EQ(applied.version(), batch.k() + 1);
 
   queue::v1::DurableRequest durable;
@@ -354,7 +354,7 @@ void QueueScene::Train(const queue::v1::Batch& batch) {
   durable.set_version(batch.k() + 1);
   durable.set_checkpoint("step");
   durable.set_hash(applied.ledger().hash());
-  Walk<queue::v1::DurableResponse>(durable);
+  CallChecked<queue::v1::DurableResponse>(durable);
 }
 
 }  // namespace sluice::integration

@@ -19,8 +19,8 @@
 namespace sluice::integration {
 
 // A running queue with a job of two groups of two members per step, at max_staleness 0. The test
-// plays controller, rollout, reward and trainer. Each call that changes something is tried with
-// a lower incarnation, made, and repeated.
+// plays controller, rollout, reward and trainer. Each call that changes something is made three
+// times: with a lower incarnation, which must be refused, then rightly, then as a repeat.
 class QueueScene : public testing::Test {
  protected:
   static constexpr int64_t kIncarnation = 2;  // Of all workers, so that a lower one exists.
@@ -37,8 +37,8 @@ class QueueScene : public testing::Test {
   // the call succeeds; its repeat changes nothing and gets the same answer, marked in the field
   // `repeat` if there is one. `not_compared`: fields of the answer that tell what this call did.
   template <typename Response, typename Request>
-  Response Walk(const Request& request, const std::set<std::string>& not_compared = {}) {
-    walked_.insert(MethodName(request));
+  Response CallChecked(const Request& request, const std::set<std::string>& not_compared = {}) {
+    called_.insert(MethodName(request));
     ExpectFenced(request);
 
     Response first;
@@ -84,14 +84,14 @@ class QueueScene : public testing::Test {
   absl::StatusOr<queue::v1::PutAck> PutOnce(const common::v1::Call& call,
                                             const common::v1::Record& record,
                                             const std::string& payload);
-  void WalkPut(const common::v1::Call& call, const common::v1::Record& record,
-               const std::string& payload);
+  void PutChecked(const common::v1::Call& call, const common::v1::Record& record,
+                  const std::string& payload);
   // The record is refused as INVALID_ARGUMENT and changes nothing.
   void ExpectRefused(const std::string& worker, const common::v1::Record& record,
                      const std::string& payload);
-  void WalkGet(const common::v1::Call& call, const std::string& lease,
-               const std::vector<common::v1::Want>& wants);
-  void WalkWatch(const common::v1::Call& call);
+  void GetChecked(const common::v1::Call& call, const std::string& lease,
+                  const std::vector<common::v1::Want>& wants);
+  void WatchChecked(const common::v1::Call& call);
 
   // A piece of `tokens`, of the prompt or sampled by `version` with `logprob` each. `payload` gets
   // its bytes.
@@ -126,7 +126,7 @@ class QueueScene : public testing::Test {
   const std::string job_ = std::string(32, 'a');
   const std::string rollout_ = "rollout-9", reward_ = "reward-9", trainer_ = "trainer-9";
   queue::v1::QueueSpec spec_;
-  std::set<std::string> walked_;
+  std::set<std::string> called_;
 };
 
 }  // namespace sluice::integration

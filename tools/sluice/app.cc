@@ -47,7 +47,7 @@ ExitCode SluiceApp::Run() {
   const CLI::App* chosen = &app_;
   while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
   if (runners_.count(chosen) == 0) {
-    std::fputs(app_.help().c_str(), stderr);  // The parser prints the help of the chosen group.
+    std::fputs(app_.help().c_str(), stderr);  // CLI11 returns the help of the chosen group here.
     return kMisuse;
   }
   return runners_.at(chosen)();

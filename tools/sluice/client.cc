@@ -24,11 +24,12 @@ struct Cursor {
   std::optional<int64_t> step;
 };
 
-// Reads one Watch stream to its end, or until `until` holds (then *reached is set).
-absl::Status Watch(const rpc::Channel& channel, const std::string& job, bool follow,
-                   rpc::Cancel* cancel, const JobHandlers& handlers,
-                   const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor,
-                   job::v1::JobStatus* last, bool* reached) {
+// Reads one Watch stream to its end. With `follow`, also returns once `until` holds for a status,
+// and sets *reached.
+absl::Status ReadWatch(const rpc::Channel& channel, const std::string& job, bool follow,
+                       rpc::Cancel* cancel, const JobHandlers& handlers,
+                       const std::function<bool(const job::v1::JobStatus&)>& until, Cursor* cursor,
+                       job::v1::JobStatus* last, bool* reached) {
   rpc::ClientStream stream(channel, *job::v1::WatchRequest::descriptor(), cancel);
   job::v1::WatchRequest request;
   request.set_job(job);
@@ -65,7 +66,7 @@ std::string ServerAddress(const std::string& flag) {
   if (!flag.empty()) return flag;
   if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0')
     return server;
-  const auto state = RunningFleet(FindFleetDir(""));
+  const auto state = FindRunningFleet(FindFleetDir(""));
   return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
 }
 
@@ -136,7 +137,7 @@ absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const st
   job::v1::JobStatus last;
   bool reached = false;
   SLUICE_RETURN_IF_ERROR(
-      Watch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));
+      ReadWatch(channel, job, false, nullptr, handlers, {}, &cursor, &last, &reached));
   return last;
 }
 
@@ -151,17 +152,17 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
   job::v1::JobStatus last;
   bool reached = false;
   rpc::Backoff backoff{rpc::BackoffOptions()};
-  std::optional<absl::Time> heard;
+  std::optional<absl::Time> last_answer;
   for (;;) {
     // Ask for the state first. If the job has ended, the stream must not be followed: its first
     // message is the status, which would end the loop before the steps are read.
     absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
     absl::Status status = now.status();
     if (now.ok()) {
-      heard = absl::Now();
+      last_answer = absl::Now();
       backoff.Reset();
       const bool follow = !IsFinal(now->state());
-      status = Watch(channel, job, follow, cancel, handlers, done, &cursor, &last, &reached);
+      status = ReadWatch(channel, job, follow, cancel, handlers, done, &cursor, &last, &reached);
       if (reached || (status.ok() && !follow)) return last;
     }
 
@@ -172,8 +173,8 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
         status.code() != absl::StatusCode::kCancelled) {
       return status;
     }
-    if (!heard) return status;  // There was never an answer.
-    if (absl::Now() - *heard > patience)
+    if (!last_answer) return status;  // There was never an answer.
+    if (absl::Now() - *last_answer > patience)
       return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ",
                                                  absl::FormatDuration(patience), ": ",
                                                  status.message()));

@@ -68,13 +68,13 @@ std::vector<std::vector<std::string>> CurveRows(const job::v1::JobResult& result
   const auto& curve = result.curve();
 
   // A job that scores nothing (supervised training) has a loss only.
-  const bool scored = std::any_of(curve.begin(), curve.end(), [](const job::v1::CurvePoint& point) {
-    return !std::isnan(point.reward());
-  });
-  const bool lost = std::any_of(curve.begin(), curve.end(), [](const job::v1::CurvePoint& point) {
-    return !std::isnan(point.loss());
-  });
-  const bool by_loss = !scored && lost;
+  const bool has_reward =
+      std::any_of(curve.begin(), curve.end(),
+                  [](const job::v1::CurvePoint& point) { return !std::isnan(point.reward()); });
+  const bool has_loss =
+      std::any_of(curve.begin(), curve.end(),
+                  [](const job::v1::CurvePoint& point) { return !std::isnan(point.loss()); });
+  const bool by_loss = !has_reward && has_loss;
   const auto value = [&](const job::v1::CurvePoint& point) {
     return by_loss ? point.loss() : point.reward();
   };
@@ -91,7 +91,7 @@ std::vector<std::vector<std::string>> CurveRows(const job::v1::JobResult& result
   if (result.has_worst()) add_extreme("worst", result.worst());
 
   std::vector<std::vector<std::string>> rows = {{by_loss ? "loss" : "reward", text}};
-  if (curve.size() < 2 || (!scored && !lost)) return rows;
+  if (curve.size() < 2 || (!has_reward && !has_loss)) return rows;
   std::vector<double> values;
   for (const job::v1::CurvePoint& point : curve) values.push_back(value(point));
   rows.push_back(

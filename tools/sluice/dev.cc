@@ -24,7 +24,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr absl::Duration kGrace = absl::Seconds(15);
+constexpr absl::Duration kGrace = absl::Seconds(15);  // Time for daemons to drain.
 
 void PrintFleet(const FleetState& state, bool json) {
   if (json) {
@@ -45,7 +45,7 @@ void PrintFleet(const FleetState& state, bool json) {
   std::fputs(Table(rows).c_str(), stdout);
 }
 
-absl::StatusOr<FleetOptions> FleetOf(const DevOptions& options) {
+absl::StatusOr<FleetOptions> MakeFleetOptions(const DevOptions& options) {
   FleetOptions fleet{.data_dir = options.data_dir,
                      .rollouts = options.rollouts,
                      .rewards = options.rewards,
@@ -59,7 +59,7 @@ absl::StatusOr<FleetOptions> FleetOf(const DevOptions& options) {
 }
 
 // Reads from a pipe until the first newline or its end.
-std::string FirstLine(int fd) {
+std::string ReadFirstLine(int fd) {
   std::string line;
   char c;
   while (read(fd, &c, 1) == 1 && c != '\n') line += c;
@@ -70,7 +70,7 @@ std::string FirstLine(int fd) {
 
 ExitCode DevUp(const DevOptions& options) {
   // The same fleet runs already: show it.
-  if (const auto running = RunningFleet(options.data_dir); running.ok()) {
+  if (const auto running = FindRunningFleet(options.data_dir); running.ok()) {
     std::fprintf(
         stderr,
         "a fleet already runs on %s, with the options of its start; `sluice dev down` ends it\n",
@@ -80,7 +80,8 @@ ExitCode DevUp(const DevOptions& options) {
   }
 
   // With fixed ports, only one fleet can run on a machine.
-  if (const std::string other = FindFleetDir(""); !options.free_ports && RunningFleet(other).ok()) {
+  if (const std::string other = FindFleetDir("");
+      !options.free_ports && FindRunningFleet(other).ok()) {
     return Complain(ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.hint = absl::StrCat("`sluice dev down --data-dir ", other,
@@ -91,6 +92,7 @@ ExitCode DevUp(const DevOptions& options) {
   const std::string log = options.data_dir + "/logs/supervisor.log";
   if (const absl::Status status = MakeDirs(options.data_dir + "/logs"); !status.ok())
     return Complain(status);
+
   const absl::Time start = absl::Now();
   ChildOptions child;
   child.argv = {absl::StrCat(ProgramDir(), "/sluice"),
@@ -114,23 +116,23 @@ ExitCode DevUp(const DevOptions& options) {
   if (!supervisor.ok()) return Complain(supervisor.status());
 
   // The supervisor writes this line when the fleet is ready or has failed.
-  const std::string line = FirstLine(supervisor->stdout_fd);
+  const std::string line = ReadFirstLine(supervisor->stdout_fd);
   close(supervisor->stdout_fd);
-  const nlohmann::json said = nlohmann::json::parse(line, nullptr, false);
-  if (!said.is_object() || said.contains("error")) {
+  const nlohmann::json report = nlohmann::json::parse(line, nullptr, false);
+  if (!report.is_object() || report.contains("error")) {
     int status = 0;
     waitpid(supervisor->pid, &status, 0);
     return Complain(ErrorWith(
         absl::StatusCode::kInternal,
         {.hint = absl::StrCat("logs are in ", options.data_dir, "/logs")},
-        said.is_object() ? said.value("error", "")
-                         : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
+        report.is_object() ? report.value("error", "")
+                           : absl::StrCat("the supervisor ended with ", WaitStatusText(status))));
   }
 
   const auto fleet = ReadFleetState(options.data_dir);
   if (!fleet.ok()) return Complain(fleet.status());
   PrintFleet(*fleet, options.json);
-  if (const auto planned = FleetOf(options); planned.ok())
+  if (const auto planned = MakeFleetOptions(options); planned.ok())
     std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
   std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n",
                options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
@@ -167,6 +169,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     std::fflush(stdout);
     return ExitCodeOf(status);
   };
+
   // The lock keeps a second supervisor away from the directory.
   const absl::StatusOr<DirLock> lock_held = DirLock::Acquire(options.data_dir);
   if (!lock_held.ok()) return fail(lock_held.status());
@@ -185,7 +188,7 @@ ExitCode DevSupervise(const DevOptions& options) {
     running = supervisor.get();
   }
 
-  const absl::StatusOr<FleetOptions> fleet = FleetOf(options);
+  const absl::StatusOr<FleetOptions> fleet = MakeFleetOptions(options);
   if (!fleet.ok()) return fail(fleet.status());
   const absl::StatusOr<std::string> address = StartFleet(*fleet, supervisor.get());
   if (!address.ok()) {
@@ -216,7 +219,7 @@ ExitCode DevSupervise(const DevOptions& options) {
 }
 
 ExitCode DevDown(const DevOptions& options) {
-  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  const absl::StatusOr<FleetState> state = FindRunningFleet(options.data_dir);
   if (!state.ok()) {
     // A state file may be left from a fleet that was killed; its daemons died with its supervisor.
     RemoveFleetState(options.data_dir);
@@ -224,6 +227,7 @@ ExitCode DevDown(const DevOptions& options) {
     std::fprintf(stderr, "%s\n", std::string(state.status().message()).c_str());
     return kDone;
   }
+  // The supervisor kills daemons that still run after kGrace, so it ends well within twice that.
   absl::Status status = SignalProcess(state->supervisor, state->supervisor_start, SIGTERM);
   if (status.ok()) status = AwaitEnd(state->supervisor, state->supervisor_start, 2 * kGrace);
   if (!status.ok()) return Complain(status);
@@ -232,7 +236,7 @@ ExitCode DevDown(const DevOptions& options) {
 }
 
 ExitCode DevStatus(const DevOptions& options) {
-  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  const absl::StatusOr<FleetState> state = FindRunningFleet(options.data_dir);
   if (!state.ok()) return Complain(state.status());
   PrintFleet(*state, options.json);
   return kDone;
@@ -247,7 +251,7 @@ ExitCode DevKill(const DevOptions& options, const std::string& role, const std::
   if (known == kSignals.end())
     return Complain(absl::InvalidArgumentError(
         absl::StrCat("no signal ", signal, "; there are KILL, TERM, INT, STOP, CONT, ABRT, SEGV")));
-  const absl::StatusOr<FleetState> state = RunningFleet(options.data_dir);
+  const absl::StatusOr<FleetState> state = FindRunningFleet(options.data_dir);
   if (!state.ok()) return Complain(state.status());
   for (const DaemonState& daemon : state->daemons) {
     if (daemon.name != role && daemon.role != role) continue;

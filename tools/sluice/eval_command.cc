@@ -61,7 +61,7 @@ nlohmann::ordered_json ToJson(const EvalResult& result) {
 }
 
 // Parses JOB or JOB@VERSION, and sets the options for the job's model and weights.
-absl::Status AskJob(EvalFlags& flags) {
+absl::Status UseModelOfJob(EvalFlags& flags) {
   const std::pair<std::string, std::string> halves =
       absl::StrSplit(flags.model, absl::MaxSplits('@', 1));
   std::optional<int64_t> version;
@@ -78,9 +78,10 @@ absl::Status AskJob(EvalFlags& flags) {
   absl::StatusOr<EvalJob> job = FindEvalJob(flags.server, halves.first);
   if (!job.ok())
     return Annotate(job.status(), absl::StrCat(flags.model, " is no directory, and as a job"));
-  const std::string chat_template = flags.options.chat_template;
+
   // The command line's template has precedence over the job's.
-  SLUICE_RETURN_IF_ERROR(TakeModel(job->status.spec(), &flags.options));
+  const std::string chat_template = flags.options.chat_template;
+  SLUICE_RETURN_IF_ERROR(CopyModelSettings(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
   flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {
     return FetchJobWeights(job, version, layout);
@@ -89,7 +90,7 @@ absl::Status AskJob(EvalFlags& flags) {
 }
 
 // Returns which column each field of a row comes from.
-absl::StatusOr<std::map<std::string, std::string>> Fields(const EvalFlags& flags) {
+absl::StatusOr<std::map<std::string, std::string>> ParseFields(const EvalFlags& flags) {
   std::map<std::string, std::string> fields = {{"prompt", flags.prompt}, {"answer", flags.answer}};
   for (const std::string& field : flags.fields) {
     const std::pair<std::string, std::string> halves =
@@ -120,18 +121,19 @@ ExitCode RunEval(EvalFlags& flags) {
         "every k; give --temperature, or leave out --samples")));
   }
 
-  absl::StatusOr<std::map<std::string, std::string>> fields = Fields(flags);
+  absl::StatusOr<std::map<std::string, std::string>> fields = ParseFields(flags);
   if (!fields.ok()) return Complain(fields.status());
   options.fields = *std::move(fields);
 
   // The model is a directory if one of that name exists, else a job.
   if (!PathExists(flags.model)) {
-    if (const absl::Status status = AskJob(flags); !status.ok()) return Complain(status);
+    if (const absl::Status status = UseModelOfJob(flags); !status.ok()) return Complain(status);
   }
 
   if (options.pass_k.empty())
     options.pass_k =
         options.samples == 1 ? std::vector<uint32_t>{1} : std::vector<uint32_t>{1, options.samples};
+
   const nlohmann::json args = nlohmann::json::parse(flags.args, nullptr, false);
   if (!args.is_object())
     return Complain(absl::InvalidArgumentError(

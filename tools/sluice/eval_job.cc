@@ -18,7 +18,7 @@ constexpr int kTries = 20;  // The trainer may free a version between List() and
 constexpr absl::Duration kLease = absl::Minutes(2);
 
 // Formats rising numbers: "12, 40 to 57".
-std::string Ranges(const std::vector<int64_t>& numbers) {
+std::string RangesText(const std::vector<int64_t>& numbers) {
   std::string text;
   for (size_t i = 0; i < numbers.size();) {
     size_t last = i;
@@ -48,12 +48,12 @@ absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
   std::sort(numbers.begin(), numbers.end());
   if (*version > numbers.back()) {
     return absl::NotFoundError(absl::StrCat("the trainer has not made version ", *version,
-                                            " yet; it has ", Ranges(numbers), ". Ask for ",
-                                            job.name(), ", the newest, or again later"));
+                                            " yet; it has ", RangesText(numbers), ". `sluice eval ",
+                                            job.name(), "` takes the newest; or try again later"));
   }
   return absl::NotFoundError(
-      absl::StrCat("the trainer no longer keeps version ", *version, "; it has ", Ranges(numbers),
-                   ". Some older ones are checkpoints: `sluice ckpt verify ",
+      absl::StrCat("the trainer no longer keeps version ", *version, "; it has ",
+                   RangesText(numbers), ". Some older ones are checkpoints: `sluice ckpt verify ",
                    job.spec().checkpoint().dir(), "/", job.name(), "-", job.job().substr(0, 8),
                    "` lists them, and `sluice eval` takes their directory"));
 }
@@ -86,7 +86,7 @@ absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string
   return found;
 }
 
-absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options) {
+absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* options) {
   // The weights of the directory are replaced by those of the trainer.
   options->engine.random_init = spec.model().has_init();
   options->engine.model_path =

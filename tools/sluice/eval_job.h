@@ -25,9 +25,9 @@ struct EvalJob {
 // FAILED_PRECONDITION: it has no trainer now; the message gives its state and says what to do.
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name);
 
-// Copies the job's model settings to the options: directory or random start, context, chat
-// template.
-absl::Status TakeModel(const job::v1::JobSpec& spec, EvalOptions* options);
+// Copies the job's model settings to the options: the directory, or the config and seed of random
+// weights; number type, context and chat template.
+absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* options);
 
 // Returns version `version` of those that the trainer keeps, or the newest if `version` is unset.
 // UNAVAILABLE: the trainer has no version yet.

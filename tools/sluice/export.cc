@@ -39,7 +39,7 @@ absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
 
 // Returns the folder of the job's checkpoints: the one in `dir` that is named after the job's id,
 // or `dir` itself if there is none.
-absl::StatusOr<std::string> OwnFolder(const std::string& dir, const std::string& job) {
+absl::StatusOr<std::string> FindJobFolder(const std::string& dir, const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(dir));
   for (const std::string& name : names) {
     if (job.size() >= 8 && absl::EndsWith(name, absl::StrCat("-", job.substr(0, 8)))) {
@@ -55,9 +55,9 @@ bool HoldsCheckpoints(const std::string& dir) {
   return !trainer::CheckpointStore({.dir = dir}).List().empty();
 }
 
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
-                                             std::vector<std::string>* unreadable) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));
+absl::StatusOr<std::string> FindNewestCheckpoint(const std::string& dir, const std::string& job,
+                                                 std::vector<std::string>* unreadable) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string own, FindJobFolder(dir, job));
   const std::vector<trainer::CheckpointEntry> entries =
       trainer::CheckpointStore({.dir = own}).List();
   for (const trainer::CheckpointEntry& entry : entries) {
@@ -82,16 +82,15 @@ absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& 
                    status.message());
 }
 
-absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string own, OwnFolder(dir, job));
+absl::StatusOr<std::string> FindBestCheckpoint(const std::string& dir, const std::string& job) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string own, FindJobFolder(dir, job));
   if (const std::optional<int64_t> version = trainer::LinkedVersion(own, trainer::kBestLink)) {
     return absl::StrCat(own, "/step-", *version);
   }
   return ErrorWith(
       absl::StatusCode::kNotFound,
       {.hint = "give the job file an `eval` block with every_steps and datasets; without --best "
-               "the latest "
-               "checkpoint is exported"},
+               "the latest checkpoint is exported"},
       absl::StrCat("no version with a checkpoint in ", own, " was evaluated, so none is the best"));
 }
 

@@ -16,12 +16,12 @@ bool HoldsCheckpoints(const std::string& dir);
 // Returns the newest checkpoint of a job. `dir` is the job's own folder, or holds the folders of
 // several jobs; then the job's folder is NAME-<first 8 digits of `job`> (`job` has 32 hex digits).
 // Checkpoints that cannot be read are described in *unreadable. NOT_FOUND: there is no checkpoint.
-absl::StatusOr<std::string> NewestCheckpoint(const std::string& dir, const std::string& job,
-                                             std::vector<std::string>* unreadable);
+absl::StatusOr<std::string> FindNewestCheckpoint(const std::string& dir, const std::string& job,
+                                                 std::vector<std::string>* unreadable);
 
 // Returns the checkpoint with the best evaluation; `dir` and `job` as above. NOT_FOUND: there is
 // none.
-absl::StatusOr<std::string> BestCheckpoint(const std::string& dir, const std::string& job);
+absl::StatusOr<std::string> FindBestCheckpoint(const std::string& dir, const std::string& job);
 
 // Copies the model files of a checkpoint (those that transformers loads; not optimizer, cursor,
 // lineage or state) to the new directory `out`, which appears only when it is complete. The weights

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-std::string Loopback(const FleetOptions& options, int port) {
+std::string LoopbackAddress(const FleetOptions& options, int port) {
   return absl::StrCat("127.0.0.1:", options.fixed_ports ? port : 0);
 }
 
@@ -39,7 +39,7 @@ std::string ChosenDataDir() {
 std::string RememberedPath() { return StateHome() + "/fleet"; }
 std::string RememberedDir() { return ReadFile(RememberedPath()).value_or(""); }
 
-bool Runs(const std::string& data_dir) {
+bool IsFleetRunning(const std::string& data_dir) {
   const absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
   return state.ok() && IsAlive(*state);
 }
@@ -125,15 +125,15 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
     spec.role = role;
     spec.program = absl::StrCat(ProgramDir(), "/sluice-", role);
     spec.args = {"--id", spec.name, "--data-dir", absl::StrCat(options.data_dir, "/", spec.name)};
-    spec.listen = Loopback(options, port);
-    spec.ops = Loopback(options, port + 1);
+    spec.listen = LoopbackAddress(options, port);
+    spec.ops = LoopbackAddress(options, port + 1);
     for (const CorePlan::Member& member : plan.members) {
       if (member.name != spec.name) continue;
       spec.args.insert(spec.args.end(), {"--threads", absl::StrCat(member.threads), "--cores",
                                          CoresPath(options.data_dir)});
     }
     if (options.http && role == "rollout")
-      spec.args.insert(spec.args.end(), {"--http", Loopback(options, port + 2)});
+      spec.args.insert(spec.args.end(), {"--http", LoopbackAddress(options, port + 2)});
     specs.push_back(std::move(spec));
   };
   // Each role gets a block of ten ports, and each daemon three of them. A role with more than three
@@ -158,6 +158,7 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
   for (const DaemonSpec& spec : specs)
     SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));
   // The controller first: the other daemons need its address.
+  SLUICE_CHECK(specs[0].role == "controller");
   SLUICE_RETURN_IF_ERROR(supervisor->Start({specs[0]}));
   const std::string controller = supervisor->states()[0].listening;
   specs.erase(specs.begin());
@@ -250,15 +251,18 @@ std::string FindFleetDir(const std::string& given) {
   if (!given.empty()) return std::filesystem::absolute(given).lexically_normal().string();
   if (const std::string chosen = ChosenDataDir(); !chosen.empty()) return chosen;
   const std::string remembered = RememberedDir();
-  return !Runs(StateHome()) && !remembered.empty() && Runs(remembered) ? remembered : StateHome();
+  return !IsFleetRunning(StateHome()) && !remembered.empty() && IsFleetRunning(remembered)
+             ? remembered
+             : StateHome();
 }
 
-absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir) {
+absl::StatusOr<FleetState> FindRunningFleet(const std::string& data_dir) {
   absl::StatusOr<FleetState> state = ReadFleetState(data_dir);
   if (state.ok() && IsAlive(*state)) return state;
 
   const std::string remembered = RememberedDir();
-  const bool elsewhere = !remembered.empty() && remembered != data_dir && Runs(remembered);
+  const bool elsewhere =
+      !remembered.empty() && remembered != data_dir && IsFleetRunning(remembered);
   const std::string hint =
       elsewhere ? absl::StrCat("one runs on ", remembered, ": pass --data-dir ", remembered)
                 : "`sluice dev up` starts one";

@@ -85,7 +85,7 @@ std::string FindFleetDir(const std::string& given);
 
 // Returns the fleet that runs on `data_dir`. NOT_FOUND: none runs there; the hint names a fleet
 // that runs elsewhere.
-absl::StatusOr<FleetState> RunningFleet(const std::string& data_dir);
+absl::StatusOr<FleetState> FindRunningFleet(const std::string& data_dir);
 
 // Returns the folder of this program, which also holds the daemons.
 std::string ProgramDir();

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <utility>
 
@@ -13,8 +14,10 @@ namespace sluice::cli {
 namespace {
 
 constexpr char kSignal = 's', kLeave = 'l';
-// A signal handler may only do little, so it writes to this pipe, and the thread reads.
+// A signal handler may make only async-signal-safe calls, so it writes to this pipe, and the thread
+// reads.
 int g_pipe[2];
+std::atomic<bool> g_in_use = false;  // Whether there is an Interrupts, to which g_pipe belongs.
 
 void OnSignal(int) {
   const int saved = errno;
@@ -25,6 +28,7 @@ void OnSignal(int) {
 }  // namespace
 
 Interrupts::Interrupts(std::function<void(int)> on_signal) : on_signal_(std::move(on_signal)) {
+  SLUICE_CHECK(!g_in_use.exchange(true));
   SLUICE_CHECK(pipe2(g_pipe, O_CLOEXEC) == 0);
   thread_ = std::thread([this] {
     char c = 0;
@@ -47,6 +51,7 @@ Interrupts::~Interrupts() {
   thread_.join();
   close(g_pipe[0]);
   close(g_pipe[1]);
+  g_in_use = false;
 }
 
 }  // namespace sluice::cli

@@ -60,7 +60,7 @@ std::string TimeText(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S", rpc::FromProto(time), absl::LocalTimeZone());
 }
 
-ExitCode EndOf(const JobStatus& status) {
+ExitCode ReportEnd(const JobStatus& status) {
   if (!IsFinal(status.state()) || status.state() == job::v1::JOB_STATE_SUCCEEDED) return kDone;
   std::fprintf(stderr, "%s\n", ErrorLine(status).c_str());
   return kJobFailed;
@@ -98,7 +98,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   if (!status.ok()) return Complain(status.status());
   if (json) PrintMessage(status->result());
   else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
-  return EndOf(*status);
+  return ReportEnd(*status);
 }
 
 ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
@@ -231,7 +231,7 @@ ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
     return Complain(absl::FailedPreconditionError(
         absl::StrCat(o.job, " has ended SUCCEEDED and will not be ", wanted)));
   }
-  return EndOf(*status);
+  return ReportEnd(*status);
 }
 
 ExitCode JobEvents(const JobOptions& o, const Channel& channel) {
@@ -276,36 +276,36 @@ ExitCode CancelOne(const JobOptions& o, const Channel& channel) {
   return kDone;
 }
 
-// Returns the checkpoint in `dir` that the options ask for. For `job` see NewestCheckpoint().
-absl::StatusOr<std::string> CheckpointIn(const std::string& dir, const std::string& job,
-                                         const JobOptions& o) {
-  if (o.best) return BestCheckpoint(dir, job);
+// Returns the checkpoint in `dir` that the options ask for. For `job` see FindNewestCheckpoint().
+absl::StatusOr<std::string> FindCheckpointIn(const std::string& dir, const std::string& job,
+                                             const JobOptions& o) {
+  if (o.best) return FindBestCheckpoint(dir, job);
 
   std::vector<std::string> unreadable;
-  absl::StatusOr<std::string> newest = NewestCheckpoint(dir, job, &unreadable);
+  absl::StatusOr<std::string> newest = FindNewestCheckpoint(dir, job, &unreadable);
   for (const std::string& what : unreadable)
     std::fprintf(stderr, "skipped a checkpoint: %s\n", what.c_str());
   return newest;
 }
 
-absl::StatusOr<std::string> CheckpointOf(const JobOptions& o, const Channel& channel) {
+absl::StatusOr<std::string> FindCheckpoint(const JobOptions& o, const Channel& channel) {
   // JOB may be a path, because the controller of `sluice run` ends with its job, but the job's
   // folder stays.
   if (trainer::IsCheckpoint(o.job) && !o.best) return o.job;
-  if (HoldsCheckpoints(o.job)) return CheckpointIn(o.job, "", o);
+  if (HoldsCheckpoints(o.job)) return FindCheckpointIn(o.job, "", o);
 
   SLUICE_ASSIGN_OR_RETURN(const JobStatus job, GetJob(*channel, o.job));
-  const std::string& told =
+  const std::string& reported =
       o.best ? job.result().eval().best_checkpoint() : job.result().checkpoint();
-  if (!told.empty()) return told;
-  return CheckpointIn(job.spec().checkpoint().dir(), job.job(), o);
+  if (!reported.empty()) return reported;
+  return FindCheckpointIn(job.spec().checkpoint().dir(), job.job(), o);
 }
 
 ExitCode ExportJob(const JobOptions& o, const Channel& channel) {
   std::optional<DType> dtype;
   if (o.dtype != "auto") dtype = *DTypeFromTorchName(o.dtype);  // The parser has checked the name.
 
-  const absl::StatusOr<std::string> checkpoint = CheckpointOf(o, channel);
+  const absl::StatusOr<std::string> checkpoint = FindCheckpoint(o, channel);
   if (!checkpoint.ok()) return Complain(checkpoint.status());
   if (const absl::Status status = ExportCheckpoint(*checkpoint, o.dir, dtype); !status.ok())
     return Complain(status);
@@ -331,7 +331,7 @@ ExitCode WhyJob(const JobOptions& o, const Channel& channel) {
 using Handler = ExitCode (*)(const JobOptions&, const Channel&);
 
 // Returns a function that connects to the controller and calls `handler`.
-std::function<ExitCode()> Runner(OptionsPtr o, Handler handler) {
+std::function<ExitCode()> MakeRunner(OptionsPtr o, Handler handler) {
   return [o, handler] {
     const absl::StatusOr<Channel> channel = rpc::Connect(ServerAddress(o->server));
     return channel.ok() ? handler(*o, *channel) : Complain(channel.status());
@@ -346,7 +346,7 @@ Command JobCommand(const char* group, const char* name, const char* summary, con
             app->add_option("JOB", o->job, "name or id of the job")->required();
             AddServer(app, &o->server);
             AddOutput(app, &o->output, lines);
-            return Runner(o, handler);
+            return MakeRunner(o, handler);
           }};
 }
 
@@ -367,14 +367,14 @@ std::vector<Command> JobCommands() {
          app->add_flag("--dry-run", o->dry_run, "only check the file");
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
-         return Runner(o, SubmitJob);
+         return MakeRunner(o, SubmitJob);
        }},
       {"job", "list", "List all jobs, newest first.", "  sluice job list",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
          AddServer(app, &o->server);
          AddOutput(app, &o->output, true);
-         return Runner(o, ListJobs);
+         return MakeRunner(o, ListJobs);
        }},
       JobCommand("job", "describe", "Show a job's state and, at its end, its result.",
                  "  sluice job describe digits -o json", DescribeJob),
@@ -393,7 +393,7 @@ std::vector<Command> JobCommands() {
                      "longest time to wait; after it, exit with code 6");
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
-         return Runner(o, WaitJob);
+         return MakeRunner(o, WaitJob);
        }},
       JobCommand("job", "events", "Show what happened to a job.",
                  "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
@@ -405,7 +405,7 @@ std::vector<Command> JobCommands() {
          app->add_option("JOB", o->job, "name or id of the job")->required();
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
-         return Runner(o, CancelOne);
+         return MakeRunner(o, CancelOne);
        }},
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
@@ -427,7 +427,7 @@ std::vector<Command> JobCommands() {
              "--best", o->best,
              "the best checkpoint by evaluation (the job's `eval` block) instead of the latest");
          AddServer(app, &o->server);
-         return Runner(o, ExportJob);
+         return MakeRunner(o, ExportJob);
        }},
       JobCommand("", "why",
                  "Say what a job waits for, down to the root cause: since when, what will happen "

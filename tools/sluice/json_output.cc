@@ -22,7 +22,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Json = nlohmann::ordered_json;
 
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json NumberJson(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 // Shortens the value JOB_STATE_RUNNING of enum JobState to RUNNING.
 Json EnumName(const google::protobuf::EnumValueDescriptor* value, int number) {
@@ -40,18 +40,18 @@ bool IsWellKnown(const google::protobuf::Descriptor& type) {
   return type.file()->package() == "google.protobuf";
 }
 
-Json WellKnown(const Message& message) {
+Json WellKnownJson(const Message& message) {
   std::string text;
   SLUICE_CHECK(google::protobuf::util::MessageToJsonString(message, &text).ok());
   return Json::parse(text);
 }
 
-Json OfMessage(const Message& message) {
-  return IsWellKnown(*message.GetDescriptor()) ? WellKnown(message) : ToJson(message);
+Json MessageJson(const Message& message) {
+  return IsWellKnown(*message.GetDescriptor()) ? WellKnownJson(message) : ToJson(message);
 }
 
 // Returns the value of a field; `index` is -1 if the field is not repeated.
-Json Value(const Message& message, const FieldDescriptor& field, int index) {
+Json FieldJson(const Message& message, const FieldDescriptor& field, int index) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   const bool one = index < 0;
   switch (field.cpp_type()) {
@@ -66,10 +66,11 @@ Json Value(const Message& message, const FieldDescriptor& field, int index) {
     case FieldDescriptor::CPPTYPE_UINT64:
       return one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index);
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(one ? r.GetDouble(message, &field)
-                        : r.GetRepeatedDouble(message, &field, index));
+      return NumberJson(one ? r.GetDouble(message, &field)
+                            : r.GetRepeatedDouble(message, &field, index));
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index));
+      return NumberJson(one ? r.GetFloat(message, &field)
+                            : r.GetRepeatedFloat(message, &field, index));
     case FieldDescriptor::CPPTYPE_ENUM: {
       const int number =
           one ? r.GetEnumValue(message, &field) : r.GetRepeatedEnumValue(message, &field, index);
@@ -81,20 +82,20 @@ Json Value(const Message& message, const FieldDescriptor& field, int index) {
       return field.type() == FieldDescriptor::TYPE_BYTES ? ToHex(text) : text;
     }
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      return OfMessage(one ? r.GetMessage(message, &field)
-                           : r.GetRepeatedMessage(message, &field, index));
+      return MessageJson(one ? r.GetMessage(message, &field)
+                             : r.GetRepeatedMessage(message, &field, index));
   }
   return nullptr;
 }
 
-Json MapValue(const Message& message, const FieldDescriptor& field) {
+Json MapJson(const Message& message, const FieldDescriptor& field) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   std::map<std::string, Json> sorted;
   for (int i = 0; i < r.FieldSize(message, &field); ++i) {
     const Message& entry = r.GetRepeatedMessage(message, &field, i);
-    const Json key = Value(entry, *field.message_type()->map_key(), -1);
+    const Json key = FieldJson(entry, *field.message_type()->map_key(), -1);
     sorted[key.is_string() ? key.get<std::string>() : key.dump()] =
-        Value(entry, *field.message_type()->map_value(), -1);
+        FieldJson(entry, *field.message_type()->map_value(), -1);
   }
   Json out = Json::object();
   for (auto& [key, value] : sorted) out[key] = std::move(value);
@@ -110,13 +111,13 @@ Json ToJson(const Message& message) {
     const FieldDescriptor& field = *message.GetDescriptor()->field(i);
     Json& value = out[field.name()];
     if (field.is_map()) {
-      value = MapValue(message, field);
+      value = MapJson(message, field);
     } else if (field.is_repeated()) {
       value = Json::array();
       for (int j = 0; j < r.FieldSize(message, &field); ++j)
-        value.push_back(Value(message, field, j));
+        value.push_back(FieldJson(message, field, j));
     } else if (!field.has_presence() || r.HasField(message, &field)) {
-      value = Value(message, field, -1);
+      value = FieldJson(message, field, -1);
     }
   }
   return out;

@@ -18,7 +18,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int kSparks = 40;
+constexpr int kSparklinePoints = 40;
 constexpr int kMedianSteps = 20;
 
 bool IsTerminal(std::FILE* out) {
@@ -27,13 +27,13 @@ bool IsTerminal(std::FILE* out) {
          (term == nullptr || absl::string_view(term) != "dumb");
 }
 
-int Columns(std::FILE* out) {
+int TerminalColumns(std::FILE* out) {
   winsize size{};
   return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
 }
 
 // Returns the first `columns` characters of a line. Each UTF-8 character counts as one column.
-std::string Cut(const std::string& line, int columns) {
+std::string CutToColumns(const std::string& line, int columns) {
   int width = 0;
   for (size_t i = 0; i < line.size(); ++i) {
     if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && ++width > columns)
@@ -83,7 +83,7 @@ std::string ShortBytes(uint64_t bytes) {
 void Progress::SetSpec(const job::v1::JobSpec& spec) {
   if (spec.limits().has_max_steps()) max_steps_ = spec.limits().max_steps();
   if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());
-  bound_ = spec.queue().max_staleness();
+  max_staleness_ = spec.queue().max_staleness();
   supervised_ = spec.kind() == "sft";
 }
 
@@ -112,7 +112,7 @@ void Progress::Add(const job::v1::StepReport& report) {
   steps_.push_back(step);
 }
 
-std::string Progress::Of() const {
+std::string Progress::StepCountText() const {
   return max_steps_ ? absl::StrCat(steps(), "/", *max_steps_) : absl::StrCat(steps());
 }
 
@@ -137,7 +137,7 @@ std::optional<double> Progress::SecondsLeft() const {
 }
 
 std::string Progress::StepLine() const {
-  std::string line = absl::StrCat("step ", Of());
+  std::string line = absl::StrCat("step ", StepCountText());
   if (max_steps_ && *max_steps_ > 0) {
     const double share =
         std::min(1.0, static_cast<double>(steps()) / static_cast<double>(*max_steps_));
@@ -149,7 +149,7 @@ std::string Progress::StepLine() const {
   if (const auto left = SecondsLeft()) absl::StrAppend(&line, "  ends in ", ShortDuration(*left));
   if (!steps_.empty() && !supervised_) {
     absl::StrAppend(&line, "   staleness p50 ", steps_.back().p50, " p99 ", steps_.back().p99,
-                    " (bound ", bound_, ")");
+                    " (bound ", max_staleness_, ")");
   }
   return line;
 }
@@ -167,7 +167,7 @@ std::string Progress::RewardLine() const {
   std::vector<double> scores;
   for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
-  const std::vector<double> means = MeansOfStretches(scores, kSparks);
+  const std::vector<double> means = MeansOfStretches(scores, kSparklinePoints);
   std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward",
                                      scores.front(), scores.back(), Sparkline(means, utf8_));
   // Show the best value once the run is past it, so that a collapse can be seen.
@@ -194,7 +194,7 @@ std::string Progress::RewardLine() const {
 }
 
 std::string Progress::LogLine() const {
-  std::string line = absl::StrCat("step ", Of());
+  std::string line = absl::StrCat("step ", StepCountText());
   if (steps_.empty()) return line;
   const Step& last = steps_.back();
   absl::StrAppend(&line, absl::StrFormat("  %s %.3f", supervised_ ? "loss" : "reward", last.score));
@@ -243,16 +243,16 @@ void ProgressPrinter::Erase() {
 }
 
 void ProgressPrinter::Show(absl::Duration pause) {
-  if (quiet_ || absl::Now() - shown_ < pause) return;
-  shown_ = absl::Now();
+  if (quiet_ || absl::Now() - shown_at_ < pause) return;
+  shown_at_ = absl::Now();
   shown_steps_ = progress_.steps();
   if (!terminal_) {
     std::fprintf(out_, "%s\n", progress_.LogLine().c_str());
   } else {
     Erase();
-    const int columns = Columns(out_) - 1;
-    std::fprintf(out_, "%s\n%s\n", Cut(progress_.StepLine(), columns).c_str(),
-                 Cut(progress_.RewardLine(), columns).c_str());
+    const int columns = TerminalColumns(out_) - 1;
+    std::fprintf(out_, "%s\n%s\n", CutToColumns(progress_.StepLine(), columns).c_str(),
+                 CutToColumns(progress_.RewardLine(), columns).c_str());
     drawn_ = true;
   }
   std::fflush(out_);

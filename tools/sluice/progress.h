@@ -36,7 +36,7 @@ class Progress {
   // "no spread" is the share of groups whose answers all got the same reward; nothing is learned
   // from them.
   std::string RewardLine() const;
-  // Both in short form for logs. For example, in one line:
+  // A short form of the two lines above, for logs. For example, in one line:
   //   step 61/400  reward 0.71  std 0.45  no spread 12 %  entropy 1.90  staleness max 2
   //     ends in 1m04s
   std::string LogLine() const;
@@ -52,14 +52,14 @@ class Progress {
   };
   static std::string SpreadText(const Step& step);
   std::optional<double> SecondsLeft() const;
-  std::string Of() const;  // For example "61/400".
+  std::string StepCountText() const;  // For example "61/400".
 
   const bool utf8_;
 
   // From the spec.
   std::optional<int64_t> max_steps_;
   std::optional<double> wall_seconds_;
-  int64_t bound_ = 0;
+  int64_t max_staleness_ = 0;
   bool supervised_ = false;
   int64_t done_ = 0;
   std::vector<Step> steps_;
@@ -97,7 +97,7 @@ class ProgressPrinter {
   const bool terminal_;
   Mutex mu_;
   Progress progress_ ABSL_GUARDED_BY(mu_);
-  absl::Time shown_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time shown_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   int64_t shown_steps_ ABSL_GUARDED_BY(mu_) = 0;
   bool drawn_ ABSL_GUARDED_BY(mu_) = false;  // The two progress lines are on the terminal now.
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

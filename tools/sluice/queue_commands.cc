@@ -35,8 +35,8 @@ void PrintJson(const Json& json) {
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
-absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel,
-                                               const std::string& job) {
+absl::StatusOr<queue::v1::StatsResponse> GetStats(const rpc::Channel& channel,
+                                                  const std::string& job) {
   job::v1::InspectRequest request;
   request.set_job(job);
   request.mutable_queue_stats();
@@ -46,9 +46,9 @@ absl::StatusOr<queue::v1::StatsResponse> Stats(const rpc::Channel& channel,
 }
 
 // Asks for all rows of one kind, page by page. `group` is 16 bytes, or empty for all groups.
-absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std::string& job,
-                                          queue::v1::PeekWhat what, const std::string& group = "",
-                                          bool text = false) {
+absl::StatusOr<std::vector<PeekRow>> PeekRows(const rpc::Channel& channel, const std::string& job,
+                                              queue::v1::PeekWhat what,
+                                              const std::string& group = "", bool text = false) {
   std::vector<PeekRow> rows;
   std::string page;
   do {
@@ -71,8 +71,8 @@ absl::StatusOr<std::vector<PeekRow>> Peek(const rpc::Channel& channel, const std
 // Converts a row to JSON; its field `json`, a text, is parsed too.
 Json RowJson(const PeekRow& row) {
   Json json = ToJson(row);
-  Json opened = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
-  if (!opened.is_discarded()) json["json"] = std::move(opened);
+  Json parsed = Json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) json["json"] = std::move(parsed);
   return json;
 }
 
@@ -83,7 +83,7 @@ Json RowsJson(const std::vector<PeekRow>& rows) {
 }
 
 ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
-  const absl::StatusOr<queue::v1::StatsResponse> stats = Stats(channel, o.job);
+  const absl::StatusOr<queue::v1::StatsResponse> stats = GetStats(channel, o.job);
   if (!stats.ok()) return Complain(stats.status());
   std::fputs((IsJson(o) ? ToJsonText(*stats) : StatsText(*stats)).c_str(), stdout);
   return kDone;
@@ -91,8 +91,8 @@ ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
 
 // Loads the tokenizer of the job's model, to decode token ids. The model must be readable on this
 // host.
-absl::StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOf(const rpc::Channel& channel,
-                                                             const std::string& job) {
+absl::StatusOr<std::shared_ptr<const Tokenizer>> LoadTokenizer(const rpc::Channel& channel,
+                                                               const std::string& job) {
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus status, GetJob(channel, job));
   const job::v1::Model& model = status.spec().model();
   SLUICE_ASSIGN_OR_RETURN(
@@ -113,14 +113,14 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
         o.job, "` lists them")));
   }
 
-  const auto groups = Peek(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
+  const auto groups = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_GROUPS, id, o.show_text);
   if (!groups.ok()) return Complain(groups.status());
   if (groups->empty())
     return Complain(
         absl::NotFoundError(absl::StrCat("the queue holds no group ", o.group, " of job ", o.job,
                                          ": it was freed or dropped, or never existed")));
 
-  auto tasks = Peek(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
+  auto tasks = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_TASKS);
   if (!tasks.ok()) return Complain(tasks.status());
   // A task's id begins with the id of its group.
   std::erase_if(*tasks,
@@ -128,7 +128,7 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
 
   Decode decode;
   if (o.show_text) {
-    const auto tokenizer = TokenizerOf(channel, o.job);
+    const auto tokenizer = LoadTokenizer(channel, o.job);
     if (!tokenizer.ok()) return Complain(tokenizer.status());
     decode = [tokenizer = *tokenizer](const std::vector<int32_t>& ids) {
       return tokenizer->Decode(ids, /*skip_special=*/false);
@@ -158,7 +158,7 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
                                    std::pair(queue::v1::PEEK_WHAT_TASKS, &answers.tasks),
                                    std::pair(queue::v1::PEEK_WHAT_BATCHES, &answers.batches),
                                    std::pair(queue::v1::PEEK_WHAT_PROMPTS, &answers.prompts)}) {
-    auto found = Peek(channel, o.job, what);
+    auto found = PeekRows(channel, o.job, what);
     if (!found.ok()) return Complain(found.status());
     *rows = *std::move(found);
   }
@@ -183,10 +183,10 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
   std::vector<std::string> damage;
   // A job without a result still has a queue to ask.
   if (!job->has_result()) {
-    const auto stats = Stats(channel, o.job);
+    const auto stats = GetStats(channel, o.job);
     if (!stats.ok()) return Complain(stats.status());
     ledger = stats->ledger();
-    const auto rows = Peek(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
+    const auto rows = PeekRows(channel, o.job, queue::v1::PEEK_WHAT_VIOLATIONS);
     if (!rows.ok()) return Complain(rows.status());
     for (const PeekRow& row : *rows)
       damage.push_back(Json::parse(row.json(), nullptr, false).value("rule", row.json()));
@@ -263,8 +263,7 @@ std::vector<Command> QueueCommands() {
           }),
       {"queue", "fsck",
        "Check the ledger and the invariants of a job in the running queue, or every checksum, "
-       "event "
-       "and invariant in the data directory of a stopped queue. Exit code 1: damage.",
+       "event and invariant in the data directory of a stopped queue. Exit code 1: damage.",
        "  sluice queue fsck digits\n  sluice queue fsck /var/lib/sluice/queue-0 -o json    # the "
        "--data-dir of a queue that does not run",
        [](CLI::App* app) {

@@ -24,14 +24,14 @@ using nlohmann::json;
 using queue::v1::PeekRow;
 using Rows = std::vector<std::vector<std::string>>;
 
-int64_t Dropped(const common::v1::Ledger& ledger) {
+int64_t TotalDropped(const common::v1::Ledger& ledger) {
   int64_t dropped = 0;
   for (const auto& [reason, count] : ledger.dropped()) dropped += count;
   return dropped;
 }
 
 template <typename Map>
-uint64_t At(const Map& map, const char* key) {
+uint64_t CountAt(const Map& map, const char* key) {
   const auto it = map.find(key);
   return it == map.end() ? 0 : static_cast<uint64_t>(it->second);
 }
@@ -53,7 +53,7 @@ std::string CountsText(const Map& map) {
 }
 
 // Formats the shares of the trained tokens by staleness.
-std::string Staleness(const queue::v1::StatsResponse& stats) {
+std::string StalenessText(const queue::v1::StatsResponse& stats) {
   std::map<int64_t, int64_t> sorted;
   int64_t total = 0;
   for (const auto& [age, count] : stats.staleness()) {
@@ -70,7 +70,7 @@ std::string Staleness(const queue::v1::StatsResponse& stats) {
   });
 }
 
-std::string LengthRatio(const queue::v1::StatsResponse& stats) {
+std::string LengthRatioText(const queue::v1::StatsResponse& stats) {
   std::map<std::string, double> sorted;
   for (const auto& [name, ratio] : stats.length_ratio()) {
     // Leave out the ratios of single ranges of lengths, which are named SOURCE/EIGHTH.
@@ -82,15 +82,15 @@ std::string LengthRatio(const queue::v1::StatsResponse& stats) {
   });
 }
 
-std::string Age(const PeekRow& row) {
+std::string AgeText(const PeekRow& row) {
   return ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(row.age())));
 }
-json Parsed(const PeekRow& row) {
+json ParseRowJson(const PeekRow& row) {
   const json parsed = json::parse(row.json(), nullptr, /*allow_exceptions=*/false);
   return parsed.is_object() ? parsed : json::object();
 }
 
-std::string PromptOf(const json& row) {
+std::string PromptText(const json& row) {
   if (!row.is_object()) return "-";
   const uint64_t occurrence = row.value("occurrence", uint64_t{0});
   return absl::StrCat(row.value("source", ""), " row ", row.value("index", uint64_t{0}), " epoch ",
@@ -99,7 +99,7 @@ std::string PromptOf(const json& row) {
 }
 
 // Counts a group's members by state: "3 sealed, 1 running".
-std::string MembersOf(const json& members) {
+std::string MembersText(const json& members) {
   std::map<std::string, int> states;
   for (const json& member : members) {
     const bool scored = member.contains("task_reward");
@@ -118,38 +118,40 @@ std::string TaskName(const std::string& id) {
   return absl::StrCat(BriefGroup(parts[0]), rest.empty() ? "" : "/", absl::StrJoin(rest, "/"));
 }
 
-std::string Or(const std::string& text) { return text.empty() ? "-" : text; }
+std::string OrDash(const std::string& text) { return text.empty() ? "-" : text; }
 
 void AddTasks(const std::vector<PeekRow>& tasks, std::string* out) {
   Rows rows{{"TASK", "STATE", "WORKER", "AGE", "CAUSE"}};
   for (const PeekRow& task : tasks) {
-    rows.push_back({TaskName(task.node().id()), task.state(), Or(task.worker()), Age(task),
-                    Or(Parsed(task).value("cause", ""))});
+    rows.push_back({TaskName(task.node().id()), task.state(), OrDash(task.worker()), AgeText(task),
+                    OrDash(ParseRowJson(task).value("cause", ""))});
   }
   if (rows.size() > 1) absl::StrAppend(out, "\n", Table(rows));
 }
 
-std::string Indented(const std::string& text) {
+std::string IndentText(const std::string& text) {
   return absl::StrCat("    ", absl::StrJoin(absl::StrSplit(text, '\n'), "\n    "), "\n");
 }
 
 }  // namespace
 
 int64_t LedgerGap(const common::v1::Ledger& ledger) {
-  return ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() - Dropped(ledger);
+  return ledger.accepted() - ledger.durable() - ledger.applied() - ledger.live() -
+         TotalDropped(ledger);
 }
 
 std::string LedgerLine(const common::v1::Ledger& ledger) {
   const int64_t gap = LedgerGap(ledger);
   return absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(),
                       " + applied ", ledger.applied(), " + live ", ledger.live(), " + dropped ",
-                      Dropped(ledger), gap == 0 ? "" : absl::StrCat("   OFF BY ", gap));
+                      TotalDropped(ledger), gap == 0 ? "" : absl::StrCat("   OFF BY ", gap));
 }
 
 std::string StatsText(const queue::v1::StatsResponse& stats) {
   const common::v1::Ledger& ledger = stats.ledger();
-  const uint64_t limit = At(stats.slots(), "limit_per_step"),
-                 window = At(stats.slots(), "window_steps"), overdue = At(stats.slots(), "overdue");
+  const uint64_t limit = CountAt(stats.slots(), "limit_per_step"),
+                 window = CountAt(stats.slots(), "window_steps"),
+                 overdue = CountAt(stats.slots(), "overdue");
   const std::string lowest =
       stats.lowest() < 0 ? "none: no live engine" : absl::StrCat(stats.lowest());
   return Table(
@@ -165,18 +167,18 @@ std::string StatsText(const queue::v1::StatsResponse& stats) {
        {"admission", absl::StrCat("up to ", absl::StrFormat("%g", stats.admission_staleness()),
                                   " versions ahead of L: ", window, " steps open")},
        {"advice", stats.advice()},
-       {"slots", absl::StrCat("used ", At(stats.slots(), "used"), " of ", window * limit, " (",
+       {"slots", absl::StrCat("used ", CountAt(stats.slots(), "used"), " of ", window * limit, " (",
                               window, " steps x ", limit, ")",
-                              overdue > 0 ? absl::StrCat("  of steps gone by ", overdue) : "")},
+                              overdue > 0 ? absl::StrCat("  of steps already cut ", overdue) : "")},
        {"groups", CountsText(stats.groups())},
-       {"bytes", absl::StrCat("stored ", ShortBytes(At(stats.bytes(), "stored")), "  reserved ",
-                              ShortBytes(At(stats.bytes(), "reserved")), "  quota ",
-                              ShortBytes(At(stats.bytes(), "quota")))},
+       {"bytes", absl::StrCat("stored ", ShortBytes(CountAt(stats.bytes(), "stored")),
+                              "  reserved ", ShortBytes(CountAt(stats.bytes(), "reserved")),
+                              "  quota ", ShortBytes(CountAt(stats.bytes(), "quota")))},
        {"staleness",
-        absl::StrCat(Staleness(stats),
+        absl::StrCat(StalenessText(stats),
                      stats.staleness().empty() ? "" : "   of trained tokens, by versions")},
        {"length",
-        absl::StrCat(LengthRatio(stats),
+        absl::StrCat(LengthRatioText(stats),
                      stats.length_ratio().empty() ? "" : "   mean length trained / generated")},
        {"waiting", CountsText(stats.waiting())}});
 }
@@ -202,22 +204,22 @@ std::string GroupIdOf(const std::string& name) {
 std::string PeekText(const PeekAnswers& answers) {
   Rows groups{{"GROUP", "STATE", "STEP", "AGE", "MEMBERS", "WORKERS", "PROMPT"}};
   for (const PeekRow& row : answers.groups) {
-    const json parsed = Parsed(row), members = parsed.value("members", json::array());
+    const json parsed = ParseRowJson(row), members = parsed.value("members", json::array());
     std::map<std::string, int> workers;
     for (const json& member : members) {
       const std::string state = member.value("state", "");
-      if (state == "reserved" || state == "running") ++workers[Or(member.value("worker", ""))];
+      if (state == "reserved" || state == "running") ++workers[OrDash(member.value("worker", ""))];
     }
 
     const int64_t slot = parsed.value("slot", int64_t{-1}),
                   batch = parsed.value("batch", int64_t{-1});
     groups.push_back({BriefGroup(row.node().id()), row.state(),
-                      absl::StrCat(batch >= 0 ? batch : slot), Age(row), MembersOf(members),
-                      Or(absl::StrJoin(workers, " ",
-                                       [](std::string* out, const auto& entry) {
-                                         absl::StrAppend(out, entry.first, " ", entry.second);
-                                       })),
-                      PromptOf(parsed.value("row", json()))});
+                      absl::StrCat(batch >= 0 ? batch : slot), AgeText(row), MembersText(members),
+                      OrDash(absl::StrJoin(workers, " ",
+                                           [](std::string* out, const auto& entry) {
+                                             absl::StrAppend(out, entry.first, " ", entry.second);
+                                           })),
+                      PromptText(parsed.value("row", json()))});
   }
 
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
@@ -227,7 +229,7 @@ std::string PeekText(const PeekAnswers& answers) {
   std::vector<PeekRow> troubled;  // Tasks that failed before, or for good.
   for (const PeekRow& task : answers.tasks) {
     ++states[task.state()];
-    if (!Parsed(task).value("cause", "").empty()) troubled.push_back(task);
+    if (!ParseRowJson(task).value("cause", "").empty()) troubled.push_back(task);
   }
   if (!states.empty()) absl::StrAppend(&out, "\ntasks: ", CountsText(states), "\n");
   AddTasks(troubled, &out);
@@ -235,39 +237,40 @@ std::string PeekText(const PeekAnswers& answers) {
   Rows batches{{"BATCH", "STATE", "GROUPS", "WORKER", "AGE"}};
   for (const PeekRow& row : answers.batches) {
     batches.push_back({row.node().id(), row.state(),
-                       absl::StrCat(Parsed(row).value("groups", uint64_t{0})), Or(row.worker()),
-                       row.worker().empty() ? "-" : Age(row)});
+                       absl::StrCat(ParseRowJson(row).value("groups", uint64_t{0})),
+                       OrDash(row.worker()), row.worker().empty() ? "-" : AgeText(row)});
   }
   if (batches.size() > 1) absl::StrAppend(&out, "\n", Table(batches));
 
   Rows prompts{{"PROMPT", "STATE"}};
   for (const PeekRow& row : answers.prompts)
-    prompts.push_back(
-        {PromptOf(Parsed(row)), row.state() == "again" ? "to be drawn again" : row.state()});
+    prompts.push_back({PromptText(ParseRowJson(row)),
+                       row.state() == "again" ? "to be drawn again" : row.state()});
   if (prompts.size() > 1) absl::StrAppend(&out, "\n", Table(prompts));
   return out;
 }
 
 std::string GroupText(const PeekRow& group, const std::vector<PeekRow>& tasks,
                       const Decode& decode) {
-  const json parsed = Parsed(group), members = parsed.value("members", json::array());
+  const json parsed = ParseRowJson(group), members = parsed.value("members", json::array());
   std::string out = absl::StrCat(
-      "group ", BriefGroup(group.node().id()), "  ", group.state(), " for ", Age(group), "  step ",
+      "group ", BriefGroup(group.node().id()), "  ", group.state(), " for ", AgeText(group),
+      "  step ",
       parsed.value("batch", int64_t{-1}) >= 0 ? parsed.value("batch", int64_t{-1})
                                               : parsed.value("slot", int64_t{-1}),
-      "  ", PromptOf(parsed.value("row", json())), "  id ", group.node().id(), "\n\n");
+      "  ", PromptText(parsed.value("row", json())), "  id ", group.node().id(), "\n\n");
   Rows rows{{"MEMBER", "ATTEMPT", "STATE", "WORKER", "AGE", "TOKENS", "VERSIONS", "END", "REWARD"}};
   for (size_t m = 0; m < members.size(); ++m) {
     const json& member = members[m];
     const json versions = member.value("versions", json::array());
     rows.push_back(
         {absl::StrCat(m), absl::StrCat(member.value("attempt", 0)), member.value("state", ""),
-         Or(member.value("worker", "")), ShortDuration(member.value("age", 0.0)),
+         OrDash(member.value("worker", "")), ShortDuration(member.value("age", 0.0)),
          absl::StrCat(member.value("tokens", uint64_t{0})),
          versions.size() != 2         ? "-"
          : versions[0] == versions[1] ? versions[0].dump()
                                       : absl::StrCat(versions[0].dump(), "..", versions[1].dump()),
-         Or(member.value("dropped", member.value("finish", ""))),
+         OrDash(member.value("dropped", member.value("finish", ""))),
          member.contains("task_reward") ? absl::StrFormat("%g", member.value("task_reward", 0.0))
                                         : "-"});
   }
@@ -275,10 +278,10 @@ std::string GroupText(const PeekRow& group, const std::vector<PeekRow>& tasks,
   AddTasks(tasks, &out);
   if (!decode) return out;
   absl::StrAppend(&out, "\nprompt:\n",
-                  Indented(decode(parsed.value("prompt_ids", std::vector<int32_t>()))));
+                  IndentText(decode(parsed.value("prompt_ids", std::vector<int32_t>()))));
   for (size_t m = 0; m < members.size(); ++m)
     absl::StrAppend(&out, "member ", m, ":\n",
-                    Indented(decode(members[m].value("ids", std::vector<int32_t>()))));
+                    IndentText(decode(members[m].value("ids", std::vector<int32_t>()))));
   return out;
 }
 

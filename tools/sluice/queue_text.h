@@ -23,7 +23,7 @@ std::string LedgerLine(const common::v1::Ledger& ledger);
 // Returns accepted - (durable + applied + live + dropped), which should always be 0.
 int64_t LedgerGap(const common::v1::Ledger& ledger);
 
-// The most important counts, one per line.
+// Formats the most important counts, one per line.
 std::string StatsText(const queue::v1::StatsResponse& stats);
 
 // Converts token ids to text.
@@ -33,11 +33,12 @@ using Decode = std::function<std::string(const std::vector<int32_t>& ids)>;
 struct PeekAnswers {
   std::vector<queue::v1::PeekRow> groups, tasks, batches, prompts;
 };
-// One line per group, batch and prompt; the number of tasks by state, and a line for each task that
-// has failed. Quarantined and dead-letter rows are included.
+// Formats one line per group, batch and prompt, the number of tasks by state, and a line for each
+// task that has failed (dead letters too). The prompts are those in quarantine and those that are
+// to be drawn again.
 std::string PeekText(const PeekAnswers& answers);
-// Shows one group: its prompt, a line per member, its tasks. If `decode` is set, also the texts of
-// rows that carry token ids.
+// Formats one group: its prompt, a line per member, its tasks. If `decode` is set, the texts of the
+// prompt and of the answers follow; the rows then must carry token ids.
 std::string GroupText(const queue::v1::PeekRow& group, const std::vector<queue::v1::PeekRow>& tasks,
                       const Decode& decode);
 

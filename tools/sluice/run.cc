@@ -35,7 +35,7 @@ constexpr int kMaxDaemons = 64;                            // Of each role.
 // Returns how many daemons of a role to start: `wanted`, or `needed` if that is 0.
 // INVALID_ARGUMENT: fewer than the job needs (it would wait for more until limits.start), or too
 // many for one machine.
-absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed) {
+absl::StatusOr<int> ChooseCount(absl::string_view role, int wanted, uint32_t needed) {
   if (wanted == 0) wanted = static_cast<int>(std::min<uint32_t>(needed, INT_MAX));
   if (static_cast<uint32_t>(wanted) < needed) {
     return ErrorWith(absl::StatusCode::kInvalidArgument,
@@ -56,14 +56,15 @@ absl::StatusOr<int> CountFor(absl::string_view role, int wanted, uint32_t needed
 }
 
 // Supervised training needs neither rollout nor reward daemons.
-absl::StatusOr<FleetOptions> FleetFor(const RunOptions& options, const job::v1::JobSpec& spec) {
+absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
+                                             const job::v1::JobSpec& spec) {
   FleetOptions fleet;
   const bool sampled = spec.kind() == "rl";
   const job::v1::Resources& resources = spec.resources();
-  SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, CountFor("rollout", options.rollouts,
-                                                   sampled ? resources.rollout().min() : 0));
-  SLUICE_ASSIGN_OR_RETURN(
-      fleet.rewards, CountFor("reward", options.rewards, sampled ? resources.reward().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, ChooseCount("rollout", options.rollouts,
+                                                      sampled ? resources.rollout().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(fleet.rewards, ChooseCount("reward", options.rewards,
+                                                     sampled ? resources.reward().min() : 0));
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }
@@ -83,20 +84,20 @@ class Run {
   }
 
   // Runs the job. Returns its last status, or an error if there is none.
-  absl::StatusOr<job::v1::JobStatus> Do();
+  absl::StatusOr<job::v1::JobStatus> RunToEnd();
   bool interrupted() const { return interrupts_seen_ > 0; }
 
  private:
   // On the thread of Interrupts; `count` is 1 for the first signal.
   void OnSignal(int count);
   // On the thread of the supervisor.
-  void OnDaemon(const DaemonState& state);
+  void OnDaemonChange(const DaemonState& state);
   void WriteState();
   Supervisor* supervisor() {
     MutexLock lock(&mu_);
     return supervisor_.get();
   }
-  absl::StatusOr<job::v1::JobStatus> Follow(const std::string& controller);
+  absl::StatusOr<job::v1::JobStatus> SubmitAndFollow(const std::string& controller);
 
   const RunOptions& options_;
   const JobFile& file_;
@@ -156,7 +157,7 @@ void Run::WriteState() {
   (void)WriteFleetState(data_dir_, state);
 }
 
-void Run::OnDaemon(const DaemonState& state) {
+void Run::OnDaemonChange(const DaemonState& state) {
   WriteState();
   if (!state.last_end.empty() && !ending_) {
     if (!state.ready)
@@ -165,7 +166,7 @@ void Run::OnDaemon(const DaemonState& state) {
   }
 }
 
-absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
+absl::StatusOr<job::v1::JobStatus> Run::SubmitAndFollow(const std::string& controller) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, Submit(*channel, file_));
   {
@@ -180,9 +181,9 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   JobHandlers handlers;
   handlers.step = [&](const job::v1::StepReport& step) { printer_.Add(step); };
   handlers.event = [&](const common::v1::Event& event) {
-    // Already printed before the daemons were started.
-    const bool told = event.code() == "unusual";
-    if (IsForPeople(event) && !told && !options_.quiet) printer_.Note(event.message());
+    // The warnings about the job file were printed before the daemons were started.
+    const bool already_printed = event.code() == "unusual";
+    if (IsForPeople(event) && !already_printed && !options_.quiet) printer_.Note(event.message());
   };
   handlers.status = [&](const job::v1::JobStatus& status) {
     if (StateName(status.state()) == state || options_.quiet) return;
@@ -192,14 +193,15 @@ absl::StatusOr<job::v1::JobStatus> Run::Follow(const std::string& controller) {
   return FollowJob(*channel, submitted.job(), nullptr, kControllerPatience, handlers);
 }
 
-absl::StatusOr<job::v1::JobStatus> Run::Do() {
+absl::StatusOr<job::v1::JobStatus> Run::RunToEnd() {
   auto interrupts = std::make_unique<Interrupts>([this](int count) { OnSignal(count); });
-  // The supervisor's callback needs supervisor_, so it is set under the lock.
+  // The supervisor's thread calls OnDaemonChange(), which reads supervisor_. The lock makes it wait
+  // until that is set.
   {
     MutexLock lock(&mu_);
-    supervisor_ = std::make_unique<Supervisor>(
-        Supervisor::Options{.log_dir = data_dir_ + "/logs",
-                            .changed = [this](const DaemonState& state) { OnDaemon(state); }});
+    supervisor_ = std::make_unique<Supervisor>(Supervisor::Options{
+        .log_dir = data_dir_ + "/logs",
+        .changed = [this](const DaemonState& state) { OnDaemonChange(state); }});
   }
 
   if (!options_.quiet) printer_.Note(PlanText(PlanCores(fleet_)));
@@ -213,7 +215,7 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
       controller_ = *controller;
     }
     WriteState();
-    status = Follow(*controller);
+    status = SubmitAndFollow(*controller);
     // Close the connection, because a controller that stops waits until its connections are closed,
     // and an idle one would stay open.
     MutexLock lock(&mu_);
@@ -224,12 +226,12 @@ absl::StatusOr<job::v1::JobStatus> Run::Do() {
   ending_ = true;
   supervisor()->Stop(kDrainGrace);
   interrupts.reset();
-  std::unique_ptr<Supervisor> over;
+  std::unique_ptr<Supervisor> ended;
   {
     MutexLock lock(&mu_);
-    over = std::move(supervisor_);
+    ended = std::move(supervisor_);
   }
-  over.reset();  // After this, nothing writes into the data directory.
+  ended.reset();  // After this, nothing writes into the data directory.
   return status;
 }
 
@@ -246,14 +248,14 @@ ExitCode RunJob(const RunOptions& options) {
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
     return Complain(problems);
   PrintWarnings(file);
-  absl::StatusOr<FleetOptions> fleet = FleetFor(options, *file.spec);
+  absl::StatusOr<FleetOptions> fleet = FleetOptionsFor(options, *file.spec);
   if (!fleet.ok()) return Complain(fleet.status());
   absl::StatusOr<RunDir> dir = RunDir::Make(options.data_dir);
   if (!dir.ok()) return Complain(dir.status());
   fleet->data_dir = dir->path();
 
   Run run(options, file, *fleet);
-  const absl::StatusOr<job::v1::JobStatus> status = run.Do();
+  const absl::StatusOr<job::v1::JobStatus> status = run.RunToEnd();
   const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
   RemoveFleetState(dir->path());
 

@@ -25,7 +25,7 @@ bool IsOwnDir(const std::string& path) {
   return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == geteuid();
 }
 
-absl::Time ChangedAt(const std::string& path) {
+absl::Time ModifiedAt(const std::string& path) {
   struct stat info{};
   return stat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim)
                                         : absl::InfinitePast();
@@ -85,12 +85,12 @@ void RunDir::KeepLogs() {
 void SweepRunDirs(const std::string& dir, absl::Time now) {
   for (const std::string& path : EntriesOf(dir)) {
     if (!absl::StartsWith(fs::path(path).filename().string(), kPrefix) || !IsOwnDir(path)) continue;
-    const absl::Time changed = ChangedAt(path + "/logs");
+    const absl::Time changed = ModifiedAt(path + "/logs");
     if (const auto fleet = ReadFleetState(path); fleet.ok() && IsAlive(*fleet)) continue;
     const absl::StatusOr<DirLock> lock = DirLock::Acquire(path);
     if (!lock.ok()) continue;
 
-    if (now - changed < kLogsStay) RemoveAllBut(path, /*keep_logs=*/true);
+    if (now - changed < kLogsKeptFor) RemoveAllBut(path, /*keep_logs=*/true);
     else (void)RemoveTree(path);
   }
 }

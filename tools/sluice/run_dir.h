@@ -36,11 +36,11 @@ class RunDir {
 };
 
 // How long the logs of a temporary directory are kept.
-inline constexpr absl::Duration kLogsStay = absl::Hours(24);
+inline constexpr absl::Duration kLogsKeptFor = absl::Hours(24);
 
 // Cleans up after runs that were killed. For each temporary directory of this user in `dir` that no
-// process uses, removes everything but the logs. Removes the logs too if nothing was written there
-// for kLogsStay.
+// process uses, removes everything but the logs. Removes the logs too if the last log file was
+// created more than kLogsKeptFor ago.
 void SweepRunDirs(const std::string& dir, absl::Time now);
 
 }  // namespace sluice::cli

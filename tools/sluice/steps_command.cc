@@ -33,11 +33,11 @@ using job::v1::StepReport;
 
 // The columns that are shown by default, if the job has them. Values of evaluations are shown after
 // them.
-constexpr const char* kUsual[] = {
+constexpr const char* kUsualColumns[] = {
     "step", "reward_mean", "reward_std", "flat_share", "loss",          "entropy",
     "kl",   "grad_norm",   "lr",         "tokens",     "staleness_max", "seconds_step"};
 // The columns of a step besides its values.
-constexpr const char* kFixed[] = {"step", "version", "incarnation", "time"};
+constexpr const char* kFixedColumns[] = {"step", "version", "incarnation", "time"};
 
 trainer::StepRecord RecordOf(const StepReport& report) {
   trainer::StepRecord record{.step = report.k(),
@@ -129,7 +129,7 @@ std::string StepJson(const StepReport& step) { return trainer::MetricsLine(Recor
 absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(
     const std::vector<StepReport>& steps, const std::vector<std::string>& columns) {
   std::vector<trainer::StepRecord> records;
-  std::set<std::string> known(std::begin(kFixed), std::end(kFixed));
+  std::set<std::string> known(std::begin(kFixedColumns), std::end(kFixedColumns));
   for (const StepReport& step : steps) {
     records.push_back(RecordOf(step));
     for (const auto& [name, value] : records.back().values) known.insert(name);
@@ -137,14 +137,15 @@ absl::StatusOr<std::vector<std::vector<std::string>>> StepRows(
 
   std::vector<std::string> shown = columns;
   if (columns.empty()) {
-    absl::c_copy_if(kUsual, std::back_inserter(shown),
+    absl::c_copy_if(kUsualColumns, std::back_inserter(shown),
                     [&](const char* name) { return known.count(name) > 0; });
     absl::c_copy_if(known, std::back_inserter(shown),
                     [](const std::string& name) { return absl::StartsWith(name, "eval/"); });
   } else if (columns == std::vector<std::string>{"all"}) {
-    shown.assign(std::begin(kFixed), std::end(kFixed));
-    absl::c_copy_if(known, std::back_inserter(shown),
-                    [](const std::string& name) { return !absl::c_linear_search(kFixed, name); });
+    shown.assign(std::begin(kFixedColumns), std::end(kFixedColumns));
+    absl::c_copy_if(known, std::back_inserter(shown), [](const std::string& name) {
+      return !absl::c_linear_search(kFixedColumns, name);
+    });
   }
   for (const std::string& column : shown) {
     if (known.count(column) == 0) {

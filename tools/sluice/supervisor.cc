@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
 #include "common/base/mutex.h"
+#include "common/base/status.h"
 #include "tools/sluice/child.h"
 
 namespace sluice::cli {
@@ -45,9 +46,11 @@ struct Supervisor::Impl {
     // Reads the child's stdout; its end means that the child has ended. -1: not running.
     int fd = -1;
     std::string line;  // The part of the first line read so far.
-    int deaths = 0;    // Ends in a row; a run of Options::steady starts the count again.
+    // How often it has ended in a row. After a run of at least Options::steady, an end counts as
+    // the first again.
+    int deaths = 0;
     absl::Time started;
-    absl::Time due;  // When to start it again; infinite future: not at all.
+    absl::Time due;  // When to start it (again); infinite future: not at all.
   };
 
   explicit Impl(Options o) : options(std::move(o)), wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -56,7 +59,7 @@ struct Supervisor::Impl {
   ~Impl() {
     {
       MutexLock lock(&mu);
-      over = true;
+      closing = true;
     }
     Wake();
     thread.join();
@@ -69,14 +72,17 @@ struct Supervisor::Impl {
   }
 
   void Supervise() ABSL_LOCKS_EXCLUDED(mu);
-  void StartDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  void Launch(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void StartDueDaemons() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void LaunchDaemon(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the daemon's stdout. Returns true if the daemon has just become ready or has ended.
-  bool ReadFrom(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  bool ReadOutput(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Sends a signal to a running daemon. Reap() has not waited for it, so its pid cannot belong to
+  // another process.
+  static void SendSignal(const Daemon& daemon, int signal);
   // Takes the exit status of a daemon that has ended, and plans its restart.
   void Reap(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Reads the addresses from the first line.
-  void TakeLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void ParseFirstLine(Daemon& daemon) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
   const Options options;
   // An eventfd that ends the poll() of the thread.
@@ -85,11 +91,11 @@ struct Supervisor::Impl {
   CondVar changed;  // Signalled when any state changes.
   std::vector<std::unique_ptr<Daemon>> daemons ABSL_GUARDED_BY(mu);
   bool stopping ABSL_GUARDED_BY(mu) = false;
-  bool over ABSL_GUARDED_BY(mu) = false;
+  bool closing ABSL_GUARDED_BY(mu) = false;
   std::thread thread;
 };
 
-void Supervisor::Impl::Launch(Daemon& daemon) {
+void Supervisor::Impl::LaunchDaemon(Daemon& daemon) {
   ChildOptions child;
   child.argv = {daemon.spec.program};
   child.argv.insert(child.argv.end(), daemon.spec.args.begin(), daemon.spec.args.end());
@@ -121,17 +127,17 @@ void Supervisor::Impl::Launch(Daemon& daemon) {
   daemon.state.start = ProcessStart(started->pid);
 }
 
-void Supervisor::Impl::StartDue() {
+void Supervisor::Impl::StartDueDaemons() {
   for (const auto& daemon : daemons) {
     if (!stopping && daemon->fd < 0 && daemon->due <= absl::Now()) {
       if (daemon->deaths > 0) ++daemon->state.restarts;
-      Launch(*daemon);
+      LaunchDaemon(*daemon);
       changed.NotifyAll();
     }
   }
 }
 
-void Supervisor::Impl::TakeLine(Daemon& daemon) {
+void Supervisor::Impl::ParseFirstLine(Daemon& daemon) {
   const nlohmann::json line = nlohmann::json::parse(daemon.line, nullptr, false);
   if (!line.is_object() || !line.contains("listening")) return;
   daemon.state.listening = line.value("listening", "");
@@ -139,7 +145,7 @@ void Supervisor::Impl::TakeLine(Daemon& daemon) {
   daemon.state.ready = true;
 }
 
-bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
+bool Supervisor::Impl::ReadOutput(Daemon& daemon) {
   const bool was_ready = daemon.state.ready;
   char bytes[4096];
   for (;;) {
@@ -151,7 +157,7 @@ bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
       const size_t end = daemon.line.find('\n');
       if (end == std::string::npos) continue;
       daemon.line.resize(end);
-      TakeLine(daemon);
+      ParseFirstLine(daemon);
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
       return daemon.state.ready != was_ready;
     } else {
@@ -161,7 +167,14 @@ bool Supervisor::Impl::ReadFrom(Daemon& daemon) {
   }
 }
 
+void Supervisor::Impl::SendSignal(const Daemon& daemon, int signal) {
+  // kill(-1) would send the signal to every process of the user.
+  SLUICE_CHECK(daemon.fd >= 0 && daemon.state.pid > 0);
+  kill(daemon.state.pid, signal);
+}
+
 void Supervisor::Impl::Reap(Daemon& daemon) {
+  SLUICE_CHECK(daemon.fd >= 0 && daemon.state.pid > 0);
   close(daemon.fd);
   daemon.fd = -1;
   int status = 0;
@@ -183,16 +196,16 @@ void Supervisor::Impl::Supervise() {
     absl::Time next = absl::InfiniteFuture();
     {
       MutexLock lock(&mu);
-      if (over) {
+      if (closing) {
         // Kill and wait for all children before the thread ends.
         for (const auto& daemon : daemons) {
           if (daemon->fd < 0) continue;
-          kill(daemon->state.pid, SIGKILL);
+          SendSignal(*daemon, SIGKILL);
           Reap(*daemon);
         }
         return;
       }
-      StartDue();
+      StartDueDaemons();
       // Watch the output of running daemons, and wake up for the next restart.
       for (const auto& daemon : daemons) {
         if (daemon->fd >= 0) {
@@ -212,17 +225,17 @@ void Supervisor::Impl::Supervise() {
     uint64_t count;
     (void)!read(wake, &count, sizeof count);
 
-    std::vector<DaemonState> news;
+    std::vector<DaemonState> changes;
     {
       MutexLock lock(&mu);
       for (size_t i = 1; i < polled.size(); ++i) {
-        if (polled[i].revents != 0 && ReadFrom(*polled_daemons[i]))
-          news.push_back(polled_daemons[i]->state);
+        if (polled[i].revents != 0 && ReadOutput(*polled_daemons[i]))
+          changes.push_back(polled_daemons[i]->state);
       }
-      if (!news.empty()) changed.NotifyAll();
+      if (!changes.empty()) changed.NotifyAll();
     }
     // Called without the lock, because the callback may call states().
-    for (const DaemonState& state : news) {
+    for (const DaemonState& state : changes) {
       if (options.changed) options.changed(state);
     }
   }
@@ -250,7 +263,7 @@ absl::Status Supervisor::Start(const std::vector<DaemonSpec>& specs) {
   const absl::Time deadline = absl::Now() + impl_->options.start_timeout;
   for (;;) {
     bool ready = true;
-    // A daemon that has ended once did not start.
+    // One end is a failure, even though the daemon will be started again.
     for (const Impl::Daemon* daemon : mine) {
       if (!daemon->state.last_end.empty()) {
         return absl::FailedPreconditionError(
@@ -286,8 +299,7 @@ absl::Status Supervisor::Signal(const std::string& name, int signal) {
     if (daemon->fd < 0)
       return absl::FailedPreconditionError(
           absl::StrCat(name, " does not run now: ", daemon->state.last_end));
-    // The process has not been waited for, so its pid cannot belong to another.
-    kill(daemon->state.pid, signal);
+    Impl::SendSignal(*daemon, signal);
     return absl::OkStatus();
   }
   return absl::NotFoundError(
@@ -305,7 +317,7 @@ void Supervisor::Stop(absl::Duration grace) {
       int running = 0;
       for (size_t i = from; i < to; ++i) {
         if (impl_->daemons[i]->fd < 0) continue;
-        if (signal != 0) kill(impl_->daemons[i]->state.pid, signal);
+        if (signal != 0) Impl::SendSignal(*impl_->daemons[i], signal);
         ++running;
       }
       return running;

@@ -17,7 +17,7 @@ namespace {
 
 // Formats the counts that are not zero, sorted by key; keys that are numbers are sorted as numbers.
 template <typename ProtoMap>
-std::string Counts(const ProtoMap& counts) {
+std::string CountsByKeyText(const ProtoMap& counts) {
   std::vector<std::pair<std::string, int64_t>> sorted;
   for (const auto& [key, count] : counts) {
     if (count != 0) sorted.emplace_back(key, count);
@@ -65,12 +65,12 @@ std::string ResultTable(const job::v1::JobResult& result, bool utf8) {
       rows.end(),
       {{"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ",
                                result.tokens_trained())},
-       {"staleness", absl::StrCat("max ", result.staleness_max(),
-                                  "  tokens by version: ", Counts(result.staleness_histogram()))},
+       {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ",
+                                  CountsByKeyText(result.staleness_histogram()))},
        {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(),
                                " + applied ", ledger.applied(), " + live ", ledger.live(),
-                               " + dropped (", Counts(ledger.dropped()), ")")},
-       {"restarts", Counts(result.restarts())},
+                               " + dropped (", CountsByKeyText(ledger.dropped()), ")")},
+       {"restarts", CountsByKeyText(result.restarts())},
        {"checkpoint", result.checkpoint().empty() ? "none" : result.checkpoint()}});
   if (result.has_eval()) {
     const job::v1::EvalSummary& eval = result.eval();

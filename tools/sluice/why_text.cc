@@ -18,13 +18,13 @@ using common::v1::WaitEdge;
 
 // Whether the link can be left out because the next one says more: a wait for a batch is explained
 // by what the batch lacks.
-bool IsPassing(const WaitEdge& edge, bool last) {
+bool IsExplainedByNext(const WaitEdge& edge, bool last) {
   return edge.cause().empty() || (!last && edge.on().kind() == common::v1::NODE_KIND_BATCH);
 }
 
 // Describes what will happen by itself, starting at the end of the chain (the root cause): first
 // what the root does, then what follows from it.
-std::string ByItself(const job::v1::WhyResponse& why) {
+std::string DescribeNext(const job::v1::WhyResponse& why) {
   std::vector<std::string> nexts;
   for (auto edge = why.chain().rbegin(); edge != why.chain().rend() && nexts.size() < 2; ++edge) {
     if (edge->next().empty()) continue;
@@ -46,7 +46,7 @@ bool EndsInFault(const job::v1::WhyResponse& why) {
          last.waiter().daemon() == last.on().daemon();
 }
 
-std::string Hint(const job::v1::WhyResponse& why) {
+std::string FindHint(const job::v1::WhyResponse& why) {
   for (auto edge = why.chain().rbegin(); edge != why.chain().rend(); ++edge) {
     if (!edge->hint().empty()) return edge->hint();
   }
@@ -54,22 +54,22 @@ std::string Hint(const job::v1::WhyResponse& why) {
 }
 
 // Returns the waiting step as its trainer reports it; the job's own step may be one heartbeat old.
-std::string StepOf(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
+std::string FindStep(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
   for (const WaitEdge& edge : why.chain()) {
     if (edge.waiter().kind() == common::v1::NODE_KIND_STEP) return edge.waiter().id();
   }
   return absl::StrCat(job.step());
 }
 
-std::string Begin(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
+std::string OpeningText(const job::v1::JobStatus& job, const job::v1::WhyResponse& why) {
   const std::string since =
       ShortDuration(absl::ToDoubleSeconds(rpc::FromProto(why.chain(0).since())));
   if (why.moving())
-    return absl::StrCat(job.name(), " is moving, in step ", StepOf(job, why), " for ", since,
+    return absl::StrCat(job.name(), " is moving, in step ", FindStep(job, why), " for ", since,
                         ". At this moment: ");
   if (job.state() != job::v1::JOB_STATE_RUNNING)
     return absl::StrCat(job.name(), " has been ", StateName(job.state()), " for ", since, ": ");
-  return absl::StrCat(job.name(), " has waited ", since, " in step ", StepOf(job, why), ": ");
+  return absl::StrCat(job.name(), " has waited ", since, " in step ", FindStep(job, why), ": ");
 }
 
 }  // namespace
@@ -81,21 +81,23 @@ std::string WhyText(const job::v1::JobStatus& job, const job::v1::WhyResponse& w
   std::string out;
   std::vector<std::string> links;
   for (int i = 0; i < why.chain_size(); ++i) {
-    if (!IsPassing(why.chain(i), i + 1 == why.chain_size())) links.push_back(why.chain(i).cause());
+    if (!IsExplainedByNext(why.chain(i), i + 1 == why.chain_size()))
+      links.push_back(why.chain(i).cause());
   }
   if (links.empty()) {
     out = absl::StrCat(job.name(), " is ", StateName(job.state()), why.moving() ? ", moving," : "",
-                       " and waits for nothing that its daemons tell\n");
+                       " and waits for nothing that its daemons report\n");
   } else {
-    const std::string begin = Begin(job, why),
+    const std::string begin = OpeningText(job, why),
                       line = absl::StrCat(begin, absl::StrJoin(links, " <- "));
     out = absl::StrCat(
         line.size() <= columns ? line : absl::StrCat(begin, absl::StrJoin(links, "\n  <- ")), "\n");
   }
 
-  if (const std::string next = ByItself(why); !next.empty() && (!why.moving() || EndsInFault(why)))
+  if (const std::string next = DescribeNext(why);
+      !next.empty() && (!why.moving() || EndsInFault(why)))
     absl::StrAppend(&out, "by itself: ", next, "\n");
-  if (const std::string hint = Hint(why); !hint.empty())
+  if (const std::string hint = FindHint(why); !hint.empty())
     absl::StrAppend(&out, "you could: ", hint, "\n");
 
   // Daemons that did not answer, unless a link of the chain names them already.

@@ -47,10 +47,10 @@ StagedWeights Stage(const ModelConfig& config, DType dtype, uint64_t seed) {
 void Measure(const Options& options) {
   constexpr uint32_t kPrompt = 128;
   const ModelConfig config = *ParseModelConfig(kShape, "shape");
-  const uint32_t fresh = static_cast<uint32_t>(options.every * (options.updates + 1));
+  const uint32_t new_tokens = static_cast<uint32_t>(options.every * (options.updates + 1));
   auto engine = NativeEngine::Create(config, *InitWeights(config, 1, options.dtype), {1, 1}, {},
                                      {.slots = static_cast<uint32_t>(options.batch),
-                                      .max_context = kPrompt + fresh,
+                                      .max_context = kPrompt + new_tokens,
                                       .threads = options.threads});
   SLUICE_CHECK_MSG(engine.ok(), engine.status().ToString());
   for (int i = 0; i < options.batch; ++i) {
@@ -62,9 +62,10 @@ void Measure(const Options& options) {
                                    .prompt = prompt,
                                    .seed = 7,
                                    .member = static_cast<uint32_t>(i),
-                                   .sampling = {.max_tokens = fresh}})
+                                   .sampling = {.max_tokens = new_tokens}})
                      .ok());
   }
+
   std::vector<double> steps, pauses;
   uint64_t seed = 1;
   for (int step = 0; !(*engine)->idle();) {
@@ -73,6 +74,7 @@ void Measure(const Options& options) {
     SLUICE_CHECK(events.ok());
     if (events->prefill_rows > 0) continue;
     steps.push_back(1e3 * (Seconds() - start));
+
     if (++step % options.every != 0 || (*engine)->idle()) continue;
     // In a job the weights are fetched and checked while the engine samples, so this is not timed.
     const StagedWeights staged = Stage(config, options.dtype, ++seed);
@@ -81,6 +83,7 @@ void Measure(const Options& options) {
     SLUICE_CHECK(activation.ok() && activation->accepted);
     pauses.push_back(1e3 * (Seconds() - pause));
   }
+
   const Report report(options.json);
   report.Add({.name = "decode_step",
               .value = Median(steps),
@@ -103,8 +106,8 @@ int Main(int argc, char** argv) {
       "Measures how long new weights pause running answers, for a Qwen3 shape of 33.6 M random "
       "parameters.");
   Options options;
-  bool narrow = false;
-  app.add_option("--dtype", narrow, "type of the weights")
+  bool bf16 = false;
+  app.add_option("--dtype", bf16, "type of the weights")
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, bool>{{"f32", false}, {"bf16", true}}))
       ->default_str("f32");
@@ -122,7 +125,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json", options.json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
-  if (narrow) options.dtype = DType::kBF16;
+  if (bf16) options.dtype = DType::kBF16;
 
   Measure(options);
   return 0;

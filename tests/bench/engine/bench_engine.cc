@@ -46,12 +46,12 @@ constexpr absl::string_view kShape =
     R"("num_key_value_heads": 4, "head_dim": 64,
     "max_position_embeddings": 4096, "tie_word_embeddings": false})";
 
-constexpr int kPrefillTokens = 2048;  // Of a step, as the engine's max_batch_tokens.
+constexpr int kPrefillTokens = 2048;  // Most tokens of a step, as the engine's max_batch_tokens.
 
 struct Options {
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
   std::vector<int> batches = {1, 16, 64};
-  int prompt = 128, fresh = 256, runs = 3;
+  int prompt = 128, new_tokens = 256, runs = 3;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   bool json = false;
   std::string config;  // A config.json; empty: the shape above.
@@ -77,6 +77,7 @@ struct Work {
   }
 };
 
+// Counts the work of a step from the model's shape.
 class Costs {
  public:
   Costs(const ModelConfig& config, DType dtype)
@@ -100,6 +101,8 @@ class Costs {
 
  private:
   const double number_bytes_;
+  // body_ and head_ count the weights of all layers and of the output projection. A position of the
+  // KV cache has position_numbers_ numbers; a row that attends to it takes position_operations_.
   double body_ = 0, head_ = 0, position_numbers_ = 0, position_operations_ = 0;
 };
 
@@ -125,7 +128,7 @@ class Run {
   Run(const ModelConfig& config, DType dtype, const TensorSet* weights, const Options& options,
       int batch)
       : config_(config), options_(options), batch_(batch), costs_(config, dtype) {
-    const int context = options.prompt + options.fresh;
+    const int context = options.prompt + options.new_tokens;
     auto model = DecodeModel::Create(
         config, weights, {.blocks = Blocks(), .max_context = context, .threads = options.threads});
     SLUICE_CHECK_MSG(model.ok(), model.status().ToString());
@@ -144,12 +147,13 @@ class Run {
     for (int i = 0; i < batch_; ++i) {
       SchedulerRequest request{.id = static_cast<uint64_t>(i) + 1,
                                .prompt = static_cast<uint32_t>(options_.prompt),
-                               .end = static_cast<uint32_t>(options_.prompt + options_.fresh)};
+                               .end = static_cast<uint32_t>(options_.prompt + options_.new_tokens)};
       for (int p = 0; p < options_.prompt; ++p)
         request.tokens.push_back(static_cast<int32_t>(random.Below(config_.vocab_size)));
       const absl::Status added = scheduler.Add(std::move(request));
       SLUICE_CHECK_MSG(added.ok(), added.ToString());
     }
+
     Result result;
     while (scheduler.running() + scheduler.waiting() > 0) Step(&scheduler, &result);
     return result;
@@ -157,7 +161,7 @@ class Run {
 
  private:
   int Blocks() const {
-    return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.fresh));
+    return batch_ * static_cast<int>(BlocksFor(options_.prompt + options_.new_tokens));
   }
 
   void Step(Scheduler* scheduler, Result* result) {
@@ -209,8 +213,8 @@ class Run {
            .position = static_cast<uint32_t>(row.tokens.size()),
            .member = static_cast<uint32_t>(row.request),
            .temperature = 1});
-      drawn_.push_back(
-          {.ends = row.tokens.size() + 1 == static_cast<size_t>(options_.prompt + options_.fresh)});
+      drawn_.push_back({.ends = row.tokens.size() + 1 ==
+                                static_cast<size_t>(options_.prompt + options_.new_tokens)});
     }
     draws_.resize(sampling_.size());
     model_->Draw(sampling_, draws_.data());
@@ -245,7 +249,8 @@ void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
     const Machine after = Machine::Now(dtype, options.threads),
                   machine = Machine::Better(before, after);
     before = after;
-    const double fresh = static_cast<double>(batch) * options.fresh,
+
+    const double new_tokens = static_cast<double>(batch) * options.new_tokens,
                  seconds = r.prefill.seconds + r.decode.seconds;
     const double prefill_seconds = r.prefill.Limit(machine),
                  decode_seconds = r.decode.Limit(machine);
@@ -254,11 +259,12 @@ void Measure(const ModelConfig& config, DType dtype, const TensorSet* weights,
         prefill_limit.push_back(r.prefill.tokens / prefill_seconds);
     decode.push_back(r.decode.tokens / r.decode.seconds),
         decode_limit.push_back(r.decode.tokens / decode_seconds);
-    total.push_back(fresh / seconds),
-        total_limit.push_back(fresh / (prefill_seconds + decode_seconds));
+    total.push_back(new_tokens / seconds),
+        total_limit.push_back(new_tokens / (prefill_seconds + decode_seconds));
     schedule.push_back(1e6 * r.schedule / r.steps), step.push_back(1e6 * seconds / r.steps);
     sample.push_back(100 * r.sample / seconds);
   }
+
   const std::string name = absl::StrCat(dtype == DType::kF32 ? "f32" : "bf16", "_batch_", batch);
   const auto add = [&](absl::string_view what, const std::vector<double>& values,
                        absl::string_view unit, const std::vector<double>& baselines) {
@@ -285,9 +291,9 @@ absl::StatusOr<ModelConfig> ConfigOf(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(
       const ModelConfig config,
       ParseModelConfig(text, options.config.empty() ? "shape" : options.config));
-  if (options.prompt + options.fresh <= config.max_context) return config;
+  if (options.prompt + options.new_tokens <= config.max_context) return config;
   return absl::InvalidArgumentError(
-      absl::StrCat("prompt and new tokens are ", options.prompt + options.fresh,
+      absl::StrCat("prompt and new tokens are ", options.prompt + options.new_tokens,
                    ", the model's context is ", config.max_context, "; lower --prompt or --new"));
 }
 
@@ -310,7 +316,7 @@ int Main(int argc, char** argv) {
   app.add_option("--prompt", options.prompt, "tokens of a prompt")
       ->check(positive)
       ->capture_default_str();
-  app.add_option("--new", options.fresh, "tokens of an answer")
+  app.add_option("--new", options.new_tokens, "tokens of an answer")
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "number of compute threads")
@@ -324,6 +330,7 @@ int Main(int argc, char** argv) {
                  "config.json of the shape; default: a Qwen3 of 33.6 M parameters");
   app.add_flag("--json", options.json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
+
   if (dtype != "both") options.dtypes = {dtype == "f32" ? DType::kF32 : DType::kBF16};
   if (cpu_time) UseCpuTime();
 
@@ -332,6 +339,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
     return 2;
   }
+
   const Report report(options.json);
   report.Add(
       {.name = "parameters", .value = static_cast<double>(config->NumParameters()), .unit = ""});

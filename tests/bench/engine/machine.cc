@@ -26,6 +26,8 @@ clockid_t g_clock = CLOCK_MONOTONIC;
 
 typedef float Wide __attribute__((vector_size(64)));
 
+// Reads n floats. The result is one lane of their sum, which is enough to keep the compiler from
+// leaving the loads out.
 SLUICE_CLONES float Sum(const float* from, int64_t n) {
   Wide sum[8] = {};
   for (int64_t i = 0; i < n; i += 128) {
@@ -47,7 +49,7 @@ typedef float Vec4 __attribute__((vector_size(16)));
 // Runs the chains on vectors of one register. The compiler fuses the multiply-adds if the caller's
 // instruction set can (this file is compiled with contraction).
 template <typename Vec>
-inline __attribute__((always_inline)) float Chains(float x) {
+inline __attribute__((always_inline)) float RunChains(float x) {
   const Vec a = Vec{} + x;
   Vec sum[kChains];
   for (int j = 0; j < kChains; ++j) sum[j] = a + static_cast<float>(j);
@@ -59,11 +61,11 @@ inline __attribute__((always_inline)) float Chains(float x) {
   return sum[0][0];
 }
 
-float Chains4(float x) { return Chains<Vec4>(x); }
+float Chains4(float x) { return RunChains<Vec4>(x); }
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) float Chains8(float x) { return Chains<Vec8>(x); }
+__attribute__((target("avx2,fma"))) float Chains8(float x) { return RunChains<Vec8>(x); }
 __attribute__((target("avx512f,prefer-vector-width=512"))) float Chains16(float x) {
-  return Chains<Vec16>(x);
+  return RunChains<Vec16>(x);
 }
 
 __attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
@@ -79,8 +81,8 @@ __attribute__((target("avx512f,avx512bf16"))) float ChainsBf16(float x) {
 }
 #endif
 
-// Runs work(thread) in every thread for some rounds. Returns the best amount / seconds.
-double Best(int threads, double amount, const std::function<void(int)>& work) {
+// Runs work(thread) in every thread, several times. Returns the highest amount / seconds.
+double MeasureBestRate(int threads, double amount, const std::function<void(int)>& work) {
   double best = 0;
   for (int round = 0; round < 4; ++round) {
     const double start = Seconds();
@@ -114,18 +116,19 @@ double ReadBandwidth(int threads) {
     return static_cast<float*>(p);
   }();
   const int64_t share = kBytes / 4 / threads / 128 * 128;
-  return Best(threads, static_cast<double>(share * 4 * threads),
-              [&](int t) { g_sink = Sum(memory + t * share, share); });
+  return MeasureBestRate(threads, static_cast<double>(share * 4 * threads),
+                         [&](int t) { g_sink = Sum(memory + t * share, share); });
 }
 
 namespace {
 
 // Returns the rate of chains(x), whose vectors have `lanes` lanes with `operations` operations per
 // lane and multiply-add.
-double Peak(int threads, float (*chains)(float), int lanes, int operations) {
+double MeasurePeak(int threads, float (*chains)(float), int lanes, int operations) {
   volatile float x = 0.5f;
-  return Best(threads, static_cast<double>(operations) * lanes * kChains * kRounds * threads,
-              [&](int) { g_sink = chains(x); });
+  return MeasureBestRate(threads,
+                         static_cast<double>(operations) * lanes * kChains * kRounds * threads,
+                         [&](int) { g_sink = chains(x); });
 }
 
 }  // namespace
@@ -133,17 +136,17 @@ double Peak(int threads, float (*chains)(float), int lanes, int operations) {
 double PeakFlops(int threads) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f")) return Peak(threads, Chains16, 16, 2);
+  if (__builtin_cpu_supports("avx512f")) return MeasurePeak(threads, Chains16, 16, 2);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return Peak(threads, Chains8, 8, 2);
+    return MeasurePeak(threads, Chains8, 8, 2);
 #endif
-  return Peak(threads, Chains4, 4, 2);
+  return MeasurePeak(threads, Chains4, 4, 2);
 }
 
 double PeakFlopsBf16(int threads) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512bf16")) return Peak(threads, ChainsBf16, 16, 4);
+  if (__builtin_cpu_supports("avx512bf16")) return MeasurePeak(threads, ChainsBf16, 16, 4);
 #endif
   return PeakFlops(threads);
 }

@@ -23,7 +23,8 @@ namespace {
 
 using rollout::http::Client;
 
-class AtOnce final : public rollout::http::FakeModel {
+// Answers each request at once, with two tokens.
+class InstantModel final : public rollout::http::FakeModel {
  public:
   void UseGuests(rollout::http::Guests* guests) { guests_ = guests; }
   void Add(std::vector<Request> requests) override {
@@ -40,8 +41,8 @@ class AtOnce final : public rollout::http::FakeModel {
 
 // Sends `request` `times` times, and reads each answer up to `end`. Returns for each the
 // milliseconds from the first byte sent until `text` arrives.
-std::vector<double> Times(Client* client, const std::string& request, const std::string& text,
-                          const std::string& end, int times) {
+std::vector<double> MeasureTimes(Client* client, const std::string& request,
+                                 const std::string& text, const std::string& end, int times) {
   std::vector<double> taken;
   for (int i = 0; i < times; ++i) {
     const absl::Duration start = Clock::Real()->Monotonic();
@@ -54,7 +55,7 @@ std::vector<double> Times(Client* client, const std::string& request, const std:
   return taken;
 }
 
-double At(std::vector<double> values, double share) {
+double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
@@ -70,7 +71,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
 
-  const auto model = std::make_shared<AtOnce>();
+  const auto model = std::make_shared<InstantModel>();
   rollout::http::Guests guests;
   auto server = rollout::http::Server::Start({}, {.guests = &guests});
   SLUICE_CHECK_MSG(server.ok(), server.status().ToString());
@@ -81,20 +82,20 @@ int Main(int argc, char** argv) {
       "/v1/completions",
       R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");
   const std::string probe = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
-  (void)Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", 10);  // Warm-up.
-  const std::vector<double> probes = Times(&client, probe, "ok\n", "", requests);
+  (void)MeasureTimes(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", 10);  // Warm-up.
+  const std::vector<double> probes = MeasureTimes(&client, probe, "ok\n", "", requests);
   const std::vector<double> first =
-      Times(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", requests);
+      MeasureTimes(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", requests);
   const Report report(json);
   report.Add({.name = "http_first_token_median",
-              .value = At(first, 0.5),
+              .value = Quantile(first, 0.5),
               .unit = "ms",
-              .baseline = At(probes, 0.5),
+              .baseline = Quantile(probes, 0.5),
               .runs = requests});
   report.Add({.name = "http_first_token_p99",
-              .value = At(first, 0.99),
+              .value = Quantile(first, 0.99),
               .unit = "ms",
-              .baseline = At(probes, 0.99),
+              .baseline = Quantile(probes, 0.99),
               .runs = requests});
   (*server)->Stop();
 

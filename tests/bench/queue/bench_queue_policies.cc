@@ -26,8 +26,8 @@
 namespace sluice::bench {
 namespace {
 
-constexpr double kTokensPerSecond = 4;
-constexpr int64_t kWarmUp = 100;  // The first steps, which are not counted.
+constexpr double kTokensPerSecond = 4;  // Of one rollout.
+constexpr int64_t kWarmUp = 100;        // The first steps, which are not counted.
 
 // The duration of a rollout: log-normal with mean 1. It depends on the id alone, so that every
 // policy meets the same rollouts.
@@ -59,7 +59,8 @@ class Simulation {
 
   Outcome Run(int64_t steps) {
     while (version_ < steps) {
-      Fill();
+      FillEngines();
+      // Without a step and without a rollout that runs, nothing could happen any more.
       if (!training_ && !StartStep()) {
         SLUICE_CHECK(!finishing_.empty());
       }
@@ -72,9 +73,9 @@ class Simulation {
       } else {
         const uint64_t id = finishing_.top().second;
         finishing_.pop();
-        if (running_.contains(id)) Finish(id);
+        if (running_.contains(id)) FinishRollout(id);
       }
-      Drop();
+      RemoveDropped();
     }
 
     outcome_.elapsed = now_ - counted_from_;
@@ -85,10 +86,10 @@ class Simulation {
  private:
   bool counted() const { return version_ >= kWarmUp; }
 
-  void Fill() {
+  void FillEngines() {
     while (running_.size() < workload_.running) {
       const std::vector<uint64_t> started =
-          backend_->Start(now_, static_cast<uint32_t>(workload_.running - running_.size()));
+          backend_->StartRollouts(now_, static_cast<uint32_t>(workload_.running - running_.size()));
       if (started.empty()) return;
       for (uint64_t id : started) {
         Rollout rollout{
@@ -102,42 +103,42 @@ class Simulation {
   }
   // Writes what the engine has sampled since the last write, under the version that it holds. With
   // `all`, it writes up to the end.
-  void Write(Rollout& rollout, bool all) {
+  void WriteSampled(Rollout& rollout, bool all) {
     const double share = std::min(1.0, (now_ - rollout.started) / rollout.seconds);
     const uint64_t until =
         all ? rollout.tokens : static_cast<uint64_t>(static_cast<double>(rollout.tokens) * share);
     if (until <= rollout.written) return;
     const VersionRun run{{1, version_}, static_cast<uint32_t>(until - rollout.written), 0};
-    backend_->Wrote(now_, rollout, run);
+    backend_->OnWritten(now_, rollout, run);
     rollout.runs.push_back(run);
     rollout.written = until;
     if (counted()) outcome_.generated_tokens += run.count;
   }
-  void Finish(uint64_t id) {
+  void FinishRollout(uint64_t id) {
     Rollout& rollout = running_.at(id);
-    Write(rollout, true);
-    backend_->Finished(now_, rollout);
-    Ended(rollout);
+    WriteSampled(rollout, true);
+    backend_->OnFinished(now_, rollout);
+    CountEnded(rollout);
     finished_.emplace(id, std::move(rollout));
     running_.erase(id);
   }
-  void Ended(const Rollout& rollout) {
+  void CountEnded(const Rollout& rollout) {
     if (!counted()) return;
     ++outcome_.ended;
     outcome_.ended_tokens += static_cast<double>(rollout.tokens);
   }
-  void Drop() {
+  void RemoveDropped() {
     for (uint64_t id : backend_->TakeDropped()) {
-      if (running_.contains(id)) Ended(running_.at(id));
+      if (running_.contains(id)) CountEnded(running_.at(id));
       running_.erase(id);
       finished_.erase(id);
       outcome_.dropped += counted();
     }
   }
   bool StartStep() {
-    const std::vector<Trained> batch = backend_->Batch(now_);
+    const std::vector<Trained> batch = backend_->CutBatch(now_);
     if (batch.empty()) return false;
-    for (const Trained& trained : batch) Train(trained);
+    for (const Trained& trained : batch) CheckTrained(trained);
     if (counted()) outcome_.idle += now_ - free_since_;
     training_ = true;
     step_end_ = now_ + workload_.step_seconds;
@@ -145,7 +146,7 @@ class Simulation {
   }
   // Checks a trained trajectory against the simulation's own record. It is a violation if a token
   // that is not masked is staler than eta.
-  void Train(const Trained& trained) {
+  void CheckTrained(const Trained& trained) {
     const Rollout& rollout = finished_.at(trained.id);
     uint64_t place = 0;
     bool violates = false;
@@ -168,8 +169,8 @@ class Simulation {
     finished_.erase(trained.id);
   }
   void EndStep() {
-    for (auto& [id, rollout] : running_) Write(rollout, false);
-    backend_->Applied(now_);
+    for (auto& [id, rollout] : running_) WriteSampled(rollout, false);
+    backend_->OnApplied(now_);
     ++version_;
     training_ = false;
     free_since_ = now_;

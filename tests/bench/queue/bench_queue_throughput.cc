@@ -84,7 +84,8 @@ class Pace {
   // The rate 0 sets no limit.
   explicit Pace(double bytes_per_second) : rate_(bytes_per_second), start_(WallSeconds()) {}
 
-  void Pass(size_t bytes) {
+  // Counts `bytes`, and sleeps until the rate allows them.
+  void CountAndWait(size_t bytes) {
     bytes_ += static_cast<double>(bytes);
     if (rate_ == 0) return;
     const double early = start_ + bytes_ / rate_ - WallSeconds();
@@ -109,34 +110,34 @@ class Bench {
                 .durability = durability,
                 .groups = static_cast<uint32_t>(members / QueueUnderTest::kMembers),
                 .member_bytes = shape.record_bytes() * shape.records + (64 << 10)}),
-        from_(std::make_shared<std::string>(count_ * shape.record_bytes(), '\0')),
-        to_(from_->size(), '\1') {}
+        sent_(std::make_shared<std::string>(count_ * shape.record_bytes(), '\0')),
+        received_(sent_->size(), '\1') {}
 
-  size_t bytes() const { return from_->size(); }
+  size_t bytes() const { return sent_->size(); }
   size_t records() const { return count_; }
   QueueUnderTest& queue() { return queue_; }
 
   Round Run(uint32_t seed, double bytes_per_second = 0) {
     // Small positive words are finite in any dtype, as floats and as tokens.
-    for (size_t i = 0; i + 4 <= from_->size(); i += 4) {
+    for (size_t i = 0; i + 4 <= sent_->size(); i += 4) {
       const uint32_t word = static_cast<uint32_t>(i * 2654435761u + seed) & 0x3fffffff;
-      std::memcpy(from_->data() + i, &word, 4);
+      std::memcpy(sent_->data() + i, &word, 4);
     }
 
     const auto members = queue_.Admit(count_ / shape_.records);
     if (shape_.tokens > 0) queue_.PutPrompts(members);
     Round round;
-    round.put_seconds = Timed(&round.cpu_put, [&] { PutAll(members, Pace(bytes_per_second)); });
-    round.get_seconds = Timed(&round.cpu_get, [&] { GetAll(members, Pace(bytes_per_second)); });
-    SLUICE_CHECK_MSG(to_ == *from_, absl::StrCat(shape_.name, ": what came back differs"));
-    std::memset(to_.data(), 1, to_.size());
+    round.put_seconds = TimeWork(&round.cpu_put, [&] { PutAll(members, Pace(bytes_per_second)); });
+    round.get_seconds = TimeWork(&round.cpu_get, [&] { GetAll(members, Pace(bytes_per_second)); });
+    SLUICE_CHECK_MSG(received_ == *sent_, absl::StrCat(shape_.name, ": what came back differs"));
+    std::memset(received_.data(), 1, received_.size());
     queue_.Drop(members);
 
     return round;
   }
 
  private:
-  double Timed(double* cpu, const std::function<void()>& work) {
+  double TimeWork(double* cpu, const std::function<void()>& work) {
     const double used = OwnCpuSeconds() + CpuSeconds(queue_.pid()), start = WallSeconds();
     work();
     const double seconds = WallSeconds() - start;
@@ -146,7 +147,7 @@ class Bench {
 
   void PutAll(const std::vector<QueueUnderTest::Member>& members, Pace pace) {
     PutStream stream(queue_.client(), {.buffer_bytes = size_t{4} << 30});
-    const char* at = from_->data();
+    const char* at = sent_->data();
     for (const auto& member : members) {
       for (size_t r = 0; r < shape_.records; ++r) {
         common::v1::Record record;
@@ -155,10 +156,11 @@ class Bench {
         std::vector<rpc::PayloadSlice> payload;
 
         for (const Shape::Column& column : shape_.columns) {
+          // Whole fields come back sorted by name, so all numbers have five digits.
           const std::string name =
               shape_.records > 1 ? absl::StrCat(column.name, 10000 + r) : column.name;
           AddField(name, column.dtype, std::vector<int64_t>{static_cast<int64_t>(column.bytes)},
-                   {at, column.bytes}, from_, &record, &payload);
+                   {at, column.bytes}, sent_, &record, &payload);
           record.mutable_fields(record.fields_size() - 1)
               ->mutable_rows()
               ->Add(column.rows.begin(), column.rows.end());
@@ -171,7 +173,7 @@ class Bench {
               SLUICE_CHECK_MSG(outcome.status.ok(), outcome.status.ToString());
             });
         SLUICE_CHECK_MSG(status.ok(), status.ToString());
-        pace.Pass(shape_.record_bytes());
+        pace.CountAndWait(shape_.record_bytes());
       }
     }
 
@@ -190,7 +192,7 @@ class Bench {
   void GetAll(const std::vector<QueueUnderTest::Member>& members, Pace pace) {
     std::vector<common::v1::Want> wants(members.size());
     for (size_t i = 0; i < members.size(); ++i) *wants[i].mutable_owner() = members[i].ref;
-    char* at = to_.data();
+    char* at = received_.data();
 
     // Everything comes back in the order in which it was put: whole fields by name, pieces by
     // column.
@@ -198,19 +200,19 @@ class Bench {
         queue_.client()->Get(members[0].lease, wants, [&](const common::v1::Record& record, int f) {
           char* const place = at;
           at += record.fields(f).bytes();
-          pace.Pass(record.fields(f).bytes());
-          SLUICE_CHECK(at <= to_.data() + to_.size());
+          pace.CountAndWait(record.fields(f).bytes());
+          SLUICE_CHECK(at <= received_.data() + received_.size());
           return place;
         });
     SLUICE_CHECK_MSG(status.ok(), status.ToString());
-    SLUICE_CHECK(at == to_.data() + to_.size());
+    SLUICE_CHECK(at == received_.data() + received_.size());
   }
 
   const Shape shape_;
   const size_t count_;
   QueueUnderTest queue_;
-  const std::shared_ptr<std::string> from_;
-  std::string to_;
+  const std::shared_ptr<std::string> sent_;
+  std::string received_;
 };
 
 double Percentile(std::vector<double> values, double p) {
@@ -224,7 +226,7 @@ double Percentile(std::vector<double> values, double p) {
 struct Latencies {
   std::vector<double> admit, renew, ack;
 
-  void Tell(const Report& report, const std::string& prefix, const std::string& when) const {
+  void AddTo(const Report& report, const std::string& prefix, const std::string& when) const {
     for (const auto& [name, values] :
          {std::make_pair("admit", &admit), std::make_pair("renew", &renew),
           std::make_pair("ack", &ack)}) {
@@ -295,8 +297,8 @@ class SmallCaller {
   int records_ = 0;
 };
 
-void Figures(const Report& report, const std::string& name, double seconds, double cpu,
-             size_t bytes, int runs, const NaiveCost* naive, bool put) {
+void AddFigures(const Report& report, const std::string& name, double seconds, double cpu,
+                size_t bytes, int runs, const NaiveCost* naive, bool put) {
   const double gigabytes = static_cast<double>(bytes) / 1e9;
   const Cost* base = naive == nullptr ? nullptr : put ? &naive->put : &naive->get;
   report.Add({.name = name + "_gbps",
@@ -328,8 +330,8 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
     cpu_get += cost.cpu_get / rounds;
   }
 
-  Figures(report, prefix + "_put", Median(puts), cpu_put, bench.bytes(), rounds, naive, true);
-  Figures(report, prefix + "_get", Median(gets), cpu_get, bench.bytes(), rounds, naive, false);
+  AddFigures(report, prefix + "_put", Median(puts), cpu_put, bench.bytes(), rounds, naive, true);
+  AddFigures(report, prefix + "_get", Median(gets), cpu_get, bench.bytes(), rounds, naive, false);
   const double naive_both = naive == nullptr ? 0 : naive->put.seconds + naive->get.seconds;
   report.Add({.name = prefix + "_put_and_get",
               .value = Median(both),
@@ -341,13 +343,16 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
                 .value = static_cast<double>(bench.records()) / Median(puts),
                 .unit = "1/s",
                 .runs = rounds});
+
+  // Small calls, alone and while bulk data flows.
   if (shape.name != "samples") return;
   Latencies idle;
   const auto taken = bench.queue().Admit(members);
   SmallCaller caller(&bench.queue());
   for (int call = 0; call < 500; ++call) caller.Call(&idle);
   bench.queue().Drop(taken);
-  idle.Tell(report, prefix, "idle");
+  idle.AddTo(report, prefix, "idle");
+
   for (const auto& [when, rate] :
        {std::make_pair("while_bulk_flows", 0.0), std::make_pair("while_1gbps_flows", 1e9)}) {
     std::atomic<bool> stop = false;
@@ -359,15 +364,16 @@ void RunShape(const Report& report, const Shape& shape, size_t members, bool sha
       bench.Run(100u + static_cast<uint32_t>(round), rate);
     stop = true;
     calls.join();
-    loaded.Tell(report, prefix, when);
+    loaded.AddTo(report, prefix, when);
   }
 }
 
-NaiveCost Baselines(const Report& report, size_t samples) {
+NaiveCost MeasureBaselines(const Report& report, size_t samples) {
   const Shape shape = Samples();
   const size_t bytes = samples * shape.record_bytes();
   const auto base = [&](const std::string& name, const Cost& cost) {
-    Figures(report, "baseline_" + name, cost.seconds, cost.cpu_seconds, bytes, 1, nullptr, false);
+    AddFigures(report, "baseline_" + name, cost.seconds, cost.cpu_seconds, bytes, 1, nullptr,
+               false);
   };
   base("memcpy", CopyMemory(bytes));
   base("tcp", SendTcp(bytes));
@@ -386,7 +392,7 @@ int Run(int argc, char** argv) {
   std::string only;
   CLI::App app("Measures how fast payload goes into the queue and out of it.");
   app.add_flag("--json", json, "print one JSON object per line");
-  app.add_option("--durability", durability)
+  app.add_option("--durability", durability, "durability of the job, as in the job file")
       ->check(CLI::IsMember({"memory", "metadata", "full"}))
       ->capture_default_str();
   app.add_option("--samples", samples, "number of samples, a multiple of 8")
@@ -404,7 +410,7 @@ int Run(int argc, char** argv) {
   const Report report(json);
 
   std::optional<NaiveCost> naive;
-  if (only.empty()) naive = Baselines(report, samples);
+  if (only.empty()) naive = MeasureBaselines(report, samples);
   for (bool shared : {false, true}) {
     for (const Shape& shape : {Samples(), Small(), Tokens()}) {
       const std::string name = absl::StrCat(shape.name, shared ? "_shm" : "_grpc");

@@ -15,19 +15,19 @@ class Gate : public Backend {
  public:
   Gate(const Workload& workload, bool drop) : workload_(workload), drop_(drop) {}
 
-  std::vector<uint64_t> Start(double, uint32_t room) override {
+  std::vector<uint64_t> StartRollouts(double, uint32_t room) override {
     std::vector<uint64_t> started;
     const uint64_t limit = (workload_.staleness + version_ + 1) * workload_.batch;
     for (; room > 0 && accepted_ + running_ < limit; --room, ++running_) started.push_back(next_++);
     return started;
   }
-  void Wrote(double, const Rollout&, const VersionRun&) override {}
-  void Finished(double, const Rollout& rollout) override {
+  void OnWritten(double, const Rollout&, const VersionRun&) override {}
+  void OnFinished(double, const Rollout& rollout) override {
     --running_;
     ++accepted_;
     ready_.push_back({rollout.id, rollout.oldest()});
   }
-  std::vector<Trained> Batch(double) override {
+  std::vector<Trained> CutBatch(double) override {
     if (drop_) {
       std::erase_if(ready_, [&](const auto& done) {
         if (version_ - done.second <= workload_.staleness) return false;
@@ -46,7 +46,7 @@ class Gate : public Backend {
 
     return batch;
   }
-  void Applied(double) override { ++version_; }
+  void OnApplied(double) override { ++version_; }
   std::vector<uint64_t> TakeDropped() override { return std::exchange(dropped_, {}); }
   double admission() const override { return workload_.staleness; }
 
@@ -81,10 +81,10 @@ class Queue : public Backend {
     Publish(0);
   }
 
-  std::vector<uint64_t> Start(double now, uint32_t room) override {
+  std::vector<uint64_t> StartRollouts(double now, uint32_t room) override {
     const auto ask = [&] {
       if (!admit_) admit_ = Send(now, rollout_, queue::Admit{.request = Request(), .room = room});
-      return Take<queue::AdmitAnswer>(admit_);
+      return TakeAnswer<queue::AdmitAnswer>(admit_);
     };
 
     std::vector<uint64_t> started;
@@ -104,7 +104,7 @@ class Queue : public Backend {
 
     return started;
   }
-  void Wrote(double now, const Rollout& rollout, const VersionRun& run) override {
+  void OnWritten(double now, const Rollout& rollout, const VersionRun& run) override {
     const Held& held = held_.at(rollout.id);
     queue::Piece piece{.at = 1 + rollout.written,
                        .segment = 1,
@@ -117,7 +117,7 @@ class Queue : public Backend {
               .piece = piece,
               .fields = {Zeros("tokens", 10, run.count), Zeros("logprobs", 12, run.count)}});
   }
-  void Finished(double now, const Rollout& rollout) override {
+  void OnFinished(double now, const Rollout& rollout) override {
     const Held held = held_.at(rollout.id);
     const queue::SealItem item{.ref = {held.group, 0, 1},
                                .lease = held.lease,
@@ -127,12 +127,12 @@ class Queue : public Backend {
     const auto sealed = Get<queue::ItemsAnswer>(now, rollout_, queue::Seal{{item}});
     SLUICE_CHECK(sealed.items[0].status.ok());
     held_.erase(rollout.id);
-    live_.insert(rollout.id);
+    sealed_.insert(rollout.id);
   }
-  std::vector<Trained> Batch(double now) override {
+  std::vector<Trained> CutBatch(double now) override {
     const auto ask = [&] {
       if (!acquire_) acquire_ = Send(now, trainer_, queue::AcquireBatch{.k = job_->version()});
-      return Take<queue::AcquireBatchAnswer>(acquire_);
+      return TakeAnswer<queue::AcquireBatchAnswer>(acquire_);
     };
 
     std::vector<Trained> batch;
@@ -143,14 +143,15 @@ class Queue : public Backend {
 
     for (const queue::BatchGroup& group : answer->groups) {
       Trained trained{.id = group.group.ordinal, .mask = group.members[0].masked};
+      // The queue counts from the beginning of the prompt, which has one token.
       for (queue::TokenRun& run : trained.mask) run.first -= 1, trained.masked += run.count;
       batch.push_back(std::move(trained));
-      live_.erase(group.group.ordinal);
+      sealed_.erase(group.group.ordinal);
     }
 
     return batch;
   }
-  void Applied(double now) override {
+  void OnApplied(double now) override {
     Get<queue::ApplyAnswer>(
         now, trainer_,
         queue::Apply{.k = batch_.k, .lease = batch_.lease.id, .crc32c = batch_.crc32c});
@@ -159,10 +160,10 @@ class Queue : public Backend {
   }
   std::vector<uint64_t> TakeDropped() override {
     std::vector<uint64_t> dropped;
-    for (uint64_t id : live_) {
+    for (uint64_t id : sealed_) {
       if (job_->group(id) == nullptr) dropped.push_back(id);
     }
-    for (uint64_t id : dropped) live_.erase(id);
+    for (uint64_t id : dropped) sealed_.erase(id);
     for (const auto& [id, held] : held_) {
       if (job_->group(id) == nullptr) dropped.push_back(id);
     }
@@ -185,6 +186,7 @@ class Queue : public Backend {
     spec.max_staleness = workload.staleness;
     if (!automatic) spec.admission_staleness = workload.staleness;
     spec.straggler = straggler;
+    // Longer than any simulation: only staleness decides, and no lease runs out.
     spec.wait = absl::Hours(100000);
     spec.lease = absl::Hours(100000);
     spec.quota_bytes = 1ull << 60;
@@ -226,7 +228,7 @@ class Queue : public Backend {
   }
   // Takes the answer of `call`, if there is one, which ends the call.
   template <typename T>
-  std::optional<T> Take(uint64_t& call) {
+  std::optional<T> TakeAnswer(uint64_t& call) {
     const auto it = answers_.find(call);
     if (it == answers_.end()) return std::nullopt;
     const auto* status = std::get_if<absl::Status>(&it->second);
@@ -239,7 +241,7 @@ class Queue : public Backend {
   template <typename T>
   T Get(double now, const Caller& caller, queue::Input input) {
     uint64_t call = Send(now, caller, std::move(input));
-    return *Take<T>(call);
+    return *TakeAnswer<T>(call);
   }
   Id16 Request() {
     Id16 id;
@@ -253,7 +255,7 @@ class Queue : public Backend {
   uint64_t calls_ = 0, requests_ = 0, admit_ = 0, acquire_ = 0;
   std::map<uint64_t, queue::Reply> answers_;
   std::map<uint64_t, Held> held_;
-  std::set<uint64_t> live_;  // Sealed, but in no batch yet.
+  std::set<uint64_t> sealed_;  // Sealed, but in no batch yet.
   queue::AcquireBatchAnswer batch_;
 };
 

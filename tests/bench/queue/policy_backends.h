@@ -41,12 +41,12 @@ class Backend {
  public:
   virtual ~Backend() = default;
   // Returns the ids of the rollouts that start now, at most `room`. No id is used twice.
-  virtual std::vector<uint64_t> Start(double now, uint32_t room) = 0;
-  virtual void Wrote(double now, const Rollout& rollout, const VersionRun& run) = 0;
-  virtual void Finished(double now, const Rollout& rollout) = 0;
+  virtual std::vector<uint64_t> StartRollouts(double now, uint32_t room) = 0;
+  virtual void OnWritten(double now, const Rollout& rollout, const VersionRun& run) = 0;
+  virtual void OnFinished(double now, const Rollout& rollout) = 0;
   // Returns the batch of the next step, or an empty one if it is not ready yet.
-  virtual std::vector<Trained> Batch(double now) = 0;
-  virtual void Applied(double now) = 0;
+  virtual std::vector<Trained> CutBatch(double now) = 0;
+  virtual void OnApplied(double now) = 0;
   // Returns the rollouts that were given up since the last call.
   virtual std::vector<uint64_t> TakeDropped() = 0;
   // Returns the staleness up to which rollouts are admitted now.

@@ -75,7 +75,7 @@ void NaiveCall(grpc::Channel* channel, const char* name, const Request& request,
 
 // Returns the cost of the fastest of three runs.
 template <typename Work>
-Cost Timed(Work work) {
+Cost MeasureFastest(Work work) {
   Cost best{1e9, 1e9};
   for (int run = 0; run < 3; ++run) {
     const double cpu = OwnCpuSeconds(), start = WallSeconds();
@@ -90,7 +90,7 @@ Cost Timed(Work work) {
 Cost CopyMemory(size_t bytes) {
   const std::string from(bytes, 'x');
   std::string to(bytes, 'y');
-  return Timed([&] { std::memcpy(to.data(), from.data(), bytes); });
+  return MeasureFastest([&] { std::memcpy(to.data(), from.data(), bytes); });
 }
 
 Cost SendTcp(size_t bytes) {
@@ -107,7 +107,7 @@ Cost SendTcp(size_t bytes) {
   const int in = accept(listening, nullptr, nullptr);
   SLUICE_CHECK(in >= 0);
   std::string from(1 << 20, 'x'), to(1 << 20, 'y');
-  const Cost cost = Timed([&] {
+  const Cost cost = MeasureFastest([&] {
     std::thread sender([&] {
       for (size_t sent = 0; sent < bytes;)
         sent += static_cast<size_t>(

@@ -12,12 +12,12 @@ struct Cost {
 
 // Copies warm memory with memcpy, in one thread.
 Cost CopyMemory(size_t bytes);
-// Sends over one TCP connection on loopback, from one thread to another, in pieces of megabytes.
+// Sends over one TCP connection on loopback, from one thread to another, in pieces of 1 MiB.
 Cost SendTcp(size_t bytes);
 
 // A naive queue, as a first version would be: unary calls, whose messages contain all fields of a
 // sample as repeated protobuf bytes, and a std::map that keeps the messages as they are. The server
-// is a process of its own (`--naive-server`).
+// is a process of its own, which runs NaiveServer() (`--naive-server`).
 struct NaiveCost {
   Cost put, get;
 };

@@ -65,7 +65,7 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   channel_ = Must(rpc::Connect(words.at(3)));
   rollout_ = std::make_unique<QueueClient>(channel_, ClientOf("r1", options.shared_memory));
   trainer_ = std::make_unique<QueueClient>(channel_, ClientOf("t1", false));
-  Begin();
+  SetUpJob();
 }
 
 QueueUnderTest::~QueueUnderTest() {
@@ -75,10 +75,11 @@ QueueUnderTest::~QueueUnderTest() {
   Must(RemoveTree(dir_));
 }
 
-void QueueUnderTest::Begin() {
+void QueueUnderTest::SetUpJob() {
   std::string rows;
   for (int i = 0; i < 10000; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", i, "\"}\n");
   Must(WriteFileAtomic(dir_ + "/rows.jsonl", rows));
+
   queue::v1::SetJobRequest set;
   set.mutable_call()->mutable_job()->set_job(kJob);
   set.mutable_call()->mutable_job()->set_worker("controller");
@@ -100,6 +101,7 @@ void QueueUnderTest::Begin() {
   spec.mutable_queue()->mutable_keep()->mutable_lease()->set_seconds(600);
   (*spec.mutable_sources(0)->mutable_fields())["prompt"] = "prompt";
   spec.clear_tasks();
+  // Each round drops its prompts, which counts as a failure of theirs.
   spec.mutable_queue()->mutable_straggler()->set_reissues(1000);
   const auto worker = [&](const char* id, rpc::v1::Role role) {
     common::v1::Worker& listed = *set.add_workers();
@@ -112,6 +114,7 @@ void QueueUnderTest::Begin() {
   worker("r1", rpc::v1::ROLE_ROLLOUT);
   queue::v1::SetJobResponse answer;
   Must(rpc::Call(*channel_, set, &answer, {}));
+
   queue::v1::RestoreRequest restore;
   restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
   Must(trainer_->Restore(restore).status());

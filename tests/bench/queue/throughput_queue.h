@@ -15,6 +15,7 @@ namespace sluice::bench {
 // Return the CPU seconds that a process, or this one, has used so far.
 double CpuSeconds(pid_t pid);
 double OwnCpuSeconds();
+// Returns the seconds of a monotonic clock.
 double WallSeconds();
 
 // A sluice-queue process with one job, and the clients of a rollout and a trainer. Every failure
@@ -50,7 +51,7 @@ class QueueUnderTest {
   pid_t pid() const { return process_->pid(); }
 
  private:
-  void Begin();
+  void SetUpJob();
 
   const Options options_;
   std::string dir_;

@@ -57,7 +57,8 @@ Part MakePart(size_t size) {
   return {.owner = bytes, .bytes = *bytes, .crc32c = Crc32c(*bytes)};
 }
 
-class Forget : public Replay {
+// Counts the bytes of a log that is read back, and keeps nothing.
+class DiscardingReplay : public Replay {
  public:
   absl::Status OnSnapshot(Position) override { return absl::OkStatus(); }
   absl::Status OnRecord(Entry entry) override {
@@ -67,12 +68,13 @@ class Forget : public Replay {
   uint64_t bytes = 0;
 };
 
-// A log, and the position up to which it is durable. Any failure aborts.
+// A log, and the position up to which it is durable. Any failure aborts. With `snapshots`, empty
+// snapshots keep the log short.
 class Bench {
  public:
   explicit Bench(const std::string& dir, bool snapshots = true) : snapshots_(snapshots) {
-    Forget forget;
-    auto log = Log::Open({}, dir, &forget);
+    DiscardingReplay replay;
+    auto log = Log::Open({}, dir, &replay);
     SLUICE_CHECK_MSG(log.ok(), log.status().ToString());
     log_ = *std::move(log);
     log_->Start(
@@ -89,8 +91,8 @@ class Bench {
   // Appends `record` over and over until `stop` returns true, with at most `outstanding` records
   // that are not durable. Adds the delay of each to `delays`, unless that is null, and returns how
   // many it appended.
-  uint64_t Flow(const Record& record, size_t outstanding, const std::function<bool()>& stop,
-                std::vector<double>* delays) {
+  uint64_t AppendUntil(const Record& record, size_t outstanding, const std::function<bool()>& stop,
+                       std::vector<double>* delays) {
     std::deque<std::pair<Position, double>> waiting;
     uint64_t count = 0;
     while (true) {
@@ -127,7 +129,7 @@ class Bench {
 
 // Writes pieces of `size` bytes to a pre-allocated file, each followed by fdatasync. Returns the
 // delay of each, in seconds.
-std::vector<double> PlainFile(const std::string& path, size_t size, double seconds) {
+std::vector<double> WritePlainFile(const std::string& path, size_t size, double seconds) {
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   SLUICE_CHECK(fd >= 0 && posix_fallocate(fd, 0, kGiB) == 0);
   const std::string bytes(size, 'x');
@@ -147,12 +149,12 @@ std::vector<double> PlainFile(const std::string& path, size_t size, double secon
   return delays;
 }
 
-std::function<bool()> After(double seconds) {
+std::function<bool()> StopAfter(double seconds) {
   return [end = Seconds() + seconds] { return Seconds() > end; };
 }
 
-void Small(const bench::Report& report, const std::string& dir) {
-  const std::vector<double> alone = PlainFile(dir + "/plain", kSmall, kSeconds);
+void MeasureSmall(const bench::Report& report, const std::string& dir) {
+  const std::vector<double> alone = WritePlainFile(dir + "/plain", kSmall, kSeconds);
   const double per_second = static_cast<double>(alone.size()) / kSeconds;
   const Record record{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
   Bench bench(dir + "/small");
@@ -160,7 +162,7 @@ void Small(const bench::Report& report, const std::string& dir) {
   for (const size_t outstanding : {1, 16, 256}) {
     std::vector<double> delays;
     const double start = Seconds();
-    const uint64_t count = bench.Flow(record, outstanding, After(kSeconds), &delays);
+    const uint64_t count = bench.AppendUntil(record, outstanding, StopAfter(kSeconds), &delays);
     const int runs = static_cast<int>(count);
     const std::string name = absl::StrCat("queue_log_1k_", outstanding, "_waiting");
     report.Add({.name = name + "_per_second",
@@ -181,10 +183,10 @@ void Small(const bench::Report& report, const std::string& dir) {
   }
 }
 
-void Bulk(const bench::Report& report, const std::string& dir) {
+void MeasureBulk(const bench::Report& report, const std::string& dir) {
   const double plain_cpu = CpuSeconds();
   const double plain_bytes =
-      static_cast<double>(PlainFile(dir + "/plain", 4 << 20, kSeconds).size() * (4 << 20));
+      static_cast<double>(WritePlainFile(dir + "/plain", 4 << 20, kSeconds).size() * (4 << 20));
   const double plain_cpu_per_gb = (CpuSeconds() - plain_cpu) / (plain_bytes / 1e9);
 
   const Record small{.type = 1, .head = std::string(64, 'h'), .payload = {MakePart(kSmall - 64)}};
@@ -192,13 +194,13 @@ void Bulk(const bench::Report& report, const std::string& dir) {
   Bench bench(dir + "/bulk");
 
   // This first run leaves segments in the folder, which the measurement uses again.
-  (void)bench.Flow(bulk, 8, After(1), nullptr);
+  (void)bench.AppendUntil(bulk, 8, StopAfter(1), nullptr);
   std::vector<double> delays;
   uint64_t bulk_count = 0;
-  const auto stop = After(kSeconds);
+  const auto stop = StopAfter(kSeconds);
   const double start = Seconds(), cpu = CpuSeconds();
-  std::thread flow([&] { bulk_count = bench.Flow(bulk, 8, stop, nullptr); });
-  const uint64_t count = bench.Flow(small, 1, stop, &delays);
+  std::thread flow([&] { bulk_count = bench.AppendUntil(bulk, 8, stop, nullptr); });
+  const uint64_t count = bench.AppendUntil(small, 1, stop, &delays);
   flow.join();
   const double bytes = static_cast<double>(bulk_count * kBulk + count * kSmall),
                seconds = Seconds() - start;
@@ -222,25 +224,25 @@ void Bulk(const bench::Report& report, const std::string& dir) {
               .runs = runs});
 }
 
-void Recovery(const bench::Report& report, const std::string& dir) {
+void MeasureRecovery(const bench::Report& report, const std::string& dir) {
   for (const size_t size : {kBulk, kSmall}) {
     const std::string log = absl::StrCat(dir, "/recover-", size);
     {
       const Record record{
           .type = 2, .head = std::string(64, 'h'), .payload = {MakePart(size - 64)}};
       Bench bench(log, false);
-      (void)bench.Flow(
+      (void)bench.AppendUntil(
           record, 8 * kBulk / size,
           [&] { return bench.log()->stats().bytes_since_snapshot >= kGiB; }, nullptr);
     }
 
-    Forget forget;
+    DiscardingReplay replay;
     const double start = Seconds();
-    auto opened = Log::Open({}, log, &forget);
+    auto opened = Log::Open({}, log, &replay);
     const double seconds = Seconds() - start;
 
     SLUICE_CHECK_MSG(opened.ok(), opened.status().ToString());
-    SLUICE_CHECK(forget.bytes > kGiB / 10 * 9);
+    SLUICE_CHECK(replay.bytes > kGiB / 10 * 9);
 
     report.Add({.name = absl::StrCat("queue_log_recovery_1gib_of_", size == kBulk ? "1m" : "1k",
                                      "_seconds"),
@@ -264,9 +266,9 @@ int Main(int argc, char** argv) {
   const std::string dir = absl::StrCat(parent, "/sluice-bench-log-", getpid());
   SLUICE_CHECK(MakeDirs(dir).ok());
   const bench::Report report(json);
-  Small(report, dir);
-  Bulk(report, dir);
-  Recovery(report, dir);
+  MeasureSmall(report, dir);
+  MeasureBulk(report, dir);
+  MeasureRecovery(report, dir);
   SLUICE_CHECK(RemoveTree(dir).ok());
 
   return 0;

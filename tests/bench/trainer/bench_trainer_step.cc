@@ -98,6 +98,7 @@ int Main(int argc, char** argv) {
                  model.status().ToString().c_str());
     return 2;
   }
+
   SetComputeThreads([threads] { return threads; });
   Settings settings;
   settings.algorithm.advantage.kind = "grpo";
@@ -106,12 +107,14 @@ int Main(int argc, char** argv) {
   settings.algorithm.loss.veto = std::nullopt;
   settings.optimizer.lr = 1e-3;
   settings.max_response = 7;
+
   const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, false),
                               times = Measure(settings, model->config, steps, true);
   if (!baseline.ok() || !times.ok()) {
     std::fprintf(stderr, "%s\n", (baseline.ok() ? times : baseline).status().ToString().c_str());
     return 1;
   }
+
   const bench::Report report(as_json);
   const auto print = [&](const char* name, std::vector<double> Times::* phase) {
     const std::vector<double>& values = (*times).*phase;

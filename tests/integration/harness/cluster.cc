@@ -43,12 +43,12 @@ Cluster::Cluster(ClusterOptions options)
 
 Cluster::~Cluster() {
   const bool failed = testing::Test::HasFailure();
-  if (failed) TellFailure();
+  if (failed) PrintLogs();
   for (auto& [id, daemon] : daemons_) daemon.process.reset();
   if (!failed) (void)RemoveTree(dir_);
 }
 
-void Cluster::TellFailure() const {
+void Cluster::PrintLogs() const {
   std::cerr << "The daemons' logs are kept in " << dir_ << "\n";
   for (const auto& [id, daemon] : daemons_) {
     const std::string log = Log(id);
@@ -108,7 +108,8 @@ std::shared_ptr<rpc::Channel> Cluster::channel(const std::string& id) const {
   return daemons_.at(id).channels.back();
 }
 
-absl::Status Cluster::LoseData(const std::string& id) {
+absl::Status Cluster::RemoveData(const std::string& id) {
+  SLUICE_CHECK(!process(id).running());
   return RemoveTree(absl::StrCat(dir_, "/", id));
 }
 

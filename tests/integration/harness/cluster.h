@@ -22,10 +22,11 @@ struct ClusterOptions {
   std::map<std::string, std::string> env = {};  // Of all daemons.
 };
 
-// The real daemons on loopback, in a fresh folder: controller-0, queue-0, rollout-0.., reward-0..,
-// trainer-0... A daemon that is started again keeps its id, its addresses and its data directory,
-// as under a supervisor, but none is started again by itself. At the end the folder is removed. If
-// the test has failed it is kept, and its name and the ends of the logs are printed.
+// The real daemons on loopback, in a fresh folder: controller-0, queue-0, and as many of rollout-0,
+// rollout-1, .., reward-0, .. and trainer-0, .. as the options say. A daemon that is started again
+// keeps its id, its addresses and its data directory, as under a supervisor, but none is started
+// again by itself. At the end the folder is removed. If the test has failed it is kept, and its
+// name and the ends of the logs are printed.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options = {});
@@ -36,10 +37,10 @@ class Cluster {
   // Starts all daemons.
   absl::Status Start();
 
-  // Starts a daemon, or starts it again. An error has what its log says.
+  // Starts a daemon, or starts it again. UNAVAILABLE: it did not start; the message has its log.
   absl::Status Start(const std::string& id, const std::string& failpoints = "");
   // Removes what a daemon has stored. It must not be running.
-  absl::Status LoseData(const std::string& id);
+  absl::Status RemoveData(const std::string& id);
   // Kills it with SIGKILL and waits for its end.
   absl::Status Kill(const std::string& id);
   void Signal(const std::string& id, int signal);
@@ -47,8 +48,8 @@ class Cluster {
   absl::Status AwaitKilled(const std::string& id, absl::Duration timeout);
   // Sends SIGTERM and returns the exit code.
   absl::StatusOr<int> Terminate(const std::string& id, absl::Duration timeout);
-  // Arms a failpoint at its nth hit from now. The daemon may die or stop of it before its answer to
-  // this call is through. That is no error here: AwaitKilled() and AwaitStopped() tell whether it
+  // Arms a failpoint at its nth hit from now. The daemon may die or stop of it before it answers
+  // this call. That is no error here: AwaitKilled() and Process::AwaitStopped() tell whether it
   // did.
   absl::Status Arm(const std::string& id, const std::string& failpoint, const std::string& action,
                    int nth);
@@ -82,7 +83,7 @@ class Cluster {
   };
   std::string LogPath(const std::string& id) const { return dir_ + "/" + id + ".log"; }
   Process::Options SluiceOptions(std::vector<std::string> args);
-  void TellFailure() const;
+  void PrintLogs() const;
 
   const std::map<std::string, std::string> env_;
   const int threads_;

@@ -98,21 +98,21 @@ void ExpectRepeat(const pb::Message& first, const pb::Message& second,
   EXPECT_EQ(Canonical(*a), Canonical(*b)) << first.GetDescriptor()->full_name();
 }
 
-void ExpectNotBuilt(const rpc::Channel& channel, const pb::Message& request,
-                    std::set<std::string>* walked) {
-  walked->insert(MethodName(request));
+void ExpectUnimplemented(const rpc::Channel& channel, const pb::Message& request,
+                         std::set<std::string>* called) {
+  called->insert(MethodName(request));
   const absl::Status status = CallOnce(channel, request);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented)
       << MethodName(request) << ": " << status;
 }
 
-std::string NotWalked(const std::string& service, const std::set<std::string>& walked) {
+std::string ListUncalledMethods(const std::string& service, const std::set<std::string>& called) {
   const pb::ServiceDescriptor* descriptor =
       pb::DescriptorPool::generated_pool()->FindServiceByName(service);
   if (descriptor == nullptr) return absl::StrCat("no service ", service);
   std::string missing;
   for (int i = 0; i < descriptor->method_count(); ++i) {
-    if (!walked.contains(descriptor->method(i)->full_name()))
+    if (!called.contains(descriptor->method(i)->full_name()))
       absl::StrAppend(&missing, descriptor->method(i)->name(), " ");
   }
   return missing;

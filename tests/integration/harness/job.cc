@@ -48,21 +48,21 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Submit(Cluster* cluster, const std::st
 }
 
 Job::Job(Cluster* cluster, std::string id)
-    : cluster_(cluster), id_(std::move(id)), thread_([this] { Read(); }) {}
+    : cluster_(cluster), id_(std::move(id)), thread_([this] { FollowWatch(); }) {}
 
 Job::~Job() {
   cancel_.Trigger();
   thread_.join();
 }
 
-void Job::Read() {
+void Job::FollowWatch() {
   rpc::Backoff backoff({.longest = absl::Milliseconds(500)});
   do {
-    ReadOnce();
+    ReadWatch();
   } while (!cancel_.WaitFor(backoff.Next()));
 }
 
-void Job::ReadOnce() {
+void Job::ReadWatch() {
   job::v1::WatchRequest request;
   request.set_job(id_);
   request.set_follow(true);
@@ -90,10 +90,10 @@ absl::Status Job::Await(const std::function<bool()>& done, absl::string_view wha
   const absl::Time deadline = absl::Now() + timeout;
   MutexLock lock(&mu_);
   while (!done()) {
-    // When the watch is opened again, the end may come before the steps that were missed.
-    const bool heard_all =
+    // When the watch is opened again, the final status may come before the steps that were missed.
+    const bool has_all_steps =
         status_.step() == 0 || (!reports_.empty() && reports_.back().k() + 1 >= status_.step());
-    if (IsFinal(status_.state()) && heard_all) {
+    if (IsFinal(status_.state()) && has_all_steps) {
       return absl::FailedPreconditionError(
           absl::StrCat("waiting for ", what, ", the job ended: ", Text(status_)));
     }

@@ -54,8 +54,8 @@ class Job {
 
  private:
   Job(Cluster* cluster, std::string id);
-  void Read();
-  void ReadOnce();
+  void FollowWatch();
+  void ReadWatch();
   absl::Status Await(const std::function<bool()>& done, absl::string_view what,
                      absl::Duration timeout);
 

@@ -46,7 +46,7 @@ std::vector<std::string> Environment(const std::map<std::string, std::string>& o
   return all;
 }
 
-std::vector<char*> Pointers(std::vector<std::string>& strings) {
+std::vector<char*> PointersTo(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (std::string& text : strings) pointers.push_back(text.data());
   pointers.push_back(nullptr);
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   std::vector<std::string> args = {path};
   args.insert(args.end(), options.args.begin(), options.args.end());
   std::vector<std::string> env = Environment(options.env);
-  const std::vector<char*> argv = Pointers(args), envp = Pointers(env);
+  const std::vector<char*> argv = PointersTo(args), envp = PointersTo(env);
 
   const bool merged = options.log.empty();
   const int log =
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
   const pid_t pid = fork();
   if (pid == 0) {
     // The child dies with the thread that starts it. It has a process group of its own, so that
-    // Ctrl-C does not reach it, and blocks no signals.
+    // Ctrl-C does not reach it. It must not inherit that thread's blocked signals.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     sigset_t none;
@@ -118,7 +118,7 @@ void Process::Signal(int signal) {
 bool Process::running() { return !Await(absl::ZeroDuration()).ok(); }
 
 absl::StatusOr<int> Process::Await(absl::Duration timeout) {
-  if (ended_) return how_;
+  if (ended_) return exit_;
   if (!AwaitReadable(pidfd_, absl::Now() + timeout)) {
     return absl::DeadlineExceededError(
         absl::StrCat("process ", pid_, " still runs after ", absl::FormatDuration(timeout)));
@@ -127,8 +127,8 @@ absl::StatusOr<int> Process::Await(absl::Duration timeout) {
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
   ended_ = true;
-  how_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  return how_;
+  exit_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return exit_;
 }
 
 absl::Status Process::AwaitStopped() {

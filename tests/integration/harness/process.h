@@ -42,7 +42,7 @@ class Process {
 
   // Waits until it is stopped (SIGSTOP). INTERNAL: it has ended instead.
   absl::Status AwaitStopped();
-  // How it ended: its exit code, or -N for signal N. DEADLINE_EXCEEDED: it still runs.
+  // Waits for its end. Returns its exit code, or -N for signal N. DEADLINE_EXCEEDED: it still runs.
   absl::StatusOr<int> Await(absl::Duration timeout);
 
   // The next line of stdout, without its newline. OUT_OF_RANGE: stdout has ended.
@@ -60,7 +60,7 @@ class Process {
   const int out_;
   std::string buffer_;
   bool ended_ = false;
-  int how_ = 0;  // As Await() returns it.
+  int exit_ = 0;  // As Await() returns it.
 };
 
 // A program that ran to its end.

@@ -15,7 +15,7 @@ namespace sluice::integration {
 namespace {
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-int FreePort() {
+int FindFreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t size = sizeof(address);
@@ -31,7 +31,7 @@ std::unique_ptr<RedisServer> RedisServer::Start(const std::string& password) {
   absl::Status status;
   for (int tries = 0; tries < 5; ++tries) {  // Another process may take the port first.
     std::unique_ptr<RedisServer> server(new RedisServer);
-    server->port_ = FreePort();
+    server->port_ = FindFreePort();
     server->password_ = password;
     status = server->Restart();
     if (status.ok()) return server;

@@ -70,33 +70,33 @@ TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFol
 }
 
 TEST_F(ExportTest, TheNewestCheckpointIsTheGreatestStepOfTheLastIncarnation) {
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-10");
+  EXPECT_EQ(*FindNewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-10");
   Write(dir_, 4, 2);
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-4");
-  EXPECT_EQ(NewestCheckpoint(dir_ + "/step-9", "", &unreadable_).status().code(),
+  EXPECT_EQ(*FindNewestCheckpoint(dir_, "0123456789", &unreadable_), dir_ + "/step-4");
+  EXPECT_EQ(FindNewestCheckpoint(dir_ + "/step-9", "", &unreadable_).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_THAT(unreadable_, SizeIs(0));
 }
 
 TEST_F(ExportTest, ACheckpointThatCannotBeReadIsNamed) {
   ASSERT_TRUE(WriteFileAtomic(dir_ + "/step-10/state.json", "{}").ok());
-  EXPECT_EQ(*NewestCheckpoint(dir_, "", &unreadable_), dir_ + "/step-9");
+  EXPECT_EQ(*FindNewestCheckpoint(dir_, "", &unreadable_), dir_ + "/step-9");
   EXPECT_THAT(unreadable_, ElementsAre(HasSubstr("/step-10/state.json")));
 }
 
 TEST_F(ExportTest, AJobIsFoundAmongOthersByItsId) {
   Write(dir_ + "/digits-01234567", 3, 1);
-  EXPECT_EQ(*NewestCheckpoint(dir_, "0123456789abcdef", &unreadable_),
+  EXPECT_EQ(*FindNewestCheckpoint(dir_, "0123456789abcdef", &unreadable_),
             dir_ + "/digits-01234567/step-3");
 }
 
 TEST_F(ExportTest, TheBestCheckpointIsTheOneThatTheLinkNames) {
-  EXPECT_EQ(BestCheckpoint(dir_, "0123456789").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FindBestCheckpoint(dir_, "0123456789").status().code(), absl::StatusCode::kNotFound);
   const std::string own = dir_ + "/digits-01234567";
   Write(own, 3, 1);
   ASSERT_EQ(symlink("step-3", (own + "/best").c_str()), 0);
-  EXPECT_EQ(*BestCheckpoint(dir_, "0123456789abcdef"), own + "/step-3");
-  EXPECT_EQ(*NewestCheckpoint(own, "", &unreadable_), own + "/step-3");
+  EXPECT_EQ(*FindBestCheckpoint(dir_, "0123456789abcdef"), own + "/step-3");
+  EXPECT_EQ(*FindNewestCheckpoint(own, "", &unreadable_), own + "/step-3");
 }
 
 TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {

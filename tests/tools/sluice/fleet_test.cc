@@ -181,7 +181,7 @@ TEST_F(FindFleetTest, AFleetIsFoundWhereverItsDataLies) {
   EXPECT_EQ(FindFleetDir(""), dir_ + "/sluice");
   Run(dir_ + "/elsewhere");
   EXPECT_EQ(FindFleetDir(""), dir_ + "/elsewhere");
-  EXPECT_TRUE(RunningFleet(FindFleetDir("")).ok());
+  EXPECT_TRUE(FindRunningFleet(FindFleetDir("")).ok());
 
   RemoveFleetState(dir_ + "/elsewhere");
   EXPECT_EQ(FindFleetDir(""), dir_ + "/sluice") << "it does not run any more";
@@ -193,7 +193,7 @@ TEST_F(FindFleetTest, WhatWasAskedForIsTakenAndTheOtherOneNamed) {
   setenv("SLUICE_DATA_DIR", (dir_ + "/chosen").c_str(), 1);
   EXPECT_EQ(FindFleetDir(""), dir_ + "/chosen");
 
-  const absl::Status none = RunningFleet(dir_ + "/chosen").status();
+  const absl::Status none = FindRunningFleet(dir_ + "/chosen").status();
   EXPECT_EQ(none.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(DetailOf(none).hint,
               HasSubstr("one runs on " + dir_ + "/elsewhere: pass --data-dir"));

@@ -83,7 +83,7 @@ TEST_F(RunDirTest, TheNextRunClearsUpAfterAKilledOneAndKeepsItsLogsForADay) {
   EXPECT_TRUE(PathExists(left + "/logs/queue-0.log"));
   EXPECT_FALSE(PathExists(left + "/queue-0"));
 
-  SweepRunDirs(tmp_, absl::Now() + kLogsStay + absl::Minutes(1));
+  SweepRunDirs(tmp_, absl::Now() + kLogsKeptFor + absl::Minutes(1));
   EXPECT_FALSE(PathExists(left));
   EXPECT_TRUE(PathExists(next->path())) << "that one is in use";
 }

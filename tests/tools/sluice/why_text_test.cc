@@ -107,7 +107,7 @@ TEST_F(WhyTextTest, AJobThatStartsIsSaidToStartAndASilentDaemonBesideTheChainIsN
 
 TEST_F(WhyTextTest, AJobThatHasEndedOrTellsNothingWaitsForNothing) {
   why_.clear_chain();
-  EXPECT_EQ(WhyText(job_, why_), "gsm is RUNNING and waits for nothing that its daemons tell\n");
+  EXPECT_EQ(WhyText(job_, why_), "gsm is RUNNING and waits for nothing that its daemons report\n");
   job_.set_state(job::v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(WhyText(job_, why_), "gsm is SUCCEEDED and waits for nothing\n");
 }
