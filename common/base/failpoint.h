@@ -12,9 +12,9 @@ namespace sluice {
 // nothing can arm them, and the macros cost a call that returns at once. Only failpoint.cc is
 // compiled differently, so the code that is tested is the code that is shipped.
 //
-//   SLUICE_FAILPOINT("trainer.step.before_apply");      // Actions: kill, stop.
-//   SLUICE_FAILPOINT_STATUS("queue.log.before_fsync");  // Also error: the function that contains
-//                                                       // it returns UNAVAILABLE.
+//   SLUICE_FAILPOINT("trainer.step.before_apply");         // Actions: kill, stop.
+//   SLUICE_FAILPOINT_STATUS("wal.segment.rename.before");  // Also error: the function around it
+//                                                          // returns UNAVAILABLE.
 //
 // A failpoint is armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n", or by
 // the admin call Failpoint. It acts at its n-th hit (1 unless given), once.

@@ -17,8 +17,8 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The seed of the group with this ordinal (0, 1, .. per job). It depends on nothing else, so random
-// draws stay the same after the queue restarts.
+// The seed of the group with this ordinal (0, 1, .. per job). It depends only on the job's seed and
+// the ordinal, so random draws stay the same after the queue restarts.
 constexpr uint64_t GroupSeed(uint64_t job_seed, uint64_t ordinal) {
   return Mix64(Mix64(job_seed + kGolden) + kGolden * (ordinal + 1));
 }

@@ -14,8 +14,8 @@ namespace sluice {
 // over the wire as google.rpc.ErrorInfo and RetryInfo (common/rpc/status.h).
 struct ErrorDetail {
   std::string reason;  // One word in upper case: NOT_YET, FENCED, LEASE_LOST, ..
-  // A fixed number by which people can search for the error, such as SLUICE-QUEUE-0004. Empty if
-  // only another daemon reads the error.
+  // A fixed number by which people can search for the error, such as SLUICE-QUEUE-0004. Many errors
+  // have none, above all those that only another daemon reads; it is empty then.
   std::string catalogue;
   std::string hint;            // What a person should do next.
   absl::Duration retry_after;  // How long the caller should wait. Zero means unset.

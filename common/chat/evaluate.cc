@@ -329,6 +329,7 @@ void Interpreter::AddKeywords(const Expression& e, Keywords* keywords) {
 
 bool Interpreter::EvalTest(const Expression& e) {
   const Function& test = *e.function;
+  // Most tests take no argument. Then the value need not be copied into a list of arguments.
   if (e.operands.size() > 1 || !e.keywords.empty() || test.required != 0 ||
       test.parameter_count() > 0)
     return Truth(EvalFunction(e)) != e.negated;

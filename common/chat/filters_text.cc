@@ -107,7 +107,7 @@ Value Center(const Call& call) {
   const int64_t size = static_cast<int64_t>(CountCodePoints(text)), width = call.Int(1, 80),
                 missing = width - size;
   if (missing <= 0) return CopyLikeInput(call, text);
-  // The rounding of CPython's str.center.
+  // An odd number of spaces is divided as by CPython's str.center.
   const int64_t left = missing / 2 + (missing & width & 1);
   return CopyLikeInput(
       call, absl::StrCat(Spaces(call.meter, left), text, Spaces(call.meter, missing - left)));

@@ -60,8 +60,8 @@ struct Function {
   }
 };
 
-// Return null if there is no such function. The tables are in filters.cc, tests.cc, methods.cc and
-// globals.cc.
+// Return null if there is no such function. The tables are in filters_*.cc, tests.cc, methods.cc
+// and globals.cc.
 const Function* FindFilter(absl::string_view name);
 const Function* FindTest(absl::string_view name);  // Returns a Bool when it is run.
 absl::Span<const Function> Globals();

@@ -7,7 +7,8 @@
 
 namespace sluice::chat {
 
-// Opens a scope. Names bound while this object exists are removed when it ends.
+// Opens a scope. Names bound while this object exists are removed when it ends. `parent` is the
+// index of the scope where a lookup continues; -1: the innermost scope so far.
 class Interpreter::InScope {
  public:
   explicit InScope(Interpreter* in, int parent = -1) : in_(in), begin_(in->bindings_.size()) {

@@ -135,8 +135,8 @@ bool IsRepeatable(const Value& value) {
   return value.is_string() || (value.is(Value::kArray) && value.array().kind <= Array::kTuple);
 }
 
-// As Python's slice.indices(): the first index, the bounds, and the number of indexes, `step`
-// apart.
+// The indexes of a slice, as Python's slice.indices() gives them: `count` indexes from `begin` on,
+// `step` apart. They end before `stop` is reached.
 struct Range {
   int64_t begin, stop, step, count;
 };

@@ -93,7 +93,7 @@ void AppendFloat(double value, std::string* out) {
   std::string digits(1, text[0]);
   if (e > 2) absl::StrAppend(&digits, text.substr(2, e - 2));
   const int count = static_cast<int>(digits.size());
-  // Python's rule for the exponent form.
+  // Python writes an exponent exactly in these cases.
   if (exponent < -4 || exponent >= 16) {
     absl::StrAppend(out, digits.substr(0, 1), count > 1 ? "." : "", digits.substr(1));
     absl::StrAppendFormat(out, "e%+03d", exponent);

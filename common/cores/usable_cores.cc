@@ -79,6 +79,7 @@ int UsableCores(const CoreSources& sources) {
     if (fields[1].empty()) quota = LeastQuota(sources.mount, fields[2]);
     else if (LimitsCpu(fields[1]))
       quota = LeastQuota(absl::StrCat(sources.mount, "/", fields[1]), fields[2]);
+    // A quota of 1.5 cores counts as two: with one thread, a third of the CPU time would be lost.
     cores = std::min(cores, static_cast<int>(std::ceil(std::min(quota, kNoQuota))));
   }
   return std::max(1, cores);

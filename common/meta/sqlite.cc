@@ -72,7 +72,8 @@ class Statement {
     return SqliteError(db_, code, sqlite3_sql(stmt_));
   }
   std::string Bytes(int column) {
-    // Must come before the size, because it fixes the type.
+    // This call converts the value to a blob. It comes first, because sqlite3_column_bytes() gives
+    // the size after the last conversion.
     const void* data = sqlite3_column_blob(stmt_, column);
     const int size = sqlite3_column_bytes(stmt_, column);
     return size == 0 ? std::string() : std::string(static_cast<const char*>(data), size);

@@ -16,8 +16,8 @@ class Message;
 namespace sluice::rpc {
 
 // The client's end of a streaming call in one or both directions: of plain messages (Heartbeat,
-// Watch) or of frames (Put, Get, Fetch, Score; payload.h). Calls block. One thread may read while
-// another writes; TryCancel() may be called from any thread.
+// Watch, Evaluate, ..) or of frames (Put, Get, Fetch, Score; payload.h). Calls block. One thread
+// may read while another writes; TryCancel() may be called from any thread.
 //
 // When the stream breaks, Read() or Write() return false, and Finish() then says why. Nothing is
 // repeated here, because only the caller knows what must be sent again.

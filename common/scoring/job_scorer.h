@@ -14,7 +14,8 @@ namespace sluice {
 // INVALID_ARGUMENT: they contain a value that JSON has no form for.
 absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 
-// Makes the scorer for a job's `reward` block that CheckBuilt() accepts. Errors as Scorer::Make().
+// Makes the scorer for a job's `reward` block. CheckBuilt() (common/config/check.h) must accept the
+// job too, because an unknown `combine` counts as a sum here. Errors as Scorer::Make().
 absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward);
 
 }  // namespace sluice

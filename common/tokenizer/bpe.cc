@@ -57,7 +57,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
       return model.Invalid(absl::StrCat("unk_token \"", unknown, "\" is not in the vocabulary"));
   }
 
-  // The tokens from which bytes are built.
+  // Find the token of each single byte.
   for (int b = 0; b < 256; ++b) {
     const std::string spelling =
         byte_level ? ByteLevelAlphabet::Get().Spell(std::string(1, static_cast<char>(b)))

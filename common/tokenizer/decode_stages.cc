@@ -112,8 +112,8 @@ void StripStage::Feed(absl::string_view piece, bool ends) {
     ++tail;
   }
 
-  // The held characters are inside the token if another character follows. If only more of theirs
-  // follow, all but the last stop_ are inside.
+  // The held characters are copies of character_. They are inside the token if another character
+  // follows them. If only more copies follow, all but the last stop_ copies are inside.
   const int held_before = held_;
   held_ = body.empty() ? held_ + tail : tail;
   const int released = body.empty() ? std::max(0, held_ - stop_) : held_before;

@@ -146,6 +146,7 @@ class Translation {
     }
 
     if (negated && in_class_) return Unsupported("a negated property in a class");
+    // PCRE2 has properties of its own, such as Xan, which Oniguruma does not know.
     if (name.empty() || name[0] == 'X' ||
         !absl::c_all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_'; })) {
       return Unsupported(absl::StrCat("the property ", name));
@@ -154,6 +155,7 @@ class Translation {
     std::string inside = absl::StrCat("\\p{", name, "}");
     for (const Category& category : kCategories) {
       if (category.name != name) continue;
+      // PCRE2 lacks the long names. Each begins with its short name: Letter is L.
       inside = absl::StrCat("\\p{", name.substr(0, name.size() > 2 ? 1 : 2), "}",
                             CharTable::Get().Ranges(category.mask));
     }

@@ -33,7 +33,8 @@ std::vector<Piece> Cover(const std::vector<Span>& matches, size_t size, bool inv
   return pieces;
 }
 
-// Whether `piece` joins the piece before it, in the order of the loop.
+// Whether a piece joins the piece before it, in the order in which MergePieces() visits them.
+// `match` and `previous_match` say whether the two are matches.
 bool JoinsPrevious(Splitter::Behavior behavior, bool match, bool previous_match) {
   if (behavior == Splitter::kContiguous) return match == previous_match;
   return match && !previous_match;  // MergedWithPrevious, and MergedWithNext from the end.

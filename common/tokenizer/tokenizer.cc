@@ -164,7 +164,8 @@ void Tokenizer::Impl::EncodeWordWithOffsets(const AlignedText& text, Span word,
   size_t given = 0;
   for (const Bpe::Symbol& symbol : symbols) given += symbol.bytes;
   // As in the reference library, a byte of the word that gives no token is not counted, so the
-  // tokens after it get offsets that are too small. They are counted in the spelling of the word.
+  // tokens after it get offsets that are too small. The reference library counts these offsets in
+  // the spelling of the word, so that is done here too.
   const std::vector<size_t> spelled =
       bpe->byte_level() && given < bytes.size() ? SpelledBytes(bytes) : std::vector<size_t>();
 

@@ -15,9 +15,9 @@ struct Rational {
   bool operator==(const Rational&) const = default;
 };
 
-// Parses "18", "-3.50", "1,234", "$18", "7/2", "18.", with white space at both ends. Thousands
-// commas must separate groups of three digits. Returns nullopt for any other text, and for numbers
-// that are too large.
+// Parses a number such as "18", "+18", "-3.50", ".5", "18.", "1,234", "-$18" or "7/2"; white space
+// at both ends is ignored. Thousands commas must separate groups of three digits. Returns nullopt
+// for any other text, and for numbers that are too large.
 std::optional<Rational> ParseRational(absl::string_view text);
 
 }  // namespace sluice

@@ -74,7 +74,7 @@ void Worker::Stop() {
   if (!thread_.joinable()) return;
   stop_.Trigger();
   thread_.join();
-  // Keep renewing until no more task is scored.
+  // The leases are renewed up to here, because the thread above may have been scoring.
   leases_.Stop();
   puts_.Stop();
   if (const uint64_t count = refused_.TakeRest(); count > 0) {
