@@ -67,7 +67,7 @@ class Translation {
       return absl::OkStatus();
     }
 
-    if (NextIs("}+")) return Unsupported("{n,m}+, which repeats a repetition");
+    if (NextIs("}+")) return Unsupported("{n,m}+ (a repeated repetition)");
     if (NextIs("(?")) return CopyGroup();
     if (NextIs("(*")) return Unsupported("(*..)");
     out_ += in_[at_++];
@@ -175,7 +175,8 @@ class Translation {
     if (!whole)
       return absl::InvalidArgumentError(
           absl::StrCat("at byte ", at_, ": want \\x{H..}, \\xHH or \\uHHHH"));
-    if (limit == 2 && in_[begin] >= '8') return Unsupported("\\x80 and above, which is a byte");
+    if (limit == 2 && in_[begin] >= '8')
+      return Unsupported("\\x80 and above (a byte, not a character)");
     absl::StrAppend(&out_, "\\x{", in_.substr(begin, end - begin), "}");
     at_ = end + (braced ? 1 : 0);
     return absl::OkStatus();
