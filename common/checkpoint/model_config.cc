@@ -271,7 +271,8 @@ absl::Status ReadShape(Fields& fields, const Architecture& arch, const std::stri
   return absl::OkStatus();
 }
 
-// Reads keys for which Sluice supports only one value, and skips keys that have no effect.
+// Reads the keys of biases and of the attention window, accepts the only supported value of other
+// keys, and skips keys that have no effect.
 absl::Status ReadFixedKeys(Fields& fields, const Architecture& arch, ModelConfig* config) {
   SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("hidden_act", {"silu", "swish"}));
   if (arch.attention_bias_key) {

@@ -18,7 +18,7 @@ namespace sluice {
 class Clock;
 class TensorSet;
 
-// The newest published version, which subscribers follow. Its (incarnation, number) only rises.
+// A published version, as it was announced to subscribers when it was the newest.
 struct LatestVersion {
   PolicyVersion version;
   std::string manifest;  // Id of its manifest: the SHA-256, 32 bytes.
