@@ -175,15 +175,15 @@ std::optional<PolicyMetrics> PolicyStats::Metrics() const {
 }
 
 void StalenessStats::Add(absl::Span<const VersionRun> runs, int64_t step_version) {
-  std::optional<PolicyVersion> first;
+  std::optional<PolicyVersion> previous;
   bool mixed = false;
   for (const VersionRun& run : runs) {
     if (run.count == 0) continue;
     histogram_[step_version - run.version.number] += run.count;
-    mixed |= first.has_value() && *first != run.version;
-    first = run.version;
+    mixed |= previous.has_value() && *previous != run.version;
+    previous = run.version;
   }
-  sequences_ += first.has_value();
+  sequences_ += previous.has_value();
   mixed_ += mixed;
 }
 

@@ -36,8 +36,8 @@ enum class ProxMode {
   // The anchor is the policy of this very forward pass. The ratio is 1 and the gradient that of
   // REINFORCE. Needs one update per batch.
   kSelf,
-  // One forward pass before the first update of the batch, whose log-probs are kept for all its
-  // updates.
+  // The anchor is the policy before the first update of the batch. One forward pass then computes
+  // its log-probs, which are kept for all updates of the batch.
   kRecompute,
 };
 

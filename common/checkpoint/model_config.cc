@@ -271,8 +271,9 @@ absl::Status ReadShape(Fields& fields, const Architecture& arch, const std::stri
   return absl::OkStatus();
 }
 
-// Reads keys for which Sluice supports only one value, and skips keys that have no effect.
-absl::Status ReadFixedKeys(Fields& fields, const Architecture& arch, ModelConfig* config) {
+// Reads the keys of biases and of the attention window, accepts the only supported value of other
+// keys, and skips keys that have no effect.
+absl::Status ReadRemainingKeys(Fields& fields, const Architecture& arch, ModelConfig* config) {
   SLUICE_RETURN_IF_ERROR(fields.AcceptOnly("hidden_act", {"silu", "swish"}));
   if (arch.attention_bias_key) {
     SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("attention_bias", &config->o_bias));
@@ -393,7 +394,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   SLUICE_RETURN_IF_ERROR(fields.ReadBoolean("tie_word_embeddings", &config.tie_word_embeddings));
   SLUICE_RETURN_IF_ERROR(ReadDType(fields, &config.dtype));
   SLUICE_RETURN_IF_ERROR(ReadEndTokens(fields, &config.eos_ids));
-  SLUICE_RETURN_IF_ERROR(ReadFixedKeys(fields, *arch, &config));
+  SLUICE_RETURN_IF_ERROR(ReadRemainingKeys(fields, *arch, &config));
   SLUICE_RETURN_IF_ERROR(fields.CheckNoUnknownKeys());
   return config;
 }

@@ -60,7 +60,7 @@ void BindScalar(const YamlNode& node, const std::string& path, const std::string
 
   const std::string or_word =
       UnsetWord(*field).empty() ? "" : absl::StrCat(" or ", UnsetWord(*field));
-  const bool number = node.kind == Kind::kScalar && !node.quoted;
+  const bool unquoted = node.kind == Kind::kScalar && !node.quoted;
 
   if (IsDuration(*field)) {
     if (node.kind != Kind::kScalar) return wrong("a duration such as 30s" + or_word);
@@ -79,34 +79,34 @@ void BindScalar(const YamlNode& node, const std::string& path, const std::string
   }
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
-      if (!number || (node.text != "true" && node.text != "false")) return wrong("true or false");
+      if (!unquoted || (node.text != "true" && node.text != "false")) return wrong("true or false");
       reflection.SetBool(message, field, node.text == "true");
       return;
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       double value;
-      if (!number || !absl::SimpleAtod(node.text, &value)) return wrong("a number" + or_word);
+      if (!unquoted || !absl::SimpleAtod(node.text, &value)) return wrong("a number" + or_word);
       return set_number(value, &Reflection::SetDouble, &Reflection::AddDouble);
     }
     case FieldDescriptor::CPPTYPE_INT32: {
       int32_t value;
-      if (!number || !ParseInteger(node.text, &value)) return wrong("a whole number" + or_word);
+      if (!unquoted || !ParseInteger(node.text, &value)) return wrong("a whole number" + or_word);
       return set_number(value, &Reflection::SetInt32, &Reflection::AddInt32);
     }
     case FieldDescriptor::CPPTYPE_INT64: {
       int64_t value;
-      if (!number || !ParseInteger(node.text, &value)) return wrong("a whole number" + or_word);
+      if (!unquoted || !ParseInteger(node.text, &value)) return wrong("a whole number" + or_word);
       return set_number(value, &Reflection::SetInt64, &Reflection::AddInt64);
     }
     case FieldDescriptor::CPPTYPE_UINT32: {
       uint32_t value;
-      if (!number || !ParseInteger(node.text, &value))
+      if (!unquoted || !ParseInteger(node.text, &value))
         return wrong("a whole number from 0 on" + or_word);
       return set_number(value, &Reflection::SetUInt32, &Reflection::AddUInt32);
     }
     case FieldDescriptor::CPPTYPE_UINT64: {
       uint64_t value = 0;
       if (rule.unit() == "bytes") {
-        if (!number) return wrong("a size such as 512MiB");
+        if (!unquoted) return wrong("a size such as 512MiB");
         const absl::StatusOr<uint64_t> size = ParseSizeText(node.text);
         if (!size.ok()) {
           problems->Add(node.place, ReasonOf(size.status()) == "UNIT" ? 6 : 5,
@@ -114,7 +114,7 @@ void BindScalar(const YamlNode& node, const std::string& path, const std::string
           return;
         }
         value = *size;
-      } else if (!number || !ParseInteger(node.text, &value)) {
+      } else if (!unquoted || !ParseInteger(node.text, &value)) {
         return wrong("a whole number from 0 on" + or_word);
       }
       return set_number(value, &Reflection::SetUInt64, &Reflection::AddUInt64);

@@ -75,7 +75,8 @@ class FileChecker {
   void CheckSource(int index);
   void CheckEvalDataset(int index);
   // Reads the first rows of the data source whose keys are at `path`. Returns nullopt if the file
-  // is not visible on this host, or if the file is bad, which is reported.
+  // is missing (which is reported if it must exist), if the file is bad (which is reported), or if
+  // its rows are too long for a quick look.
   std::optional<Dataset> ReadRows(const std::string& path, const job::v1::DataSource& source,
                                   bool skip_bad_rows);
   // The following functions check the rows that were read.

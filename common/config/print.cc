@@ -39,7 +39,7 @@ std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_pa
   return absl::StrJoin(words, " | ");
 }
 
-// The comment after a key: "Learning rate. (from 0; live)". It starts with a note if this build
+// The comment after a key: "Learning rate. (from 0)". It starts with a note if this build
 // refuses the key.
 std::string RuleText(const FieldDescriptor& field, const std::string& rule_path) {
   const FieldRule& rule = config::RuleOf(field);

@@ -48,7 +48,7 @@ absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text) {
   if (unit.empty()) return UnitError(text, "needs a unit: ms, s, m, h or d");
   absl::Duration value = absl::Hours(24) * number;
   if (unit != "d" && !absl::ParseDuration(text, &value))
-    return UnitError(text, "is not a duration; the units are ms, s, m, h and d");
+    return UnitError(text, "is not a duration; the units are ms, s, m and h, or d alone");
   if (value > kLongest)
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is more than 100 years"));
   return value;

@@ -13,8 +13,8 @@ namespace sluice::config {
 // INVALID_ARGUMENT (UNIT): the unit is missing or unknown.
 // INVALID_ARGUMENT without reason: any other mistake.
 
-// Parses "30s", "1h30m", "1.5m". Units: ms, s, m, h, d; also ns and us, which errors do not name
-// because no key needs them.
+// Parses "30s", "1h30m", "1.5m". Units: ms, s, m, h, and d, which stands alone ("1.5d", but not
+// "1d12h"); also ns and us, which errors do not name because no key needs them.
 absl::StatusOr<absl::Duration> ParseDurationText(absl::string_view text);
 // Parses "8GiB", "512B". Units: B, KiB, MiB, GiB, TiB.
 absl::StatusOr<uint64_t> ParseSizeText(absl::string_view text);

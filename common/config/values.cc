@@ -112,7 +112,9 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
       CheckBounds(leaf, i, JoinPath(leaf.path, absl::StrCat(i)), problems);
     return;
   }
-  if (!given && field.has_presence() && !IsDuration(field)) return;  // `auto` or `none`.
+  // An unset value means `auto` or `none`, or is free-form and empty. Only a duration that has no
+  // such word is checked although it is unset: it counts as 0s, which CheckBounds() reports.
+  if (!given && field.has_presence() && !IsDuration(field)) return;
   if (!given && !UnsetWord(field).empty()) return;
   CheckBounds(leaf, 0, leaf.path, problems);
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING)

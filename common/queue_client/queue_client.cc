@@ -236,6 +236,7 @@ absl::Status QueueClient::GetWithRetries(absl::string_view lease,
 
     if (options_.cancel != nullptr && options_.cancel->triggered())
       return absl::CancelledError("QueueService.Get: cancelled");
+    // A CANCELLED that `cancel` did not cause means that the connection was cut (see retry.h).
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
 
     const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);

@@ -71,7 +71,7 @@ class Log {
     uint64_t low_bytes = 256 << 20;    // space() is kLow when the disk has less free.
     uint64_t reserve_bytes = 8 << 20;  // Kept for control records; at most half a segment.
     int most_spares = 4;               // Spare files kept for reuse; further ones are removed.
-    // Time between two checks for free space while the disk is low or full.
+    // Time between two checks for free space.
     absl::Duration retry = absl::Seconds(1);
     FileSystem* file_system = FileSystem::Real();  // Must outlive the log.
   };

@@ -24,12 +24,12 @@ constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
 // The id of the full manifest with this version's state.
-const std::string& AnchorOf(const LatestVersion& version) {
+const std::string& AnchorOf(const PublishedVersion& version) {
   return version.anchor.empty() ? version.manifest : version.anchor;
 }
 
 // Checks a downloaded full manifest against the announcement.
-absl::Status CheckManifest(const weights::v1::Manifest& manifest, const LatestVersion& announced,
+absl::Status CheckManifest(const weights::v1::Manifest& manifest, const PublishedVersion& announced,
                            const std::string& job, const std::string& layout_id) {
   const PolicyVersion& version = announced.version;
   if (manifest.job() != job)
@@ -88,7 +88,7 @@ common::v1::Call WeightFetcher::MakeCall() const {
 }
 
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
-                                                   const LatestVersion& version,
+                                                   const PublishedVersion& version,
                                                    const Fingerprint& held,
                                                    rpc::Cancel* cancel) const {
   StagedWeights staged{
@@ -131,24 +131,25 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
   return staged;
 }
 
-absl::StatusOr<std::vector<LatestVersion>> WeightFetcher::List(const rpc::Channel& channel) const {
+absl::StatusOr<std::vector<PublishedVersion>> WeightFetcher::List(
+    const rpc::Channel& channel) const {
   weights::v1::ListRequest request;
   *request.mutable_call() = MakeCall();
   weights::v1::ListResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-  std::vector<LatestVersion> versions;
+  std::vector<PublishedVersion> versions;
   std::map<std::string, std::string> anchors;  // State -> id of its full manifest.
   for (const weights::v1::VersionNode& node : response.nodes()) {
     if (node.kind() == weights::v1::Manifest::KIND_FULL) anchors[node.state()] = node.manifest();
-    LatestVersion& version = versions.emplace_back(
-        LatestVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
+    PublishedVersion& version = versions.emplace_back(
+        PublishedVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(node.state()));
     version.anchor = anchors[node.state()];
   }
   return versions;
 }
 
-absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const LatestVersion& version,
+absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const PublishedVersion& version,
                                   absl::Duration ttl) const {
   weights::v1::LeaseRequest request;
   *request.mutable_call() = MakeCall();

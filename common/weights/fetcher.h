@@ -40,13 +40,13 @@ class WeightFetcher {
   // DATA_LOSS: the bytes differ from what was announced.
   // INVALID_ARGUMENT: the version has another layout.
   // UNIMPLEMENTED: the manifest or a chunk is of a kind that this build cannot apply.
-  absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const LatestVersion& version,
+  absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const PublishedVersion& version,
                                       const Fingerprint& held, rpc::Cancel* cancel) const;
 
   // Returns the versions that the trainer keeps, the newest last.
-  absl::StatusOr<std::vector<LatestVersion>> List(const rpc::Channel& channel) const;
+  absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
   // Asks the trainer to keep one version for `ttl`, even if it would otherwise be freed.
-  absl::Status Lease(const rpc::Channel& channel, const LatestVersion& version,
+  absl::Status Lease(const rpc::Channel& channel, const PublishedVersion& version,
                      absl::Duration ttl) const;
 
   // Returns the part of a request that names job, worker and incarnation.

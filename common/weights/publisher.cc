@@ -17,13 +17,13 @@ namespace sluice {
 WeightPublisher::WeightPublisher(Options options, Clock* clock)
     : options_(std::move(options)), clock_(clock) {}
 
-absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
-                                                       PolicyVersion version,
-                                                       const std::string& source,
-                                                       std::optional<int64_t> hold_until) {
+absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weights,
+                                                          PolicyVersion version,
+                                                          const std::string& source,
+                                                          std::optional<int64_t> hold_until) {
   // The trainer publishes one version after the other, so `latest` cannot move before the version
   // is stored.
-  const std::optional<LatestVersion> before = latest();
+  const std::optional<PublishedVersion> before = latest();
   if (before && version <= before->version) {
     return ErrorWith(absl::StatusCode::kAborted,
                      {.reason = "LOST_RACE", .current = before->version.str()},
@@ -81,7 +81,7 @@ absl::StatusOr<LatestVersion> WeightPublisher::Publish(const TensorSet& weights,
   made.node.created = clock_->Now();
 
   // Listeners are called after the lock is released, because they may call the publisher.
-  std::vector<std::function<void(const LatestVersion&)>> listeners;
+  std::vector<std::function<void(const PublishedVersion&)>> listeners;
   {
     MutexLock lock(&mu_);
     objects_.merge(objects);
@@ -104,14 +104,14 @@ std::string WeightPublisher::AnchorOf(const Fingerprint& state,
   return same ? before.node.version.anchor : "";
 }
 
-std::optional<LatestVersion> WeightPublisher::latest() const {
+std::optional<PublishedVersion> WeightPublisher::latest() const {
   MutexLock lock(&mu_);
   if (versions_.empty()) return std::nullopt;
   return versions_.back().node.version;
 }
 
-uint64_t WeightPublisher::AddListener(std::function<void(const LatestVersion&)> on_latest) {
-  std::optional<LatestVersion> now;
+uint64_t WeightPublisher::AddListener(std::function<void(const PublishedVersion&)> on_latest) {
+  std::optional<PublishedVersion> now;
   uint64_t id = 0;
   {
     MutexLock lock(&mu_);
@@ -179,7 +179,7 @@ void WeightPublisher::FreeUnused() {
   // Ids of manifests to keep. Walking from new to old meets an anchor after its relabels.
   std::set<std::string> wanted;
   for (size_t i = versions_.size(); i-- > 0;) {
-    const LatestVersion& version = versions_[i].node.version;
+    const PublishedVersion& version = versions_[i].node.version;
     if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest))
       continue;
     wanted.insert({version.manifest, version.anchor});

@@ -18,8 +18,8 @@ namespace sluice {
 class Clock;
 class TensorSet;
 
-// The newest published version, which subscribers follow. Its (incarnation, number) only rises.
-struct LatestVersion {
+// A published version, as it was announced to subscribers when it was the newest.
+struct PublishedVersion {
   PolicyVersion version;
   std::string manifest;  // Id of its manifest: the SHA-256, 32 bytes.
   // Fingerprint of its weights.
@@ -67,15 +67,15 @@ class WeightPublisher {
   // is a relabel: its manifest is a DELTA without chunks, with the same state as its base. `source`
   // is a directory with the same weights, for information; it may be empty.
   // ABORTED (LOST_RACE): `version` is not above `latest`.
-  absl::StatusOr<LatestVersion> Publish(const TensorSet& weights, PolicyVersion version,
-                                        const std::string& source,
-                                        std::optional<int64_t> hold_until = std::nullopt)
+  absl::StatusOr<PublishedVersion> Publish(const TensorSet& weights, PolicyVersion version,
+                                           const std::string& source,
+                                           std::optional<int64_t> hold_until = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  std::optional<LatestVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<PublishedVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `on_latest` each time `latest` moves, and once at once if there is a version. `on_latest`
   // must not block. It may still be running when RemoveListener() returns.
-  uint64_t AddListener(std::function<void(const LatestVersion&)> on_latest)
+  uint64_t AddListener(std::function<void(const PublishedVersion&)> on_latest)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -93,7 +93,7 @@ class WeightPublisher {
 
   // Describes a version that is kept here.
   struct Node {
-    LatestVersion version;
+    PublishedVersion version;
     // Bytes of its chunks.
     uint64_t bytes = 0;
     absl::Time created;
@@ -125,7 +125,7 @@ class WeightPublisher {
   std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
-  std::map<uint64_t, std::function<void(const LatestVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, std::function<void(const PublishedVersion&)>> listeners_ ABSL_GUARDED_BY(mu_);
   uint64_t next_listener_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, ReplicaState> replicas_ ABSL_GUARDED_BY(mu_);

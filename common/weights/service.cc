@@ -24,7 +24,7 @@ namespace {
 using weights::v1::WeightsService;
 constexpr absl::Duration kBeatInterval = absl::Seconds(10);
 
-weights::v1::Latest ToProto(const LatestVersion& latest) {
+weights::v1::Latest ToProto(const PublishedVersion& latest) {
   weights::v1::Latest out;
   *out.mutable_version() = rpc::ToProto(latest.version);
   out.set_manifest(latest.manifest);
@@ -175,7 +175,7 @@ class WeightsServer::Impl final : public Base {
     }
 
     const std::weak_ptr<WatchReactor> weak = watch;
-    const uint64_t listener = (*publisher)->AddListener([weak](const LatestVersion& latest) {
+    const uint64_t listener = (*publisher)->AddListener([weak](const PublishedVersion& latest) {
       if (const auto reactor = weak.lock()) reactor->OfferLatest(ToProto(latest));
     });
     watch->on_done = [this, weak, listener, publisher = *publisher] {

@@ -263,9 +263,9 @@ class WeightSubscriber::Impl {
 
   absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest, const Fingerprint& held,
                                          const rpc::Channel& channel, rpc::Cancel* cancel) {
-    LatestVersion version{.version = rpc::FromProto(latest.version()),
-                          .manifest = latest.manifest(),
-                          .anchor = latest.anchor()};
+    PublishedVersion version{.version = rpc::FromProto(latest.version()),
+                             .manifest = latest.manifest(),
+                             .anchor = latest.anchor()};
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
     return fetcher_.Fetch(channel, version, held, cancel);
   }

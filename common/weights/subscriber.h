@@ -32,7 +32,8 @@ class WeightSubscriber {
     std::string worker;  // This daemon's id.
     int64_t incarnation = 0;
     std::string policy = "policy";
-    // Used for the back-off; null means the real clock. Must outlive the subscriber.
+    // Used for the back-off after a failed download and after a refusal; null means the real clock.
+    // Must outlive the subscriber.
     Clock* clock = nullptr;
   };
   // Called with each version that is ready, on the downloading thread. It must not block for long.

@@ -32,8 +32,8 @@ absl::Status EvaluateStream::Start(const std::shared_ptr<Session>& session,
     return absl::InvalidArgumentError(
         absl::StrCat("manifest has ", request.manifest().size(), " bytes, not 32"));
   }
-  LatestVersion version{.version = rpc::FromProto(request.version()),
-                        .manifest = request.manifest()};
+  PublishedVersion version{.version = rpc::FromProto(request.version()),
+                           .manifest = request.manifest()};
   SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(request.state()));
 
   session_ = session;

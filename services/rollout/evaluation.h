@@ -55,7 +55,7 @@ class Evaluations {
     WeightFetcher fetcher;
   };
   struct Task {
-    LatestVersion version;
+    PublishedVersion version;
     std::string dataset;
     std::string trainer;  // HOST:PORT of the trainer that has the version.
   };

@@ -184,8 +184,8 @@ void Session::SetWeightsSource(const std::string& address) {
   trainer_ = address;
 }
 
-absl::StatusOr<uint64_t> Session::Evaluate(const LatestVersion& version, const std::string& dataset,
-                                           Evaluations::Done done) {
+absl::StatusOr<uint64_t> Session::Evaluate(const PublishedVersion& version,
+                                           const std::string& dataset, Evaluations::Done done) {
   MutexLock lock(&mu_);
   if (evaluations_ == nullptr || trainer_.empty()) {
     return absl::UnavailableError(

@@ -115,7 +115,7 @@ class Session : private StepLoop::Sink {
   void AddGuestRequests(std::vector<Request> requests);
   void AbortGuestRequests(const std::vector<uint64_t>& requests);
   // Evaluates `version` on one of the job's `eval.datasets`; see Evaluations::Start().
-  absl::StatusOr<uint64_t> Evaluate(const LatestVersion& version, const std::string& dataset,
+  absl::StatusOr<uint64_t> Evaluate(const PublishedVersion& version, const std::string& dataset,
                                     Evaluations::Done done) ABSL_LOCKS_EXCLUDED(mu_);
   void CancelEvaluation(uint64_t task) ABSL_LOCKS_EXCLUDED(mu_);
   // The published version that samples. Nullopt if none is loaded yet.

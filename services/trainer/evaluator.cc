@@ -111,7 +111,7 @@ void Evaluator::SetRollouts(std::vector<std::string> rollouts) {
   changed_.NotifyAll();
 }
 
-void Evaluator::Start(const LatestVersion& version) {
+void Evaluator::Start(const PublishedVersion& version) {
   MutexLock lock(&mu_);
   while (running_.has_value() && !cancelled_) changed_.Wait(&mu_);
   if (cancelled_) return;
@@ -153,7 +153,7 @@ absl::Status Evaluator::status() const {
 
 void Evaluator::Run() {
   while (true) {
-    LatestVersion version;
+    PublishedVersion version;
     {
       MutexLock lock(&mu_);
       while (!running_.has_value() && !cancelled_) changed_.Wait(&mu_);
@@ -167,7 +167,7 @@ void Evaluator::Run() {
   }
 }
 
-absl::StatusOr<Evaluation> Evaluator::Evaluate(const LatestVersion& version, bool* known) {
+absl::StatusOr<Evaluation> Evaluator::Evaluate(const PublishedVersion& version, bool* known) {
   {
     MutexLock lock(&mu_);
     const Evaluation* const before = log_.Find(version.version.number);
@@ -209,7 +209,7 @@ std::optional<std::string> Evaluator::NextRollout() {
   return rollouts_[next_rollout_++ % rollouts_.size()];
 }
 
-absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion& version,
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const PublishedVersion& version,
                                                             const std::string& dataset) {
   rpc::Backoff backoff({});
   bool told = false;
@@ -234,7 +234,7 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const LatestVersion&
 }
 
 absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string& rollout,
-                                                               const LatestVersion& version,
+                                                               const PublishedVersion& version,
                                                                const std::string& dataset) {
   engine::v1::EvaluateRequest request;
   request.mutable_call()->mutable_job()->set_job(options_.job);
@@ -281,7 +281,7 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
       absl::StrCat("the rollout at ", rollout, " ended the call without a result"));
 }
 
-void Evaluator::Finish(const LatestVersion& version, absl::StatusOr<Evaluation> evaluation,
+void Evaluator::Finish(const PublishedVersion& version, absl::StatusOr<Evaluation> evaluation,
                        bool known) {
   const int64_t number = version.version.number;
   std::string message;

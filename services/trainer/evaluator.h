@@ -76,7 +76,7 @@ class Evaluator {
   std::optional<PolicyVersion> running() const ABSL_LOCKS_EXCLUDED(mu_);
   // Begins to evaluate `version`, which the publisher must have. Waits first until the evaluation
   // under way has ended.
-  void Start(const LatestVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
+  void Start(const PublishedVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until no evaluation is under way, or until cancelled.
   void Await() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -92,15 +92,15 @@ class Evaluator {
   struct Thread;
   void Run();
   // Sets *known if these weights were evaluated before the run went back to a checkpoint.
-  absl::StatusOr<Evaluation> Evaluate(const LatestVersion& version, bool* known);
+  absl::StatusOr<Evaluation> Evaluate(const PublishedVersion& version, bool* known);
   // Asks rollouts until one has a result for the dataset, or an error that would come again.
-  absl::StatusOr<engine::v1::EvaluationResult> Ask(const LatestVersion& version,
+  absl::StatusOr<engine::v1::EvaluationResult> Ask(const PublishedVersion& version,
                                                    const std::string& dataset);
   absl::StatusOr<engine::v1::EvaluationResult> AskOne(const std::string& rollout,
-                                                      const LatestVersion& version,
+                                                      const PublishedVersion& version,
                                                       const std::string& dataset);
   std::optional<std::string> NextRollout() ABSL_LOCKS_EXCLUDED(mu_);
-  void Finish(const LatestVersion& version, absl::StatusOr<Evaluation> evaluation, bool known);
+  void Finish(const PublishedVersion& version, absl::StatusOr<Evaluation> evaluation, bool known);
 
   const Options options_;
   WeightPublisher* const publisher_;
@@ -118,7 +118,7 @@ class Evaluator {
   // Address of the rollout that is being asked. Empty if there is none, or if it has left the job.
   std::string asked_ ABSL_GUARDED_BY(mu_);
   std::function<void()> end_call_ ABSL_GUARDED_BY(mu_);  // Ends the call to it.
-  std::optional<LatestVersion> running_ ABSL_GUARDED_BY(mu_);
+  std::optional<PublishedVersion> running_ ABSL_GUARDED_BY(mu_);
   // Version whose values no step report has carried yet.
   std::optional<int64_t> news_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);

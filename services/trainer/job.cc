@@ -70,8 +70,8 @@ class TrainingJob::Impl {
 
   // Parts of Load() and Connect().
   absl::StatusOr<TensorSet> InitialWeights(const ModelDir& model) const;
-  absl::StatusOr<LatestVersion> PublishAgain(int64_t version);
-  std::optional<LatestVersion> PublishUnfinishedEvaluation();
+  absl::StatusOr<PublishedVersion> PublishAgain(int64_t version);
+  std::optional<PublishedVersion> PublishUnfinishedEvaluation();
 
   // Parts of a step.
   absl::Status Step();
@@ -210,7 +210,7 @@ absl::Status TrainingJob::Impl::Connect() {
   SLUICE_RETURN_IF_ERROR(evaluations_.Open(version(), publisher_.get()));
   // The publisher takes versions only in rising order, so the older version is published before the
   // first one of this run.
-  const std::optional<LatestVersion> unfinished = PublishUnfinishedEvaluation();
+  const std::optional<PublishedVersion> unfinished = PublishUnfinishedEvaluation();
   checkpoints_.StartWriting(queue_.client(), checkpoint_, version());
   publication_ =
       std::make_unique<Publication>(publisher_.get(), queue_.client(), job_.clock,
@@ -239,7 +239,7 @@ absl::Status TrainingJob::Impl::Connect() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LatestVersion> TrainingJob::Impl::PublishAgain(int64_t version) {
+absl::StatusOr<PublishedVersion> TrainingJob::Impl::PublishAgain(int64_t version) {
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(job_.config.model_dir));
   TensorSet exact;
   if (version == 0) {
@@ -256,11 +256,11 @@ absl::StatusOr<LatestVersion> TrainingJob::Impl::PublishAgain(int64_t version) {
 
 // Publishes the version whose evaluation an earlier incarnation left unfinished. Nullopt: there is
 // none, or it cannot be published, which is reported as an event.
-std::optional<LatestVersion> TrainingJob::Impl::PublishUnfinishedEvaluation() {
+std::optional<PublishedVersion> TrainingJob::Impl::PublishUnfinishedEvaluation() {
   const std::optional<int64_t> number = evaluations_.Unfinished(version());
   if (!number.has_value()) return std::nullopt;
 
-  const absl::StatusOr<LatestVersion> published = PublishAgain(*number);
+  const absl::StatusOr<PublishedVersion> published = PublishAgain(*number);
   if (!published.ok()) {
     job_.RaiseEvent(
         common::v1::SEVERITY_ERROR, "eval_lost",

@@ -66,7 +66,7 @@ bool JobEvaluations::Due(int64_t version) {
   return true;
 }
 
-absl::Status JobEvaluations::Start(const LatestVersion& version) {
+absl::Status JobEvaluations::Start(const PublishedVersion& version) {
   Await();
   SLUICE_RETURN_IF_ERROR(
       LinkCheckpoint(job_->config.checkpoint_dir, kEvaluatingLink, version.version.number));

@@ -43,7 +43,7 @@ class JobEvaluations {
   // Whether `version` is to be evaluated. A version that is left out is reported as an event.
   bool Due(int64_t version);
   // Evaluates `version`, which the publisher has, once the previous evaluation has ended.
-  absl::Status Start(const LatestVersion& version);
+  absl::Status Start(const PublishedVersion& version);
   bool Started(int64_t version) const { return started_ == version; }
 
   // Waits for an older evaluation if the step after `version` is the last. Call it after the step

@@ -32,7 +32,7 @@ absl::Status Publication::Publish(const TensorSet& weights, PolicyVersion versio
                                   std::optional<int64_t> hold_until) {
   const absl::Duration start = clock_->Monotonic();
   SLUICE_FAILPOINT_STATUS("trainer.publish.before");
-  SLUICE_ASSIGN_OR_RETURN(const LatestVersion latest,
+  SLUICE_ASSIGN_OR_RETURN(const PublishedVersion latest,
                           weights_->Publish(weights, version, "", hold_until));
 
   queue::v1::AdvanceVersionRequest request;

@@ -98,8 +98,8 @@ void CompleteBarrier(const void* at) {
   }
 }
 
-// Returns the lane whose value `lane` reads in a shuffle. If that is beyond the end of its group,
-// it reads its own value.
+// Returns the lane whose value `lane` reads in a shuffle. It reads its own value if that lane lies
+// before its group (kShuffleUp) or beyond the end of its group (kShuffleDown, kShuffleXor).
 int SourceLane(const Thread& thread, int lane) {
   const int begin = lane / thread.width * thread.width, end = begin + thread.width;
   int from = lane;

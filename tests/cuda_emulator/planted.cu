@@ -326,6 +326,7 @@ __global__ void Ranks(const int32_t* x, int* ranks) {
     const uint32_t after =
         __ballot_sync(0xffffffffu, other < mine || (other == mine && i < threadIdx.x));
     rank += static_cast<int>(after >> lane & 1);
+    // The count is never negative. It is asked only to test it between the votes of the warps.
     if (__syncthreads_count(other < mine || (other == mine && i < threadIdx.x)) < 0) rank = -1;
   }
 

@@ -147,7 +147,8 @@ void RunBlock() {
 
 int launch_error = 0;
 
-// Returns the cudaError_t of a launch; 0 if a device would accept it.
+// Returns the cudaError_t of a launch: 9 (cudaErrorInvalidConfiguration) for a wrong size, 1
+// (cudaErrorInvalidValue) for too much shared memory, and 0 if a device would accept it.
 int CheckConfig(const Config& config) {
   const uint64_t threads = uint64_t{config.block.x} * config.block.y * config.block.z;
   if (threads == 0 || threads > kMostThreads || config.block.z > 64) return 9;

@@ -32,16 +32,16 @@ std::string RangesText(const std::vector<int64_t>& numbers) {
 
 }  // namespace
 
-absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
-                                            const std::vector<LatestVersion>& kept,
-                                            std::optional<int64_t> version) {
+absl::StatusOr<PublishedVersion> ChooseVersion(const job::v1::JobStatus& job,
+                                               const std::vector<PublishedVersion>& kept,
+                                               std::optional<int64_t> version) {
   if (kept.empty())
     return ErrorWith(absl::StatusCode::kUnavailable,
                      {.reason = "NO_VERSION", .hint = "try again in a moment"},
                      "the trainer has published no version yet");
   if (!version) return kept.back();
   std::vector<int64_t> numbers;
-  for (const LatestVersion& one : kept) {
+  for (const PublishedVersion& one : kept) {
     if (one.version.number == *version) return one;
     numbers.push_back(one.version.number);
   }
@@ -108,8 +108,9 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
     // The lease makes the version stay while it is fetched. If it was freed before, choose again.
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<LatestVersion> kept, fetcher.List(*trainer));
-    SLUICE_ASSIGN_OR_RETURN(const LatestVersion chosen, ChooseVersion(job.status, kept, version));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<PublishedVersion> kept, fetcher.List(*trainer));
+    SLUICE_ASSIGN_OR_RETURN(const PublishedVersion chosen,
+                            ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
     staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
     // End the lease. If this fails, the lease ends after its ttl.

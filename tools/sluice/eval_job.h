@@ -33,9 +33,9 @@ absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* option
 // UNAVAILABLE: the trainer has no version yet.
 // NOT_FOUND: it no longer has the version, or not yet; the message lists its versions and says what
 // to do.
-absl::StatusOr<LatestVersion> ChooseVersion(const job::v1::JobStatus& job,
-                                            const std::vector<LatestVersion>& kept,
-                                            std::optional<int64_t> version);
+absl::StatusOr<PublishedVersion> ChooseVersion(const job::v1::JobStatus& job,
+                                               const std::vector<PublishedVersion>& kept,
+                                               std::optional<int64_t> version);
 
 // Downloads the weights of `version` (unset: the newest) from the job's trainer, while that goes on
 // training. The version is leased during the download, and every byte is checked. Errors: as

@@ -153,8 +153,8 @@ TEST_F(PublicationTest, ARefusedVersionWaitsForItsBackOffAndANewerOneDoesNot) {
 
 TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
   const TensorSet weights = RandomSet(1);
-  const LatestVersion full = *publisher_->Publish(weights, {1, 1}, "");
-  const LatestVersion relabel = *publisher_->Publish(weights, {1, 2}, "");
+  const PublishedVersion full = *publisher_->Publish(weights, {1, 1}, "");
+  const PublishedVersion relabel = *publisher_->Publish(weights, {1, 2}, "");
 
   EXPECT_EQ(full.anchor, full.manifest);
   EXPECT_EQ(relabel.anchor, full.manifest);

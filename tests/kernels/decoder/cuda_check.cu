@@ -112,6 +112,7 @@ CUDA_CASE(RopeHasTheBitsOfTheCpu) {
       const std::vector<float> cos = RandomFloats(2, 10 * half), sin = RandomFloats(3, 10 * half);
       OnDevice<float> dx(x), dcos(cos), dsin(sin);
       OnDevice<int32_t> dpositions(positions);
+
       for (int64_t r = 0; r < m; ++r) {
         for (int64_t h = 0; h < heads; ++h) {
           float* const head = &x[r * ldx + h * 2 * half];
@@ -121,6 +122,7 @@ CUDA_CASE(RopeHasTheBitsOfTheCpu) {
       }
       CUDA_OK(cuda::Rope(dx.data(), ldx, m, heads, dpositions.data(), dcos.data(), dsin.data(),
                          sign, half, nullptr));
+
       CUDA_EXPECT(SameBits(dx.CopyToHost(), x)) << "half " << half << ", sign " << sign;
     }
   }

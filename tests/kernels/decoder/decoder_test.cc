@@ -201,9 +201,11 @@ TEST_P(DecoderKernelTest, AttentionIsThatOfDoublesAndSeesNothingBehindItsPositio
         const std::vector<float> q = Random(7, rows * d, 4), k = Random(8, positions * d, 2),
                                  v = Random(9, positions * d);
         const std::vector<float> narrow_k = RoundToFp16(k), narrow_v = RoundToFp16(v);
+
         const std::vector<float> out = Attend<float>(*GetParam(), q, k, v, rows, positions, d);
         const std::vector<float> narrow =
             Attend<uint16_t>(*GetParam(), q, k, v, rows, positions, d);
+
         for (int64_t r = 0; r < rows; ++r) {
           const int64_t seen = positions - rows + r + 1;
           const std::vector<double> want = Attention(&q[r * d], k.data(), v.data(), seen, 1, d);

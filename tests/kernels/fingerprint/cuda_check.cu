@@ -26,10 +26,12 @@ CUDA_CASE(SumsEqualTheReference) {
         std::vector<uint64_t> expected = {3, 5};
         OnDevice<uint8_t> elements(bytes);
         OnDevice<uint64_t> sum(expected);
+
         kernels::AddFingerprint(kTensor, bytes.data(), width, first, count, expected.data());
         kernels::AddFingerprintCuda(kTensor, elements.data(), width, first, count, sum.data(),
                                     nullptr);
         CUDA_OK(cudaGetLastError());
+
         CUDA_EXPECT(sum.CopyToHost() == expected)
             << "width " << width << ", " << count << " elements from " << first;
       }
@@ -50,11 +52,13 @@ CUDA_CASE(PartsAddUpToTheWhole) {
   const std::vector<uint8_t> bytes = RandomBytes(1, kCount * 2);
   OnDevice<uint8_t> elements(bytes);
   OnDevice<uint64_t> whole(std::vector<uint64_t>(2)), parts(std::vector<uint64_t>(2));
+
   kernels::AddFingerprintCuda(9, elements.data(), 2, 0, kCount, whole.data(), nullptr);
   kernels::AddFingerprintCuda(9, elements.data(), 2, 0, kCut, parts.data(), nullptr);
   kernels::AddFingerprintCuda(9, elements.data() + 2 * kCut, 2, kCut, kCount - kCut, parts.data(),
                               nullptr);
   CUDA_OK(cudaGetLastError());
+
   CUDA_EXPECT(whole.CopyToHost() == parts.CopyToHost());
 }
 

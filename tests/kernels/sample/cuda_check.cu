@@ -69,7 +69,7 @@ CUDA_CASE(DrawsEqualTheReferenceInBits) {
 }
 
 // A block sums 64 chunks of 1024 at once.
-CUDA_CASE(AVocabularyThatTakesTwoRoundsOfChunks) { CheckDraws(66'000, 3); }
+CUDA_CASE(DrawsEqualTheReferenceIfTheChunksTakeTwoRounds) { CheckDraws(66'000, 3); }
 
 CUDA_CASE(ManyEqualLogitsAreCutByTheirIds) {
   constexpr int64_t kVocab = 1500;

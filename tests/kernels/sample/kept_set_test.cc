@@ -120,10 +120,12 @@ TEST(KeptSetTest, ADrawWithACutIsTheDrawAmongThoseKeptWithTheSameNoise) {
                         .top_k = 40,
                         .top_p = 0.9};
     const Kept kept = Draw(row, 300);
+
     std::vector<float> masked(300, -kInfinity);
     for (int32_t id : kept.ids) masked[id] = logits[id];
     const Kept replay =
         Draw({.logits = masked.data(), .key = 11, .position = position, .member = 2}, 300);
+
     EXPECT_EQ(replay.draw.token, kept.draw.token);
     EXPECT_EQ(replay.draw.logprob, kept.draw.logprob) << "in bits";
     EXPECT_EQ(replay.ids, kept.ids);
@@ -134,6 +136,7 @@ TEST(KeptSetTest, ExtremesKeepTheMostLikelyAlone) {
   std::vector<float> logits = RandomLogits(9, 1000, 2);
   const auto top =
       static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+
   for (const SampleRow& row :
        {SampleRow{.logits = logits.data(), .top_p = 1e-9},
         SampleRow{.logits = logits.data(), .top_k = 1},
@@ -144,6 +147,7 @@ TEST(KeptSetTest, ExtremesKeepTheMostLikelyAlone) {
     EXPECT_EQ(kept.draw.token, top);
     EXPECT_EQ(kept.draw.logprob, 0);
   }
+
   const SampleRow hot{.logits = logits.data(), .temperature = 100, .top_p = 0.5};
   EXPECT_NEAR(static_cast<double>(Draw(hot, 1000).ids.size()), 500, 20);
 }
@@ -186,9 +190,11 @@ TEST(KeptSetTest, VectorWidthsAgreeInBits) {
                       .top_p = 1 - r / 64.0,
                       .min_p = r / 1000.0f});
     }
+
     std::vector<SampleDraw> best(32), portable(32);
     SampleCpu(rows.data(), 32, vocab, best.data());
     SampleCpuPortable(rows.data(), 32, vocab, portable.data());
+
     EXPECT_EQ(best, portable) << vocab;
   }
 }

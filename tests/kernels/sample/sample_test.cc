@@ -83,11 +83,13 @@ TEST(SampleTest, DrawsFollowTheFormulas) {
                           .member = i % 8,
                           .stream = i % 2,
                           .temperature = 0.5f + 0.01f * i};
+
       const SlowDraw slow = DrawSlowly(row, vocab);
       if (slow.margin < 1e-4) {  // In fp32 this may be a tie.
         ++close;
         continue;
       }
+
       const SampleDraw draw = DrawOne(row, vocab);
       ASSERT_EQ(draw.token, slow.token) << "V " << vocab << " draw " << i;
       ASSERT_NEAR(draw.logprob, slow.logprob, 1e-5) << "V " << vocab << " draw " << i;
@@ -179,9 +181,11 @@ TEST(SampleTest, VectorWidthsAgreeInBits) {
                       .position = static_cast<uint32_t>(r),
                       .temperature = 0.7f});
     }
+
     std::vector<SampleDraw> best(32), portable(32);
     SampleCpu(rows.data(), 32, vocab, best.data());
     SampleCpuPortable(rows.data(), 32, vocab, portable.data());
+
     EXPECT_EQ(best, portable) << vocab;
   }
 }
@@ -190,6 +194,7 @@ TEST(SampleTest, ProbabilitiesOfAllTokensSumToOne) {
   constexpr int64_t kVocab = 40;
   const std::vector<float> logits = RandomLogits(3, kVocab, 0.5f);
   std::vector<double> probability(kVocab, 0);
+
   for (uint32_t position = 0; position < 20'000; ++position) {
     const SampleDraw draw = DrawOne(
         {.logits = logits.data(), .key = 1, .position = position, .temperature = 1.3f}, kVocab);
@@ -197,6 +202,7 @@ TEST(SampleTest, ProbabilitiesOfAllTokensSumToOne) {
                 probability[draw.token] == std::exp(static_cast<double>(draw.logprob)));
     probability[draw.token] = std::exp(static_cast<double>(draw.logprob));
   }
+
   double sum = 0;
   for (double p : probability) {
     EXPECT_GT(p, 0) << "a token was never drawn";

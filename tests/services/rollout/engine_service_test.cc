@@ -560,7 +560,7 @@ class EvaluateTest : public EngineServiceTest {
     Serve(0, kInitSeed);
   }
 
-  engine::v1::EvaluateRequest Ask(const LatestVersion& version,
+  engine::v1::EvaluateRequest Ask(const PublishedVersion& version,
                                   const std::string& dataset = "heldout") {
     engine::v1::EvaluateRequest request;
     *request.mutable_call() = CallOf("trainer-0", 1);
@@ -616,7 +616,7 @@ class EvaluateTest : public EngineServiceTest {
 
 TEST_F(EvaluateTest, AnEvaluationIsOfTheVersionAskedForWhateverSamplesMeanwhile) {
   ASSERT_NO_FATAL_FAILURE(StartEvaluating(/*samples=*/4, /*temperature=*/1));
-  const LatestVersion first = *publisher_->latest();
+  const PublishedVersion first = *publisher_->latest();
   TakeBatch(0);
   Publish(1, 106);
 
@@ -668,7 +668,7 @@ TEST_F(EvaluateTest, ACallThatEndsEndsItsEvaluationAndAnotherMayBegin) {
 
 TEST_F(EvaluateTest, WhatCannotBeEvaluatedIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(StartEvaluating());
-  const LatestVersion version = *publisher_->latest();
+  const PublishedVersion version = *publisher_->latest();
   EXPECT_THAT(std::string(Evaluate(Ask(version, "train")).status().message()),
               HasSubstr("have no \"train\""));
 

@@ -124,7 +124,7 @@ class EvaluatorTest : public ::testing::Test {
     return *evaluator_;
   }
 
-  LatestVersion Publish(int64_t number, uint64_t seed) {
+  PublishedVersion Publish(int64_t number, uint64_t seed) {
     return *publisher_.Publish(*InitWeights(model_.config, seed), {3, number}, "");
   }
 
@@ -146,7 +146,7 @@ class EvaluatorTest : public ::testing::Test {
 
 TEST_F(EvaluatorTest, AVersionStaysPinnedUntilItsEvaluationHasEnded) {
   Evaluator& evaluator = Make();
-  const LatestVersion version = Publish(50, 1);
+  const PublishedVersion version = Publish(50, 1);
   evaluator.Start(version);
 
   const engine::v1::EvaluateRequest request = rollout_.AwaitCall(0);
@@ -252,7 +252,7 @@ TEST_F(EvaluatorTest, ALaterEvaluationThatCannotBeDoneIsAnEvent) {
 }
 
 TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesAreTold) {
-  const LatestVersion version = Publish(50, 1);
+  const PublishedVersion version = Publish(50, 1);
   {
     Evaluator& before = Make();
     before.Start(version);

@@ -112,7 +112,7 @@ TEST(ChooseVersionTest, AVersionThatIsNotKeptIsSaidToBeGoneOrYetToCome) {
   job.set_name("digits");
   job.set_job("0123456789abcdef0123456789abcdef");
   job.mutable_spec()->mutable_checkpoint()->set_dir("/ckpt");
-  std::vector<LatestVersion> kept;
+  std::vector<PublishedVersion> kept;
   for (const int64_t number : {12, 40, 41, 42}) kept.push_back({.version = {1, number}});
 
   EXPECT_EQ(ChooseVersion(job, kept, 40)->version.number, 40);
