@@ -70,6 +70,7 @@ class FileChecker {
   }
 
   void CheckModel();
+  void RefuseMissingFile(const std::string& key, const std::string& path);
   void CheckTemplateFile();
   void LoadRenderer();
   void CheckSource(int index);
@@ -149,13 +150,21 @@ void FileChecker::CheckModel() {
   model_ = *std::move(model);
 }
 
+// A path that does not exist is accepted where files may be added later (must_exist_ is false).
+void FileChecker::RefuseMissingFile(const std::string& key, const std::string& path) {
+  if (IsThere(path)) {
+    check_.Add(12, key, ": ", path, " is not a file");
+  } else if (must_exist_) {
+    check_.Add(12, key, ": there is no file ", path);
+  }
+}
+
 void FileChecker::CheckTemplateFile() {
   const job::v1::Model& model = spec_.model();
   if (!model.has_chat_template() || model.chat_template() == "model" ||
       IsFile(model.chat_template()))
     return;
-  if (must_exist_ || IsThere(model.chat_template()))
-    check_.Add(12, "model.chat_template", ": there is no file ", model.chat_template());
+  RefuseMissingFile("model.chat_template", model.chat_template());
 }
 
 void FileChecker::LoadRenderer() {
@@ -186,8 +195,7 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
                                              const job::v1::DataSource& source,
                                              bool skip_bad_rows) {
   if (!IsFile(source.path())) {
-    if (must_exist_ || IsThere(source.path()))
-      check_.Add(12, path + ".path", ": there is no file ", source.path());
+    RefuseMissingFile(path + ".path", source.path());
     return std::nullopt;
   }
 
