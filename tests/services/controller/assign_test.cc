@@ -87,7 +87,7 @@ TEST(AssignTest, ARunningJobIsNotPreemptedAndIsRepairedBeforeAnotherStarts) {
 
 TEST(AssignTest, ASuspectDaemonIsKeptAndGetsNoNewWork) {
   std::vector<DaemonView> fleet = MakeFleet(1, 1, 1);
-  fleet[2].usable = false;
+  fleet[2].usable = false;  // That is rollout-0.
   EXPECT_THAT(Assign({MakeJob("a", 0, {1, 1})}, fleet).at("a").lacks, HasSubstr("rollout"));
 
   JobView held = MakeJob("a", 0, {1, 1});

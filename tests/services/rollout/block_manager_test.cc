@@ -63,6 +63,8 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
 
     ASSERT_TRUE(manager.Reserve(&table, 0, 100, &copies));
     manager.Index(tokens, &table);
+
+    // A fork of less than a block has no chain yet, so it begins at the root.
     BlockTable fork = table_of(adapter);
     manager.Fork(table, 20, &fork);
     manager.Release(&fork);
@@ -72,7 +74,7 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
     manager.Release(&table);
   }
 
-  EXPECT_EQ(manager.cached(), 9u);
+  EXPECT_EQ(manager.cached(), 9u);  // Three full blocks for each adapter.
 }
 
 TEST(BlockManagerTest, FullBlocksAreFoundAgainAndPartsAreNot) {
@@ -288,6 +290,8 @@ class Model {
     if (!manager_.Reserve(&s->table, s->computed, s->computed + count, &copies)) {
       ++refused_;
       ASSERT_EQ(available, manager_.available());
+
+      // It may need the new blocks and a copy of the one that it goes on in.
       ASSERT_GT(BlocksFor(s->computed + count) - BlocksFor(s->computed) + 1, available)
           << "there was room";
       return;

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // Token i of the tiny model is byte i of this text: letters, space and period, the three bytes of
-// U+2028, the two of "é", and a newline.
+// U+2028, the two of "é", and a newline. The last token, 39, is "x39".
 constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
 
 std::unique_ptr<Tokenizer> ByteTokenizer() {
@@ -266,7 +266,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   ASSERT_GE(events.size(), 30u);
   for (size_t i = 0; i < 30; ++i) {
     EXPECT_TRUE(events[i].token < 3 || events[i].token > 5);
-    EXPECT_THAT(events[i].details->kept, SizeIs(37));
+    EXPECT_THAT(events[i].details->kept, SizeIs(37));  // All 40 but the three stop tokens.
   }
 }
 
@@ -297,6 +297,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
 
     const std::vector<float> scores = ReadScores(scored[0]);
     ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
+    // Score i is that of token i + 1, and the prompt has three tokens.
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
   }
 }
@@ -359,7 +360,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
   std::set<std::vector<uint16_t>> seen;
   for (const TokenEvent& event : events) {
     const std::vector<uint16_t>& routing = event.details->routing;
-    ASSERT_THAT(routing, SizeIs(2 * 2));
+    ASSERT_THAT(routing, SizeIs(2 * 2));  // Two layers, two experts per token.
     EXPECT_TRUE(routing[0] < routing[1] && routing[1] < 6 && routing[2] < routing[3] &&
                 routing[3] < 6);
     seen.insert(routing);

@@ -136,6 +136,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
         NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
         NativeEngine::Options{.slots = 16, .threads = 2}}) {
     auto engine = TinyEngine(1, options);
+
     // The members share a prompt, and other requests run beside them.
     for (uint32_t member = 0; member < 12; ++member) {
       ASSERT_TRUE(engine->AddRequest(Ask(1 + member, prompt, 40, member, 77)).ok());
@@ -181,6 +182,7 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
   for (uint32_t at = 0; at <= kTokens; ++at) {
     auto engine = TinyEngine(1);
     ASSERT_TRUE(engine->AddRequest(Ask(1, {5, 6}, kTokens)).ok());
+
     Events events;
     for (uint32_t step = 0; !engine->idle(); ++step) {
       if (step == at) {

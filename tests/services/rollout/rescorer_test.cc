@@ -29,6 +29,7 @@ class RescorerTest : public testing::Test {
   // A prompt of 1, 2 and an answer of 3, 4, 5 with log-probs -1, -2, -3.
   static Member Sampled(uint64_t ordinal, uint32_t member,
                         std::vector<PolicyVersion> versions = {kNow, kNow, kNow}) {
+    // A group id is big-endian: the queue's incarnation in bytes 0 to 3, the ordinal in 8 to 15.
     std::string group(16, '\0');
     group[3] = 1;
     for (int i = 0; i < 8; ++i) group[15 - i] = static_cast<char>(ordinal >> 8 * i);
@@ -105,8 +106,10 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
       for (uint32_t member = 0; member < 8; ++member) {
         const size_t before = asked_.size();
         rescorer->OnSealed(Sampled(ordinal, member), kNow);
+
         // `chosen` becomes a hash of all that were chosen.
         chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
+        // At most kMostPending requests may wait for their scores, so deliver them at once.
         if (asked_.size() > before) {
           StepEvents step = Scored({-1, -2, -3});
           rescorer->TakeEvents(&step);

@@ -332,6 +332,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
               Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
               Sampled(id, 7, "\n", FinishReason::kStop)}));
   };
+
   const auto whole = Ask("/v1/chat/completions", body);
   answer(0);
 
@@ -406,6 +407,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
     head.content_type = type;
     EXPECT_EQ(status(head), 415) << type;
   }
+
   for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
     RequestHead head = post;
     head.content_encoding = encoding;
@@ -430,6 +432,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
 TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
   const auto keys = Keys::Parse("lab 0123456789abcdef 2\n", "keys");
   Make(&*keys);
+
   for (const char* target :
        {"/v1/models", "/v1/models/digits", "/v1/completions", "/v1/chat/completions", "/",
         "/metrics", "//livez", "/livez/", "/v1/../livez"}) {

@@ -37,6 +37,8 @@ class GuestsTest : public testing::Test {
 TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
   Come(1, &one_);
   Come(2, &two_);
+
+  // Request 1 belongs to no guest.
   guests_.DeliverEvents(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
                               Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
 

@@ -32,6 +32,7 @@ ApiError ChatError(const std::string& body) { return ApiErrorOf(ParseChat(body).
 TEST(RequestTest, ACompletionHasOpenAisDefaults) {
   const auto request = ParseCompletion(Completion().dump());
   ASSERT_TRUE(request.ok()) << request.status();
+
   EXPECT_EQ(request->prompts.size(), 1u);
   EXPECT_EQ(request->prompts[0].text, "12=");
   EXPECT_EQ(request->sampling.max_tokens, 0u);
@@ -61,6 +62,7 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
                                                    {"logprobs_mode", "raw"}})
                                            .dump());
   ASSERT_TRUE(request.ok()) << request.status();
+
   EXPECT_EQ(request->sampling.max_tokens, 5u);
   EXPECT_FLOAT_EQ(request->sampling.temperature, 0.5f);
   EXPECT_EQ(request->sampling.top_p, 0.9);
@@ -218,6 +220,7 @@ TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
       {{{"max_token", 5}}, "max_token"},
       {{{"suffix", "x"}}, "suffix"},
   };
+
   for (const auto& [fields, name] : wrong) {
     const ApiError error = CompletionError(Completion(fields).dump());
     EXPECT_EQ(error.status, 400) << fields.dump();
@@ -253,6 +256,7 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
       {{{"continue_final_message", true}}, "continue_final_message"},
       {{{"prompt", "x"}}, "prompt"},
   };
+
   for (const auto& [fields, name] : wrong) {
     const ApiError error = ChatError(Chat(fields).dump());
     EXPECT_EQ(error.status, 400) << fields.dump();
