@@ -242,7 +242,7 @@ TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
   EXPECT_EQ(
       ReasonOf(world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status()),
       "CONFLICT")
-      << "it ends, and has not ended";
+      << "the job is about to end, and has not ended yet";
 
   world_.Leave();
   ASSERT_EQ(world_.State(first), JobState::kFailed);

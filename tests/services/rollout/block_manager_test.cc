@@ -69,7 +69,7 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
     manager.Fork(table, 20, &fork);
     manager.Release(&fork);
     manager.Release(&table);
-    EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a table goes on from its root";
+    EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a released table begins at its root again";
 
     manager.Release(&table);
   }
@@ -172,7 +172,8 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   const std::vector<int32_t> before = fork.blocks;
   std::vector<Copy> copies;
 
-  EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies)) << "a copy and one more, of one";
+  EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies))
+      << "it needs a copy and one more block, and one is free";
   EXPECT_EQ(fork.blocks, before);
   EXPECT_THAT(copies, IsEmpty());
   EXPECT_TRUE(manager.Reserve(&fork, 39, 64, &copies));

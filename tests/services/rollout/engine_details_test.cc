@@ -109,7 +109,8 @@ TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
     std::string so_far;
     for (const TokenEvent& event : events) {
       so_far += event.details->text;
-      EXPECT_TRUE(so_far.empty() || (so_far.back() & 0xC0) != 0xC0) << "a character in part";
+      EXPECT_TRUE(so_far.empty() || (so_far.back() & 0xC0) != 0xC0)
+          << "the text ends inside a character";
     }
   }
 }

@@ -273,7 +273,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
     for (const auto& [id, tokens] : events) {
       if (tokens.size() < 150) {
         ASSERT_EQ(tokens.back().version.number, version)
-            << "every request got its token, of the version in hand";
+            << "every request got its token, under the version that is loaded";
       }
     }
 

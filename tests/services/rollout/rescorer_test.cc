@@ -117,7 +117,7 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
       }
     }
 
-    EXPECT_GT(asked_.size(), 16u) << "of 32000";
+    EXPECT_GT(asked_.size(), 16u) << "one in 1000 of 32000 is 32";
     EXPECT_LT(asked_.size(), 64u);
     counts.push_back(chosen);
   }
@@ -154,7 +154,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   StepEvents none = Scored({-1, std::nanf(""), -3});
   rescorer->TakeEvents(&none);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3"))
-      << "what is no number";
+      << "a gap that is no number is warned of too";
 }
 
 }  // namespace

@@ -180,7 +180,8 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   scheduler.SwitchWeights(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
   ASSERT_TRUE(scheduler.Add(again).ok());
-  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true})) << "back under them it serves";
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true}))
+      << "under the older weights again, it is found";
 }
 
 TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
@@ -280,7 +281,8 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   Step(&scheduler, {3});
 
   const std::vector<Work> next = Step(&scheduler, {5});
-  EXPECT_EQ(std::get<0>(next.at(0)), 5u) << "expected as long as most are; its group's last was 10";
+  EXPECT_EQ(std::get<0>(next.at(0)), 5u)
+      << "its group has no answer yet, so it is predicted to be long; 4's sibling ended at 10";
 }
 
 TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
@@ -367,7 +369,7 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
 
   for (int i = 0; i < 150; ++i) Step(&scheduler);
   EXPECT_LT(scheduler.running(), 30u) << "answers grew";
-  EXPECT_LT(scheduler.limit(), 30u) << "trimmed with them";
+  EXPECT_LT(scheduler.limit(), 30u) << "the limit falls with their number";
 
   for (uint64_t id = 1; id <= 200; ++id) scheduler.Remove(id);
   for (uint64_t id = 1001; id <= 1060; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 2)).ok());
@@ -424,7 +426,7 @@ class Checker {
     const SchedulerPlan& plan = scheduler_.Plan();
     ASSERT_LE(plan.tokens, options_.max_batch_tokens);
     if (!live_.empty()) {
-      ASSERT_GT(plan.tokens, 0u) << "live requests, and no progress";
+      ASSERT_GT(plan.tokens, 0u) << "there are live requests, and nothing is computed";
     }
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
@@ -586,7 +588,7 @@ TEST(SchedulerTest, AHundredThousandRandomEventsKeepBlocksTrueAndEveryRequestEnd
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const uint64_t digest = RunRandomly(seed, 1000, &totals);
     Totals again;
-    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "same events, other plans";
+    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "the same events gave other plans";
   }
 
   EXPECT_GT(totals.ended, 10000u);

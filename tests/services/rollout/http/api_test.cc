@@ -246,7 +246,8 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
 TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
   const auto prompt = [](size_t tokens) { return Json(std::vector<int32_t>(tokens, 4)); };
   Complete({{"prompt", {prompt(60), prompt(50)}}});
-  EXPECT_EQ(requests()[0].sampling.max_tokens, 4u) << "of the 16 that are OpenAI's default";
+  EXPECT_EQ(requests()[0].sampling.max_tokens, 4u)
+      << "the default is 16, and the longer prompt leaves 4";
   EXPECT_EQ(requests()[1].sampling.max_tokens, 4u);
 
   Complete({{"prompt", prompt(40)}});

@@ -81,7 +81,7 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
 
 TEST(RequestTest, TopPOf0LeavesTheMostLikelyTokenAlone) {
   EXPECT_GT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 0)
-      << "which is all of them for the engine";
+      << "to the engine, 0 means no limit";
   EXPECT_LT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 1e-300);
   EXPECT_EQ(ParseCompletion(Completion().dump())->sampling.top_p, 1);
   EXPECT_EQ(ParseCompletion(Completion({{"top_k", -1}}).dump())->sampling.top_k, 0u);
