@@ -144,7 +144,9 @@ class FakeDaemon {
                .backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(50)}},
               {.on_registered = {},
                .on_assigned =
-                   [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
+                   [this](const registry::v1::HeartbeatResponse& assignments) {
+                     Assigned(assignments);
+                   },
                .on_drain = {},
                .on_refused = {}}) {
     link_.Start();
@@ -167,8 +169,8 @@ class FakeDaemon {
   }
 
  private:
-  void Assigned(const registry::v1::HeartbeatResponse& level) {
-    for (const registry::v1::Assignment& job : level.jobs()) {
+  void Assigned(const registry::v1::HeartbeatResponse& assignments) {
+    for (const registry::v1::Assignment& job : assignments.jobs()) {
       if (job.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) {
         link_.RemoveProgress(job.job());
         continue;

@@ -182,9 +182,9 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
 
 // Applies random operations to a BlockManager. Check() counts all references anew, and compares
 // what the blocks hold with what each sequence must have written.
-class Model {
+class Checker {
  public:
-  explicit Model(uint64_t seed)
+  explicit Checker(uint64_t seed)
       : random_(seed),
         manager_(1 + static_cast<uint32_t>(random_.Below(40)), Salt(0)),
         contents_(manager_.blocks()) {}
@@ -330,14 +330,14 @@ TEST(BlockManagerTest, AHundredThousandRandomOperationsKeepContentsAndReferences
   uint64_t hits = 0, refused = 0;
   for (uint64_t seed = 1; seed <= 50 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Model model(seed);
+    Checker checker(seed);
     for (int i = 0; i < 2000 && !HasFatalFailure(); ++i) {
-      model.Step();
-      model.Check();
+      checker.Step();
+      checker.Check();
     }
-    if (!HasFatalFailure()) model.EndAll();
-    hits += model.hits();
-    refused += model.refused();
+    if (!HasFatalFailure()) checker.EndAll();
+    hits += checker.hits();
+    refused += checker.refused();
   }
 
   EXPECT_GT(hits, 500u);

@@ -431,7 +431,7 @@ class Checker {
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
 
-    // In how many tables each block is. A row must share no block that it writes (Computes()).
+    // In how many tables each block is. A row must share no block that it writes (ComputeRow()).
     std::map<int32_t, int> holders;
     for (const SchedulerPlan::Row& row : plan.rows) {
       for (int32_t block : row.blocks) ++holders[block];
@@ -444,7 +444,7 @@ class Checker {
       Known& known = live_[row.request];
       ASSERT_EQ(absl::MakeConstSpan(known.tokens), row.tokens);
       ASSERT_GT(row.count, 0u);
-      Computes(row, holders, &known);
+      ComputeRow(row, holders, &known);
       if (testing::Test::HasFatalFailure()) return;
       ASSERT_EQ(row.sample, row.first + row.count == known.tokens.size());
       if (!row.sample) continue;
@@ -483,8 +483,8 @@ class Checker {
   };
 
   // Computes the row's positions in the simulated cache, and checks what it holds before them.
-  void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
-                Known* known) {
+  void ComputeRow(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
+                  Known* known) {
     ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
     ASSERT_GE(row.first, known->written.size());
 

@@ -397,7 +397,7 @@ TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
   EXPECT_THAT(told[0], HasSubstr(kJob));
 }
 
-TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
+TEST_F(JobTest, ATrainerWhoseSuccessorIsListedEndsAsFenced) {
   queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
@@ -407,7 +407,7 @@ TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
   EXPECT_EQ(AwaitEnd().phase, "fenced");
 }
 
-TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
+TEST_F(JobTest, AQueueThatNeverHeardOfTheJobGoesOnFromTheCheckpointsCursor) {
   const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   auto queue = std::make_unique<LoopQueue>();
   queue->SetJob(spec, 1);
