@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "common/base/file.h"
 #include "common/testing/data.h"
+#include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,20 +25,11 @@ using ::testing::SizeIs;
 constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
 
 std::unique_ptr<Tokenizer> ByteTokenizer() {
-  // The byte-level alphabet spells bytes from 0x80 to 0xA0 and the space as code points from U+0100
-  // on.
-  const auto spell = [](unsigned char byte) -> std::string {
-    uint32_t code = byte;
-    if (byte <= 32) code = 256 + byte;
-    if (byte >= 127 && byte <= 160) code = 256 + 33 + (byte - 127u);
-    if (code < 128) return {static_cast<char>(code)};
-    return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
-  };
-
   std::string vocab;
   for (size_t i = 0; i < 40; ++i) {
-    const std::string token =
-        i < kBytes.size() ? spell(static_cast<unsigned char>(kBytes[i])) : "x" + std::to_string(i);
+    const std::string token = i < kBytes.size()
+                                  ? ByteLevelAlphabet::Get().Spell(kBytes.substr(i, 1))
+                                  : "x" + std::to_string(i);
     vocab += (i == 0 ? "" : ", ") + ("\"" + token + "\": ") + std::to_string(i);
   }
   const std::string json =
@@ -84,12 +76,6 @@ std::string Text(const std::vector<TokenEvent>& events) {
   std::string text;
   for (const TokenEvent& event : events) text += event.details->text;
   return text;
-}
-
-std::vector<int32_t> TokensOf(const std::vector<TokenEvent>& events) {
-  std::vector<int32_t> tokens;
-  for (const TokenEvent& event : events) tokens.push_back(event.token);
-  return tokens;
 }
 
 class EngineDetailsTest : public testing::Test {

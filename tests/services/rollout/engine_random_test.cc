@@ -356,21 +356,6 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   EXPECT_FALSE(engine->AddRequest(member).ok()) << "members of a group have one adapter";
 }
 
-// The logits after each of `tokens` under the weights of `seed`, computed in one step.
-std::vector<float> LogitsUnder(uint64_t seed, const std::vector<int32_t>& tokens) {
-  const ModelConfig config = TinyConfig();
-  const TensorSet weights = TinyWeights(seed);
-  auto model =
-      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
-  std::vector<DecodeModel::Row> rows;
-  for (size_t i = 0; i < tokens.size(); ++i)
-    rows.push_back(
-        {.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
-  std::vector<float> logits(tokens.size() * static_cast<size_t>(config.vocab_size));
-  model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
-  return logits;
-}
-
 TEST(EngineRandomTest,
      UnderAnUpdateEachTwentyStepsSixtyFourAnswersAreDrawnInBitsFromTheVersionsOfTheirStamps) {
   constexpr int64_t kVersions = 5;
