@@ -87,7 +87,7 @@ TEST(AssignTest, ARunningJobIsNotPreemptedAndIsRepairedBeforeAnotherStarts) {
 
 TEST(AssignTest, ASuspectDaemonIsKeptAndGetsNoNewWork) {
   std::vector<DaemonView> fleet = MakeFleet(1, 1, 1);
-  fleet[2].usable = false;
+  fleet[2].usable = false;  // That is rollout-0.
   EXPECT_THAT(Assign({MakeJob("a", 0, {1, 1})}, fleet).at("a").lacks, HasSubstr("rollout"));
 
   JobView held = MakeJob("a", 0, {1, 1});
@@ -132,12 +132,13 @@ TEST_P(AssignProperty, NoDaemonIsDoubledMinimaComeFirstAndTheAnswerIsAFunctionOf
     }
     const std::map<std::string, JobStaff> plan = Assign(jobs, daemons);
 
-    std::vector<JobView> shuffled = jobs;
-    std::vector<DaemonView> turned = daemons;
-    for (size_t i = shuffled.size(); i > 1; --i)
-      std::swap(shuffled[i - 1], shuffled[random.Below(i)]);
-    for (size_t i = turned.size(); i > 1; --i) std::swap(turned[i - 1], turned[random.Below(i)]);
-    const std::map<std::string, JobStaff> again = Assign(shuffled, turned);
+    std::vector<JobView> shuffled_jobs = jobs;
+    std::vector<DaemonView> shuffled_daemons = daemons;
+    for (size_t i = shuffled_jobs.size(); i > 1; --i)
+      std::swap(shuffled_jobs[i - 1], shuffled_jobs[random.Below(i)]);
+    for (size_t i = shuffled_daemons.size(); i > 1; --i)
+      std::swap(shuffled_daemons[i - 1], shuffled_daemons[random.Below(i)]);
+    const std::map<std::string, JobStaff> again = Assign(shuffled_jobs, shuffled_daemons);
 
     std::set<std::string> exclusive;
     bool surplus_above_minimum = false, minimum_missing = false;

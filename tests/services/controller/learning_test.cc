@@ -102,7 +102,7 @@ TEST(LearningWatchTest, NoAlarmIsRaisedInTenThousandRunsThatLearn) {
   EXPECT_EQ(runs_with_alarm, 0);
 }
 
-// Rewards so rare that most steps have none: the mean is all noise.
+// Rewards are so rare that most steps have none, so the mean is all noise.
 TEST(LearningWatchTest, RareRewardsAreNoCollapse) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     SplitMix64 random(seed);
@@ -139,8 +139,8 @@ TEST(LearningWatchTest, AnEntropyThatCollapsesIsAlarmedWithinTenSteps) {
 
     const int begin = 1 + static_cast<int>(run.random.Below(80)),
               end = begin + static_cast<int>(run.random.Below(5));
-    const double left =
-        Between(run.random, 0, 0.5) * run.start;  // Some prompts are answered right by luck.
+    // Some prompts are still answered right by luck.
+    const double left = Between(run.random, 0, 0.5) * run.start;
 
     LearningWatch watch;
     int alarmed = -1;
@@ -181,6 +181,7 @@ TEST(LearningWatchTest, ARewardThatFallsToAQuarterIsAlarmedWithinTenSteps) {
     const double level = Between(random, 0.35, 0.95), left = Between(random, 0, 0.25) * level;
     const int begin = 15 + static_cast<int>(random.Below(100)),
               end = begin + 1 + static_cast<int>(random.Below(30));
+
     LearningWatch watch;
     int alarmed = -1;
     for (int k = 0; k < end + LearningWatch::kLong && alarmed < 0; ++k) {

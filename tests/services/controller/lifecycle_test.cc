@@ -165,7 +165,7 @@ TEST_F(LifecycleTest, AJobThatLearnsNothingIsWarnedOfWhileItRunsAndInItsResult) 
   EXPECT_THAT(world_.ResultOfJob(job).warnings, ElementsAre(HasSubstr("steps 0 to 29")));
 }
 
-// As after a learning rate that was far too high: answers still differ, and nothing moves the
+// A learning rate that was far too high leads to this: answers still differ, and nothing moves the
 // policy.
 TEST_F(LifecycleTest, AGradientOfZeroWhereRewardsDifferIsAnAlarm) {
   world_.StartFleet();
@@ -242,7 +242,7 @@ TEST_F(LifecycleTest, AJobThatHasEndedGivesUpItsNameAndIsStillFoundByItsId) {
   EXPECT_EQ(
       ReasonOf(world_.core->Submit(world_.now(), {"ff", "digits", "bb", "spec", {}}).status()),
       "CONFLICT")
-      << "it ends, and has not ended";
+      << "the job is about to end, and has not ended yet";
 
   world_.Leave();
   ASSERT_EQ(world_.State(first), JobState::kFailed);
@@ -531,6 +531,7 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   }
 
   const std::vector<int64_t> steps = StoredSteps(world_, job);
+  // Whenever there are 4096 reports, the newest 2048 stay, and of the older ones each 32nd.
   EXPECT_LE(steps.size(), 4096u);
   EXPECT_EQ(steps.back(), kSteps - 1);
   for (int64_t k = 0; k < 10; ++k) EXPECT_EQ(steps[static_cast<size_t>(k)], k);
@@ -574,9 +575,8 @@ TEST_F(LifecycleTest, AQueueThatHasLostTheJobSendsTheTrainersBackAsANewTrainerGr
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.queues["queue-0"].ledger.accepted = 7;
-  world_.Start(
-      "rollout-1",
-      Role::kRollout);  // The queue gets a new list of workers, and its answer has its ledger.
+  // The queue gets a new list of workers, and answers with its ledger.
+  world_.Start("rollout-1", Role::kRollout);
   world_.Settle();
   ASSERT_EQ(world_.job(job).record.ledger.accepted, 7);
 
@@ -627,7 +627,7 @@ TEST_F(LifecycleTest, AQueueThatStaysAwayFailsTheJobOnlyAfterLimitsStallFail) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   world_.Kill("queue-0");
-  world_.Pass(absl::Minutes(29), absl::Seconds(2));
+  world_.Pass(absl::Minutes(29), absl::Seconds(2));  // limits.stall_fail is 30 minutes.
   EXPECT_EQ(world_.State(job), JobState::kRecovering);
 
   world_.Pass(absl::Minutes(2), absl::Seconds(2));
@@ -767,7 +767,7 @@ TEST_F(LifecycleTest, AWaitingJobIsCancelledAtOnceAndAnEndedOneNotAtAll) {
 TEST_F(LifecycleTest, AJobThatDoesNotStartInTimeFailsAndNamesWhoIsNotReady) {
   world_.StartFleet();
   const std::string job = world_.Submit("digits");
-  world_.Pass(absl::Seconds(241), absl::Seconds(1));
+  world_.Pass(absl::Seconds(241), absl::Seconds(1));  // limits.start is 240 s.
   world_.Leave();
   EXPECT_EQ(world_.State(job), JobState::kFailed);
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("0 of 1 trainer ready"));

@@ -100,6 +100,8 @@ TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   lost.k = 1;
   lost.version = {1, 2};
   world_.actors["trainer-0"].steps.emplace_back(job, lost);
+
+  // World::Beat() would store what the heartbeat brings.
   HeartbeatInput input;
   input.daemon = "trainer-0";
   input.incarnation = 1;

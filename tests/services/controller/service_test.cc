@@ -1,5 +1,5 @@
-// The daemon over gRPC, from outside: real clients, real daemon links, a queue that answers SetJob
-// and Stats.
+// Tests the daemon from outside, over gRPC, with real clients and real daemon links. The queue is a
+// fake that answers SetJob, Stats and Release.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -144,7 +144,9 @@ class FakeDaemon {
                .backoff = {.first = absl::Milliseconds(10), .longest = absl::Milliseconds(50)}},
               {.on_registered = {},
                .on_assigned =
-                   [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); },
+                   [this](const registry::v1::HeartbeatResponse& assignments) {
+                     Assigned(assignments);
+                   },
                .on_drain = {},
                .on_refused = {}}) {
     link_.Start();
@@ -167,8 +169,8 @@ class FakeDaemon {
   }
 
  private:
-  void Assigned(const registry::v1::HeartbeatResponse& level) {
-    for (const registry::v1::Assignment& job : level.jobs()) {
+  void Assigned(const registry::v1::HeartbeatResponse& assignments) {
+    for (const registry::v1::Assignment& job : assignments.jobs()) {
       if (job.phase() == registry::v1::ASSIGNMENT_PHASE_STOP) {
         link_.RemoveProgress(job.job());
         continue;
@@ -311,7 +313,7 @@ TEST_F(ServiceTest, AJobRunsFromSubmitToItsResult) {
   EXPECT_EQ(told.call().job().job(), job);
   EXPECT_EQ(told.workers_size(), 3);
   EXPECT_EQ(told.spec().job_name(), "digits");
-  EXPECT_EQ(told.spec().member_tokens(), 39u);
+  EXPECT_EQ(told.spec().member_tokens(), 39u);  // max_prompt + max_response.
   EXPECT_EQ(told.spec().sources(0).fields().at("prompt"), "question");
   ASSERT_EQ(told.spec().tasks_size(), 1);
   EXPECT_THAT(told.spec().tasks(0).needs(), ElementsAre("messages"));
@@ -374,7 +376,7 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
 
   const std::string address = server_->address();
   StopController();
-  Report(job, 5);  // No controller is there to hear it.
+  Report(job, 5);  // No controller hears it now. The daemon's link sends it again.
   StartController(address);
 
   // gRPC may use the connection that has just broken for the new channel too. rpc::Call() then

@@ -20,6 +20,7 @@ Node Task(const std::string& id) { return {"TASK", id, "queue"}; }
 Edge Waiting(Node waiter, Node on, double seconds, std::string cause) {
   return {std::move(waiter), std::move(on), absl::Seconds(seconds), std::move(cause), ""};
 }
+// A fault is an edge from a node to itself.
 Edge Fault(const std::string& id, double seconds) {
   return Waiting(Daemon(id), Daemon(id), seconds, id + ", silent");
 }
@@ -95,7 +96,7 @@ TEST_F(WhyTest, ARoleWithoutDaemonsIsAFaultOfItsOwn) {
 }
 
 TEST_F(WhyTest, ASilentQueueIsFoundThoughItTellsNoEdges) {
-  waits_.edges.resize(2);
+  waits_.edges.resize(2);  // The others are the queue's.
   waits_.silent = {"queue-0"};
   EXPECT_THAT(Causes(), ElementsAre("", "waits for batch 75", "", "queue-0 does not answer"));
 }

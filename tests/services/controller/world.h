@@ -29,7 +29,7 @@ class World {
     std::string boot;
     int64_t incarnation = 0;
     uint64_t stream = 0;  // Of its heartbeats; 0: the daemon is dead.
-    bool silent = false;
+    bool silent = false;  // It is alive, and sends no heartbeats.
     bool draining = false;
     std::map<std::string, Progress> progress;
     std::vector<std::pair<std::string, StepReport>> steps;  // Reported until they are stored.
@@ -62,6 +62,7 @@ class World {
     core = *std::move(loaded);
   }
 
+  // Starts a process of daemon `id`. If there was one before, this is its successor.
   void Start(const std::string& id, Role role) {
     Actor& actor = actors[id];
     actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
@@ -118,8 +119,8 @@ class World {
     return needs;
   }
 
-  // Lets daemons and queue react until nothing changes: stores what is due, hands it out, sends the
-  // heartbeats, and answers the calls to the queue.
+  // Lets daemons and queue react: stores what is due, hands it out, sends the heartbeats, and
+  // answers the calls to the queue. After six rounds nothing changes any more in these tests.
   void Settle() {
     for (int round = 0; round < 6; ++round) {
       Commit();
@@ -225,7 +226,8 @@ class World {
     Settle();
   }
 
-  // Each worker that was told to stop leaves its job.
+  // Each worker that was told to stop leaves its job. A job that ends with a checkpoint needs two
+  // calls: the other workers are told to stop after the trainer has left.
   void Leave() {
     Settle();
     for (auto& [id, actor] : actors) {
@@ -240,6 +242,7 @@ class World {
     Settle();
   }
 
+  // Submits a job and brings it to RUNNING.
   std::string Run(const std::string& name, Needs needs = DefaultNeeds()) {
     const std::string job = Submit(name, needs);
     AllReady(job);

@@ -50,12 +50,12 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
   // Assigns one job whose queue is at `queue`; no job if that is empty.
   void Assign(const std::string& queue) {
     MutexLock lock(&mu_);
-    const uint64_t generation = level_.generation() + 1;
-    level_.Clear();
-    level_.set_generation(generation);
+    const uint64_t generation = assigned_.generation() + 1;
+    assigned_.Clear();
+    assigned_.set_generation(generation);
     if (queue.empty()) return;
 
-    registry::v1::Assignment& job = *level_.add_jobs();
+    registry::v1::Assignment& job = *assigned_.add_jobs();
     job.set_job("0123456789abcdef0123456789abcdef");
     job.set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
     job.add_queues(queue);
@@ -69,7 +69,7 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
   // Waits for a heartbeat that was sent after the newest assignment was applied.
   HeartbeatRequest AwaitApplied() {
     MutexLock lock(&mu_);
-    while (last_.generation() < level_.generation()) changed_.Wait(&mu_);
+    while (last_.generation() < assigned_.generation()) changed_.Wait(&mu_);
     return last_;
   }
 
@@ -78,13 +78,13 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     MutexLock lock(&mu_);
     last_ = request;
     changed_.NotifyAll();
-    return level_;
+    return assigned_;
   }
 
   Mutex mu_;
   CondVar changed_;
-  HeartbeatResponse level_ ABSL_GUARDED_BY(mu_);  // What is assigned.
-  HeartbeatRequest last_ ABSL_GUARDED_BY(mu_);    // The newest heartbeat.
+  HeartbeatResponse assigned_ ABSL_GUARDED_BY(mu_);  // What is assigned.
+  HeartbeatRequest last_ ABSL_GUARDED_BY(mu_);       // The newest heartbeat.
 };
 
 class RewardProgramTest : public testing::Test {

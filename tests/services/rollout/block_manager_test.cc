@@ -63,16 +63,18 @@ TEST(BlockManagerTest, AChainIsFoundFromItsOwnRootAlone) {
 
     ASSERT_TRUE(manager.Reserve(&table, 0, 100, &copies));
     manager.Index(tokens, &table);
+
+    // A fork of less than a block has no chain yet, so it begins at the root.
     BlockTable fork = table_of(adapter);
     manager.Fork(table, 20, &fork);
     manager.Release(&fork);
     manager.Release(&table);
-    EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a table goes on from its root";
+    EXPECT_EQ(manager.Match(tokens, &table), 96u) << "a released table begins at its root again";
 
     manager.Release(&table);
   }
 
-  EXPECT_EQ(manager.cached(), 9u);
+  EXPECT_EQ(manager.cached(), 9u);  // Three full blocks for each adapter.
 }
 
 TEST(BlockManagerTest, FullBlocksAreFoundAgainAndPartsAreNot) {
@@ -170,7 +172,8 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
   const std::vector<int32_t> before = fork.blocks;
   std::vector<Copy> copies;
 
-  EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies)) << "a copy and one more, of one";
+  EXPECT_FALSE(manager.Reserve(&fork, 39, 96, &copies))
+      << "it needs a copy and one more block, and one is free";
   EXPECT_EQ(fork.blocks, before);
   EXPECT_THAT(copies, IsEmpty());
   EXPECT_TRUE(manager.Reserve(&fork, 39, 64, &copies));
@@ -179,9 +182,9 @@ TEST(BlockManagerTest, WithoutEnoughBlocksNothingChanges) {
 
 // Applies random operations to a BlockManager. Check() counts all references anew, and compares
 // what the blocks hold with what each sequence must have written.
-class Model {
+class Checker {
  public:
-  explicit Model(uint64_t seed)
+  explicit Checker(uint64_t seed)
       : random_(seed),
         manager_(1 + static_cast<uint32_t>(random_.Below(40)), Salt(0)),
         contents_(manager_.blocks()) {}
@@ -288,6 +291,8 @@ class Model {
     if (!manager_.Reserve(&s->table, s->computed, s->computed + count, &copies)) {
       ++refused_;
       ASSERT_EQ(available, manager_.available());
+
+      // It may need the new blocks and a copy of the one that it goes on in.
       ASSERT_GT(BlocksFor(s->computed + count) - BlocksFor(s->computed) + 1, available)
           << "there was room";
       return;
@@ -325,14 +330,14 @@ TEST(BlockManagerTest, AHundredThousandRandomOperationsKeepContentsAndReferences
   uint64_t hits = 0, refused = 0;
   for (uint64_t seed = 1; seed <= 50 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Model model(seed);
+    Checker checker(seed);
     for (int i = 0; i < 2000 && !HasFatalFailure(); ++i) {
-      model.Step();
-      model.Check();
+      checker.Step();
+      checker.Check();
     }
-    if (!HasFatalFailure()) model.EndAll();
-    hits += model.hits();
-    refused += model.refused();
+    if (!HasFatalFailure()) checker.EndAll();
+    hits += checker.hits();
+    refused += checker.refused();
   }
 
   EXPECT_GT(hits, 500u);

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "common/base/file.h"
 #include "common/testing/data.h"
+#include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/tokenizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,24 +21,15 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // Token i of the tiny model is byte i of this text: letters, space and period, the three bytes of
-// U+2028, the two of "é", and a newline.
+// U+2028, the two of "é", and a newline. The last token, 39, is "x39".
 constexpr absl::string_view kBytes = "abcdefghijklmnopqrstuvwxyzABCDE .\xE2\x80\xA8\xC3\xA9\n";
 
 std::unique_ptr<Tokenizer> ByteTokenizer() {
-  // The byte-level alphabet spells bytes from 0x80 to 0xA0 and the space as code points from U+0100
-  // on.
-  const auto spell = [](unsigned char byte) -> std::string {
-    uint32_t code = byte;
-    if (byte <= 32) code = 256 + byte;
-    if (byte >= 127 && byte <= 160) code = 256 + 33 + (byte - 127u);
-    if (code < 128) return {static_cast<char>(code)};
-    return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
-  };
-
   std::string vocab;
   for (size_t i = 0; i < 40; ++i) {
-    const std::string token =
-        i < kBytes.size() ? spell(static_cast<unsigned char>(kBytes[i])) : "x" + std::to_string(i);
+    const std::string token = i < kBytes.size()
+                                  ? ByteLevelAlphabet::Get().Spell(kBytes.substr(i, 1))
+                                  : "x" + std::to_string(i);
     vocab += (i == 0 ? "" : ", ") + ("\"" + token + "\": ") + std::to_string(i);
   }
   const std::string json =
@@ -86,12 +78,6 @@ std::string Text(const std::vector<TokenEvent>& events) {
   return text;
 }
 
-std::vector<int32_t> TokensOf(const std::vector<TokenEvent>& events) {
-  std::vector<int32_t> tokens;
-  for (const TokenEvent& event : events) tokens.push_back(event.token);
-  return tokens;
-}
-
 class EngineDetailsTest : public testing::Test {
  protected:
   EngineDetailsTest() { engine_->UseTokenizer(tokenizer_.get()); }
@@ -109,7 +95,8 @@ TEST_F(EngineDetailsTest, TextOfAllTokensIsThatOfTheWholeAnswer) {
     std::string so_far;
     for (const TokenEvent& event : events) {
       so_far += event.details->text;
-      EXPECT_TRUE(so_far.empty() || (so_far.back() & 0xC0) != 0xC0) << "a character in part";
+      EXPECT_TRUE(so_far.empty() || (so_far.back() & 0xC0) != 0xC0)
+          << "the text ends inside a character";
     }
   }
 }
@@ -266,7 +253,7 @@ TEST_F(EngineDetailsTest, MinTokensKeepsStopTokensAway) {
   ASSERT_GE(events.size(), 30u);
   for (size_t i = 0; i < 30; ++i) {
     EXPECT_TRUE(events[i].token < 3 || events[i].token > 5);
-    EXPECT_THAT(events[i].details->kept, SizeIs(37));
+    EXPECT_THAT(events[i].details->kept, SizeIs(37));  // All 40 but the three stop tokens.
   }
 }
 
@@ -297,6 +284,7 @@ TEST_F(EngineDetailsTest, TokensThatAreGivenScoreInTheBitsOfTheirDraw) {
 
     const std::vector<float> scores = ReadScores(scored[0]);
     ASSERT_THAT(scores, SizeIs(tokens.size() - 1));
+    // Score i is that of token i + 1, and the prompt has three tokens.
     for (size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(scores[2 + i], drawn[i].logprob) << i;
   }
 }
@@ -359,7 +347,7 @@ TEST(EngineRoutingTest, EachTokenComesWithTheExpertsOfTheRowItWasDrawnFrom) {
   std::set<std::vector<uint16_t>> seen;
   for (const TokenEvent& event : events) {
     const std::vector<uint16_t>& routing = event.details->routing;
-    ASSERT_THAT(routing, SizeIs(2 * 2));
+    ASSERT_THAT(routing, SizeIs(2 * 2));  // Two layers, two experts per token.
     EXPECT_TRUE(routing[0] < routing[1] && routing[1] < 6 && routing[2] < routing[3] &&
                 routing[3] < 6);
     seen.insert(routing);

@@ -30,7 +30,7 @@ void StepAndCollect(NativeEngine* engine, Events* events) {
   }
 }
 
-// What a request gets alone in an engine with room for everything.
+// Returns what a request gets if it runs alone in an engine with room for everything.
 std::vector<TokenEvent> Undisturbed(NativeEngine* engine, const Request& request) {
   Events events;
   EXPECT_TRUE(engine->AddRequest(request).ok());
@@ -38,13 +38,15 @@ std::vector<TokenEvent> Undisturbed(NativeEngine* engine, const Request& request
   return events[request.id];
 }
 
-// Few kinds of prompts, so that many prefixes meet, with lengths around the ends of blocks.
+// Draws one of few kinds of prompts, so that many share a prefix. Their lengths lie around the ends
+// of blocks.
 std::shared_ptr<const std::vector<int32_t>> AnyPrompt(SplitMix64* random) {
   constexpr size_t kLengths[] = {1, 2, 20, 31, 32, 33, 63, 64, 65, 90};
   std::vector<int32_t> tokens(kLengths[random->Below(10)]);
   const auto kind = static_cast<int32_t>(random->Below(2));
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>((i * 7 + static_cast<size_t>(kind)) % 39);
+  // No other position has token 39, so these prompts differ from the others in the last token only.
   if (random->Below(3) == 0) tokens.back() = 39;
   return Prompt(std::move(tokens));
 }
@@ -83,6 +85,7 @@ void RunOne(uint64_t seed, NativeEngine* quiet, Counts* counts) {
                       .target_step = static_cast<int64_t>(random.Below(3)),
                       .trainable = false};
 
+      // A trainable request may have neither of these.
       if (random.Below(4) == 0) request.sampling.top_p = 0.8;
       if (random.Below(4) == 0) request.sampling.top_k = 7;
       expected[id] = Undisturbed(quiet, request);
@@ -201,6 +204,7 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
     if (step == at) {
       const absl::StatusOr<Activation> activation = engine->ActivateWeights(Stage(2, {1, 1}), kv);
       ASSERT_TRUE(activation.ok() && activation->accepted) << activation->cause;
+      // The token drawn last is not computed yet.
       for (uint64_t id : {1, 2, 3})
         computed[id] = events[id].empty() ? 0 : kPrompt + events[id].size() - 1;
       // Until its first token, request 1 computes a chunk of the prompt in each step.
@@ -234,6 +238,8 @@ void SwitchAt(uint32_t at, KvPolicy kv) {
   }
 }
 
+// The two tests below switch before each step while all requests run, and then, while only the
+// answer of 200 tokens runs on, before each seventh step up to its last.
 TEST(EngineRandomTest, WithRecomputeEachTokenIsThatOfItsStampAloneAtWhateverStepWeightsSwitch) {
   for (uint32_t at = 0; at <= 201 && !HasFatalFailure(); at += at < 30 ? 1 : 7)
     SwitchAt(at, KvPolicy::kRecompute);
@@ -257,6 +263,7 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
                                   .sampling = {.max_tokens = 150}})
                     .ok());
   }
+
   Events events;
   int64_t version = 0;
   for (uint32_t step = 1; !engine->idle() && step < 2000 && !HasFatalFailure(); ++step) {
@@ -266,13 +273,15 @@ TEST(EngineRandomTest, ManyUpdatesAbortNothingAndNoPrefixIsFoundAcrossThem) {
     for (const auto& [id, tokens] : events) {
       if (tokens.size() < 150) {
         ASSERT_EQ(tokens.back().version.number, version)
-            << "every request got its token, of the version in hand";
+            << "every request got its token, under the version that is loaded";
       }
     }
+
     if (step % 20 == 1 && step > 1) {  // The first step after an update.
       EXPECT_EQ(engine->Stats().prompt_tokens_cached, cached);
       EXPECT_EQ(engine->Stats().prompt_tokens_forked, forked);
     }
+
     if (step % 20 == 0) {
       ++version;
       ASSERT_TRUE(engine
@@ -345,21 +354,6 @@ TEST(EngineRandomTest, EachRequestSamplesWithItsAdapterAloneAndFindsNoPrefixOfAn
   ASSERT_TRUE(engine->AddRequest(member).ok());
   member.id = 9, member.adapter = nullptr;
   EXPECT_FALSE(engine->AddRequest(member).ok()) << "members of a group have one adapter";
-}
-
-// The logits after each of `tokens` under the weights of `seed`, computed in one step.
-std::vector<float> LogitsUnder(uint64_t seed, const std::vector<int32_t>& tokens) {
-  const ModelConfig config = TinyConfig();
-  const TensorSet weights = TinyWeights(seed);
-  auto model =
-      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
-  std::vector<DecodeModel::Row> rows;
-  for (size_t i = 0; i < tokens.size(); ++i)
-    rows.push_back(
-        {.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
-  std::vector<float> logits(tokens.size() * static_cast<size_t>(config.vocab_size));
-  model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
-  return logits;
 }
 
 TEST(EngineRandomTest,

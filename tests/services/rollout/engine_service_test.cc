@@ -258,7 +258,7 @@ TEST_F(EngineServiceTest, MessagesAreRenderedByTheJobsTemplate) {
   engine::v1::GenerateRequest ids = Ask(20), messages = ids;
   ids.clear_prompt();
   for (const int32_t id : Prompt()) {
-    // A template writes special tokens itself. This one writes none, so leave out token 1.
+    // A template writes special tokens itself. This one writes none, so leave out token 1, <s>.
     if (id != 1) ids.add_prompt(static_cast<uint32_t>(id));
   }
   messages.clear_prompt();
@@ -401,7 +401,7 @@ TEST_F(EngineServiceTest, WhatGenerateDrewScoresInTheSameBits) {
 TEST_F(EngineServiceTest, AFullContextIsScoredAndOneTokenMoreIsRefused) {
   ASSERT_NO_FATAL_FAILURE(StartJob(40, true));
   Serve(0, kInitSeed);
-  const size_t room = 48 - Prompt().size();
+  const size_t room = 48 - Prompt().size();  // The context is max_prompt + max_response = 8 + 40.
   absl::Status status;
   EXPECT_EQ(Score(AskScores({std::vector<int32_t>(room, 5)}), &status).size(), 3u);
   EXPECT_TRUE(status.ok()) << status;
@@ -434,6 +434,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
   EXPECT_EQ(ReasonOf(refusal(
                 [](Scored* s) { *s->header.mutable_call() = CallOf("reward-0", 1, "another"); })),
             "NOT_LISTED");
+
   EXPECT_EQ(ReasonOf(refusal([](Scored* s) {
               *s->header.mutable_version() = rpc::ToProto(PolicyVersion{1, 7});
             })),
@@ -441,6 +442,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
   EXPECT_EQ(ReasonOf(refusal(
                 [](Scored* s) { s->header.mutable_records(1)->mutable_fields(0)->set_crc32c(1); })),
             "BAD_CRC");
+
   EXPECT_THAT(message([](Scored* s) { s->header.set_policy("reference"); }),
               HasSubstr("policy 'reference' is not held here"));
   EXPECT_THAT(message([](Scored* s) { s->header.set_temperature(-1); }),
@@ -455,6 +457,7 @@ TEST_F(EngineServiceTest, ScoreRefusesWhatItCannotReadOrMayNotAnswer) {
       HasSubstr("send each branch as a member of its own"));
   EXPECT_THAT(message([](Scored* s) { s->header.mutable_records(1)->set_more(true); }),
               HasSubstr("cut over messages"));
+
   EXPECT_THAT(message([](Scored* s) { s->payload.resize(s->payload.size() - 1); }),
               HasSubstr("the message ends before"));
   EXPECT_THAT(message([](Scored* s) { s->payload += "x"; }),
@@ -469,6 +472,7 @@ TEST_F(EngineServiceTest, AnAnswerComesAsSoonAsARecordSaysThatItIsTheLast) {
   rpc::ClientStream stream(*channel, *engine::v1::ScoreRequest::descriptor());
   Scored asked = AskScores({{5, 6}});
   asked.header.mutable_records(2)->set_last(true);
+
   rpc::Frame frame;
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(stream.WriteFrame(asked.header, {{.bytes = asked.payload}}).ok());
@@ -592,7 +596,7 @@ class EvaluateTest : public EngineServiceTest {
                       .random_init = true,
                       .init_seed = seed,
                       .slots = 8,
-                      .max_context = 15};
+                      .max_context = 15};  // max_prompt + max_response = 8 + 7.
     options.chat_template = "none";
     options.format = "{digits}=";
     options.data_path = data_;

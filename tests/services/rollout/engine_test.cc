@@ -40,33 +40,16 @@ Events RunToEnd(Engine* engine) {
   return events;
 }
 
-std::vector<int32_t> Tokens(const std::vector<TokenEvent>& events) {
-  std::vector<int32_t> tokens;
-  for (const TokenEvent& event : events) tokens.push_back(event.token);
-  return tokens;
-}
-
 // The log-prob of each token of prompt + answer under the weights of `seed`, by a model of its own.
 std::vector<double> LogprobsUnder(uint64_t seed, const std::vector<int32_t>& tokens,
                                   double temperature) {
-  const TensorSet weights = TinyWeights(seed);
-  const ModelConfig config = TinyConfig();
-  auto model =
-      *DecodeModel::Create(config, &weights, {.blocks = 8, .max_context = 256, .threads = 1});
-
-  std::vector<DecodeModel::Row> rows;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    rows.push_back(
-        {.table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true});
-  }
-  std::vector<float> logits(tokens.size() * config.vocab_size);
-  model->Step(rows, {{0, 1, 2, 3, 4, 5, 6, 7}}, logits.data());
-
+  const std::vector<float> logits = LogitsUnder(seed, tokens);
+  const int64_t vocab = TinyConfig().vocab_size;
   std::vector<double> logprobs(tokens.size(), 0);
   for (size_t i = 1; i < tokens.size(); ++i) {
-    const float* z = logits.data() + (i - 1) * config.vocab_size;
+    const float* z = logits.data() + (i - 1) * vocab;
     double sum = 0;
-    for (int64_t v = 0; v < config.vocab_size; ++v) sum += std::exp(z[v] / temperature);
+    for (int64_t v = 0; v < vocab; ++v) sum += std::exp(z[v] / temperature);
     logprobs[i] = z[tokens[i]] / temperature - std::log(sum);
   }
   return logprobs;
@@ -112,7 +95,7 @@ TEST(EngineTest, LogprobsOfThePromptComeWithTheFirstToken) {
   const std::vector<double> expected = LogprobsUnder(1, prompt, 1);
   for (uint64_t id : {1, 2}) {
     const std::vector<TokenEvent>& answer = events.at(id);
-    EXPECT_EQ(Tokens(answer), Tokens(plain));
+    EXPECT_EQ(TokensOf(answer), TokensOf(plain));
     ASSERT_EQ(answer[0].details->prompt_logprobs.size(), 69u);
     ASSERT_EQ(answer[0].details->prompt_top.size(), 69u);
     for (size_t i = 0; i < 69; ++i) {
@@ -136,6 +119,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
         NativeEngine::Options{.slots = 3, .max_batch_tokens = 3},
         NativeEngine::Options{.slots = 16, .threads = 2}}) {
     auto engine = TinyEngine(1, options);
+
     // The members share a prompt, and other requests run beside them.
     for (uint32_t member = 0; member < 12; ++member) {
       ASSERT_TRUE(engine->AddRequest(Ask(1 + member, prompt, 40, member, 77)).ok());
@@ -147,7 +131,7 @@ TEST(EngineTest, ATokenDependsNeitherOnTheBatchNorOnChunks) {
     const Events events = RunToEnd(engine.get());
 
     const std::vector<TokenEvent>& member = events.at(1 + 3);
-    ASSERT_EQ(Tokens(member), Tokens(expected));
+    ASSERT_EQ(TokensOf(member), TokensOf(expected));
     for (size_t i = 0; i < member.size(); ++i)
       EXPECT_EQ(member[i].logprob, expected[i].logprob) << "in bits, token " << i;
     EXPECT_GT(engine->Stats().prompt_tokens_forked, 0u);
@@ -162,7 +146,7 @@ TEST(EngineTest, AResumedAnswerGoesOnAsIfNeverInterrupted) {
   for (size_t cut : {size_t{1}, size_t{17}, size_t{49}}) {
     auto engine = TinyEngine(1);
     Request request = Ask(1, {3, 1, 4}, 50);
-    request.sampled = Tokens({expected.begin(), expected.begin() + cut});
+    request.sampled = TokensOf({expected.begin(), expected.begin() + cut});
     request.order = RequestClass::kResumed;
     ASSERT_TRUE(engine->AddRequest(request).ok());
 
@@ -181,6 +165,7 @@ TEST(EngineTest, EachStampNamesTheWeightsThatProducedItsTokenAtWhateverStepTheyS
   for (uint32_t at = 0; at <= kTokens; ++at) {
     auto engine = TinyEngine(1);
     ASSERT_TRUE(engine->AddRequest(Ask(1, {5, 6}, kTokens)).ok());
+
     Events events;
     for (uint32_t step = 0; !engine->idle(); ++step) {
       if (step == at) {
@@ -300,7 +285,7 @@ TEST(EngineTest, AVersionOfEqualWeightsIsARelabel) {
 TEST(EngineTest, StopTokensAreReportedAndEndTheAnswer) {
   auto probe = TinyEngine(1);
   ASSERT_TRUE(probe->AddRequest(Ask(1, {5}, 30)).ok());
-  const std::vector<int32_t> tokens = Tokens(RunToEnd(probe.get())[1]);
+  const std::vector<int32_t> tokens = TokensOf(RunToEnd(probe.get())[1]);
   const int32_t stop = tokens[7];
   const size_t first = std::find(tokens.begin(), tokens.end(), stop) - tokens.begin();
 

@@ -29,6 +29,7 @@ class RescorerTest : public testing::Test {
   // A prompt of 1, 2 and an answer of 3, 4, 5 with log-probs -1, -2, -3.
   static Member Sampled(uint64_t ordinal, uint32_t member,
                         std::vector<PolicyVersion> versions = {kNow, kNow, kNow}) {
+    // A group id is big-endian: the queue's incarnation in bytes 0 to 3, the ordinal in 8 to 15.
     std::string group(16, '\0');
     group[3] = 1;
     for (int i = 0; i < 8; ++i) group[15 - i] = static_cast<char>(ordinal >> 8 * i);
@@ -95,18 +96,20 @@ TEST_F(RescorerTest, WhatWasNotAllOfTheLoadedVersionIsPassedOver) {
 }
 
 TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
-  std::vector<uint64_t> counts;
+  std::vector<uint64_t> hashes;
 
   for (int run = 0; run < 2; ++run) {
     const auto rescorer = Make(1000);
     asked_.clear();
-    uint64_t chosen = 0;
+    uint64_t hash = 0;
     for (uint64_t ordinal = 0; ordinal < 4000; ++ordinal) {
       for (uint32_t member = 0; member < 8; ++member) {
         const size_t before = asked_.size();
         rescorer->OnSealed(Sampled(ordinal, member), kNow);
-        // `chosen` becomes a hash of all that were chosen.
-        chosen = asked_.size() > before ? chosen * 31 + ordinal * 8 + member : chosen;
+
+        // `hash` becomes a hash of all that were chosen.
+        hash = asked_.size() > before ? hash * 31 + ordinal * 8 + member : hash;
+        // At most kMostPending requests may wait for their scores, so deliver them at once.
         if (asked_.size() > before) {
           StepEvents step = Scored({-1, -2, -3});
           rescorer->TakeEvents(&step);
@@ -114,12 +117,12 @@ TEST_F(RescorerTest, TheChoiceIsOfGroupAndMemberAlone) {
       }
     }
 
-    EXPECT_GT(asked_.size(), 16u) << "of 32000";
+    EXPECT_GT(asked_.size(), 16u) << "one in 1000 of 32000 is 32";
     EXPECT_LT(asked_.size(), 64u);
-    counts.push_back(chosen);
+    hashes.push_back(hash);
   }
 
-  EXPECT_EQ(counts[0], counts[1]);
+  EXPECT_EQ(hashes[0], hashes[1]);
 }
 
 TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
@@ -151,7 +154,7 @@ TEST_F(RescorerTest, EqualBitsAreAGapOfZeroAndOthersAreWarnedOfByName) {
   StepEvents none = Scored({-1, std::nanf(""), -3});
   rescorer->TakeEvents(&none);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("\"position\":3"))
-      << "what is no number";
+      << "a gap that is no number is warned of too";
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
 
     const SchedulerPlan& plan = scheduler.Plan();
     ASSERT_THAT(plan.rows, SizeIs(64));
+
     // Members share the blocks before the one with the last prompt token, which each computes in a
     // block of its own.
     const uint32_t shared = (prompt - 1) / kBlockTokens;
@@ -111,6 +112,7 @@ TEST(SchedulerTest, AGroupsPromptIsComputedOnceAndItsLastTokenByEachMember) {
     }
 
     EXPECT_THAT(last, SizeIs(64));
+    // A last token that begins a block has nothing before it in the block to copy.
     EXPECT_THAT(plan.copies, SizeIs((prompt - 1) % kBlockTokens == 0 ? 0 : 63));
     EXPECT_EQ(scheduler.prompt_tokens_forked(), 63 * (prompt - 1));
   }
@@ -139,6 +141,7 @@ TEST(SchedulerTest, AResumedMemberTakesThePromptAndPrefillsItsPrefix) {
 
 TEST(SchedulerTest, APromptThatExtendsAnotherBeginsWithItsFullBlocks) {
   Scheduler scheduler(Small(1, 256));
+  // Ask() derives the tokens from the id, so `longer` begins with those of `shorter`.
   SchedulerRequest shorter = Ask(1, 64), longer = Ask(1, 65);
   longer.id = 2;
   ASSERT_TRUE(scheduler.Add(shorter).ok());
@@ -177,7 +180,8 @@ TEST(SchedulerTest, AnAnswerOverASwitchIsNeverFoundAgain) {
   scheduler.SwitchWeights(Salt(0), /*recompute=*/false);
   SchedulerRequest again = Ask(1, 40);
   ASSERT_TRUE(scheduler.Add(again).ok());
-  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true})) << "back under them it serves";
+  EXPECT_THAT(Step(&scheduler), ElementsAre(Work{1, 32, 8, true}))
+      << "under the older weights again, it is found";
 }
 
 TEST(SchedulerTest, RecomputePrefillsRunningRequestsAgain) {
@@ -198,11 +202,14 @@ TEST(SchedulerTest, OneThatDoesNotAgeWaitsForAsLongAsOthersWantItsPlace) {
   idle.ages = false;
   ASSERT_TRUE(scheduler.Add(Ask(1, 5)).ok());
   ASSERT_TRUE(scheduler.Add(idle).ok());
+
+  // Runs a step that ends its only request, and returns the request's id.
   const auto ran = [&] {
     const uint64_t id = scheduler.Plan().rows.at(0).request;
     scheduler.Advance({{Drawn{5, true}}});
     return id;
   };
+
   for (uint64_t next = 2; next < 12; ++next) {
     ASSERT_TRUE(scheduler.Add(Ask(next, 5)).ok());
     EXPECT_NE(ran(), 100u);
@@ -221,8 +228,10 @@ TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
     request.target_step = step;
     return request;
   };
+
   ASSERT_TRUE(scheduler.Add(ask(1, 9)).ok());
   ASSERT_TRUE(scheduler.Add(ask(2, 1)).ok());
+
   std::vector<uint64_t> order;
   for (uint64_t next = 3; next < 8; ++next) {
     const uint64_t ran = scheduler.Plan().rows.at(0).request;
@@ -231,6 +240,7 @@ TEST(SchedulerTest, EarlierStepsRunFirstAndAnAgedRequestBeforeAll) {
     ASSERT_TRUE(scheduler.Add(ask(next, 1)).ok());
   }
 
+  // Request 1 is of a later step, but has aged after three steps.
   EXPECT_THAT(order, ElementsAre(2, 3, 4, 1, 5));
 }
 
@@ -265,19 +275,22 @@ TEST(SchedulerTest, TheMemberOfAGroupWithLongAnswersGoesFirst) {
   ASSERT_TRUE(scheduler.Add(Ask(3, 4, 3)).ok());
   for (int i = 0; i < 9; ++i) Step(&scheduler);
 
-  // A sibling has 9 tokens so far, which says nothing about lengths before it ends.
+  // A sibling has 9 tokens so far. Its length counts only at each 32nd token and at its end.
   ASSERT_TRUE(scheduler.Add(Ask(4, 4, 3)).ok());
   ASSERT_TRUE(scheduler.Add(Ask(5, 4, 5)).ok());
   Step(&scheduler, {3});
 
   const std::vector<Work> next = Step(&scheduler, {5});
-  EXPECT_EQ(std::get<0>(next.at(0)), 5u) << "expected as long as most are; its group's last was 10";
+  EXPECT_EQ(std::get<0>(next.at(0)), 5u)
+      << "its group has no answer yet, so it is predicted to be long; 4's sibling ended at 10";
 }
 
 TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
   Scheduler scheduler(Small(2, 64, 4));  // Each request needs three blocks.
   for (uint64_t id : {1, 2}) ASSERT_TRUE(scheduler.Add(Ask(id, 31, 0, 0, 60)).ok());
 
+  // `known` is the number of tokens in the newest row of request 2. The request ends with its token
+  // 91 = 31 + 60, which is in no row.
   uint32_t known = 0;
   uint64_t preempted = 0;
   for (int step = 0; step < 400 && scheduler.running() + scheduler.waiting() > 0; ++step) {
@@ -305,7 +318,8 @@ TEST(SchedulerTest, OutOfBlocksTheLastIsPreemptedAndKeepsItsTokens) {
 }
 
 TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
-  // Each member has a block of its own beside the shared one. There is none for a third.
+  // The members share the prompt's first block, and each has a second one of its own. No block is
+  // left for position 64.
   Scheduler scheduler(Small(4, 256, 4));
   std::vector<SchedulerRequest> members = {Ask(1, 63, 7, 0, 5), Ask(2, 63, 7, 0, 5),
                                            Ask(3, 63, 7, 0, 5)};
@@ -325,6 +339,8 @@ TEST(SchedulerTest, TheMemberThatOthersForkedFromMayLoseItsBlocks) {
   EXPECT_EQ(scheduler.blocks().references(plan.rows[0].blocks[0]), 2u) << "the third member's too";
 
   scheduler.Advance({{Drawn{2, false}}});
+
+  // How many tokens each has. An answer ends at 68 = 63 + 5.
   std::map<uint64_t, uint32_t> known = {{2, 66}};
   for (int step = 0; step < 40 && scheduler.running() + scheduler.waiting() > 0; ++step) {
     std::vector<Drawn> drawn;
@@ -353,7 +369,7 @@ TEST(SchedulerTest, HowManyRunFollowsTheUseOfThePool) {
 
   for (int i = 0; i < 150; ++i) Step(&scheduler);
   EXPECT_LT(scheduler.running(), 30u) << "answers grew";
-  EXPECT_LT(scheduler.limit(), 30u) << "trimmed with them";
+  EXPECT_LT(scheduler.limit(), 30u) << "the limit falls with their number";
 
   for (uint64_t id = 1; id <= 200; ++id) scheduler.Remove(id);
   for (uint64_t id = 1001; id <= 1060; ++id) ASSERT_TRUE(scheduler.Add(Ask(id, 2)).ok());
@@ -410,12 +426,12 @@ class Checker {
     const SchedulerPlan& plan = scheduler_.Plan();
     ASSERT_LE(plan.tokens, options_.max_batch_tokens);
     if (!live_.empty()) {
-      ASSERT_GT(plan.tokens, 0u) << "live requests, and no progress";
+      ASSERT_GT(plan.tokens, 0u) << "there are live requests, and nothing is computed";
     }
     for (uint64_t id : plan.preempted) live_.at(id).written.clear();
     for (const BlockManager::Copy& copy : plan.copies) pool_[copy.to] = pool_[copy.from];
 
-    // In how many tables each block is. A row must share no block that it writes (Computes()).
+    // In how many tables each block is. A row must share no block that it writes (ComputeRow()).
     std::map<int32_t, int> holders;
     for (const SchedulerPlan::Row& row : plan.rows) {
       for (int32_t block : row.blocks) ++holders[block];
@@ -428,11 +444,12 @@ class Checker {
       Known& known = live_[row.request];
       ASSERT_EQ(absl::MakeConstSpan(known.tokens), row.tokens);
       ASSERT_GT(row.count, 0u);
-      Computes(row, holders, &known);
+      ComputeRow(row, holders, &known);
       if (testing::Test::HasFatalFailure()) return;
       ASSERT_EQ(row.sample, row.first + row.count == known.tokens.size());
       if (!row.sample) continue;
 
+      // If `fails`, no token could be drawn, which -1 says.
       const bool fails = random->Below(200) == 0;
       known.tokens.push_back(static_cast<int32_t>(random->Below(3)));
       const bool ends = fails || known.tokens.size() == known.end || random->Below(60) == 0;
@@ -466,8 +483,8 @@ class Checker {
   };
 
   // Computes the row's positions in the simulated cache, and checks what it holds before them.
-  void Computes(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
-                Known* known) {
+  void ComputeRow(const SchedulerPlan::Row& row, const std::map<int32_t, int>& holders,
+                  Known* known) {
     ASSERT_GE(row.blocks.size() * kBlockTokens, row.first + row.count);
     ASSERT_GE(row.first, known->written.size());
 
@@ -488,6 +505,8 @@ class Checker {
     }
   }
 
+  // Returns what the next position of `known` must hold: a hash of the position before, the token
+  // and the weights.
   uint64_t Next(const Known& known) const {
     const uint64_t before = known.written.empty() ? 7 : known.written.back();
     return Mix64(Mix64(before + kGolden) ^
@@ -569,7 +588,7 @@ TEST(SchedulerTest, AHundredThousandRandomEventsKeepBlocksTrueAndEveryRequestEnd
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const uint64_t digest = RunRandomly(seed, 1000, &totals);
     Totals again;
-    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "same events, other plans";
+    EXPECT_EQ(digest, RunRandomly(seed, 1000, &again)) << "the same events gave other plans";
   }
 
   EXPECT_GT(totals.ended, 10000u);

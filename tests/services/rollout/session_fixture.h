@@ -116,7 +116,7 @@ class SessionTest : public testing::Test {
     set.set_phase(queue::v1::PHASE_OPEN);
     queue::v1::QueueSpec& q = *set.mutable_spec();
     q = SmallQueueSpec(data);
-    q.clear_tasks();
+    q.clear_tasks();  // Without a reward, a group is complete when its members are sealed.
     q.set_job_name("session");
     q.set_seed(kJobSeed);
     q.set_group_size(4);
@@ -129,7 +129,7 @@ class SessionTest : public testing::Test {
     *q.mutable_queue()->mutable_straggler()->mutable_wait() = rpc::ToProto(absl::Seconds(600));
     q.mutable_queue()->mutable_straggler()->set_reissues(2);
     q.set_max_rejected_steps(10);
-    q.set_member_tokens(8 + max_response);
+    q.set_member_tokens(8 + max_response);  // The prompt has at most max_prompt = 8 tokens.
     q.set_token_bytes(64);
     queue::v1::Source& file = *q.mutable_sources(0);
     file.set_name("digits");
@@ -152,6 +152,8 @@ class SessionTest : public testing::Test {
 
     trainer_ = std::make_unique<QueueClient>(
         Channel(), QueueClient::Options{.job = kJob, .worker = "trainer-0", .incarnation = 1});
+
+    // The queue refuses a trainer's other calls until it has restored.
     queue::v1::RestoreRequest restore;
     restore.set_mode(queue::v1::RESTORE_MODE_REPLAY);
     const auto restored = trainer_->Restore(std::move(restore));

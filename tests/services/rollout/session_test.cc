@@ -72,7 +72,7 @@ TEST_F(SessionTest, NewWeightsSampleTheGroupsAdmittedAfterThem) {
     Publish(k + 1, kInitSeed + k + 1);
   }
 
-  EXPECT_GE(newest.number, 5);
+  EXPECT_GE(newest.number, 5);  // Answers of batch 7 are at most two versions old.
 }
 
 // How many tokens of each answer the dead worker stored: none, one, some, all but one, all.
@@ -109,7 +109,7 @@ TEST_F(SessionTest, TwoWorkersShareAJobAndAStoppedOnesAnswersGoOnAtTheOther) {
   Publish(0, kInitSeed);
 
   for (int64_t k = 0; k < 3; ++k) {
-    if (k == 1) sessions_.erase(sessions_.begin());
+    if (k == 1) sessions_.erase(sessions_.begin());  // Stops rollout-0.
     for (const auto& [key, answer] : TakeBatch(k)) {
       const Answer expected = Expected(key.first, key.second, "4821", 56, true);
       EXPECT_EQ(answer.tokens, expected.tokens);
@@ -123,6 +123,9 @@ TEST_F(SessionTest, AnAnswerCrowdedOutTwiceIsGivenBackAndGoesOnInTheSameBits) {
   GTEST_SKIP() << "failpoints are not compiled in";
 #endif
   ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/40, /*endless=*/true));
+
+  // The fifth step with tokens reports that an answer was preempted for the second time. The
+  // session gives it back only if the job has other workers.
   ASSERT_TRUE(ArmFailpoint("rollout.step.crowded", "error", 5).ok());
   StartSession("rollout-0")->SetHasOtherWorkers(true);
   Publish(0, kInitSeed);

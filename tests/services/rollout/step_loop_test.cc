@@ -185,7 +185,7 @@ TEST(StepLoopTest, CoresAreLentWhileThereIsNothingToDo) {
   StepLoop loop(engine.get(), KvPolicy::kKeep, rollout.get(), &watcher);
 
   for (int round = 1; round <= 3; ++round) {
-    // The loop waits for something to do.
+    // Wait until the loop has nothing to do and has lent its core.
     while (trainer->threads() != 2) std::this_thread::yield();
     loop.Add({Ask(round, 20)});
     watcher.AwaitEnded(round);

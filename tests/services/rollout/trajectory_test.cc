@@ -68,7 +68,7 @@ TEST(TrajectoryTest, WhenTheQueueHasLostThePrefixItIsSentAgainWithItsStamps) {
 
 TEST(TrajectoryTest, ExpertsComeWithTheirTokensAndThoseOfALostPrefixAreUnknown) {
   Trajectory trajectory(3, {7}, {-1}, {{1, 4}});
-  trajectory.RecordRouting(2);
+  trajectory.RecordRouting(2);  // One layer, two experts per token.
   for (const uint16_t expert : {1, 3, 5}) {
     TokenEvent event = Token(static_cast<uint32_t>(trajectory.position()), 9);
     auto details = std::make_shared<TokenDetails>();

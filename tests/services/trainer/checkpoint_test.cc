@@ -180,7 +180,8 @@ TEST_F(CheckpointTest, ACutFileIsNoCheckpoint) {
 }
 
 TEST_F(CheckpointTest, OldOnesGoButForThoseToBeKept) {
-  for (int64_t v = 1; v <= 5; ++v) ASSERT_TRUE(Write(Store(2, 2), v, v - 1).ok());
+  for (int64_t v = 1; v <= 5; ++v)
+    ASSERT_TRUE(Write(Store(/*keep_last=*/2, /*keep_every=*/2), v, v - 1).ok());
   EXPECT_THAT(PathsOf(Store().List()),
               ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-5"));
 }
@@ -189,13 +190,13 @@ TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 2).ok());
   ASSERT_TRUE(LinkCheckpoint(dir_, kEvaluatingLink, 4).ok());
   for (int64_t number = 1; number <= 6; ++number)
-    ASSERT_TRUE(Write(Store(1), number, number - 1).ok());
+    ASSERT_TRUE(Write(Store(/*keep_last=*/1), number, number - 1).ok());
   EXPECT_THAT(PathsOf(Store().List()),
               ElementsAre(dir_ + "/step-2", dir_ + "/step-4", dir_ + "/step-6"));
 
   ASSERT_TRUE(LinkCheckpoint(dir_, kBestLink, 6).ok());
   ASSERT_TRUE(RemoveLink(dir_, kEvaluatingLink).ok());
-  ASSERT_TRUE(Write(Store(1), 7, 6).ok());
+  ASSERT_TRUE(Write(Store(/*keep_last=*/1), 7, 6).ok());
   EXPECT_THAT(PathsOf(Store().List()), ElementsAre(dir_ + "/step-6", dir_ + "/step-7"));
 }
 
@@ -292,6 +293,7 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
 TEST_F(CheckpointTest, AnotherJobsCheckpointIsRefusedWithBothIds) {
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
   CheckpointStore other({.dir = dir_, .job = std::string(32, 'b'), .source = model_});
+
   for (const absl::Status& status :
        {other.Newest(nullptr).status(), other.At(2).status(), Write(other, 4, 0).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -327,7 +329,8 @@ TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastThatVerifies) {
   ASSERT_TRUE(Write(store, 4, 1, /*incarnation=*/2).ok());
   EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-1").ok());
 
-  ASSERT_TRUE(Write(store, 5, 4, 2).ok());
+  // Now two that verify are newer than step-1. Those that were found damaged stay.
+  ASSERT_TRUE(Write(store, 5, 4, /*incarnation=*/2).ok());
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-2", "step-3", "step-4", "step-5"));
 }
 
@@ -360,7 +363,7 @@ TEST_F(CheckpointTest, ModelFilesKeepTheTypesOfTheModelAndTheRunItsFp32Parameter
   }
 
   const TensorSet masters = *ReadSafetensors(*path + "/masters.safetensors");
-  EXPECT_EQ(masters.size(), 2u);
+  EXPECT_EQ(masters.size(), 2u);  // Those of `narrow` and `half`.
 
   const Checkpoint read = *ReadCheckpoint(*path);
   EXPECT_EQ(read.model.buffer(), weights_.buffer());

@@ -259,6 +259,7 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
     rollout_.AwaitCall(0);
     rollout_.Answer(0, 0.5);
     before.Await();
+    // Eight values of the dataset, eval/version and eval/score.
     EXPECT_EQ(before.TakeValues(52).size(), 10u);
 
     cancel_.Trigger();
@@ -294,8 +295,6 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore)
           .ok());
   ASSERT_TRUE(log.SetReported(50, 63).ok());
   EXPECT_EQ(Make(/*version=*/60).TakeValues(60).at("eval/score"), 0.5);
-
-  cancel_.Trigger();
 }
 
 TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
@@ -306,8 +305,6 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
           .ok());
   ASSERT_TRUE(log.SetReported(50, 53).ok());
   EXPECT_THAT(Make(/*version=*/60).TakeValues(60), IsEmpty());
-
-  cancel_.Trigger();
 }
 
 }  // namespace

@@ -181,6 +181,7 @@ TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
   EXPECT_EQ(log.lost(), 5);
 
   std::filesystem::remove(path_);
+  // The oldest waiting line makes room for the new one.
   ASSERT_TRUE(log.Append(Record(count)).ok());
   EXPECT_EQ(log.lost(), 6);
 
@@ -394,6 +395,8 @@ TEST(TensorBoardTest, AStepThatDidNotFitLeavesAFileThatCanBeRead) {
   // Seven bytes of a torn record.
   std::filesystem::resize_file(file.path(), std::filesystem::file_size(file.path()) + 7);
   ASSERT_TRUE(file.Append(Record(2)).ok());
+
+  // The file version, the start of the session, and steps 0 and 2.
   EXPECT_EQ(EventReader().Read(file.path()).size(), 4u);
 }
 

@@ -174,7 +174,7 @@ TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
 
   const common::v1::Ledger ledger = queue_.Stats().ledger();
   EXPECT_EQ(ledger.hash(), checkpoint->state.ledger_hash);
-  EXPECT_EQ(ledger.durable(), 40);
+  EXPECT_EQ(ledger.durable(), 40);  // Five steps of eight rows.
   ExpectBalanced(ledger);
   EXPECT_EQ(StepsOfHistory(), Steps(5));
 
@@ -189,11 +189,13 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
     queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, staleness);
     spec.set_max_steps(6);
     queue.SetJob(spec, 1);
+
     JobConfig config = Config(1, 6);
     config.queue = queue.address();
     config.checkpoint_dir = FreshDir();
     config.settings.max_staleness = staleness;
     config.settings.algorithm.loss.entropy = 0.01;
+
     {
       MutexLock lock(&seen_.mu);
       seen_.standings.clear();
@@ -207,7 +209,7 @@ TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {
     EXPECT_EQ(end.phase, "done") << end.cause;
 
     const common::v1::Ledger ledger = queue.Stats().ledger();
-    EXPECT_EQ(ledger.durable(), 6 * 16);
+    EXPECT_EQ(ledger.durable(), 6 * 16);  // A step has four groups of four members.
     ExpectBalanced(ledger);
 
     MutexLock lock(&seen_.mu);
@@ -287,7 +289,7 @@ TEST_F(JobTest, WhereverItBreaksASuccessorTrainsEachTrajectoryOnce) {
        {"trainer.step.before_apply", "trainer.step.after_apply", "trainer.checkpoint.before_rename",
         "trainer.durable.before", "trainer.publish.before"}) {
     SCOPED_TRACE(failpoint);
-    ASSERT_TRUE(ArmFailpoint(failpoint, "error", 3).ok());
+    ASSERT_TRUE(ArmFailpoint(failpoint, "error", /*nth=*/3).ok());
     std::unique_ptr<TrainingJob> job = Start(Config(trainer_incarnation, 20));
     EXPECT_EQ(AwaitEnd().phase, "failed");  // The failpoint was hit.
 
@@ -321,6 +323,7 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   spec.set_max_steps(12);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
+
   std::string damaged;
   // The event comes before the next checkpoint begins.
   on_event_ = [&](const common::v1::Event& event) {
@@ -394,7 +397,7 @@ TEST_F(JobTest, AJobWhoseNameWasUsedBeforeSaysThatItStartsFromTheModel) {
   EXPECT_THAT(told[0], HasSubstr(kJob));
 }
 
-TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
+TEST_F(JobTest, ATrainerWhoseSuccessorIsListedEndsAsFenced) {
   queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   queue_.SetJob(spec, 1);
   LoopActor actor(queue_);
@@ -404,7 +407,7 @@ TEST_F(JobTest, AFencedTrainerLeavesWithoutAWord) {
   EXPECT_EQ(AwaitEnd().phase, "fenced");
 }
 
-TEST_F(JobTest, AQueueThatLostTheJobSendsItsTrainerBack) {
+TEST_F(JobTest, AQueueThatNeverHeardOfTheJobGoesOnFromTheCheckpointsCursor) {
   const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
   auto queue = std::make_unique<LoopQueue>();
   queue->SetJob(spec, 1);

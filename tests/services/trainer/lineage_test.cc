@@ -77,6 +77,7 @@ TEST(LineageTest, ATextInPiecesIsCheckedAsInOne) {
   const LineageEntry a{0, GroupWith(1), 0, 1, 11, {}, ""},
       b{1, GroupWith(2), 1, 1, 12, {{1, 1}}, ""};
   const std::string text = Text({a, b}), whole = CheckLineage(text, 2)->hash;
+
   for (size_t cut = 0; cut <= text.size(); ++cut) {
     LineageCheck check(2);
     ASSERT_TRUE(check.Add(text.substr(0, cut)).ok());

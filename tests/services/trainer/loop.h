@@ -168,6 +168,7 @@ class LoopActor {
   }
 
  private:
+  // Reports to the queue that the rollout has loaded the published version.
   void Changed(const queue::v1::WatchResponse& change) {
     if (change.published_size() == 0) return;
     queue::v1::RenewRequest renew;
@@ -187,7 +188,6 @@ class LoopActor {
     }
     while (true) {
       queue::v1::AdmitRequest admit;
-
       admit.set_room(32);
       absl::StatusOr<queue::v1::AdmitResponse> granted = rollout_.Admit(admit);
       if (!granted.ok()) return;
@@ -289,8 +289,8 @@ class LoopActor {
       room.set_count(64);
       lease.set_generation(1);
       absl::StatusOr<queue::v1::LeaseTasksResponse> leased = reward_.LeaseTasks(lease);
-
       if (!leased.ok()) return;
+
       for (const queue::v1::Task& task : leased->tasks()) {
         const double reward =
             static_cast<double>(Crc32c(task.owner().group()) % 7 + task.owner().member()) / 10;

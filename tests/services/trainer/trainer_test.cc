@@ -150,6 +150,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   at::Tensor total = at::zeros({}, at::kFloat);
   int64_t tokens = 0;
   for (const Group& group : batch) {
+    // The standard deviation of the four rewards divides by G - 1 = 3.
     double mean = 0, square = 0;
     for (const Trajectory& t : group.members) mean += t.reward / 4;
     for (const Trajectory& t : group.members) square += (t.reward - mean) * (t.reward - mean) / 3;
@@ -179,6 +180,8 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
       const at::Tensor lp_ref = scores(*reference).first.detach();
       const at::Tensor behav = at::tensor(behavior);
 
+      // Importance weights are capped at tis = 2. The ratio is clipped to [1 - 0.2, 1 + 0.28].
+      // k3 is at most 10.
       const double advantage = (t.reward - mean) / (std::sqrt(square) + 1e-6);
       const at::Tensor x = (lp - lp.detach()).exp();
       const at::Tensor u = (lp.detach() - behav).exp().clamp_max(2.0);
@@ -209,7 +212,8 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
   EXPECT_EQ(result.tokens, tokens);
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
   EXPECT_NEAR(result.grad_norm, norm, 1e-4 * norm);
-  // AdamW's first step is lr wherever the gradient is not tiny.
+  // AdamW's first step is lr wherever the gradient is not tiny. Where it is tiny, rounding may
+  // change the step.
   EXPECT_LE(MaxDifference(*trainer->Weights(), expected), 2e-4);
 }
 
@@ -248,6 +252,7 @@ TEST_F(TrainerTest, StreamedSlicesGiveTheParametersOfTheWholeBatch) {
       settings.algorithm.loss.kl = regular ? 0.1 : 0;
       settings.reference = regular;
       settings.optimizer.eps = 1e-3;
+
       settings.stream = false;
       const std::unique_ptr<Trainer> eager = Make(settings);
       settings.stream = true;
@@ -476,6 +481,7 @@ TEST_F(TrainerTest, WhatIsNotTrainedChangesNoBit) {
   const std::unique_ptr<Trainer> plain = Make(BaseSettings()), noisy = Make(BaseSettings());
   std::vector<Group> batch = RandomBatch(6);
   Run(*plain, 0, batch);
+
   for (Group& group : batch) {
     for (Trajectory& t : group.members) {
       for (size_t i = 0; i < t.tokens.size(); ++i) {

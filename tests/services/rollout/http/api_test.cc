@@ -246,7 +246,8 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
 TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
   const auto prompt = [](size_t tokens) { return Json(std::vector<int32_t>(tokens, 4)); };
   Complete({{"prompt", {prompt(60), prompt(50)}}});
-  EXPECT_EQ(requests()[0].sampling.max_tokens, 4u) << "of the 16 that are OpenAI's default";
+  EXPECT_EQ(requests()[0].sampling.max_tokens, 4u)
+      << "the default is 16, and the longer prompt leaves 4";
   EXPECT_EQ(requests()[1].sampling.max_tokens, 4u);
 
   Complete({{"prompt", prompt(40)}});
@@ -332,6 +333,7 @@ TEST_F(ApiTest, CallsOfToolsAreParsedWhereTheTemplateWritesThem) {
               Sampled(id, 6, "_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"),
               Sampled(id, 7, "\n", FinishReason::kStop)}));
   };
+
   const auto whole = Ask("/v1/chat/completions", body);
   answer(0);
 
@@ -406,6 +408,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
     head.content_type = type;
     EXPECT_EQ(status(head), 415) << type;
   }
+
   for (const char* encoding : {"gzip", "br", "identity, gzip"}) {
     RequestHead head = post;
     head.content_encoding = encoding;
@@ -430,6 +433,7 @@ TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
 TEST_F(ApiTest, AWrongKeyOpensNothingButTheProbes) {
   const auto keys = Keys::Parse("lab 0123456789abcdef 2\n", "keys");
   Make(&*keys);
+
   for (const char* target :
        {"/v1/models", "/v1/models/digits", "/v1/completions", "/v1/chat/completions", "/",
         "/metrics", "//livez", "/livez/", "/v1/../livez"}) {

@@ -73,6 +73,7 @@ TEST_F(FormatTest, SpecialTokensOfAnEchoedTextCountInItsOffsets) {
                                       "<|end|>b\xC3\xA9"
                                       "c"},
                                      {"echo", true}});
+
   EXPECT_EQ(*prepared.prompts[0].ids, (std::vector<int32_t>{kEnd, 'b', 0xC3, 0xA9, 'c'}));
   EXPECT_EQ(prepared.prompts[0].offsets, (std::vector<uint64_t>{0, 7, 8, 8, 9}))
       << "two bytes of one character stand where it does";

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 class GuestsTest : public testing::Test {
  protected:
   // Adds a guest with `requests` requests, which notes "REQUEST:TOKEN" or "REQUEST:ERROR".
-  uint64_t Come(size_t requests, std::vector<std::string>* heard, uint64_t group = 0) {
+  uint64_t AddGuest(size_t requests, std::vector<std::string>* heard, uint64_t group = 0) {
     const auto guest = guests_.Add(
         model_, std::vector<Request>(requests, Request{.group = group}),
         [heard](StepEvents events) {
@@ -35,8 +35,10 @@ class GuestsTest : public testing::Test {
 };
 
 TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
-  Come(1, &one_);
-  Come(2, &two_);
+  AddGuest(1, &one_);
+  AddGuest(2, &two_);
+
+  // Request 1 belongs to no guest.
   guests_.DeliverEvents(Step({Sampled(IdOf(2), 7, ""), Sampled(IdOf(0), 8, ""),
                               Sampled(IdOf(1), 9, "", FinishReason::kStop), Sampled(1, 3, "")}));
 
@@ -46,7 +48,7 @@ TEST_F(GuestsTest, EachHearsOfItsOwnRequestsAlone) {
 }
 
 TEST_F(GuestsTest, OfOneWhoLeavesWhatStillRunsIsAborted) {
-  const uint64_t guest = Come(3, &one_);
+  const uint64_t guest = AddGuest(3, &one_);
   guests_.DeliverEvents(Step({Sampled(IdOf(1), 7, "", FinishReason::kLength)}));
   guests_.AbortGuest(guest);
   EXPECT_THAT(model_->AwaitAborted(0), ElementsAre(IdOf(0), IdOf(2)));
@@ -59,19 +61,19 @@ TEST_F(GuestsTest, OfOneWhoLeavesWhatStillRunsIsAborted) {
 }
 
 TEST_F(GuestsTest, TheLimitIsOfAllTogetherAndEndsMakeRoom) {
-  Come(3, &one_);
+  AddGuest(3, &one_);
   const auto refused = guests_.Add(model_, std::vector<Request>(2), [](StepEvents) {});
   EXPECT_EQ(ReasonOf(refused.status()), "BUSY");
   EXPECT_EQ(refused.status().message(),
             "3 answers are being sampled and 2 more are asked for; at most 4 may run at once");
 
   guests_.DeliverEvents(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
-  Come(2, &two_);
+  AddGuest(2, &two_);
   EXPECT_EQ(guests_.running(), 4u);
 }
 
 TEST_F(GuestsTest, AModelThatGoesFailsWhatRunsOnIt) {
-  Come(2, &one_);
+  AddGuest(2, &one_);
   auto other = std::make_shared<FakeModel>("other");
   ASSERT_TRUE(guests_.Add(other, std::vector<Request>(1), [](StepEvents) {}).ok());
   guests_.DeliverEvents(Step({Sampled(IdOf(0), 7, "", FinishReason::kStop)}));
@@ -83,8 +85,8 @@ TEST_F(GuestsTest, AModelThatGoesFailsWhatRunsOnIt) {
 }
 
 TEST_F(GuestsTest, GroupsOfTwoGuestsNeverMeet) {
-  Come(2, &one_, /*group=*/1);
-  Come(2, &two_, /*group=*/1);
+  AddGuest(2, &one_, /*group=*/1);
+  AddGuest(2, &two_, /*group=*/1);
   const std::vector<Request> requests = model_->AwaitRequests(4);
   EXPECT_EQ(requests[0].group, requests[1].group);
   EXPECT_EQ(requests[2].group, requests[3].group);

@@ -32,6 +32,7 @@ ApiError ChatError(const std::string& body) { return ApiErrorOf(ParseChat(body).
 TEST(RequestTest, ACompletionHasOpenAisDefaults) {
   const auto request = ParseCompletion(Completion().dump());
   ASSERT_TRUE(request.ok()) << request.status();
+
   EXPECT_EQ(request->prompts.size(), 1u);
   EXPECT_EQ(request->prompts[0].text, "12=");
   EXPECT_EQ(request->sampling.max_tokens, 0u);
@@ -61,6 +62,7 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
                                                    {"logprobs_mode", "raw"}})
                                            .dump());
   ASSERT_TRUE(request.ok()) << request.status();
+
   EXPECT_EQ(request->sampling.max_tokens, 5u);
   EXPECT_FLOAT_EQ(request->sampling.temperature, 0.5f);
   EXPECT_EQ(request->sampling.top_p, 0.9);
@@ -79,7 +81,7 @@ TEST(RequestTest, EveryFieldOfACompletionIsRead) {
 
 TEST(RequestTest, TopPOf0LeavesTheMostLikelyTokenAlone) {
   EXPECT_GT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 0)
-      << "which is all of them for the engine";
+      << "to the engine, 0 means no limit";
   EXPECT_LT(ParseCompletion(Completion({{"top_p", 0}}).dump())->sampling.top_p, 1e-300);
   EXPECT_EQ(ParseCompletion(Completion().dump())->sampling.top_p, 1);
   EXPECT_EQ(ParseCompletion(Completion({{"top_k", -1}}).dump())->sampling.top_k, 0u);
@@ -218,6 +220,7 @@ TEST(RequestTest, AFieldThatDoesNotFitIsRefusedByName) {
       {{{"max_token", 5}}, "max_token"},
       {{{"suffix", "x"}}, "suffix"},
   };
+
   for (const auto& [fields, name] : wrong) {
     const ApiError error = CompletionError(Completion(fields).dump());
     EXPECT_EQ(error.status, 400) << fields.dump();
@@ -253,6 +256,7 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
       {{{"continue_final_message", true}}, "continue_final_message"},
       {{{"prompt", "x"}}, "prompt"},
   };
+
   for (const auto& [fields, name] : wrong) {
     const ApiError error = ChatError(Chat(fields).dump());
     EXPECT_EQ(error.status, 400) << fields.dump();

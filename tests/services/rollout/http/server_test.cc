@@ -102,6 +102,7 @@ TEST_F(ServerTest, WhatIsNoRequestOrTooLargeIsToldSoAndTheConnectionEnds) {
   };
 
   EXPECT_THAT(answer("this is no HTTP\r\n\r\n"), StartsWith("HTTP/1.1 400"));
+  // This is how a TLS connection begins.
   EXPECT_THAT(answer("\x16\x03\x01\x02\x01\x01\x01\x01\r\n\r\n"), StartsWith("HTTP/1.1 400"));
   EXPECT_THAT(answer(absl::StrCat("GET /v1/models HTTP/1.1\r\nX: ", std::string(17 << 10, 'x'),
                                   "\r\n\r\n")),
@@ -281,6 +282,7 @@ TEST_F(ServerTest, OffLoopbackThereIsNoServerWithoutKeysAndTls) {
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Server::Start({.address = "[::]:0", .cert = "a", .cert_key = "b"}, {}).status().code(),
             absl::StatusCode::kFailedPrecondition);
+
   EXPECT_EQ(Server::Start({.address = "here:0"}, {}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Server::Start({.address = "127.0.0.1:99999"}, {}).status().code(),
@@ -324,11 +326,13 @@ TEST_F(ServerTest, OverTlsAStreamRunsAndALeaverIsAborted) {
   WriteCertificate(cert, key);
   const auto keys = Keys::Parse("lab 0123456789abcdef\n", "keys");
   Start({.address = "0.0.0.0:0", .cert = cert, .cert_key = key}, &*keys);
+
   Client socket(server_->address());
   SSL_CTX* const context = SSL_CTX_new(TLS_client_method());
   SSL* const tls = SSL_new(context);
   SSL_set_fd(tls, socket.fd());
   ASSERT_EQ(SSL_connect(tls), 1);
+
   const auto send = [&](const std::string& bytes) {
     return SSL_write(tls, bytes.data(), static_cast<int>(bytes.size())) > 0;
   };

@@ -52,6 +52,7 @@ TEST(ToolCallsTest, CallsAreTakenOutAndAllElseStaysTextHoweverItComes) {
       {"<tool_call>bad</tool_call>" + weather, {"<tool_call>bad</tool_call>", {call}}},
       {"\n\n", {"\n\n", {}}},
   };
+
   for (const auto& [answer, expected] : cases) {
     for (const size_t piece : {size_t{1}, size_t{3}, size_t{1000}})
       EXPECT_EQ(Parse(answer, piece), expected) << answer << " by " << piece;
@@ -66,6 +67,7 @@ TEST(ToolCallsTest, ArgumentsGoOnAsTheModelWroteThem) {
       R"({"text": "}, \"arguments\": {\\", "more": [{"a": [1, 2]}, ","], "\u00e9": "\u00e9 é"})",
       "{\n  \"a\": {\"b\": null}\n}",
   };
+
   for (const std::string& arguments : written) {
     for (const std::string& call :
          {R"({"name": "f", "arguments": )" + arguments + "}",

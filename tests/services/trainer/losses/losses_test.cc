@@ -239,6 +239,7 @@ TEST(LossesTest, DisagreeingShapesThrow) {
   const F1 f;
   PolicyStats stats;
   const LossRule rule = ResolveLoss({}, 0).value();
+
   EXPECT_THROW(
       ComputeLossTerms(rule, Leaf(f.theta), {}, f.Tokens(ProxMode::kRecompute), {1}, &stats),
       c10::Error);
@@ -286,6 +287,7 @@ struct Toy {
 at::Tensor StepGradient(const Toy& toy, const LossRule& rule,
                         const std::vector<std::vector<int>>& micro_batches, bool streamed) {
   const at::Tensor weights = toy.weights.clone().requires_grad_(true);
+  // One of the nine sequences is empty. max_response is 6.
   const double scale = rule.aggregation.step_scale({.tokens = 24, .sequences = 8, .prompts = 3}, 6);
   PolicyStats stats;
   for (const std::vector<int>& batch : micro_batches) {
