@@ -24,6 +24,7 @@ void Diagnose(
                 [waits = std::move(waits), lost = std::move(lost), done = std::move(done)](
                     std::vector<Edge> edges, std::vector<std::string> silent) mutable {
                   waits.edges.insert(waits.edges.end(), edges.begin(), edges.end());
+                  // WaitsOf() has a fault edge for each lost daemon, so only the others are added.
                   waits.silent.insert(silent.begin(), silent.end());
                   lost.insert(lost.end(), silent.begin(), silent.end());
                   done(Chain(waits), lost);

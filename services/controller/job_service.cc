@@ -78,9 +78,9 @@ void Finish(grpc::ServerUnaryReactor* reactor, google::protobuf::Message* respon
 
 void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
   ToProto(job, out);
+  // The spec of a job that is over is only in the store.
   if (!job.spec.empty()) {
     out->mutable_spec()->ParseFromString(job.spec);
-    // The spec of a job that is over is only in the store.
   } else if (const auto spec = store_->Get(JobKey(job.record.id, "spec")); spec.ok()) {
     out->mutable_spec()->ParseFromString(spec->value);
   }

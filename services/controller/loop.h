@@ -50,7 +50,8 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   void Start(Sinks sinks);
-  // Does what has been posted, then ends the thread. Later posts are dropped. Idempotent.
+  // Does what has been posted, unless the store fails, then ends the thread. Later posts are
+  // dropped. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `work` with the core and the time, and `then` once the effects of `work` are stored. Both

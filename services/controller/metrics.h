@@ -19,7 +19,7 @@ class Metrics {
 
   // Sets all gauges from the core's state. `now` is monotonic.
   void Update(const Controller& core, absl::Duration now);
-  // Counts a transaction of the store.
+  // Records how long a transaction of the store took, and whether it worked.
   void Stored(const char* outcome, absl::Duration took);
 
  private:

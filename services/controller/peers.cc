@@ -17,7 +17,7 @@
 namespace sluice::controller {
 namespace {
 constexpr int kThreads = 8;
-// Time limit of one SetJob call. If it passes, the loop makes another call.
+// Time limit of one SetJob call. If it passes, the core asks for another call.
 constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
 constexpr absl::Duration kExplainTime = absl::Seconds(2);

@@ -74,8 +74,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
         });
   }
 
-  // Sends the daemon's present DesiredState, after the write that is open now. On the loop's
-  // thread.
+  // Sends the daemon's present DesiredState, after the write that is open now. Call it on the
+  // loop's thread.
   void Send(Controller& core) {
     MutexLock lock(&mu_);
     if (ended_ || daemon_.empty()) return;
@@ -102,6 +102,7 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
   }
 
   void OnDone() override {
+    // The service's map may hold the last reference.
     const auto self = shared_from_this();
     {
       MutexLock lock(&service_->mu_);
@@ -129,12 +130,13 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
 
   RegistryService* const service_;
   const uint64_t stream_;
-  HeartbeatRequest request_;  // Of the open read.
+  HeartbeatRequest request_;  // The message that the open read fills.
 
   Mutex mu_;
-  std::string daemon_ ABSL_GUARDED_BY(mu_);      // Empty before the first heartbeat.
-  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
-  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);  // To be sent next, if waiting_.
+  std::string daemon_ ABSL_GUARDED_BY(mu_);  // Empty before the first heartbeat.
+  // The message of the open write, which gRPC reads.
+  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);
+  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);  // The message to send next, if waiting_.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // next_ is to be sent.
   bool ended_ ABSL_GUARDED_BY(mu_) = false;

@@ -25,7 +25,7 @@ class RegistryService : public registry::v1::RegistryService::CallbackService {
   grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>*
   Heartbeat(grpc::CallbackServerContext* context) override;
 
-  // Sends the daemon its changed DesiredState. On the loop's thread.
+  // Sends the daemon its changed DesiredState. Call it on the loop's thread.
   void Changed(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all streams and refuses new ones with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);

@@ -11,7 +11,7 @@
 
 namespace sluice::controller {
 namespace {
-constexpr int kPage = 100;  // Events, and steps, read at once.
+constexpr int kPage = 100;  // Most events, and most steps, that are read at once.
 constexpr absl::Duration kBeatEach = absl::Seconds(10);
 }  // namespace
 

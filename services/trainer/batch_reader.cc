@@ -36,7 +36,8 @@ struct BatchReader::Impl {
     changed.NotifyAll();
   }
 
-  // Waits until batch k may be read; the queue hands out at most batch K + 1. False if stopped.
+  // Waits until batch k may be read; the queue hands out at most batch K + 1. Returns false once
+  // the reader is stopped. At options.end it waits for that.
   bool AwaitTurn(int64_t k) {
     MutexLock lock(&mu);
     while (!stopped && (k > version + 1 || k == options.end)) changed.Wait(&mu);

@@ -104,6 +104,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.keep_last = static_cast<int>(spec.checkpoint().keep_last());
   config.keep_every_steps = spec.checkpoint().keep_every_steps();
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
+  // A new branch must not train the old branch's batches again.
   config.requeue = spec.queue().keep().restore() == "requeue" || config.from_version.has_value();
 
   config.publish_every_steps = spec.weights().every_steps() == 0 ? 1 : spec.weights().every_steps();

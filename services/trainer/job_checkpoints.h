@@ -50,7 +50,7 @@ class JobCheckpoints {
   // lineage of `contents` is filled in here.
   absl::Status Write(CheckpointWriter::Contents contents);
 
-  // Seconds that Write() has waited since the last call.
+  // Returns how long the last Write() has waited, in seconds, and sets that to 0.
   double TakeSecondsWaited() { return std::exchange(seconds_waited_, 0); }
 
   // Waits until the last checkpoint is written and the queue knows of it.

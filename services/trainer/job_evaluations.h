@@ -19,10 +19,10 @@ namespace sluice::trainer {
 // Decides which versions of one training job are evaluated, and when training waits for an
 // evaluation. The Evaluator does the work.
 //
-// The versions that eval.every_steps divides are evaluated, and the last one. A step's report
-// carries the values of one evaluation, and the last step's report those of the last version. The
-// version right before the last is left out, and an older evaluation has to end before the last
-// step begins, so that no evaluation is missing in the history.
+// A version is evaluated if eval.every_steps divides its number, and so is the last one. A step's
+// report carries the values of one evaluation, and the last step's report those of the last
+// version. The version right before the last is left out, and an older evaluation has to end before
+// the last step begins, so that no evaluation is missing in the history.
 //
 // Only the job's thread uses it, except that any thread may call SetRollouts() and Cancel() at any
 // time. If the job asks for no evaluations, every call does nothing.

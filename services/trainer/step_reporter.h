@@ -29,7 +29,7 @@ class StepReporter {
 
   // The history goes on with step `next`; it forgets that step and later ones.
   void BeginHistory(int64_t next);
-  // The time of the first step counts from this call on.
+  // The duration of the first step is measured from this call on.
   void StartClock() { step_started_ = job_->clock->Monotonic(); }
 
   // Reports step result.k, which made `version`. `evaluated` has the values of an evaluation that

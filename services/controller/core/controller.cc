@@ -13,7 +13,7 @@ namespace sluice::controller {
 namespace {
 
 // Number of a job's newest step reports that are kept. They take about 1.5 KiB each, so the reports
-// of a job take 3 to 6 MiB.
+// of a long job take 3 to 6 MiB.
 constexpr size_t kStepsKept = 2048;
 
 // The error of a Submit whose name belongs to a job that still lives.
@@ -215,8 +215,11 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
 
   const uint64_t stored = daemon.record.events_stored;
   for (const Event& event : input.events) {
-    if (event.seq <= daemon.record.events_stored) continue;  // Sent again before the answer came.
+    // The daemon sends an event again until it knows that the event is stored.
+    if (event.seq <= daemon.record.events_stored) continue;
     daemon.record.events_stored = event.seq;
+
+    // An event does not name its job, so each job of the daemon gets it.
     for (const std::string& id : active_) {
       Job& job = jobs_.at(id);
       const bool works =
@@ -248,6 +251,7 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
   if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
     return;
 
+  // A new trainer group goes on from progress.step and trains that step and later ones again.
   const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
   if (trainer && progress.ready && other_trainers) DropSteps(job, progress.step);
   if (trainer && progress.ready && (other_trainers || progress.step > job.record.step)) {
@@ -369,9 +373,10 @@ void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t s
 void Controller::Tick(Instant now) { fleet_.Tick(now); }
 
 Outbox Controller::Take(Instant now) {
+  // The loop uses a copy, because a job whose end is over leaves active_.
   for (const std::string& id : std::set<std::string>(active_)) Advance(now, jobs_.at(id));
 
-  // In this order: Advance() may change assignments, and RefreshDowns() and DueCalls() send them.
+  // The order matters: Advance() may change assignments, which RefreshDowns() and DueCalls() send.
   if (staff_due_) Staff(now);
   RefreshDowns();
   DueCalls(now);

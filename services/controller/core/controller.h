@@ -39,8 +39,8 @@ struct SubmitOutput {
 struct HeartbeatInput {
   std::string daemon;
   int64_t incarnation = 0;
-  uint64_t stream = 0;
-  uint64_t generation = 0;
+  uint64_t stream = 0;      // Number of the heartbeat stream, not 0.
+  uint64_t generation = 0;  // Generation of the assignments that it has applied.
   bool draining = false;
   std::map<std::string, double> load;
   std::vector<Progress> progress;
@@ -154,7 +154,7 @@ class Controller {
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
   const Fleet& fleet() const { return fleet_; }
   DesiredState DesiredStateOf(const std::string& daemon) const;
-  // Of the daemon's gRPC listener; empty if unknown.
+  // The address of the daemon's gRPC listener. Empty if it is unknown.
   std::string Address(const std::string& daemon) const;
   // Seconds from the first RUNNING to the end, or to `now` if the job still runs.
   static double Seconds(const Job& job, absl::Time now);
@@ -196,9 +196,9 @@ class Controller {
   void CountRestart(Instant now, Job& job, Role role, const std::string& cause);
   bool Left(const Job& job, const Worker& worker) const;
   bool TrainersReady(const Job& job) const;
-  // The queue's present process is there, and has answered a SetJob of this job.
+  // Whether the queue's present process is there and has accepted a SetJob of this job.
   bool QueueServes(const Job& job) const;
-  // Why QueueServes() is false, for people; empty if it is true.
+  // Why QueueServes() is false, for people. Empty if it is true, or if no queue is assigned yet.
   std::string QueueStanding(const Job& job) const;
   // Number of daemons of this role that are ready under the present assignment.
   int Ready(const Job& job, Role role) const;
@@ -259,7 +259,7 @@ class Controller {
   Outbox out_;
   std::set<std::string> unsaved_;             // Ids of the jobs whose records are to be stored.
   std::map<std::string, int64_t> revisions_;  // By key: the revision of its last guarded put.
-  // Guarded keys of the transaction that Take() handed out last.
+  // Keys of the guarded puts that are not committed yet. Committed() sets their revisions.
   std::vector<std::string> guarded_;
 };
 

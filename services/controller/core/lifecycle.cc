@@ -312,6 +312,8 @@ bool Controller::Left(const Job& job, const Worker& worker) const {
   const auto assignment =
       std::find_if(assignments.begin(), assignments.end(),
                    [&](const DaemonAssignment& p) { return p.job == job.record.id; });
+  // If the queue has the job, the STOP is still to be handed out; else the daemon was never told of
+  // the job.
   if (assignment == assignments.end()) return !job.assign.opened;
   if (assignment->phase != AssignmentPhase::kStop) return false;
 

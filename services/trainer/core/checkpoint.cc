@@ -287,6 +287,7 @@ std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
 
     const std::string path = (own.parent_path() / other).string();
     const std::vector<CheckpointEntry> entries = CheckpointStore({.dir = path}).List();
+    // The last entry is the newest; if even that cannot be read, none can.
     if (entries.empty() || !entries.back().status.ok()) continue;
     std::error_code error;
     const auto time = std::filesystem::last_write_time(path, error);

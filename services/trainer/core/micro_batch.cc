@@ -16,7 +16,7 @@ size_t Common(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
 }
 
 // Number of leading tokens that all members have in common and that went through the same experts.
-// 0 for a single member, which has nobody to share with.
+// It is 0 for a single member, which shares with no other.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
   const Sequence& first = *members[0];
