@@ -35,8 +35,9 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 
 absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   if (request.hash().size() != 32) {
-    return Error(absl::StatusCode::kInvalidArgument, "HASH",
-                 absl::StrCat("hash has ", request.hash().size(), " bytes, not 32"));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "HASH",
+        absl::StrCat("the field hash has ", request.hash().size(), " bytes, but a SHA-256 has 32"));
   }
   if (request.spec().name() != request.name()) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME",
@@ -45,7 +46,8 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   }
   if (!request.request().empty() && request.request().size() != 16) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
-                 absl::StrCat("request has ", request.request().size(), " bytes, not 16"));
+                 absl::StrCat("the field request has ", request.request().size(),
+                              " bytes, but must have 16 or be empty"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec()));
   return SubmitInput{.id = ToHex(RandomId16()),
@@ -126,8 +128,9 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
                                               job::v1::ControlResponse* response) {
   if (request->verb() != job::v1::VERB_CANCEL) {
     if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
-      return Refuse(context, absl::InvalidArgumentError(absl::StrCat(
-                                 "there is no verb ", static_cast<int>(request->verb()))));
+      return Refuse(context,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "there is no verb ", static_cast<int>(request->verb()), "; use CANCEL")));
     }
     return Refuse(context, NotBuilt(absl::StrCat(
                                absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),
@@ -210,7 +213,8 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
   if (question == Request::kWeightsList) return Refuse(context, NotBuilt("weights list"));
   if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
   if (question == Request::QUESTION_NOT_SET)
-    return Refuse(context, absl::InvalidArgumentError("a question is missing"));
+    return Refuse(context, absl::InvalidArgumentError(
+                               "the request has no question; set queue_stats or queue_peek"));
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post(
@@ -229,7 +233,8 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
         if (!(*job)->assign.opened) {
           return reactor->Finish(rpc::ToGrpcStatus(Error(
               absl::StatusCode::kFailedPrecondition, "NOT_YET",
-              absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
+              absl::StrCat("no queue has job ", request->job(), " yet, which is ",
+                           StateName((*job)->record.state), "; ask again once it is RUNNING"))));
         }
 
         const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
@@ -57,8 +58,9 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
       MutexLock lock(&mu_);
       if (daemon_.empty()) daemon_ = input.daemon;
       if (daemon_ != input.daemon)
-        *status =
-            absl::InvalidArgumentError("all heartbeats of a stream must come from the same daemon");
+        *status = absl::InvalidArgumentError(
+            absl::StrCat("a heartbeat of daemon ", input.daemon, " came over the stream of daemon ",
+                         daemon_, "; each daemon needs a stream of its own"));
     }
 
     auto self = shared_from_this();

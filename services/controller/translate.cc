@@ -212,8 +212,9 @@ absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& req
   daemon.id = request.daemon();
   SLUICE_ASSIGN_OR_RETURN(daemon.role, RoleFromProto(request.role()));
   if (request.boot().size() != 16) {
-    return Error(absl::StatusCode::kInvalidArgument, "BOOT",
-                 absl::StrCat("boot has ", request.boot().size(), " bytes, not 16"));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BOOT",
+        absl::StrCat("the field boot has ", request.boot().size(), " bytes, but must have 16"));
   }
   daemon.boot = ToHex(request.boot());
   daemon.incarnation = request.incarnation();

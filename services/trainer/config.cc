@@ -84,7 +84,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     config.init_seed = spec.model().init().seed();
   }
   if (config.model_dir.empty())
-    return absl::InvalidArgumentError("model: neither path nor init is given");
+    return absl::InvalidArgumentError(
+        "the job file gives neither model.path nor model.init; set one of them");
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     JobConfig::Source& to = config.sources.emplace_back();

@@ -291,7 +291,7 @@ absl::Status TrainingJob::Impl::Train() {
   if (absl::IsCancelled(status) && !publication_->status().ok()) status = publication_->status();
   if (leave_ && (status.ok() || absl::IsCancelled(status))) {
     trainer_->Abandon();
-    if (!leave_checkpoint_) return absl::CancelledError("told to leave");
+    if (!leave_checkpoint_) return absl::CancelledError("the job was told to leave");
     status = absl::OkStatus();
   }
 

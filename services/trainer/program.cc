@@ -57,10 +57,10 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
 
 absl::Status TrainerProgram::Ready() {
   MutexLock lock(&mu_);
-  if (draining_) return absl::UnavailableError("draining");
+  if (draining_) return absl::UnavailableError("the trainer is draining");
   return link_ != nullptr && link_->incarnation() > 0
              ? absl::OkStatus()
-             : absl::UnavailableError("not registered with the controller yet");
+             : absl::UnavailableError("the trainer has not registered with the controller yet");
 }
 
 // A trainer works for one job, which is the first one of the list.

@@ -78,7 +78,7 @@ void StepReporter::TellOfSkip(const StepResult& result) {
   log::Warning("step_skipped",
                {{"job_id", job_->config.name}, {"k", result.k}, {"reason", result.skipped}});
   job_->RaiseEvent(common::v1::SEVERITY_WARNING, "step_skipped",
-                   absl::StrCat("step ", result.k, " skipped (", result.skipped,
+                   absl::StrCat("step ", result.k, " was skipped (", result.skipped,
                                 "): ", SkipText(result.skipped)));
 }
 

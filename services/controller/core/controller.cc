@@ -404,7 +404,7 @@ absl::StatusOr<const Job*> Controller::Find(const std::string& id_or_name) const
   return ErrorWith(
       absl::StatusCode::kNotFound,
       {.reason = "JOB", .catalogue = "SLUICE-CTL-0006", .hint = "see `sluice job list`"},
-      absl::StrCat("no job \"", id_or_name.substr(0, 80), "\""));
+      absl::StrCat("there is no job \"", id_or_name.substr(0, 80), "\""));
 }
 
 double Controller::Seconds(const Job& job, absl::Time now) {

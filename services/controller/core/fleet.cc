@@ -85,12 +85,13 @@ absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t 
   Daemon* daemon = Find(id);
   if (daemon == nullptr) {
     return Error(absl::StatusCode::kNotFound, "GONE",
-                 absl::StrCat("daemon ", id, " is not registered"));
+                 absl::StrCat("daemon ", id, " is not registered; it must register again"));
   }
   if (incarnation != daemon->record.incarnation) {
     return Error(absl::StatusCode::kAborted, "FENCED",
-                 absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ",
-                              daemon->record.incarnation));
+                 absl::StrCat("daemon ", id, " calls as incarnation ", incarnation,
+                              ", but its present incarnation is ", daemon->record.incarnation,
+                              ": another process has taken over its id"));
   }
 
   const bool was_lost = !daemon->present();
@@ -121,7 +122,7 @@ void Fleet::Tick(Instant now) {
     if (broken || silence >= kSuspectAfter) daemon.liveness = Liveness::kSuspect;
     if (grace) continue;
     if (silence >= kLostAfter) {
-      Lose(now, daemon, absl::StrCat("silent for ", Short(silence)));
+      Lose(now, daemon, absl::StrCat("it was silent for ", Short(silence)));
     } else if (broken && daemon.ever_heard && now.mono - daemon.broken >= kLostAfterBreak) {
       Lose(now, daemon, "its connection broke and it did not come back");
     }

@@ -27,8 +27,8 @@ constexpr char kNoStepCode[] = "SLUICE-CTL-0018";
 // The message of a job that ends without a trained step. Such a job fails, whatever ended it.
 std::string NoStepText(const std::string& name, const std::string& why) {
   return absl::StrCat("no step was trained: ", why, "; `sluice job describe ", name,
-                      "` shows what became of the samples, `sluice job events ", name,
-                      "` what happened");
+                      "` shows what became of the samples, and `sluice job events ", name,
+                      "` shows what happened");
 }
 
 // Says how long each stage of the end took, because the end may take longer than a user expects.
@@ -150,7 +150,7 @@ void Controller::ApplyLimits(Instant now, Job& job) {
   if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
     return Fail(
         now, job, "SLUICE-CTL-0013",
-        absl::StrCat("not running ", Short(needs.start),
+        absl::StrCat("the job is not running ", Short(needs.start),
                      " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
                      "; see the logs of those daemons, or raise limits.start"));
   }
@@ -160,7 +160,7 @@ void Controller::ApplyLimits(Instant now, Job& job) {
     const absl::Duration still = now.mono - job.moved;
     if (still >= needs.stall_fail && !QueueServes(job)) {
       return Fail(now, job, "SLUICE-CTL-0014",
-                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ",
+                  absl::StrCat("no step has ended for ", Short(still), " (limits.stall_fail is ",
                                Short(needs.stall_fail), "): ", QueueStanding(job),
                                "; see its log. A job goes on if its queue is started again in "
                                "time, under the same id and on the same data directory; the "
@@ -171,9 +171,9 @@ void Controller::ApplyLimits(Instant now, Job& job) {
     if (still >= needs.stall_fail) {
       return Fail(
           now, job, "SLUICE-CTL-0015",
-          absl::StrCat(
-              "no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail),
-              "): ", job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
+          absl::StrCat("no step has ended for ", Short(still), " (limits.stall_fail is ",
+                       Short(needs.stall_fail), "): ",
+                       job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
     }
 
     if (still >= needs.stall_warn) {
@@ -221,7 +221,7 @@ void Controller::Diagnosed(Instant now, const std::string& id, const std::string
                                : text;
   if (first)
     Emit(now, job, Severity::kWarning, "controller", "", "stalled",
-         absl::StrCat("no step for ", Short(now.mono - job.moved), ": ", job.diagnosis));
+         absl::StrCat("no step has ended for ", Short(now.mono - job.moved), ": ", job.diagnosis));
 }
 
 void Controller::SetState(Instant now, Job& job, JobState state, std::string code,
@@ -510,10 +510,10 @@ void Controller::CountRestart(Instant now, Job& job, Role role, const std::strin
   const int limit = job.record.needs.restarts_per_hour * daemons;
   if (job.live() && static_cast<int>(recent.size()) > limit) {
     Fail(now, job, "SLUICE-CTL-0017",
-         absl::StrCat(recent.size(), " restarts of the ", name,
-                      " within an hour (limits.restarts_per_hour ",
-                      job.record.needs.restarts_per_hour, "), the last one: ", cause,
-                      "; see that daemon's log"));
+         absl::StrCat("there were ", recent.size(), " restarts of the ", name,
+                      " within an hour, and the limit is ", limit, " (limits.restarts_per_hour is ",
+                      job.record.needs.restarts_per_hour, " for each of ", daemons,
+                      "); the cause of the last one: ", cause, "; see that daemon's log"));
   }
 }
 

@@ -101,7 +101,7 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   }
   for (const char* name : {kOptimizer, kCursor, kLineage}) {
     if (!file.files.contains(name))
-      return absl::DataLossError(absl::StrCat("does not list ", name));
+      return absl::DataLossError(absl::StrCat("it does not list ", name));
   }
   return file;
 }
@@ -110,8 +110,9 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
 absl::Status TakeOwnDigest(int format, ordered_json* object) {
   const auto own = object->find(kOwnDigest);
   if (own == object->end()) {
-    return format == 1 ? absl::OkStatus()
-                       : absl::DataLossError("has no SHA-256 of itself, which format 2 has");
+    return format == 1
+               ? absl::OkStatus()
+               : absl::DataLossError("it has no SHA-256 of itself, which format 2 must have");
   }
   const std::string stored = own->get<std::string>();
   object->erase(kOwnDigest);
@@ -156,11 +157,11 @@ absl::Status CompareDigests(const std::string& path, const FileDigest& found,
                             const FileDigest& written) {
   if (found.bytes != written.bytes) {
     return absl::DataLossError(
-        absl::StrCat(path, ": has ", found.bytes, " bytes, state.json says ", written.bytes));
+        absl::StrCat(path, " has ", found.bytes, " bytes, but state.json says ", written.bytes));
   }
   if (found.sha256 != written.sha256) {
-    return absl::DataLossError(absl::StrCat(path, ": has the SHA-256 ", ToHex(found.sha256),
-                                            ", state.json says ", ToHex(written.sha256)));
+    return absl::DataLossError(absl::StrCat(path, " has the SHA-256 ", ToHex(found.sha256),
+                                            ", but state.json says ", ToHex(written.sha256)));
   }
   return absl::OkStatus();
 }
@@ -218,7 +219,7 @@ absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& 
     const auto master = masters.find(spec.name);
     if (master == masters.end() || master->second->spec.dtype != DType::kF32 ||
         master->second->spec.shape != spec.shape) {
-      return absl::DataLossError(absl::StrCat(path, ": does not hold ", spec.name, " as ",
+      return absl::DataLossError(absl::StrCat(path, " does not hold ", spec.name, " as ",
                                               ShapeText(DType::kF32, spec.shape)));
     }
     const int64_t i = model->Find(spec.name);
@@ -363,7 +364,7 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet
     if (bad < 0) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad],
-        ", too large for ", DTypeName(spec.dtype),
+        ", which is too large for ", DTypeName(spec.dtype),
         ", the type that it has in model.path; start from a float32 copy of the model"));
   }
   SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, stored, written));
@@ -504,7 +505,7 @@ absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(
 
 absl::StatusOr<Checkpoint> CheckpointStore::At(int64_t number) const {
   const std::string path = absl::StrCat(options_.dir, "/step-", number);
-  if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("no checkpoint ", path));
+  if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint ", path));
   SLUICE_RETURN_IF_ERROR(CheckOwners(List()));
   return ReadCheckpoint(path);
 }

@@ -34,8 +34,8 @@ void History::Append(const StepRecord& record) {
                        " steps; the oldest of them are given up from now on"));
   }
 
-  WarnOfChange(events_.path(), events_.Append(record), "the steps meanwhile are missing in it",
-               &events_failing_);
+  WarnOfChange(events_.path(), events_.Append(record),
+               "the steps that were trained meanwhile are missing in it", &events_failing_);
 }
 
 // Warns when writing begins to fail, and when it works again.

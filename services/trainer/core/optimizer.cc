@@ -118,9 +118,9 @@ absl::Status Optimizer::Restore(const TensorSet& moments, int64_t updates) {
       const int64_t i = moments.Find(wanted.name);
       if (i < 0 || !(moments.spec(i) == wanted)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "optimizer state: ", wanted.name, " is ",
+            "the moment ", wanted.name, " of the optimizer's state is ",
             i < 0 ? "missing" : ShapeText(moments.spec(i).dtype, moments.spec(i).shape),
-            ", wanted ", ShapeText(wanted.dtype, wanted.shape)));
+            "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
       std::memcpy(flat->mutable_data_ptr<float>() + slot.offset, moments.data(i),
                   slot.size * sizeof(float));

@@ -99,9 +99,10 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
   const size_t length = trajectory.tokens.size();
   if (trajectory.mask.size() != length ||
       (rl() && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
-        trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(), " versions"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name(), "its columns differ in length: it has ", length, " tokens, ",
+                     trajectory.mask.size(), " mask entries, ", trajectory.logprobs.size(),
+                     " log-probs and ", trajectory.versions.size(), " versions"));
   }
   if (length > 0 && trajectory.routing.size() % length != 0) {
     return absl::InvalidArgumentError(
@@ -118,10 +119,10 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
   for (size_t t = 0; t < length; ++t) {
     const int64_t staleness = k_ - trajectory.versions[t];
     if (!trajectory.mask[t] || (staleness >= 0 && staleness <= settings_.max_staleness)) continue;
-    return Error(
-        absl::StatusCode::kFailedPrecondition, "STALE",
-        absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t], ", staleness ",
-                     staleness, " is not in 0..", settings_.max_staleness, " (max_staleness)"));
+    return Error(absl::StatusCode::kFailedPrecondition, "STALE",
+                 absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t],
+                              ", so its staleness is ", staleness, ", which is not in 0..",
+                              settings_.max_staleness, " (max_staleness)"));
   }
   return absl::OkStatus();
 }

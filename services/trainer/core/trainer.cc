@@ -55,7 +55,8 @@ class Trainer::Impl {
     // A batch without groups is a step that is skipped.
     if (step_ == nullptr) SLUICE_RETURN_IF_ERROR(Add(k, {}));
     if (k_ != k)
-      return absl::FailedPreconditionError(absl::StrCat("batch ", k_, " is open, not ", k));
+      return absl::FailedPreconditionError(
+          absl::StrCat("batch ", k, " cannot be finished while batch ", k_, " is open"));
 
     StepResult result;
     result.k = k;

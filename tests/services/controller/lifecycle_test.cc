@@ -901,7 +901,7 @@ TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
   ASSERT_EQ(chain.size(), 2u);
   EXPECT_EQ(chain[0].cause, "waits for 1 of 1 trainer");
   EXPECT_EQ(chain[0].next, "it starts when trainer-0 is heard again, or others have registered");
-  EXPECT_THAT(chain[1].cause, HasSubstr("trainer-0, silent for "));
+  EXPECT_THAT(chain[1].cause, HasSubstr("trainer-0 has been silent for "));
   EXPECT_EQ(chain[1].next, "trainer-0 is given up");
 }
 

@@ -389,9 +389,9 @@ TEST_F(CheckpointTest, ALostMasterIsDamage) {
 TEST_F(CheckpointTest, AWeightThatItsTypeCannotHoldIsNamed) {
   types_ = {{weights_.spec(0).name, DType::kF16}};
   weights_.as<float>(0)[3] = 1e6f;
-  EXPECT_THAT(
-      MessageOf(Write(Store(), 1, 0).status()),
-      AllOf(HasSubstr("element 3 of " + weights_.spec(0).name), HasSubstr("too large for F16")));
+  EXPECT_THAT(MessageOf(Write(Store(), 1, 0).status()),
+              AllOf(HasSubstr("element 3 of " + weights_.spec(0).name),
+                    HasSubstr("which is too large for F16")));
 }
 
 TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {
