@@ -193,7 +193,7 @@ grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context,
               [this, reactor, request, response, asked](Controller& core) {
                 const absl::StatusOr<const Job*> job = core.Find(request->job());
                 if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-                response->set_moving(core.Moving(*asked, **job));
+                response->set_moving(core.StepsAdvance(*asked, **job));
                 Diagnose(*peers_, core, *asked, **job,
                          [reactor, response](const std::vector<Edge>& chain,
                                              const std::vector<std::string>& silent) {
@@ -237,25 +237,26 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
                            StateName((*job)->record.state), "; ask again once it is RUNNING"))));
         }
 
-        const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
+        const std::string address = core.AddressOf((*job)->assign.queue), id = (*job)->record.id;
         if (question == Request::kQueueStats) {
           auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
           auto answer = std::make_shared<queue::v1::StatsResponse>();
           peers_->FillCall(id, asked->mutable_call());
-          return peers_->Ask(address, asked, answer,
-                             [reactor, response, answer](absl::Status status) {
-                               response->mutable_queue_stats()->Swap(answer.get());
-                               Finish(reactor, response, status);
-                             });
+          return peers_->CallDaemon(address, asked, answer,
+                                    [reactor, response, answer](absl::Status status) {
+                                      response->mutable_queue_stats()->Swap(answer.get());
+                                      Finish(reactor, response, status);
+                                    });
         }
 
         auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
         auto answer = std::make_shared<queue::v1::PeekResponse>();
         peers_->FillCall(id, asked->mutable_call());
-        peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
-          response->mutable_queue_peek()->Swap(answer.get());
-          Finish(reactor, response, status);
-        });
+        peers_->CallDaemon(address, asked, answer,
+                           [reactor, response, answer](absl::Status status) {
+                             response->mutable_queue_peek()->Swap(answer.get());
+                             Finish(reactor, response, status);
+                           });
       });
   return reactor;
 }
@@ -263,16 +264,16 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
 grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
     grpc::CallbackServerContext*, const job::v1::WatchRequest* request) {
   auto watcher = std::make_shared<Watcher>(this, *request);
-  bool shut = false;
+  bool shutting_down = false;
   {
     MutexLock lock(&mu_);
     watchers_[watcher.get()] = watcher;
-    shut = shut_;
+    shutting_down = shutting_down_;
   }
 
   if (request->logs()) {
     watcher->End(NotBuilt("watching logs"));
-  } else if (shut) {
+  } else if (shutting_down) {
     watcher->End(absl::UnavailableError("the controller is shutting down"));
   } else {
     loop_->Post([](Controller&, Instant) {}, [watcher](Controller& core) { watcher->Begin(core); });
@@ -280,31 +281,31 @@ grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
   return watcher.get();
 }
 
-void JobService::Changed(Controller& core, const std::string& job) {
+void JobService::OnJobChanged(Controller& core, const std::string& job) {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
   for (const std::shared_ptr<Watcher>& watcher : watchers) {
-    if (watcher->job() == job) watcher->Pump(core);
+    if (watcher->job() == job) watcher->SendNext(core);
   }
 }
 
-void JobService::Beat(absl::Duration now) {
+void JobService::SendKeepalives(absl::Duration now) {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
-  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->Beat(now);
+  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->SendKeepalive(now);
 }
 
 void JobService::Shutdown() {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
-    shut_ = true;
+    shutting_down_ = true;
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
   for (const std::shared_ptr<Watcher>& watcher : watchers)

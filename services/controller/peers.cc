@@ -118,9 +118,10 @@ void Peers::Release(const ReleaseCall& call) {
   });
 }
 
-void Peers::Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-                std::shared_ptr<google::protobuf::Message> response,
-                std::function<void(absl::Status)> done) {
+void Peers::CallDaemon(const std::string& address,
+                       std::shared_ptr<google::protobuf::Message> request,
+                       std::shared_ptr<google::protobuf::Message> response,
+                       std::function<void(absl::Status)> done) {
   pool_.Run([this, address, request = std::move(request), response = std::move(response),
              done = std::move(done)] {
     const auto channel = ChannelTo(address);

@@ -47,9 +47,9 @@ class Peers {
   void Release(const ReleaseCall& call);
   // Makes the unary call that takes messages of these types. The request's `call` field must have
   // been filled in by FillCall().
-  void Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-           std::shared_ptr<google::protobuf::Message> response,
-           std::function<void(absl::Status)> done);
+  void CallDaemon(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
+                  std::shared_ptr<google::protobuf::Message> response,
+                  std::function<void(absl::Status)> done);
   void FillCall(const std::string& job, common::v1::Call* call) const;
 
   struct Target {

@@ -33,7 +33,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
                   response->set_repeat((*output)->repeat);
                   response->set_incarnation((*output)->incarnation);
                   response->set_protocol((*output)->protocol);
-                  *response->mutable_beat() = rpc::ToProto(kBeat);
+                  *response->mutable_beat() = rpc::ToProto(kHeartbeatInterval);
                 }
                 reactor->Finish(rpc::ToGrpcStatus(output->status()));
               });
@@ -43,10 +43,11 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
 // One heartbeat stream. It is used by gRPC's threads and by the loop's thread, and `mu_` protects
 // what both use. At most one read and one write are open. The service and the posted work keep it
 // alive until OnDone().
-class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
-                               public std::enable_shared_from_this<Beats> {
+class RegistryService::HeartbeatStream
+    : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
+      public std::enable_shared_from_this<HeartbeatStream> {
  public:
-  Beats(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
+  HeartbeatStream(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
 
   void Begin() { StartRead(&request_); }
 
@@ -117,7 +118,7 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
     });
   }
 
-  bool Of(const std::string& daemon) {
+  bool BelongsTo(const std::string& daemon) {
     MutexLock lock(&mu_);
     return daemon_ == daemon;
   }
@@ -147,42 +148,42 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
 grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(
     grpc::CallbackServerContext*) {
   const uint64_t stream = next_stream_++;
-  auto beats = std::make_shared<Beats>(this, stream);
-  bool shut = false;
+  auto heartbeats = std::make_shared<HeartbeatStream>(this, stream);
+  bool shutting_down = false;
   {
     MutexLock lock(&mu_);
-    streams_[stream] = beats;
-    shut = shut_;
+    streams_[stream] = heartbeats;
+    shutting_down = shutting_down_;
   }
-  if (shut) {
-    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  if (shutting_down) {
+    heartbeats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
   } else {
-    beats->Begin();
+    heartbeats->Begin();
   }
-  return beats.get();
+  return heartbeats.get();
 }
 
-void RegistryService::Changed(Controller& core, const std::string& daemon) {
+void RegistryService::OnDesiredStateChanged(Controller& core, const std::string& daemon) {
   SLUICE_FAILPOINT("controller.assign.before_down");
-  std::vector<std::shared_ptr<Beats>> streams;
+  std::vector<std::shared_ptr<HeartbeatStream>> streams;
   {
     MutexLock lock(&mu_);
-    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+    for (const auto& [id, heartbeats] : streams_) streams.push_back(heartbeats);
   }
-  for (const std::shared_ptr<Beats>& beats : streams) {
-    if (beats->Of(daemon)) beats->Send(core);
+  for (const std::shared_ptr<HeartbeatStream>& heartbeats : streams) {
+    if (heartbeats->BelongsTo(daemon)) heartbeats->Send(core);
   }
 }
 
 void RegistryService::Shutdown() {
-  std::vector<std::shared_ptr<Beats>> streams;
+  std::vector<std::shared_ptr<HeartbeatStream>> streams;
   {
     MutexLock lock(&mu_);
-    shut_ = true;
-    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+    shutting_down_ = true;
+    for (const auto& [id, heartbeats] : streams_) streams.push_back(heartbeats);
   }
-  for (const std::shared_ptr<Beats>& beats : streams) {
-    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  for (const std::shared_ptr<HeartbeatStream>& heartbeats : streams) {
+    heartbeats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
   }
 }
 

@@ -114,7 +114,7 @@ absl::StatusOr<BatchReader::Slice> BatchReader::Next() {
   return slice;
 }
 
-void BatchReader::Applied(int64_t k) {
+void BatchReader::OnApplied(int64_t k) {
   MutexLock lock(&impl_->mu);
   impl_->version = k + 1;
   impl_->held.erase(k);

@@ -38,13 +38,13 @@ class JobEvaluations {
   // The version below `version` whose evaluation an earlier incarnation left unfinished. An
   // unfinished evaluation of `version` itself begins again because it is due, and one of a later
   // version when the run reaches that version again.
-  std::optional<int64_t> Unfinished(int64_t version) const;
+  std::optional<int64_t> FindUnfinished(int64_t version) const;
 
   // Whether `version` is to be evaluated. A version that is left out is reported as an event.
-  bool Due(int64_t version);
+  bool CheckDue(int64_t version);
   // Evaluates `version`, which the publisher has, once the previous evaluation has ended.
   absl::Status Start(const LatestVersion& version);
-  bool Started(int64_t version) const { return started_ == version; }
+  bool HasStarted(int64_t version) const { return started_ == version; }
 
   // Waits for an older evaluation if the step after `version` is the last. Call it after the step
   // that made `version`.

@@ -121,10 +121,11 @@ struct Job {
   // The rest is not stored. All times are on the monotonic clock.
   absl::Duration state_since, stage_since;
   absl::Duration running_since = absl::InfiniteDuration();
-  std::map<Stage, absl::Duration> stage_took;  // How long each finished stage of the end took.
-  absl::Duration moved;                        // Time of the last step or change of state.
+  // How long each finished stage of the end took.
+  std::map<Stage, absl::Duration> stage_durations;
+  absl::Duration last_advance;  // Time of the last step or change of state.
   // When the daemons were last asked what a stalled job waits for.
-  absl::Duration diagnosed = -absl::InfiniteDuration();
+  absl::Duration diagnosis_asked = -absl::InfiniteDuration();
   // The daemons' answer in words. Empty if the job is not stalled, or nothing was answered yet.
   std::string diagnosis;
   // Newest revision that the present queue process has accepted, or refused for good.

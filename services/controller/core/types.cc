@@ -26,7 +26,7 @@ std::optional<double> StepReport::Find(const std::string& name) const {
   return value->second;
 }
 
-std::string Short(absl::Duration duration) {
+std::string DurationText(absl::Duration duration) {
   return absl::FormatDuration(absl::Trunc(
       duration, duration < absl::Seconds(1) ? absl::Milliseconds(100) : absl::Seconds(1)));
 }

@@ -19,7 +19,7 @@ inline constexpr Role kRoles[] = {Role::kQueue, Role::kRollout, Role::kReward, R
 absl::string_view RoleName(Role role);  // "queue", "rollout", "reward", "trainer".
 
 // Formats a duration for people, cut to whole seconds, or to tenths of a second below one second.
-std::string Short(absl::Duration duration);
+std::string DurationText(absl::Duration duration);
 
 // A job goes WAITING -> STARTING -> RUNNING <-> RECOVERING, then FINISHING or CANCELLING, then to a
 // final state. A job that fails passes through FINISHING too: its daemons leave and the queue

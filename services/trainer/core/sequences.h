@@ -76,12 +76,12 @@ class SequenceBuilder {
   const RewardStats& rewards() const { return rewards_; }  // Of the members with a finite reward.
 
  private:
-  absl::Status Check(const Group& group, const Trajectory& trajectory) const;
+  absl::Status CheckTrajectory(const Group& group, const Trajectory& trajectory) const;
   void CountVersions(const Trajectory& trajectory);
 
   // Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut
   // at the length limit and the job filters such answers.
-  bool Trains(const Trajectory& trajectory) const;
+  bool IsTrained(const Trajectory& trajectory) const;
   bool rl() const { return settings_.kind == Settings::Kind::kRl; }
 
   const Settings& settings_;

@@ -66,7 +66,7 @@ class Trainer::Impl {
     }
     skips_in_a_row_ = result.skipped.empty() ? 0 : skips_in_a_row_ + 1;
     result.skips_in_a_row = skips_in_a_row_;
-    Describe(*step_, &result);
+    FillResult(*step_, &result);
     step_.reset();
     return result;
   }
@@ -98,7 +98,7 @@ class Trainer::Impl {
 
  private:
   // Sets the counts and metrics of a finished step.
-  void Describe(const BatchStep& step, StepResult* result) const;
+  void FillResult(const BatchStep& step, StepResult* result) const;
 
   const Settings settings_;
   const Rules rules_;
@@ -113,7 +113,7 @@ class Trainer::Impl {
   int64_t skips_in_a_row_ = 0;
 };
 
-void Trainer::Impl::Describe(const BatchStep& step, StepResult* result) const {
+void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const {
   const SequenceBuilder& sequences = step.sequences();
   result->reward_count = sequences.rewards().count();
   result->reward_mean = sequences.rewards().mean();
