@@ -116,6 +116,7 @@ absl::StatusOr<BatchReader::Slice> BatchReader::Next() {
 
 void BatchReader::OnApplied(int64_t k) {
   MutexLock lock(&impl_->mu);
+  SLUICE_CHECK(k == impl_->version);
   impl_->version = k + 1;
   impl_->held.erase(k);
   impl_->changed.NotifyAll();

@@ -395,6 +395,7 @@ Outbox Controller::Take(Instant now) {
 }
 
 void Controller::OnCommitted(int64_t revision) {
+  SLUICE_CHECK(revision > 0 || guarded_.empty());  // A guarded put is always part of a transaction.
   for (const std::string& key : guarded_) revisions_[key] = revision;
   guarded_.clear();
 }

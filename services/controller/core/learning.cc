@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 
 namespace sluice::controller {
 namespace {
@@ -172,6 +173,8 @@ std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
   const bool reward = HoldsRewardCollapse(step);
   const bool entropy = HoldsEntropyCollapse(step);
   const bool silent = HoldsNoSignal(step);
+  SLUICE_CHECK(silent_ <= steps_);
+  SLUICE_CHECK(!rewards_seen_ || (lowest_ <= last_reward_ && last_reward_ <= highest_));
 
   const Spell certain{
       .first = step.k, .last = step.k, .from = early_entropy_, .to = entropy_.mean()};

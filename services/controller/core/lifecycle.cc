@@ -277,6 +277,7 @@ void Controller::BeginEnd(Instant now, Job& job, JobState target, bool checkpoin
 }
 
 void Controller::EnterStage(Instant now, Job& job, Stage stage) {
+  SLUICE_CHECK(stage > job.record.stage);  // An end only goes forward.
   if (job.record.stage != Stage::kNone) {
     job.stage_durations[job.record.stage] += now.mono - job.stage_since;
   }

@@ -21,6 +21,7 @@ absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view 
   struct stat info;
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat of ", path));
   SLUICE_ASSIGN_OR_RETURN(const int64_t size, find_kept(fd, info.st_size));
+  SLUICE_CHECK(0 <= size && size <= info.st_size);
   if (size < info.st_size && ::ftruncate(fd, size) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cutting ", path, " back to ", size, " bytes"));
   }

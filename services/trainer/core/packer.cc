@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/status.h"
+
 namespace sluice::trainer {
 namespace {
 
@@ -16,6 +18,7 @@ std::vector<Part> MakeParts(absl::Span<const PackItem> items, uint32_t max_token
   for (uint32_t i = 0; i < items.size(); ++i) {
     const PackItem& item = items[i];
     if (item.length == 0) continue;
+    SLUICE_CHECK(item.shared <= item.length);
     const uint64_t own = item.length - item.shared;
     const bool joins = !parts.empty() && items[parts.back().members.back()].group == item.group &&
                        parts.back().tokens + own <= max_tokens;
