@@ -28,7 +28,7 @@ void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v
     if (works) out->add_jobs(id);
   }
   out->set_draining(daemon.draining);
-  *out->mutable_silent() = rpc::ToProto(now.mono - daemon.heard);
+  *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());
 }
 

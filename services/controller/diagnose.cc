@@ -16,7 +16,7 @@ void Diagnose(
   for (const auto& [daemon, role] : waits.roles) {
     const auto it = core.fleet().daemons().find(daemon);
     const bool there = it != core.fleet().daemons().end() && it->second.present();
-    if (there) targets.push_back({daemon, core.Address(daemon)});
+    if (there) targets.push_back({daemon, core.AddressOf(daemon)});
     else lost.push_back(daemon);
   }
 
@@ -24,9 +24,10 @@ void Diagnose(
                 [waits = std::move(waits), lost = std::move(lost), done = std::move(done)](
                     std::vector<Edge> edges, std::vector<std::string> silent) mutable {
                   waits.edges.insert(waits.edges.end(), edges.begin(), edges.end());
+                  // WaitsOf() has a fault edge for each lost daemon, so only the others are added.
                   waits.silent.insert(silent.begin(), silent.end());
                   lost.insert(lost.end(), silent.begin(), silent.end());
-                  done(Chain(waits), lost);
+                  done(FindChain(waits), lost);
                 });
 }
 

@@ -35,8 +35,9 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
 
 absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   if (request.hash().size() != 32) {
-    return Error(absl::StatusCode::kInvalidArgument, "HASH",
-                 absl::StrCat("hash has ", request.hash().size(), " bytes, not 32"));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "HASH",
+        absl::StrCat("the field hash has ", request.hash().size(), " bytes, but a SHA-256 has 32"));
   }
   if (request.spec().name() != request.name()) {
     return Error(absl::StatusCode::kInvalidArgument, "NAME",
@@ -45,7 +46,8 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
   }
   if (!request.request().empty() && request.request().size() != 16) {
     return Error(absl::StatusCode::kInvalidArgument, "REQUEST",
-                 absl::StrCat("request has ", request.request().size(), " bytes, not 16"));
+                 absl::StrCat("the field request has ", request.request().size(),
+                              " bytes, but must have 16 or be empty"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec()));
   return SubmitInput{.id = ToHex(RandomId16()),
@@ -78,9 +80,9 @@ void Finish(grpc::ServerUnaryReactor* reactor, google::protobuf::Message* respon
 
 void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
   ToProto(job, out);
+  // The spec of a job that is over is only in the store.
   if (!job.spec.empty()) {
     out->mutable_spec()->ParseFromString(job.spec);
-    // The spec of a job that is over is only in the store.
   } else if (const auto spec = store_->Get(JobKey(job.record.id, "spec")); spec.ok()) {
     out->mutable_spec()->ParseFromString(spec->value);
   }
@@ -126,8 +128,9 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
                                               job::v1::ControlResponse* response) {
   if (request->verb() != job::v1::VERB_CANCEL) {
     if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
-      return Refuse(context, absl::InvalidArgumentError(absl::StrCat(
-                                 "there is no verb ", static_cast<int>(request->verb()))));
+      return Refuse(context,
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "there is no verb ", static_cast<int>(request->verb()), "; use CANCEL")));
     }
     return Refuse(context, NotBuilt(absl::StrCat(
                                absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),
@@ -190,7 +193,7 @@ grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context,
               [this, reactor, request, response, asked](Controller& core) {
                 const absl::StatusOr<const Job*> job = core.Find(request->job());
                 if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-                response->set_moving(core.Moving(*asked, **job));
+                response->set_moving(core.StepsAdvance(*asked, **job));
                 Diagnose(*peers_, core, *asked, **job,
                          [reactor, response](const std::vector<Edge>& chain,
                                              const std::vector<std::string>& silent) {
@@ -210,7 +213,8 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
   if (question == Request::kWeightsList) return Refuse(context, NotBuilt("weights list"));
   if (question == Request::kWeightsVerify) return Refuse(context, NotBuilt("weights verify"));
   if (question == Request::QUESTION_NOT_SET)
-    return Refuse(context, absl::InvalidArgumentError("a question is missing"));
+    return Refuse(context, absl::InvalidArgumentError(
+                               "the request has no question; set queue_stats or queue_peek"));
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post(
@@ -229,28 +233,30 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
         if (!(*job)->assign.opened) {
           return reactor->Finish(rpc::ToGrpcStatus(Error(
               absl::StatusCode::kFailedPrecondition, "NOT_YET",
-              absl::StrCat("no queue has the job yet; it is ", StateName((*job)->record.state)))));
+              absl::StrCat("no queue has job ", request->job(), " yet, which is ",
+                           StateName((*job)->record.state), "; ask again once it is RUNNING"))));
         }
 
-        const std::string address = core.Address((*job)->assign.queue), id = (*job)->record.id;
+        const std::string address = core.AddressOf((*job)->assign.queue), id = (*job)->record.id;
         if (question == Request::kQueueStats) {
           auto asked = std::make_shared<queue::v1::StatsRequest>(request->queue_stats());
           auto answer = std::make_shared<queue::v1::StatsResponse>();
           peers_->FillCall(id, asked->mutable_call());
-          return peers_->Ask(address, asked, answer,
-                             [reactor, response, answer](absl::Status status) {
-                               response->mutable_queue_stats()->Swap(answer.get());
-                               Finish(reactor, response, status);
-                             });
+          return peers_->CallDaemon(address, asked, answer,
+                                    [reactor, response, answer](absl::Status status) {
+                                      response->mutable_queue_stats()->Swap(answer.get());
+                                      Finish(reactor, response, status);
+                                    });
         }
 
         auto asked = std::make_shared<queue::v1::PeekRequest>(request->queue_peek());
         auto answer = std::make_shared<queue::v1::PeekResponse>();
         peers_->FillCall(id, asked->mutable_call());
-        peers_->Ask(address, asked, answer, [reactor, response, answer](absl::Status status) {
-          response->mutable_queue_peek()->Swap(answer.get());
-          Finish(reactor, response, status);
-        });
+        peers_->CallDaemon(address, asked, answer,
+                           [reactor, response, answer](absl::Status status) {
+                             response->mutable_queue_peek()->Swap(answer.get());
+                             Finish(reactor, response, status);
+                           });
       });
   return reactor;
 }
@@ -258,16 +264,16 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
 grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
     grpc::CallbackServerContext*, const job::v1::WatchRequest* request) {
   auto watcher = std::make_shared<Watcher>(this, *request);
-  bool shut = false;
+  bool shutting_down = false;
   {
     MutexLock lock(&mu_);
     watchers_[watcher.get()] = watcher;
-    shut = shut_;
+    shutting_down = shutting_down_;
   }
 
   if (request->logs()) {
     watcher->End(NotBuilt("watching logs"));
-  } else if (shut) {
+  } else if (shutting_down) {
     watcher->End(absl::UnavailableError("the controller is shutting down"));
   } else {
     loop_->Post([](Controller&, Instant) {}, [watcher](Controller& core) { watcher->Begin(core); });
@@ -275,31 +281,31 @@ grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
   return watcher.get();
 }
 
-void JobService::Changed(Controller& core, const std::string& job) {
+void JobService::OnJobChanged(Controller& core, const std::string& job) {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
   for (const std::shared_ptr<Watcher>& watcher : watchers) {
-    if (watcher->job() == job) watcher->Pump(core);
+    if (watcher->job() == job) watcher->SendNext(core);
   }
 }
 
-void JobService::Beat(absl::Duration now) {
+void JobService::SendKeepalives(absl::Duration now) {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
-  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->Beat(now);
+  for (const std::shared_ptr<Watcher>& watcher : watchers) watcher->SendKeepalive(now);
 }
 
 void JobService::Shutdown() {
   std::vector<std::shared_ptr<Watcher>> watchers;
   {
     MutexLock lock(&mu_);
-    shut_ = true;
+    shutting_down_ = true;
     for (const auto& [key, watcher] : watchers_) watchers.push_back(watcher);
   }
   for (const std::shared_ptr<Watcher>& watcher : watchers)

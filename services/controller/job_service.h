@@ -41,17 +41,17 @@ class JobService : public job::v1::JobService::CallbackService {
   grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
 
-  // Tells the watchers that something about the job is new. On the loop's thread.
-  void Changed(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends the empty messages that are due to quiet watchers. On the loop's thread.
-  void Beat(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells the watchers that something about the job is new. Call it on the loop's thread.
+  void OnJobChanged(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends the empty messages that are due to quiet watchers. Call it on the loop's thread.
+  void SendKeepalives(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all watches with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   class Watcher;
-  // Fills in the whole status, with the spec and, for an ended job, the result. On the loop's
-  // thread.
+  // Fills in the whole status, with the spec and, for an ended job, the result. Call it on
+  // the loop's thread.
   void Describe(const Job& job, job::v1::JobStatus* out) const;
 
   Loop* const loop_;
@@ -60,7 +60,7 @@ class JobService : public job::v1::JobService::CallbackService {
 
   Mutex mu_;
   std::map<Watcher*, std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
-  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::controller

@@ -37,7 +37,7 @@ void Loop::Post(Work work, Then then) {
   posted_.NotifyAll();
 }
 
-bool Loop::Stopping() {
+bool Loop::IsStopping() {
   MutexLock lock(&mu_);
   return stopping_;
 }
@@ -71,8 +71,8 @@ void Loop::Run() {
     // Only what is stored may be sent, so that a restarted controller never contradicts it.
     for (const ReleaseCall& call : out.releases) sinks_.release(call);
     for (const SetJobCall& call : out.set_jobs) sinks_.set_job(*core_, call);
-    for (const std::string& daemon : out.daemons) sinks_.daemon(*core_, daemon);
-    for (const std::string& job : out.jobs) sinks_.job(*core_, job);
+    for (const std::string& daemon : out.daemons) sinks_.daemon_changed(*core_, daemon);
+    for (const std::string& job : out.jobs) sinks_.job_changed(*core_, job);
     for (const std::string& job : out.diagnose) sinks_.diagnose(*core_, job);
     for (const Item& item : items) {
       if (item.then) item.then(*core_);
@@ -83,7 +83,7 @@ void Loop::Run() {
 
 bool Loop::Commit(const Outbox& out) {
   if (out.ops.empty()) {
-    core_->Committed(0);
+    core_->OnCommitted(0);
     return true;
   }
   SLUICE_FAILPOINT("controller.store.before_commit");
@@ -91,10 +91,10 @@ bool Loop::Commit(const Outbox& out) {
   while (true) {
     const absl::Duration began = clock_->Monotonic();
     const absl::StatusOr<int64_t> revision = store_->Txn(out.compares, out.ops);
-    sinks_.stored(revision.ok() ? "ok" : "error", clock_->Monotonic() - began);
+    sinks_.transaction_tried(revision.ok() ? "ok" : "error", clock_->Monotonic() - began);
     if (revision.ok()) {
       if (away) log::Info("store_back");
-      core_->Committed(*revision);
+      core_->OnCommitted(*revision);
       SLUICE_FAILPOINT("controller.store.after_commit");
       return true;
     }
@@ -113,7 +113,7 @@ bool Loop::Commit(const Outbox& out) {
       log::Error("store_away", {{"cause", revision.status()},
                                 {"next", "the controller tries again until it works"}});
     away = true;
-    if (Stopping()) return false;
+    if (IsStopping()) return false;
     absl::SleepFor(kStoreRetry);
   }
 }

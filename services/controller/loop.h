@@ -29,14 +29,14 @@ class Loop {
     std::function<void(Controller&, const SetJobCall&)> set_job;
     std::function<void(const ReleaseCall&)> release;
     // The daemon's DesiredState has changed.
-    std::function<void(Controller&, const std::string& daemon)> daemon;
+    std::function<void(Controller&, const std::string& daemon)> daemon_changed;
     // The job has something new for watchers.
-    std::function<void(Controller&, const std::string& job)> job;
-    // Answer with Controller::Diagnosed().
+    std::function<void(Controller&, const std::string& job)> job_changed;
+    // Answer with Controller::OnDiagnosis().
     std::function<void(Controller&, const std::string& job)> diagnose;
     std::function<void(Controller&)> tick;  // Runs four times a second.
     // How long a try of a transaction took; `outcome` is "ok" or "error".
-    std::function<void(const char* outcome, absl::Duration)> stored;
+    std::function<void(const char* outcome, absl::Duration)> transaction_tried;
   };
   using Work = std::function<void(Controller&, Instant)>;
   using Then = std::function<void(Controller&)>;
@@ -50,7 +50,8 @@ class Loop {
   Loop& operator=(const Loop&) = delete;
 
   void Start(Sinks sinks);
-  // Does what has been posted, then ends the thread. Later posts are dropped. Idempotent.
+  // Does what has been posted, unless the store fails, then ends the thread. Later posts are
+  // dropped. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `work` with the core and the time, and `then` once the effects of `work` are stored. Both
@@ -65,7 +66,7 @@ class Loop {
   void Run();
   // Stores the transaction. Returns false if the loop was stopped while the store failed.
   bool Commit(const Outbox& out);
-  bool Stopping() ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsStopping() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::unique_ptr<Controller> core_;
   meta::Store* const store_;

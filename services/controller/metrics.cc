@@ -12,7 +12,7 @@ namespace {
 
 // The series of an ended job are kept for as long as the queue keeps its own, so that a scrape
 // still sees how the job ended.
-constexpr absl::Duration kKept = absl::Minutes(10);
+constexpr absl::Duration kSeriesLifetime = absl::Minutes(10);
 constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  JobState::kRunning,
                                 JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
                                 JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
@@ -40,7 +40,7 @@ Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
   registry_->AddGauge("sluice_controller_leader", "1 if this controller leads.").Set(1);
 }
 
-void Metrics::Stored(const char* outcome, absl::Duration took) {
+void Metrics::RecordTransaction(const char* outcome, absl::Duration took) {
   registry_
       ->AddHistogram("sluice_controller_store_op_duration_seconds",
                      "Time of calls of the job store.", metrics::RpcSeconds(),
@@ -48,7 +48,7 @@ void Metrics::Stored(const char* outcome, absl::Duration took) {
       .Observe(absl::ToDoubleSeconds(took));
 }
 
-Metrics::JobGauges& Metrics::Of(const Job& job) {
+Metrics::JobGauges& Metrics::GaugesOf(const Job& job) {
   const auto [it, created] = jobs_.try_emplace(job.record.id);
   if (!created) return it->second;
   JobGauges& gauges = it->second;
@@ -74,14 +74,14 @@ Metrics::JobGauges& Metrics::Of(const Job& job) {
 }
 
 void Metrics::UpdateJob(const Job& job, absl::Duration now) {
-  JobGauges& gauges = Of(job);
+  JobGauges& gauges = GaugesOf(job);
   if (gauges.over) return;
   gauges.over = job.record.stage == Stage::kOver;
   for (const JobState state : kStates) gauges.state[state].Set(state == job.record.state ? 1 : 0);
   gauges.max_staleness.Set(MaxStaleness(job));
   const bool stalled =
       std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
-  const double ago = absl::ToDoubleSeconds(now - job.moved);
+  const double ago = absl::ToDoubleSeconds(now - job.last_advance);
   gauges.stalled_since.Set(stalled ? absl::ToUnixSeconds(absl::Now()) - ago : 0);
   const bool stepped = job.last_step_at != absl::InfinitePast();
   gauges.last_step.Set(stepped ? absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()) : 0);
@@ -121,11 +121,11 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
 
   for (const auto& [id, job] : core.jobs()) {
     // A job that was already over when this controller started has no series. The series of an
-    // ended job end after kKept. Two jobs of one name would share their series, so only the newest
-    // has them.
+    // ended job end after kSeriesLifetime. Two jobs of one name would share their series, so only
+    // the newest has them.
     const bool newest = *core.Find(job.record.name) == &job;
     const bool shown = jobs_.count(id) > 0;
-    const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kKept
+    const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kSeriesLifetime
                             : job.record.stage == Stage::kOver;
     if (newest && !over) UpdateJob(job, now);
     else jobs_.erase(id);

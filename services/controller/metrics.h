@@ -19,8 +19,8 @@ class Metrics {
 
   // Sets all gauges from the core's state. `now` is monotonic.
   void Update(const Controller& core, absl::Duration now);
-  // Counts a transaction of the store.
-  void Stored(const char* outcome, absl::Duration took);
+  // Records how long a transaction of the store took, and whether it worked.
+  void RecordTransaction(const char* outcome, absl::Duration took);
 
  private:
   struct JobGauges {
@@ -31,7 +31,7 @@ class Metrics {
     const char* recovering_role = "";
     bool over = false;
   };
-  JobGauges& Of(const Job& job);
+  JobGauges& GaugesOf(const Job& job);
   void UpdateJob(const Job& job, absl::Duration now);
 
   metrics::Registry* const registry_;

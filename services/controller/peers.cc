@@ -17,7 +17,7 @@
 namespace sluice::controller {
 namespace {
 constexpr int kThreads = 8;
-// Time limit of one SetJob call. If it passes, the loop makes another call.
+// Time limit of one SetJob call. If it passes, the core asks for another call.
 constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
 constexpr absl::Duration kExplainTime = absl::Seconds(2);
@@ -118,9 +118,10 @@ void Peers::Release(const ReleaseCall& call) {
   });
 }
 
-void Peers::Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-                std::shared_ptr<google::protobuf::Message> response,
-                std::function<void(absl::Status)> done) {
+void Peers::CallDaemon(const std::string& address,
+                       std::shared_ptr<google::protobuf::Message> request,
+                       std::shared_ptr<google::protobuf::Message> response,
+                       std::function<void(absl::Status)> done) {
   pool_.Run([this, address, request = std::move(request), response = std::move(response),
              done = std::move(done)] {
     const auto channel = ChannelTo(address);

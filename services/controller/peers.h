@@ -45,11 +45,11 @@ class Peers {
               std::function<void(absl::StatusOr<SetJobAnswer>)> done);
   // Tries the call for 20 s. If it never arrives, the worker's leases end when they expire.
   void Release(const ReleaseCall& call);
-  // Makes any unary call of the contracts. The request's `call` field must have been filled in by
-  // FillCall().
-  void Ask(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
-           std::shared_ptr<google::protobuf::Message> response,
-           std::function<void(absl::Status)> done);
+  // Makes the unary call that takes messages of these types. The request's `call` field must have
+  // been filled in by FillCall().
+  void CallDaemon(const std::string& address, std::shared_ptr<google::protobuf::Message> request,
+                  std::shared_ptr<google::protobuf::Message> response,
+                  std::function<void(absl::Status)> done);
   void FillCall(const std::string& job, common::v1::Call* call) const;
 
   struct Target {
@@ -60,7 +60,7 @@ class Peers {
   using Explained = std::function<void(std::vector<Edge> edges, std::vector<std::string> silent)>;
   void Explain(const std::string& job, std::vector<Target> targets, Explained done);
 
-  // Ends all calls; their callbacks get CANCELLED or do not run. Idempotent.
+  // Ends all calls; their callbacks get an error. Idempotent.
   void Stop();
 
  private:

@@ -5,7 +5,7 @@
 namespace sluice::controller {
 
 Pool::Pool(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { RunTasks(); });
 }
 
 Pool::~Pool() { Stop(); }
@@ -33,7 +33,7 @@ void Pool::Stop() {
   }
 }
 
-void Pool::Work() {
+void Pool::RunTasks() {
   while (true) {
     std::function<void()> task;
     {

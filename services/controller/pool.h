@@ -29,7 +29,7 @@ class Pool {
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Work() ABSL_LOCKS_EXCLUDED(mu_);
+  void RunTasks() ABSL_LOCKS_EXCLUDED(mu_);
 
   Mutex mu_;
   CondVar changed_;

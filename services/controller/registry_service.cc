@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
@@ -32,7 +33,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
                   response->set_repeat((*output)->repeat);
                   response->set_incarnation((*output)->incarnation);
                   response->set_protocol((*output)->protocol);
-                  *response->mutable_beat() = rpc::ToProto(kBeat);
+                  *response->mutable_beat() = rpc::ToProto(kHeartbeatInterval);
                 }
                 reactor->Finish(rpc::ToGrpcStatus(output->status()));
               });
@@ -42,10 +43,11 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
 // One heartbeat stream. It is used by gRPC's threads and by the loop's thread, and `mu_` protects
 // what both use. At most one read and one write are open. The service and the posted work keep it
 // alive until OnDone().
-class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
-                               public std::enable_shared_from_this<Beats> {
+class RegistryService::HeartbeatStream
+    : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
+      public std::enable_shared_from_this<HeartbeatStream> {
  public:
-  Beats(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
+  HeartbeatStream(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
 
   void Begin() { StartRead(&request_); }
 
@@ -57,8 +59,9 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
       MutexLock lock(&mu_);
       if (daemon_.empty()) daemon_ = input.daemon;
       if (daemon_ != input.daemon)
-        *status =
-            absl::InvalidArgumentError("all heartbeats of a stream must come from the same daemon");
+        *status = absl::InvalidArgumentError(
+            absl::StrCat("a heartbeat of daemon ", input.daemon, " came over the stream of daemon ",
+                         daemon_, "; each daemon needs a stream of its own"));
     }
 
     auto self = shared_from_this();
@@ -74,8 +77,8 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
         });
   }
 
-  // Sends the daemon's present DesiredState, after the write that is open now. On the loop's
-  // thread.
+  // Sends the daemon's present DesiredState, after the write that is open now. Call it on the
+  // loop's thread.
   void Send(Controller& core) {
     MutexLock lock(&mu_);
     if (ended_ || daemon_.empty()) return;
@@ -102,6 +105,7 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
   }
 
   void OnDone() override {
+    // The service's map may hold the last reference.
     const auto self = shared_from_this();
     {
       MutexLock lock(&service_->mu_);
@@ -114,7 +118,7 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
     });
   }
 
-  bool Of(const std::string& daemon) {
+  bool BelongsTo(const std::string& daemon) {
     MutexLock lock(&mu_);
     return daemon_ == daemon;
   }
@@ -129,12 +133,13 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
 
   RegistryService* const service_;
   const uint64_t stream_;
-  HeartbeatRequest request_;  // Of the open read.
+  HeartbeatRequest request_;  // The message that the open read fills.
 
   Mutex mu_;
-  std::string daemon_ ABSL_GUARDED_BY(mu_);      // Empty before the first heartbeat.
-  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
-  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);  // To be sent next, if waiting_.
+  std::string daemon_ ABSL_GUARDED_BY(mu_);  // Empty before the first heartbeat.
+  // The message of the open write, which gRPC reads.
+  HeartbeatResponse open_ ABSL_GUARDED_BY(mu_);
+  HeartbeatResponse next_ ABSL_GUARDED_BY(mu_);  // The message to send next, if waiting_.
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool waiting_ ABSL_GUARDED_BY(mu_) = false;  // next_ is to be sent.
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
@@ -143,42 +148,42 @@ class RegistryService::Beats : public grpc::ServerBidiReactor<HeartbeatRequest, 
 grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(
     grpc::CallbackServerContext*) {
   const uint64_t stream = next_stream_++;
-  auto beats = std::make_shared<Beats>(this, stream);
-  bool shut = false;
+  auto heartbeats = std::make_shared<HeartbeatStream>(this, stream);
+  bool shutting_down = false;
   {
     MutexLock lock(&mu_);
-    streams_[stream] = beats;
-    shut = shut_;
+    streams_[stream] = heartbeats;
+    shutting_down = shutting_down_;
   }
-  if (shut) {
-    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  if (shutting_down) {
+    heartbeats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
   } else {
-    beats->Begin();
+    heartbeats->Begin();
   }
-  return beats.get();
+  return heartbeats.get();
 }
 
-void RegistryService::Changed(Controller& core, const std::string& daemon) {
+void RegistryService::OnDesiredStateChanged(Controller& core, const std::string& daemon) {
   SLUICE_FAILPOINT("controller.assign.before_down");
-  std::vector<std::shared_ptr<Beats>> streams;
+  std::vector<std::shared_ptr<HeartbeatStream>> streams;
   {
     MutexLock lock(&mu_);
-    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+    for (const auto& [id, heartbeats] : streams_) streams.push_back(heartbeats);
   }
-  for (const std::shared_ptr<Beats>& beats : streams) {
-    if (beats->Of(daemon)) beats->Send(core);
+  for (const std::shared_ptr<HeartbeatStream>& heartbeats : streams) {
+    if (heartbeats->BelongsTo(daemon)) heartbeats->Send(core);
   }
 }
 
 void RegistryService::Shutdown() {
-  std::vector<std::shared_ptr<Beats>> streams;
+  std::vector<std::shared_ptr<HeartbeatStream>> streams;
   {
     MutexLock lock(&mu_);
-    shut_ = true;
-    for (const auto& [id, beats] : streams_) streams.push_back(beats);
+    shutting_down_ = true;
+    for (const auto& [id, heartbeats] : streams_) streams.push_back(heartbeats);
   }
-  for (const std::shared_ptr<Beats>& beats : streams) {
-    beats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  for (const std::shared_ptr<HeartbeatStream>& heartbeats : streams) {
+    heartbeats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
   }
 }
 

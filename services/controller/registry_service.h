@@ -25,19 +25,19 @@ class RegistryService : public registry::v1::RegistryService::CallbackService {
   grpc::ServerBidiReactor<registry::v1::HeartbeatRequest, registry::v1::HeartbeatResponse>*
   Heartbeat(grpc::CallbackServerContext* context) override;
 
-  // Sends the daemon its changed DesiredState. On the loop's thread.
-  void Changed(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sends the daemon its changed DesiredState. Call it on the loop's thread.
+  void OnDesiredStateChanged(Controller& core, const std::string& daemon) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all streams and refuses new ones with UNAVAILABLE. Idempotent.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  class Beats;
+  class HeartbeatStream;
 
   Loop* const loop_;
   std::atomic<uint64_t> next_stream_{1};
   Mutex mu_;
-  std::map<uint64_t, std::shared_ptr<Beats>> streams_ ABSL_GUARDED_BY(mu_);
-  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<uint64_t, std::shared_ptr<HeartbeatStream>> streams_ ABSL_GUARDED_BY(mu_);
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice::controller

@@ -33,17 +33,22 @@ class Program : public daemon::Program {
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
          .release = [this](const ReleaseCall& call) { peers_.Release(call); },
-         .daemon = [this](Controller& core,
-                          const std::string& daemon) { registry_.Changed(core, daemon); },
-         .job = [this](Controller& core, const std::string& job) { jobs_.Changed(core, job); },
+         .daemon_changed =
+             [this](Controller& core, const std::string& daemon) {
+               registry_.OnDesiredStateChanged(core, daemon);
+             },
+         .job_changed = [this](Controller& core,
+                               const std::string& job) { jobs_.OnJobChanged(core, job); },
          .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
          .tick =
              [this](Controller& core) {
                metrics_.Update(core, clock_->Monotonic());
-               jobs_.Beat(clock_->Monotonic());
+               jobs_.SendKeepalives(clock_->Monotonic());
              },
-         .stored = [this](const char* outcome,
-                          absl::Duration took) { metrics_.Stored(outcome, took); }});
+         .transaction_tried =
+             [this](const char* outcome, absl::Duration took) {
+               metrics_.RecordTransaction(outcome, took);
+             }});
   }
   // The gRPC server has ended by now. The loop ends before the members that it calls are destroyed.
   ~Program() override {
@@ -68,7 +73,7 @@ class Program : public daemon::Program {
     peers_.SetJob(call, core.jobs().at(call.job).spec,
                   [this, call](absl::StatusOr<SetJobAnswer> answer) {
                     loop_.Post([call, answer = std::move(answer)](Controller& core, Instant now) {
-                      core.SetJobAnswered(now, call, answer);
+                      core.OnSetJobAnswer(now, call, answer);
                     });
                   });
   }
@@ -77,7 +82,7 @@ class Program : public daemon::Program {
     Diagnose(peers_, core, {clock_->Now(), clock_->Monotonic()}, core.jobs().at(job),
              [this, job](const std::vector<Edge>& chain, const std::vector<std::string>&) {
                loop_.Post([job, text = ChainText(chain)](Controller& core, Instant now) {
-                 core.Diagnosed(now, job, text);
+                 core.OnDiagnosis(now, job, text);
                });
              });
   }

@@ -37,7 +37,7 @@ uint32_t RoutingBytes(const JobSpec& spec) {
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
 
-// The most tokens that a member can have, with its prompt.
+// The most tokens that a trajectory can have, with its prompt.
 uint32_t MemberTokens(const JobSpec& spec) {
   const uint64_t wanted =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();

@@ -13,7 +13,7 @@
 namespace sluice::controller {
 namespace {
 
-// For digests that the store holds, which are valid hex.
+// Decodes a digest that the store holds, which is valid hex.
 std::string Bytes(const std::string& hex) { return FromHex(hex).value_or(""); }
 
 job::v1::JobState StateToProto(JobState state) {
@@ -84,7 +84,7 @@ void ToProto(const Event& event, common::v1::Event* out) {
   *out->mutable_at() = rpc::ToProto(event.at);
   out->set_incarnation(event.incarnation);
   out->set_severity(static_cast<common::v1::Severity>(event.severity));
-  // Any other text is the controller's own event.
+  // If the text names no role of a daemon, the event is the controller's own.
   rpc::v1::Role role = rpc::v1::ROLE_CONTROLLER;
   for (const Role known : kRoles) {
     if (RoleName(known) == event.role) role = ToProto(known);
@@ -212,8 +212,9 @@ absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& req
   daemon.id = request.daemon();
   SLUICE_ASSIGN_OR_RETURN(daemon.role, RoleFromProto(request.role()));
   if (request.boot().size() != 16) {
-    return Error(absl::StatusCode::kInvalidArgument, "BOOT",
-                 absl::StrCat("boot has ", request.boot().size(), " bytes, not 16"));
+    return Error(
+        absl::StatusCode::kInvalidArgument, "BOOT",
+        absl::StrCat("the field boot has ", request.boot().size(), " bytes, but must have 16"));
   }
   daemon.boot = ToHex(request.boot());
   daemon.incarnation = request.incarnation();

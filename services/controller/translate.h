@@ -46,7 +46,7 @@ Edge FromProto(const common::v1::WaitEdge& edge);
 // Fills in everything but the spec and the result.
 void ToProto(const Job& job, job::v1::JobStatus* out);
 
-// INVALID_ARGUMENT: the role does not register, or the boot id has not 16 bytes.
+// INVALID_ARGUMENT: the role does not register, or the boot id does not have 16 bytes.
 absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& request);
 HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t stream);
 // `core` provides the specs of the jobs in `desired`.

@@ -11,8 +11,8 @@
 
 namespace sluice::controller {
 namespace {
-constexpr int kPage = 100;  // Events, and steps, read at once.
-constexpr absl::Duration kBeatEach = absl::Seconds(10);
+constexpr int kPage = 100;  // Most events, and most steps, that are read at once.
+constexpr absl::Duration kKeepaliveInterval = absl::Seconds(10);
 }  // namespace
 
 void JobService::Watcher::Begin(Controller& core) {
@@ -24,15 +24,15 @@ void JobService::Watcher::Begin(Controller& core) {
     service_->Describe(**job, page_.emplace_back().mutable_status());
     changes_ = (*job)->changes;
   }
-  Pump(core);
+  SendNext(core);
 }
 
-void JobService::Watcher::Pump(Controller& core) {
+void JobService::Watcher::SendNext(Controller& core) {
   bool over = false;
   {
     MutexLock lock(&mu_);
     if (ended_ || writing_) return;
-    if (page_.empty() && !Fill(core.jobs().at(job_))) {
+    if (page_.empty() && !FillPage(core.jobs().at(job_))) {
       over = !follow_;
     } else {
       open_ = std::move(page_.front());
@@ -46,7 +46,7 @@ void JobService::Watcher::Pump(Controller& core) {
   if (over) End(absl::OkStatus());
 }
 
-bool JobService::Watcher::Fill(const Job& job) {
+bool JobService::Watcher::FillPage(const Job& job) {
   const auto events =
       service_->store_->List(JobKey(job_, "events/"), EventKey(job_, event_), kPage);
   if (events.ok()) {
@@ -82,11 +82,11 @@ bool JobService::Watcher::Fill(const Job& job) {
   return !page_.empty();
 }
 
-void JobService::Watcher::Beat(absl::Duration now) {
+void JobService::Watcher::SendKeepalive(absl::Duration now) {
   MutexLock lock(&mu_);
   if (ended_ || writing_) return;
   if (quiet_since_ == absl::InfiniteDuration()) quiet_since_ = now;
-  if (now - quiet_since_ < kBeatEach) return;
+  if (now - quiet_since_ < kKeepaliveInterval) return;
 
   open_.Clear();
   writing_ = true;
@@ -101,7 +101,7 @@ void JobService::Watcher::OnWriteDone(bool ok) {
   }
   if (!ok) return End(absl::CancelledError("the client left"));
   service_->loop_->Post([](Controller&, Instant) {},
-                        [self = shared_from_this()](Controller& core) { self->Pump(core); });
+                        [self = shared_from_this()](Controller& core) { self->SendNext(core); });
 }
 
 void JobService::Watcher::End(const absl::Status& status) {

@@ -27,15 +27,15 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
         event_(request.after_event()),
         step_(request.has_after_step() ? request.after_step() : -1) {}
 
-  // Finds the job and sends its status. On the loop's thread.
+  // Finds the job and sends its status. Call it on the loop's thread.
   void Begin(Controller& core) ABSL_LOCKS_EXCLUDED(mu_);
   // Sends the next message, unless a write is open or there is nothing new. Without `follow` it
-  // ends the call when there is nothing more. On the loop's thread.
-  void Pump(Controller& core) ABSL_LOCKS_EXCLUDED(mu_);
+  // ends the call when there is nothing more. Call it on the loop's thread.
+  void SendNext(Controller& core) ABSL_LOCKS_EXCLUDED(mu_);
   // Sends an empty message if nothing was sent for 10 s, so that the client knows that the
-  // connection lives. On the loop's thread.
-  void Beat(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Id of the job; empty before Begin(). On the loop's thread.
+  // connection lives. Call it on the loop's thread.
+  void SendKeepalive(absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_);
+  // Id of the job; empty before Begin(). Call it on the loop's thread.
   const std::string& job() const { return job_; }
 
   // Ends the call. From any thread; idempotent.
@@ -47,7 +47,7 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
 
  private:
   // Fills page_ from the store. Returns false if there is nothing new.
-  bool Fill(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool FillPage(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   JobService* const service_;
   const std::string wanted_;  // Id or name.
@@ -56,14 +56,15 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
 
   Mutex mu_;
   std::deque<job::v1::WatchResponse> page_ ABSL_GUARDED_BY(mu_);
-  job::v1::WatchResponse open_ ABSL_GUARDED_BY(mu_);  // Of the open write, which gRPC reads.
+  // The message of the open write, which gRPC reads.
+  job::v1::WatchResponse open_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
   // The last event, step and state (Job::changes) that were put on a page.
   uint64_t event_ ABSL_GUARDED_BY(mu_);
   int64_t step_ ABSL_GUARDED_BY(mu_);
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Monotonic time of the first Beat() after the last write; infinite until then.
+  // Monotonic time of the first SendKeepalive() after the last write; infinite until then.
   absl::Duration quiet_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
 };
 

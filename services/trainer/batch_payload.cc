@@ -32,8 +32,8 @@ std::string KeyOf(const common::v1::TrajectoryRef& owner) {
   return owner.has_member() ? absl::StrCat(owner.group(), "/", owner.member()) : owner.group();
 }
 
-// Assembles the groups of one slice: Open() allocates the columns and lists what to read, Place()
-// says where the bytes of a field go, Close() checks the members.
+// Assembles the groups of one slice: OpenGroup() allocates the columns and lists what to read,
+// FindPlace() says where the bytes of a field go, CloseGroup() checks the members.
 class Assembly {
  public:
   Assembly(const queue::v1::Batch& batch, uint64_t experts) : batch_(batch), experts_(experts) {
@@ -45,24 +45,24 @@ class Assembly {
   absl::StatusOr<std::vector<Group>> Run(QueueClient& queue) {
     std::vector<common::v1::Want> wants;
     for (int g = 0; g < batch_.groups_size(); ++g)
-      SLUICE_RETURN_IF_ERROR(Open(batch_.groups(g), groups_[g], wants));
+      SLUICE_RETURN_IF_ERROR(OpenGroup(batch_.groups(g), groups_[g], wants));
     SLUICE_RETURN_IF_ERROR(
         queue.Get(batch_.lease().id(), wants,
-                  [this](const Record& record, int field) { return Place(record, field); }));
+                  [this](const Record& record, int field) { return FindPlace(record, field); }));
     SLUICE_RETURN_IF_ERROR(failure_);
     for (int g = 0; g < batch_.groups_size(); ++g)
-      SLUICE_RETURN_IF_ERROR(Close(batch_.groups(g), groups_[g]));
+      SLUICE_RETURN_IF_ERROR(CloseGroup(batch_.groups(g), groups_[g]));
     return std::move(groups_);
   }
 
  private:
-  absl::Status Open(const queue::v1::BatchGroup& from, Group& to,
-                    std::vector<common::v1::Want>& wants);
+  absl::Status OpenGroup(const queue::v1::BatchGroup& from, Group& to,
+                         std::vector<common::v1::Want>& wants);
   // Returns the place for the bytes of a field, or null to skip them. An error is kept in failure_.
-  char* Place(const Record& record, int index);
+  char* FindPlace(const Record& record, int index);
   char* PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot);
   char* PlaceInMember(const Record& record, const Field& field, Slot& slot);
-  absl::Status Close(const queue::v1::BatchGroup& from, Group& to);
+  absl::Status CloseGroup(const queue::v1::BatchGroup& from, Group& to);
   char* Fail(const Record& record, absl::string_view what) {
     failure_ = absl::DataLossError(absl::StrCat("group ", ToHex(record.owner().group()), " member ",
                                                 record.owner().member(), ": ", what));
@@ -82,8 +82,8 @@ class Assembly {
   absl::Status failure_;
 };
 
-absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to,
-                            std::vector<common::v1::Want>& wants) {
+absl::Status Assembly::OpenGroup(const queue::v1::BatchGroup& from, Group& to,
+                                 std::vector<common::v1::Want>& wants) {
   SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
   to.pool.assign(from.pool().begin(), from.pool().end());
   common::v1::Want& prompt = wants.emplace_back();
@@ -119,7 +119,7 @@ absl::Status Assembly::Open(const queue::v1::BatchGroup& from, Group& to,
   return absl::OkStatus();
 }
 
-char* Assembly::Place(const Record& record, int index) {
+char* Assembly::FindPlace(const Record& record, int index) {
   const Field& field = record.fields(index);
   const auto slot = slots_.find(KeyOf(record.owner()));
   const uint64_t width = BytesPerToken(field.name());
@@ -205,7 +205,7 @@ absl::Status CheckMember(const queue::v1::BatchMember& member, const Trajectory&
   return absl::OkStatus();
 }
 
-absl::Status TakeReward(const queue::v1::BatchMember& member, Trajectory& trajectory) {
+absl::Status ReadReward(const queue::v1::BatchMember& member, Trajectory& trajectory) {
   for (const Field& field : member.fields()) {
     if (field.name() != "task_reward" || field.inline_().size() != sizeof(double)) continue;
     std::memcpy(&trajectory.reward, field.inline_().data(), sizeof(double));
@@ -214,7 +214,7 @@ absl::Status TakeReward(const queue::v1::BatchMember& member, Trajectory& trajec
   return absl::DataLossError("it has no task_reward");
 }
 
-absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
+absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) {
   const std::vector<int32_t>& prompt = slots_[from.group()].prompt;
   for (int m = 0; m < from.members_size(); ++m) {
     Trajectory& trajectory = to.members[m];
@@ -233,7 +233,7 @@ absl::Status Assembly::Close(const queue::v1::BatchGroup& from, Group& to) {
       owner.set_member(trajectory.member);
       SLUICE_RETURN_IF_ERROR(
           CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
-      return TakeReward(from.members(m), trajectory);
+      return ReadReward(from.members(m), trajectory);
     };
     if (absl::Status status = close(); !status.ok()) {
       return Annotate(status, absl::StrCat("group ", to.id.hex(), " member ", trajectory.member));

@@ -36,7 +36,8 @@ struct BatchReader::Impl {
     changed.NotifyAll();
   }
 
-  // Waits until batch k may be read; the queue hands out at most batch K + 1. False if stopped.
+  // Waits until batch k may be read; the queue hands out at most batch K + 1. Returns false once
+  // the reader is stopped. At options.end it waits for that.
   bool AwaitTurn(int64_t k) {
     MutexLock lock(&mu);
     while (!stopped && (k > version + 1 || k == options.end)) changed.Wait(&mu);
@@ -113,8 +114,9 @@ absl::StatusOr<BatchReader::Slice> BatchReader::Next() {
   return slice;
 }
 
-void BatchReader::Applied(int64_t k) {
+void BatchReader::OnApplied(int64_t k) {
   MutexLock lock(&impl_->mu);
+  SLUICE_CHECK(k == impl_->version);
   impl_->version = k + 1;
   impl_->held.erase(k);
   impl_->changed.NotifyAll();

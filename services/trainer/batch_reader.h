@@ -17,10 +17,10 @@ class QueueClient;
 namespace sluice::trainer {
 
 // Reads batches from the queue ahead of the step that trains them: while batch K is trained, batch
-// K + 1 is asked for and read. The reader keeps a batch's lease alive until Applied() is called for
-// it.
+// K + 1 is asked for and read. The reader keeps a batch's lease alive until OnApplied() is called
+// for it.
 //
-// Owns one thread, `batches`. Next() and Applied() must be called from one thread.
+// Owns one thread, `batches`. Next() and OnApplied() must be called from one thread.
 class BatchReader {
  public:
   struct Options {
@@ -51,7 +51,7 @@ class BatchReader {
   // CANCELLED.
   absl::StatusOr<Slice> Next();
   // Tells the reader that batch k has been applied, so that it may ask for batch k + 2.
-  void Applied(int64_t k);
+  void OnApplied(int64_t k);
 
   // Joins the thread. Cancel the queue's calls before. Returns the leases of batches that were read
   // but not applied. Idempotent.

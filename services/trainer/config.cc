@@ -84,7 +84,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     config.init_seed = spec.model().init().seed();
   }
   if (config.model_dir.empty())
-    return absl::InvalidArgumentError("model: neither path nor init is given");
+    return absl::InvalidArgumentError(
+        "the job file gives neither model.path nor model.init; set one of them");
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     JobConfig::Source& to = config.sources.emplace_back();
@@ -104,6 +105,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.keep_last = static_cast<int>(spec.checkpoint().keep_last());
   config.keep_every_steps = spec.checkpoint().keep_every_steps();
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
+  // A new branch must not train the old branch's batches again.
   config.requeue = spec.queue().keep().restore() == "requeue" || config.from_version.has_value();
 
   config.publish_every_steps = spec.weights().every_steps() == 0 ? 1 : spec.weights().every_steps();

@@ -49,8 +49,8 @@ struct JobConfig {
   bool requeue = false;
 
   int64_t publish_every_steps = 1;
-  int retain_versions = 4;
-  int64_t max_steps = -1;  // -1: no limit.
+  int retain_versions = 4;  // Number of newest versions whose weights can be fetched.
+  int64_t max_steps = -1;   // -1: no limit.
 
   int64_t eval_every_steps = 0;            // 0: no evaluations.
   std::vector<std::string> eval_datasets;  // Names.

@@ -23,7 +23,8 @@ absl::StatusOr<RowEncoder> MakeRowEncoder(const ModelDir& model, const JobConfig
   if (model.stop_ids.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         model.path,
-        ": no end token, neither in generation_config.json nor in config.json; set eos_token_id"));
+        " names no end token, neither in generation_config.json nor in config.json; set "
+        "eos_token_id"));
   }
   const int32_t end = model.stop_ids.front();
   int64_t limit = model.config.max_context;

@@ -23,7 +23,7 @@ namespace {
 
 // Whether the same call would fail in the same way if it were made again, to this or another
 // rollout.
-bool IsForGood(const absl::Status& status) {
+bool IsPermanent(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -84,7 +84,7 @@ Evaluator::Evaluator(Options options, EvaluationLog log, WeightPublisher* publis
     // next report carries it again.
     MutexLock lock(&mu_);
     const Evaluation* const last = log_.Last();
-    if (last != nullptr && last->reported >= options_.version) news_ = last->version.number;
+    if (last != nullptr && last->reported >= options_.version) unreported_ = last->version.number;
   }
   cancel_hook_ = cancel_->AddCallback([this] {
     MutexLock lock(&mu_);
@@ -104,8 +104,9 @@ void Evaluator::SetRollouts(std::vector<std::string> rollouts) {
   std::erase(rollouts, "");
   MutexLock lock(&mu_);
   rollouts_ = std::move(rollouts);
-  if (end_call_ && std::find(rollouts_.begin(), rollouts_.end(), asked_) == rollouts_.end()) {
-    asked_.clear();
+  if (end_call_ &&
+      std::find(rollouts_.begin(), rollouts_.end(), asked_rollout_) == rollouts_.end()) {
+    asked_rollout_.clear();
     end_call_();
   }
   changed_.NotifyAll();
@@ -132,10 +133,10 @@ std::optional<PolicyVersion> Evaluator::running() const {
 
 std::map<std::string, double> Evaluator::TakeValues(int64_t k) {
   MutexLock lock(&mu_);
-  const Evaluation* const evaluation = news_.has_value() ? log_.Find(*news_) : nullptr;
+  const Evaluation* const evaluation = unreported_.has_value() ? log_.Find(*unreported_) : nullptr;
   if (evaluation == nullptr) return {};
   std::map<std::string, double> values = evaluation->values;
-  const absl::Status written = log_.SetReported(*std::exchange(news_, std::nullopt), k);
+  const absl::Status written = log_.SetReported(*std::exchange(unreported_, std::nullopt), k);
   if (!written.ok())
     log::Warning("evaluations_not_written", {{"job_id", options_.job_name}, {"error", written}});
   return values;
@@ -163,7 +164,7 @@ void Evaluator::Run() {
     bool known = false;
     absl::StatusOr<Evaluation> evaluation = Evaluate(version, &known);
     if (cancel_->triggered()) return;
-    Finish(version, std::move(evaluation), known);
+    FinishEvaluation(version, std::move(evaluation), known);
   }
 }
 
@@ -184,11 +185,12 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const PublishedVersion& version, 
                      .next = "training goes on meanwhile"});
 
   for (const std::string& dataset : options_.datasets) {
-    SLUICE_ASSIGN_OR_RETURN(const engine::v1::EvaluationResult result, Ask(version, dataset));
+    SLUICE_ASSIGN_OR_RETURN(const engine::v1::EvaluationResult result,
+                            EvaluateDataset(version, dataset));
     AddValues(dataset, result, &evaluation.values);
     evaluation.score += result.reward() / static_cast<double>(options_.datasets.size());
     if (result.unscorable() == 0) continue;
-    hooks_.happened(
+    hooks_.on_event(
         common::v1::SEVERITY_WARNING, "eval_unscorable",
         absl::StrCat("evaluation of version ", number, " on ", dataset, ": ", result.unscorable(),
                      " of ", result.unscorable() + result.answers(),
@@ -209,15 +211,15 @@ std::optional<std::string> Evaluator::NextRollout() {
   return rollouts_[next_rollout_++ % rollouts_.size()];
 }
 
-absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const PublishedVersion& version,
-                                                            const std::string& dataset) {
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::EvaluateDataset(
+    const PublishedVersion& version, const std::string& dataset) {
   rpc::Backoff backoff({});
   bool told = false;
   while (true) {
     const std::optional<std::string> rollout = NextRollout();
     if (!rollout.has_value()) return absl::CancelledError("the evaluation was cancelled");
-    absl::StatusOr<engine::v1::EvaluationResult> result = AskOne(*rollout, version, dataset);
-    if (result.ok() || IsForGood(result.status()) || cancel_->triggered()) return result;
+    absl::StatusOr<engine::v1::EvaluationResult> result = AskRollout(*rollout, version, dataset);
+    if (result.ok() || IsPermanent(result.status()) || cancel_->triggered()) return result;
 
     // Two refusals are expected and are only logged. BUSY: the rollout is still ending the
     // evaluation of an earlier call. NOT_LISTED: it has not been told of this trainer yet.
@@ -226,16 +228,16 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::Ask(const PublishedVersi
     log::Info("eval_again", {{"job_id", options_.job_name}, {"rollout", *rollout}, {"what", what}});
     if (ReasonOf(result.status()) != "BUSY" && ReasonOf(result.status()) != "NOT_LISTED" &&
         !std::exchange(told, true)) {
-      hooks_.happened(common::v1::SEVERITY_WARNING, "eval_again", what);
+      hooks_.on_event(common::v1::SEVERITY_WARNING, "eval_again", what);
     }
     if (cancel_->WaitFor(backoff.Next(DetailOf(result.status()).retry_after)))
       return result.status();
   }
 }
 
-absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string& rollout,
-                                                               const PublishedVersion& version,
-                                                               const std::string& dataset) {
+absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskRollout(const std::string& rollout,
+                                                                   const PublishedVersion& version,
+                                                                   const std::string& dataset) {
   engine::v1::EvaluateRequest request;
   request.mutable_call()->mutable_job()->set_job(options_.job);
   request.mutable_call()->mutable_job()->set_worker(options_.worker);
@@ -253,7 +255,7 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
     // If the rollout left before this moment, SetRollouts() could not end the call.
     left = std::find(rollouts_.begin(), rollouts_.end(), rollout) == rollouts_.end();
     if (!left) {
-      asked_ = rollout;
+      asked_rollout_ = rollout;
       end_call_ = [&stream] { stream.TryCancel(); };
     }
   }
@@ -268,8 +270,8 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
 
   {
     MutexLock lock(&mu_);
-    left = asked_.empty();
-    asked_.clear();
+    left = asked_rollout_.empty();
+    asked_rollout_.clear();
     end_call_ = nullptr;
   }
   const absl::Status status = stream.Finish();
@@ -281,8 +283,8 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskOne(const std::string
       absl::StrCat("the rollout at ", rollout, " ended the call without a result"));
 }
 
-void Evaluator::Finish(const PublishedVersion& version, absl::StatusOr<Evaluation> evaluation,
-                       bool known) {
+void Evaluator::FinishEvaluation(const PublishedVersion& version,
+                                 absl::StatusOr<Evaluation> evaluation, bool known) {
   const int64_t number = version.version.number;
   std::string message;
   {
@@ -294,7 +296,7 @@ void Evaluator::Finish(const PublishedVersion& version, absl::StatusOr<Evaluatio
       if (absl::Status added = log_.Add(*std::move(evaluation)); !added.ok()) {
         evaluation = std::move(added);
       } else {
-        news_ = number;
+        unreported_ = number;
         const bool best =
             !log_.totals().best_checkpoint.empty() && log_.totals().best_version == number;
         if (best && number != best_before) absl::StrAppend(&message, "; the best so far");
@@ -318,8 +320,8 @@ void Evaluator::Finish(const PublishedVersion& version, absl::StatusOr<Evaluatio
       log::Warning("link_not_removed", {{"job_id", options_.job_name}, {"error", status}});
     }
   }
-  if (evaluation.ok()) hooks_.happened(common::v1::SEVERITY_INFO, "evaluation", message);
-  else hooks_.happened(common::v1::SEVERITY_ERROR, "eval_failed", message);
+  if (evaluation.ok()) hooks_.on_event(common::v1::SEVERITY_INFO, "evaluation", message);
+  else hooks_.on_event(common::v1::SEVERITY_ERROR, "eval_failed", message);
 
   publisher_->Lease(kHolder, {}, absl::ZeroDuration());
   MutexLock lock(&mu_);

@@ -53,7 +53,7 @@ class Evaluator {
   struct Hooks {
     std::function<void(common::v1::Severity severity, absl::string_view code,
                        absl::string_view message)>
-        happened;
+        on_event;
   };
   // Holder's name of the lease on the weights of the version that is being evaluated.
   static constexpr char kHolder[] = "evaluation";
@@ -94,13 +94,14 @@ class Evaluator {
   // Sets *known if these weights were evaluated before the run went back to a checkpoint.
   absl::StatusOr<Evaluation> Evaluate(const PublishedVersion& version, bool* known);
   // Asks rollouts until one has a result for the dataset, or an error that would come again.
-  absl::StatusOr<engine::v1::EvaluationResult> Ask(const PublishedVersion& version,
-                                                   const std::string& dataset);
-  absl::StatusOr<engine::v1::EvaluationResult> AskOne(const std::string& rollout,
-                                                      const PublishedVersion& version,
-                                                      const std::string& dataset);
+  absl::StatusOr<engine::v1::EvaluationResult> EvaluateDataset(const PublishedVersion& version,
+                                                               const std::string& dataset);
+  absl::StatusOr<engine::v1::EvaluationResult> AskRollout(const std::string& rollout,
+                                                          const PublishedVersion& version,
+                                                          const std::string& dataset);
   std::optional<std::string> NextRollout() ABSL_LOCKS_EXCLUDED(mu_);
-  void Finish(const PublishedVersion& version, absl::StatusOr<Evaluation> evaluation, bool known);
+  void FinishEvaluation(const PublishedVersion& version, absl::StatusOr<Evaluation> evaluation,
+                        bool known);
 
   const Options options_;
   WeightPublisher* const publisher_;
@@ -116,11 +117,11 @@ class Evaluator {
   std::vector<std::string> rollouts_ ABSL_GUARDED_BY(mu_);
   size_t next_rollout_ ABSL_GUARDED_BY(mu_) = 0;
   // Address of the rollout that is being asked. Empty if there is none, or if it has left the job.
-  std::string asked_ ABSL_GUARDED_BY(mu_);
+  std::string asked_rollout_ ABSL_GUARDED_BY(mu_);
   std::function<void()> end_call_ ABSL_GUARDED_BY(mu_);  // Ends the call to it.
   std::optional<PublishedVersion> running_ ABSL_GUARDED_BY(mu_);
   // Version whose values no step report has carried yet.
-  std::optional<int64_t> news_ ABSL_GUARDED_BY(mu_);
+  std::optional<int64_t> unreported_ ABSL_GUARDED_BY(mu_);
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t cancel_hook_ = 0;
   std::unique_ptr<Thread> thread_;

@@ -34,12 +34,12 @@ class TrainingJob::Impl {
        metrics::Registry* registry, Hooks hooks)
       : job_{.config = std::move(config),
              .worker = std::move(worker),
-             .event_sink = std::move(hooks.happened)},
+             .event_sink = std::move(hooks.on_event)},
         cores_(cores),
         weights_(weights),
-        told_(std::move(hooks.told)),
+        on_standing_(std::move(hooks.on_standing)),
         metrics_(registry == nullptr ? Metrics() : Metrics(registry, job_.config.name)),
-        reporter_(&job_, &metrics_, std::move(hooks.stepped)),
+        reporter_(&job_, &metrics_, std::move(hooks.on_step)),
         queue_(&job_),
         checkpoints_(&job_, &metrics_),
         evaluations_(&job_) {}
@@ -91,7 +91,7 @@ class TrainingJob::Impl {
   absl::Status StartEvaluation();
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
   void OfferWeights(std::shared_ptr<const TensorSet> weights);
-  void TellStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const;
+  void ReportStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const;
   int64_t version() const { return state_.version.number; }  // Number of applied steps.
   // version(), as this incarnation publishes it.
   PolicyVersion policy_version() const { return {job_.config.incarnation, version()}; }
@@ -99,7 +99,7 @@ class TrainingJob::Impl {
   JobContext job_;
   CoreShare* const cores_;
   WeightsServer* const weights_;
-  const std::function<void(const Standing& standing)> told_;
+  const std::function<void(const Standing& standing)> on_standing_;
   Metrics metrics_;
 
   // Set by Leave() from any thread; all else is the `job` thread's.
@@ -133,7 +133,7 @@ class TrainingJob::Impl {
 
 void TrainingJob::Impl::Run() {
   busy_.emplace(cores_);
-  TellStanding(false, "loading");
+  ReportStanding(false, "loading");
   absl::Status status = Load();
   if (status.ok()) status = Connect();
   if (status.ok()) status = Train();
@@ -228,7 +228,7 @@ absl::Status TrainingJob::Impl::Connect() {
 
   if (unfinished.has_value()) {
     SLUICE_RETURN_IF_ERROR(evaluations_.Start(*unfinished));
-  } else if (evaluations_.Due(version())) {
+  } else if (evaluations_.CheckDue(version())) {
     SLUICE_RETURN_IF_ERROR(StartEvaluation());
   }
   queue_.StartReading({.first = version(),
@@ -245,7 +245,7 @@ absl::StatusOr<PublishedVersion> TrainingJob::Impl::PublishAgain(int64_t version
   if (version == 0) {
     SLUICE_ASSIGN_OR_RETURN(exact, InitialWeights(model));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(Checkpoint checkpoint, checkpoints_.At(version));
+    SLUICE_ASSIGN_OR_RETURN(Checkpoint checkpoint, checkpoints_.ReadVersion(version));
     exact = std::move(checkpoint.model);
   }
   SLUICE_ASSIGN_OR_RETURN(TensorSet weights,
@@ -257,7 +257,7 @@ absl::StatusOr<PublishedVersion> TrainingJob::Impl::PublishAgain(int64_t version
 // Publishes the version whose evaluation an earlier incarnation left unfinished. Nullopt: there is
 // none, or it cannot be published, which is reported as an event.
 std::optional<PublishedVersion> TrainingJob::Impl::PublishUnfinishedEvaluation() {
-  const std::optional<int64_t> number = evaluations_.Unfinished(version());
+  const std::optional<int64_t> number = evaluations_.FindUnfinished(version());
   if (!number.has_value()) return std::nullopt;
 
   const absl::StatusOr<PublishedVersion> published = PublishAgain(*number);
@@ -276,7 +276,7 @@ std::optional<PublishedVersion> TrainingJob::Impl::PublishUnfinishedEvaluation()
 // Train: steps until the end. -------------------------------------------------------------------
 
 absl::Status TrainingJob::Impl::Train() {
-  TellStanding(true, "training");
+  ReportStanding(true, "training");
   reporter_.StartClock();
   absl::Status status;
   while (status.ok() && !leave_ && !job_.config.IsLast(version())) status = Step();
@@ -291,7 +291,7 @@ absl::Status TrainingJob::Impl::Train() {
   if (absl::IsCancelled(status) && !publication_->status().ok()) status = publication_->status();
   if (leave_ && (status.ok() || absl::IsCancelled(status))) {
     trainer_->Abandon();
-    if (!leave_checkpoint_) return absl::CancelledError("told to leave");
+    if (!leave_checkpoint_) return absl::CancelledError("the job was told to leave");
     status = absl::OkStatus();
   }
 
@@ -310,7 +310,7 @@ absl::Status TrainingJob::Impl::Step() {
   const int64_t k = version();
   PhaseSeconds seconds;
   SLUICE_ASSIGN_OR_RETURN(const TrainedStep step, TrainBatch(k, &seconds));
-  const bool evaluate = evaluations_.Due(k + 1);
+  const bool evaluate = evaluations_.CheckDue(k + 1);
   SLUICE_ASSIGN_OR_RETURN(std::optional<CheckpointWriter::Contents> checkpoint,
                           ApplyAndPublish(step, evaluate, &seconds));
   evaluations_.AwaitBeforeLastStep(version());
@@ -380,7 +380,7 @@ absl::StatusOr<std::optional<CheckpointWriter::Contents>> TrainingJob::Impl::App
   const JobConfig& config = job_.config;
   const int64_t next = step.batch.k + 1;
   // An evaluation needs a checkpoint, so that a later incarnation can begin it again.
-  const bool checkpoint_due = checkpoints_.Due(next) || evaluate;
+  const bool checkpoint_due = checkpoints_.IsDue(next) || evaluate;
 
   absl::Duration start = job_.clock->Monotonic();
   SLUICE_ASSIGN_OR_RETURN(JobQueue::Applied applied,
@@ -434,7 +434,7 @@ absl::Status TrainingJob::Impl::CheckSkips(const StepResult& result) const {
 
 void TrainingJob::Impl::Report(const StepResult& result, const PhaseSeconds& seconds) {
   reporter_.Report(result, seconds, state_.version, evaluations_.TakeValues(result.k));
-  TellStanding(true, "training");
+  ReportStanding(true, "training");
 }
 
 // Has the newest version evaluated.
@@ -459,13 +459,13 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
 
 absl::Status TrainingJob::Impl::FinishEvaluations() {
   if (!evaluations_.enabled()) return absl::OkStatus();
-  if (!evaluations_.Started(version())) SLUICE_RETURN_IF_ERROR(StartEvaluation());
+  if (!evaluations_.HasStarted(version())) SLUICE_RETURN_IF_ERROR(StartEvaluation());
   evaluations_.Await();
   return evaluations_.status();
 }
 
 absl::Status TrainingJob::Impl::WriteLastCheckpoint() {
-  if (checkpoints_.Holds(version())) return absl::OkStatus();
+  if (checkpoints_.HasNewest(version())) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> cursor, queue_.CursorOfLastApply());
   if (!cursor.has_value()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(DType::kF32));
@@ -499,34 +499,34 @@ void TrainingJob::Impl::End(const absl::Status& status) {
 
   if (status.ok() && !leave_) {
     log::Info("job_done", {{"job_id", job_.config.name}, {"version", version()}});
-    return TellStanding(true, "done", why_done_);
+    return ReportStanding(true, "done", why_done_);
   }
-  if (status.ok() || (leave_ && absl::IsCancelled(status))) return TellStanding(false, "left");
+  if (status.ok() || (leave_ && absl::IsCancelled(status))) return ReportStanding(false, "left");
 
   log::Error("job_ended",
              {{"job_id", job_.config.name}, {"version", version()}, {"error", status}});
   const std::string reason = ReasonOf(status);
-  if (reason == "FENCED") return TellStanding(false, "fenced", status.message());
+  if (reason == "FENCED") return ReportStanding(false, "fenced", status.message());
   if (reason == "CHECKPOINT_DAMAGED") {
     const std::string cause = absl::StrCat(
         status.message(), "; the trainer goes back to the newest checkpoint that verifies");
     job_.RaiseEvent(common::v1::SEVERITY_ERROR, "checkpoint_damaged", cause);
-    return TellStanding(false, "restore", cause);
+    return ReportStanding(false, "restore", cause);
   }
   // The queue has forgotten the batch, or goes on from elsewhere: the next incarnation restores it.
   if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST")
-    return TellStanding(false, "restore", status.message());
-  TellStanding(false, "failed", StatusText(status));
+    return ReportStanding(false, "restore", status.message());
+  ReportStanding(false, "failed", StatusText(status));
 }
 
-void TrainingJob::Impl::TellStanding(bool ready, absl::string_view phase,
-                                     absl::string_view cause) const {
-  if (!told_) return;
-  told_({.ready = ready,
-         .version = policy_version(),
-         .phase = std::string(phase),
-         .cause = std::string(cause),
-         .evaluated = evaluations_.totals()});
+void TrainingJob::Impl::ReportStanding(bool ready, absl::string_view phase,
+                                       absl::string_view cause) const {
+  if (!on_standing_) return;
+  on_standing_({.ready = ready,
+                .version = policy_version(),
+                .phase = std::string(phase),
+                .cause = std::string(cause),
+                .evaluated = evaluations_.totals()});
 }
 
 void TrainingJob::Impl::Leave(bool checkpoint) {

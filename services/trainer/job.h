@@ -45,9 +45,9 @@ class TrainingJob {
   };
   // Called on the job's threads; they must not block.
   struct Hooks {
-    std::function<void(const Standing& standing)> told;
-    std::function<void(const job::v1::StepReport& report)> stepped;
-    std::function<void(common::v1::Event event)> happened;
+    std::function<void(const Standing& standing)> on_standing;
+    std::function<void(const job::v1::StepReport& report)> on_step;
+    std::function<void(common::v1::Event event)> on_event;
   };
 
   // `worker` is this daemon's id. The job lends `cores` to other daemons while it waits for data.

@@ -40,11 +40,11 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
 absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
   if (const std::optional<int64_t> version = job_->config.from_version; version.has_value()) {
     if (*version == 0) return std::nullopt;
-    return store_->At(*version);
+    return store_->ReadVersion(*version);
   }
 
   std::vector<std::string> damaged;
-  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, store_->Newest(&damaged));
+  SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, store_->ReadNewest(&damaged));
   const std::string instead =
       found.has_value()
           ? absl::StrCat("the run goes on from ", found->path)
@@ -55,13 +55,13 @@ absl::StatusOr<std::optional<Checkpoint>> JobCheckpoints::FindNewest() {
     job_->RaiseEvent(common::v1::SEVERITY_ERROR, "checkpoint_damaged",
                      absl::StrCat(what, "; ", instead));
   }
-  if (!found.has_value() && damaged.empty()) TellOfEarlierJob();
+  if (!found.has_value() && damaged.empty()) RaiseEarlierJobEvent();
   return found;
 }
 
 // A job starts from its model even if an earlier job of the same name has left checkpoints. A user
 // who submits a job again may not know that.
-void JobCheckpoints::TellOfEarlierJob() {
+void JobCheckpoints::RaiseEarlierJobEvent() {
   const std::optional<CheckpointEntry> earlier = FindEarlierJob(job_->config.checkpoint_dir);
   if (!earlier.has_value()) return;
   log::Warning("earlier_job", {{"job_id", job_->config.name}, {"checkpoint", earlier->path}});
@@ -80,7 +80,7 @@ void JobCheckpoints::StartWriting(QueueClient* queue, std::string previous, int6
   writer_ = std::make_unique<CheckpointWriter>(
       store_.get(), queue, job_->clock, std::move(previous),
       [this](const std::string& path, const TrainState& state, double seconds) {
-        metrics_->Checkpoint(seconds);
+        metrics_->RecordCheckpoint(seconds);
         job_->RaiseEvent(common::v1::SEVERITY_INFO, "checkpoint", path);
         log::Info("checkpoint", {{"job_id", job_->config.name},
                                  {"version", state.version.number},
@@ -89,7 +89,7 @@ void JobCheckpoints::StartWriting(QueueClient* queue, std::string previous, int6
       });
 }
 
-bool JobCheckpoints::Due(int64_t version) const {
+bool JobCheckpoints::IsDue(int64_t version) const {
   const JobConfig& config = job_->config;
   if (config.IsLast(version)) return true;
   if (config.checkpoint_every_steps > 0 && version % config.checkpoint_every_steps == 0)

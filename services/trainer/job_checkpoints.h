@@ -32,7 +32,9 @@ class JobCheckpoints {
   // Finds the checkpoint to go on from. Nullopt: the run starts from the model. Damaged
   // checkpoints, and those of an earlier job of this name, are reported as events.
   absl::StatusOr<std::optional<Checkpoint>> FindNewest();
-  absl::StatusOr<Checkpoint> At(int64_t version) const { return store_->At(version); }
+  absl::StatusOr<Checkpoint> ReadVersion(int64_t version) const {
+    return store_->ReadVersion(version);
+  }
 
   // From here on checkpoints are written. `previous` is the path of the checkpoint from which the
   // run goes on, and `version` its version. `previous` is empty if there is none.
@@ -40,9 +42,9 @@ class JobCheckpoints {
 
   // Whether a checkpoint of `version` is due, by limits.max_steps, checkpoint.every_steps or
   // checkpoint.every.
-  bool Due(int64_t version) const;
+  bool IsDue(int64_t version) const;
   // Whether the newest checkpoint, written or under way, is that of `version`.
-  bool Holds(int64_t version) const { return newest_ == version; }
+  bool HasNewest(int64_t version) const { return newest_ == version; }
 
   // Notes what a step was trained on; it goes into the next checkpoint.
   void AddLineage(const std::vector<LineageEntry>& entries);
@@ -50,7 +52,7 @@ class JobCheckpoints {
   // lineage of `contents` is filled in here.
   absl::Status Write(CheckpointWriter::Contents contents);
 
-  // Seconds that Write() has waited since the last call.
+  // Returns how long the last Write() has waited, in seconds, and sets that to 0.
   double TakeSecondsWaited() { return std::exchange(seconds_waited_, 0); }
 
   // Waits until the last checkpoint is written and the queue knows of it.
@@ -60,7 +62,7 @@ class JobCheckpoints {
   void StopWriting() { writer_.reset(); }
 
  private:
-  void TellOfEarlierJob();
+  void RaiseEarlierJobEvent();
 
   JobContext* const job_;
   Metrics* const metrics_;

@@ -19,7 +19,7 @@ absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
   }
 
   Evaluator::Hooks hooks;
-  hooks.happened = [job = job_](common::v1::Severity severity, absl::string_view code,
+  hooks.on_event = [job = job_](common::v1::Severity severity, absl::string_view code,
                                 absl::string_view message) {
     job->RaiseEvent(severity, code, message);
     log::Info(code, {{"job_id", job->config.name}, {"what", message}});
@@ -38,13 +38,13 @@ absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
   return absl::OkStatus();
 }
 
-std::optional<int64_t> JobEvaluations::Unfinished(int64_t version) const {
+std::optional<int64_t> JobEvaluations::FindUnfinished(int64_t version) const {
   if (!enabled()) return std::nullopt;
   const std::optional<int64_t> number = LinkedVersion(job_->config.checkpoint_dir, kEvaluatingLink);
   return number.has_value() && *number < version ? number : std::nullopt;
 }
 
-bool JobEvaluations::Due(int64_t version) {
+bool JobEvaluations::CheckDue(int64_t version) {
   if (!enabled()) return false;
   const JobConfig& config = job_->config;
   if (config.IsLast(version)) return true;

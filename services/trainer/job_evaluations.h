@@ -19,10 +19,10 @@ namespace sluice::trainer {
 // Decides which versions of one training job are evaluated, and when training waits for an
 // evaluation. The Evaluator does the work.
 //
-// The versions that eval.every_steps divides are evaluated, and the last one. A step's report
-// carries the values of one evaluation, and the last step's report those of the last version. The
-// version right before the last is left out, and an older evaluation has to end before the last
-// step begins, so that no evaluation is missing in the history.
+// A version is evaluated if eval.every_steps divides its number, and so is the last one. A step's
+// report carries the values of one evaluation, and the last step's report those of the last
+// version. The version right before the last is left out, and an older evaluation has to end before
+// the last step begins, so that no evaluation is missing in the history.
 //
 // Only the job's thread uses it, except that any thread may call SetRollouts() and Cancel() at any
 // time. If the job asks for no evaluations, every call does nothing.
@@ -38,13 +38,13 @@ class JobEvaluations {
   // The version below `version` whose evaluation an earlier incarnation left unfinished. An
   // unfinished evaluation of `version` itself begins again because it is due, and one of a later
   // version when the run reaches that version again.
-  std::optional<int64_t> Unfinished(int64_t version) const;
+  std::optional<int64_t> FindUnfinished(int64_t version) const;
 
   // Whether `version` is to be evaluated. A version that is left out is reported as an event.
-  bool Due(int64_t version);
+  bool CheckDue(int64_t version);
   // Evaluates `version`, which the publisher has, once the previous evaluation has ended.
   absl::Status Start(const PublishedVersion& version);
-  bool Started(int64_t version) const { return started_ == version; }
+  bool HasStarted(int64_t version) const { return started_ == version; }
 
   // Waits for an older evaluation if the step after `version` is the last. Call it after the step
   // that made `version`.

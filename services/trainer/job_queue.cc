@@ -117,7 +117,7 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
                                             ToHex(response.ledger().hash()),
                                             ", but what was trained on gives ", ToHex(hash)));
   }
-  reader_->Applied(batch.k);
+  reader_->OnApplied(batch.k);
   return Applied{.ledger_hash = hash, .cursor = response.cursor()};
 }
 

@@ -77,7 +77,7 @@ void Metrics::SetIfPresent(const StepResult& result, const char* name,
   if (const auto it = result.metrics.find(name); it != result.metrics.end()) gauge.Set(it->second);
 }
 
-void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version) {
+void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, int64_t version) {
   steps_.Add();
   tokens_.Add(static_cast<double>(result.tokens));
   wait_data_.Add(seconds.wait_data);
@@ -117,7 +117,7 @@ void Metrics::Step(const StepResult& result, const PhaseSeconds& seconds, int64_
   SetIfPresent(result, "ess_seq", ess_);
 }
 
-void Metrics::Evaluated(const std::map<std::string, double>& values) {
+void Metrics::RecordEvaluation(const std::map<std::string, double>& values) {
   if (registry_ == nullptr) return;
   for (const auto& [name, value] : values) {
     const std::vector<std::string> parts = absl::StrSplit(name, '/');  // eval, dataset, stat

@@ -21,11 +21,11 @@ class Metrics {
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);
 
-  void Step(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
+  void RecordStep(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
   // Sets the gauges of the last evaluated version. `values` are named as in step reports:
   // `eval/heldout/reward`, ..
-  void Evaluated(const std::map<std::string, double>& values);
-  void Checkpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
+  void RecordEvaluation(const std::map<std::string, double>& values);
+  void RecordCheckpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
 
  private:
   void SetIfPresent(const StepResult& result, const char* name, const metrics::Gauge& gauge);

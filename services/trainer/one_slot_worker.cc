@@ -9,8 +9,8 @@ struct OneSlotWorker::Thread {
   std::thread thread;
 };
 
-OneSlotWorker::OneSlotWorker(std::function<void()> failed)
-    : failed_(std::move(failed)), thread_(new Thread) {
+OneSlotWorker::OneSlotWorker(std::function<void()> on_failure)
+    : on_failure_(std::move(on_failure)), thread_(new Thread) {
   thread_->thread = std::thread([this] { Run(); });
 }
 
@@ -54,7 +54,7 @@ void OneSlotWorker::AwaitIdle() {
   while (failure_.ok() && (waiting_ || busy_)) changed_.Wait(&mu_);
 }
 
-OneSlotWorker::Task OneSlotWorker::Take() {
+OneSlotWorker::Task OneSlotWorker::AwaitTask() {
   MutexLock lock(&mu_);
   while (!stopped_ && !waiting_) changed_.Wait(&mu_);
   if (stopped_) return nullptr;
@@ -63,7 +63,7 @@ OneSlotWorker::Task OneSlotWorker::Take() {
 }
 
 void OneSlotWorker::Run() {
-  while (Task task = Take()) {
+  while (Task task = AwaitTask()) {
     const absl::Status status = task();
     // What the task holds, such as a copy of the model, is freed before the next one is put.
     task = nullptr;
@@ -75,7 +75,7 @@ void OneSlotWorker::Run() {
       changed_.NotifyAll();
     }
     if (status.ok()) continue;
-    if (failed_) failed_();
+    if (on_failure_) on_failure_();
     return;
   }
 }

@@ -17,9 +17,9 @@ class OneSlotWorker {
  public:
   using Task = absl::AnyInvocable<absl::Status()>;
 
-  // `failed` is called on the worker's thread after a task has failed; status() has the error by
-  // then.
-  explicit OneSlotWorker(std::function<void()> failed = nullptr);
+  // `on_failure` is called on the worker's thread after a task has failed; status() has the error
+  // by then.
+  explicit OneSlotWorker(std::function<void()> on_failure = nullptr);
   // Finishes the task that runs, and drops the one that waits.
   ~OneSlotWorker();
   OneSlotWorker(const OneSlotWorker&) = delete;
@@ -40,10 +40,10 @@ class OneSlotWorker {
   struct Thread;
   void Run();
   // Waits for a task. Returns null when the worker is to stop.
-  Task Take() ABSL_LOCKS_EXCLUDED(mu_);
+  Task AwaitTask() ABSL_LOCKS_EXCLUDED(mu_);
   void AwaitIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const std::function<void()> failed_;
+  const std::function<void()> on_failure_;
 
   mutable Mutex mu_;
   CondVar changed_;

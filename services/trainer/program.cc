@@ -47,7 +47,9 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
                                           .role = rpc::Role::kTrainer,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) { Assigned(level); };
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& response) {
+    OnAssignments(response);
+  };
   handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
   link_ = std::make_unique<daemon::ControllerLink>(std::move(options), std::move(handlers));
@@ -57,25 +59,25 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
 
 absl::Status TrainerProgram::CheckReady() {
   MutexLock lock(&mu_);
-  if (draining_) return absl::UnavailableError("draining");
+  if (draining_) return absl::UnavailableError("the trainer is draining");
   return link_ != nullptr && link_->incarnation() > 0
              ? absl::OkStatus()
-             : absl::UnavailableError("not registered with the controller yet");
+             : absl::UnavailableError("the trainer has not registered with the controller yet");
 }
 
 // A trainer works for one job, which is the first one of the list.
-void TrainerProgram::Assigned(const registry::v1::HeartbeatResponse& level) {
-  for (const registry::v1::Assignment& assignment : level.jobs()) {
+void TrainerProgram::OnAssignments(const registry::v1::HeartbeatResponse& response) {
+  for (const registry::v1::Assignment& assignment : response.jobs()) {
     std::vector<rpc::CallerTable::Worker> workers;
     for (const common::v1::Worker& peer : assignment.peers()) {
       workers.push_back({peer.id(), static_cast<rpc::Role>(peer.role()), peer.incarnation()});
     }
     callers_.SetJob(assignment.job(), workers);
   }
-  Follow(level.jobs_size() == 0 ? nullptr : &level.jobs(0));
+  FollowAssignment(response.jobs_size() == 0 ? nullptr : &response.jobs(0));
 }
 
-void TrainerProgram::Follow(const registry::v1::Assignment* assignment) {
+void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment) {
   std::shared_ptr<TrainingJob> current;
   {
     MutexLock lock(&mu_);
@@ -119,24 +121,25 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   const int64_t incarnation = assignment.incarnation();
   if (!config.ok()) {
     log::Error("job_refused", {{"job_id", assignment.spec().name()}, {"error", config.status()}});
-    return Tell(id, incarnation, {false, {incarnation, 0}, "failed", StatusText(config.status())});
+    return ReportStanding(id, incarnation,
+                          {false, {incarnation, 0}, "failed", StatusText(config.status())});
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
 
   TrainingJob::Hooks hooks;
-  hooks.told = [this, id, incarnation](const TrainingJob::Standing& standing) {
-    Tell(id, incarnation, standing);
+  hooks.on_standing = [this, id, incarnation](const TrainingJob::Standing& standing) {
+    ReportStanding(id, incarnation, standing);
   };
-  hooks.stepped = [this](const job::v1::StepReport& report) { link_->ReportStep(report); };
-  hooks.happened = [this](common::v1::Event event) { link_->RaiseEvent(std::move(event)); };
+  hooks.on_step = [this](const job::v1::StepReport& report) { link_->ReportStep(report); };
+  hooks.on_event = [this](common::v1::Event event) { link_->RaiseEvent(std::move(event)); };
   auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(),
                                            weights_.get(), host_.metrics, std::move(hooks));
   MutexLock lock(&mu_);
   job_ = std::move(job);
 }
 
-void TrainerProgram::Tell(const std::string& job, int64_t incarnation,
-                          const TrainingJob::Standing& standing) {
+void TrainerProgram::ReportStanding(const std::string& job, int64_t incarnation,
+                                    const TrainingJob::Standing& standing) {
   if (standing.phase == "left" || standing.phase == "fenced") return link_->RemoveProgress(job);
   registry::v1::Progress progress;
   progress.set_job(job);

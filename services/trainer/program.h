@@ -39,11 +39,12 @@ class TrainerProgram : public daemon::Program {
   void Drain() override;
 
  private:
-  void Assigned(const registry::v1::HeartbeatResponse& level);
+  void OnAssignments(const registry::v1::HeartbeatResponse& response);
   // Starts, ends or replaces the job as `assignment` says. Null means that there is no job.
-  void Follow(const registry::v1::Assignment* assignment);
+  void FollowAssignment(const registry::v1::Assignment* assignment);
   void StartJob(const registry::v1::Assignment& assignment);
-  void Tell(const std::string& job, int64_t incarnation, const TrainingJob::Standing& standing);
+  void ReportStanding(const std::string& job, int64_t incarnation,
+                      const TrainingJob::Standing& standing);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
 
   const daemon::Host host_;

@@ -11,10 +11,10 @@
 namespace sluice::trainer {
 
 StepReporter::StepReporter(JobContext* job, Metrics* metrics,
-                           std::function<void(const job::v1::StepReport& report)> stepped)
+                           std::function<void(const job::v1::StepReport& report)> on_step)
     : job_(job),
       metrics_(metrics),
-      stepped_(std::move(stepped)),
+      on_step_(std::move(on_step)),
       history_(job->config.checkpoint_dir, job->config.incarnation, [job](const std::string& text) {
         log::Warning("history", {{"job_id", job->config.name}, {"cause", text}});
         job->RaiseEvent(common::v1::SEVERITY_WARNING, "history", text);
@@ -24,12 +24,12 @@ void StepReporter::BeginHistory(int64_t next) { history_.Begin(next); }
 
 void StepReporter::Report(const StepResult& result, const PhaseSeconds& seconds,
                           PolicyVersion version, const std::map<std::string, double>& evaluated) {
-  metrics_->Step(result, seconds, version.number);
-  metrics_->Evaluated(evaluated);
+  metrics_->RecordStep(result, seconds, version.number);
+  metrics_->RecordEvaluation(evaluated);
   std::map<std::string, double> values = ValuesOf(result, seconds);
   values.insert(evaluated.begin(), evaluated.end());
-  TellOfSkip(result);
-  TellOfBadRewards(result);
+  RaiseSkipEvent(result);
+  RaiseBadRewardsEvent(result);
 
   const absl::Time now = job_->clock->Now();
   history_.Append({.step = result.k,
@@ -37,7 +37,7 @@ void StepReporter::Report(const StepResult& result, const PhaseSeconds& seconds,
                    .at = now,
                    .values = values,
                    .staleness = result.staleness});
-  if (!stepped_) return;
+  if (!on_step_) return;
 
   job::v1::StepReport report;
   report.set_job(job_->config.id);
@@ -47,7 +47,7 @@ void StepReporter::Report(const StepResult& result, const PhaseSeconds& seconds,
   report.mutable_values()->insert(values.begin(), values.end());
   for (const auto& [staleness, tokens] : result.staleness)
     (*report.mutable_staleness())[absl::StrCat(staleness)] = tokens;
-  stepped_(report);
+  on_step_(report);
 }
 
 std::map<std::string, double> StepReporter::ValuesOf(const StepResult& result,
@@ -73,16 +73,16 @@ std::map<std::string, double> StepReporter::ValuesOf(const StepResult& result,
   return values;
 }
 
-void StepReporter::TellOfSkip(const StepResult& result) {
+void StepReporter::RaiseSkipEvent(const StepResult& result) {
   if (result.skipped.empty()) return;
   log::Warning("step_skipped",
                {{"job_id", job_->config.name}, {"k", result.k}, {"reason", result.skipped}});
   job_->RaiseEvent(common::v1::SEVERITY_WARNING, "step_skipped",
-                   absl::StrCat("step ", result.k, " skipped (", result.skipped,
+                   absl::StrCat("step ", result.k, " was skipped (", result.skipped,
                                 "): ", SkipText(result.skipped)));
 }
 
-void StepReporter::TellOfBadRewards(const StepResult& result) {
+void StepReporter::RaiseBadRewardsEvent(const StepResult& result) {
   const auto bad_rewards = result.metrics.find("bad_rewards");
   if (bad_rewards == result.metrics.end() || bad_rewards->second == 0) return;
 

@@ -23,13 +23,13 @@ namespace sluice::trainer {
 // Used by the job's thread.
 class StepReporter {
  public:
-  // `stepped` gets each report; it may be empty. `metrics` outlives this.
+  // `on_step` gets each report; it may be empty. `metrics` outlives this.
   StepReporter(JobContext* job, Metrics* metrics,
-               std::function<void(const job::v1::StepReport& report)> stepped);
+               std::function<void(const job::v1::StepReport& report)> on_step);
 
   // The history goes on with step `next`; it forgets that step and later ones.
   void BeginHistory(int64_t next);
-  // The time of the first step counts from this call on.
+  // The duration of the first step is measured from this call on.
   void StartClock() { step_started_ = job_->clock->Monotonic(); }
 
   // Reports step result.k, which made `version`. `evaluated` has the values of an evaluation that
@@ -39,12 +39,12 @@ class StepReporter {
 
  private:
   std::map<std::string, double> ValuesOf(const StepResult& result, const PhaseSeconds& seconds);
-  void TellOfSkip(const StepResult& result);
-  void TellOfBadRewards(const StepResult& result);
+  void RaiseSkipEvent(const StepResult& result);
+  void RaiseBadRewardsEvent(const StepResult& result);
 
   JobContext* const job_;
   Metrics* const metrics_;
-  const std::function<void(const job::v1::StepReport& report)> stepped_;
+  const std::function<void(const job::v1::StepReport& report)> on_step_;
   History history_;
   absl::Duration step_started_;    // Monotonic.
   uint64_t bad_reward_steps_ = 0;  // Steps with rewards that are not finite, in this process.

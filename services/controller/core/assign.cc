@@ -10,7 +10,7 @@
 namespace sluice::controller {
 namespace {
 
-bool Exclusive(Role role) { return role == Role::kRollout || role == Role::kTrainer; }
+bool ServesOneJob(Role role) { return role == Role::kRollout || role == Role::kTrainer; }
 
 class Planner {
  public:
@@ -19,7 +19,7 @@ class Planner {
   }
 
   // Puts into `staff` the daemons that the job has and keeps.
-  void Keep(const JobView& job, JobStaff* staff) {
+  void KeepHeld(const JobView& job, JobStaff* staff) {
     if (!job.queue.empty()) {
       staff->queue = job.queue;
       ++load_[job.queue];
@@ -64,7 +64,7 @@ class Planner {
     staff->lacks = Lacks(needs, staff);
   }
 
-  // Undoes Keep() and FillMinimum() for a job that cannot start.
+  // Undoes KeepHeld() and FillMinimum() for a job that cannot start.
   void GiveBack(JobStaff* staff) {
     if (!staff->queue.empty()) --load_[staff->queue];
     for (const Role role : kRoles) {
@@ -81,7 +81,7 @@ class Planner {
     std::vector<std::string> ids;
     for (const auto& [id, daemon] : daemons_) {
       if (daemon.role != role || !daemon.usable || !daemon.present) continue;
-      if (Exclusive(role) && load_[id] > 0) continue;
+      if (ServesOneJob(role) && load_[id] > 0) continue;
       if (std::find(have.begin(), have.end(), id) == have.end()) ids.push_back(id);
     }
     std::stable_sort(ids.begin(), ids.end(),
@@ -124,7 +124,7 @@ std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
   std::map<std::string, JobStaff> plan;
 
   // Three rounds over the jobs: what each keeps, its minimum, the surplus.
-  for (const JobView& job : jobs) planner.Keep(job, &plan[job.id]);
+  for (const JobView& job : jobs) planner.KeepHeld(job, &plan[job.id]);
   for (const JobView& job : jobs) {
     if (job.ending) continue;
     JobStaff& staff = plan[job.id];

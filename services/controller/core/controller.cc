@@ -13,11 +13,11 @@ namespace sluice::controller {
 namespace {
 
 // Number of a job's newest step reports that are kept. They take about 1.5 KiB each, so the reports
-// of a job take 3 to 6 MiB.
+// of a long job take 3 to 6 MiB.
 constexpr size_t kStepsKept = 2048;
 
 // The error of a Submit whose name belongs to a job that still lives.
-absl::Status NameTaken(const JobRecord& record) {
+absl::Status NameTakenError(const JobRecord& record) {
   return ErrorWith(
       absl::StatusCode::kAlreadyExists,
       {.reason = "CONFLICT",
@@ -33,8 +33,8 @@ absl::Status NameTaken(const JobRecord& record) {
 
 Controller::Controller()
     : fleet_({[this](Instant now, const Daemon& daemon, int64_t incarnation,
-                     const std::string& cause) { Gone(now, daemon, incarnation, cause); },
-              [this](Instant now, const Daemon& daemon) { Back(now, daemon); }}) {}
+                     const std::string& cause) { OnDaemonLost(now, daemon, incarnation, cause); },
+              [this](Instant now, const Daemon& daemon) { OnDaemonBack(now, daemon); }}) {}
 
 absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store, Instant now) {
   std::unique_ptr<Controller> controller(new Controller());
@@ -73,7 +73,7 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry status, store->Get(JobKey(id, "status")));
   Job job;
   SLUICE_ASSIGN_OR_RETURN(job.record, Decode<JobRecord>(status.key, status.value));
-  job.state_since = job.stage_since = job.moved = now.mono;
+  job.state_since = job.stage_since = job.last_advance = now.mono;
   if (job.record.running_since != absl::InfiniteFuture()) {
     job.running_since =
         now.mono - std::max(now.wall - job.record.running_since, absl::ZeroDuration());
@@ -115,7 +115,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
     // A repeated call gets the job that its first try made, even if that has ended meanwhile.
     if (same_call || (!IsFinal(record.state) && record.hash == input.hash))
       return SubmitOutput{true, record.id, ""};
-    if (!IsFinal(record.state)) return NameTaken(record);
+    if (!IsFinal(record.state)) return NameTakenError(record);
     previous = record.id;
   }
 
@@ -128,7 +128,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   job.record.created = now.wall;
   job.record.needs = input.needs;
   job.spec = input.spec;
-  job.state_since = job.stage_since = job.moved = now.mono;
+  job.state_since = job.stage_since = job.last_advance = now.mono;
 
   PutGuarded(NameKey(input.name), input.id);
   out_.ops.push_back({JobKey(input.id, "spec"), input.spec});
@@ -160,7 +160,7 @@ absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_na
     // A second cancel with `at_once` does not wait for the checkpoint any longer.
     if (at_once && job.record.stage == Stage::kStopTrainers) {
       job.record.stop_checkpoint = false;
-      Enter(now, job, Stage::kStopAll);
+      EnterStage(now, job, Stage::kStopAll);
     }
     return true;
   }
@@ -170,7 +170,8 @@ absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_na
                  absl::StrCat("job ", job.record.name, " is ", StateName(state),
                               "; it cannot be cancelled any more"));
   }
-  End(now, job, JobState::kCancelled, !at_once, "", at_once ? "cancelled at once" : "cancelled");
+  BeginEnd(now, job, JobState::kCancelled, !at_once, "",
+           at_once ? "cancelled at once" : "cancelled");
   return false;
 }
 
@@ -193,15 +194,15 @@ absl::Status Controller::Heartbeat(Instant now, const HeartbeatInput& input) {
   Daemon* known = fleet_.Find(input.daemon);
   const bool was_usable = known != nullptr && known->usable();
   SLUICE_ASSIGN_OR_RETURN(Daemon * daemon,
-                          fleet_.Beat(now, input.daemon, input.incarnation, input.stream));
+                          fleet_.Heartbeat(now, input.daemon, input.incarnation, input.stream));
   daemon->draining = input.draining;
   if (daemon->usable() != was_usable) staff_due_ = true;
-  Heard(now, *daemon, input);
+  ApplyHeartbeat(now, *daemon, input);
   return absl::OkStatus();
 }
 
-void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input) {
-  daemon.generation_up = input.generation;
+void Controller::ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInput& input) {
+  daemon.generation_applied = input.generation;
   daemon.load = input.load;
   daemon.progress.clear();
   for (const Progress& progress : input.progress) daemon.progress[progress.job] = progress;
@@ -210,13 +211,16 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
     const auto it = jobs_.find(id);
     if (it == jobs_.end() || active_.count(id) == 0) continue;
     const Worker* worker = it->second.assign.Find(daemon.record.id);
-    if (worker != nullptr && worker->role == Role::kTrainer) HeardStep(now, it->second, step);
+    if (worker != nullptr && worker->role == Role::kTrainer) ApplyStepReport(now, it->second, step);
   }
 
   const uint64_t stored = daemon.record.events_stored;
   for (const Event& event : input.events) {
-    if (event.seq <= daemon.record.events_stored) continue;  // Sent again before the answer came.
+    // The daemon sends an event again until it knows that the event is stored.
+    if (event.seq <= daemon.record.events_stored) continue;
     daemon.record.events_stored = event.seq;
+
+    // An event does not name its job, so each job of the daemon gets it.
     for (const std::string& id : active_) {
       Job& job = jobs_.at(id);
       const bool works =
@@ -237,33 +241,34 @@ void Controller::Heard(Instant now, Daemon& daemon, const HeartbeatInput& input)
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
     const Worker* worker = it->second.assign.Find(daemon.record.id);
-    if (worker != nullptr) HeardProgress(now, it->second, *worker, progress);
+    if (worker != nullptr) ApplyProgress(now, it->second, *worker, progress);
   }
 }
 
-void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
+void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
                                const Progress& progress) {
   const bool trainer = worker.role == Role::kTrainer;
   // Progress under an older assignment says nothing about this one.
   if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
     return;
 
+  // A new trainer group goes on from progress.step and trains that step and later ones again.
   const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
   if (trainer && progress.ready && other_trainers) DropSteps(job, progress.step);
   if (trainer && progress.ready && (other_trainers || progress.step > job.record.step)) {
     job.record.version = progress.version;
     job.record.step = progress.step;
-    Touch(job);
+    MarkChanged(job);
   }
 
   if (trainer && progress.eval.versions > 0 && progress.eval != job.record.eval) {
     job.record.eval = progress.eval;
-    Touch(job);
+    MarkChanged(job);
   }
 
   if (!job.live()) return;
   if (trainer && progress.phase == "done") {
-    TrainerDone(now, job, progress.cause);
+    OnTrainerDone(now, job, progress.cause);
   } else if (progress.phase == "failed") {
     Fail(now, job, "SLUICE-CTL-0010",
          absl::StrCat(RoleName(worker.role), " ", worker.id, " failed: ", progress.cause));
@@ -277,7 +282,7 @@ void Controller::HeardProgress(Instant now, Job& job, const Worker& worker,
   }
 }
 
-void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
+void Controller::ApplyStepReport(Instant now, Job& job, const StepReport& step) {
   // A trainer sends a report until it is stored, so a report may come twice. A report of an older
   // trainer group is about a step that no longer counts.
   const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
@@ -300,12 +305,12 @@ void Controller::HeardStep(Instant now, Job& job, const StepReport& step) {
   job.record.step = step.k + 1;
   job.record.version = step.version;
   job.last_step_at = step.at;
-  job.moved = now.mono;
+  job.last_advance = now.mono;
 
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   WatchLearning(now, job, job.steps[step.k].signal);
   ThinSteps(job);
-  Touch(job);
+  MarkChanged(job);
 }
 
 void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
@@ -369,12 +374,14 @@ void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t s
 void Controller::Tick(Instant now) { fleet_.Tick(now); }
 
 Outbox Controller::Take(Instant now) {
+  // The loop uses a copy, because a job whose end is over leaves active_.
   for (const std::string& id : std::set<std::string>(active_)) Advance(now, jobs_.at(id));
 
-  // In this order: Advance() may change assignments, and RefreshDowns() and DueCalls() send them.
-  if (staff_due_) Staff(now);
-  RefreshDowns();
-  DueCalls(now);
+  // The order matters: Advance() may change assignments, which RefreshDesiredStates() and
+  // CollectSetJobs() send.
+  if (staff_due_) StaffJobs(now);
+  RefreshDesiredStates();
+  CollectSetJobs(now);
 
   for (const std::string& id : unsaved_) {
     const Job& job = jobs_.at(id);
@@ -387,7 +394,8 @@ Outbox Controller::Take(Instant now) {
   return std::exchange(out_, {});
 }
 
-void Controller::Committed(int64_t revision) {
+void Controller::OnCommitted(int64_t revision) {
+  SLUICE_CHECK(revision > 0 || guarded_.empty());  // A guarded put is always part of a transaction.
   for (const std::string& key : guarded_) revisions_[key] = revision;
   guarded_.clear();
 }
@@ -399,7 +407,7 @@ absl::StatusOr<const Job*> Controller::Find(const std::string& id_or_name) const
   return ErrorWith(
       absl::StatusCode::kNotFound,
       {.reason = "JOB", .catalogue = "SLUICE-CTL-0006", .hint = "see `sluice job list`"},
-      absl::StrCat("no job \"", id_or_name.substr(0, 80), "\""));
+      absl::StrCat("there is no job \"", id_or_name.substr(0, 80), "\""));
 }
 
 double Controller::Seconds(const Job& job, absl::Time now) {
@@ -420,10 +428,10 @@ void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_vie
               std::move(message),
               1};
   out_.ops.push_back({EventKey(job.record.id, event.seq), Encode(event)});
-  Touch(job);
+  MarkChanged(job);
 }
 
-void Controller::Touch(Job& job) {
+void Controller::MarkChanged(Job& job) {
   ++job.changes;
   unsaved_.insert(job.record.id);
 }

@@ -39,8 +39,8 @@ struct SubmitOutput {
 struct HeartbeatInput {
   std::string daemon;
   int64_t incarnation = 0;
-  uint64_t stream = 0;
-  uint64_t generation = 0;
+  uint64_t stream = 0;      // Number of the heartbeat stream, not 0.
+  uint64_t generation = 0;  // Generation of the assignments that it has applied.
   bool draining = false;
   std::map<std::string, double> load;
   std::vector<Progress> progress;
@@ -102,7 +102,8 @@ struct Outbox {
   std::vector<ReleaseCall> releases;
   std::set<std::string> daemons;  // Daemons whose DesiredState has changed.
   std::set<std::string> jobs;     // Jobs that have something new for watchers.
-  // Stalled jobs: their daemons are to be asked what they wait for; the answer goes to Diagnosed().
+  // Stalled jobs: their daemons are to be asked what they wait for; the answer goes to
+  // OnDiagnosis().
   std::vector<std::string> diagnose;
 };
 
@@ -136,17 +137,17 @@ class Controller {
   void StreamClosed(Instant now, const std::string& daemon, uint64_t stream);
 
   // The answer to a call of Outbox::set_jobs.
-  void SetJobAnswered(Instant now, const SetJobCall& call,
+  void OnSetJobAnswer(Instant now, const SetJobCall& call,
                       const absl::StatusOr<SetJobAnswer>& answer);
 
   // Looks for silent daemons. Call it about four times a second.
   void Tick(Instant now);
 
   // Computes what follows from the calls so far (states, limits, assignments) and hands it out.
-  // When it is stored, call Committed() with the transaction's revision, or with 0 if there was no
-  // transaction, before the next Take().
+  // When it is stored, call OnCommitted() with the transaction's revision, or with 0 if there was
+  // no transaction, before the next Take().
   Outbox Take(Instant now);
-  void Committed(int64_t revision);
+  void OnCommitted(int64_t revision);
 
   // Finds a job. A name means the job that took it last. NOT_FOUND JOB: there is neither such an id
   // nor such a name.
@@ -154,22 +155,22 @@ class Controller {
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
   const Fleet& fleet() const { return fleet_; }
   DesiredState DesiredStateOf(const std::string& daemon) const;
-  // Of the daemon's gRPC listener; empty if unknown.
-  std::string Address(const std::string& daemon) const;
+  // The address of the daemon's gRPC listener. Empty if it is unknown.
+  std::string AddressOf(const std::string& daemon) const;
   // Seconds from the first RUNNING to the end, or to `now` if the job still runs.
   static double Seconds(const Job& job, absl::Time now);
   // What is not ready yet, for people. Empty if everything is.
-  std::vector<std::string> NotReady(const Job& job) const;
+  std::vector<std::string> ListNotReady(const Job& job) const;
   // What the job waits for, as far as the controller knows. The caller adds the edges that the
   // job's daemons report.
   Waits WaitsOf(Instant now, const Job& job) const;
   // Whether steps advance: the job is RUNNING, and its last step ended less than three median steps
   // (at least 2 s) ago.
-  bool Moving(Instant now, const Job& job) const;
+  bool StepsAdvance(Instant now, const Job& job) const;
   // Takes the answer to Outbox::diagnose: `text` says what the stalled job waits for. The first
   // answer of a stall becomes an event. The newest one is kept for the message of a job that fails
   // because of the stall.
-  void Diagnosed(Instant now, const std::string& job, const std::string& text);
+  void OnDiagnosis(Instant now, const std::string& job, const std::string& text);
 
  private:
   Controller();
@@ -180,46 +181,47 @@ class Controller {
   void AdvanceEnding(Instant now, Job& job);
   void ApplyLimits(Instant now, Job& job);  // Applies the limits and sets the conditions.
   void SetState(Instant now, Job& job, JobState state, std::string code, std::string message);
-  void End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
-           std::string message);
+  void BeginEnd(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
+                std::string message);
   // Ends the job, because its trainer reports that there is no further step; `why` gives its
   // reason. A job without a trained step fails.
-  void TrainerDone(Instant now, Job& job, const std::string& why);
+  void OnTrainerDone(Instant now, Job& job, const std::string& why);
   void Fail(Instant now, Job& job, std::string code, std::string message);
   // Begins a stage of the end, and tells the queue the phase that belongs to it.
-  void Enter(Instant now, Job& job, Stage stage);
+  void EnterStage(Instant now, Job& job, Stage stage);
   // Sets the final state and stores the result.
   void Finalize(Instant now, Job& job);
-  void QueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer);
+  void OnQueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer);
   // Counts a restart; too many within an hour fail the job. Call it after the event that reports
   // the restart.
   void CountRestart(Instant now, Job& job, Role role, const std::string& cause);
-  bool Left(const Job& job, const Worker& worker) const;
+  bool HasLeft(const Job& job, const Worker& worker) const;
   bool TrainersReady(const Job& job) const;
-  // The queue's present process is there, and has answered a SetJob of this job.
+  // Whether the queue's present process is there and has accepted a SetJob of this job.
   bool QueueServes(const Job& job) const;
-  // Why QueueServes() is false, for people; empty if it is true.
-  std::string QueueStanding(const Job& job) const;
+  // Why QueueServes() is false, for people. Empty if it is true, or if no queue is assigned yet.
+  std::string WhyQueueDoesNotServe(const Job& job) const;
   // Number of daemons of this role that are ready under the present assignment.
-  int Ready(const Job& job, Role role) const;
+  int CountReady(const Job& job, Role role) const;
 
   // waits.cc: what a job waits for.
   //
   // Says which jobs hold the trainers and rollouts that a waiting job lacks, as in "job digits has
   // trainer-0". May be empty.
-  std::string HeldByOthers(const Job& job) const;
+  std::string DescribeOtherHolders(const Job& job) const;
   std::optional<Edge> FaultOf(Instant now, const std::string& id, Role role) const;
   void AddLeaving(Instant now, const Job& job, Waits& waits) const;
-  void AddUnheard(Instant now, const Job& job, Waits& waits) const;
+  void AddSilentDaemons(Instant now, const Job& job, Waits& waits) const;
 
   // staffing.cc: who works for which job, and what the daemons and the queue are told.
-  void Staff(Instant now);
+  void StaffJobs(Instant now);
   void StaffJob(Instant now, Job& job, const JobStaff& staff);
-  void Gone(Instant now, const Daemon& daemon, int64_t incarnation, const std::string& cause);
-  void QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause);
-  void Back(Instant now, const Daemon& daemon);
-  void RefreshDowns();
-  void DueCalls(Instant now);
+  void OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
+                    const std::string& cause);
+  void OnQueueLost(Instant now, Job& job, const Daemon& daemon, const std::string& cause);
+  void OnDaemonBack(Instant now, const Daemon& daemon);
+  void RefreshDesiredStates();
+  void CollectSetJobs(Instant now);
   DaemonAssignment AssignmentOf(const Job& job, const Worker& worker) const;
   // The job's workers, each with the incarnation under which it calls: trainers with the trainer
   // group's.
@@ -227,9 +229,9 @@ class Controller {
 
   // controller.cc: what comes in, and the store.
   absl::Status LoadJob(meta::Store* store, Instant now, const std::string& id);
-  void Heard(Instant now, Daemon& daemon, const HeartbeatInput& input);
-  void HeardProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
-  void HeardStep(Instant now, Job& job, const StepReport& step);
+  void ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInput& input);
+  void ApplyProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
+  void ApplyStepReport(Instant now, Job& job, const StepReport& step);
   // Raises an event for each spell without signal and each collapse, once.
   void WatchLearning(Instant now, Job& job, const StepSignal& step);
   // Drops the reports of step k and later: a new trainer group trains these steps again.
@@ -242,7 +244,7 @@ class Controller {
   void Emit(Instant now, Job& job, Severity severity, absl::string_view role,
             const std::string& daemon, absl::string_view code, std::string message);
   // Marks the job as changed: its records are stored by the next Take().
-  void Touch(Job& job);
+  void MarkChanged(Job& job);
   void Save(const Daemon& daemon);
   // Adds a put to the transaction, with a compare that fails if another process has changed the
   // key.
@@ -254,12 +256,12 @@ class Controller {
   Fleet fleet_;
   // By daemon id; steps_stored and events_stored are left empty.
   std::map<std::string, DesiredState> desired_;
-  bool staff_due_ = true;  // Staff() is to run in the next Take().
+  bool staff_due_ = true;  // StaffJobs() is to run in the next Take().
 
   Outbox out_;
   std::set<std::string> unsaved_;             // Ids of the jobs whose records are to be stored.
   std::map<std::string, int64_t> revisions_;  // By key: the revision of its last guarded put.
-  // Guarded keys of the transaction that Take() handed out last.
+  // Keys of the guarded puts that are not committed yet. OnCommitted() sets their revisions.
   std::vector<std::string> guarded_;
 };
 

@@ -21,84 +21,85 @@ void Fleet::Restore(Instant now, DaemonRecord record, bool working) {
   started_ = now.mono;
   Daemon daemon;
   daemon.liveness = working ? Liveness::kSuspect : Liveness::kLost;
-  daemon.heard = daemon.broken = now.mono;
+  daemon.last_heard = daemon.broken_at = now.mono;
   daemon.record = std::move(record);
   const std::string id = daemon.record.id;
   daemons_.emplace(id, std::move(daemon));
 }
 
 absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput& input) {
-  const DaemonRecord& said = input.daemon;
-  SLUICE_RETURN_IF_ERROR(CheckName("daemon id", said.id));
-  if (said.protocol_min > kProtocol || said.protocol_max < kProtocol) {
-    return ErrorWith(
-        absl::StatusCode::kFailedPrecondition,
-        {"PROTOCOL", "SLUICE-CTL-0001",
-         "run builds whose protocols overlap; upgrade the controller first"},
-        absl::StrCat(said.id, " speaks protocols ", said.protocol_min, " to ", said.protocol_max,
-                     ", and this controller speaks ", kProtocol, " to ", kProtocol));
+  const DaemonRecord& reported = input.daemon;
+  SLUICE_RETURN_IF_ERROR(CheckName("daemon id", reported.id));
+  if (reported.protocol_min > kProtocol || reported.protocol_max < kProtocol) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {"PROTOCOL", "SLUICE-CTL-0001",
+                      "run builds whose protocols overlap; upgrade the controller first"},
+                     absl::StrCat(reported.id, " speaks protocols ", reported.protocol_min, " to ",
+                                  reported.protocol_max, ", and this controller speaks ", kProtocol,
+                                  " to ", kProtocol));
   }
 
-  const auto [it, created] = daemons_.try_emplace(said.id);
+  const auto [it, created] = daemons_.try_emplace(reported.id);
   Daemon& daemon = it->second;
   RegisterOutput output;
   if (created) {
-    output.incarnation = std::max<int64_t>(said.incarnation, 1);
-  } else if (daemon.record.role != said.role) {
+    output.incarnation = std::max<int64_t>(reported.incarnation, 1);
+  } else if (daemon.record.role != reported.role) {
     return ErrorWith(absl::StatusCode::kAlreadyExists,
                      {"CONFLICT", "SLUICE-CTL-0002", "give each daemon its own --id"},
-                     absl::StrCat("daemon ", said.id, " is a ", RoleName(daemon.record.role),
-                                  ", not a ", RoleName(said.role)));
-  } else if (daemon.record.boot == said.boot) {
+                     absl::StrCat("daemon ", reported.id, " is a ", RoleName(daemon.record.role),
+                                  ", not a ", RoleName(reported.role)));
+  } else if (daemon.record.boot == reported.boot) {
     output.repeat = true;
     output.incarnation = daemon.record.incarnation;
   } else {
     // Two live processes must not share an id: the new one waits until the old one is silent.
-    if (daemon.stream != 0 && now.mono - daemon.heard < kSuspectAfter) {
-      return ErrorWith(
-          absl::StatusCode::kFailedPrecondition,
-          {"NOT_YET", "SLUICE-CTL-0003", "stop the other process, or give this one another --id",
-           absl::Seconds(1)},
-          absl::StrCat("another process that calls itself ", said.id, " still sends heartbeats"));
+    if (daemon.stream != 0 && now.mono - daemon.last_heard < kSuspectAfter) {
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {"NOT_YET", "SLUICE-CTL-0003",
+                        "stop the other process, or give this one another --id", absl::Seconds(1)},
+                       absl::StrCat("another process that calls itself ", reported.id,
+                                    " still sends heartbeats"));
     }
     if (daemon.present()) Lose(now, daemon, "it was started anew");
-    output.incarnation = std::max(said.incarnation, daemon.record.incarnation) + 1;
+    output.incarnation = std::max(reported.incarnation, daemon.record.incarnation) + 1;
   }
 
   const uint64_t events = output.repeat ? daemon.record.events_stored : 0;
   if (!output.repeat) daemon = Daemon{};
-  daemon.record = said;
+  daemon.record = reported;
   daemon.record.incarnation = output.incarnation;
   daemon.record.events_stored = events;
-  daemon.generation_up = input.generation;
+  daemon.generation_applied = input.generation;
 
   // Until its first heartbeat the daemon is suspect: it keeps its work but gets no new work.
   if (daemon.stream == 0) {
     daemon.liveness = Liveness::kSuspect;
-    daemon.heard = daemon.broken = now.mono;
+    daemon.last_heard = daemon.broken_at = now.mono;
   }
   return output;
 }
 
-absl::StatusOr<Daemon*> Fleet::Beat(Instant now, const std::string& id, int64_t incarnation,
-                                    uint64_t stream) {
+absl::StatusOr<Daemon*> Fleet::Heartbeat(Instant now, const std::string& id, int64_t incarnation,
+                                         uint64_t stream) {
   Daemon* daemon = Find(id);
   if (daemon == nullptr) {
     return Error(absl::StatusCode::kNotFound, "GONE",
-                 absl::StrCat("daemon ", id, " is not registered"));
+                 absl::StrCat("daemon ", id, " is not registered; it must register again"));
   }
   if (incarnation != daemon->record.incarnation) {
     return Error(absl::StatusCode::kAborted, "FENCED",
-                 absl::StrCat("incarnation ", incarnation, " of ", id, "; it is now ",
-                              daemon->record.incarnation));
+                 absl::StrCat("daemon ", id, " calls as incarnation ", incarnation,
+                              ", but its present incarnation is ", daemon->record.incarnation,
+                              ": another process has taken over its id"));
   }
 
   const bool was_lost = !daemon->present();
   daemon->stream = stream;
-  daemon->heard = now.mono;
+  daemon->last_heard = now.mono;
   daemon->liveness = Liveness::kLive;
   daemon->ever_heard = true;
-  if (was_lost) listener_.back(now, *daemon);
+  if (was_lost) listener_.on_back(now, *daemon);
   return daemon;
 }
 
@@ -106,7 +107,7 @@ void Fleet::StreamClosed(Instant now, const std::string& id, uint64_t stream) {
   Daemon* daemon = Find(id);
   if (daemon == nullptr || daemon->stream != stream) return;
   daemon->stream = 0;
-  daemon->broken = now.mono;
+  daemon->broken_at = now.mono;
   if (!daemon->present()) return;
   daemon->liveness = Liveness::kSuspect;
   if (daemon->draining) Lose(now, *daemon, "it drained and left");
@@ -116,13 +117,13 @@ void Fleet::Tick(Instant now) {
   const bool grace = now.mono - started_ < kGrace;
   for (auto& [id, daemon] : daemons_) {
     if (!daemon.present()) continue;
-    const absl::Duration silence = now.mono - daemon.heard;
+    const absl::Duration silence = now.mono - daemon.last_heard;
     const bool broken = daemon.stream == 0;
     if (broken || silence >= kSuspectAfter) daemon.liveness = Liveness::kSuspect;
     if (grace) continue;
     if (silence >= kLostAfter) {
-      Lose(now, daemon, absl::StrCat("silent for ", Short(silence)));
-    } else if (broken && daemon.ever_heard && now.mono - daemon.broken >= kLostAfterBreak) {
+      Lose(now, daemon, absl::StrCat("it was silent for ", DurationText(silence)));
+    } else if (broken && daemon.ever_heard && now.mono - daemon.broken_at >= kLostAfterBreak) {
       Lose(now, daemon, "its connection broke and it did not come back");
     }
   }
@@ -136,7 +137,7 @@ Daemon* Fleet::Find(const std::string& id) {
 void Fleet::Lose(Instant now, Daemon& daemon, const std::string& cause) {
   daemon.liveness = Liveness::kLost;
   daemon.progress.clear();
-  listener_.gone(now, daemon, daemon.record.incarnation, cause);
+  listener_.on_lost(now, daemon, daemon.record.incarnation, cause);
 }
 
 }  // namespace sluice::controller

@@ -15,9 +15,10 @@ namespace sluice::controller {
 
 // Version of the wire protocol. This build speaks no other.
 inline constexpr uint32_t kProtocol = 1;
-inline constexpr absl::Duration kBeat = absl::Seconds(2);  // Interval of a daemon's heartbeats.
-inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);  // Of silence.
-inline constexpr absl::Duration kLostAfter = absl::Seconds(10);    // Of silence.
+inline constexpr absl::Duration kHeartbeatInterval = absl::Seconds(2);
+// A daemon that has sent no heartbeat for this long is suspect, and later lost.
+inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);
+inline constexpr absl::Duration kLostAfter = absl::Seconds(10);
 // A daemon whose heartbeat stream has broken is lost if it opens no new one for this long.
 inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);
 // How long after the controller's own start no daemon counts as lost.
@@ -58,12 +59,13 @@ struct Daemon {
   DaemonRecord record;
   Liveness liveness = Liveness::kLost;
   bool draining = false;
-  uint64_t stream = 0;   // Number of its heartbeat stream; 0 if none is open.
-  absl::Duration heard;  // Monotonic time of its last sign of life.
+  uint64_t stream = 0;        // Number of its heartbeat stream; 0 if none is open.
+  absl::Duration last_heard;  // Monotonic time of its last sign of life.
   // Monotonic time at which the stream broke; meaningful only while stream == 0.
-  absl::Duration broken;
-  bool ever_heard = false;     // It has sent a heartbeat to this controller process.
-  uint64_t generation_up = 0;  // Newest generation of assignments that it says it has applied.
+  absl::Duration broken_at;
+  bool ever_heard = false;  // It has sent a heartbeat to this controller process.
+  // Newest generation of assignments that it says it has applied.
+  uint64_t generation_applied = 0;
   std::map<std::string, double> load;
   std::map<std::string, Progress> progress;  // By job id.
 
@@ -85,11 +87,13 @@ struct RegisterOutput {
 // thread-safe; the time comes with each call.
 class Fleet {
  public:
-  // `gone` is called once for each incarnation of a daemon that has stopped working. `back` is
-  // called when a lost daemon sends a heartbeat again. Neither may call the fleet.
+  // `on_lost` is called each time an incarnation of a daemon becomes lost. `on_back` is called when
+  // a lost daemon sends a heartbeat again without having registered again. Neither may call the
+  // fleet.
   struct Listener {
-    std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)> gone;
-    std::function<void(Instant, const Daemon&)> back;
+    std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)>
+        on_lost;
+    std::function<void(Instant, const Daemon&)> on_back;
   };
   explicit Fleet(Listener listener) : listener_(std::move(listener)) {}
 
@@ -98,7 +102,7 @@ class Fleet {
   void Restore(Instant now, DaemonRecord record, bool working);
 
   // Registers a daemon process. The same boot keeps its incarnation; another boot gets the next
-  // one, and the incarnation before it is gone.
+  // one, and the earlier incarnation is lost if it was not lost before.
   // FAILED_PRECONDITION NOT_YET: the process of the old boot still sends heartbeats.
   // FAILED_PRECONDITION PROTOCOL: the two builds have no protocol in common.
   // ALREADY_EXISTS CONFLICT: the id belongs to a daemon of another role.
@@ -108,10 +112,10 @@ class Fleet {
   // Takes a heartbeat that came over `stream` (not 0).
   // NOT_FOUND GONE: the daemon is unknown and must register again.
   // ABORTED FENCED: another boot has taken over the id.
-  absl::StatusOr<Daemon*> Beat(Instant now, const std::string& id, int64_t incarnation,
-                               uint64_t stream);
+  absl::StatusOr<Daemon*> Heartbeat(Instant now, const std::string& id, int64_t incarnation,
+                                    uint64_t stream);
 
-  // The stream has ended. A daemon that was draining is gone at once.
+  // Call it when a stream has ended. A daemon that was draining is then lost at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);
 
   // Marks silent daemons as suspect or lost.
@@ -126,7 +130,8 @@ class Fleet {
 
   const Listener listener_;
   std::map<std::string, Daemon> daemons_;
-  absl::Duration started_ = -absl::InfiniteDuration();  // When Restore() was called.
+  // Time of the last Restore(), which is the controller's own start.
+  absl::Duration started_ = -absl::InfiniteDuration();
 };
 
 }  // namespace sluice::controller

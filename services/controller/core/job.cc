@@ -125,6 +125,7 @@ Result ResultOf(const Job& job, JobState state, double seconds) {
 
   result.ledger = job.record.ledger;
   result.restarts = job.record.restarts;
+  // Roles that had no restart are listed with 0.
   for (const Role role : kRoles) result.restarts.try_emplace(std::string(RoleName(role)), 0);
   result.restarts.try_emplace("controller", 0);
   result.checkpoint = job.record.checkpoint;

@@ -67,9 +67,9 @@ struct JobRecord {
   Ledger ledger;  // The ledger that the queue reported last.
   bool ledger_final = false;
   std::string checkpoint;  // Path of the newest checkpoint.
-  // By EventCode(): the first step of the newest spell that an event has reported. After going back
-  // to a checkpoint, a trainer group that trains the same steps meets the same spell again, which
-  // is then not reported again.
+  // The first step of the newest spell (learning.h) that an event has reported, by EventCode().
+  // A trainer group that goes back to a checkpoint trains the same steps and may meet the same
+  // spell again, which is not reported twice.
   std::map<std::string, int64_t> told_findings;
   FoldedSteps folded;
   EvalSummary eval;
@@ -84,9 +84,9 @@ struct AssignRecord {
   bool trainers_complete = false;
   uint64_t revision = 0;  // Number of the newest SetJob; 0 if none was due yet.
   QueuePhase phase = QueuePhase::kOpen;
-  bool opened = false;            // The queue has answered a SetJob of this job.
+  bool opened = false;            // The queue has accepted a SetJob of this job.
   std::string queue;              // Id of the queue daemon. Empty while the job waits for daemons.
-  int64_t queue_incarnation = 0;  // Incarnation of the queue process that answered SetJob last.
+  int64_t queue_incarnation = 0;  // Incarnation of the queue process that accepted SetJob last.
   // That queue process has lost the job's data, and no trainer group has restored the job there
   // yet: until then its ledger says nothing.
   bool queue_lost_job = false;
@@ -97,7 +97,7 @@ struct AssignRecord {
 
 // The values of a step report from which the result is computed.
 struct StepSummary {
-  double reward_count = 0;  // Number of scored members; their mean reward is in `signal`.
+  double reward_count = 0;  // Number of scored trajectories; `signal` has their mean reward.
   double tokens = 0;        // Trained tokens.
   std::optional<double> loss;
   std::map<std::string, int64_t> staleness;
@@ -114,20 +114,22 @@ struct Job {
   // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint
   // removes the later ones, so they form one line of training. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;
-  // It was given `steps` in order, and also the steps that were folded since the last DropSteps()
-  // or the last restart of the controller.
+  // Has been given all of `steps`, in order. It also remembers the steps that ThinSteps() removed,
+  // until DropSteps() or a restart of the controller builds it anew from `steps`.
   LearningWatch learning;
 
   // The rest is not stored. All times are on the monotonic clock.
   absl::Duration state_since, stage_since;
   absl::Duration running_since = absl::InfiniteDuration();
-  std::map<Stage, absl::Duration> stage_took;  // How long each finished stage of the end took.
-  absl::Duration moved;                        // Time of the last step or change of state.
+  // How long each finished stage of the end took.
+  std::map<Stage, absl::Duration> stage_durations;
+  absl::Duration last_advance;  // Time of the last step or change of state.
   // When the daemons were last asked what a stalled job waits for.
-  absl::Duration diagnosed = -absl::InfiniteDuration();
+  absl::Duration diagnosis_asked = -absl::InfiniteDuration();
   // The daemons' answer in words. Empty if the job is not stalled, or nothing was answered yet.
   std::string diagnosis;
-  uint64_t acked_revision = 0;  // Newest revision that the present queue process has answered.
+  // Newest revision that the present queue process has accepted, or refused for good.
+  uint64_t acked_revision = 0;
   bool call_in_flight = false;  // A SetJob is under way; there is at most one at a time.
   std::string queue_refusal;    // Why the queue did not accept the last SetJob. Empty if it did.
   absl::Duration call_not_before = -absl::InfiniteDuration();  // Earliest time of the next SetJob.
@@ -140,13 +142,13 @@ struct Job {
   bool started() const { return record.state != JobState::kWaiting; }
 };
 
-// Points of the result's curve, at most.
+// The result's curve has at most this many points.
 inline constexpr int64_t kCurvePoints = 60;
 // Steps over which the first and last reward are averaged: enough to smooth the luck of one batch.
 inline constexpr int kRewardSteps = 10;
 // The result of a job that ends as `state` after `seconds` of running. reward_first and reward_last
 // are means of the task reward (`reward_mean` and `reward_count` of the reports) over all scored
-// members of the first and of the last min(kRewardSteps, steps) steps.
+// trajectories of the first and of the last min(kRewardSteps, steps) steps.
 Result ResultOf(const Job& job, JobState state, double seconds);
 
 }  // namespace sluice::controller

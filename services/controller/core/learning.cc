@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "common/base/status.h"
 
 namespace sluice::controller {
 namespace {
@@ -110,12 +111,12 @@ bool LearningWatch::HoldsEntropyCollapse(const StepSignal& step) {
   if (step.flat_share.has_value()) flat_share_.Add(*step.flat_share);
   if (!entropy_.full() || !flat_share_.full() || !reward_long_.full()) return false;
 
-  // A higher threshold ends the spell than began it, so that noise does not end and begin it again.
+  // The spell ends at a higher threshold than the one at which it began, so that noise does not end
+  // it and begin it again.
   if (holds(Finding::kEntropyCollapse)) return entropy_.mean() < kEntropyBack * early_entropy_;
 
   // A policy that solves its task has low entropy and flat groups too; it is not collapsed.
   const double range = highest_ - lowest_;
-
   const bool learned = range > 0 && reward_long_.mean() >= lowest_ + kLearnedShare * range;
   return entropy_.mean() < kEntropyFraction * early_entropy_ && flat_share_.mean() >= kFlatShare &&
          !learned;
@@ -172,6 +173,8 @@ std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
   const bool reward = HoldsRewardCollapse(step);
   const bool entropy = HoldsEntropyCollapse(step);
   const bool silent = HoldsNoSignal(step);
+  SLUICE_CHECK(silent_ <= steps_);
+  SLUICE_CHECK(!rewards_seen_ || (lowest_ <= last_reward_ && last_reward_ <= highest_));
 
   const Spell certain{
       .first = step.k, .last = step.k, .from = early_entropy_, .to = entropy_.mean()};

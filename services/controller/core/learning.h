@@ -120,8 +120,8 @@ class LearningWatch {
   std::array<std::optional<Spell>, 3> spells_;
   int64_t steps_ = 0;
 
-  // The stretch of steps up to the newest one that could teach nothing, and its length. It becomes
-  // a spell once it has kSilentSteps steps. 0 <= silent_ <= steps_.
+  // The unbroken stretch of steps, up to the newest step, that could teach nothing, and its length.
+  // It becomes a spell once it has kSilentSteps steps. 0 <= silent_ <= steps_.
   int64_t silent_ = 0;
   Spell stretch_;
 

@@ -27,20 +27,20 @@ constexpr char kNoStepCode[] = "SLUICE-CTL-0018";
 // The message of a job that ends without a trained step. Such a job fails, whatever ended it.
 std::string NoStepText(const std::string& name, const std::string& why) {
   return absl::StrCat("no step was trained: ", why, "; `sluice job describe ", name,
-                      "` shows what became of the samples, `sluice job events ", name,
-                      "` what happened");
+                      "` shows what became of the samples, and `sluice job events ", name,
+                      "` shows what happened");
 }
 
 // Says how long each stage of the end took, because the end may take longer than a user expects.
 std::string EndText(const Job& job, absl::Duration ledger) {
   const auto took = [&](Stage stage) {
-    const auto it = job.stage_took.find(stage);
-    return it == job.stage_took.end() ? absl::ZeroDuration() : it->second;
+    const auto it = job.stage_durations.find(stage);
+    return it == job.stage_durations.end() ? absl::ZeroDuration() : it->second;
   };
   const absl::Duration trainers = took(Stage::kStopTrainers), others = took(Stage::kStopAll);
-  return absl::StrCat("the end took ", Short(trainers + others + ledger), ": ", Short(trainers),
-                      " for the step under way and the last checkpoint, ", Short(others),
-                      " until all daemons had left, ", Short(ledger),
+  return absl::StrCat("the end took ", DurationText(trainers + others + ledger), ": ",
+                      DurationText(trainers), " for the step under way and the last checkpoint, ",
+                      DurationText(others), " until all daemons had left, ", DurationText(ledger),
                       " for the queue to complete the ledger");
 }
 
@@ -52,7 +52,7 @@ void Controller::Advance(Instant now, Job& job) {
   if (!job.live()) AdvanceEnding(now, job);
 }
 
-int Controller::Ready(const Job& job, Role role) const {
+int Controller::CountReady(const Job& job, Role role) const {
   int ready = 0;
   for (const Worker& worker : job.assign.workers) {
     if (worker.role != role) continue;
@@ -70,7 +70,7 @@ int Controller::Ready(const Job& job, Role role) const {
 
 bool Controller::TrainersReady(const Job& job) const {
   return job.assign.trainers_complete &&
-         Ready(job, Role::kTrainer) >= job.record.needs.trainers.min;
+         CountReady(job, Role::kTrainer) >= job.record.needs.trainers.min;
 }
 
 bool Controller::QueueServes(const Job& job) const {
@@ -79,7 +79,7 @@ bool Controller::QueueServes(const Job& job) const {
          job.assign.queue_incarnation == queue->second.record.incarnation;
 }
 
-std::string Controller::QueueStanding(const Job& job) const {
+std::string Controller::WhyQueueDoesNotServe(const Job& job) const {
   if (QueueServes(job) || job.assign.queue.empty()) return "";
   const auto queue = fleet_.daemons().find(job.assign.queue);
   if (queue == fleet_.daemons().end() || !queue->second.present())
@@ -92,11 +92,12 @@ std::string Controller::QueueStanding(const Job& job) const {
                       " was started anew and has not taken the job up again yet");
 }
 
-std::vector<std::string> Controller::NotReady(const Job& job) const {
+std::vector<std::string> Controller::ListNotReady(const Job& job) const {
   std::vector<std::string> missing;
-  if (std::string queue = QueueStanding(job); !queue.empty()) missing.push_back(std::move(queue));
+  if (std::string queue = WhyQueueDoesNotServe(job); !queue.empty())
+    missing.push_back(std::move(queue));
   for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
-    const int ready = Ready(job, role), min = job.record.needs.of(role).min;
+    const int ready = CountReady(job, role), min = job.record.needs.of(role).min;
     if (ready < min)
       missing.push_back(
           absl::StrCat(ready, " of ", min, " ", RoleName(role), min == 1 ? "" : "s", " ready"));
@@ -106,13 +107,14 @@ std::vector<std::string> Controller::NotReady(const Job& job) const {
 
 void Controller::AdvanceLive(Instant now, Job& job) {
   switch (job.record.state) {
-    case JobState::kWaiting: return;  // Staff() starts it.
+    case JobState::kWaiting: return;  // StaffJobs() starts it.
     case JobState::kStarting:
     case JobState::kRecovering: {
       // A recovered job may go on with fewer rollouts and rewards than the minimum; it is then
       // Degraded.
-      const bool can = QueueServes(job) && TrainersReady(job);
-      if (job.record.state == JobState::kRecovering ? can : can && NotReady(job).empty()) {
+      const bool can_train = QueueServes(job) && TrainersReady(job);
+      if (job.record.state == JobState::kRecovering ? can_train
+                                                    : can_train && ListNotReady(job).empty()) {
         if (job.record.running_since == absl::InfiniteFuture()) {
           job.record.running_since = now.wall;
           job.running_since = now.mono;
@@ -124,7 +126,7 @@ void Controller::AdvanceLive(Instant now, Job& job) {
     case JobState::kRunning:
       // Only the stored state and lost daemons count here, and not who has reported that it is
       // ready: right after the controller's own start no daemon has reported that yet.
-      if (const std::string queue = QueueStanding(job); !queue.empty()) {
+      if (const std::string queue = WhyQueueDoesNotServe(job); !queue.empty()) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0011", queue);
       } else if (!job.assign.trainers_complete) {
         SetState(now, job, JobState::kRecovering, "SLUICE-CTL-0012",
@@ -140,52 +142,54 @@ void Controller::ApplyLimits(Instant now, Job& job) {
   const Needs& needs = job.record.needs;
   if (job.running_since != absl::InfiniteDuration() && now.mono - job.running_since >= needs.wall) {
     Emit(now, job, Severity::kInfo, "controller", "", "limit",
-         absl::StrCat("limits.wall, ", Short(needs.wall),
+         absl::StrCat("limits.wall, ", DurationText(needs.wall),
                       ", has passed; the trainer ends the step under way and writes the last "
                       "checkpoint, within ",
-                      Short(needs.start), " (limits.start)"));
-    return End(now, job, JobState::kSucceeded, true, "", absl::StrCat(kWallEnd, Short(needs.wall)));
+                      DurationText(needs.start), " (limits.start)"));
+    return BeginEnd(now, job, JobState::kSucceeded, true, "",
+                    absl::StrCat(kWallEnd, DurationText(needs.wall)));
   }
 
   if (job.record.state == JobState::kStarting && now.mono - job.state_since >= needs.start) {
     return Fail(
         now, job, "SLUICE-CTL-0013",
-        absl::StrCat("not running ", Short(needs.start),
-                     " (limits.start) after its start: ", absl::StrJoin(NotReady(job), ", "),
+        absl::StrCat("the job is not running ", DurationText(needs.start),
+                     " (limits.start) after its start: ", absl::StrJoin(ListNotReady(job), ", "),
                      "; see the logs of those daemons, or raise limits.start"));
   }
 
   std::vector<std::string> conditions;
   if (job.record.state != JobState::kStarting) {
-    const absl::Duration still = now.mono - job.moved;
-    if (still >= needs.stall_fail && !QueueServes(job)) {
+    const absl::Duration since_advance = now.mono - job.last_advance;
+    if (since_advance >= needs.stall_fail && !QueueServes(job)) {
       return Fail(now, job, "SLUICE-CTL-0014",
-                  absl::StrCat("no step for ", Short(still), " (limits.stall_fail ",
-                               Short(needs.stall_fail), "): ", QueueStanding(job),
+                  absl::StrCat("no step has ended for ", DurationText(since_advance),
+                               " (limits.stall_fail is ", DurationText(needs.stall_fail),
+                               "): ", WhyQueueDoesNotServe(job),
                                "; see its log. A job goes on if its queue is started again in "
                                "time, under the same id and on the same data directory; the "
                                "job's last checkpoint: ",
                                job.record.checkpoint.empty() ? "none" : job.record.checkpoint));
     }
 
-    if (still >= needs.stall_fail) {
-      return Fail(
-          now, job, "SLUICE-CTL-0015",
-          absl::StrCat(
-              "no step for ", Short(still), " (limits.stall_fail ", Short(needs.stall_fail),
-              "): ", job.diagnosis.empty() ? absl::StrJoin(NotReady(job), ", ") : job.diagnosis));
+    if (since_advance >= needs.stall_fail) {
+      return Fail(now, job, "SLUICE-CTL-0015",
+                  absl::StrCat("no step has ended for ", DurationText(since_advance),
+                               " (limits.stall_fail is ", DurationText(needs.stall_fail), "): ",
+                               job.diagnosis.empty() ? absl::StrJoin(ListNotReady(job), ", ")
+                                                     : job.diagnosis));
     }
 
-    if (still >= needs.stall_warn) {
+    if (since_advance >= needs.stall_warn) {
       conditions.push_back("Stalled");
-      if (now.mono - job.diagnosed >= std::max(needs.stall_warn, kDiagnoseEvery)) {
-        job.diagnosed = now.mono;
+      if (now.mono - job.diagnosis_asked >= std::max(needs.stall_warn, kDiagnoseEvery)) {
+        job.diagnosis_asked = now.mono;
         out_.diagnose.push_back(job.record.id);
       }
     }
 
-    if (Ready(job, Role::kRollout) < needs.rollouts.min ||
-        Ready(job, Role::kReward) < needs.rewards.min) {
+    if (CountReady(job, Role::kRollout) < needs.rollouts.min ||
+        CountReady(job, Role::kReward) < needs.rewards.min) {
       conditions.push_back("Degraded");
     }
     for (const Finding finding : kFindings) {
@@ -201,14 +205,14 @@ void Controller::ApplyLimits(Instant now, Job& job) {
   const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
   job.record.conditions = std::move(conditions);
   if (stalled && !stalls) {
-    job.diagnosed = -absl::InfiniteDuration();
+    job.diagnosis_asked = -absl::InfiniteDuration();
     job.diagnosis.clear();
     Emit(now, job, Severity::kInfo, "controller", "", "moving", "steps advance again");
   }
-  Touch(job);
+  MarkChanged(job);
 }
 
-void Controller::Diagnosed(Instant now, const std::string& id, const std::string& text) {
+void Controller::OnDiagnosis(Instant now, const std::string& id, const std::string& text) {
   const auto it = jobs_.find(id);
   if (it == jobs_.end() || !it->second.live()) return;
   Job& job = it->second;
@@ -221,7 +225,8 @@ void Controller::Diagnosed(Instant now, const std::string& id, const std::string
                                : text;
   if (first)
     Emit(now, job, Severity::kWarning, "controller", "", "stalled",
-         absl::StrCat("no step for ", Short(now.mono - job.moved), ": ", job.diagnosis));
+         absl::StrCat("no step has ended for ", DurationText(now.mono - job.last_advance), ": ",
+                      job.diagnosis));
 }
 
 void Controller::SetState(Instant now, Job& job, JobState state, std::string code,
@@ -230,10 +235,10 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
   job.record.state = state;
   job.record.code = std::move(code);
   job.record.message = std::move(message);
-  if (before == state) return Touch(job);
+  if (before == state) return MarkChanged(job);
 
   job.state_since = now.mono;
-  job.moved = now.mono;
+  job.last_advance = now.mono;
   const Severity severity = state == JobState::kFailed       ? Severity::kError
                             : state == JobState::kRecovering ? Severity::kWarning
                                                              : Severity::kInfo;
@@ -242,38 +247,39 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
                     job.record.message.empty() ? "" : ": ", job.record.message));
 }
 
-void Controller::TrainerDone(Instant now, Job& job, const std::string& why) {
+void Controller::OnTrainerDone(Instant now, Job& job, const std::string& why) {
   if (job.record.step == 0) {
     return Fail(now, job, kNoStepCode,
                 NoStepText(job.record.name, why.empty() ? "the trainer is done" : why));
   }
-  End(now, job, JobState::kSucceeded, false, "", "");
+  BeginEnd(now, job, JobState::kSucceeded, false, "", "");
 }
 
 void Controller::Fail(Instant now, Job& job, std::string code, std::string message) {
-  End(now, job, JobState::kFailed, false, std::move(code), std::move(message));
+  BeginEnd(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
 
 // Begins the end. The state FINISHING or CANCELLING is stored before anything is undone, so a
 // restarted controller goes on with the end. A failure shows its code and cause from here on.
-void Controller::End(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
-                     std::string message) {
+void Controller::BeginEnd(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
+                          std::string message) {
   job.record.target = target;
   job.record.stop_checkpoint = checkpoint;
   job.record.conditions.clear();
 
-  const JobState passing =
+  const JobState ending =
       target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
-  SetState(now, job, passing, std::move(code), std::move(message));
-  Enter(now, job,
-        // Only a trainer group that is there can write a checkpoint.
-        checkpoint && job.started() && job.assign.trainers_complete ? Stage::kStopTrainers
-                                                                    : Stage::kStopAll);
+  SetState(now, job, ending, std::move(code), std::move(message));
+  EnterStage(now, job,
+             // Only a trainer group that is there can write a checkpoint.
+             checkpoint && job.started() && job.assign.trainers_complete ? Stage::kStopTrainers
+                                                                         : Stage::kStopAll);
 }
 
-void Controller::Enter(Instant now, Job& job, Stage stage) {
+void Controller::EnterStage(Instant now, Job& job, Stage stage) {
+  SLUICE_CHECK(stage > job.record.stage);  // An end only goes forward.
   if (job.record.stage != Stage::kNone) {
-    job.stage_took[job.record.stage] += now.mono - job.stage_since;
+    job.stage_durations[job.record.stage] += now.mono - job.stage_since;
   }
 
   job.record.stage = stage;
@@ -296,22 +302,24 @@ void Controller::Enter(Instant now, Job& job, Stage stage) {
     job.learning = {};
   }
   staff_due_ = true;
-  Touch(job);
+  MarkChanged(job);
 }
 
 // A worker has left a job when it is lost, or when it has applied the assignments that say STOP and
 // either reports no progress of the job any more or says that it no longer works on it.
-bool Controller::Left(const Job& job, const Worker& worker) const {
+bool Controller::HasLeft(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
   const auto desired = desired_.find(worker.id);
   if (daemon == fleet_.daemons().end() || !daemon->second.present()) return true;
-  if (desired == desired_.end() || daemon->second.generation_up < desired->second.generation)
+  if (desired == desired_.end() || daemon->second.generation_applied < desired->second.generation)
     return false;
 
   const auto& assignments = desired->second.assignments;
   const auto assignment =
       std::find_if(assignments.begin(), assignments.end(),
                    [&](const DaemonAssignment& p) { return p.job == job.record.id; });
+  // If the queue has the job, the STOP is still to be handed out; else the daemon was never told of
+  // the job.
   if (assignment == assignments.end()) return !job.assign.opened;
   if (assignment->phase != AssignmentPhase::kStop) return false;
 
@@ -327,28 +335,30 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
   const auto all_left = [&](bool trainers_only) {
     return std::all_of(
         job.assign.workers.begin(), job.assign.workers.end(), [&](const Worker& worker) {
-          return (trainers_only && worker.role != Role::kTrainer) || Left(job, worker);
+          return (trainers_only && worker.role != Role::kTrainer) || HasLeft(job, worker);
         });
   };
   const auto queue = fleet_.daemons().find(job.assign.queue);
   const bool queue_there = queue != fleet_.daemons().end() && queue->second.present();
-  const bool told = job.assign.revision > 0;  // Else the queue has never heard of the job.
+  // Revision 0: no SetJob was ever due, so the queue has never heard of the job.
+  const bool queue_may_know_job = job.assign.revision > 0;
 
   if (job.record.stage == Stage::kStopTrainers) {
     const bool late = spent >= job.record.needs.start;
     if (late) {
       Emit(now, job, Severity::kError, "controller", "", "late",
-           absl::StrCat("the trainer did not leave within ", Short(spent),
+           absl::StrCat("the trainer did not leave within ", DurationText(spent),
                         "; the job ends without a last checkpoint"));
     }
-    if (late || all_left(true)) Enter(now, job, Stage::kStopAll);
+    if (late || all_left(true)) EnterStage(now, job, Stage::kStopAll);
   }
 
   if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false)))
-    Enter(now, job, Stage::kClosing);
+    EnterStage(now, job, Stage::kClosing);
 
-  if (job.record.stage == Stage::kClosing && (!told || now.mono - job.stage_since >= kCloseTime)) {
-    if (told) {
+  if (job.record.stage == Stage::kClosing &&
+      (!queue_may_know_job || now.mono - job.stage_since >= kCloseTime)) {
+    if (queue_may_know_job) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
            absl::StrCat("queue ", job.assign.queue,
                         " did not complete the ledger; the job keeps the one that the queue "
@@ -359,8 +369,8 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
 
   // If the queue is lost, wait for it without limit: it frees the data when it comes back.
   if (job.record.stage == Stage::kFreeing &&
-      (!told || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
-    Enter(now, job, Stage::kOver);
+      (!queue_may_know_job || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
+    EnterStage(now, job, Stage::kOver);
   }
 }
 
@@ -390,10 +400,10 @@ void Controller::Finalize(Instant now, Job& job) {
       {JobKey(job.record.id, "result"), Encode(ResultOf(job, job.record.target, seconds))});
   SetState(now, job, job.record.target, job.record.code, job.record.message);
   job.assign.workers.clear();
-  Enter(now, job, Stage::kFreeing);
+  EnterStage(now, job, Stage::kFreeing);
 }
 
-void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
+void Controller::OnSetJobAnswer(Instant now, const SetJobCall& call,
                                 const absl::StatusOr<SetJobAnswer>& answer) {
   const auto it = jobs_.find(call.job);
   if (it == jobs_.end() || active_.count(call.job) == 0) return;
@@ -401,7 +411,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   job.call_in_flight = false;
   const Daemon* queue = fleet_.Find(call.queue);
 
-  // The answer is that of an earlier queue process; DueCalls() asks the present one.
+  // The answer is that of an earlier queue process; CollectSetJobs() asks the present one.
   if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;
 
   const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
@@ -413,12 +423,12 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
       uint64_t current = 0;
       if (!absl::SimpleAtoi(DetailOf(status).current, &current)) current = job.assign.revision;
       job.assign.revision = std::max(job.assign.revision, current) + 1;
-      return Touch(job);
+      return MarkChanged(job);
     }
 
-    const bool passing = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-                         absl::IsResourceExhausted(status) || absl::IsAborted(status);
-    if (passing) {
+    const bool transient = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+                           absl::IsResourceExhausted(status) || absl::IsAborted(status);
+    if (transient) {
       job.queue_refusal = StatusText(status);
       return;
     }
@@ -429,7 +439,7 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
     } else if (closing) {
       Finalize(now, job);
     } else if (call.phase == QueuePhase::kFreed) {
-      Enter(now, job, Stage::kOver);
+      EnterStage(now, job, Stage::kOver);
     } else {
       job.acked_revision = std::max(job.acked_revision, call.revision);
     }
@@ -437,19 +447,19 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
   }
 
   job.queue_refusal.clear();
-  // From here on the queue has accepted the call. `other` is true if a new process of the queue has
-  // done so for the first time.
-  const bool other =
+  // From here on the queue has accepted the call. `new_process` is true if a new process of the
+  // queue has done so for the first time.
+  const bool new_process =
       job.assign.queue_incarnation != 0 && job.assign.queue_incarnation != call.queue_incarnation;
 
   job.acked_revision = std::max(job.acked_revision, call.revision);
   job.assign.opened = true;
   job.assign.queue_incarnation = call.queue_incarnation;
-  job.assign.queue_lost_job = !answer->restored && (other || job.assign.queue_lost_job);
+  job.assign.queue_lost_job = !answer->restored && (new_process || job.assign.queue_lost_job);
   if (!job.assign.queue_lost_job) job.record.ledger = answer->ledger;
-  Touch(job);
+  MarkChanged(job);
 
-  if (other && job.live()) QueueBack(now, job, call, *answer);
+  if (new_process && job.live()) OnQueueBack(now, job, call, *answer);
 
   if (closing) {
     job.record.ledger_final = !job.assign.queue_lost_job;
@@ -461,15 +471,15 @@ void Controller::SetJobAnswered(Instant now, const SetJobCall& call,
     }
     Finalize(now, job);
   } else if (call.phase == QueuePhase::kFreed && job.record.stage == Stage::kFreeing) {
-    Enter(now, job, Stage::kOver);
+    EnterStage(now, job, Stage::kOver);
   }
 }
 
 // A new process of the queue has taken the job up. If it has lost the job's data, a new trainer
 // group is formed: the trainers go back to their last checkpoint and give the queue the cursor
 // stored there.
-void Controller::QueueBack(Instant now, Job& job, const SetJobCall& call,
-                           const SetJobAnswer& answer) {
+void Controller::OnQueueBack(Instant now, Job& job, const SetJobCall& call,
+                             const SetJobAnswer& answer) {
   const std::string queue = absl::StrCat("queue ", job.assign.queue);
   if (answer.restored) {
     return Emit(now, job, Severity::kInfo, "queue", job.assign.queue, "queue_back",
@@ -508,10 +518,10 @@ void Controller::CountRestart(Instant now, Job& job, Role role, const std::strin
   const int limit = job.record.needs.restarts_per_hour * daemons;
   if (job.live() && static_cast<int>(recent.size()) > limit) {
     Fail(now, job, "SLUICE-CTL-0017",
-         absl::StrCat(recent.size(), " restarts of the ", name,
-                      " within an hour (limits.restarts_per_hour ",
-                      job.record.needs.restarts_per_hour, "), the last one: ", cause,
-                      "; see that daemon's log"));
+         absl::StrCat("there were ", recent.size(), " restarts of the ", name,
+                      " within an hour, and the limit is ", limit, " (limits.restarts_per_hour is ",
+                      job.record.needs.restarts_per_hour, " for each of ", daemons,
+                      "); the cause of the last one: ", cause, "; see that daemon's log"));
   }
 }
 

@@ -9,7 +9,7 @@
 
 namespace sluice::controller {
 
-void Controller::Staff(Instant now) {
+void Controller::StaffJobs(Instant now) {
   staff_due_ = false;
   std::vector<DaemonView> daemons;
   for (const auto& [id, daemon] : fleet_.daemons()) {
@@ -51,9 +51,9 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
             [](const Worker& a, const Worker& b) { return a.id < b.id; });
 
   // A new trainer group is formed once all ranks are assigned.
-  const bool draws = !job.assign.trainers_complete &&
-                     static_cast<int>(staff.trainers.size()) == job.record.needs.trainers.min;
-  if (workers == job.assign.workers && !draws && job.started()) return;
+  const bool forms_group = !job.assign.trainers_complete &&
+                           static_cast<int>(staff.trainers.size()) == job.record.needs.trainers.min;
+  if (workers == job.assign.workers && !forms_group && job.started()) return;
 
   for (const Worker& worker : workers) {
     const Worker* before = job.assign.Find(worker.id);
@@ -67,7 +67,7 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
   ++job.assign.revision;
   job.call_not_before = now.mono;
 
-  if (draws) {
+  if (forms_group) {
     job.assign.trainers_complete = true;
     ++job.assign.trainer_incarnation;
     if (job.assign.trainer_incarnation > 1) {
@@ -77,25 +77,25 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
   }
 
   if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
-  Touch(job);
+  MarkChanged(job);
 }
 
-void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
-                      const std::string& cause) {
+void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
+                              const std::string& cause) {
   staff_due_ = true;
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
-    if (job.assign.queue == daemon.record.id) QueueGone(now, job, daemon, cause);
+    if (job.assign.queue == daemon.record.id) OnQueueLost(now, job, daemon, cause);
     const Worker* worker = job.assign.Find(daemon.record.id);
     if (worker == nullptr || worker->incarnation != incarnation) continue;
 
     const bool trainer = worker->role == Role::kTrainer;
     if (job.assign.opened) {
-      out_.releases.push_back({id, job.assign.queue, Address(job.assign.queue), worker->id,
+      out_.releases.push_back({id, job.assign.queue, AddressOf(job.assign.queue), worker->id,
                                trainer ? job.assign.trainer_incarnation : incarnation});
     }
     if (!job.live()) {
-      Touch(job);  // A lost worker counts as having left.
+      MarkChanged(job);  // A lost worker counts as having left.
       continue;
     }
 
@@ -104,7 +104,7 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
     if (trainer) job.assign.trainers_complete = false;
     ++job.assign.revision;
     job.call_not_before = now.mono;
-    Touch(job);
+    MarkChanged(job);
 
     if (daemon.draining) {
       Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left",
@@ -118,7 +118,8 @@ void Controller::Gone(Instant now, const Daemon& daemon, int64_t incarnation,
 }
 
 // The job stays assigned to its queue, which alone has its data, and waits for it to come back.
-void Controller::QueueGone(Instant now, Job& job, const Daemon& daemon, const std::string& cause) {
+void Controller::OnQueueLost(Instant now, Job& job, const Daemon& daemon,
+                             const std::string& cause) {
   if (!job.live() || !job.started()) return;
   if (daemon.draining) {
     return Emit(now, job, Severity::kInfo, "queue", daemon.record.id, "daemon_left",
@@ -129,7 +130,7 @@ void Controller::QueueGone(Instant now, Job& job, const Daemon& daemon, const st
   CountRestart(now, job, Role::kQueue, cause);
 }
 
-void Controller::Back(Instant now, const Daemon& daemon) {
+void Controller::OnDaemonBack(Instant now, const Daemon& daemon) {
   staff_due_ = true;
   for (const std::string& id : active_) {
     if (jobs_.at(id).assign.queue != daemon.record.id) continue;
@@ -138,7 +139,7 @@ void Controller::Back(Instant now, const Daemon& daemon) {
   }
 }
 
-std::string Controller::Address(const std::string& daemon) const {
+std::string Controller::AddressOf(const std::string& daemon) const {
   const auto it = fleet_.daemons().find(daemon);
   if (it == fleet_.daemons().end()) return "";
   const auto address = it->second.record.addresses.find("grpc");
@@ -165,14 +166,14 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
   assignment.phase = stops ? AssignmentPhase::kStop : AssignmentPhase::kRun;
   assignment.checkpoint = stops && trainer && job.record.stop_checkpoint;
 
-  assignment.queues = {Address(job.assign.queue)};
+  assignment.queues = {AddressOf(job.assign.queue)};
   std::vector<std::string> trainers, rollouts;
   for (const Worker& peer : job.assign.workers) {
     if (peer.role == Role::kTrainer) {
       if (peer.id == worker.id) assignment.rank = static_cast<uint32_t>(trainers.size());
-      trainers.push_back(Address(peer.id));
+      trainers.push_back(AddressOf(peer.id));
     } else if (peer.role == Role::kRollout) {
-      rollouts.push_back(Address(peer.id));
+      rollouts.push_back(AddressOf(peer.id));
     }
   }
 
@@ -187,7 +188,7 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
 
 // Recomputes what each daemon is to be told. The generation rises with each change. It also rises
 // above the one that the daemon has applied from an earlier controller process.
-void Controller::RefreshDowns() {
+void Controller::RefreshDesiredStates() {
   std::map<std::string, std::vector<DaemonAssignment>> assignments;
   for (const std::string& id : active_) {
     const Job& job = jobs_.at(id);
@@ -203,11 +204,11 @@ void Controller::RefreshDowns() {
   for (const auto& [id, daemon] : fleet_.daemons()) {
     if (!daemon.ever_heard) continue;  // Its first heartbeat says which generation it has applied.
     DesiredState& desired = desired_[id];
-    const bool behind = daemon.generation_up > desired.generation;
+    const bool behind = daemon.generation_applied > desired.generation;
     std::vector<DaemonAssignment>& wanted = assignments[id];
     if (wanted == desired.assignments && !behind) continue;
     desired.assignments = std::move(wanted);
-    desired.generation = std::max(desired.generation, daemon.generation_up) + 1;
+    desired.generation = std::max(desired.generation, daemon.generation_applied) + 1;
     out_.daemons.insert(id);
   }
 }
@@ -228,14 +229,14 @@ DesiredState Controller::DesiredStateOf(const std::string& daemon) const {
   return desired;
 }
 
-void Controller::DueCalls(Instant now) {
+void Controller::CollectSetJobs(Instant now) {
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
     if (job.assign.revision <= job.acked_revision || job.call_in_flight ||
         now.mono < job.call_not_before)
       continue;
 
-    const std::string address = Address(job.assign.queue);
+    const std::string address = AddressOf(job.assign.queue);
     const auto queue = fleet_.daemons().find(job.assign.queue);
     if (address.empty() || queue == fleet_.daemons().end() || !queue->second.present()) continue;
 

@@ -26,7 +26,7 @@ std::optional<double> StepReport::Find(const std::string& name) const {
   return value->second;
 }
 
-std::string Short(absl::Duration duration) {
+std::string DurationText(absl::Duration duration) {
   return absl::FormatDuration(absl::Trunc(
       duration, duration < absl::Seconds(1) ? absl::Milliseconds(100) : absl::Seconds(1)));
 }
@@ -66,11 +66,11 @@ absl::Status CheckAlphabet(absl::string_view what, absl::string_view name,
   }
   if (good) return absl::OkStatus();
 
-  return ErrorWith(
-      absl::StatusCode::kInvalidArgument,
-      {"NAME", "SLUICE-CTL-0004",
-       absl::StrCat("use a-z, 0-9 and ", marks, ", at most 63, a letter or digit first")},
-      absl::StrFormat("\"%s\" is not a valid %s", name.substr(0, 80), what));
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {"NAME", "SLUICE-CTL-0004",
+                    absl::StrCat("use at most 63 of the characters a-z, 0-9 and ", marks,
+                                 ", and begin with a letter or digit")},
+                   absl::StrFormat("\"%s\" is not a valid %s", name.substr(0, 80), what));
 }
 }  // namespace
 

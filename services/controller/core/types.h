@@ -19,7 +19,7 @@ inline constexpr Role kRoles[] = {Role::kQueue, Role::kRollout, Role::kReward, R
 absl::string_view RoleName(Role role);  // "queue", "rollout", "reward", "trainer".
 
 // Formats a duration for people, cut to whole seconds, or to tenths of a second below one second.
-std::string Short(absl::Duration duration);
+std::string DurationText(absl::Duration duration);
 
 // A job goes WAITING -> STARTING -> RUNNING <-> RECOVERING, then FINISHING or CANCELLING, then to a
 // final state. A job that fails passes through FINISHING too: its daemons leave and the queue
@@ -66,7 +66,7 @@ struct StepReport {
   PolicyVersion version;
   absl::Time at;
   std::map<std::string, double> values;
-  // Number of trained tokens by their staleness in versions.
+  // Number of trained tokens by their staleness. The key is a number of versions, in decimal.
   std::map<std::string, int64_t> staleness;
 
   // Returns the value of this name, or nothing if the trainer did not report it or it is not
@@ -74,8 +74,9 @@ struct StepReport {
   std::optional<double> Find(const std::string& name) const;
 };
 
-// The queue's account of a job. The counts are trajectories unless the name says tokens. accepted =
-// durable + applied + live + sum(dropped). Fields as in common.v1.Ledger.
+// The queue's account of a job, with the fields of common.v1.Ledger. The counts are numbers of
+// trajectories unless the name says tokens. It always holds that
+// accepted = durable + applied + live + sum(dropped).
 struct Ledger {
   int64_t accepted = 0, durable = 0, applied = 0, live = 0;
   std::map<std::string, int64_t> dropped;

@@ -11,7 +11,7 @@
 
 namespace sluice::controller {
 
-std::string Controller::HeldByOthers(const Job& job) const {
+std::string Controller::DescribeOtherHolders(const Job& job) const {
   std::map<Role, int> idle;
   for (const auto& [id, daemon] : fleet_.daemons())
     idle[daemon.record.role] += daemon.usable() ? 1 : 0;
@@ -41,12 +41,12 @@ std::string Controller::HeldByOthers(const Job& job) const {
   });
 }
 
-bool Controller::Moving(Instant now, const Job& job) const {
+bool Controller::StepsAdvance(Instant now, const Job& job) const {
   if (job.record.state != JobState::kRunning) return false;
   std::vector<double> seconds = job.step_seconds;
   if (seconds.empty()) return false;
   std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return now.mono - job.moved <
+  return now.mono - job.last_advance <
          std::max(absl::Seconds(2), 3 * absl::Seconds(seconds[seconds.size() / 2]));
 }
 
@@ -66,11 +66,11 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
 
   const Daemon& daemon = it->second;
   if (daemon.liveness == Liveness::kLive) return std::nullopt;
-  const absl::Duration silent = now.mono - daemon.heard;
-  Edge edge{
-      node, node, silent,
-      absl::StrCat(id, ", silent for ", Short(silent), " (", LivenessName(daemon.liveness), ")"),
-      ""};
+  const absl::Duration silent = now.mono - daemon.last_heard;
+  Edge edge{node, node, silent,
+            absl::StrCat(id, " has been silent for ", DurationText(silent), " (",
+                         LivenessName(daemon.liveness), ")"),
+            ""};
   edge.hint = absl::StrCat("see the log of ", id, ", and start it again");
 
   if (daemon.liveness == Liveness::kLost) {
@@ -80,7 +80,7 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
 
   // A daemon that is not lost yet may come back and keep its work.
   const absl::Duration left =
-      daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken) : kLostAfter - silent;
+      daemon.stream == 0 ? kLostAfterBreak - (now.mono - daemon.broken_at) : kLostAfter - silent;
   edge.next_in = std::max(left, absl::ZeroDuration());
   edge.next = absl::StrCat(
       id, " is given up",
@@ -91,7 +91,7 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
 Waits Controller::WaitsOf(Instant now, const Job& job) const {
   const Node root{"JOB", job.record.id, ""};
   Waits waits{root, {}, {}, {}};
-  const absl::Duration never = -absl::Seconds(1);
+  const absl::Duration no_time = -absl::Seconds(1);
   const auto add = [&](const std::string& daemon, absl::Duration since, std::string cause,
                        std::string next, std::string hint, absl::Duration next_in) {
     waits.edges.push_back({root,
@@ -105,12 +105,12 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
 
   if (IsFinal(job.record.state)) return waits;
   if (job.record.state == JobState::kWaiting) {
-    const std::string held = HeldByOthers(job);
+    const std::string held = DescribeOtherHolders(job);
     add("", job.state_since, absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
         held.empty() ? "it starts when they have registered"
                      : "it starts when they are free, or others have registered",
-        "start daemons, or end another job: `sluice job list`", never);
-    AddUnheard(now, job, waits);
+        "start daemons, or end another job: `sluice job list`", no_time);
+    AddSilentDaemons(now, job, waits);
     return waits;
   }
 
@@ -132,24 +132,24 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     const Node node{"DAEMON", name, name};
     waits.edges.push_back(
         {node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
-         "it goes on when one has registered", never, absl::StrCat("start a ", name)});
-    if (role == Role::kTrainer) add(name, job.state_since, "", "", "", never);
+         "it goes on when one has registered", no_time, absl::StrCat("start a ", name)});
+    if (role == Role::kTrainer) add(name, job.state_since, "", "", "", no_time);
   }
 
   if (!job.live()) {
     AddLeaving(now, job, waits);
   } else if (job.record.state == JobState::kRunning) {
     for (const Worker& worker : job.assign.workers) {
-      if (worker.role == Role::kTrainer) add(worker.id, job.moved, "", "", "", never);
+      if (worker.role == Role::kTrainer) add(worker.id, job.last_advance, "", "", "", no_time);
     }
   } else {
     const absl::Duration left =
         job.record.state == JobState::kStarting
             ? std::max(job.record.needs.start - (now.mono - job.state_since), absl::ZeroDuration())
-            : never;
+            : no_time;
     const std::string late =
         job.record.state == JobState::kStarting ? "the job fails (limits.start)" : "";
-    if (const std::string queue = QueueStanding(job); !queue.empty())
+    if (const std::string queue = WhyQueueDoesNotServe(job); !queue.empty())
       add(job.assign.queue, job.state_since, queue, late, "", left);
     for (const Worker& worker : job.assign.workers) {
       const auto daemon = fleet_.daemons().find(worker.id);
@@ -167,14 +167,14 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
 }
 
 // It may be that a waiting job lacks nothing but daemons that are registered and silent now.
-void Controller::AddUnheard(Instant now, const Job& job, Waits& waits) const {
-  std::map<Role, int> heard;
+void Controller::AddSilentDaemons(Instant now, const Job& job, Waits& waits) const {
+  std::map<Role, int> usable;
   for (const auto& [id, daemon] : fleet_.daemons())
-    heard[daemon.record.role] += daemon.usable() ? 1 : 0;
+    usable[daemon.record.role] += daemon.usable() ? 1 : 0;
   for (const auto& [id, daemon] : fleet_.daemons()) {
     const Role role = daemon.record.role;
     const int wanted = role == Role::kQueue ? 1 : job.record.needs.of(role).min;
-    if (heard[role] >= wanted || daemon.liveness != Liveness::kSuspect) continue;
+    if (usable[role] >= wanted || daemon.liveness != Liveness::kSuspect) continue;
     Edge fault = *FaultOf(now, id, role);
     fault.next = absl::StrCat(id, " is given up");
     waits.edges.push_back(
@@ -200,7 +200,7 @@ void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
     return add(job.assign.queue, absl::StrCat(job.assign.queue, " completes the ledger"),
                "the job ends without a complete ledger");
   for (const Worker& worker : job.assign.workers) {
-    if (Left(job, worker) ||
+    if (HasLeft(job, worker) ||
         (job.record.stage == Stage::kStopTrainers && worker.role != Role::kTrainer))
       continue;
     add(worker.id,

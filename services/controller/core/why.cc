@@ -35,7 +35,7 @@ class Joiner {
     }
   }
 
-  std::vector<Edge> Join() const {
+  std::vector<Edge> BestChain() const {
     std::vector<Edge> chain = ShortestToFault();
     return chain.empty() ? LongestWaits() : chain;
   }
@@ -51,7 +51,7 @@ class Joiner {
 
   // All edges that lead on from a node, best first. Faults come first, because the chain ends
   // there.
-  std::vector<Edge> Onward(const Node& node) const {
+  std::vector<Edge> EdgesFrom(const Node& node) const {
     std::vector<Edge> onward;
     const auto take = [&](const std::map<std::string, std::vector<const Edge*>>& index,
                           const std::string& key) {
@@ -92,7 +92,7 @@ class Joiner {
     while (!next.empty()) {
       const auto [node, before] = next.front();
       next.pop_front();
-      for (const Edge& edge : Onward(node)) {
+      for (const Edge& edge : EdgesFrom(node)) {
         const bool fault = IsFault(edge);
         if (!fault && !seen.insert(KeyOf(edge.on)).second) continue;
         steps.push_back({edge, before});
@@ -116,7 +116,7 @@ class Joiner {
     std::set<std::string> seen = {KeyOf(waits_.root)};
     Node at = waits_.root;
     while (true) {
-      const std::vector<Edge> onward = Onward(at);
+      const std::vector<Edge> onward = EdgesFrom(at);
       const auto edge = std::find_if(onward.begin(), onward.end(), [&](const Edge& e) {
         return seen.insert(KeyOf(e.on)).second;
       });
@@ -139,7 +139,7 @@ class Joiner {
 
 }  // namespace
 
-std::vector<Edge> Chain(const Waits& waits) { return Joiner(waits).Join(); }
+std::vector<Edge> FindChain(const Waits& waits) { return Joiner(waits).BestChain(); }
 
 std::string ChainText(const std::vector<Edge>& chain) {
   std::vector<std::string> causes;

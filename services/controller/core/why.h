@@ -51,7 +51,7 @@ struct Waits {
 // The shortest chain that ends at a fault is preferred. If no fault can be reached, the chain
 // follows the longest wait at each node. Among the job's own edges those to the queue come first,
 // then those to trainers, because at the start rollouts and rewards wait for both.
-std::vector<Edge> Chain(const Waits& waits);
+std::vector<Edge> FindChain(const Waits& waits);
 
 // The chain in one line, followed by what a person could do: "batch 75 has 63 of 64 groups <- group
 // 1:02 lacks member 3 of 8 <- ..; you could: ..". Empty if the chain is empty.

@@ -13,14 +13,15 @@
 
 namespace sluice::trainer {
 absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
-                                     const KeptBytes& kept) {
+                                     const KeptBytes& find_kept) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
   const absl::Cleanup close = [fd] { ::close(fd); };
 
   struct stat info;
   if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat of ", path));
-  SLUICE_ASSIGN_OR_RETURN(const int64_t size, kept(fd, info.st_size));
+  SLUICE_ASSIGN_OR_RETURN(const int64_t size, find_kept(fd, info.st_size));
+  SLUICE_CHECK(0 <= size && size <= info.st_size);
   if (size < info.st_size && ::ftruncate(fd, size) != 0) {
     return ErrnoStatus(errno, absl::StrCat("cutting ", path, " back to ", size, " bytes"));
   }

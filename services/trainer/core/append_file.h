@@ -14,15 +14,15 @@ namespace sluice::trainer {
 // file to keep; AppendToFile() cuts off the rest.
 using KeptBytes = std::function<absl::StatusOr<int64_t>(int fd, int64_t size)>;
 
-// Cuts the file at `path` back to the size that `kept` returns, then appends `bytes`. Makes the
-// file if it is missing. Returns the file's new size.
+// Cuts the file at `path` back to the size that `find_kept` returns, then appends `bytes`. Makes
+// the file if it is missing. Returns the file's new size.
 //
 // After an error nothing of `bytes` is left in the file, unless cutting it off fails too; then the
-// next call's `kept` sees a file that is too long.
+// next call's `find_kept` sees a file that is too long.
 // RESOURCE_EXHAUSTED: the disk is full.
 //
 // Each call opens the file anew, so that it notices if the file was moved away or deleted.
 absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
-                                     const KeptBytes& kept);
+                                     const KeptBytes& find_kept);
 
 }  // namespace sluice::trainer

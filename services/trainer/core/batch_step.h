@@ -24,7 +24,8 @@ class BatchStep {
  public:
   virtual ~BatchStep() = default;
 
-  // Errors are those of SequenceBuilder::Add(); a step may return them only in Finish().
+  // Errors are those of SequenceBuilder::Add(). A step that checks its groups only in Finish()
+  // returns them there.
   virtual absl::Status Add(std::vector<Group> groups) = 0;
 
   // Makes the updates. Sets those values of *result that the updates decide: skipped, loss,

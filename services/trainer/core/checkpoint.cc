@@ -41,7 +41,7 @@ constexpr char kLineage[] = "lineage.jsonl";
 constexpr char kState[] = "state.json";
 constexpr char kOwnDigest[] = "sha256";  // Key of state.json's own digest.
 
-std::string In(const std::string& dir, absl::string_view name) {
+std::string PathIn(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
 }
 
@@ -51,7 +51,7 @@ bool IsModelFile(absl::string_view name) {
 
 // Renames the folder `from` to `to`. If `to` exists, the two are exchanged, and the old one is then
 // at `from`.
-absl::Status Swap(const std::string& from, const std::string& to) {
+absl::Status ExchangeFolders(const std::string& from, const std::string& to) {
   const unsigned flags = PathExists(to) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
     return ErrnoStatus(errno, absl::StrCat("renaming ", from, " to ", to));
@@ -101,17 +101,18 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   }
   for (const char* name : {kOptimizer, kCursor, kLineage}) {
     if (!file.files.contains(name))
-      return absl::DataLossError(absl::StrCat("does not list ", name));
+      return absl::DataLossError(absl::StrCat("it does not list ", name));
   }
   return file;
 }
 
 // Checks the object's digest of itself and removes it from the object.
-absl::Status TakeOwnDigest(int format, ordered_json* object) {
+absl::Status RemoveOwnDigest(int format, ordered_json* object) {
   const auto own = object->find(kOwnDigest);
   if (own == object->end()) {
-    return format == 1 ? absl::OkStatus()
-                       : absl::DataLossError("has no SHA-256 of itself, which format 2 has");
+    return format == 1
+               ? absl::OkStatus()
+               : absl::DataLossError("it has no SHA-256 of itself, which format 2 must have");
   }
   const std::string stored = own->get<std::string>();
   object->erase(kOwnDigest);
@@ -133,13 +134,13 @@ absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string&
         absl::StrCat(path, ": the checkpoint has format ", format,
                      ", this build reads formats 1 to ", kFormat));
   }
-  SLUICE_RETURN_IF_ERROR(TakeOwnDigest(format, &object));
+  SLUICE_RETURN_IF_ERROR(RemoveOwnDigest(format, &object));
   return StateFromJson(object);
 }
 
 // DATA_LOSS: state.json is missing or damaged. FAILED_PRECONDITION: a newer build wrote it.
 absl::StatusOr<StateFile> ReadStateFile(const std::string& dir) {
-  const std::string path = In(dir, kState);
+  const std::string path = PathIn(dir, kState);
   const absl::StatusOr<std::string> text = ReadFile(path, 1 << 20);
   if (!text.ok()) return absl::DataLossError(text.status().message());
   try {
@@ -156,18 +157,18 @@ absl::Status CompareDigests(const std::string& path, const FileDigest& found,
                             const FileDigest& written) {
   if (found.bytes != written.bytes) {
     return absl::DataLossError(
-        absl::StrCat(path, ": has ", found.bytes, " bytes, state.json says ", written.bytes));
+        absl::StrCat(path, " has ", found.bytes, " bytes, but state.json says ", written.bytes));
   }
   if (found.sha256 != written.sha256) {
-    return absl::DataLossError(absl::StrCat(path, ": has the SHA-256 ", ToHex(found.sha256),
-                                            ", state.json says ", ToHex(written.sha256)));
+    return absl::DataLossError(absl::StrCat(path, " has the SHA-256 ", ToHex(found.sha256),
+                                            ", but state.json says ", ToHex(written.sha256)));
   }
   return absl::OkStatus();
 }
 
 absl::Status VerifyFile(const std::string& dir, const std::string& name,
                         const FileDigest& written) {
-  const std::string path = In(dir, name);
+  const std::string path = PathIn(dir, name);
   const absl::StatusOr<FileDigest> found = DigestFile(path);
   if (!found.ok()) return absl::DataLossError(found.status().message());
   return CompareDigests(path, *found, written);
@@ -178,7 +179,7 @@ absl::Status VerifyFile(const std::string& dir, const std::string& name,
 absl::Status VerifyLineage(const std::string& dir, const StateFile& file) {
   SLUICE_RETURN_IF_ERROR(VerifyFile(dir, kLineage, file.files.at(kLineage)));
 
-  const std::string path = In(dir, kLineage);
+  const std::string path = PathIn(dir, kLineage);
   LineageCheck check(file.state.version.number);
   SLUICE_RETURN_IF_ERROR(ReadFileInPieces(
       path, [&](absl::string_view piece) { return Annotate(check.Add(piece), path); }));
@@ -206,9 +207,9 @@ absl::Status VerifyFiles(const std::string& dir, const StateFile& file,
 bool AnyFile(absl::string_view) { return true; }
 
 // Replaces the parameters that model.safetensors holds rounded with their fp32 masters.
-absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
-                         TensorSet* model) {
-  const std::string path = In(dir, kMasters);
+absl::Status RestoreMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
+                            TensorSet* model) {
+  const std::string path = PathIn(dir, kMasters);
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::map<std::string, const SafetensorsFile::Entry*> masters;
   for (const SafetensorsFile::Entry& entry : file.entries()) masters[entry.spec.name] = &entry;
@@ -218,7 +219,7 @@ absl::Status TakeMasters(const std::string& dir, const std::vector<TensorSpec>& 
     const auto master = masters.find(spec.name);
     if (master == masters.end() || master->second->spec.dtype != DType::kF32 ||
         master->second->spec.shape != spec.shape) {
-      return absl::DataLossError(absl::StrCat(path, ": does not hold ", spec.name, " as ",
+      return absl::DataLossError(absl::StrCat(path, " does not hold ", spec.name, " as ",
                                               ShapeText(DType::kF32, spec.shape)));
     }
     const int64_t i = model->Find(spec.name);
@@ -233,14 +234,14 @@ absl::StatusOr<TensorSet> LoadModel(const std::string& dir, const StateFile& fil
   SLUICE_ASSIGN_OR_RETURN(TensorSet model, ReadWeights(source, DType::kF32));
   if (!file.files.contains(kMasters)) return model;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<TensorSpec> stored, ReadWeightSpecs(source));
-  SLUICE_RETURN_IF_ERROR(TakeMasters(dir, stored, &model));
+  SLUICE_RETURN_IF_ERROR(RestoreMasters(dir, stored, &model));
   return model;
 }
 
 // Writes to `to` the lineage of `previous`, which is checked against its digest while it is copied,
 // followed by `tail`.
-absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::string& tail,
-                                        const std::string& to) {
+absl::StatusOr<FileDigest> CopyLineage(const std::string& previous, const std::string& tail,
+                                       const std::string& to) {
   FileDigest written;
   if (previous.empty()) {
     const absl::string_view text = tail;
@@ -248,7 +249,7 @@ absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::
     return written;
   }
 
-  const std::string from = In(previous, kLineage);
+  const std::string from = PathIn(previous, kLineage);
   const absl::StatusOr<StateFile> file = ReadStateFile(previous);
   const absl::StatusOr<CopiedFile> copied = CopyFile(from, to, tail);
   absl::Status status = copied.status();
@@ -269,7 +270,7 @@ absl::StatusOr<FileDigest> CarryLineage(const std::string& previous, const std::
 
 }  // namespace
 
-bool IsCheckpoint(const std::string& dir) { return PathExists(In(dir, kState)); }
+bool IsCheckpoint(const std::string& dir) { return PathExists(PathIn(dir, kState)); }
 
 std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
   const std::filesystem::path own(dir);
@@ -287,6 +288,7 @@ std::optional<CheckpointEntry> FindEarlierJob(const std::string& dir) {
 
     const std::string path = (own.parent_path() / other).string();
     const std::vector<CheckpointEntry> entries = CheckpointStore({.dir = path}).List();
+    // The last entry is the newest; if even that cannot be read, none can.
     if (entries.empty() || !entries.back().status.ok()) continue;
     std::error_code error;
     const auto time = std::filesystem::last_write_time(path, error);
@@ -309,9 +311,9 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
 
   Checkpoint checkpoint{path, {}, {}, file.state, ""};
   const auto load = [&]() -> absl::Status {
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(In(path, kCursor)));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(PathIn(path, kCursor)));
     SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(In(path, kOptimizer)));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(PathIn(path, kOptimizer)));
     return absl::OkStatus();
   };
 
@@ -335,8 +337,9 @@ absl::Status CopyCheckpointModel(const std::string& path, const std::string& to)
   SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
   for (const auto& [name, written] : file.files) {
     if (!IsModelFile(name)) continue;
-    SLUICE_ASSIGN_OR_RETURN(const CopiedFile copied, CopyFile(In(path, name), In(to, name)));
-    SLUICE_RETURN_IF_ERROR(CompareDigests(In(path, name), copied.from, written));
+    SLUICE_ASSIGN_OR_RETURN(const CopiedFile copied,
+                            CopyFile(PathIn(path, name), PathIn(to, name)));
+    SLUICE_RETURN_IF_ERROR(CompareDigests(PathIn(path, name), copied.from, written));
   }
   return absl::OkStatus();
 }
@@ -362,11 +365,11 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet
     if (bad < 0) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad],
-        ", too large for ", DTypeName(spec.dtype),
+        ", which is too large for ", DTypeName(spec.dtype),
         ", the type that it has in model.path; start from a float32 copy of the model"));
   }
   SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, stored, written));
-  return WriteSafetensors(In(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
+  return WriteSafetensors(PathIn(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
 }
 
 absl::Status CheckpointStore::WriteFiles(const std::string& dir,
@@ -374,18 +377,18 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir,
   StateFile file{contents.state, {}};
   SLUICE_ASSIGN_OR_RETURN(
       file.files[kLineage],
-      CarryLineage(contents.previous, contents.lineage_tail, In(dir, kLineage)));
+      CopyLineage(contents.previous, contents.lineage_tail, PathIn(dir, kLineage)));
   SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
   SLUICE_RETURN_IF_ERROR(
-      WriteSafetensors(In(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
+      WriteSafetensors(PathIn(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
   const absl::string_view cursor = contents.cursor;
   SLUICE_RETURN_IF_ERROR(
-      WriteFileAtomic(In(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));
-  return WriteFileAtomic(In(dir, kState), StateToJson(file).dump(2) + "\n");
+      WriteFileAtomic(PathIn(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));
+  return WriteFileAtomic(PathIn(dir, kState), StateToJson(file).dump(2) + "\n");
 }
 
 absl::Status CheckpointStore::Prepare() const {
-  const std::string probe = In(options_.dir, ".probe.tmp");
+  const std::string probe = PathIn(options_.dir, ".probe.tmp");
   absl::Status status = MakeDirs(options_.dir);
   if (status.ok()) status = WriteFileAtomic(probe, "");
   if (status.ok()) status = RemoveTree(probe);
@@ -395,7 +398,7 @@ absl::Status CheckpointStore::Prepare() const {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(options_.dir));
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, ".step-") || !absl::EndsWith(name, ".tmp")) continue;
-    SLUICE_RETURN_IF_ERROR(RemoveTree(In(options_.dir, name)));
+    SLUICE_RETURN_IF_ERROR(RemoveTree(PathIn(options_.dir, name)));
   }
   return absl::OkStatus();
 }
@@ -452,7 +455,7 @@ absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& con
   }
 
   SLUICE_FAILPOINT_STATUS("trainer.checkpoint.before_rename");
-  SLUICE_RETURN_IF_ERROR(Swap(temporary, path));
+  SLUICE_RETURN_IF_ERROR(ExchangeFolders(temporary, path));
   SLUICE_RETURN_IF_ERROR(SyncDir(options_.dir));
   (void)RemoveTree(temporary);  // The old checkpoint of this number, if there was one.
   damaged_.erase(path);
@@ -467,7 +470,8 @@ std::vector<CheckpointEntry> CheckpointStore::List() const {
   for (const std::string& name : *names) {
     int64_t number;
     if (!absl::StartsWith(name, "step-") || !absl::SimpleAtoi(name.substr(5), &number)) continue;
-    CheckpointEntry& entry = entries.emplace_back(CheckpointEntry{In(options_.dir, name), {}, {}});
+    CheckpointEntry& entry =
+        entries.emplace_back(CheckpointEntry{PathIn(options_.dir, name), {}, {}});
     const absl::StatusOr<StateFile> file = ReadStateFile(entry.path);
     entry.status = file.status();
     if (file.ok()) entry.state = file->state;
@@ -480,7 +484,7 @@ std::vector<CheckpointEntry> CheckpointStore::List() const {
   return entries;
 }
 
-absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(
+absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::ReadNewest(
     std::vector<std::string>* damaged) {
   const std::vector<CheckpointEntry> entries = List();
   SLUICE_RETURN_IF_ERROR(CheckOwners(entries));
@@ -501,9 +505,9 @@ absl::StatusOr<std::optional<Checkpoint>> CheckpointStore::Newest(
   return std::optional<Checkpoint>();
 }
 
-absl::StatusOr<Checkpoint> CheckpointStore::At(int64_t number) const {
+absl::StatusOr<Checkpoint> CheckpointStore::ReadVersion(int64_t number) const {
   const std::string path = absl::StrCat(options_.dir, "/step-", number);
-  if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("no checkpoint ", path));
+  if (!PathExists(path)) return absl::NotFoundError(absl::StrCat("there is no checkpoint ", path));
   SLUICE_RETURN_IF_ERROR(CheckOwners(List()));
   return ReadCheckpoint(path);
 }

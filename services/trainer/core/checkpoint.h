@@ -103,7 +103,7 @@ class CheckpointStore {
 
   // Writes a checkpoint and returns its path. Then removes the checkpoints that neither
   // `keep_last`, `keep_every_steps` nor a link (evaluations.h) keeps. The checkpoint just written,
-  // and those that Newest() found damaged, are never removed.
+  // and those that ReadNewest() found damaged, are never removed.
   //
   // RESOURCE_EXHAUSTED: the disk is full; nothing but a temporary folder has changed.
   // DATA_LOSS CHECKPOINT_DAMAGED: the lineage of `previous` is not what was written there.
@@ -115,12 +115,12 @@ class CheckpointStore {
   // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
   // do not verify are added to *damaged. Returns nullopt if none verifies.
   // FAILED_PRECONDITION: one of them was written by a newer build or by another job.
-  absl::StatusOr<std::optional<Checkpoint>> Newest(std::vector<std::string>* damaged);
+  absl::StatusOr<std::optional<Checkpoint>> ReadNewest(std::vector<std::string>* damaged);
   // Reads the checkpoint of version `number`.
   // NOT_FOUND: there is none.
   // DATA_LOSS: it does not verify.
-  // FAILED_PRECONDITION: the same as in Newest().
-  absl::StatusOr<Checkpoint> At(int64_t number) const;
+  // FAILED_PRECONDITION: the same as in ReadNewest().
+  absl::StatusOr<Checkpoint> ReadVersion(int64_t number) const;
 
   // All folders `step-N`. Those that cannot be read come first; the others follow, oldest first by
   // (incarnation, number).
@@ -138,7 +138,7 @@ class CheckpointStore {
   void Prune(const std::string& written) const;
 
   const Options options_;
-  // Paths that Newest() could not verify. A path is removed when it is written again.
+  // Paths that ReadNewest() could not verify. A path is removed when it is written again.
   std::set<std::string> damaged_;
 };
 

@@ -113,7 +113,6 @@ absl::Status EvaluationLog::Write() const {
   return WriteFileAtomic(absl::StrCat(dir_, "/", kFile), text);
 }
 
-// Computes the totals and the link `best` from the evaluations that count.
 absl::Status EvaluationLog::Recount() {
   EvalTotals totals;
   for (const auto& [number, evaluation] : all_) {

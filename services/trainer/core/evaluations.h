@@ -92,7 +92,7 @@ absl::Status LinkCheckpoint(const std::string& dir, absl::string_view name, int6
 absl::Status RemoveLink(const std::string& dir, absl::string_view name);
 // The version to whose checkpoint the link points. Nullopt if there is no such link.
 std::optional<int64_t> LinkedVersion(const std::string& dir, absl::string_view name);
-// Names of all checkpoints to which the links in `dir` point.
+// Names of the checkpoints to which the links `best` and `evaluating` in `dir` point.
 std::set<std::string> LinkedCheckpoints(const std::string& dir);
 
 }  // namespace sluice::trainer

@@ -20,8 +20,8 @@ struct TokenRun {
 // which includes the prompt. A row of supervised data is a trajectory too: its mask is 1 on the
 // answer, and it has no log-probs, versions or reward.
 struct Trajectory {
-  uint32_t member = 0;
-  uint32_t attempt = 0;
+  uint32_t member = 0;   // Index in its group.
+  uint32_t attempt = 0;  // Number of the attempt that finished it, from 1.
   // CRC32C of its own tokens (without the prompt) followed by its log-probs. It is part of the
   // ledger's hash.
   uint32_t crc32c = 0;
@@ -31,8 +31,8 @@ struct Trajectory {
   std::vector<float> logprobs;  // [T] behaviour log-probs in nats; any value where mask is 0.
   // [T] number of the version that sampled the token; -1 where mask is 0.
   std::vector<int64_t> versions;
-  // [T, layers, k] in a mixture-of-experts model, else empty. Row t has the experts that token t
-  // went through when token t + 1 was sampled; kAnyExpert where the policy sampled none.
+  // [T, layers, experts per token] in a mixture-of-experts model, else empty. Row t has the experts
+  // that token t went through when token t + 1 was sampled; kAnyExpert if it was not sampled.
   std::vector<uint16_t> routing;
   // Runs of tokens that the queue left out as too stale. Their `mask` is 0 already.
   std::vector<TokenRun> masked;

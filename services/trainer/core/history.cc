@@ -23,19 +23,20 @@ void History::Begin(int64_t next) {
 }
 
 void History::Append(const StepRecord& record) {
-  const int64_t lost = metrics_.lost();
+  const int64_t lost = metrics_.lines_lost();
   const absl::Status metrics = metrics_.Append(record);
   WarnOfChange(metrics_path_, metrics,
-               metrics_.lost() > 0 ? absl::StrCat(metrics_.lost(), " steps are missing in it")
-                                   : "no step is missing in it",
+               metrics_.lines_lost() > 0
+                   ? absl::StrCat(metrics_.lines_lost(), " steps are missing in it")
+                   : "no step is missing in it",
                &metrics_failing_);
-  if (lost == 0 && metrics_.lost() > 0) {
+  if (lost == 0 && metrics_.lines_lost() > 0) {
     warn_(absl::StrCat(metrics_path_, " could not be written for ", MetricsLog::kMaxWaiting,
                        " steps; the oldest of them are given up from now on"));
   }
 
-  WarnOfChange(events_.path(), events_.Append(record), "the steps meanwhile are missing in it",
-               &events_failing_);
+  WarnOfChange(events_.path(), events_.Append(record),
+               "the steps that were trained meanwhile are missing in it", &events_failing_);
 }
 
 // Warns when writing begins to fail, and when it works again.

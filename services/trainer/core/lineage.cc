@@ -71,7 +71,7 @@ absl::StatusOr<LineageEntry> ParseLineageLine(absl::string_view line) {
   try {
     return LineageFromJson(nlohmann::json::parse(line));
   } catch (const nlohmann::json::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("not a line of a lineage: ", e.what()));
+    return absl::InvalidArgumentError(absl::StrCat("this is no line of a lineage: ", e.what()));
   }
 }
 

@@ -67,7 +67,7 @@ class MetricsLog {
   absl::Status Append(const StepRecord& record);
 
   // Number of lines that were given up so far.
-  int64_t lost() const { return lost_; }
+  int64_t lines_lost() const { return lost_; }
 
   static constexpr size_t kMaxWaiting = 1000;
 

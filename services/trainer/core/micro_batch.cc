@@ -11,22 +11,22 @@ using Members = absl::Span<const Sequence* const>;
 
 // Number of leading elements, at most `limit`, that a and b have in common.
 template <typename T>
-size_t Common(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
+size_t CommonLength(const std::vector<T>& a, const std::vector<T>& b, size_t limit) {
   return std::mismatch(a.begin(), a.begin() + limit, b.begin()).first - a.begin();
 }
 
 // Number of leading tokens that all members have in common and that went through the same experts.
-// 0 for a single member, which has nobody to share with.
+// It is 0 for a single member, which shares with no other.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
   const Sequence& first = *members[0];
   const size_t experts = first.routing.size() / first.tokens.size();  // Entries per token.
   size_t common = first.tokens.size();
   for (const Sequence* member : members.subspan(1)) {
-    common = Common(first.tokens, member->tokens, std::min(common, member->tokens.size()));
+    common = CommonLength(first.tokens, member->tokens, std::min(common, member->tokens.size()));
     if (experts > 0)
-      common = Common(first.routing, member->routing,
-                      std::min(common * experts, member->routing.size())) /
+      common = CommonLength(first.routing, member->routing,
+                            std::min(common * experts, member->routing.size())) /
                experts;
   }
   return static_cast<int64_t>(common);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAlign = 16;  // In elements: slots start on cache lines.
 // Fewest elements for which another thread is worth its cost.
-constexpr int64_t kAdamGrain = 1 << 18;
+constexpr int64_t kMinElementsPerThread = 1 << 18;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings) : set
   grads_[0] = MakeFlat();
   m_ = at::zeros({flat_size_});
   v_ = at::zeros({flat_size_});
-  Accumulate(0);
+  SelectAccumulator(0);
 }
 
 Optimizer::Flat Optimizer::MakeFlat() const {
@@ -44,7 +44,7 @@ Optimizer::Flat Optimizer::MakeFlat() const {
   return flat;
 }
 
-void Optimizer::Accumulate(int index) {
+void Optimizer::SelectAccumulator(int index) {
   if (!used(index)) grads_[index] = MakeFlat();
   for (size_t i = 0; i < slots_.size(); ++i)
     slots_[i].parameter->tensor.mutable_grad() = grads_[index].views[i];
@@ -81,7 +81,7 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   for (const Slot& slot : slots_) {
     const at::Tensor& parameter = slot.parameter->tensor;
     float* const values = parameter.mutable_data_ptr<float>();
-    ParallelFor(slot.size, kAdamGrain, [&](int64_t begin, int64_t end) {
+    ParallelFor(slot.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
       const int64_t at = slot.offset + begin;
       AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale,
                 end - begin, grad + at, values + begin, m + at, v + at);
@@ -118,9 +118,9 @@ absl::Status Optimizer::Restore(const TensorSet& moments, int64_t updates) {
       const int64_t i = moments.Find(wanted.name);
       if (i < 0 || !(moments.spec(i) == wanted)) {
         return absl::InvalidArgumentError(absl::StrCat(
-            "optimizer state: ", wanted.name, " is ",
+            "the moment ", wanted.name, " of the optimizer's state is ",
             i < 0 ? "missing" : ShapeText(moments.spec(i).dtype, moments.spec(i).shape),
-            ", wanted ", ShapeText(wanted.dtype, wanted.shape)));
+            "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
       std::memcpy(flat->mutable_data_ptr<float>() + slot.offset, moments.data(i),
                   slot.size * sizeof(float));

@@ -27,7 +27,7 @@ class Optimizer {
   Optimizer(TrainModel* model, const OptimizerSettings& settings);
 
   // Makes later backward passes add to accumulator `index`, 0 or 1.
-  void Accumulate(int index);
+  void SelectAccumulator(int index);
   void ZeroGrad();
 
   struct Outcome {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/status.h"
+
 namespace sluice::trainer {
 namespace {
 
@@ -11,11 +13,12 @@ struct Part {
   uint64_t tokens = 0;
 };
 
-std::vector<Part> Parts(absl::Span<const PackItem> items, uint32_t max_tokens) {
+std::vector<Part> MakeParts(absl::Span<const PackItem> items, uint32_t max_tokens) {
   std::vector<Part> parts;
   for (uint32_t i = 0; i < items.size(); ++i) {
     const PackItem& item = items[i];
     if (item.length == 0) continue;
+    SLUICE_CHECK(item.shared <= item.length);
     const uint64_t own = item.length - item.shared;
     const bool joins = !parts.empty() && items[parts.back().members.back()].group == item.group &&
                        parts.back().tokens + own <= max_tokens;
@@ -29,7 +32,7 @@ std::vector<Part> Parts(absl::Span<const PackItem> items, uint32_t max_tokens) {
 }  // namespace
 
 std::vector<std::vector<uint32_t>> Pack(absl::Span<const PackItem> items, uint32_t max_tokens) {
-  std::vector<Part> parts = Parts(items, max_tokens);
+  std::vector<Part> parts = MakeParts(items, max_tokens);
   std::stable_sort(parts.begin(), parts.end(),
                    [](const Part& a, const Part& b) { return a.tokens > b.tokens; });
 

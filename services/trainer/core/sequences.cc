@@ -85,13 +85,14 @@ SequenceBuilder::SequenceBuilder(const Settings& settings, const Rules& rules, i
                                  double batch_mean)
     : settings_(settings), rules_(rules), k_(k), advantages_(rules.advantage, batch_mean) {}
 
-bool SequenceBuilder::Trains(const Trajectory& trajectory) const {
+bool SequenceBuilder::IsTrained(const Trajectory& trajectory) const {
   if (!rl()) return true;
   return std::isfinite(trajectory.reward) &&
          !(trajectory.truncated && rules_.truncation == Truncation::kFilter);
 }
 
-absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajectory) const {
+absl::Status SequenceBuilder::CheckTrajectory(const Group& group,
+                                              const Trajectory& trajectory) const {
   const auto name = [&] {
     return absl::StrCat("step ", k_, ", group ", group.id.hex(), " member ", trajectory.member,
                         ": ");
@@ -99,9 +100,10 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
   const size_t length = trajectory.tokens.size();
   if (trajectory.mask.size() != length ||
       (rl() && (trajectory.logprobs.size() != length || trajectory.versions.size() != length))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name(), length, " tokens, ", trajectory.mask.size(), " mask entries, ",
-        trajectory.logprobs.size(), " log-probs, ", trajectory.versions.size(), " versions"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name(), "its columns differ in length: it has ", length, " tokens, ",
+                     trajectory.mask.size(), " mask entries, ", trajectory.logprobs.size(),
+                     " log-probs and ", trajectory.versions.size(), " versions"));
   }
   if (length > 0 && trajectory.routing.size() % length != 0) {
     return absl::InvalidArgumentError(
@@ -118,10 +120,10 @@ absl::Status SequenceBuilder::Check(const Group& group, const Trajectory& trajec
   for (size_t t = 0; t < length; ++t) {
     const int64_t staleness = k_ - trajectory.versions[t];
     if (!trajectory.mask[t] || (staleness >= 0 && staleness <= settings_.max_staleness)) continue;
-    return Error(
-        absl::StatusCode::kFailedPrecondition, "STALE",
-        absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t], ", staleness ",
-                     staleness, " is not in 0..", settings_.max_staleness, " (max_staleness)"));
+    return Error(absl::StatusCode::kFailedPrecondition, "STALE",
+                 absl::StrCat(name(), "token ", t, " is of version ", trajectory.versions[t],
+                              ", so its staleness is ", staleness, ", which is not in 0..",
+                              settings_.max_staleness, " (max_staleness)"));
   }
   return absl::OkStatus();
 }
@@ -145,9 +147,9 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
     std::vector<double> rewards;
     int64_t group_tokens = 0;
     for (const Trajectory& trajectory : group.members) {
-      SLUICE_RETURN_IF_ERROR(Check(group, trajectory));
+      SLUICE_RETURN_IF_ERROR(CheckTrajectory(group, trajectory));
       rewards.push_back(ShapedReward(settings_, rules_, trajectory));
-      if (Trains(trajectory)) group_tokens += CountTrained(trajectory);
+      if (IsTrained(trajectory)) group_tokens += CountTrained(trajectory);
       if (rl() && std::isfinite(trajectory.reward)) rewards_.Add(trajectory.reward);
     }
     if (UsesPool(rules_)) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
@@ -156,7 +158,7 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
 
     for (size_t i = 0; i < group.members.size(); ++i) {
       const Trajectory& trajectory = group.members[i];
-      const int64_t tokens = Trains(trajectory) ? CountTrained(trajectory) : 0;
+      const int64_t tokens = IsTrained(trajectory) ? CountTrained(trajectory) : 0;
       if (tokens == 0) continue;
       Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index));
       sequence.advantage = static_cast<float>(advantages[i]);

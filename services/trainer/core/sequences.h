@@ -24,8 +24,11 @@ struct Sequence {
   std::vector<int32_t> rows;      // [T_i], ascending: tokens[rows[j]] predicts targets[j].
   std::vector<int32_t> targets;   // [T_i]
   std::vector<float> behavior;    // [T_i] behaviour log-probs; empty in supervised data.
-  float advantage = 0;            // Without the factor SequenceBuilder::factor().
-  double weight = 1;  // The aggregation's weight of a token here, without the step's scale.
+  // Add() leaves out SequenceBuilder::factor(), which is known only at the end of the step.
+  float advantage = 0;
+  // Weight that the loss's aggregation gives each token of this sequence, before the scale that is
+  // common to the step.
+  double weight = 1;
 };
 
 // Statistics of the task rewards of a step, before shaping.
@@ -34,8 +37,8 @@ class RewardStats {
   void Add(double reward);
 
   int64_t count() const { return count_; }
-  // Both are 0 if there are no rewards. std is the sample standard deviation (divided by n - 1); it
-  // is 0 for one reward.
+  // mean() and std() are 0 if there are no rewards. std() is the sample standard deviation (divided
+  // by n - 1); it is 0 for one reward.
   double mean() const;
   double std() const;
   double min() const { return min_; }
@@ -73,12 +76,12 @@ class SequenceBuilder {
   const RewardStats& rewards() const { return rewards_; }  // Of the members with a finite reward.
 
  private:
-  absl::Status Check(const Group& group, const Trajectory& trajectory) const;
+  absl::Status CheckTrajectory(const Group& group, const Trajectory& trajectory) const;
   void CountVersions(const Trajectory& trajectory);
 
   // Whether the trajectory is trained on. It is not if its reward is not finite, or if it was cut
   // at the length limit and the job filters such answers.
-  bool Trains(const Trajectory& trajectory) const;
+  bool IsTrained(const Trajectory& trajectory) const;
   bool rl() const { return settings_.kind == Settings::Kind::kRl; }
 
   const Settings& settings_;

@@ -9,8 +9,8 @@
 namespace sluice::trainer {
 namespace {
 
-absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view wanted) {
-  return absl::InvalidArgumentError(absl::StrCat(key, ": ", value, "; wanted ", wanted));
+absl::Status Invalid(absl::string_view key, absl::string_view value, absl::string_view rule) {
+  return absl::InvalidArgumentError(absl::StrCat(key, " is ", value, ", but ", rule));
 }
 
 absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
@@ -18,33 +18,34 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
   for (absl::string_view name : OptimizerNames()) known |= name == optimizer.name;
   if (!known)
     return Invalid("trainer.optimizer.name", optimizer.name,
-                   absl::StrJoin(OptimizerNames(), " | "));
+                   absl::StrCat("must be ", absl::StrJoin(OptimizerNames(), " | ")));
   if (FindSchedule(optimizer.schedule) == nullptr) {
     std::string names;
     for (const ScheduleRow& row : ScheduleRows())
       absl::StrAppend(&names, names.empty() ? "" : " | ", row.name);
-    return Invalid("trainer.optimizer.schedule", optimizer.schedule, names);
+    return Invalid("trainer.optimizer.schedule", optimizer.schedule,
+                   absl::StrCat("must be ", names));
   }
   if (FindSchedule(optimizer.schedule)->needs_total() && optimizer.total <= 0) {
-    return Invalid(
-        "trainer.optimizer.schedule", optimizer.schedule,
-        "limits.max_steps above 0, where the learning rate reaches 0; or schedule: constant");
+    return Invalid("trainer.optimizer.schedule", optimizer.schedule,
+                   "needs limits.max_steps above 0, where the learning rate reaches 0; set it, or "
+                   "use constant");
   }
   if (!(optimizer.lr >= 0))
-    return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "a number from 0");
+    return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "must be 0 or more");
   for (double beta : {optimizer.beta1, optimizer.beta2}) {
     if (!(beta >= 0 && beta < 1))
-      return Invalid("trainer.optimizer.betas", absl::StrCat(beta), "numbers in [0, 1)");
+      return Invalid("trainer.optimizer.betas", absl::StrCat(beta), "must be in [0, 1)");
   }
   if (!(optimizer.eps >= 0))
-    return Invalid("trainer.optimizer.eps", absl::StrCat(optimizer.eps), "a number from 0");
+    return Invalid("trainer.optimizer.eps", absl::StrCat(optimizer.eps), "must be 0 or more");
   if (!(optimizer.weight_decay >= 0)) {
     return Invalid("trainer.optimizer.weight_decay", absl::StrCat(optimizer.weight_decay),
-                   "a number from 0");
+                   "must be 0 or more");
   }
   if (!(optimizer.max_grad_norm >= 0)) {
     return Invalid("trainer.optimizer.max_grad_norm", absl::StrCat(optimizer.max_grad_norm),
-                   "a number from 0 (off)");
+                   "must be 0 (off) or more");
   }
   return absl::OkStatus();
 }
@@ -53,12 +54,13 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
 
 absl::Status Validate(const Settings& settings) {
   if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
-  if (settings.minibatches < 1) return Invalid("trainer.batching.minibatches", "0", "at least 1");
+  if (settings.minibatches < 1)
+    return Invalid("trainer.batching.minibatches", "0", "must be at least 1");
   if (settings.micro_batch_tokens < 1)
-    return Invalid("trainer.batching.micro_batch_tokens", "0", "at least 1");
+    return Invalid("trainer.batching.micro_batch_tokens", "0", "must be at least 1");
   if (!(settings.temperature > 0)) {
     return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature),
-                   "a number above 0, because sampled tokens are trained on");
+                   "must be above 0, because sampled tokens are trained on");
   }
   if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
 

@@ -39,7 +39,7 @@ struct Settings {
   double temperature = 1.0;      // Sampling temperature, by which log-probs divide the logits too.
   uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
   bool reference = false;        // Keep the initial weights as the reference policy.
-  int64_t skip_limit = 3;        // The job ends after this many skipped steps in a row.
+  int64_t skip_limit = 3;        // The job fails after this many skipped steps in a row. 0: never.
 };
 
 // INVALID_ARGUMENT: a value is out of range, a name is in no registry, or the algorithms exclude

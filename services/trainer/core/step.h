@@ -15,13 +15,14 @@ struct StepResult {
   // Empty if it changed the weights.
   std::string skipped;
   int64_t skips_in_a_row = 0;
-  // Mean task reward, before shaping, over the members of the batch with a finite one; 0 if there
-  // are none.
+  // Mean task reward, before shaping, over the trajectories of the batch whose reward is finite; 0
+  // if there are none.
   double reward_mean = 0;
-  int64_t reward_count = 0;  // Number of these members.
+  int64_t reward_count = 0;  // Number of these trajectories.
   int64_t tokens = 0;        // Number of trained tokens, N.
   int64_t sequences = 0;     // Number of sequences with a trained token, B_v.
-  double loss = 0;  // Sum of all terms, normalised; the mean over the updates that were applied.
+  // Normalised sum of the loss's terms, as a mean over the updates that were applied.
+  double loss = 0;
   double grad_norm = 0;  // Before clipping; of the last update.
   double lr = 0;         // Of the last update.
   double seconds_forward_backward = 0;

@@ -8,7 +8,8 @@
 
 namespace sluice::trainer {
 
-// The values of StepResult::metrics by name; operations documents refer to these names.
+// The values of StepResult::metrics by name. The names are public: the README and dashboards use
+// them.
 using StepMetrics = std::map<std::string, double>;
 
 // Adds how far the policy has moved, and how often each bound of the loss was active. The

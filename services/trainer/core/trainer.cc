@@ -55,7 +55,8 @@ class Trainer::Impl {
     // A batch without groups is a step that is skipped.
     if (step_ == nullptr) SLUICE_RETURN_IF_ERROR(Add(k, {}));
     if (k_ != k)
-      return absl::FailedPreconditionError(absl::StrCat("batch ", k_, " is open, not ", k));
+      return absl::FailedPreconditionError(
+          absl::StrCat("batch ", k, " cannot be finished while batch ", k_, " is open"));
 
     StepResult result;
     result.k = k;
@@ -65,7 +66,7 @@ class Trainer::Impl {
     }
     skips_in_a_row_ = result.skipped.empty() ? 0 : skips_in_a_row_ + 1;
     result.skips_in_a_row = skips_in_a_row_;
-    Describe(*step_, &result);
+    FillResult(*step_, &result);
     step_.reset();
     return result;
   }
@@ -97,7 +98,7 @@ class Trainer::Impl {
 
  private:
   // Sets the counts and metrics of a finished step.
-  void Describe(const BatchStep& step, StepResult* result) const;
+  void FillResult(const BatchStep& step, StepResult* result) const;
 
   const Settings settings_;
   const Rules rules_;
@@ -112,7 +113,7 @@ class Trainer::Impl {
   int64_t skips_in_a_row_ = 0;
 };
 
-void Trainer::Impl::Describe(const BatchStep& step, StepResult* result) const {
+void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const {
   const SequenceBuilder& sequences = step.sequences();
   result->reward_count = sequences.rewards().count();
   result->reward_mean = sequences.rewards().mean();

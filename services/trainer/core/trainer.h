@@ -32,7 +32,7 @@ namespace sluice::trainer {
 // all the work. With one update per batch, the log-probs of the proximal policy are those of the
 // update's own forward pass, bit for bit, so they are not computed separately.
 //
-// To be used by one thread at a time. This header does not include LibTorch.
+// Only one thread at a time may use it. This header does not include LibTorch.
 class Trainer {
  public:
   // Makes a trainer whose weights are zeros: call Load() or Restore() next. `clock` outlives the

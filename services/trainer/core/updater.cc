@@ -117,9 +117,9 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
   // The two terms get different factors in Update(), so their gradients go to different
   // accumulators.
   SLUICE_RETURN_IF_ERROR(Backward(terms.policy, /*keep_graph=*/true));
-  optimizer_->Accumulate(1);
+  optimizer_->SelectAccumulator(1);
   const absl::Status status = Backward(regular);
-  optimizer_->Accumulate(0);
+  optimizer_->SelectAccumulator(0);
   return status;
 }
 

@@ -55,7 +55,7 @@ TEST_F(FleetTest, TheSameBootKeepsItsIncarnationAndAnotherGetsTheNext) {
 
 TEST_F(FleetTest, ASecondProcessUnderTheIdOfOneThatBeatsIsRefused) {
   ASSERT_TRUE(Register("a").ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
   const absl::Status refused = Register("b").status();
   EXPECT_EQ(ReasonOf(refused), "NOT_YET");
   fleet_.StreamClosed(Now(), "r0", 7);
@@ -64,7 +64,7 @@ TEST_F(FleetTest, ASecondProcessUnderTheIdOfOneThatBeatsIsRefused) {
 
 TEST_F(FleetTest, ABrokenStreamIsSuspectAtOnceAndLostAfterThreeSeconds) {
   ASSERT_TRUE(Register("a").ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
   EXPECT_EQ(State(), Liveness::kLive);
   fleet_.StreamClosed(Now(), "r0", 7);
   EXPECT_EQ(State(), Liveness::kSuspect);
@@ -78,7 +78,7 @@ TEST_F(FleetTest, ABrokenStreamIsSuspectAtOnceAndLostAfterThreeSeconds) {
 
 TEST_F(FleetTest, SilenceIsSuspectAfterSixSecondsAndLostAfterTen) {
   ASSERT_TRUE(Register("a").ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
   Pass(absl::Seconds(6));
   EXPECT_EQ(State(), Liveness::kSuspect);
 
@@ -90,9 +90,9 @@ TEST_F(FleetTest, SilenceIsSuspectAfterSixSecondsAndLostAfterTen) {
 
 TEST_F(FleetTest, ALateHeartbeatBringsALostDaemonBackUnderItsIncarnation) {
   ASSERT_TRUE(Register("a").ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
   Pass(absl::Seconds(11));
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
 
   EXPECT_EQ(State(), Liveness::kLive);
   EXPECT_THAT(back_, ElementsAre("r0"));
@@ -101,15 +101,15 @@ TEST_F(FleetTest, ALateHeartbeatBringsALostDaemonBackUnderItsIncarnation) {
 
 TEST_F(FleetTest, AnOldStreamThatEndsLateDoesNotHurtTheNewOne) {
   ASSERT_TRUE(Register("a").ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 7).ok());
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 1, 8).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 8).ok());
   fleet_.StreamClosed(Now(), "r0", 7);
   EXPECT_EQ(State(), Liveness::kLive);
 }
 
 TEST_F(FleetTest, ADrainingDaemonIsGoneWhenItsStreamEnds) {
   ASSERT_TRUE(Register("a").ok());
-  (*fleet_.Beat(Now(), "r0", 1, 7))->draining = true;
+  (*fleet_.Heartbeat(Now(), "r0", 1, 7))->draining = true;
   fleet_.StreamClosed(Now(), "r0", 7);
   EXPECT_EQ(State(), Liveness::kLost);
 }
@@ -117,8 +117,8 @@ TEST_F(FleetTest, ADrainingDaemonIsGoneWhenItsStreamEnds) {
 TEST_F(FleetTest, AHeartbeatOfAnOldIncarnationIsFenced) {
   ASSERT_TRUE(Register("a").ok());
   ASSERT_TRUE(Register("b").ok());
-  EXPECT_EQ(ReasonOf(fleet_.Beat(Now(), "r0", 1, 7).status()), "FENCED");
-  EXPECT_EQ(ReasonOf(fleet_.Beat(Now(), "nobody", 1, 7).status()), "GONE");
+  EXPECT_EQ(ReasonOf(fleet_.Heartbeat(Now(), "r0", 1, 7).status()), "FENCED");
+  EXPECT_EQ(ReasonOf(fleet_.Heartbeat(Now(), "nobody", 1, 7).status()), "GONE");
 }
 
 TEST_F(FleetTest, AnotherProtocolIsRefusedWithBothRanges) {
@@ -141,7 +141,7 @@ TEST_F(FleetTest, AfterTheControllersStartNobodyIsLostForTenSeconds) {
   Pass(absl::Seconds(9));
   EXPECT_EQ(State(), Liveness::kSuspect);
 
-  ASSERT_TRUE(fleet_.Beat(Now(), "r0", 4, 1).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 4, 1).ok());
   Pass(absl::Seconds(2));
   EXPECT_EQ(State(), Liveness::kLive);
   EXPECT_THAT(gone_, IsEmpty());

@@ -344,7 +344,7 @@ TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
-  world_.core->SetJobAnswered(
+  world_.core->OnSetJobAnswer(
       world_.now(), world_.history.back(),
       ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = "41"},
                 "revision 1 is below the stored 41"));
@@ -684,7 +684,7 @@ TEST_F(LifecycleTest, TheLateAnswerOfADeadQueueDoesNotHideThatItsSuccessorForgot
   world_.Kill("queue-0");
   world_.Start("queue-0", Role::kQueue);
   // The old process had taken the list, but its answer comes only now.
-  world_.core->SetJobAnswered(world_.now(), late, SetJobAnswer{true, {}});
+  world_.core->OnSetJobAnswer(world_.now(), late, SetJobAnswer{true, {}});
   world_.AllReady(job);
 
   EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 2);
@@ -810,7 +810,7 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
   const auto call = world_.history.back();
-  world_.core->SetJobAnswered(
+  world_.core->OnSetJobAnswer(
       world_.now(), call, absl::InvalidArgumentError("train.jsonl line 3: no field \"question\""));
   world_.queues["queue-0"].answers = true;
   world_.Pass(absl::Seconds(12));
@@ -823,7 +823,7 @@ TEST_F(LifecycleTest, AQueueShortOfMemoryFailsTheJobAtOnceAndFreesItsDaemons) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
   const std::string job = world_.Submit("digits");
-  world_.core->SetJobAnswered(
+  world_.core->OnSetJobAnswer(
       world_.now(), world_.history.back(),
       absl::FailedPreconditionError(
           "the job needs at least 20000 B of the queue's memory, and the queue may use 10000 B"));
@@ -897,11 +897,11 @@ TEST_F(LifecycleTest, AJobThatWaitsForADaemonThatIsRegisteredAndSilentNamesIt) {
   const std::string job = world_.Submit("digits");
   EXPECT_EQ(world_.State(job), JobState::kWaiting);
 
-  const std::vector<Edge> chain = Chain(world_.core->WaitsOf(world_.now(), world_.job(job)));
+  const std::vector<Edge> chain = FindChain(world_.core->WaitsOf(world_.now(), world_.job(job)));
   ASSERT_EQ(chain.size(), 2u);
   EXPECT_EQ(chain[0].cause, "waits for 1 of 1 trainer");
   EXPECT_EQ(chain[0].next, "it starts when trainer-0 is heard again, or others have registered");
-  EXPECT_THAT(chain[1].cause, HasSubstr("trainer-0, silent for "));
+  EXPECT_THAT(chain[1].cause, HasSubstr("trainer-0 has been silent for "));
   EXPECT_EQ(chain[1].next, "trainer-0 is given up");
 }
 

@@ -47,7 +47,7 @@ class WhyTest : public testing::Test {
 
   std::vector<std::string> Causes() const {
     std::vector<std::string> causes;
-    for (const Edge& edge : Chain(waits_)) causes.push_back(edge.cause);
+    for (const Edge& edge : FindChain(waits_)) causes.push_back(edge.cause);
     return causes;
   }
 
@@ -160,7 +160,7 @@ TEST_F(WhyTest, AJobWithoutWaitsHasNoChain) {
 
 TEST_F(WhyTest, TheTextLeavesOutWhatTheBatchSaysBetterAndEndsWithWhatCanBeDone) {
   waits_.silent = {"rollout-1"};
-  EXPECT_EQ(ChainText(Chain(waits_)),
+  EXPECT_EQ(ChainText(FindChain(waits_)),
             "batch 75 lacks b <- b lacks 3 <- rollout-1 has b/3 <- rollout-1 does not answer; you "
             "could: see the log of rollout-1; "
             "if it hangs, kill it: its work goes on elsewhere");

@@ -167,12 +167,12 @@ class World {
       SLUICE_CHECK_MSG(done.ok(), done.status().ToString());
       revision = *done;
     }
-    core->Committed(revision);
+    core->OnCommitted(revision);
 
     for (const ReleaseCall& call : out.releases) releases.push_back(call);
     for (const SetJobCall& call : out.set_jobs) calls.push_back(call);
     for (const std::string& job : out.diagnose) {
-      core->Diagnosed(now(), job, diagnosis);
+      core->OnDiagnosis(now(), job, diagnosis);
       ++diagnoses;
     }
   }
@@ -184,14 +184,14 @@ class World {
       QueueState& queue = queues[call.queue];
       history.push_back(call);
       if (!queue.answers || actors[call.queue].stream == 0) {
-        core->SetJobAnswered(now(), call, absl::UnavailableError("no answer"));
+        core->OnSetJobAnswer(now(), call, absl::UnavailableError("no answer"));
         continue;
       }
 
       const bool knows = queue.revisions.count(call.job) > 0;
       repeats += knows && queue.revisions[call.job] == call.revision;
       queue.revisions[call.job] = call.revision;
-      core->SetJobAnswered(now(), call,
+      core->OnSetJobAnswer(now(), call,
                            SetJobAnswer{queue.restored.contains(call.job), queue.ledger});
     }
     Commit();

@@ -124,7 +124,7 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
 
   std::vector<std::string> damaged;
-  const auto checkpoint = Store().Newest(&damaged);
+  const auto checkpoint = Store().ReadNewest(&damaged);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   ASSERT_TRUE(checkpoint->has_value());
   EXPECT_EQ((*checkpoint)->state.version, (PolicyVersion{1, 2}));
@@ -138,7 +138,7 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
 }
 
 TEST_F(CheckpointTest, AnEmptyFolderHasNone) {
-  const auto checkpoint = Store().Newest(nullptr);
+  const auto checkpoint = Store().ReadNewest(nullptr);
   ASSERT_TRUE(checkpoint.ok());
   EXPECT_FALSE(checkpoint->has_value());
 }
@@ -160,7 +160,7 @@ TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
     FlipABit(absl::StrCat(*path, "/", name));
 
     std::vector<std::string> damaged;
-    const auto checkpoint = Store().Newest(&damaged);
+    const auto checkpoint = Store().ReadNewest(&damaged);
     ASSERT_TRUE(checkpoint.ok() && checkpoint->has_value()) << name << " " << checkpoint.status();
     EXPECT_EQ((*checkpoint)->state.version.number, 1) << name;
     ASSERT_THAT(damaged, SizeIs(1)) << name;
@@ -203,15 +203,15 @@ TEST_F(CheckpointTest, ACheckpointThatALinkNamesIsKept) {
 TEST_F(CheckpointTest, AHigherIncarnationIsNewerWhateverTheNumber) {
   ASSERT_TRUE(Write(Store(), 9, 0).ok());
   ASSERT_TRUE(Write(Store(), 4, 0, /*incarnation=*/2).ok());
-  EXPECT_EQ((*Store().Newest(nullptr))->state.version, (PolicyVersion{2, 4}));
+  EXPECT_EQ((*Store().ReadNewest(nullptr))->state.version, (PolicyVersion{2, 4}));
 }
 
 TEST_F(CheckpointTest, ANumberIsWrittenAnewByALaterIncarnation) {
   ASSERT_TRUE(Write(Store(), 3, 0).ok());
   ASSERT_TRUE(Write(Store(), 3, 0, /*incarnation=*/2).ok());
-  EXPECT_EQ(Store().At(3)->state.version, (PolicyVersion{2, 3}));
+  EXPECT_EQ(Store().ReadVersion(3)->state.version, (PolicyVersion{2, 3}));
   EXPECT_THAT(Store().List(), SizeIs(1));
-  EXPECT_EQ(Store().At(4).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Store().ReadVersion(4).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(CheckpointTest, ADamagedLineageIsNotCarriedIntoTheNextCheckpoint) {
@@ -241,7 +241,7 @@ TEST_F(CheckpointTest, ACheckpointWithoutStateIsNamedAndNotPassedOver) {
   ASSERT_THAT(PathsOf(entries), ElementsAre(*path, dir_ + "/step-1"));
   EXPECT_EQ(entries[0].status.code(), absl::StatusCode::kDataLoss);
   std::vector<std::string> damaged;
-  ASSERT_TRUE(Store().Newest(&damaged).ok());
+  ASSERT_TRUE(Store().ReadNewest(&damaged).ok());
   EXPECT_THAT(damaged, ElementsAre(HasSubstr(*path + "/state.json")));
 }
 
@@ -267,7 +267,7 @@ TEST_F(CheckpointTest, TheFormerFormatIsStillRead) {
     state->erase("sha256");
   });
 
-  const auto checkpoint = Store().Newest(nullptr);
+  const auto checkpoint = Store().ReadNewest(nullptr);
   ASSERT_TRUE(checkpoint.ok() && checkpoint->has_value()) << checkpoint.status();
   EXPECT_EQ((*checkpoint)->state.updates, 2);
 
@@ -281,7 +281,8 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
   MakeNewer(dir_ + "/step-2");
 
   for (const absl::Status& status :
-       {Store().Newest(nullptr).status(), Store().At(1).status(), Write(Store(), 3, 1).status()}) {
+       {Store().ReadNewest(nullptr).status(), Store().ReadVersion(1).status(),
+        Write(Store(), 3, 1).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status),
                 AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 3")));
@@ -293,9 +294,8 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
 TEST_F(CheckpointTest, AnotherJobsCheckpointIsRefusedWithBothIds) {
   ASSERT_TRUE(Write(Store(), 2, 0).ok());
   CheckpointStore other({.dir = dir_, .job = std::string(32, 'b'), .source = model_});
-
-  for (const absl::Status& status :
-       {other.Newest(nullptr).status(), other.At(2).status(), Write(other, 4, 0).status()}) {
+  for (const absl::Status& status : {other.ReadNewest(nullptr).status(),
+                                     other.ReadVersion(2).status(), Write(other, 4, 0).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status), AllOf(HasSubstr(kJob), HasSubstr(std::string(32, 'b'))));
     EXPECT_THAT(DetailOf(status).hint,
@@ -324,7 +324,7 @@ TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastThatVerifies) {
   FlipABit(dir_ + "/step-3/model.safetensors");
 
   CheckpointStore store = Store(/*keep_last=*/2);
-  ASSERT_EQ((*store.Newest(nullptr))->state.version.number, 1);
+  ASSERT_EQ((*store.ReadNewest(nullptr))->state.version.number, 1);
 
   ASSERT_TRUE(Write(store, 4, 1, /*incarnation=*/2).ok());
   EXPECT_TRUE(VerifyCheckpoint(dir_ + "/step-1").ok());
@@ -392,9 +392,9 @@ TEST_F(CheckpointTest, ALostMasterIsDamage) {
 TEST_F(CheckpointTest, AWeightThatItsTypeCannotHoldIsNamed) {
   types_ = {{weights_.spec(0).name, DType::kF16}};
   weights_.as<float>(0)[3] = 1e6f;
-  EXPECT_THAT(
-      MessageOf(Write(Store(), 1, 0).status()),
-      AllOf(HasSubstr("element 3 of " + weights_.spec(0).name), HasSubstr("too large for F16")));
+  EXPECT_THAT(MessageOf(Write(Store(), 1, 0).status()),
+              AllOf(HasSubstr("element 3 of " + weights_.spec(0).name),
+                    HasSubstr("which is too large for F16")));
 }
 
 TEST_F(CheckpointTest, EveryFileIsListedWithTheDigestOfWhatLiesOnDisk) {
@@ -427,9 +427,9 @@ TEST_F(CheckpointTest, AProcessKilledBeforeTheRenameLeavesTheOldCheckpointNewest
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-  EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 1);
+  EXPECT_EQ((*Store().ReadNewest(nullptr))->state.version.number, 1);
   ASSERT_TRUE(Write(Store(), 2, 1).ok());  // What the killed process left is no obstacle.
-  EXPECT_EQ((*Store().Newest(nullptr))->state.version.number, 2);
+  EXPECT_EQ((*Store().ReadNewest(nullptr))->state.version.number, 2);
 }
 #endif
 

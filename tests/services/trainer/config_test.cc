@@ -44,7 +44,7 @@ TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(
       std::string(config.status().message()),
-      AllOf(HasSubstr("trainer.optimizer.schedule: cosine"), HasSubstr("limits.max_steps")));
+      AllOf(HasSubstr("trainer.optimizer.schedule is cosine"), HasSubstr("limits.max_steps")));
 
   assignment.mutable_spec()->mutable_trainer()->mutable_optimizer()->set_schedule("constant");
   EXPECT_TRUE(ConfigOf(assignment).ok());

@@ -112,7 +112,7 @@ class EvaluatorTest : public ::testing::Test {
                                .version = version};
 
     Evaluator::Hooks hooks;
-    hooks.happened = [this](common::v1::Severity, absl::string_view code,
+    hooks.on_event = [this](common::v1::Severity, absl::string_view code,
                             absl::string_view message) {
       MutexLock lock(&mu_);
       events_.push_back(absl::StrCat(code, ": ", message));
@@ -275,7 +275,7 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
                    .datasets = {"heldout"},
                    .version = 40},
                   std::move(log), &publisher_, &waits_, &cancel,
-                  {.happened = [](auto, auto, auto) {}});
+                  {.on_event = [](auto, auto, auto) {}});
   EXPECT_EQ(again.totals().versions, 0);
 
   again.Start(version);

@@ -170,7 +170,7 @@ TEST_F(MetricsLogTest, ALineThatDidNotFitIsWrittenWithTheNextOne) {
   std::filesystem::remove(path_);
   ASSERT_TRUE(log.Append(Record(2)).ok());
   EXPECT_EQ(*ReadFile(path_), Line(0) + Line(1) + Line(2));
-  EXPECT_EQ(log.lost(), 0);
+  EXPECT_EQ(log.lines_lost(), 0);
 }
 
 TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
@@ -178,12 +178,12 @@ TEST_F(MetricsLogTest, OnlySoManyLinesWaitForADisk) {
   MetricsLog log(path_, 1);
   const int64_t count = MetricsLog::kMaxWaiting + 5;
   for (int64_t step = 0; step < count; ++step) EXPECT_FALSE(log.Append(Record(step)).ok());
-  EXPECT_EQ(log.lost(), 5);
+  EXPECT_EQ(log.lines_lost(), 5);
 
   std::filesystem::remove(path_);
   // The oldest waiting line makes room for the new one.
   ASSERT_TRUE(log.Append(Record(count)).ok());
-  EXPECT_EQ(log.lost(), 6);
+  EXPECT_EQ(log.lines_lost(), 6);
 
   const std::vector<int64_t> steps = StepsIn(path_);
   EXPECT_EQ(steps.front(), 6);
@@ -262,7 +262,7 @@ TEST_F(HistoryTest, TheFilesAreNoCheckpoints) {
   history.Append(Record(0));
   CheckpointStore store({.dir = dir_});
   EXPECT_THAT(store.List(), IsEmpty());
-  EXPECT_FALSE(store.Newest(nullptr)->has_value());
+  EXPECT_FALSE(store.ReadNewest(nullptr)->has_value());
 }
 
 // --- TensorBoard, read by code that shares nothing with the writer: the message types are read

@@ -71,17 +71,17 @@ class JobTest : public ::testing::Test {
 
   std::unique_ptr<TrainingJob> Start(JobConfig config) {
     TrainingJob::Hooks hooks;
-    hooks.told = [this](const TrainingJob::Standing& standing) {
+    hooks.on_standing = [this](const TrainingJob::Standing& standing) {
       MutexLock lock(&seen_.mu);
       seen_.standings.push_back(standing);
       seen_.changed.NotifyAll();
     };
-    hooks.stepped = [this](const job::v1::StepReport& report) {
+    hooks.on_step = [this](const job::v1::StepReport& report) {
       MutexLock lock(&seen_.mu);
       seen_.steps[report.k()] = report;
       seen_.changed.NotifyAll();
     };
-    hooks.happened = [this](common::v1::Event event) {
+    hooks.on_event = [this](common::v1::Event event) {
       MutexLock lock(&seen_.mu);
       seen_.events.push_back(event.code());
       if (on_event_) on_event_(event);
@@ -107,7 +107,7 @@ class JobTest : public ::testing::Test {
   // The newest checkpoint. None of the checkpoints is damaged.
   std::optional<Checkpoint> Newest() {
     std::vector<std::string> damaged;
-    auto checkpoint = CheckpointStore({.dir = dir_}).Newest(&damaged);
+    auto checkpoint = CheckpointStore({.dir = dir_}).ReadNewest(&damaged);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
     EXPECT_TRUE(damaged.empty());
     return checkpoint.ok() ? *std::move(checkpoint) : std::nullopt;
@@ -264,7 +264,7 @@ TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
 
   TrainingJob::Hooks hooks;
   std::atomic<int> while_loading = 0;
-  hooks.told = [&](const TrainingJob::Standing& standing) {
+  hooks.on_standing = [&](const TrainingJob::Standing& standing) {
     if (standing.phase == "loading") while_loading = rollout->threads();
   };
   queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
@@ -351,7 +351,7 @@ TEST_F(JobTest, ALineageThatIsDamagedUnderItSendsTheTrainerBackToAWholeCheckpoin
   const TrainingJob::Standing end = AwaitEnd();
   EXPECT_EQ(end.phase, "done") << end.cause;
 
-  const auto newest = CheckpointStore({.dir = dir_}).Newest(nullptr);
+  const auto newest = CheckpointStore({.dir = dir_}).ReadNewest(nullptr);
   ASSERT_TRUE(newest.ok() && newest->has_value());
   EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 12}));
   EXPECT_EQ(queue_.Stats().ledger().hash(), (*newest)->state.ledger_hash);

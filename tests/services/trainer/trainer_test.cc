@@ -105,7 +105,7 @@ class TrainerTest : public ::testing::Test {
                       .seed = 1};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
     EXPECT_TRUE(store.Write(contents).ok());
-    return **store.Newest(nullptr);
+    return **store.ReadNewest(nullptr);
   }
 
   static double MaxDifference(const TensorSet& a, const TensorSet& b) {

@@ -41,7 +41,7 @@ class WhyTextTest : public testing::Test {
   // Adds that rollout-1 is silent.
   void Suspect() {
     common::v1::WaitEdge* edge = Add(common::v1::NODE_KIND_DAEMON, common::v1::NODE_KIND_DAEMON, 7,
-                                     "rollout-1, silent for 7s (suspect)");
+                                     "rollout-1 has been silent for 7s (suspect)");
     edge->set_next("rollout-1 is given up");
     *edge->mutable_next_in() = rpc::ToProto(absl::Seconds(3));
     edge->set_hint("see the log of rollout-1, and start it again");
@@ -57,7 +57,7 @@ TEST_F(WhyTextTest, AChainIsReadFromTheStepToItsRootThenWhatComesByItselfAndWhat
   EXPECT_EQ(WhyText(job_, why_, 1000),
             "gsm has waited 9s in step 75: batch 75 has 63 of 64 groups <- group 1:02 lacks member "
             "3 of 8 <- rollout-1 has had member 3 for 30s"
-            " <- rollout-1, silent for 7s (suspect)\n"
+            " <- rollout-1 has been silent for 7s (suspect)\n"
             "by itself: in 3s rollout-1 is given up; without rollout-1, member 3 goes on at "
             "another rollout from token 7904\n"
             "you could: see the log of rollout-1, and start it again\n");
