@@ -56,6 +56,7 @@ TEST(AdvantageTest, CentreAndScaleCombineFreely) {
 
   double squares = 0;
   for (double c : centred) squares += c * c;
+  // The std of six rewards divides by five, and 1e-6 is added to it.
   for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
 
   ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
@@ -98,6 +99,7 @@ TEST(AdvantageTest, RlooIsDrGrpoTimesNOverNMinusOne) {
 TEST(AdvantageTest, GrpoDoesNotDependOnTheUnitOfRewards) {
   const std::vector<double> a = Of({Centre::kGroup, Scale::kGroup}, {1, 2, 4}, {0, 0, 0});
   const std::vector<double> b = Of({Centre::kGroup, Scale::kGroup}, {100, 200, 400}, {0, 0, 0});
+  // They differ a little, because 1e-6 is added to both standard deviations.
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i], b[i], 2e-6);
 }
 

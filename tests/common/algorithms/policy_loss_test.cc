@@ -144,7 +144,8 @@ TEST(PolicyLossTest, OraclesGiveTheWorkedNumbers) {
   }
 }
 
-// Each loss with each bound that it supports. The property tests run over all of them.
+// Each loss without and with the dual clip; a loss without a ratio ignores it. The property tests
+// run over all of them.
 struct Variant {
   std::string name;
   TokenLoss loss;
@@ -313,7 +314,7 @@ TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
   ExpectClose(sum / 5, 1.24, "sft");
 }
 
-// Weights and masks.
+// Tests of weights and masks.
 
 TEST(CorrectionTest, TheCapIsCounted) {
   const Correction c = ComputeCorrection({.level = WeightLevel::kToken, .cap = 1.2},

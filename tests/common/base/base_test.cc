@@ -82,6 +82,8 @@ TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
 }
 
 TEST(StatusTest, AHintMayHoldAnyByte) {
+  // 0x1f separates the parts of a stored detail, so it becomes a space in all parts but the last,
+  // which is `current`.
   const absl::Status error = ErrorWith(absl::StatusCode::kAborted,
                                        {.reason = "X",
                                         .hint = "a\x1f"

@@ -46,6 +46,7 @@ TEST(Bf16Test, RoundsToNearestEven) {
     uint32_t bits = static_cast<uint32_t>(random.Next());
     if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // Halfway between two neighbours.
     if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal number.
+    // An infinity or a NaN becomes a finite number.
     if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
     master.push_back(std::bit_cast<float>(bits));
   }

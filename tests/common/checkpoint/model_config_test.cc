@@ -44,6 +44,7 @@ std::string Unsupported(const Json& json) {
 }
 
 TEST(ModelConfigTest, BothSpellingsReadAlike) {
+  // transformers 5 writes dtype and rope_parameters in place of torch_dtype and rope_theta.
   Json newer = Without(Without(Qwen3(), "rope_theta"), "torch_dtype");
   newer["dtype"] = "bfloat16";
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};

@@ -152,6 +152,7 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("tensor model.norm.weight is I32, but weights must be F32, F16 or BF16"));
 
+  // Some tools store these two, although the model does not need them.
   WriteTensors(
       "model.safetensors", Changed(good, [](auto* specs) {
         specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});

@@ -48,7 +48,7 @@ std::vector<std::string> Lines(const JobFile& file) {
   return lines;
 }
 
-// Returns the problems of the minimal file after `from` is replaced by `to`.
+// Returns the problems of kMinimal after `from` is replaced by `to`.
 std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
   const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
   EXPECT_NE(text, kMinimal);
@@ -262,6 +262,7 @@ TEST(JobFile, SetsThatNameNothingAreTold) {
 }
 
 TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
+  // A --set and what its problem must say. An empty text means that the value is accepted.
   const std::pair<const char*, const char*> cases[] = {
       {"rollout.group.size=1", "algorithm.advantage.kind"},
       {"rollout.group.min=9", "rollout.group.min is 9, but the maximum is rollout.group.size = 8"},

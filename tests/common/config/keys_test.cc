@@ -106,7 +106,7 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
               EXPECT_TRUE(read) << path << " is not read by " << reader << ", nor refused";
             });
 
-  EXPECT_GT(keys, 100);
+  EXPECT_GT(keys, 100);  // A walk that misses keys must not pass.
 }
 
 TEST(Keys, EveryRefusalIsOfAKeyAndAWordThatTheJobFileHas) {

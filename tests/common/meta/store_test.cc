@@ -216,6 +216,7 @@ TEST(SqliteTest, AnotherProgramsDatabaseAndANewerFormatAreRefused) {
 
   ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE t (x)", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
+  // The id that Sluice gives its files, with the format after the newest.
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr,
                          nullptr, nullptr),
             SQLITE_OK);

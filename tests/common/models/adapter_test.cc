@@ -37,6 +37,7 @@ class AdapterTest : public testing::Test {
  protected:
   ~AdapterTest() override { std::filesystem::remove_all(dir_); }
 
+  // Writes and reads an adapter with a scale of 2, as alpha is twice the rank.
   std::shared_ptr<const Adapter> Make(const std::string& name, int64_t rank,
                                       const std::vector<std::string>& modules, uint64_t seed) {
     WriteAdapter(dir_ + name, AdapterConfig(rank, 2.0 * static_cast<double>(rank), modules),
@@ -123,6 +124,7 @@ TEST_F(AdapterTest, ARowWithAnAdapterIsThatOfMergedWeightsAndOneWithoutKeepsItsB
                                         AdapterTensors(config_, 3, {"v_proj", "down_proj"}, 3), 2),
                            {nullptr})[0]),
               2e-4);
+    // The adapters change much more than that.
     EXPECT_GT(Worst(mixed[0], plain), 0.5);
     EXPECT_GT(Worst(mixed[2], plain), 0.05);
   }
@@ -145,6 +147,7 @@ TEST_F(AdapterTest, AModelInBf16TakesOneToo) {
   const std::vector<float> merged =
       Logits(config_, MergeAdapter(wide, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),
              {nullptr})[0];
+  // The bf16 model rounds what it multiplies, so compare the error with the adapter's effect.
   EXPECT_LT(Worst(mixed[0], merged), 0.1 * Worst(mixed[0], mixed[1]));
 }
 

@@ -287,6 +287,8 @@ TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
       rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
     Step(model.get(), rows, {{5, 2}}, own.data());
 
+    // The fork writes behind the prompt, in block 7. A block of 32 tokens that the prompt fills is
+    // shared, and one that it begins is copied.
     std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
     if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
     Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table},

@@ -1,4 +1,4 @@
-// What every division of a step must keep, over random steps, and some divisions by hand.
+// Checks what every division of a step must keep, on random steps, and some divisions made by hand.
 #include "common/models/divide.h"
 
 #include <gtest/gtest.h>
@@ -165,6 +165,7 @@ ModelConfig SomeConfig() {
 }
 
 TEST(RowCostTest, ARowCostsItsWeightsTheKeysAndValuesThatItSeesAndItsLogits) {
+  // A number of the KV cache costs as much as 10 weights.
   const RowCost cost(SomeConfig());
   EXPECT_EQ(cost({.position = 0}), 2 * (496 + 10 * 2 * 4 * 1));
   EXPECT_EQ(cost({.position = 6}), 2 * (496 + 10 * 2 * 4 * 7));

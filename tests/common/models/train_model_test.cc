@@ -389,6 +389,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     for (int64_t i = 0; i < direction.numel(); ++i)
       to[i] = static_cast<float>(random.Uniform() - 0.5);
 
+    // A step changes the numbers of each parameter by 4e-4 in the root mean square.
     const double step = 2e-3 / direction.norm().item<double>() *
                         std::sqrt(static_cast<double>(direction.numel())) / 5;
     at::Tensor tensor = p.tensor;
@@ -419,12 +420,13 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   const auto model = Make(SmallExperts(), weights);
   PackedBatch batch = Pack(SmallSequences());
   const at::Tensor chosen = Logits(model.get(), batch).detach();
+  // Each token has two experts in each of two layers.
   const size_t sets = batch.tokens.size() * 2;
   batch.routing.assign(sets * 2, kAnyExpert);
   EXPECT_TRUE(at::equal(Logits(model.get(), batch).detach(), chosen));
 
-  // Give the last token of the first sequence the experts 0 and 1 in both layers, then 3 and 4. No
-  // other row attends to this token.
+  // Give token 4, the last one of the first sequence, the experts 0 and 1 in both layers, then 3
+  // and 4. No other row attends to this token.
   std::vector<at::Tensor> logits;
   for (const uint16_t first : {0, 3}) {
     for (size_t i = 4 * 4; i < 5 * 4; ++i) batch.routing[i] = static_cast<uint16_t>(first + i % 2);

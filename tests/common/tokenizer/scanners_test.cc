@@ -88,6 +88,7 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
   }
 }
 
+// A scanner that takes quadratic time would run into the time limit of the test.
 TEST(ScannersTest, LongRunsTakeTimeInProportion) {
   for (const char* const pattern :
        {kGpt2Pattern, kLlama3, kTekken, kO200k, kDeepSeekWords.c_str()}) {

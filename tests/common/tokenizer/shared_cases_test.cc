@@ -1,5 +1,5 @@
-// Tests every case of the shared tokenizers. The reference library made the ids, and the texts with
-// special tokens kept and skipped.
+// Tests every case of the shared tokenizers. The expected ids come from the reference library, and
+// so do the decoded texts, once with special tokens and once without.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
@@ -75,7 +75,8 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids;
     for (uint64_t n = random.Below(30); n > 0; --n) {
-      // Half of the ids are low, where the bytes and the special tokens are.
+      // Half of the ids are low, where the bytes and the special tokens are. Two ids lie beyond the
+      // vocabulary.
       ids.push_back(static_cast<int32_t>(
           random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
     }

@@ -36,7 +36,7 @@ TEST(WalLogTest, ASnapshotReplacesTheRecordsBeforeItAndTheirSegmentsAreUsedAgain
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 60; ++i) life.Append();
     ASSERT_TRUE(life.Flush());
-    EXPECT_GT(life.log->BytesSinceSnapshot(), 60 * 48u);
+    EXPECT_GT(life.log->BytesSinceSnapshot(), 60 * 48u);  // A frame header has 48 bytes.
     ASSERT_TRUE(life.TakeSnapshot().ok());
     EXPECT_EQ(life.log->BytesSinceSnapshot(), 0u);
     EXPECT_EQ(life.log->stats().snapshot, life.items.size());
@@ -329,7 +329,7 @@ TEST(WalLogTest, ADiskFullAtOpenStillRecovers) {
   for (const auto& [path, bytes] : system.Snapshot()) {
     if (path.find("spare") != std::string::npos) system.Erase(path);
   }
-  system.SetCapacity(300000);
+  system.SetCapacity(300000);  // No further segment fits.
   Life life(options, kDir);
 
   ASSERT_TRUE(life.status.ok()) << life.status;
@@ -358,6 +358,7 @@ bool PassAll(const std::string& dir, std::atomic<uint64_t>* acknowledged) {
   return true;
 }
 
+// The items that PassAll() appends are the first 120: two lives, of 12 rounds with 5 items each.
 Items AllItems(int count) {
   Items items;
   for (int i = 0; i < count; ++i) items.push_back(MakeItem(i));

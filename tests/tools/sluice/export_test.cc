@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Checkpoints of a bf16 model whose fp32 parameters are not bf16 numbers.
+// Writes checkpoints of a model that came in bf16. bf16 cannot represent its fp32 parameters.
 class ExportTest : public ::testing::Test {
  protected:
   ExportTest() {

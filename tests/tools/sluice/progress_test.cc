@@ -60,7 +60,8 @@ TEST(Progress, ALongRunIsDrawnInFortyPoints) {
   for (int k = 0; k < 400; ++k) progress.Add(Step(k, k));
   const std::string line = progress.RewardLine();
   EXPECT_EQ(line.find("  entropy") - line.find('_'), 40u);
-  EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");  // No limit: no bar and no end.
+  // Without a limit there is neither a bar nor an end.
+  EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");
 }
 
 TEST(Progress, ARunPastItsBestSaysHowGoodItWas) {
