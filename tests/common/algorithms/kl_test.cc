@@ -81,7 +81,7 @@ TEST(KlTest, RowsGiveTheWorkedNumbers) {
   }
 }
 
-TEST(KlTest, ExpectedGradientsByEnumeration) {
+TEST(KlTest, ExpectedGradientsAreThoseThatEnumerationGives) {
   const std::vector<double> p = Policy();
   double kl = 0;
   for (int v = 0; v < 3; ++v) kl += p[v] * std::log(p[v] / kRef[v]);

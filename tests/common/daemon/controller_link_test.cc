@@ -119,7 +119,8 @@ class ControllerLinkTest : public testing::Test {
             .backoff = {.first = absl::Milliseconds(1), .longest = absl::Milliseconds(5)}},
         ControllerLink::Handlers{
             .on_registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
-            .on_assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
+            .on_assigned =
+                [this](const HeartbeatResponse& assignments) { assignments_.Push(assignments); },
             .on_drain = [this] { drains_.Push(true); },
             .on_refused = [this](absl::Status why) { refusals_.Push(why); }});
   }
@@ -129,17 +130,17 @@ class ControllerLinkTest : public testing::Test {
     step.set_k(k);
     return step;
   }
-  static HeartbeatResponse Level(uint64_t generation) {
-    HeartbeatResponse level;
-    level.set_generation(generation);
-    level.add_jobs()->set_job("job");
-    level.mutable_jobs(0)->set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
-    return level;
+  static HeartbeatResponse Assignments(uint64_t generation) {
+    HeartbeatResponse assignments;
+    assignments.set_generation(generation);
+    assignments.add_jobs()->set_job("job");
+    assignments.mutable_jobs(0)->set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
+    return assignments;
   }
 
   std::string address_;
   Channel<int64_t> incarnations_;
-  Channel<HeartbeatResponse> levels_;
+  Channel<HeartbeatResponse> assignments_;
   Channel<bool> drains_;
   Channel<absl::Status> refusals_;
 };
@@ -160,7 +161,7 @@ TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
   EXPECT_EQ(link->incarnation(), 5);
 }
 
-TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
+TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndAgainInEachLaterHeartbeat) {
   FakeRegistry registry;
   const auto server = Serve(&registry);
   const auto link = Link();
@@ -209,18 +210,18 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
 
 TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   FakeRegistry registry;
-  registry.answer = [](const HeartbeatRequest&) { return Level(8); };
+  registry.answer = [](const HeartbeatRequest&) { return Assignments(8); };
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
 
-  EXPECT_EQ(levels_.Pop().generation(), 8u);
+  EXPECT_EQ(assignments_.Pop().generation(), 8u);
   registry.beats.PopUntil([](const auto& beat) { return beat.generation() == 8; });
   const auto stream = registry.streams.Pop();
-  stream->Send(Level(7));  // An older generation, which is ignored.
-  stream->Send(Level(9));
+  stream->Send(Assignments(7));  // An older generation, which is ignored.
+  stream->Send(Assignments(9));
 
-  EXPECT_EQ(levels_.Pop().generation(), 9u);
+  EXPECT_EQ(assignments_.Pop().generation(), 9u);
 }
 
 TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
@@ -261,13 +262,13 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
 
 TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {
   auto first = std::make_unique<FakeRegistry>();
-  first->answer = [](const HeartbeatRequest&) { return Level(8); };
+  first->answer = [](const HeartbeatRequest&) { return Assignments(8); };
   auto first_server = Serve(first.get());
   const auto link = Link();
   link->Start();
   link->ReportStep(Step(4));
   const std::string boot = first->registered.Pop().boot();
-  levels_.Pop();
+  assignments_.Pop();
   first->beats.PopUntil(
       [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
   first_server.reset();
@@ -276,7 +277,8 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
 
   FakeRegistry second;
   second.incarnation = 6;
-  second.answer = [](const HeartbeatRequest&) { return Level(3); };  // Counts generations anew.
+  // The new controller counts generations anew.
+  second.answer = [](const HeartbeatRequest&) { return Assignments(3); };
   const auto second_server = Serve(&second);
   const RegisterRequest again = second.registered.Pop();
 
@@ -292,7 +294,7 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   EXPECT_EQ(beat.steps(0).k(), 4);
   EXPECT_EQ(incarnations_.Pop(), 5);
   EXPECT_EQ(incarnations_.Pop(), 6);
-  EXPECT_EQ(levels_.Pop().generation(), 3u);
+  EXPECT_EQ(assignments_.Pop().generation(), 3u);
 
   link->Stop();
 }

@@ -203,7 +203,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
               HasSubstr("is not a JSON object"));
 }
 
-TEST_F(AdapterTest, ASettingThatSomeWeightsWereTrainedWithIsNotToBeLeftOut) {
+TEST_F(AdapterTest, ASettingThatSelectsLayersOrModulesIsRefusedWithTheWayAroundIt) {
   const auto with = [&](const char* key, nlohmann::json value) {
     return Refusal([&](nlohmann::json* json) { (*json)[key] = std::move(value); });
   };

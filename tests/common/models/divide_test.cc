@@ -59,7 +59,7 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
   }
 }
 
-TEST(RowSharesTest, WhatItSaysOfTheLargestShareIsSo) {
+TEST(RowSharesTest, DealReturnsTheLargestShareDividedByTheMean) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
@@ -143,7 +143,7 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
   }
 }
 
-TEST(AttentionPlanTest, AGroupTakesAHeadOneAfterTheOtherASequenceAloneItsHeadsInARow) {
+TEST(AttentionPlanTest, SequencesThatShareAPromptTakeEachHeadInTurnAndAnyOtherTakesItsHeadsInARow) {
   const std::vector<int32_t> shared = {5, 6}, alone = {9};
   const std::vector<absl::Span<const int32_t>> tables = {shared, shared, alone};
   const std::vector<Row> rows = {

@@ -92,7 +92,7 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   }
 }
 
-TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnother) {
+TEST_P(SharedTokenizerTest, TheBytesOfTokensJoinToTheTextThatTheyAddBehindAnotherToken) {
   const int32_t first = tokenizer_->Encode("a", {.add_special = false})->front();
   for (const json& c : cases_) {
     if (c["text"].is_null()) continue;

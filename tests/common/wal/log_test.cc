@@ -106,7 +106,8 @@ TEST(WalLogTest, ManyThreadsAppendAndEachPositionIsDurableOnce) {
   EXPECT_LT(life.log->stats().syncs, 2000u) << "commits are grouped";
 }
 
-class Where : public Rebuild {
+// Gives the log memory for each payload, and expects the payload in that memory.
+class AllocatingRebuild : public Rebuild {
  public:
   absl::StatusOr<Memory> Allocate(uint8_t, absl::string_view head, uint64_t size) override {
     auto owner = std::make_shared<std::string>(size, '\0');
@@ -135,9 +136,9 @@ TEST(WalLogTest, PayloadIsReadIntoMemoryOfTheReplay) {
     items = life.items;
   }
 
-  Where where;
-  ASSERT_TRUE(Scan(&system, kDir, &where, nullptr).ok());
-  EXPECT_EQ(where.items, items);
+  AllocatingRebuild rebuild;
+  ASSERT_TRUE(Scan(&system, kDir, &rebuild, nullptr).ok());
+  EXPECT_EQ(rebuild.items, items);
 }
 
 TEST(WalLogTest, ADirectoryHasOneOwner) {

@@ -42,8 +42,8 @@ class ExportTest : public ::testing::Test {
     EXPECT_TRUE(written.ok()) << written.status();
   }
 
-  // The parameters, converted to `dtype`.
-  TensorSet In(DType dtype) {
+  // Returns the parameters, converted to `dtype`.
+  TensorSet ParametersIn(DType dtype) {
     TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));
     EXPECT_TRUE(ConvertTensors(parameters_, &set).ok());
     return set;
@@ -103,7 +103,8 @@ TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {
   ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).ok());
   EXPECT_THAT(*ListDir(dir_ + "/out"), ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(ReadModelDir(dir_ + "/out")->config.dtype, DType::kBF16);
-  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(), In(DType::kBF16).buffer());
+  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(),
+            ParametersIn(DType::kBF16).buffer());
   EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).code(),
             absl::StatusCode::kAlreadyExists);
 }
