@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -14,6 +13,7 @@
 #include "common/base/id.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/testing/data.h"
 
 namespace sluice {
 namespace {
@@ -274,11 +274,8 @@ TEST_F(ModelDirTest, AnExistingDirectoryIsNotWrittenOverAndAFailureLeavesNothing
 }
 
 TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
-  const char* root = std::getenv("SLUICE_TEST_DATA");
-  const std::string models =
-      absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/models");
-  if (!PathExists(models))
-    GTEST_SKIP() << "no shared test data in " << models << "; set SLUICE_TEST_DATA";
+  SLUICE_NEEDS_TEST_DATA("models");
+  const std::string models = testing_data::Path("models");
   const std::vector<std::pair<std::string, int64_t>> supported = {
       {"qwen3-tiny", 197248},  {"qwen3-tiny-tied", 123328}, {"qwen3-tiny-bf16-sharded", 197248},
       {"llama3-tiny", 123200}, {"qwen2-tiny", 98880},       {"qwen3moe-tiny", 173440},

@@ -3,16 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <deque>
-#include <future>
-#include <map>
-#include <mutex>
-
 #include "common/base/status.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_stream.h"
 #include "sluice/registry/v1/registry.grpc.pb.h"
+#include "tests/common/handed.h"
 
 namespace sluice::daemon {
 namespace {
@@ -22,38 +17,8 @@ using registry::v1::HeartbeatResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
 
-// Hands values from one thread to another, in order. Pop() waits for a value. Thread-safe.
-template <typename T>
-class Channel {
- public:
-  void Push(T value) {
-    std::lock_guard lock(mu_);
-    values_.push_back(std::move(value));
-    changed_.notify_all();
-  }
-  T Pop() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [&] { return !values_.empty(); });
-    T value = std::move(values_.front());
-    values_.pop_front();
-    return value;
-  }
-  // Pops values until `wanted` accepts one, and returns that one.
-  template <typename Wanted>
-  T PopUntil(Wanted wanted) {
-    while (true) {
-      if (T value = Pop(); wanted(value)) return value;
-    }
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<T> values_;
-};
-
 // The registry of a controller. Each registration gets `refusal` and `incarnation`, and each
-// heartbeat gets what `answer` returns. The channels hold what arrived.
+// heartbeat gets what `answer` returns. The test gets what arrived, and each stream.
 class FakeRegistry : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
@@ -91,9 +56,9 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
   int64_t incarnation = 5;
   absl::Status refusal;
   std::function<HeartbeatResponse(const HeartbeatRequest&)> answer;
-  Channel<RegisterRequest> registered;
-  Channel<HeartbeatRequest> beats;
-  Channel<std::shared_ptr<Stream>> streams;
+  Handed<RegisterRequest> registered;
+  Handed<HeartbeatRequest> beats;
+  Handed<std::shared_ptr<Stream>> streams;
 };
 
 class ControllerLinkTest : public testing::Test {
@@ -139,10 +104,10 @@ class ControllerLinkTest : public testing::Test {
   }
 
   std::string address_;
-  Channel<int64_t> incarnations_;
-  Channel<HeartbeatResponse> assignments_;
-  Channel<bool> drains_;
-  Channel<absl::Status> refusals_;
+  Handed<int64_t> incarnations_;
+  Handed<HeartbeatResponse> assignments_;
+  Handed<bool> drains_;
+  Handed<absl::Status> refusals_;
 };
 
 TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {

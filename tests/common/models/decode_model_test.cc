@@ -139,10 +139,7 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
 
 class DecodeReferenceTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (!HaveTestData())
-      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
-  }
+  void SetUp() override { SLUICE_NEEDS_TEST_DATA("models"); }
 };
 
 TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
@@ -224,8 +221,7 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
 }
 
 TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
-  if (!HaveTestData())
-    GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  SLUICE_NEEDS_TEST_DATA("models");
   const ReferenceModel m("qwen3-tiny-bf16-sharded");
   const TensorSet weights = *ReadWeights(m.dir, DType::kBF16);
   const ReferenceSequences want = m.Sequences();

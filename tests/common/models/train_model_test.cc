@@ -83,10 +83,7 @@ Predictions NextTokens(const std::vector<std::vector<int32_t>>& sequences) {
 
 class TrainReferenceTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (!HaveTestData())
-      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
-  }
+  void SetUp() override { SLUICE_NEEDS_TEST_DATA("models"); }
 };
 
 TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
