@@ -169,6 +169,7 @@ TEST(AdvantageTest, AStreamOfGroupsTimesItsFactorIsTheWholeStep) {
     std::vector<double> streamed = stream.AddGroup({1, 0, 0.5, 1});
     const std::vector<double> second = stream.AddGroup({0, 1});
     streamed.insert(streamed.end(), second.begin(), second.end());
+
     for (double& a : streamed) a *= stream.StepFactor();
     ExpectAllClose(streamed, AdvantagesOf(row.value, kRewards, kGroups), std::string(row.name));
     EXPECT_EQ(stream.StepFactor() == 1, !IsStepWide(row.value)) << row.name;

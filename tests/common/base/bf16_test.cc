@@ -14,6 +14,7 @@ TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
   float master = 1;
   const float wanted[] = {1.0f, 0.99609375f, 0.99609375f, 0.99609375f, 0.99609375f};
   float pure = 1;
+
   for (float cast : wanted) {
     master -= 0.001f;
     EXPECT_EQ(FloatFromBf16(Bf16FromFloat(master)), cast);
@@ -54,6 +55,7 @@ TEST(Bf16Test, RoundsToNearestEven) {
   master.push_back(std::numeric_limits<float>::max());
   master.push_back(0.0f);
   master.push_back(-0.0f);
+
   for (const float x : master) ASSERT_EQ(Bf16FromFloat(x), SlowBf16(x)) << std::hexfloat << x;
 }
 

@@ -36,6 +36,7 @@ TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
         EXPECT_EQ(x, 1.0f);
         continue;
       }
+
       const double z = x / 0.02;
       sum += z, squares += z * z, fourth += z * z * z * z, ++n;
     }

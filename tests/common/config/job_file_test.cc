@@ -58,6 +58,7 @@ std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
 TEST(JobFile, AMinimalFileIsCompletedWithDefaultsAndAbsolutePaths) {
   const JobFile file = Parse(kMinimal);
   ASSERT_THAT(ProblemLines(file), ElementsAre());
+
   EXPECT_EQ(file.spec->model().path(), "/jobs/m");
   EXPECT_EQ(file.spec->data().train(0).path(), "/jobs/rows.jsonl");
   EXPECT_EQ(file.spec->checkpoint().dir(), "/jobs/out");
@@ -141,6 +142,7 @@ TEST(JobFile, APrintedSpecLoadsToItself) {
              "reward.rewards.0.verifier=text", "reward.rewards.0.args={property: reversed}",
              "data.train.0.fields={question: q}", "algorithm.loss.dual=none"});
   ASSERT_THAT(ProblemLines(file), ElementsAre());
+
   const JobFile again = Parse(JobFileText(*file.spec));
   ASSERT_THAT(ProblemLines(again), ElementsAre());
 
@@ -179,6 +181,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
           "job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, but the minimum is 0"));
   EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
+
   EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
               ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: "
                           "ms, s, m, h or d"));
@@ -195,6 +198,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
                           "unknown unit; the units are B, KiB, MiB, GiB and TiB"));
+
   EXPECT_THAT(
       Wrong("name: demo", "name: demo\nkind: rll"),
       ElementsAre(
@@ -461,6 +465,7 @@ TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {
   std::string text = "name: demo\nrun:\n";
   for (int i = 0; i < 30; ++i) absl::StrAppend(&text, "  key", i, ": 1\n");
   const JobFile file = Parse(text);
+
   ASSERT_EQ(file.problems.size(), 20u);
   for (size_t i = 1; i < file.problems.size(); ++i)
     EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);

@@ -99,6 +99,7 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
 
               const std::string reader = ReaderOf(path);
               ASSERT_NE(reader, "") << path << " is neither refused nor read";
+
               const std::string text = *ReadFile(absl::StrCat(SLUICE_SOURCE_DIR, "/", reader));
               const bool read =
                   absl::StrContains(text, absl::StrCat(field.name(), "(")) ||

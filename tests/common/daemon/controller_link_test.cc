@@ -132,6 +132,7 @@ TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndAgainInEachLaterHeartbeat) {
   const auto link = Link();
   link->Start();
   registry.beats.Pop();
+
   registry::v1::Progress progress;
   progress.set_job("job");
   progress.set_step(3);
@@ -157,10 +158,12 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
   const auto link = Link();
   link->Start();
   registry.beats.Pop();
+
   registry::v1::Progress progress;
   progress.set_job("job");
   progress.set_cause("model caf\xe9: no config.json");
   link->SetProgress(progress);
+
   common::v1::Event event;
   event.set_message("\xff\xfe");
   link->RaiseEvent(event);
@@ -194,6 +197,7 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
+
   link->ReportStep(Step(1));
   link->ReportStep(Step(2));
   common::v1::Event event;
@@ -212,6 +216,7 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   step->set_job("job");
   step->set_k(1);
   stored.set_events_stored(1);
+
   const auto stream = registry.streams.Pop();
   stream->Send(stored);
   const HeartbeatRequest rest =
@@ -232,10 +237,12 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   const auto link = Link();
   link->Start();
   link->ReportStep(Step(4));
+
   const std::string boot = first->registered.Pop().boot();
   assignments_.Pop();
   first->beats.PopUntil(
       [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
+
   first_server.reset();
   first.reset();
   link->ReportStep(Step(5));  // No controller listens now.

@@ -88,6 +88,7 @@ TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
 TEST_F(JsonlTest, BadRowsAreSkippedAndCountedWhereAskedFor) {
   const auto data = Read("{\"q\": 1}\nbroken\n{\"q\": 2}\n{}\n", {{"prompt", "q"}}, /*skip=*/true);
   ASSERT_TRUE(data.ok()) << data.status();
+
   EXPECT_EQ(data->rows(), 2u);
   EXPECT_EQ(data->skipped(), 2u);
   EXPECT_THAT(data->first_skipped(), HasSubstr(".jsonl:2:"));

@@ -145,6 +145,7 @@ TEST_P(StoreTest, APrefixThatEndsInTheHighestByteStillEnds) {
                         "1")
                   .ok());
   ASSERT_TRUE(store_->Put("b", "1").ok());
+
   EXPECT_EQ(store_->List("a\xff")->size(), 2u);
   EXPECT_EQ(store_->List("\xff")->size(), 0u);
 }

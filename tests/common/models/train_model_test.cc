@@ -114,12 +114,14 @@ TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
   const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16), DType::kBF16);
+
   const Predictions next = NextTokens(want.tokens);
   const at::Tensor ours =
       ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
   const at::Tensor exact = Unpadded(m, "logprobs", want, 1),
                    theirs = Unpadded(m, "bf16.logprobs", want, 1);
   const double mean = (ours - exact).abs().mean().item<double>();
+
   EXPECT_LE(mean, 0.01);
   EXPECT_LE(Worst(ours, exact), 0.15);
   EXPECT_LE(mean, 1.25 * (theirs - exact).abs().mean().item<double>());
@@ -131,17 +133,20 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   const auto model = Make(m.dir.config, m.weights);
   const c10::NoGradGuard no_grad;
   std::vector<std::vector<int32_t>> sequences = want.prompts, got(want.prompts.size());
+
   while (got[0].size() < want.continuations[0].size()) {
     PackedBatch batch = Pack(sequences);
     batch.score_rows.clear();
     for (size_t b = 0; b < sequences.size(); ++b)
       batch.score_rows.push_back(batch.cu_seqlens[b + 1] - 1);
+
     const at::Tensor best = Logits(model.get(), batch).argmax(1);
     for (size_t b = 0; b < sequences.size(); ++b) {
       got[b].push_back(static_cast<int32_t>(best[b].item<int64_t>()));
       sequences[b].push_back(got[b].back());
     }
   }
+
   EXPECT_EQ(got, want.continuations);
 }
 
@@ -298,12 +303,14 @@ TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
         R"("initializer_range": 0.3, "architectures": [)" +
             shape + "}",
         shape);
+
     SplitMix64 random(9);
     std::vector<std::vector<int32_t>> sequences;
     for (const size_t length : {1, 31, 32, 33, 127, 129, 290}) {
       sequences.emplace_back(length);
       for (int32_t& token : sequences.back()) token = static_cast<int32_t>(random.Below(67));
     }
+
     ExpectDecodeGivesTheSameBits(config, *InitWeights(config, 4), sequences);
   }
 }
@@ -325,8 +332,10 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
   ASSERT_TRUE(ConvertTensors(weights, &rounded).ok());
   const auto narrow = Make(SmallConfig(), weights, DType::kBF16),
              wide = Make(SmallConfig(), rounded);
+
   for (TrainModel* model : {narrow.get(), wide.get()})
     ASSERT_TRUE(Backward(SmallLoss(model, Pack(SmallSequences()))).ok());
+
   for (size_t i = 0; i < narrow->parameters().size(); ++i) {
     const at::Tensor got = narrow->parameters()[i].tensor.grad(),
                      want = wide->parameters()[i].tensor.grad();
@@ -348,10 +357,12 @@ TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
         R"("max_position_embeddings": 300, "architectures": [)" +
             shape + "}",
         shape);
+
     const TensorSet weights = *InitWeights(config, 4);
     std::vector<std::vector<int32_t>> sequences;
     for (const size_t length : {290, 3, 280, 270, 33})
       sequences.emplace_back(length, static_cast<int32_t>(length % 19));
+
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<at::Tensor> first;
       for (const int threads : {1, 2, 3, 5}) {
@@ -377,6 +388,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch batch = Pack(SmallSequences());
   ASSERT_TRUE(Backward(SmallLoss(model.get(), batch)).ok());
+
   const c10::NoGradGuard no_grad;
   SplitMix64 random(5);
   for (const TrainModel::Parameter& p : model->parameters()) {
@@ -395,6 +407,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     tensor.add_(direction, -2 * step);
     const double below = SmallLoss(model.get(), batch).item<double>();
     tensor.add_(direction, step);
+
     const double want = (p.tensor.grad() * direction).sum().item<double>(),
                  got = (above - below) / (2 * step);
     EXPECT_NEAR(got, want, 0.02 * std::max(1.0, std::abs(want))) << p.name;
@@ -497,6 +510,7 @@ TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
   const Unshared unshared = CopyPrefixes(shared);
   const at::Tensor got = Logits(model.get(), shared).detach(),
                    want = Logits(model.get(), unshared.batch).detach();
+
   for (size_t row = 0; row < unshared.copies.size(); ++row) {
     for (const int64_t copy : unshared.copies[row])
       EXPECT_TRUE(at::equal(got[static_cast<int64_t>(row)], want[copy])) << "row " << row;
@@ -525,6 +539,7 @@ TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
   const auto got = gradients((Logits(model.get(), shared) * weights).sum());
   const auto want = gradients(
       (Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
+
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>())
         << model->parameters()[i].name;
@@ -538,6 +553,7 @@ TEST(TrainModelTest, AWindowHidesWhatLiesBeforeIt) {
   const at::Tensor open = Logits(Make(config, weights).get(), Pack(sequences)).detach();
   config.sliding_window = 7;
   const at::Tensor windowed = Logits(Make(config, weights).get(), Pack(sequences)).detach();
+
   EXPECT_TRUE(at::equal(windowed, Decoded(config, weights, sequences)));
   // The first tokens of the last sequence have nothing before their window.
   EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));
@@ -569,6 +585,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
+
   EXPECT_EQ(refusal([](PackedBatch* b) { b->tokens[1] = 19; }), "token 1 is 19, not in [0, 19)");
   EXPECT_EQ(refusal([](PackedBatch* b) { b->positions[2] = 64; }),
             "position 2 is 64, not in [0, 64)");
@@ -578,6 +595,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
               testing::HasSubstr("cu_seqlens"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }),
               testing::HasSubstr("cu_seqlens"));
+
   EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }),
             "the batch has 1 sequences, but 2 prefixes");
   EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }),
@@ -599,6 +617,7 @@ TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
       std::vector<int64_t> targets(20);
       for (int64_t& target : targets)
         target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
+
       for (int64_t r = 0; r < 10; ++r) {
         SampleDraw draw;
         const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab,
@@ -612,6 +631,7 @@ TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
                       ->logprobs.item<float>(),
                   draw.logprob);
       }
+
       const TokenScores scores = *ScoreTokens(logits, targets, temperature);
       const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
       EXPECT_LT(Worst(scores.logprobs,

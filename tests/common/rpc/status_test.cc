@@ -91,8 +91,10 @@ TEST(StatusTest, ALongTextIsCutBetweenTwoCharacters) {
   for (size_t before : {0, 1}) {
     std::string text(before, 'x');
     while (text.size() < 10'000) text += "\xc3\xa9";
+
     const absl::Status received = FromGrpcStatus(ToGrpcStatus(
         ErrorWith(absl::StatusCode::kInternal, {.reason = "BUG", .hint = text}, text)));
+
     EXPECT_EQ(ReasonOf(received), "BUG");
     EXPECT_EQ(text.substr(0, received.message().size()), received.message());
     EXPECT_EQ(text.substr(0, DetailOf(received).hint.size()), DetailOf(received).hint);

@@ -115,9 +115,9 @@ TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatc
         if (random.Below(3) == 0) stops.push_back(stop);
       }
       const std::string whole = tokenizer->Decode(ids, true);
+
       // The match that ends first counts, and of those that end together the longest.
       size_t end = std::string::npos, begin = whole.size();
-
       for (const std::string& stop : stops) {
         const size_t at = whole.find(stop);
         if (at == std::string::npos || at + stop.size() > end ||

@@ -42,6 +42,7 @@ TEST_P(SharedTokenizerTest, EncodesEveryText) {
     const std::string text = c["text"];
     const auto ids = tokenizer_->Encode(text, {.add_special = false});
     ASSERT_TRUE(ids.ok()) << ids.status();
+
     EXPECT_EQ(*ids, Ids(c["ids"])) << c["group"] << text;
     EXPECT_EQ(*tokenizer_->Encode(text, {.add_special = true}),
               Ids(c.contains("ids_special") ? c["ids_special"] : c["ids"]))

@@ -21,9 +21,11 @@ TEST(WalLogTest, WhatWasAppendedComesBackInOrder) {
   for (int lives = 0; lives < 4; ++lives) {
     Life life(&system);
     ASSERT_TRUE(life.status.ok()) << life.status;
+
     EXPECT_EQ(life.recovered, items);
     EXPECT_EQ(life.found.last, items.size());
     EXPECT_FALSE(life.found.torn);
+
     for (int i = 1; i <= 30; ++i) EXPECT_EQ(life.Append(), items.size() + i);
     items = life.items;
   }
@@ -149,6 +151,7 @@ TEST(WalLogTest, ADirectoryHasOneOwner) {
     ASSERT_TRUE(first.status.ok()) << first.status;
     first.Append();
     ASSERT_TRUE(first.Flush());
+
     Life second(options, dir);
     EXPECT_EQ(second.status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(second.status), "DATA_DIR_IN_USE");
@@ -410,6 +413,7 @@ TEST(WalFailpointTest, AnErrorAtAnyFailpointEndsTheLogAndLosesNothing) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(RemoveTree(dir).ok());
     std::atomic<uint64_t> acknowledged = 0;
+
     ASSERT_TRUE(ArmFailpoint(name, "error", 1).ok());
     PassAll(dir, &acknowledged);
     ASSERT_TRUE(ArmFailpoint(name, "", 1).ok());

@@ -38,6 +38,7 @@ TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
       const absl::Status status = DecodeFullChunk(chunk, &to, &written);
       EXPECT_TRUE(status.ok()) << status;
     });
+
     EXPECT_TRUE(Equal(from, to)) << target;
     EXPECT_EQ(written, 4u * 360 + 2 * 7 + 4 * 1000);
   }

@@ -83,6 +83,7 @@ TEST(Examples, OfEveryHelpTextParse) {
   std::string text;
   AddFooters(&app.parser(), &text);
   const std::vector<std::string> commands = CommandLines(text);
+
   EXPECT_GE(commands.size(), 30u);
   for (const std::string& command : commands) EXPECT_EQ(Complaint(command), "") << command;
 }
@@ -112,6 +113,7 @@ TEST(Examples, NameFilesOfThisTreeWhereTheyNameConfigs) {
   SluiceApp app;
   std::string text;
   AddFooters(&app.parser(), &text);
+
   for (const std::string& command : CommandLines(text)) {
     for (const std::string& word : ShellWords(command)) {
       if (absl::StartsWith(word, "configs/"))

@@ -62,6 +62,7 @@ TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFol
   EXPECT_FALSE(trainer::IsCheckpoint(dir_));
   EXPECT_TRUE(trainer::IsCheckpoint(dir_ + "/step-9"));
   EXPECT_FALSE(HoldsCheckpoints(dir_ + "/step-9"));
+
   for (const std::string& other :
        {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
     EXPECT_FALSE(HoldsCheckpoints(other)) << other;
