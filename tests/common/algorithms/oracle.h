@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -45,10 +46,7 @@ void ExpectOracleForEveryRow(absl::Span<const Row<T>> rows,
 // Compares an fp32 result with a number of six digits: within 2e-6, or within 1e-5 of its magnitude
 // if that is above 1.
 inline void ExpectClose(double value, double wanted, const std::string& what) {
-  EXPECT_NEAR(value, wanted,
-              std::max(2e-6, 1e-5 * std::max(0.0, std::abs(wanted) - 1) +
-                                 (std::abs(wanted) > 1 ? 1e-5 : 0)))
-      << what;
+  EXPECT_NEAR(value, wanted, std::abs(wanted) > 1 ? 1e-5 * std::abs(wanted) : 2e-6) << what;
 }
 template <typename V, typename W>
 void ExpectAllClose(const V& values, const W& wanted, const std::string& what) {

@@ -66,8 +66,9 @@ TEST(Progress, ALongRunIsDrawnInFortyPoints) {
 
 TEST(Progress, ARunPastItsBestSaysHowGoodItWas) {
   Progress progress(false);
-  for (const double reward : {0.02, 0.33, 0.08})
-    progress.Add(Step(static_cast<int>(100 * reward), reward));
+  int k = 0;
+  for (const double reward : {0.02, 0.33, 0.08}) progress.Add(Step(k++, reward));
+
   EXPECT_THAT(progress.RewardLine(), HasSubstr("reward 0.02 -> 0.08 _#_  best 0.33  "));
 }
 
