@@ -29,8 +29,8 @@ const std::vector<AdvantageOracle> kAdvantageOracles = {
     {"lite_ppo", {0.769482, -1.282470, -0.256494, 0.769482, -1.025976, 1.025976}},
 };
 
-std::vector<double> Of(AdvantageRule rule, std::vector<double> rewards,
-                       std::vector<int64_t> groups) {
+std::vector<double> AdvantagesOf(AdvantageRule rule, std::vector<double> rewards,
+                                 std::vector<int64_t> groups) {
   return ComputeAdvantages(rule, rewards, groups).advantage;
 }
 
@@ -42,23 +42,25 @@ TEST(AdvantageTest, EveryRowHasAnOracle) {
 
 TEST(AdvantageTest, RowsGiveTheWorkedNumbers) {
   for (const AdvantageOracle& oracle : kAdvantageOracles) {
-    ExpectAllClose(Of(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups),
+    ExpectAllClose(AdvantagesOf(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups),
                    oracle.wanted, oracle.kind);
   }
 }
 
 TEST(AdvantageTest, CentreAndScaleCombineFreely) {
-  ExpectAllClose(Of({Centre::kNone, Scale::kNone}, kRewards, kGroups), kRewards, "raw");
+  ExpectAllClose(AdvantagesOf({Centre::kNone, Scale::kNone}, kRewards, kGroups), kRewards, "raw");
   const double mean = 3.5 / 6;
   std::vector<double> centred;
   for (double r : kRewards) centred.push_back(r - mean);
-  ExpectAllClose(Of({Centre::kBatch, Scale::kNone}, kRewards, kGroups), centred, "batch centre");
+  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kNone}, kRewards, kGroups), centred,
+                 "batch centre");
 
   double squares = 0;
   for (double c : centred) squares += c * c;
+  // The std of six rewards divides by five, and 1e-6 is added to it.
   for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
 
-  ExpectAllClose(Of({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
+  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
                  "batch centre, batch scale");
 }
 
@@ -76,8 +78,8 @@ TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
         shifted.push_back(rewards.back() + 5);
       }
 
-      const std::vector<double> a = Of(row.value, rewards, groups),
-                                b = Of(row.value, shifted, groups);
+      const std::vector<double> a = AdvantagesOf(row.value, rewards, groups),
+                                b = AdvantagesOf(row.value, shifted, groups);
       std::vector<double> sums(4, 0.0);
       for (int i = 0; i < 24; ++i) {
         sums[groups[i]] += a[i];
@@ -90,14 +92,17 @@ TEST(AdvantageTest, SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
 
 TEST(AdvantageTest, RlooIsDrGrpoTimesNOverNMinusOne) {
   const std::vector<double> rloo =
-      Of({Centre::kGroupLoo, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
-  const std::vector<double> dr = Of({Centre::kGroup, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
+      AdvantagesOf({Centre::kGroupLoo, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
+  const std::vector<double> dr =
+      AdvantagesOf({Centre::kGroup, Scale::kNone}, {0.3, 0.9, 0.1}, {0, 0, 0});
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(rloo[i], 1.5 * dr[i], 1e-12);
 }
 
 TEST(AdvantageTest, GrpoDoesNotDependOnTheUnitOfRewards) {
-  const std::vector<double> a = Of({Centre::kGroup, Scale::kGroup}, {1, 2, 4}, {0, 0, 0});
-  const std::vector<double> b = Of({Centre::kGroup, Scale::kGroup}, {100, 200, 400}, {0, 0, 0});
+  const std::vector<double> a = AdvantagesOf({Centre::kGroup, Scale::kGroup}, {1, 2, 4}, {0, 0, 0});
+  const std::vector<double> b =
+      AdvantagesOf({Centre::kGroup, Scale::kGroup}, {100, 200, 400}, {0, 0, 0});
+  // They differ a little, because 1e-6 is added to both standard deviations.
   for (int i = 0; i < 3; ++i) EXPECT_NEAR(a[i], b[i], 2e-6);
 }
 
@@ -120,7 +125,7 @@ TEST(AdvantageTest, AGroupOfOneGetsZeroAndEntersNoStatistic) {
     EXPECT_EQ(r.advantage.back(), 0) << row.name;
     EXPECT_EQ(r.singleton_groups, 1) << row.name;
 
-    const std::vector<double> without = Of(row.value, kRewards, kGroups);
+    const std::vector<double> without = AdvantagesOf(row.value, kRewards, kGroups);
     for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i], without[i]) << row.name;
   }
 }
@@ -133,7 +138,7 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
       rewards.insert(rewards.begin(), bad);
       groups.insert(groups.begin(), 7);
       const AdvantageResult r = ComputeAdvantages(row.value, rewards, groups);
-      const std::vector<double> without = Of(row.value, kRewards, kGroups);
+      const std::vector<double> without = AdvantagesOf(row.value, kRewards, kGroups);
 
       EXPECT_EQ(r.advantage[0], 0) << row.name;
       EXPECT_EQ(r.bad_rewards, 1) << row.name;
@@ -145,13 +150,14 @@ TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
 }
 
 TEST(AdvantageTest, NoRewardsGiveNoAdvantages) {
-  for (const Row<AdvantageRule>& row : AdvantageRows()) EXPECT_TRUE(Of(row.value, {}, {}).empty());
+  for (const Row<AdvantageRule>& row : AdvantageRows())
+    EXPECT_TRUE(AdvantagesOf(row.value, {}, {}).empty());
 }
 
 TEST(AdvantageTest, GroupsInAnyOrderGiveTheSameStep) {
   for (const Row<AdvantageRule>& row : AdvantageRows()) {
-    const std::vector<double> a = Of(row.value, kRewards, kGroups);
-    const std::vector<double> b = Of(row.value, {0, 1, 1, 0, 0.5, 1}, {3, 3, 7, 7, 7, 7});
+    const std::vector<double> a = AdvantagesOf(row.value, kRewards, kGroups);
+    const std::vector<double> b = AdvantagesOf(row.value, {0, 1, 1, 0, 0.5, 1}, {3, 3, 7, 7, 7, 7});
     for (int i = 0; i < 4; ++i) EXPECT_EQ(a[i], b[i + 2]) << row.name;
     for (int i = 0; i < 2; ++i) EXPECT_EQ(a[i + 4], b[i]) << row.name;
   }
@@ -163,8 +169,9 @@ TEST(AdvantageTest, AStreamOfGroupsTimesItsFactorIsTheWholeStep) {
     std::vector<double> streamed = stream.AddGroup({1, 0, 0.5, 1});
     const std::vector<double> second = stream.AddGroup({0, 1});
     streamed.insert(streamed.end(), second.begin(), second.end());
+
     for (double& a : streamed) a *= stream.StepFactor();
-    ExpectAllClose(streamed, Of(row.value, kRewards, kGroups), std::string(row.name));
+    ExpectAllClose(streamed, AdvantagesOf(row.value, kRewards, kGroups), std::string(row.name));
     EXPECT_EQ(stream.StepFactor() == 1, !IsStepWide(row.value)) << row.name;
   }
 }

@@ -121,6 +121,8 @@ TEST(BanditTest, EveryPresetFindsTheArm) {
       for (uint64_t seed = 0; seed < 20; ++seed) {
         const Curve curve = Train(preset.value, lag, seed);
         SCOPED_TRACE(testing::Message() << preset.name << " lag " << lag << " seed " << seed);
+        // A scalar simulation of this bandit, written apart from the code, stayed within these
+        // bounds over 20 seeds of its own.
         EXPECT_GE(curve.final_p, 0.9828);
         EXPECT_GE(curve.first_above, 51);
         EXPECT_LE(curve.first_above, 71);

@@ -81,7 +81,7 @@ TEST(KlTest, RowsGiveTheWorkedNumbers) {
   }
 }
 
-TEST(KlTest, ExpectedGradientsByEnumeration) {
+TEST(KlTest, ExpectedGradientsAreThoseThatEnumerationGives) {
   const std::vector<double> p = Policy();
   double kl = 0;
   for (int v = 0; v < 3; ++v) kl += p[v] * std::log(p[v] / kRef[v]);
@@ -111,15 +111,19 @@ TEST(KlTest, GradientsAgreeWithFiniteDifferences) {
   for (const Row<KlEntry>& row : KlRows()) {
     // By design, the gradient of k2+ is not the derivative of its value.
     if (row.name == "k2+") continue;
+
     SplitMix64 random(3);
     for (int i = 0; i < 1000; ++i) {
       const KlToken token{-3 * random.Uniform(), -3 * random.Uniform(), -3 * random.Uniform()};
       KlToken up = token, down = token;
       up.lp_theta += kH;
       down.lp_theta -= kH;
+
       const KlFunction f = row.value.function;
       const double slope = (f(up).value - f(down).value) / (2 * kH);
+      // The value of k3 is limited to 10, so it has a kink there.
       if (std::abs(KlK3(token).value - 10) < 1e-3) continue;
+
       EXPECT_NEAR(f(token).grad, slope, 1e-6 * std::max(1.0, std::abs(slope))) << row.name;
     }
   }

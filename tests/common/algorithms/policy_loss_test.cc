@@ -144,7 +144,8 @@ TEST(PolicyLossTest, OraclesGiveTheWorkedNumbers) {
   }
 }
 
-// Each loss with each bound that it supports. The property tests run over all of them.
+// Each loss without and with the dual clip; a loss without a ratio ignores it. The property tests
+// run over all of them.
 struct Variant {
   std::string name;
   TokenLoss loss;
@@ -171,6 +172,7 @@ TEST(PolicyLossTest, GradientsAgreeWithFiniteDifferences) {
       const bool at_kink =
           std::abs(x - 0.8) < 1e-4 || std::abs(x - 1.28) < 1e-4 || std::abs(x - 3) < 1e-4;
       if (at_kink) continue;
+
       LossToken up = token, down = token;
       up.lp_theta += kH;
       down.lp_theta -= kH;
@@ -220,9 +222,11 @@ TEST(PolicyLossTest, DecoupledWithoutBoundsIsTheRhoWeightedGradientWhateverProxI
     F1 f;
     SplitMix64 random(seed);
     for (float& p : f.prox) p = static_cast<float>(-3 * random.Uniform());
+
     LossSpec spec = Weighted(Plain("ppo", "recompute"), kInf);
     LossRule rule = ResolveLoss(spec, 0).value();
     rule.loss = [](const LossToken& token) { return PpoClip(token, {.low = kInf, .high = kInf}); };
+
     const PolicyTokens tokens = f.Tokens(ProxMode::kRecompute);
     std::vector<float> value(5), grad(5);
     ComputePolicyLoss(rule.loss, rule.prox, tokens, ComputeCorrection(rule.correction, tokens),
@@ -267,6 +271,7 @@ TEST(PolicyLossTest, ClipSemanticsHoldOverSixDecadesOfTheRatio) {
       const LossValue l = PpoClip({.lp_theta = std::log(x), .lp_anchor = 0, .advantage = a}, clip);
       // The ratio is beyond the bound in the direction in which the advantage pushes it.
       const bool gone_too_far = a > 0 ? x > 1.28 : x < 0.8;
+
       EXPECT_NEAR(l.grad, gone_too_far ? 0 : -a * x, 1e-9 * x) << x << " " << a;
       EXPECT_NEAR(l.value, gone_too_far ? -a * (a > 0 ? 1.28 : 0.8) : -a * x, 1e-9 * x)
           << x << " " << a;
@@ -313,7 +318,7 @@ TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
   ExpectClose(sum / 5, 1.24, "sft");
 }
 
-// Weights and masks.
+// Tests of weights and masks.
 
 TEST(CorrectionTest, TheCapIsCounted) {
   const Correction c = ComputeCorrection({.level = WeightLevel::kToken, .cap = 1.2},
@@ -353,10 +358,12 @@ TEST(CorrectionTest, ABadBehaviourLogProbRemovesItsOwnTokenAndNothingElse) {
     for (const Row<LossEntry>& row : LossRows()) {
       for (const Row<ProxMode>& prox : ProxRows()) {
         const LossSpec spec{.kind = std::string(row.name), .prox = std::string(prox.name)};
+
         F1 f;
         const Evaluated whole = Evaluate(spec, f);
         f.behav[2] = bad;
         const Evaluated less = Evaluate(spec, f);
+
         EXPECT_EQ(less.correction.bad_behav, 1);
         for (int t = 0; t < 5; ++t) {
           EXPECT_EQ(less.grad[t], t == 2 ? 0 : whole.grad[t])

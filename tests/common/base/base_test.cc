@@ -82,6 +82,8 @@ TEST(StatusTest, AnErrorKeepsItsDetailWhenAnnotated) {
 }
 
 TEST(StatusTest, AHintMayHoldAnyByte) {
+  // 0x1f separates the parts of a stored detail, so it becomes a space in all parts but the last,
+  // which is `current`.
   const absl::Status error = ErrorWith(absl::StatusCode::kAborted,
                                        {.reason = "X",
                                         .hint = "a\x1f"
@@ -114,10 +116,12 @@ TEST(FileTest, AnAtomicWriteReplacesAndLeavesNoTemporary) {
   ASSERT_TRUE(MakeDirs(dir).ok());
   ASSERT_TRUE(WriteFileAtomic(dir + "/a", "one").ok());
   ASSERT_TRUE(WriteFileAtomic(dir + "/a", "two").ok());
+
   EXPECT_EQ(*ReadFile(dir + "/a"), "two");
   EXPECT_THAT(*ListDir(dir), testing::ElementsAre("a"));
   EXPECT_EQ(ReadFile(dir + "/a", 2).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReadFile(dir + "/b").status().code(), absl::StatusCode::kNotFound);
+
   ASSERT_TRUE(RemoveTree(dir).ok());
 }
 
@@ -182,6 +186,7 @@ TEST(FileTest, AFileThatTellsNoSizeIsReadToItsEnd) {
 TEST(FileTest, AFifoIsRefusedThoughNobodyWritesToIt) {
   const std::string path = testing::TempDir() + "/fifo_" + ToHex(RandomId16());
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+
   // If ReadFile() waited for a writer, this thread would release it.
   std::thread writer([&] { close(open(path.c_str(), O_WRONLY)); });
   const auto bytes = ReadFile(path);
@@ -216,6 +221,7 @@ TEST(FileTest, AStreamThatTheProcessWasGivenIsReadToItsEnd) {
   ASSERT_EQ(pipe(ends), 0);
   ASSERT_EQ(write(ends[1], "name: x\n", 8), 8);
   close(ends[1]);
+
   EXPECT_EQ(*ReadFile(absl::StrCat("/dev/fd/", ends[0])), "name: x\n");
   close(ends[0]);
 }
@@ -225,6 +231,7 @@ TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
   auto first = DirLock::Acquire(dir);
   ASSERT_TRUE(first.ok());
   const auto second = DirLock::Acquire(dir);
+
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr(std::to_string(getpid())));
 }

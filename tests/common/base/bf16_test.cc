@@ -14,6 +14,7 @@ TEST(Bf16Test, MasterWeightsMoveWhereBf16WouldStandStill) {
   float master = 1;
   const float wanted[] = {1.0f, 0.99609375f, 0.99609375f, 0.99609375f, 0.99609375f};
   float pure = 1;
+
   for (float cast : wanted) {
     master -= 0.001f;
     EXPECT_EQ(FloatFromBf16(Bf16FromFloat(master)), cast);
@@ -46,6 +47,7 @@ TEST(Bf16Test, RoundsToNearestEven) {
     uint32_t bits = static_cast<uint32_t>(random.Next());
     if (i % 4 == 1) bits = (bits & 0xffff0000u) | 0x8000u;  // Halfway between two neighbours.
     if (i % 4 == 2) bits &= 0x807fffffu;                    // A subnormal number.
+    // An infinity or a NaN becomes a finite number.
     if ((bits & 0x7f800000u) == 0x7f800000u) bits &= 0xbfffffffu;
     master.push_back(std::bit_cast<float>(bits));
   }
@@ -53,6 +55,7 @@ TEST(Bf16Test, RoundsToNearestEven) {
   master.push_back(std::numeric_limits<float>::max());
   master.push_back(0.0f);
   master.push_back(-0.0f);
+
   for (const float x : master) ASSERT_EQ(Bf16FromFloat(x), SlowBf16(x)) << std::hexfloat << x;
 }
 

@@ -89,6 +89,8 @@ TEST(ChatLimitsTest, RecursiveMacrosEnd) {
   ExpectLimit(Failure("{% macro m(x=m()) %}{% endmacro %}{{ m() }}"),
               "macro calls are nested deeper");
 
+  // 55 blocks in each of up to 64 calls are more than 1024 levels, although neither number alone is
+  // too large.
   const std::string deep = Repeated("{% if 1 %}", 55) + "{{ m() }}" + Repeated("{% endif %}", 55);
   ExpectLimit(Failure("{% macro m() %}" + deep + "{% endmacro %}{{ m() }}"),
               "macro calls are nested deeper than 1024 levels");
@@ -146,6 +148,7 @@ TEST(ChatLimitsTest, SharedValuesAreNotUnfoldedForever) {
       "%}{% set m = namespace(l='x') %}{% for i in range(50) %}{% set m.l = [m.l, m.l] %}{% endfor "
       "%}";
 
+  // Printing may end at the limit of steps or at that of text.
   ExpectLimit(Failure(shared + "{{ n.l }}"), "");
   ExpectLimit(Failure(shared + "{{ n.l|tojson }}"), "");
   ExpectLimit(Failure(shared + "{{ n.l == m.l }}"), "steps");
@@ -224,7 +227,7 @@ class StarvedClock : public Clock {
 TEST(ChatLimitsTest, WallTimeAloneEndsNoRendering) {
   StarvedClock clock;
   EXPECT_TRUE((*ChatTemplate::Compile(kLoop))->Render(Json::object(), {.clock = &clock}).ok());
-  // So at least 250 ms of wall time lie between the first reading and the last.
+  // With two readings, at least 250 ms of wall time have passed, which is over the limit.
   EXPECT_GE(clock.looks, 2);
 }
 

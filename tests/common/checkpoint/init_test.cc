@@ -36,12 +36,15 @@ TEST(InitTest, NormsAreOneAndTheRestIsNormalOfTheConfiguredWidth) {
         EXPECT_EQ(x, 1.0f);
         continue;
       }
+
       const double z = x / 0.02;
       sum += z, squares += z * z, fourth += z * z * z * z, ++n;
     }
   }
 
+  // The loop left out five norms of hidden_size and, in each of two layers, two of head_dim.
   EXPECT_EQ(n + 64 * 5 + 16 * 4, SmallConfig().NumParameters());
+  // Each moment may be off by five of its standard errors.
   EXPECT_NEAR(sum / n, 0, 5 / std::sqrt(n));
   EXPECT_NEAR(squares / n, 1, 5 * std::sqrt(2.0 / n));
   EXPECT_NEAR(fourth / n, 3, 5 * std::sqrt(96.0 / n));

@@ -44,12 +44,15 @@ std::string Unsupported(const Json& json) {
 }
 
 TEST(ModelConfigTest, BothSpellingsReadAlike) {
+  // transformers 5 writes dtype and rope_parameters in place of torch_dtype and rope_theta.
   Json newer = Without(Without(Qwen3(), "rope_theta"), "torch_dtype");
   newer["dtype"] = "bfloat16";
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+
   for (const Json& json : {Qwen3(), newer}) {
     const auto config = ParseModelConfig(json.dump(), "config.json");
     ASSERT_TRUE(config.ok()) << config.status();
+
     EXPECT_EQ(config->head_dim, 32);
     EXPECT_TRUE(config->qk_norm);
     EXPECT_TRUE(config->tie_word_embeddings);

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -14,6 +13,7 @@
 #include "common/base/id.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/testing/data.h"
 
 namespace sluice {
 namespace {
@@ -121,10 +121,12 @@ TEST_F(ModelDirTest, AFifoInPlaceOfAnyOfItsFilesIsRefusedAtOnce) {
     const std::string path = absl::StrCat(source_, "/", name);
     ASSERT_TRUE(RemoveTree(path).ok());
     ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+
     const auto dir = ReadModelDir(source_);
     const absl::Status status = dir.ok() ? ReadWeights(*dir, DType::kF32).status() : dir.status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(path, " is a FIFO")));
+
     ASSERT_TRUE(RemoveTree(path).ok());
     Write("config.json", kConfig);
   }
@@ -132,6 +134,7 @@ TEST_F(ModelDirTest, AFifoInPlaceOfAnyOfItsFilesIsRefusedAtOnce) {
 
 TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   const TensorSet good = *InitWeights(Read().config, 1);
+
   WriteTensors("model.safetensors", Changed(good, [](auto* specs) { specs->pop_back(); }));
   EXPECT_THAT(WeightsRefusal(), HasSubstr("no file holds tensor model.norm.weight"));
 
@@ -152,6 +155,7 @@ TEST_F(ModelDirTest, WeightsThatDoNotFitTheConfigAreRefused) {
   EXPECT_THAT(WeightsRefusal(),
               HasSubstr("tensor model.norm.weight is I32, but weights must be F32, F16 or BF16"));
 
+  // Some tools store these two, although the model does not need them.
   WriteTensors(
       "model.safetensors", Changed(good, [](auto* specs) {
         specs->push_back({"lm_head.weight", DType::kF32, {16, 8}});
@@ -180,6 +184,7 @@ TEST_F(ModelDirTest, EachWeightIsHandedOverAsItIsStored) {
 TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
   TensorSet weights = *InitWeights(Read().config, 1);
   float& victim = weights.as<float>(weights.Find("model.layers.0.mlp.up_proj.weight"))[17];
+
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     victim = bad;
@@ -187,6 +192,7 @@ TEST_F(ModelDirTest, ANumberThatIsNotFiniteIsRefusedWithItsPlace) {
     EXPECT_THAT(WeightsRefusal(), HasSubstr("tensor model.layers.0.mlp.up_proj.weight: element 17 "
                                             "is infinite or NaN as F32"));
   }
+
   victim = 1e20f;  // Finite as F32, but not as F16.
   WriteTensors("model.safetensors", weights);
 
@@ -273,11 +279,8 @@ TEST_F(ModelDirTest, AnExistingDirectoryIsNotWrittenOverAndAFailureLeavesNothing
 }
 
 TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
-  const char* root = std::getenv("SLUICE_TEST_DATA");
-  const std::string models =
-      absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/models");
-  if (!PathExists(models))
-    GTEST_SKIP() << "no shared test data in " << models << "; set SLUICE_TEST_DATA";
+  SLUICE_NEEDS_TEST_DATA("models");
+  const std::string models = testing_data::Path("models");
   const std::vector<std::pair<std::string, int64_t>> supported = {
       {"qwen3-tiny", 197248},  {"qwen3-tiny-tied", 123328}, {"qwen3-tiny-bf16-sharded", 197248},
       {"llama3-tiny", 123200}, {"qwen2-tiny", 98880},       {"qwen3moe-tiny", 173440},
@@ -289,6 +292,7 @@ TEST_F(ModelDirTest, SharedModelsAreReadAndWrittenAsTheyWere) {
     EXPECT_EQ(dir->config.NumParameters(), parameters);
     const auto weights = ReadWeights(*dir, dir->config.dtype);
     ASSERT_TRUE(weights.ok()) << weights.status();
+
     const std::string copy = absl::StrCat(root_, "/", name);
     ASSERT_TRUE(WriteModelDir(copy, *dir, *weights).ok());
     EXPECT_EQ(ReadWeights(*ReadModelDir(copy), dir->config.dtype)->buffer(), weights->buffer());

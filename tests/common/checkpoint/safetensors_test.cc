@@ -43,6 +43,7 @@ TEST(SafetensorsTest, WhatWasWrittenIsReadBack) {
   set.as<float>(1)[3] = 2.5f;
   set.as<uint16_t>(0)[2] = 0x3f80;
   set.as<int64_t>(3)[0] = -7;
+
   const std::string path = TempFile("round.safetensors"), again = TempFile("again.safetensors");
   ASSERT_TRUE(WriteSafetensors(path, set, {{"format", "pt"}}).ok());
   const auto read = ReadSafetensors(path);

@@ -106,6 +106,7 @@ TEST(ConvertTest, EveryNarrowNumberComesBackFromFp32) {
       uint16_t back;
       ASSERT_TRUE(ConvertElements(dtype, &narrow, DType::kF32, &wide, 1).ok());
       ASSERT_TRUE(ConvertElements(DType::kF32, &wide, dtype, &back, 1).ok());
+
       if (std::isnan(wide)) continue;
       ASSERT_EQ(back, narrow) << DTypeName(dtype);
     }

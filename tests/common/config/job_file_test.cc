@@ -41,23 +41,24 @@ JobFile Parse(absl::string_view text, std::vector<std::string> sets = {}) {
   return ParseJobFile(text, "/jobs/job.yaml", {.sets = std::move(sets), .check_paths = false});
 }
 
-std::vector<std::string> Lines(const JobFile& file) {
+std::vector<std::string> ProblemLines(const JobFile& file) {
   std::vector<std::string> lines;
   for (const ConfigProblem& problem : file.problems)
     lines.push_back(absl::StrReplaceAll(problem.ToString(), {{"/jobs/", ""}}));
   return lines;
 }
 
-// Returns the problems of the minimal file after `from` is replaced by `to`.
+// Returns the problems of kMinimal after `from` is replaced by `to`.
 std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
   const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
   EXPECT_NE(text, kMinimal);
-  return Lines(Parse(text));
+  return ProblemLines(Parse(text));
 }
 
 TEST(JobFile, AMinimalFileIsCompletedWithDefaultsAndAbsolutePaths) {
   const JobFile file = Parse(kMinimal);
-  ASSERT_THAT(Lines(file), ElementsAre());
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
+
   EXPECT_EQ(file.spec->model().path(), "/jobs/m");
   EXPECT_EQ(file.spec->data().train(0).path(), "/jobs/rows.jsonl");
   EXPECT_EQ(file.spec->checkpoint().dir(), "/jobs/out");
@@ -81,7 +82,7 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
   const std::string text =
       absl::StrCat(kMinimal, "algorithm: {preset: sync_grpo, loss: {clip_high: 0.3, tis: none}}\n");
   const JobFile file = Parse(text, {"algorithm.loss.clip_high=0.4"});
-  ASSERT_THAT(Lines(file), ElementsAre());
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
 
   EXPECT_EQ(file.spec->algorithm().advantage().kind(), "grpo");  // From the preset.
   EXPECT_EQ(file.spec->algorithm().loss().clip_low(), 0.2);
@@ -92,7 +93,7 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
 TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
     const JobFile file = Parse(kMinimal, {absl::StrCat("algorithm.preset=", preset.name)});
-    ASSERT_THAT(Lines(file), ElementsAre()) << preset.name;
+    ASSERT_THAT(ProblemLines(file), ElementsAre()) << preset.name;
     EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
   }
 }
@@ -100,7 +101,7 @@ TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
 TEST(JobFile, APresetsSelfAnchorGivesWayToSeveralUpdatesABatch) {
   const JobFile file =
       Parse(kMinimal, {"algorithm.preset=sync_grpo", "trainer.batching.minibatches=2"});
-  ASSERT_THAT(Lines(file), ElementsAre());
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
   EXPECT_EQ(file.spec->algorithm().loss().prox(), "recompute");
 }
 
@@ -108,7 +109,7 @@ TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
   const JobFile file =
       Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b",
                        "data.train.1.path=/x/b.jsonl", "data.train.1.fields={a: b}"});
-  ASSERT_THAT(Lines(file), ElementsAre());
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
 
   EXPECT_EQ(file.spec->data().train(0).path(),
             (std::filesystem::current_path() / "here.jsonl").string());
@@ -123,13 +124,13 @@ TEST(JobFile, TheMinimumOfAGroupFollowsItsSize) {
 
 TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {
   const JobFile printed = Parse(JobFileDefaults());
-  ASSERT_THAT(Lines(printed), ElementsAre());
+  ASSERT_THAT(ProblemLines(printed), ElementsAre());
   const JobFile sparse = Parse(
       "name: my-job\nmodel: {path: /models/my-model}\ndata: {train: [{name: train, path: "
       "/data/train.jsonl}]}\n"
       "reward: {rewards: [{name: correct, verifier: exact}]}\ncheckpoint: {dir: "
       "/checkpoints/my-job}\n");
-  ASSERT_THAT(Lines(sparse), ElementsAre());
+  ASSERT_THAT(ProblemLines(sparse), ElementsAre());
 
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*printed.spec, *sparse.spec));
 }
@@ -140,9 +141,10 @@ TEST(JobFile, APrintedSpecLoadsToItself) {
             {"model.path=/m", "data.train.0.format=\"{question}\\n\"",
              "reward.rewards.0.verifier=text", "reward.rewards.0.args={property: reversed}",
              "data.train.0.fields={question: q}", "algorithm.loss.dual=none"});
-  ASSERT_THAT(Lines(file), ElementsAre());
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
+
   const JobFile again = Parse(JobFileText(*file.spec));
-  ASSERT_THAT(Lines(again), ElementsAre());
+  ASSERT_THAT(ProblemLines(again), ElementsAre());
 
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*file.spec, *again.spec));
 }
@@ -179,6 +181,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
           "job.yaml:8:19 SLUICE-CONFIG-0007 trainer.optimizer.lr is -1, but the minimum is 0"));
   EXPECT_THAT(Wrong("lr: 1e-3", "lr: .nan"),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0005 trainer.optimizer.lr wants a number")));
+
   EXPECT_THAT(Wrong("512}", "512, timeout: 30}"),
               ElementsAre("job.yaml:9:39 SLUICE-CONFIG-0006 rollout.timeout: \"30\" needs a unit: "
                           "ms, s, m, h or d"));
@@ -195,6 +198,7 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
   EXPECT_THAT(Wrong("rollout:", "queue: {keep: {quota: 8GB}}\nrollout:"),
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
                           "unknown unit; the units are B, KiB, MiB, GiB and TiB"));
+
   EXPECT_THAT(
       Wrong("name: demo", "name: demo\nkind: rll"),
       ElementsAre(
@@ -230,11 +234,11 @@ TEST(JobFile, YamlThatJobFilesMayNotUseIsRefusedWithItsPlace) {
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 tag")));
   EXPECT_THAT(Wrong("name: demo", "name: [demo"),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0001 not YAML")));
-  EXPECT_THAT(Lines(Parse(absl::StrCat(std::string(40, '['), std::string(40, ']')))),
+  EXPECT_THAT(ProblemLines(Parse(absl::StrCat(std::string(40, '['), std::string(40, ']')))),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 nested deeper than 32")));
-  EXPECT_THAT(Lines(Parse(std::string(kMaxJobFileBytes + 1, '#'))),
+  EXPECT_THAT(ProblemLines(Parse(std::string(kMaxJobFileBytes + 1, '#'))),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 is 1048577 bytes")));
-  EXPECT_THAT(Lines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))),
+  EXPECT_THAT(ProblemLines(Parse(absl::StrCat(kMinimal, "---\nname: two\n"))),
               ElementsAre(HasSubstr("has a second document")));
 }
 
@@ -242,26 +246,27 @@ TEST(JobFile, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
   EXPECT_THAT(Wrong("path: rows.jsonl", "path: r\xc3\xb6ws-\xe9.jsonl"),
               ElementsAre("job.yaml:4:32 SLUICE-CONFIG-0002 byte 0xe9 is not UTF-8; job files and "
                           "the names in them are UTF-8"));
-  EXPECT_THAT(Lines(Parse(kMinimal, {"model.path=m\xff"})),
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"model.path=m\xff"})),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0002 byte 0xff is not UTF-8")));
   EXPECT_THAT(
-      Lines(ParseJobFile(kMinimal, "/job\xff/job.yaml", {.sets = {}, .check_paths = false})),
+      ProblemLines(ParseJobFile(kMinimal, "/job\xff/job.yaml", {.sets = {}, .check_paths = false})),
       ElementsAre(HasSubstr(":2:15 SLUICE-CONFIG-0012 model.path: /job\xef\xbf\xbd/m is not UTF-8; "
                             "rename that directory"),
                   HasSubstr("data.train.0.path"), HasSubstr("checkpoint.dir")));
 }
 
 TEST(JobFile, SetsThatNameNothingAreTold) {
-  EXPECT_THAT(Lines(Parse(kMinimal, {"nonsense"})),
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"nonsense"})),
               ElementsAre(HasSubstr("--set nonsense SLUICE-CONFIG-0014 want KEY=VALUE")));
-  EXPECT_THAT(Lines(Parse(kMinimal, {"data.train.7.path=x"})),
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"data.train.7.path=x"})),
               ElementsAre(HasSubstr("SLUICE-CONFIG-0014 \"7\" is not an index of a list of 1")));
-  EXPECT_THAT(Lines(Parse(kMinimal, {"trainer.optimizer.lrr=1"})),
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"trainer.optimizer.lrr=1"})),
               ElementsAre("--set trainer.optimizer.lrr=1 SLUICE-CONFIG-0003 unknown key \"lrr\" in "
                           "trainer.optimizer. Did you mean \"lr\"?"));
 }
 
 TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
+  // A --set and what its problem must say. An empty text means that the value is accepted.
   const std::pair<const char*, const char*> cases[] = {
       {"rollout.group.size=1", "algorithm.advantage.kind"},
       {"rollout.group.min=9", "rollout.group.min is 9, but the maximum is rollout.group.size = 8"},
@@ -295,17 +300,17 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
   };
 
   for (const auto& [set, text] : cases) {
-    if (text[0] == '\0') EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre()) << set;
-    else EXPECT_THAT(Lines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
+    if (text[0] == '\0') EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre()) << set;
+    else EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
   }
 }
 
 TEST(JobFile, AScheduleThatFallsToZeroWantsALastStep) {
   EXPECT_THAT(
-      Lines(Parse(kMinimal, {"trainer.optimizer.schedule=cosine", "limits.max_steps=none"})),
+      ProblemLines(Parse(kMinimal, {"trainer.optimizer.schedule=cosine", "limits.max_steps=none"})),
       ElementsAre(HasSubstr("trainer.optimizer.schedule is cosine, whose learning rate falls to 0 "
                             "at limits.max_steps, but limits.max_steps is none")));
-  EXPECT_THAT(Lines(Parse(kMinimal, {"limits.max_steps=none"})), ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"limits.max_steps=none"})), ElementsAre());
 }
 
 TEST(JobFile, ADeterministicJobDependsOnNoClock) {
@@ -313,7 +318,7 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
                                          "weights.every_steps=1"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), fits.begin(), fits.end());
-    return Lines(Parse(kMinimal, more));
+    return ProblemLines(Parse(kMinimal, more));
   };
 
   EXPECT_THAT(with({}), ElementsAre());
@@ -333,13 +338,13 @@ TEST(JobFile, ADeterministicJobDependsOnNoClock) {
 TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
   const std::string eval = "eval: {every_steps: 5, datasets: [{name: heldout, path: h}]}\n";
   const std::string plain = absl::StrCat(kMinimal, eval);
-  EXPECT_THAT(Lines(Parse(plain)), ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(plain)), ElementsAre());
 
   const auto with = [&](std::vector<std::string> sets) {
-    return Lines(Parse(plain, std::move(sets)));
+    return ProblemLines(Parse(plain, std::move(sets)));
   };
 
-  EXPECT_THAT(Lines(Parse(kMinimal, {"eval.every_steps=5"})),
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"eval.every_steps=5"})),
               ElementsAre(HasSubstr("eval.datasets is empty, but eval.every_steps is 5")));
   EXPECT_THAT(with({"eval.samples=4"}),
               ElementsAre(HasSubstr("at eval.temperature 0 all answers to a row are the same")));
@@ -355,14 +360,14 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
 
   const std::string twice = absl::StrCat(
       kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: h}, {name: h, path: i}]}\n");
-  EXPECT_THAT(Lines(Parse(twice)),
+  EXPECT_THAT(ProblemLines(Parse(twice)),
               ElementsAre(HasSubstr("eval.datasets.1.name \"h\" is taken; names must differ")));
 
   const std::string sft =
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
       "{dir: out}\n";
 
-  EXPECT_THAT(Lines(Parse(sft + eval)),
+  EXPECT_THAT(ProblemLines(Parse(sft + eval)),
               ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
 }
 
@@ -373,7 +378,7 @@ TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
     const std::string text = absl::StrCat(
         kMinimal, "eval: {every_steps: 5, datasets: [{name: h, path: eval_rows.jsonl}]}\n");
     std::vector<std::string> found;
-    for (const std::string& line : Lines(ParseJobFile(text, dir + "/job.yaml"))) {
+    for (const std::string& line : ProblemLines(ParseJobFile(text, dir + "/job.yaml"))) {
       if (absl::StrContains(line, "eval.datasets")) found.push_back(line);
     }
     return found;
@@ -416,7 +421,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "algorithm.preset=async_cispo",
                           "algorithm.loss.kind=gspo"}) {
     const JobFile file = Parse(kMinimal, {set});
-    ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(Lines(file), " | ");
+    ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();
     EXPECT_THAT(file.problems[0].text, HasSubstr("not in this build"));
   }
@@ -426,15 +431,15 @@ TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {
   const std::string text =
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
       "{dir: out}\n";
-  EXPECT_THAT(Lines(Parse(text)), ElementsAre());
-  EXPECT_THAT(Lines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")),
+  EXPECT_THAT(ProblemLines(Parse(text)), ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")),
               ElementsAre(HasSubstr("reward is not used by kind: sft")));
 }
 
 TEST(JobFile, MissingFilesAreToldAtTheirValue) {
   const JobFile file = ParseJobFile(kMinimal, "/jobs/job.yaml");
   EXPECT_THAT(
-      Lines(file),
+      ProblemLines(file),
       ElementsAre(
           "job.yaml:2:15 SLUICE-CONFIG-0012 model.path: there is no directory m",
           "job.yaml:4:27 SLUICE-CONFIG-0012 data.train.0.path: there is no file rows.jsonl"));
@@ -448,7 +453,8 @@ TEST(JobFile, EveryExampleLoads) {
        std::filesystem::directory_iterator(std::string(SLUICE_SOURCE_DIR) + "/configs/examples")) {
     if (entry.path().extension() != ".yaml") continue;
     ++examples;
-    EXPECT_THAT(Lines(ReadJobFile(entry.path().string(), {.check_paths = false})), ElementsAre())
+    EXPECT_THAT(ProblemLines(ReadJobFile(entry.path().string(), {.check_paths = false})),
+                ElementsAre())
         << entry.path();
   }
 
@@ -459,6 +465,7 @@ TEST(JobFile, AllProblemsComeAtOnceInOrderAndAtMostTwenty) {
   std::string text = "name: demo\nrun:\n";
   for (int i = 0; i < 30; ++i) absl::StrAppend(&text, "  key", i, ": 1\n");
   const JobFile file = Parse(text);
+
   ASSERT_EQ(file.problems.size(), 20u);
   for (size_t i = 1; i < file.problems.size(); ++i)
     EXPECT_LE(file.problems[i - 1].line, file.problems[i].line);

@@ -99,6 +99,7 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
 
               const std::string reader = ReaderOf(path);
               ASSERT_NE(reader, "") << path << " is neither refused nor read";
+
               const std::string text = *ReadFile(absl::StrCat(SLUICE_SOURCE_DIR, "/", reader));
               const bool read =
                   absl::StrContains(text, absl::StrCat(field.name(), "(")) ||
@@ -106,7 +107,7 @@ TEST(Keys, EachIsReadBySomebodyOrRefusedWhenItIsSet) {
               EXPECT_TRUE(read) << path << " is not read by " << reader << ", nor refused";
             });
 
-  EXPECT_GT(keys, 100);
+  EXPECT_GT(keys, 100);  // A walk that misses keys must not pass.
 }
 
 TEST(Keys, EveryRefusalIsOfAKeyAndAWordThatTheJobFileHas) {

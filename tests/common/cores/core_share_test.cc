@@ -70,7 +70,7 @@ TEST_F(CoreShareTest, PartsOfOneDaemonDivideItsCores) {
 TEST_F(CoreShareTest, ADaemonThatDiedBusyIsNotBusyWhenItStartsAgain) {
   const auto trainer = *CoreShare::Open(path_, "trainer-0");
   auto died = *CoreShare::Open(path_, "rollout-0");
-  // Leaked on purpose, as in a process that was killed while it was busy.
+  // Stays alive until the end of the test, as if its process had been killed while it was busy.
   auto* const busy = new CoreShare::Busy(died.get());
   const CoreShare::Busy training(trainer.get());
   ASSERT_EQ(trainer->threads(), 2);

@@ -3,16 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <condition_variable>
-#include <deque>
-#include <future>
-#include <map>
-#include <mutex>
-
 #include "common/base/status.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_stream.h"
 #include "sluice/registry/v1/registry.grpc.pb.h"
+#include "tests/common/handed.h"
 
 namespace sluice::daemon {
 namespace {
@@ -22,38 +17,8 @@ using registry::v1::HeartbeatResponse;
 using registry::v1::RegisterRequest;
 using registry::v1::RegisterResponse;
 
-// Hands values from one thread to another, in order. Pop() waits for a value. Thread-safe.
-template <typename T>
-class Channel {
- public:
-  void Push(T value) {
-    std::lock_guard lock(mu_);
-    values_.push_back(std::move(value));
-    changed_.notify_all();
-  }
-  T Pop() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [&] { return !values_.empty(); });
-    T value = std::move(values_.front());
-    values_.pop_front();
-    return value;
-  }
-  // Pops values until `wanted` accepts one, and returns that one.
-  template <typename Wanted>
-  T PopUntil(Wanted wanted) {
-    while (true) {
-      if (T value = Pop(); wanted(value)) return value;
-    }
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<T> values_;
-};
-
 // The registry of a controller. Each registration gets `refusal` and `incarnation`, and each
-// heartbeat gets what `answer` returns. The channels hold what arrived.
+// heartbeat gets what `answer` returns. The test gets what arrived, and each stream.
 class FakeRegistry : public registry::v1::RegistryService::CallbackService {
  public:
   struct Stream : rpc::BidiStream<HeartbeatRequest, HeartbeatResponse> {
@@ -91,9 +56,9 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
   int64_t incarnation = 5;
   absl::Status refusal;
   std::function<HeartbeatResponse(const HeartbeatRequest&)> answer;
-  Channel<RegisterRequest> registered;
-  Channel<HeartbeatRequest> beats;
-  Channel<std::shared_ptr<Stream>> streams;
+  Handed<RegisterRequest> registered;
+  Handed<HeartbeatRequest> beats;
+  Handed<std::shared_ptr<Stream>> streams;
 };
 
 class ControllerLinkTest : public testing::Test {
@@ -119,7 +84,8 @@ class ControllerLinkTest : public testing::Test {
             .backoff = {.first = absl::Milliseconds(1), .longest = absl::Milliseconds(5)}},
         ControllerLink::Handlers{
             .on_registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
-            .on_assigned = [this](const HeartbeatResponse& level) { levels_.Push(level); },
+            .on_assigned =
+                [this](const HeartbeatResponse& assignments) { assignments_.Push(assignments); },
             .on_drain = [this] { drains_.Push(true); },
             .on_refused = [this](absl::Status why) { refusals_.Push(why); }});
   }
@@ -129,19 +95,19 @@ class ControllerLinkTest : public testing::Test {
     step.set_k(k);
     return step;
   }
-  static HeartbeatResponse Level(uint64_t generation) {
-    HeartbeatResponse level;
-    level.set_generation(generation);
-    level.add_jobs()->set_job("job");
-    level.mutable_jobs(0)->set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
-    return level;
+  static HeartbeatResponse Assignments(uint64_t generation) {
+    HeartbeatResponse assignments;
+    assignments.set_generation(generation);
+    assignments.add_jobs()->set_job("job");
+    assignments.mutable_jobs(0)->set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
+    return assignments;
   }
 
   std::string address_;
-  Channel<int64_t> incarnations_;
-  Channel<HeartbeatResponse> levels_;
-  Channel<bool> drains_;
-  Channel<absl::Status> refusals_;
+  Handed<int64_t> incarnations_;
+  Handed<HeartbeatResponse> assignments_;
+  Handed<bool> drains_;
+  Handed<absl::Status> refusals_;
 };
 
 TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
@@ -160,12 +126,13 @@ TEST_F(ControllerLinkTest, ADaemonRegistersThenBeatsUnderItsIncarnation) {
   EXPECT_EQ(link->incarnation(), 5);
 }
 
-TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndStaysALevel) {
+TEST_F(ControllerLinkTest, ProgressIsSentAtOnceAndAgainInEachLaterHeartbeat) {
   FakeRegistry registry;
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
   registry.beats.Pop();
+
   registry::v1::Progress progress;
   progress.set_job("job");
   progress.set_step(3);
@@ -191,10 +158,12 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
   const auto link = Link();
   link->Start();
   registry.beats.Pop();
+
   registry::v1::Progress progress;
   progress.set_job("job");
   progress.set_cause("model caf\xe9: no config.json");
   link->SetProgress(progress);
+
   common::v1::Event event;
   event.set_message("\xff\xfe");
   link->RaiseEvent(event);
@@ -209,18 +178,18 @@ TEST_F(ControllerLinkTest, BytesThatAreNotUtf8DoNotCostTheHeartbeatThatCarriesTh
 
 TEST_F(ControllerLinkTest, ANewGenerationIsDeliveredOnceAndToldAsApplied) {
   FakeRegistry registry;
-  registry.answer = [](const HeartbeatRequest&) { return Level(8); };
+  registry.answer = [](const HeartbeatRequest&) { return Assignments(8); };
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
 
-  EXPECT_EQ(levels_.Pop().generation(), 8u);
+  EXPECT_EQ(assignments_.Pop().generation(), 8u);
   registry.beats.PopUntil([](const auto& beat) { return beat.generation() == 8; });
   const auto stream = registry.streams.Pop();
-  stream->Send(Level(7));  // An older generation, which is ignored.
-  stream->Send(Level(9));
+  stream->Send(Assignments(7));  // An older generation, which is ignored.
+  stream->Send(Assignments(9));
 
-  EXPECT_EQ(levels_.Pop().generation(), 9u);
+  EXPECT_EQ(assignments_.Pop().generation(), 9u);
 }
 
 TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
@@ -228,6 +197,7 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
+
   link->ReportStep(Step(1));
   link->ReportStep(Step(2));
   common::v1::Event event;
@@ -246,6 +216,7 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   step->set_job("job");
   step->set_k(1);
   stored.set_events_stored(1);
+
   const auto stream = registry.streams.Pop();
   stream->Send(stored);
   const HeartbeatRequest rest =
@@ -261,22 +232,25 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
 
 TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {
   auto first = std::make_unique<FakeRegistry>();
-  first->answer = [](const HeartbeatRequest&) { return Level(8); };
+  first->answer = [](const HeartbeatRequest&) { return Assignments(8); };
   auto first_server = Serve(first.get());
   const auto link = Link();
   link->Start();
   link->ReportStep(Step(4));
+
   const std::string boot = first->registered.Pop().boot();
-  levels_.Pop();
+  assignments_.Pop();
   first->beats.PopUntil(
       [](const auto& beat) { return beat.steps_size() == 1 && beat.generation() == 8; });
+
   first_server.reset();
   first.reset();
   link->ReportStep(Step(5));  // No controller listens now.
 
   FakeRegistry second;
   second.incarnation = 6;
-  second.answer = [](const HeartbeatRequest&) { return Level(3); };  // Counts generations anew.
+  // The new controller counts generations anew.
+  second.answer = [](const HeartbeatRequest&) { return Assignments(3); };
   const auto second_server = Serve(&second);
   const RegisterRequest again = second.registered.Pop();
 
@@ -292,7 +266,7 @@ TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNot
   EXPECT_EQ(beat.steps(0).k(), 4);
   EXPECT_EQ(incarnations_.Pop(), 5);
   EXPECT_EQ(incarnations_.Pop(), 6);
-  EXPECT_EQ(levels_.Pop().generation(), 3u);
+  EXPECT_EQ(assignments_.Pop().generation(), 3u);
 
   link->Stop();
 }

@@ -25,6 +25,7 @@ TEST(WaitsTest, AWaitIsToldWhileItsScopeLastsWithItsAge) {
                                             .cause = "trainer-0 waits for batch 7",
                                             .next = "it trains it",
                                             .step = 7});
+
     ASSERT_EQ(waits.Edges().size(), 2u);
     const common::v1::WaitEdge store = waits.Edges()[0], batch = waits.Edges()[1];
 

@@ -1,8 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
@@ -90,6 +88,7 @@ TEST_F(JsonlTest, ALookAtTheFirstRowsReadsNoMoreAndKnowsTheirLines) {
 TEST_F(JsonlTest, BadRowsAreSkippedAndCountedWhereAskedFor) {
   const auto data = Read("{\"q\": 1}\nbroken\n{\"q\": 2}\n{}\n", {{"prompt", "q"}}, /*skip=*/true);
   ASSERT_TRUE(data.ok()) << data.status();
+
   EXPECT_EQ(data->rows(), 2u);
   EXPECT_EQ(data->skipped(), 2u);
   EXPECT_THAT(data->first_skipped(), HasSubstr(".jsonl:2:"));
@@ -204,13 +203,10 @@ TEST_F(JsonlTest, OtherFormatsAreRefusedByName) {
 }
 
 TEST_F(JsonlTest, Gsm8kReadsWhole) {
-  const char* root = std::getenv("SLUICE_TEST_DATA");
-  const std::string path =
-      std::string(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data") +
-      "/gsm8k/train.jsonl";
-  if (!PathExists(path)) GTEST_SKIP() << path << " is absent";
-  const auto data = ReadDataset(
-      {.name = "gsm8k", .path = path, .fields = {{"prompt", "question"}, {"answer", "answer"}}});
+  SLUICE_NEEDS_TEST_DATA("gsm8k/train.jsonl");
+  const auto data = ReadDataset({.name = "gsm8k",
+                                 .path = testing_data::Path("gsm8k/train.jsonl"),
+                                 .fields = {{"prompt", "question"}, {"answer", "answer"}}});
   ASSERT_TRUE(data.ok()) << data.status();
 
   EXPECT_EQ(data->rows(), 7473u);

@@ -58,7 +58,7 @@ TEST(LogTest, LinesBelowTheLowestLevelAreLeftOut) {
   EXPECT_EQ(written.find("quiet"), std::string::npos);
   EXPECT_NE(written.find("\"event\":\"loud\",\"n\":1}\n"), std::string::npos);
 
-  Init("test", Level::kInfo);
+  Init("test", Level::kInfo);  // The level is global, so later tests would keep it.
 }
 
 }  // namespace

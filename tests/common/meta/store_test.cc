@@ -145,6 +145,7 @@ TEST_P(StoreTest, APrefixThatEndsInTheHighestByteStillEnds) {
                         "1")
                   .ok());
   ASSERT_TRUE(store_->Put("b", "1").ok());
+
   EXPECT_EQ(store_->List("a\xff")->size(), 2u);
   EXPECT_EQ(store_->List("\xff")->size(), 0u);
 }
@@ -216,6 +217,7 @@ TEST(SqliteTest, AnotherProgramsDatabaseAndANewerFormatAreRefused) {
 
   ASSERT_EQ(sqlite3_exec(db, "CREATE TABLE t (x)", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_EQ(OpenSqlite(path).status().code(), absl::StatusCode::kFailedPrecondition);
+  // The id that Sluice gives its files, with the format after the newest.
   ASSERT_EQ(sqlite3_exec(db, "PRAGMA application_id=1397508419; PRAGMA user_version=2", nullptr,
                          nullptr, nullptr),
             SQLITE_OK);

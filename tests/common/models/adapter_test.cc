@@ -37,6 +37,7 @@ class AdapterTest : public testing::Test {
  protected:
   ~AdapterTest() override { std::filesystem::remove_all(dir_); }
 
+  // Writes and reads an adapter with a scale of 2, as alpha is twice the rank.
   std::shared_ptr<const Adapter> Make(const std::string& name, int64_t rank,
                                       const std::vector<std::string>& modules, uint64_t seed) {
     WriteAdapter(dir_ + name, AdapterConfig(rank, 2.0 * static_cast<double>(rank), modules),
@@ -106,11 +107,13 @@ TEST_F(AdapterTest, ARowWithAnAdapterIsThatOfMergedWeightsAndOneWithoutKeepsItsB
   const auto all = Make("all", 5, kAllAdapterModules, 2),
              two = Make("two", 3, {"v_proj", "down_proj"}, 3);
   const std::vector<float> plain = Logits(config_, weights, {nullptr})[0];
+
   for (const int threads : {1, 2}) {
     const auto mixed = Logits(config_, weights, {all.get(), nullptr, two.get()}, threads);
     EXPECT_EQ(mixed[1], plain) << "in bits";
     EXPECT_EQ(mixed[0], Logits(config_, weights, {all.get()})[0])
         << "in bits: the other sequences of the step change nothing";
+
     EXPECT_LT(
         Worst(mixed[0],
               Logits(config_,
@@ -123,6 +126,8 @@ TEST_F(AdapterTest, ARowWithAnAdapterIsThatOfMergedWeightsAndOneWithoutKeepsItsB
                                         AdapterTensors(config_, 3, {"v_proj", "down_proj"}, 3), 2),
                            {nullptr})[0]),
               2e-4);
+
+    // The adapters change much more than that.
     EXPECT_GT(Worst(mixed[0], plain), 0.5);
     EXPECT_GT(Worst(mixed[2], plain), 0.05);
   }
@@ -142,9 +147,11 @@ TEST_F(AdapterTest, AModelInBf16TakesOneToo) {
 
   const auto mixed = Logits(config_, narrow, {all.get(), nullptr});
   EXPECT_EQ(mixed[1], Logits(config_, narrow, {nullptr})[0]) << "in bits";
+
   const std::vector<float> merged =
       Logits(config_, MergeAdapter(wide, AdapterTensors(config_, 5, kAllAdapterModules, 2), 2),
              {nullptr})[0];
+  // The bf16 model rounds what it multiplies, so compare the error with the adapter's effect.
   EXPECT_LT(Worst(mixed[0], merged), 0.1 * Worst(mixed[0], mixed[1]));
 }
 
@@ -169,6 +176,7 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
   const auto with = [&](const char* key, nlohmann::json value) {
     return Refusal([&](nlohmann::json* json) { (*json)[key] = std::move(value); });
   };
+
   EXPECT_EQ(with("modules_to_save", nullptr), "taken");
   EXPECT_EQ(with("peft_version", "0.18.0"), "taken");
   EXPECT_EQ(with("rank_pattern", nlohmann::json::object()), "taken");
@@ -200,14 +208,16 @@ TEST_F(AdapterTest, SettingsThatChangeWhatIsComputedAreRefusedByName) {
               HasSubstr("is not a JSON object"));
 }
 
-TEST_F(AdapterTest, ASettingThatSomeWeightsWereTrainedWithIsNotToBeLeftOut) {
+TEST_F(AdapterTest, ASettingThatSelectsLayersOrModulesIsRefusedWithTheWayAroundIt) {
   const auto with = [&](const char* key, nlohmann::json value) {
     return Refusal([&](nlohmann::json* json) { (*json)[key] = std::move(value); });
   };
+
   EXPECT_THAT(
       with("layers_to_transform", {0}),
       HasSubstr("layers_to_transform [0] is not in this build; merge the adapter into its model"));
   EXPECT_THAT(with("layers_to_transform", 0), HasSubstr("merge the adapter into its model"));
+
   for (const auto& [key, value] : {std::pair("exclude_modules", nlohmann::json({"o_proj"})),
                                    std::pair("target_modules", nlohmann::json(".*[qv]_proj"))}) {
     EXPECT_THAT(with(key, value),
@@ -220,6 +230,7 @@ TEST_F(AdapterTest, AScaleThatFp32CannotHoldIsRefusedWithWhatMakesIt) {
   const auto alpha = [&](double value) {
     return Refusal([&](nlohmann::json* json) { (*json)["lora_alpha"] = value; });
   };
+
   EXPECT_THAT(
       alpha(1e300),
       HasSubstr(
@@ -227,6 +238,7 @@ TEST_F(AdapterTest, AScaleThatFp32CannotHoldIsRefusedWithWhatMakesIt) {
   EXPECT_THAT(alpha(-1e300), HasSubstr("no fp32 number"));
   EXPECT_THAT(alpha(1e-300), HasSubstr("no fp32 number"));
   EXPECT_EQ(alpha(1e30), "taken");
+
   EXPECT_THAT(Refusal([](nlohmann::json* json) { (*json)["lora_alpha"] = 3e30; },
                       [](TensorSet tensors) {
                         const auto b = static_cast<size_t>(tensors.Find(
@@ -241,6 +253,7 @@ TEST_F(AdapterTest, AScaleThatFp32CannotHoldIsRefusedWithWhatMakesIt) {
 TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
   const auto same = [](nlohmann::json*) {};
   const std::string first = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+
   EXPECT_THAT(Refusal([](nlohmann::json* json) { (*json)["r"] = 4; }),
               AllOf(HasSubstr(first), HasSubstr("F32 [3, 36]"), HasSubstr("F32 [4, 36]")));
   EXPECT_THAT(
@@ -249,6 +262,7 @@ TEST_F(AdapterTest, FilesThatDoNotFitAreRefusedWithTheTensor) {
   EXPECT_THAT(
       Refusal(same, [&](TensorSet) { return AdapterTensors(config_, 3, {"q_proj", "o_proj"}, 1); }),
       HasSubstr("o_proj.lora_A.weight does not belong to target_modules"));
+
   EXPECT_THAT(Refusal(same,
                       [&](TensorSet tensors) {
                         reinterpret_cast<float*>(

@@ -139,10 +139,7 @@ double LogProb(const float* logits, int64_t vocab, int32_t token) {
 
 class DecodeReferenceTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (!HaveTestData())
-      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
-  }
+  void SetUp() override { SLUICE_NEEDS_TEST_DATA("models"); }
 };
 
 TEST_P(DecodeReferenceTest, PrefillGivesTheReferenceLogitsAndLogProbs) {
@@ -175,8 +172,10 @@ TEST_P(DecodeReferenceTest, CuttingIntoStepsAndThreadsChangesNoBit) {
   const ReferenceSequences want = m.Sequences();
   const int sequences = static_cast<int>(want.tokens.size());
   const auto whole = Prefill(Make(m.dir.config, &m.weights, sequences).get(), want.tokens);
+
   EXPECT_EQ(TokenByToken(Make(m.dir.config, &m.weights, sequences).get(), want.tokens), whole);
   EXPECT_EQ(Prefill(Make(m.dir.config, &m.weights, sequences, 3).get(), want.tokens), whole);
+
   for (uint64_t seed = 0; seed < 5; ++seed) {
     EXPECT_EQ(StepInRandomPieces(Make(m.dir.config, &m.weights, sequences, 1 + seed % 3).get(),
                                  want.tokens, seed),
@@ -220,20 +219,22 @@ TEST_P(DecodeReferenceTest, GreedyContinuationsAreTheReference) {
                       got[b].back(), true});
     }
   }
+
   EXPECT_EQ(got, want.continuations);
 }
 
 TEST(DecodeBf16Test, ErrorsAgainstFp32AreWellBelowThoseOfTransformers) {
-  if (!HaveTestData())
-    GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
+  SLUICE_NEEDS_TEST_DATA("models");
   const ReferenceModel m("qwen3-tiny-bf16-sharded");
   const TensorSet weights = *ReadWeights(m.dir, DType::kBF16);
   const ReferenceSequences want = m.Sequences();
   const auto model = Make(m.dir.config, &weights, static_cast<int>(want.tokens.size()));
+
   const auto got = Prefill(model.get(), want.tokens);
   EXPECT_EQ(TokenByToken(Make(m.dir.config, &weights, static_cast<int>(want.tokens.size())).get(),
                          want.tokens),
             got);
+
   const int64_t vocab = m.dir.config.vocab_size;
   double sum = 0, worst = 0, peer_sum = 0, peer_worst = 0;
   int64_t count = 0;
@@ -287,10 +288,13 @@ TEST(DecodeModelTest, AForkSharesFullBlocksAndGoesOnInACopyOfTheLast) {
       rows.push_back({0, static_cast<int32_t>(t), tokens[t], true});
     Step(model.get(), rows, {{5, 2}}, own.data());
 
+    // The fork writes behind the prompt, in block 7. A block of 32 tokens that the prompt fills is
+    // shared, and one that it begins is copied.
     std::vector<int32_t> table = prompt < 32 ? std::vector<int32_t>{7} : std::vector<int32_t>{5, 7};
     if (prompt % 32 != 0) model->CopyBlock(prompt < 32 ? 5 : 2, 7);
     Step(model.get(), {{0, static_cast<int32_t>(prompt), tokens.back(), true}}, {table},
          forked.data());
+
     EXPECT_EQ(std::memcmp(forked.data(), &own[prompt * 64], 64 * sizeof(float)), 0) << prompt;
   }
 }
@@ -342,6 +346,7 @@ TEST(DecodeModelTest, ThreadsAndCutsIntoStepsChangeNoBit) {
       std::vector<std::vector<int32_t>> tokens;
       for (const size_t length : lengths) tokens.push_back(RandomTokens(length, length));
       const auto whole = Prefill(Make(LargeConfig(), &weights, 3).get(), tokens);
+
       EXPECT_EQ(Prefill(Make(LargeConfig(), &weights, 3, 3).get(), tokens), whole);
       EXPECT_EQ(StepInRandomPieces(Make(LargeConfig(), &weights, 3, 2).get(), tokens, 5), whole);
     }
@@ -387,12 +392,14 @@ TEST(DecodeModelTest, ThreadsThatShareTheRowsDrawWhatOneCallDraws) {
     SplitMix64 random(static_cast<uint64_t>(count));
     std::vector<float> logits(count * vocab);
     for (float& x : logits) x = static_cast<float>(random.Below(1000)) / 50;
+
     std::vector<SampleRow> rows;
     for (int i = 0; i < count; ++i)
       rows.push_back({.logits = &logits[i * vocab],
                       .key = 5,
                       .member = static_cast<uint32_t>(i),
                       .top_k = i % 3 * 20});
+
     std::vector<SampleDraw> want(count);
     SampleCpu(rows.data(), count, vocab, want.data());
     for (const int threads : {1, 2, 3}) {
@@ -407,8 +414,10 @@ TEST(DecodeModelTest, CreateRefusesWeightsOfAnotherShapeAndOptionsOutOfRange) {
   ModelConfig other = SmallConfig();
   other.intermediate_size = 128;
   const TensorSet weights = *InitWeights(SmallConfig(), 1);
+
   const absl::Status shape =
       DecodeModel::Create(other, &weights, {.blocks = 1, .max_context = 8}).status();
+
   EXPECT_EQ(shape.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(shape.message()),
               testing::HasSubstr(

@@ -127,20 +127,20 @@ TEST(DecodeRandomTest, ThreadsOrderAndCutsChangeNoBit) {
   TryAll(SmallConfig(), nullptr);
 }
 
-TEST(DecodeRandomTest, NorWithBiases) {
+TEST(DecodeRandomTest, ThreadsOrderAndCutsChangeNoBitOfAModelWithBiases) {
   ModelConfig config = LargeConfig();
   config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = true;
   TryAll(config, nullptr);
 }
 
-TEST(DecodeRandomTest, NorWithExperts) {
+TEST(DecodeRandomTest, ThreadsOrderAndCutsChangeNoBitOfAModelWithExperts) {
   for (ModelConfig config : {LargeConfig(), SmallConfig()}) {
     config.num_experts = 7, config.experts_per_token = 3, config.expert_size = 37;
     TryAll(config, nullptr);
   }
 }
 
-TEST(DecodeRandomTest, NorWithAnAdapterThatSomeHave) {
+TEST(DecodeRandomTest, ThreadsOrderAndCutsChangeNoBitIfSomeSequencesHaveAnAdapter) {
   const std::string dir = testing_data::TempPath("decode_random");
   const ModelConfig large = LargeConfig();
   WriteAdapter(dir, AdapterConfig(3, 6, kAllAdapterModules),

@@ -1,4 +1,4 @@
-// What every division of a step must keep, over random steps, and some divisions by hand.
+// Checks what every division of a step must keep, on random steps, and some divisions made by hand.
 #include "common/models/divide.h"
 
 #include <gtest/gtest.h>
@@ -41,10 +41,12 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
     SplitMix64 random(seed);
     const int threads = 1 + static_cast<int>(random.Below(6));
     RowShares shares(threads);
+
     // The rounds show that nothing is left of the step before.
     for (int round = 0; round < 3; ++round) {
       const Step step = RandomStep(&random);
       shares.Deal(step.rows, step.tables, CostOf);
+
       std::vector<int> seen(step.rows.size());
       std::map<int32_t, int> thread_of;
       for (int t = 0; t < threads; ++t) {
@@ -54,24 +56,27 @@ TEST(RowSharesTest, EveryRowGoesToOneThreadAndASequenceStaysTogetherInItsOrder) 
           EXPECT_EQ(thread_of.emplace(step.rows[row].table, t).first->second, t) << "seed " << seed;
         }
       }
+
       EXPECT_EQ(seen, std::vector<int>(step.rows.size(), 1)) << "seed " << seed;
     }
   }
 }
 
-TEST(RowSharesTest, WhatItSaysOfTheLargestShareIsSo) {
+TEST(RowSharesTest, DealReturnsTheLargestShareDividedByTheMean) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     SplitMix64 random(seed);
     const Step step = RandomStep(&random);
     const int threads = 1 + static_cast<int>(random.Below(6));
     RowShares shares(threads);
     const double uneven = shares.Deal(step.rows, step.tables, CostOf);
+
     double largest = 0, total = 0;
     for (int t = 0; t < threads; ++t) {
       double load = 0;
       for (const int32_t row : shares.of(t)) load += static_cast<double>(CostOf(step.rows[row]));
       largest = std::max(largest, load), total += load;
     }
+
     EXPECT_DOUBLE_EQ(uneven, largest * threads / total) << "seed " << seed;
   }
 }
@@ -81,8 +86,10 @@ TEST(RowSharesTest, EqualSequencesAreDealtOutEvenlyNeighboursTogether) {
     for (int sequences = threads; sequences <= 64; ++sequences) {
       std::vector<Row> rows;
       for (int32_t s = 0; s < sequences; ++s) rows.push_back({.table = s, .position = 7});
+
       RowShares shares(threads);
       shares.Deal(rows, rows.size(), CostOf);
+
       int32_t next = 0;
       for (int t = 0; t < threads; ++t) {
         const auto share = static_cast<int>(shares.of(t).size());
@@ -100,9 +107,11 @@ TEST(RowSharesTest, AllOfOneSequenceGoesToOneThreadAndAllToTheFirstWhereAsked) {
   for (int32_t position = 0; position < 100; ++position)
     rows.push_back({.table = 0, .position = position});
   RowShares shares(4);
+
   EXPECT_DOUBLE_EQ(shares.Deal(rows, 1, CostOf), 4) << "one thread has all";
   EXPECT_DOUBLE_EQ(shares.Deal({}, 0, CostOf), 1);
   for (int t = 0; t < 4; ++t) EXPECT_TRUE(shares.of(t).empty());
+
   shares.GiveAllToFirst(3);
   EXPECT_EQ(shares.of(0), (std::vector<int32_t>{0, 1, 2}));
 }
@@ -121,6 +130,7 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
     for (size_t i = 0; i < step.rows.size(); ++i) {
       if (random.Below(8) != 0) tile.push_back(static_cast<int32_t>(i));
     }
+
     plan.Make(step.rows, tile, tables, kHeads);
 
     int64_t next = 0;
@@ -143,15 +153,17 @@ TEST(AttentionPlanTest, PiecesCoverTheTileAndEachTakesEachHeadOnce) {
   }
 }
 
-TEST(AttentionPlanTest, AGroupTakesAHeadOneAfterTheOtherASequenceAloneItsHeadsInARow) {
+TEST(AttentionPlanTest, SequencesThatShareAPromptTakeEachHeadInTurnAndAnyOtherTakesItsHeadsInARow) {
   const std::vector<int32_t> shared = {5, 6}, alone = {9};
   const std::vector<absl::Span<const int32_t>> tables = {shared, shared, alone};
   const std::vector<Row> rows = {
       {.table = 0, .position = 40}, {.table = 1, .position = 41}, {.table = 2, .position = 3}};
+
   AttentionPlan plan;
   plan.Make(rows, {0, 1, 2}, tables, 2);
   std::vector<std::pair<int64_t, int64_t>> order;
   for (const AttentionPlan::Unit& unit : plan.units()) order.emplace_back(unit.piece, unit.head);
+
   EXPECT_EQ(order, (std::vector<std::pair<int64_t, int64_t>>{
                        {0, 0}, {1, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 1}}));
 }
@@ -165,6 +177,7 @@ ModelConfig SomeConfig() {
 }
 
 TEST(RowCostTest, ARowCostsItsWeightsTheKeysAndValuesThatItSeesAndItsLogits) {
+  // A number of the KV cache costs as much as 10 weights.
   const RowCost cost(SomeConfig());
   EXPECT_EQ(cost({.position = 0}), 2 * (496 + 10 * 2 * 4 * 1));
   EXPECT_EQ(cost({.position = 6}), 2 * (496 + 10 * 2 * 4 * 7));

@@ -39,12 +39,14 @@ TEST(MoeTest, ThePickIsThatOfASort) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<float> logits = RandomLogits(seed, 1 + seed % 40);
     const size_t k = 1 + seed % logits.size();
+
     Ids all(logits.size());
     for (size_t e = 0; e < all.size(); ++e) all[e] = static_cast<uint16_t>(e);
     std::stable_sort(all.begin(), all.end(),
                      [&](uint16_t a, uint16_t b) { return logits[a] > logits[b]; });
     all.resize(k);
     std::sort(all.begin(), all.end());
+
     EXPECT_EQ(Pick(logits, k), all) << seed;
   }
 }
@@ -64,6 +66,7 @@ TEST(MoeTest, WeightsAreTheSoftmaxAndTheirGradientsItsCentralDifferences) {
   const std::vector<float> dweights = {0.7f, -0.4f, 1.1f};
   for (const bool normalize : {false, true}) {
     std::vector<float> logits = RandomLogits(3, 9), got(3), dlogits(9);
+
     WeighExperts(logits, ids, normalize, got.data());
     const std::vector<double> want = Weights(logits, ids, normalize);
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(got[i], want[i], 1e-6);

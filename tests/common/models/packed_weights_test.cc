@@ -57,6 +57,7 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
     *byte ^= bit;
   };
 
+  // All matrices lie in one buffer, which begins with the q, k and v of the first layer.
   for (int i = 0; i < 300; ++i)
     flip(packed.layers()[0].qkv, packed.bytes() / static_cast<int64_t>(sizeof(T)), "matrices");
   const auto in_vector = [&](const std::vector<float>& v, const char* name) {

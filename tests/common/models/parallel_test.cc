@@ -46,6 +46,7 @@ TEST_F(ParallelTest, ItsRangesCoverAllOnceAndAreNoSmallerThanTheGrain) {
     });
     return out;
   };
+
   EXPECT_THAT(ranges(10, 1), UnorderedElementsAre(std::pair(0, 3), std::pair(3, 6), std::pair(6, 9),
                                                   std::pair(9, 10)));
   EXPECT_THAT(ranges(10, 5), UnorderedElementsAre(std::pair(0, 5), std::pair(5, 10)));
@@ -73,8 +74,10 @@ TEST(TeamTest, AnOfferIsDoneByWhoeverComesAndWaitsForNobodyElse) {
     const auto work = [&](int) {
       while (next.fetch_add(1) < 8) ++done;
     };
+
     if (round % 3 == 2) team.Run(work);
     else team.Offer(work);
+
     ASSERT_EQ(done, 8);
   }
 }
@@ -83,6 +86,7 @@ TEST(TeamTest, GrowsAndShrinksBetweenRuns) {
   Team team(1, "sluice-test");
   for (const int size : {4, 2, 3, 1, 5, 5}) {
     team.Resize(size);
+
     std::mutex mu;
     std::set<int> indices;
     for (int round = 0; round < 3; ++round) {
@@ -91,6 +95,7 @@ TEST(TeamTest, GrowsAndShrinksBetweenRuns) {
         indices.insert(index);
       });
     }
+
     EXPECT_EQ(indices.size(), static_cast<size_t>(size));
     EXPECT_EQ(*indices.rbegin(), size - 1);
   }

@@ -1,22 +1,15 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/testing/data.h"
 
 namespace sluice {
-
-inline std::string TestData(const std::string& path) {
-  const char* root = std::getenv("SLUICE_TEST_DATA");
-  return absl::StrCat(root != nullptr ? root : SLUICE_SOURCE_DIR "/../shared/data", "/", path);
-}
 
 // Sequences of different lengths, with what transformers computes for them. B is their number, T
 // the greatest length.
@@ -35,7 +28,7 @@ struct ReferenceGreedy {
 // A checkpoint of the shared test data with its reference.safetensors.
 struct ReferenceModel {
   explicit ReferenceModel(const std::string& name)
-      : dir(*ReadModelDir(TestData("models/" + name))),
+      : dir(*ReadModelDir(testing_data::Path("models/" + name))),
         weights(*ReadWeights(dir, DType::kF32)),
         reference(*ReadSafetensors(dir.path + "/reference.safetensors")) {}
 
@@ -102,8 +95,6 @@ inline const std::vector<std::string>& ReferenceModelNames() {
       "qwen3moe-tiny", "stories260k"};
   return names;
 }
-
-inline bool HaveTestData() { return PathExists(TestData("models")); }
 
 // Returns a model's name in the form that a name of a test may have.
 inline std::string TestName(std::string name) {

@@ -83,10 +83,7 @@ Predictions NextTokens(const std::vector<std::vector<int32_t>>& sequences) {
 
 class TrainReferenceTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override {
-    if (!HaveTestData())
-      GTEST_SKIP() << "no shared test data in " << TestData("models") << "; set SLUICE_TEST_DATA";
-  }
+  void SetUp() override { SLUICE_NEEDS_TEST_DATA("models"); }
 };
 
 TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
@@ -117,12 +114,14 @@ TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const ReferenceModel m(GetParam());
   const ReferenceSequences want = m.Sequences();
   const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16), DType::kBF16);
+
   const Predictions next = NextTokens(want.tokens);
   const at::Tensor ours =
       ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
   const at::Tensor exact = Unpadded(m, "logprobs", want, 1),
                    theirs = Unpadded(m, "bf16.logprobs", want, 1);
   const double mean = (ours - exact).abs().mean().item<double>();
+
   EXPECT_LE(mean, 0.01);
   EXPECT_LE(Worst(ours, exact), 0.15);
   EXPECT_LE(mean, 1.25 * (theirs - exact).abs().mean().item<double>());
@@ -134,17 +133,20 @@ TEST_P(TrainReferenceTest, GreedyContinuationsAreTheReference) {
   const auto model = Make(m.dir.config, m.weights);
   const c10::NoGradGuard no_grad;
   std::vector<std::vector<int32_t>> sequences = want.prompts, got(want.prompts.size());
+
   while (got[0].size() < want.continuations[0].size()) {
     PackedBatch batch = Pack(sequences);
     batch.score_rows.clear();
     for (size_t b = 0; b < sequences.size(); ++b)
       batch.score_rows.push_back(batch.cu_seqlens[b + 1] - 1);
+
     const at::Tensor best = Logits(model.get(), batch).argmax(1);
     for (size_t b = 0; b < sequences.size(); ++b) {
       got[b].push_back(static_cast<int32_t>(best[b].item<int64_t>()));
       sequences[b].push_back(got[b].back());
     }
   }
+
   EXPECT_EQ(got, want.continuations);
 }
 
@@ -301,12 +303,14 @@ TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
         R"("initializer_range": 0.3, "architectures": [)" +
             shape + "}",
         shape);
+
     SplitMix64 random(9);
     std::vector<std::vector<int32_t>> sequences;
     for (const size_t length : {1, 31, 32, 33, 127, 129, 290}) {
       sequences.emplace_back(length);
       for (int32_t& token : sequences.back()) token = static_cast<int32_t>(random.Below(67));
     }
+
     ExpectDecodeGivesTheSameBits(config, *InitWeights(config, 4), sequences);
   }
 }
@@ -328,8 +332,10 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
   ASSERT_TRUE(ConvertTensors(weights, &rounded).ok());
   const auto narrow = Make(SmallConfig(), weights, DType::kBF16),
              wide = Make(SmallConfig(), rounded);
+
   for (TrainModel* model : {narrow.get(), wide.get()})
     ASSERT_TRUE(Backward(SmallLoss(model, Pack(SmallSequences()))).ok());
+
   for (size_t i = 0; i < narrow->parameters().size(); ++i) {
     const at::Tensor got = narrow->parameters()[i].tensor.grad(),
                      want = wide->parameters()[i].tensor.grad();
@@ -351,10 +357,12 @@ TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
         R"("max_position_embeddings": 300, "architectures": [)" +
             shape + "}",
         shape);
+
     const TensorSet weights = *InitWeights(config, 4);
     std::vector<std::vector<int32_t>> sequences;
     for (const size_t length : {290, 3, 280, 270, 33})
       sequences.emplace_back(length, static_cast<int32_t>(length % 19));
+
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<at::Tensor> first;
       for (const int threads : {1, 2, 3, 5}) {
@@ -380,6 +388,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch batch = Pack(SmallSequences());
   ASSERT_TRUE(Backward(SmallLoss(model.get(), batch)).ok());
+
   const c10::NoGradGuard no_grad;
   SplitMix64 random(5);
   for (const TrainModel::Parameter& p : model->parameters()) {
@@ -389,6 +398,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     for (int64_t i = 0; i < direction.numel(); ++i)
       to[i] = static_cast<float>(random.Uniform() - 0.5);
 
+    // A step changes the numbers of each parameter by 4e-4 in the root mean square.
     const double step = 2e-3 / direction.norm().item<double>() *
                         std::sqrt(static_cast<double>(direction.numel())) / 5;
     at::Tensor tensor = p.tensor;
@@ -397,6 +407,7 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
     tensor.add_(direction, -2 * step);
     const double below = SmallLoss(model.get(), batch).item<double>();
     tensor.add_(direction, step);
+
     const double want = (p.tensor.grad() * direction).sum().item<double>(),
                  got = (above - below) / (2 * step);
     EXPECT_NEAR(got, want, 0.02 * std::max(1.0, std::abs(want))) << p.name;
@@ -419,12 +430,13 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   const auto model = Make(SmallExperts(), weights);
   PackedBatch batch = Pack(SmallSequences());
   const at::Tensor chosen = Logits(model.get(), batch).detach();
+  // Each token has two experts in each of two layers.
   const size_t sets = batch.tokens.size() * 2;
   batch.routing.assign(sets * 2, kAnyExpert);
   EXPECT_TRUE(at::equal(Logits(model.get(), batch).detach(), chosen));
 
-  // Give the last token of the first sequence the experts 0 and 1 in both layers, then 3 and 4. No
-  // other row attends to this token.
+  // Give token 4, the last one of the first sequence, the experts 0 and 1 in both layers, then 3
+  // and 4. No other row attends to this token.
   std::vector<at::Tensor> logits;
   for (const uint16_t first : {0, 3}) {
     for (size_t i = 4 * 4; i < 5 * 4; ++i) batch.routing[i] = static_cast<uint16_t>(first + i % 2);
@@ -498,6 +510,7 @@ TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
   const Unshared unshared = CopyPrefixes(shared);
   const at::Tensor got = Logits(model.get(), shared).detach(),
                    want = Logits(model.get(), unshared.batch).detach();
+
   for (size_t row = 0; row < unshared.copies.size(); ++row) {
     for (const int64_t copy : unshared.copies[row])
       EXPECT_TRUE(at::equal(got[static_cast<int64_t>(row)], want[copy])) << "row " << row;
@@ -526,6 +539,7 @@ TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
   const auto got = gradients((Logits(model.get(), shared) * weights).sum());
   const auto want = gradients(
       (Logits(model.get(), unshared.batch).index_select(0, at::tensor(firsts)) * weights).sum());
+
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_LT((got[i] - want[i]).norm().item<double>(), 1e-5 * want[i].norm().item<double>())
         << model->parameters()[i].name;
@@ -539,6 +553,7 @@ TEST(TrainModelTest, AWindowHidesWhatLiesBeforeIt) {
   const at::Tensor open = Logits(Make(config, weights).get(), Pack(sequences)).detach();
   config.sliding_window = 7;
   const at::Tensor windowed = Logits(Make(config, weights).get(), Pack(sequences)).detach();
+
   EXPECT_TRUE(at::equal(windowed, Decoded(config, weights, sequences)));
   // The first tokens of the last sequence have nothing before their window.
   EXPECT_TRUE(at::equal(windowed.narrow(0, 6, 7), open.narrow(0, 6, 7)));
@@ -570,6 +585,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
+
   EXPECT_EQ(refusal([](PackedBatch* b) { b->tokens[1] = 19; }), "token 1 is 19, not in [0, 19)");
   EXPECT_EQ(refusal([](PackedBatch* b) { b->positions[2] = 64; }),
             "position 2 is 64, not in [0, 64)");
@@ -579,6 +595,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
               testing::HasSubstr("cu_seqlens"));
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 4, 3}; }),
               testing::HasSubstr("cu_seqlens"));
+
   EXPECT_EQ(refusal([](PackedBatch* b) { b->prefix = {-1, 0}; }),
             "the batch has 1 sequences, but 2 prefixes");
   EXPECT_THAT(refusal([](PackedBatch* b) { b->prefix = {0}; }),
@@ -600,6 +617,7 @@ TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
       std::vector<int64_t> targets(20);
       for (int64_t& target : targets)
         target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
+
       for (int64_t r = 0; r < 10; ++r) {
         SampleDraw draw;
         const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab,
@@ -613,6 +631,7 @@ TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
                       ->logprobs.item<float>(),
                   draw.logprob);
       }
+
       const TokenScores scores = *ScoreTokens(logits, targets, temperature);
       const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
       EXPECT_LT(Worst(scores.logprobs,

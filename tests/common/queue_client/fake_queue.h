@@ -1,6 +1,6 @@
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -15,31 +15,9 @@
 #include "common/rpc/server.h"
 #include "common/rpc/server_stream.h"
 #include "sluice/queue/v1/queue.grpc.pb.h"
+#include "tests/common/handed.h"
 
 namespace sluice {
-
-// Hands values from one thread to another, in order. Pop() waits for a value. Thread-safe.
-template <typename T>
-class Handed {
- public:
-  void Push(T value) {
-    std::lock_guard lock(mu_);
-    values_.push_back(std::move(value));
-    changed_.notify_all();
-  }
-  T Pop() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [&] { return !values_.empty(); });
-    T value = std::move(values_.front());
-    values_.pop_front();
-    return value;
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<T> values_;
-};
 
 // The queue's service as its clients see it. A test sets a function for each call that it expects,
 // before the first call. The functions run on threads of gRPC.

@@ -46,11 +46,10 @@ TEST_F(LeaseKeeperTest, LoadedVersionsAreToldBeforeSyncReturnsAndAgainAtOnceWhen
   EXPECT_EQ(renews_.Pop().loaded(0).version().number(), 4);
 
   keeper.SetLoaded({Loaded(5)});
-  RenewRequest request;
-  do request = renews_.Pop();
-  while (request.loaded(0).version().number() == 4);
+  const RenewRequest changed = renews_.PopUntil(
+      [](const RenewRequest& request) { return request.loaded(0).version().number() != 4; });
 
-  EXPECT_EQ(request.loaded(0).version().number(), 5);
+  EXPECT_EQ(changed.loaded(0).version().number(), 5);
 }
 
 TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded) {
@@ -60,12 +59,11 @@ TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded)
   ASSERT_TRUE(keeper.Sync().ok());
   keeper.Hold("a");
   keeper.RenewNow();
-  RenewRequest request;
-  do request = renews_.Pop();
-  while (request.leases().empty());
+  const RenewRequest told =
+      renews_.PopUntil([](const RenewRequest& request) { return !request.leases().empty(); });
 
-  EXPECT_EQ(request.loaded(0).version().number(), 4);
-  EXPECT_THAT(request.leases(), testing::ElementsAre("a"));
+  EXPECT_EQ(told.loaded(0).version().number(), 4);
+  EXPECT_THAT(told.leases(), testing::ElementsAre("a"));
 }
 
 TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {

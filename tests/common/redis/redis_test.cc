@@ -36,12 +36,14 @@ TEST(RedisTest, CommandsGoTogetherAndEachHasItsAnswer) {
   ASSERT_NE(server, nullptr);
   Connection connection(server->endpoint());
   ASSERT_TRUE(connection.Connect().ok());
+
   const std::string binary("\0\r\n\xff", 4);
   const std::vector<Command> commands = {{"SET", "a", binary}, {"GET", "a"},
                                          {"GET", "none"},      {"INCR", "n"},
                                          {"LPUSH", "a", "x"},  {"MGET", "a", "none"}};
   const auto replies = connection.Run(commands);
   ASSERT_TRUE(replies.ok()) << replies.status();
+
   EXPECT_EQ((*replies)[1].text, binary);
   EXPECT_EQ((*replies)[2].kind, Reply::Kind::kNil);
   EXPECT_EQ((*replies)[3].number, 1);
@@ -89,6 +91,7 @@ TEST(RedisTest, AStoppedServerEndsAWaitByItsTimeoutOrByBreak) {
   // On a busy machine the connection may take longer than 50 ms.
   while (!brief.Connect().ok()) {
   }
+
   server->Signal(SIGSTOP);
   EXPECT_TRUE(absl::IsUnavailable(brief.Run({&ping, 1}).status()));
 

@@ -160,6 +160,7 @@ TEST(BackoffTest, WaitsGrowToTheirLimitWithinTheJitter) {
   Backoff backoff(BackoffOptions{});
   double want = 0.05;
   for (int i = 0; i < 20; ++i) {
+    // The jitter is 20 % to either side.
     const double wait = absl::ToDoubleSeconds(backoff.Next());
     EXPECT_GE(wait, want * 0.799);
     EXPECT_LE(wait, want * 1.201);

@@ -41,6 +41,7 @@ TEST(MethodTest, EveryMethodHasARuleAndARequestOfItsOwn) {
         const google::protobuf::MethodDescriptor* descriptor = file->service(s)->method(m);
         const v1::MethodRule& rule = descriptor->options().GetExtension(v1::method);
         SCOPED_TRACE(descriptor->full_name());
+
         EXPECT_GT(rule.roles_size(), 0);
         EXPECT_NE(rule.repeat(), v1::REPEAT_UNSPECIFIED);
         EXPECT_NE(rule.kind(), v1::KIND_UNSPECIFIED);

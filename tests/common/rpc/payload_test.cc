@@ -98,6 +98,7 @@ TEST(PayloadTest, OfRepeatedHeadersTheLastCountsAndPayloadsAreJoined) {
   second.set_payload("cd");
   PutMessage payload_first;
   payload_first.set_payload("_");
+
   Frame frame;
   const std::string bytes =
       payload_first.SerializeAsString() + first.SerializeAsString() + second.SerializeAsString();
@@ -147,6 +148,7 @@ TEST(PayloadTest, RandomBytesNeverReadBeyondTheirEnd) {
     std::mt19937 random(seed);
     std::string bytes(random() % 64, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
+
     Frame frame;
     if (!DecodeFrame(Cut(bytes, 1 + random() % 8), &frame).ok()) continue;
     PutMessage generated;

@@ -65,6 +65,7 @@ TEST(StatusTest, AHugeMessageIsCutToWhatMetadataMayHold) {
   const grpc::Status sent = ToGrpcStatus(
       ErrorWith(absl::StatusCode::kInternal, {.reason = "BUG", .hint = std::string(1 << 20, 'h')},
                 std::string(1 << 20, 'm')));
+  // All metadata of a call may have 16 KiB together.
   EXPECT_LT(sent.error_message().size() + sent.error_details().size(), 12u << 10);
 }
 
@@ -86,11 +87,14 @@ TEST(StatusTest, BytesThatAreNotUtf8CostNeitherTheReasonNorTheRestOfTheText) {
 }
 
 TEST(StatusTest, ALongTextIsCutBetweenTwoCharacters) {
+  // The characters have two bytes, so in one of the two texts the limit lies inside a character.
   for (size_t before : {0, 1}) {
     std::string text(before, 'x');
     while (text.size() < 10'000) text += "\xc3\xa9";
+
     const absl::Status received = FromGrpcStatus(ToGrpcStatus(
         ErrorWith(absl::StatusCode::kInternal, {.reason = "BUG", .hint = text}, text)));
+
     EXPECT_EQ(ReasonOf(received), "BUG");
     EXPECT_EQ(text.substr(0, received.message().size()), received.message());
     EXPECT_EQ(text.substr(0, DetailOf(received).hint.size()), DetailOf(received).hint);

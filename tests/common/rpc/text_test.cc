@@ -99,6 +99,7 @@ TEST(TextTest, AMessageWithOneBadByteIsReadByNobodyUnlessItIsMended) {
     for (int i = 0; i < type->field_count(); ++i) {
       const FieldDescriptor& field = *type->field(i);
       if (field.type() != FieldDescriptor::TYPE_STRING || type->options().map_entry()) continue;
+
       const std::unique_ptr<Message> message(
           MessageFactory::generated_factory()->GetPrototype(type)->New());
       FillField(field, 0, message.get());
@@ -116,10 +117,12 @@ TEST(TextTest, BytesFieldsStayAsTheyAre) {
     for (int i = 0; i < type->field_count(); ++i) {
       const FieldDescriptor& field = *type->field(i);
       if (field.type() != FieldDescriptor::TYPE_BYTES || type->options().map_entry()) continue;
+
       const std::unique_ptr<Message> message(
           MessageFactory::generated_factory()->GetPrototype(type)->New());
       FillField(field, 0, message.get());
       const std::string before = message->SerializeAsString();
+
       rpc::MakeTextValid(message.get());
       EXPECT_EQ(message->SerializeAsString(), before) << field.full_name();
     }

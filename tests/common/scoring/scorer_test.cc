@@ -35,7 +35,7 @@ TEST(ScorerTest, PartsAreWeightedAndCombinedAsTheJobSays) {
             0.5);
 }
 
-TEST(ScorerTest, AReasonThatEndsInsideOfACharacterEndsNothing) {
+TEST(ScorerTest, AReasonThatIsCutInsideACharacterIsStillJson) {
   const nlohmann::json row = {// The error quotes 80 bytes, which end inside a character.
                               {"answer", std::string(79, 'x') + "\xc3\xa9\xc3\xa9"}};
   const Score score = Scorer::Make({{.name = "a", .verifier = "gsm8k"}}, Combine::kSum)

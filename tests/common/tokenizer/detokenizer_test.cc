@@ -64,7 +64,8 @@ std::unique_ptr<Tokenizer> Fallback(int stop) {
 std::vector<int32_t> RandomIds(const Tokenizer& tokenizer, SplitMix64& random) {
   std::vector<int32_t> ids;
   for (uint64_t n = random.Below(24); n > 0; --n) {
-    // Two thirds are bytes of a few characters, so that whole characters come up.
+    // Two thirds are bytes of a few characters, so that whole characters come up. The others are
+    // words, the special token and two ids beyond the vocabulary.
     const bool text = random.Below(3) == 0;
     ids.push_back(
         static_cast<int32_t>(text ? 256 + random.Below(tokenizer.vocab_size() - 254)
@@ -114,8 +115,9 @@ TEST(DetokenizerTest, WithStopStringsTheTextIsThatOfTheWholeListUpToTheFirstMatc
         if (random.Below(3) == 0) stops.push_back(stop);
       }
       const std::string whole = tokenizer->Decode(ids, true);
-      size_t end = std::string::npos, begin = whole.size();
 
+      // The match that ends first counts, and of those that end together the longest.
+      size_t end = std::string::npos, begin = whole.size();
       for (const std::string& stop : stops) {
         const size_t at = whole.find(stop);
         if (at == std::string::npos || at + stop.size() > end ||

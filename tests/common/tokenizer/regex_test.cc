@@ -96,7 +96,7 @@ std::vector<std::string> Split(const char* behavior, bool invert, absl::string_v
   return pieces;
 }
 
-TEST(SplitterTest, TheFiveBehaviors) {
+TEST(SplitterTest, EachBehaviorTreatsTheDelimiterAsItsNameSays) {
   EXPECT_THAT(Split("Isolated", false, "a-b--c-"), ElementsAre("a", "-", "b", "-", "-", "c", "-"));
   EXPECT_THAT(Split("Removed", false, "a-b--c-"), ElementsAre("a", "b", "c"));
   EXPECT_THAT(Split("MergedWithPrevious", false, "a-b--c-"), ElementsAre("a-", "b-", "-", "c-"));

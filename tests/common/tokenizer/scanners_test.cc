@@ -68,15 +68,18 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
     const auto by_hand = *Pattern::Regex(pattern);
     const auto by_engine = RegexPattern::Compile(pattern);
     ASSERT_TRUE(by_engine.ok()) << by_engine.status();
+
     SplitMix64 random(11);
     for (int round = 0; round < 4000; ++round) {
       const std::string text = RandomText(random);
       std::vector<Span> want, got;
       ASSERT_TRUE((*by_engine)->Find(text, &want).ok());
       ASSERT_TRUE(by_hand->Find(text, &got).ok());
+
       ASSERT_EQ(got.size(), want.size()) << pattern << "\non: " << text;
       for (size_t i = 0; i < got.size(); ++i)
         ASSERT_TRUE(got[i] == want[i]) << pattern << "\non: " << text << "\nat match " << i;
+
       // The pieces must cover the text. A piece that is no match ends where a match begins.
       for (size_t at = 0; at < text.size();) {
         const Scanned piece = scanner(text, at);
@@ -88,6 +91,7 @@ TEST(ScannersTest, EveryScannerFindsWhatPcre2FindsOnRandomText) {
   }
 }
 
+// A scanner that takes quadratic time would run into the time limit of the test.
 TEST(ScannersTest, LongRunsTakeTimeInProportion) {
   for (const char* const pattern :
        {kGpt2Pattern, kLlama3, kTekken, kO200k, kDeepSeekWords.c_str()}) {
@@ -97,6 +101,7 @@ TEST(ScannersTest, LongRunsTakeTimeInProportion) {
           std::string("\u0301"), std::string("\x01"), std::string("A\u0301"), std::string("! ")}) {
       std::string text;
       while (text.size() < (1 << 20)) text += unit;
+
       size_t pieces = 0;
       for (size_t at = 0; at < text.size(); ++pieces) at = scanner(text, at).end;
       EXPECT_LE(pieces, text.size());

@@ -1,5 +1,5 @@
-// Tests every case of the shared tokenizers. The reference library made the ids, and the texts with
-// special tokens kept and skipped.
+// Tests every case of the shared tokenizers. The expected ids come from the reference library, and
+// so do the decoded texts, once with special tokens and once without.
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_split.h"
@@ -42,6 +42,7 @@ TEST_P(SharedTokenizerTest, EncodesEveryText) {
     const std::string text = c["text"];
     const auto ids = tokenizer_->Encode(text, {.add_special = false});
     ASSERT_TRUE(ids.ok()) << ids.status();
+
     EXPECT_EQ(*ids, Ids(c["ids"])) << c["group"] << text;
     EXPECT_EQ(*tokenizer_->Encode(text, {.add_special = true}),
               Ids(c.contains("ids_special") ? c["ids_special"] : c["ids"]))
@@ -75,7 +76,8 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<int32_t> ids;
     for (uint64_t n = random.Below(30); n > 0; --n) {
-      // Half of the ids are low, where the bytes and the special tokens are.
+      // Half of the ids are low, where the bytes and the special tokens are. Two ids lie beyond the
+      // vocabulary.
       ids.push_back(static_cast<int32_t>(
           random.Below(random.Below(2) == 0 ? 400 : tokenizer_->vocab_size() + 2)));
     }
@@ -91,7 +93,7 @@ TEST_P(SharedTokenizerTest, TokenByTokenEqualsAtOnceOverRandomIds) {
   }
 }
 
-TEST_P(SharedTokenizerTest, BytesOfTokensInARowAreTheTextThatTheyPutBehindAnother) {
+TEST_P(SharedTokenizerTest, TheBytesOfTokensJoinToTheTextThatTheyAddBehindAnotherToken) {
   const int32_t first = tokenizer_->Encode("a", {.add_special = false})->front();
   for (const json& c : cases_) {
     if (c["text"].is_null()) continue;

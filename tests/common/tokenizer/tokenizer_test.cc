@@ -140,6 +140,7 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
       R"("vocab": {"a":0,"b":1,"c":2,"ab":3,"bc":4,"abc":5,"aa":6,"aab":7,"cab":8,"abab":9},
     "merges": [["a","b"],["b","c"],["ab","c"],["a","a"],["aa","b"],["c","ab"],["ab","ab"]]})");
   const Bpe bpe = MakeBpe(model);
+
   const auto slow = [&](const std::string& word) {
     std::vector<std::string> symbols;
     for (const char c : word) symbols.push_back(std::string(1, c));
@@ -152,6 +153,7 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
             best_rank = rank, best = i;
         }
       }
+
       if (best_rank == 1000) break;
       symbols[best] += symbols[best + 1];
       symbols.erase(symbols.begin() + best + 1);
@@ -160,11 +162,13 @@ TEST(BpeTest, EqualsRepeatedMergingOfTheBestPairOverRandomWords) {
     for (const std::string& s : symbols) ids.push_back(*bpe.Id(s));
     return ids;
   };
+
   SplitMix64 random(3);
   for (int i = 0; i < 3000; ++i) {
     std::string word;
     for (uint64_t n = random.Below(i % 10 == 0 ? 90 : 14); n > 0; --n)
       word.push_back("abc"[random.Below(3)]);
+
     Bpe::Symbols symbols;
     bpe.Encode(word, &symbols);
     std::vector<int32_t> ids;

@@ -142,6 +142,7 @@ TEST(TextTest, ReversedCountsRightPlacesAndTheMissingEnd) {
   const auto reversed = Make("text", {{"property", "reversed"}});
   const Json row = {{"answer", "4821"}};
   EXPECT_EQ(Score(*reversed, "1284", row), 1);
+  // A missing end counts as one more wrong place.
   EXPECT_EQ(Score(*reversed, "1284", row, /*truncated=*/true), 0.8);
   EXPECT_EQ(Score(*reversed, "1234", row), 0.75) << "places 1, 2 and 4 of 1284";
   EXPECT_EQ(Score(*reversed, "12", row), 0.5);

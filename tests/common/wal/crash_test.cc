@@ -31,7 +31,7 @@ void Recover(std::unique_ptr<FaultFileSystem> system, const Items& appended, Pos
     for (int i = 0; i < 3; ++i)
       life.Append({1, absl::StrCat("second life ", i), std::string(40, 's')});
     life.AwaitDurable(life.recovered.size() + 1);
-    system->DieAt(system->calls() + 1);
+    system->DieAt(system->calls() + 1);  // No record becomes durable any more.
     life.log.reset();
     second = life.items;
     second_acknowledged = life.durable();
@@ -89,6 +89,7 @@ TEST(WalCrashTest, AtEveryCallNothingAcknowledgedIsLostWhateverIsLeftOfTheRest) 
       }
 
       system.Restart();
+      // A write at that call is cut at some byte.
       system.DieAt(system.calls() + call, (call * 37) % 200);
       {
         Life life(&system);

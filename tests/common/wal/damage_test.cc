@@ -183,6 +183,7 @@ void FlipEveryBit(FaultFileSystem* system, const Items& items, size_t doubt) {
     system->Put(path, bytes);
   }
 
+  // A reader that checks little must fail: at least eight flips per record are damage.
   EXPECT_GT(lost, items.size() * 8 / kStride);
 }
 
@@ -202,7 +203,7 @@ TEST(WalDamageTest, WithEveryBitOfASnapshotOrRecycledSegmentFlippedDataLossIsTol
 TEST(WalDamageTest, WithoutItsMarkOnlyTheLastBatchMayBeTakenForTorn) {
   FaultFileSystem system;
   const Items items = Write(&system, 8, false, false, 2048);
-  FlipEveryBit(&system, items, 2);
+  FlipEveryBit(&system, items, 2);  // Write() flushes after every second item.
 }
 
 TEST(WalDamageTest, ABrokenRecordOfTheLastBatchIsCutThoughALaterOneOfItIsWhole) {

@@ -21,9 +21,11 @@ TEST(WalLogTest, WhatWasAppendedComesBackInOrder) {
   for (int lives = 0; lives < 4; ++lives) {
     Life life(&system);
     ASSERT_TRUE(life.status.ok()) << life.status;
+
     EXPECT_EQ(life.recovered, items);
     EXPECT_EQ(life.found.last, items.size());
     EXPECT_FALSE(life.found.torn);
+
     for (int i = 1; i <= 30; ++i) EXPECT_EQ(life.Append(), items.size() + i);
     items = life.items;
   }
@@ -36,7 +38,7 @@ TEST(WalLogTest, ASnapshotReplacesTheRecordsBeforeItAndTheirSegmentsAreUsedAgain
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 60; ++i) life.Append();
     ASSERT_TRUE(life.Flush());
-    EXPECT_GT(life.log->BytesSinceSnapshot(), 60 * 48u);
+    EXPECT_GT(life.log->BytesSinceSnapshot(), 60 * 48u);  // A frame header has 48 bytes.
     ASSERT_TRUE(life.TakeSnapshot().ok());
     EXPECT_EQ(life.log->BytesSinceSnapshot(), 0u);
     EXPECT_EQ(life.log->stats().snapshot, life.items.size());
@@ -106,7 +108,8 @@ TEST(WalLogTest, ManyThreadsAppendAndEachPositionIsDurableOnce) {
   EXPECT_LT(life.log->stats().syncs, 2000u) << "commits are grouped";
 }
 
-class Where : public Rebuild {
+// Gives the log memory for each payload, and expects the payload in that memory.
+class AllocatingRebuild : public Rebuild {
  public:
   absl::StatusOr<Memory> Allocate(uint8_t, absl::string_view head, uint64_t size) override {
     auto owner = std::make_shared<std::string>(size, '\0');
@@ -135,9 +138,9 @@ TEST(WalLogTest, PayloadIsReadIntoMemoryOfTheReplay) {
     items = life.items;
   }
 
-  Where where;
-  ASSERT_TRUE(Scan(&system, kDir, &where, nullptr).ok());
-  EXPECT_EQ(where.items, items);
+  AllocatingRebuild rebuild;
+  ASSERT_TRUE(Scan(&system, kDir, &rebuild, nullptr).ok());
+  EXPECT_EQ(rebuild.items, items);
 }
 
 TEST(WalLogTest, ADirectoryHasOneOwner) {
@@ -148,6 +151,7 @@ TEST(WalLogTest, ADirectoryHasOneOwner) {
     ASSERT_TRUE(first.status.ok()) << first.status;
     first.Append();
     ASSERT_TRUE(first.Flush());
+
     Life second(options, dir);
     EXPECT_EQ(second.status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ReasonOf(second.status), "DATA_DIR_IN_USE");
@@ -329,7 +333,7 @@ TEST(WalLogTest, ADiskFullAtOpenStillRecovers) {
   for (const auto& [path, bytes] : system.Snapshot()) {
     if (path.find("spare") != std::string::npos) system.Erase(path);
   }
-  system.SetCapacity(300000);
+  system.SetCapacity(300000);  // No further segment fits.
   Life life(options, kDir);
 
   ASSERT_TRUE(life.status.ok()) << life.status;
@@ -358,6 +362,7 @@ bool PassAll(const std::string& dir, std::atomic<uint64_t>* acknowledged) {
   return true;
 }
 
+// The items that PassAll() appends are the first 120: two lives, of 12 rounds with 5 items each.
 Items AllItems(int count) {
   Items items;
   for (int i = 0; i < count; ++i) items.push_back(MakeItem(i));
@@ -408,6 +413,7 @@ TEST(WalFailpointTest, AnErrorAtAnyFailpointEndsTheLogAndLosesNothing) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(RemoveTree(dir).ok());
     std::atomic<uint64_t> acknowledged = 0;
+
     ASSERT_TRUE(ArmFailpoint(name, "error", 1).ok());
     PassAll(dir, &acknowledged);
     ASSERT_TRUE(ArmFailpoint(name, "", 1).ok());

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// A log and its slow, obvious model: the list of everything that was appended.
+// The tests compare a log with a slow, obvious model: the list of everything that was appended.
 namespace sluice::wal {
 
 inline constexpr char kDir[] = "data/log";

@@ -30,6 +30,7 @@ bool Equal(const TensorSet& a, const TensorSet& b) {
 
 TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
   const TensorSet from = SmallRandomSet(1);
+  // The first tensor has 1440 bytes.
   for (const uint64_t target : {4u, 6u, 100u, 1439u, 1440u, 1u << 20}) {
     TensorSet to = *TensorSet::Create({from.specs().begin(), from.specs().end()});
     uint64_t written = 0;
@@ -37,6 +38,7 @@ TEST(ChunkTest, WeightsComeBackWholeAtEveryChunkSize) {
       const absl::Status status = DecodeFullChunk(chunk, &to, &written);
       EXPECT_TRUE(status.ok()) << status;
     });
+
     EXPECT_TRUE(Equal(from, to)) << target;
     EXPECT_EQ(written, 4u * 360 + 2 * 7 + 4 * 1000);
   }
@@ -69,6 +71,7 @@ TEST(ChunkTest, DamagedHeadersNeitherWriteOutsideNorCrash) {
 
   for (int i = 0; i < 20'000; ++i) {
     std::string bad = chunk;
+    // The header has 16 bytes, and each run of elements 48; the empty tensor has no run.
     for (int flips = 0; flips < 3; ++flips)
       bad[random.Below(16 + 48 * 3)] = static_cast<char>(random.Next());
     TensorSet to = SmallRandomSet(5);

@@ -104,7 +104,7 @@ TEST_F(PublicationTest, ANewVersionArrivesWholeAndInManyMessages) {
 
   EXPECT_EQ(FingerprintOf(*staged.tensors), FingerprintOf(next));
   EXPECT_EQ(staged.state, FingerprintOf(next));
-  EXPECT_GT(staged.bytes, 2'800'000u);
+  EXPECT_GT(staged.bytes, 2'800'000u);  // 700,000 fp32 numbers.
 }
 
 TEST_F(PublicationTest, TheNewestVersionWinsOverThoseTheEngineWasTooSlowFor) {
@@ -245,7 +245,7 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     latest_.set_state(std::string(16, 's'));
   }
   void AwaitFetch() { asked_.WaitForNotification(); }
-  // Waits until the subscriber has fetched the version or has refused it. Returns true if it
+  // Waits until the subscriber has begun to fetch the version or has refused it. Returns true if it
   // refused.
   bool AwaitRefusal() {
     asked_.WaitForNotification();

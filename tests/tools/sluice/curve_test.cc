@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// A result whose curve has a point for each reward, which stands for ten steps.
+// Returns a result whose curve has one point for each number. A point stands for ten steps, and its
+// number is a loss if `loss` is true, else a reward.
 job::v1::JobResult Result(const std::vector<double>& rewards, bool loss = false) {
   job::v1::JobResult result;
   result.set_reward_first(loss || rewards.empty() ? kNone : rewards.front());

@@ -18,7 +18,8 @@
 namespace sluice::cli {
 namespace {
 
-// The words of a shell's command line up to a comment, &&, | or >. Quotes hold words together.
+// Returns the words of a shell's command line up to a comment, &&, | or >. Quotes hold words
+// together.
 std::vector<std::string> ShellWords(absl::string_view line) {
   std::vector<std::string> words;
   std::string word;
@@ -41,7 +42,7 @@ std::vector<std::string> ShellWords(absl::string_view line) {
   return words;
 }
 
-// What the parser reports about the line; empty: nothing.
+// Returns what the parser reports about the line, or an empty text if it accepts the line.
 std::string Complaint(const std::string& line) {
   std::vector<std::string> words = ShellWords(line);
   SluiceApp app;
@@ -56,7 +57,7 @@ std::string Complaint(const std::string& line) {
   return "";
 }
 
-// The parts of `text` that begin with the program's name where a command may stand.
+// Returns the parts of `text` that begin with the program's name where a command may stand.
 std::vector<std::string> CommandLines(const std::string& text) {
   std::vector<std::string> commands;
   const std::string whole_lines = absl::StrReplaceAll(text, {{"\\\n", " "}});
@@ -82,6 +83,7 @@ TEST(Examples, OfEveryHelpTextParse) {
   std::string text;
   AddFooters(&app.parser(), &text);
   const std::vector<std::string> commands = CommandLines(text);
+
   EXPECT_GE(commands.size(), 30u);
   for (const std::string& command : commands) EXPECT_EQ(Complaint(command), "") << command;
 }
@@ -111,6 +113,7 @@ TEST(Examples, NameFilesOfThisTreeWhereTheyNameConfigs) {
   SluiceApp app;
   std::string text;
   AddFooters(&app.parser(), &text);
+
   for (const std::string& command : CommandLines(text)) {
     for (const std::string& word : ShellWords(command)) {
       if (absl::StartsWith(word, "configs/"))

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Checkpoints of a bf16 model whose fp32 parameters are not bf16 numbers.
+// Writes checkpoints of a model that came in bf16. bf16 cannot represent its fp32 parameters.
 class ExportTest : public ::testing::Test {
  protected:
   ExportTest() {
@@ -42,8 +42,8 @@ class ExportTest : public ::testing::Test {
     EXPECT_TRUE(written.ok()) << written.status();
   }
 
-  // The parameters, converted to `dtype`.
-  TensorSet In(DType dtype) {
+  // Returns the parameters, converted to `dtype`.
+  TensorSet ParametersIn(DType dtype) {
     TensorSet set = *TensorSet::Create(model_.config.Parameters(dtype));
     EXPECT_TRUE(ConvertTensors(parameters_, &set).ok());
     return set;
@@ -62,6 +62,7 @@ TEST_F(ExportTest, AFolderOfCheckpointsIsToldFromOneCheckpointAndFromAnyOtherFol
   EXPECT_FALSE(trainer::IsCheckpoint(dir_));
   EXPECT_TRUE(trainer::IsCheckpoint(dir_ + "/step-9"));
   EXPECT_FALSE(HoldsCheckpoints(dir_ + "/step-9"));
+
   for (const std::string& other :
        {std::string("digits"), ::testing::TempDir(), dir_ + "/step-11"}) {
     EXPECT_FALSE(HoldsCheckpoints(other)) << other;
@@ -103,7 +104,8 @@ TEST_F(ExportTest, TheModelsOwnFilesAreCopiedInTheTypeThatItCameIn) {
   ASSERT_TRUE(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).ok());
   EXPECT_THAT(*ListDir(dir_ + "/out"), ElementsAre("config.json", "model.safetensors"));
   EXPECT_EQ(ReadModelDir(dir_ + "/out")->config.dtype, DType::kBF16);
-  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(), In(DType::kBF16).buffer());
+  EXPECT_EQ(ReadSafetensors(dir_ + "/out/model.safetensors")->buffer(),
+            ParametersIn(DType::kBF16).buffer());
   EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/out", std::nullopt).code(),
             absl::StatusCode::kAlreadyExists);
 }

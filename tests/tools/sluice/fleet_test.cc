@@ -23,7 +23,7 @@ std::vector<DaemonSpec> Specs(const FleetOptions& options) {
   return FleetSpecs(options, PlanCores(options));
 }
 
-// "rollout-0 4, trainer-0 4", with a ! after what is fixed.
+// Returns the plan in the form "rollout-0 4, trainer-0 4". A ! follows a number that is fixed.
 std::string Planned(const FleetOptions& options) {
   std::vector<std::string> members;
   for (const CorePlan::Member& member : PlanCores(options).members) {

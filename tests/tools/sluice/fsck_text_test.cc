@@ -36,7 +36,7 @@ queue::FsckJob WholeJob() {
   return job;
 }
 
-TEST(FsckTextTest, AWholeDirectoryIsALineAJobWithItsBooks) {
+TEST(FsckTextTest, AnIntactDirectoryIsShownAsOneLineAndOneLedgerForEachJob) {
   const queue::FsckReport report{{WholeJob()}};
   EXPECT_EQ(FsckText(report, "data"),
             "JOB     ID                                LEVEL  VERSION  GROUPS  SNAPSHOT  LAST  "

@@ -63,16 +63,16 @@ TEST(JsonOutput, EnumsAreShortNamesTimesCanonicalAndUnsetOptionalsNull) {
 
   const nlohmann::ordered_json json = ToJson(status);
   EXPECT_EQ(json["state"], "RUNNING") << "as JobResult has it";
-
-  common::v1::WaitEdge edge;
-  edge.mutable_on()->set_kind(common::v1::NODE_KIND_GROUP);
-  EXPECT_EQ(ToJson(edge)["on"]["kind"], "GROUP");
   EXPECT_EQ(json["created"], "1970-01-01T00:00:01Z");
   EXPECT_EQ(json["conditions"].dump(), "[]");
   EXPECT_TRUE(json["result"].is_null());
   EXPECT_EQ(json["spec"]["rollout"]["timeout"], "600s");
   EXPECT_EQ(json["spec"]["reward"]["rewards"][0]["args"]["n"].get<double>(), 2);
   EXPECT_TRUE(json["spec"]["profile"].is_null());
+
+  common::v1::WaitEdge edge;
+  edge.mutable_on()->set_kind(common::v1::NODE_KIND_GROUP);
+  EXPECT_EQ(ToJson(edge)["on"]["kind"], "GROUP");
 }
 
 }  // namespace

@@ -60,13 +60,15 @@ TEST(Progress, ALongRunIsDrawnInFortyPoints) {
   for (int k = 0; k < 400; ++k) progress.Add(Step(k, k));
   const std::string line = progress.RewardLine();
   EXPECT_EQ(line.find("  entropy") - line.find('_'), 40u);
-  EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");  // No limit: no bar and no end.
+  // Without a limit there is neither a bar nor an end.
+  EXPECT_EQ(progress.StepLine().substr(0, 9), "step 400 ");
 }
 
 TEST(Progress, ARunPastItsBestSaysHowGoodItWas) {
   Progress progress(false);
-  for (const double reward : {0.02, 0.33, 0.08})
-    progress.Add(Step(static_cast<int>(100 * reward), reward));
+  int k = 0;
+  for (const double reward : {0.02, 0.33, 0.08}) progress.Add(Step(k++, reward));
+
   EXPECT_THAT(progress.RewardLine(), HasSubstr("reward 0.02 -> 0.08 _#_  best 0.33  "));
 }
 

@@ -51,6 +51,7 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
   ledger.set_tokens_generated(12345);
   ledger.set_tokens_trained(9000);
   ledger.set_durable_version(60);
+
   stats.set_version(75);
   stats.set_lowest(74);
   stats.set_admission_staleness(2);
@@ -67,8 +68,8 @@ TEST(QueueTextTest, StatsSayWhatAPersonNeedsFirstInAlignedLines) {
   (*stats.mutable_length_ratio())["gsm8k"] = 0.981;
   (*stats.mutable_waiting())["AcquireBatch"] = 1;
   (*stats.mutable_waiting())["Admit"] = 0;
-
   stats.set_advice("over the last 20 steps the trainer waited 3 % of the time");
+
   EXPECT_EQ(StatsText(stats),
             "ledger     accepted 100 = durable 60 + applied 20 + live 15 + dropped 5   "
             "trajectories, balanced\n"

@@ -72,6 +72,7 @@ TEST(StepsCommandTest, ItsCommandLineTakesSeveralColumnsInAnyPlace) {
     (void)StepsCommands().front().bind(&app);
     EXPECT_NO_THROW(app.parse(line)) << line;
   }
+
   for (const char* line : {"digits --last 0", "digits --every -1", "--last 3"}) {
     CLI::App app;
     (void)StepsCommands().front().bind(&app);

@@ -1,5 +1,5 @@
-// What the supervisor expects of a daemon: a first line of JSON with its addresses, then it runs
-// until a signal.
+// A daemon as the supervisor expects one: it prints a line of JSON with its addresses, then runs
+// until a signal ends it.
 //   test_daemon [fail|stubborn] .. --listen HOST:PORT --ops HOST:PORT
 
 #include <unistd.h>
