@@ -110,6 +110,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
                                                  shm::Access::kExchange, /*touch=*/false));
     *fd = shm::Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd->valid()) return absl::ResourceExhaustedError("no file descriptor is left");
+
     const auto session =
         std::make_shared<Session>(Session{RandomId16(), from.job, from.caller, std::move(buffer)});
     client.session = session->id;

@@ -82,7 +82,7 @@ class RecordReader {
   struct Partial {  // A record whose last part has not come yet.
     Record record;
     uint64_t bytes = 0;
-    // Why the record cannot be stored. If it is an error, its other parts are ignored.
+    // Not OK: the record cannot be stored, and its other parts are ignored.
     absl::Status status;
     std::shared_ptr<char> memory;  // Memory of the last field, if that is cut.
     // Bytes of that field that have come, and its size. filled <= total.

@@ -72,11 +72,13 @@ absl::StatusOr<FsckReport> FsckDataDir(const std::string& data_dir, wal::FileSys
         {.reason = "NO_DATA_DIR", .hint = "name the --data-dir of a sluice-queue"},
         absl::StrCat(data_dir, " is not the data directory of a queue: it has no folder jobs"));
   }
+
   SLUICE_RETURN_IF_ERROR(ids.status());
   const absl::StatusOr<DirLock> lock = DirLock::TakeToRead(data_dir);
   if (!lock.ok() && !absl::IsNotFound(lock.status())) return lock.status();
   FsckReport report;
   for (const std::string& id : *ids) {
+    // A name with a dot is a job's folder that was being removed (job_folders.cc).
     if (id.find('.') == std::string::npos)
       report.jobs.push_back(CheckJob(file_system, JobDir(data_dir, id), id));
   }

@@ -137,6 +137,7 @@ bool GetStream::AddRecord(Message* message) {
   common::v1::Record* const out = message->header.add_records();
   ToProto(record, out);
   message->header_bytes += out->ByteSizeLong() + 4;
+
   const size_t began = field_;
   const uint64_t began_at = from_;
   // The head of a record alone may be as large as messages should be. If it is the first of its

@@ -22,9 +22,9 @@ class CallbackServerContext;
 
 namespace sluice::queue {
 
-// The call Get. It reads the wanted data piece by piece as the reader takes it, so a reader that
-// stops holds no more memory than four messages and the records of one want. The job's lock is held
-// while one want is looked up, but never while bytes are copied or sent.
+// The call Get. It reads the wanted data want by want as the reader takes it, so that a reader that
+// stops makes the queue hold no more than kInFlight messages and the records of one want. The job's
+// lock is held while one want is looked up, but never while bytes are copied or sent.
 class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
  public:
   static constexpr size_t kInFlight = 4;  // Messages.

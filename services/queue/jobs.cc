@@ -12,8 +12,8 @@
 
 namespace sluice::queue {
 namespace {
-constexpr absl::Duration kRebalance = absl::Seconds(1);
-constexpr absl::Duration kTrim = absl::Seconds(10);
+constexpr absl::Duration kRebalance = absl::Seconds(1);  // How often memory is divided anew.
+constexpr absl::Duration kTrim = absl::Seconds(10);      // How often empty segments are returned.
 
 absl::Status NotListed(const std::string& job) {
   return ErrorWith(absl::StatusCode::kUnavailable,
@@ -108,7 +108,8 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
     incarnation = incarnation_;
   }
 
-  // Look after reading the incarnation: once that is set, all recovered jobs are in the table.
+  // The table is searched after the incarnation was read: once that is set, all recovered jobs are
+  // in the table. In the other order a recovered job might be missed and made a second time.
   const auto found = Find(job);
   if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
   if (incarnation == 0) {
@@ -182,6 +183,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
                           ReadRowSources(name, spec, options_.alarm));
+
   JobHeader header{.job = job,
                    .name = name,
                    .queue_incarnation = static_cast<uint32_t>(incarnation),

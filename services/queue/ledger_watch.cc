@@ -26,9 +26,11 @@ std::shared_ptr<const LedgerEntry> LedgerWatch::Changed(const Event& event, cons
   if (job.version() == version_ && ledger.durable == durable_ && ledger.applied == applied_ &&
       ledger.accepted == accepted_ && ledger.live == live_)
     return nullptr;
+
   Take(job);
   auto entry = std::make_shared<LedgerEntry>(LedgerOf(job));
   if (restored) return entry;
+
   using Kind = LedgerEntry::Kind;
   entry->kind = applied    ? Kind::kApplied
                 : durable  ? Kind::kDurable

@@ -96,6 +96,7 @@ class Metrics::Writer {
         octiles[octile] += bins[octile];
       }
     }
+
     for (size_t octile = 0; octile < octiles.size(); ++octile) {
       if (octiles[octile].sealed == 0) continue;
       Gauge("acceptance_ratio",

@@ -210,7 +210,7 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
         !absl::SimpleAtoi(parts.second, &top.event))
       return SetRefused(job, stream, "an entry has an id that cannot be read");
   }
-  const bool ours = stream.sent != Id{};
+  const bool ours = stream.sent != Id{};  // This run has sent entries.
 
   if (top > stream.sent && (ours || top >= stream.newest.id)) {
     return SetRefused(

@@ -51,8 +51,8 @@ class LedgerMirror {
   explicit LedgerMirror(Options options);
   ~LedgerMirror();  // Calls Stop().
 
-  // Notes an entry, which will be sent later. It is ignored if its event is not above the newest
-  // noted one of this run.
+  // Notes an entry, which will be sent later. It is ignored if its id is not above that of the
+  // newest noted entry of the job.
   void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const LedgerEntry> entry)
       ABSL_LOCKS_EXCLUDED(mu_);
   // The job is freed: no more entries of it will come.

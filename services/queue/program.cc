@@ -26,6 +26,7 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   if (url.empty() && file.empty()) return nullptr;
   if (url.empty())
     return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
+
   absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
   if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
   if (!file.empty()) {

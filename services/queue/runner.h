@@ -74,7 +74,8 @@ class JobRunner {
   // Applies an event and returns the call's number. `done` runs once, outside the lock: before this
   // returns, or, for a parked call or one whose event is not durable yet, on another thread.
   uint64_t Run(const Caller& caller, Input input, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Says that the client of a call is gone. `done` may still run if an answer was under way.
+  // Tells the job that the client of a call is gone. `done` may still run if an answer was under
+  // way.
   void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets the job's timers run.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
@@ -82,7 +83,7 @@ class JobRunner {
   absl::Duration NextWake() ABSL_LOCKS_EXCLUDED(mu_);
   // Sets how many bytes the job may reserve.
   void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Says that a queue of this incarnation has brought back the job.
+  // Tells the job that a queue of this incarnation has recovered it from its log.
   void Restart(uint32_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all parked calls with `why`, which later calls get too. Then syncs the log, takes a
   // snapshot, so that the next start replays nothing, and closes the log. It must not be called

@@ -53,7 +53,7 @@ class CallReactor : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status) {
     if (Claim()) Finish(rpc::ToGrpcStatus(status));
   }
-  // `forget` runs if the client goes away before the answer.
+  // `forget` runs if the client goes away before the answer, at once if it has gone already.
   void SetForget(std::function<void()> forget) {
     {
       MutexLock lock(&mu_);
@@ -179,6 +179,7 @@ class QueueServer::Impl final : public Base {
         return absl::InvalidArgumentError("the field `page` is not one from an earlier answer");
       std::set<std::string> ids;
       for (const std::string& id : request->ids()) ids.insert(ToHex(id));
+
       uint64_t place = 0;
       size_t bytes = 0;
       for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(),
@@ -266,6 +267,7 @@ class QueueServer::Impl final : public Base {
       reactor->End(runner.status());
       return reactor.get();
     }
+
     const absl::Time start = absl::Now();
     JobRunner* const job = runner->get();
     const uint64_t call =
@@ -312,9 +314,11 @@ class QueueServer::Impl final : public Base {
     for (const common::v1::Want& want : message.wants()) {
       SLUICE_ASSIGN_OR_RETURN(request.wants.emplace_back(), FromProto(want));
     }
+
     SLUICE_RETURN_IF_ERROR(request.runner->Look([&](const Job& job, Instant) {
       return job.Read(request.caller, request.controller, request.lease, {}).status();
     }));
+
     request.shared = !message.session().empty() &&
                      attached_.Find(message.session(), from.job, from.caller) != nullptr;
     {

@@ -84,6 +84,7 @@ std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump) {
   std::vector<wal::Record> records = {HeaderRecord(header)};
   for (size_t at = 0; at < dump.head.size(); at += kStateHeadBytes)
     records.push_back({.type = kState, .head = dump.head.substr(at, kStateHeadBytes)});
+
   uint64_t bytes = kStatePayloadBytes;
   for (const Bytes& part : dump.parts) {
     if (bytes + part.size > kStatePayloadBytes) {
@@ -114,6 +115,7 @@ absl::Status JobReplay::OnHeader(absl::string_view head) {
   if (!reader.failed()) SLUICE_RETURN_IF_ERROR(CheckFormat(written));
   reader(header_);
   SLUICE_RETURN_IF_ERROR(reader.Finish());
+
   logic_ = written.logic;
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, rows_(header_));
   job_ = std::make_unique<Job>(header_.options(), header_.spec, std::move(rows));

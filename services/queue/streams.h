@@ -74,7 +74,7 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
   uint64_t watcher_ = 0;
   std::function<void()> closed_;
   Mutex mu_;
-  // The next message; news_ says whether it has anything.
+  // The next message, and whether anything is in it.
   v1::WatchResponse next_ ABSL_GUARDED_BY(mu_);
   bool news_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -10,8 +10,10 @@ namespace sluice::queue {
 namespace {
 constexpr double kIdleHigh = 0.05, kIdleLow = 0.02;
 constexpr double kOldHigh = 0.02;
-constexpr double kUnsafe = 0.05;  // Above this share of old tokens max_staleness is too small.
-constexpr uint32_t kLongestBackOff = 64;
+// If the trainer idles and more than this share of the tokens is too old, max_staleness is too
+// small.
+constexpr double kUnsafe = 0.05;
+constexpr uint32_t kLongestBackOff = 64;  // In windows.
 }  // namespace
 
 AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed)
@@ -43,6 +45,7 @@ bool AdmissionWindow::Applied(Instant now) {
     return false;
   }
   if (++state_.steps < kWindow) return false;
+
   const absl::Duration elapsed = std::max(now - *state_.began, absl::Nanoseconds(1));
   const absl::Duration busy = std::max(elapsed - state_.idle, absl::Nanoseconds(1)) / state_.steps;
   Report report;
@@ -54,12 +57,16 @@ bool AdmissionWindow::Applied(Instant now) {
   report.duration = state_.sealed == 0 ? 0
                                        : absl::FDivDuration(state_.durations, busy) /
                                              static_cast<double>(state_.sealed);
+
+  // The smallest span within which 95 % of the rollouts were sealed.
   int64_t below = 0;
   for (const auto& [span, count] : state_.spans) {
     report.span = span;
     below += count;
     if (static_cast<double>(below) >= 0.95 * static_cast<double>(state_.sealed)) break;
   }
+
+  // The counts begin again at zero; only the width and its history go on.
   const bool was = state_.infeasible;
   State next{.parts = state_.parts,
              .narrowed = state_.narrowed,

@@ -123,6 +123,7 @@ void Reader::Get(Bytes& bytes) {
   if (failed_) return;
   bytes = {.size = header >> 1};
   std::memcpy(&bytes.crc32c, crc.data(), sizeof(bytes.crc32c));
+
   if ((header & 1) == 0) return;
   if (bytes.size <= kInHead) {
     const absl::string_view raw = Raw(bytes.size);
@@ -132,6 +133,7 @@ void Reader::Get(Bytes& bytes) {
     bytes.data = std::move(copy);
     return;
   }
+
   while (run_ < payload_.size() && place_ == payload_[run_].bytes.size()) ++run_, place_ = 0;
   if (run_ == payload_.size() || payload_[run_].bytes.size() - place_ < bytes.size) {
     bytes = {};

@@ -29,14 +29,14 @@
 //   SLUICE_FIELDS(Piece, at, segment, parent, role, turn, count, trainable, runs, duration)
 //
 // A struct with a field that is not named does not compile. Integers are varints, signed ones
-// zigzag. Containers begin with their count. Payload (Bytes) of more than kInHead is not copied: it
-// is listed beside the head, shared.
+// zigzag. Containers begin with their count. Payload (Bytes) of more than kInHead bytes is not
+// copied into the head: Encoded::parts shares it.
 namespace sluice::queue {
 
-// Bytes up to this size stand in the head.
+// Payload of up to this many bytes is part of the head.
 inline constexpr uint64_t kInHead = 64;
 
-// What happens to larger ones: kept, or only their size and CRC are.
+// What happens to larger payload: it is kept, or only its size and CRC are.
 enum class Payload { kKept, kLeftOut };
 
 struct Encoded {
@@ -131,7 +131,8 @@ class Writer {
   void Put(const T& values) {
     Varint(values.size());
     if constexpr (requires { typename T::hasher; }) {
-      std::vector<const typename T::value_type*> sorted;  // Equal states are equal bytes.
+      // A hash table has no order of its own; sorted, equal states give equal bytes.
+      std::vector<const typename T::value_type*> sorted;
       sorted.reserve(values.size());
       for (const auto& value : values) sorted.push_back(&value);
       std::sort(sorted.begin(), sorted.end(),
@@ -155,8 +156,8 @@ class Writer {
   Encoded out_;
 };
 
-// Takes any bytes. Bytes that no Writer made lead to an error, and all values from there on are
-// empty. Memory stays within a fixed multiple of the bytes given.
+// Reads what a Writer made, and is safe with any other bytes: these lead to an error, and all
+// values from there on are empty. Memory stays within a fixed multiple of the bytes given.
 class Reader {
  public:
   static constexpr bool kReading = true;
@@ -270,10 +271,11 @@ class Reader {
     Fields(*this, value);
   }
 
-  absl::string_view head_;  // Not read yet.
+  absl::string_view head_;  // The part that is not read yet.
   std::vector<PayloadRun> payload_;
-  size_t run_ = 0;      // In payload_.
-  uint64_t place_ = 0;  // In that run.
+  // The next part of the payload begins at byte place_ of payload_[run_].
+  size_t run_ = 0;
+  uint64_t place_ = 0;
   bool failed_ = false;
 };
 

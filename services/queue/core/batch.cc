@@ -98,6 +98,7 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.version = json.at("version");
     cursor.incarnation = json.at("incarnation");
     cursor.next_group = json.at("next_group");
+
     const nlohmann::json& ledger = json.at("ledger");
     cursor.ledger.accepted = ledger.at("accepted");
     cursor.ledger.durable = ledger.at("durable");
@@ -108,6 +109,7 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.ledger.tokens_trained = ledger.at("tokens_trained");
     cursor.ledger.tokens_masked = ledger.at("tokens_masked");
     SLUICE_ASSIGN_OR_RETURN(cursor.ledger.hash, FromHex(ledger.at("hash").get<std::string>()));
+
     cursor.prompts.drawn = json.at("drawn").get<std::vector<uint64_t>>();
     cursor.prompts.again = RowsFrom(json.at("again"));
     cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));

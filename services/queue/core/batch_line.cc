@@ -5,7 +5,7 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kFreedBatchesKept = 1024;
+constexpr size_t kFreedBatchesKept = 1024;  // Batches whose rows are remembered.
 }  // namespace
 
 void BatchLine::CheckOrder() const { SLUICE_CHECK(durable_ <= version_ && version_ <= next_cut_); }

@@ -7,7 +7,7 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kAnswersKept = 64;
+constexpr size_t kAnswersKept = 64;  // Per worker.
 
 const char* RoleName(WorkerRole role) {
   switch (role) {

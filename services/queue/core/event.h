@@ -185,7 +185,7 @@ struct BatchGroup {
 };
 struct AcquireBatchAnswer {
   bool repeat = false;
-  bool filled = false;  // False: `wait` ran out, see edge; the fields up to it are unset.
+  bool filled = false;  // False: `wait` ran out; only `edge` is set, which says why.
   int64_t k = 0;
   Lease lease;
   uint32_t from = 0;
@@ -269,7 +269,8 @@ struct Forget {};
 struct Restarted {
   uint32_t incarnation = 0;
 };
-// Room on the disk of the log. Low: nothing new is admitted; full: nothing more is put either.
+// Room on the disk of the log. Low: nothing new is admitted; full: nothing more is put either. The
+// values are those of wal::Space.
 enum class Space { kOk = 0, kLow = 1, kFull = 2 };
 struct DiskSpace {
   Space space = Space::kOk;
@@ -282,7 +283,7 @@ using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Re
 
 struct Event {
   Instant now;
-  uint64_t call = 0;  // Names the call for its answer; unique among those open.
+  uint64_t call = 0;  // Its answer has the same number; unique among unanswered calls.
   Caller caller;
   Input input;
 };
@@ -305,7 +306,8 @@ struct Alarm {
 };
 
 struct Effects {
-  // By call; parked ones come in a later event's effects.
+  // Answers with the number of their call. Those of calls parked earlier are among them, too; a
+  // call that parks now is answered in the effects of a later event.
   std::vector<std::pair<uint64_t, Reply>> answers;
   std::vector<CancelHint> cancel;
   std::vector<Alarm> alarms;

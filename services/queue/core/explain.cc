@@ -6,7 +6,8 @@
 
 namespace sluice::queue {
 namespace {
-constexpr uint64_t kUnscorableTold = 4;  // Groups in a row: fewer may be chance.
+// Unscorable groups in a row from which on they are given as the cause; fewer may be chance.
+constexpr uint64_t kUnscorableTold = 4;
 
 std::string Age(absl::Duration age) {
   return absl::FormatDuration(
@@ -154,6 +155,7 @@ WaitEdge Explainer::EdgeOfMember(const Group& group, uint32_t index, Instant now
     edge.next = absl::StrCat("member ", index, " goes to the next rollout that asks for work");
     return edge;
   }
+
   edge.on = {NodeKind::kDaemon, member.worker, member.worker};
   edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since),
                             ", stored up to token ", tokens);
@@ -170,6 +172,7 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
       whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
   WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(owner, "/", name), "queue"},
                 .since = now - task.since};
+
   const std::string before = task.cause.empty() ? "" : absl::StrCat("; the last try: ", task.cause);
   const LeaseEntry* lease = task.lease ? leases_.Find(*task.lease) : nullptr;
   if (lease != nullptr) {
@@ -181,6 +184,7 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
     edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
     return edge;
   }
+
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
   const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
   edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ",

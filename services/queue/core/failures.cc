@@ -9,8 +9,8 @@
 
 namespace sluice::queue {
 namespace {
-constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
-constexpr uint32_t kStarved = 5;     // Draws in a row without training, until there is an alarm.
+constexpr int64_t kAlarmsTold = 10;  // Of each kind, so many are sent one by one.
+constexpr uint32_t kStarved = 5;     // After so many draws without training there is an alarm.
 // The job fails after this many groups in a row of one source that could not be scored, or after as
 // many as a batch has, if that is more.
 constexpr uint64_t kUnscorableGroups = 64;

@@ -104,6 +104,7 @@ void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to,
     while (i >= run_end) run_end += piece.runs[++run].count;
     const uint64_t place = piece.at + i;
     if (place < from || place >= to) continue;
+
     TokenImage image;
     image.role = piece.role;
     image.trainable = piece.trainable;
@@ -118,6 +119,7 @@ void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to,
 bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
   const uint64_t from = piece.piece.at, to = from + piece.piece.count;
   if (from < base || to > base + tokens_) return false;
+
   std::vector<TokenImage> stored, given;
   bool blind = false;
   for (const StoredPiece& mine : pieces_) {
@@ -128,10 +130,12 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
         if (other == nullptr || !(other->bytes == field.bytes)) return false;
       }
     }
+    // Lost tokens cannot be compared one by one.
     blind |= mine.lost();
     if (blind) continue;
     AppendImages(mine, from, to, stored);
   }
+
   if (blind) return true;
   AppendImages(piece, from, to, given);
   return stored == given;
@@ -213,8 +217,9 @@ absl::Status Bad(absl::string_view message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message);
 }
 
-// Whether no number has all bits of `kExponent` set. It looks at every byte that is put, under the
-// job's lock, so it goes by blocks of a fixed length, which the compiler turns into vector code.
+// Whether no number has all bits of `kExponent` set: such a number is infinite or NaN. Each byte
+// that a client puts is checked here, under the job's lock, so the loop goes by blocks of a fixed
+// length, which the compiler turns into vector code.
 template <typename Word, Word kExponent>
 bool AllFinite(const Bytes& bytes) {
   constexpr uint64_t kBlock = 64;
@@ -253,15 +258,18 @@ absl::Status CheckFinite(const Field& field) {
 absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t policies) {
   const Piece& piece = stored.piece;
   if (piece.count == 0) return Bad("a piece has at least one token");
+
   const bool sampled = piece.role == SegmentRole::kSampled;
   if (group_owned && piece.role != SegmentRole::kPrompt)
     return Bad("only a PROMPT piece may belong to the whole group");
   if (piece.trainable && !sampled) return Bad("only SAMPLED tokens may be trainable");
+
   const Field* tokens = stored.Find("tokens");
   if (tokens == nullptr || tokens->dtype != static_cast<int>(Dtype::kI32) ||
       tokens->bytes.size != 4ull * piece.count) {
     return Bad(absl::StrCat("column tokens must be I32 [", piece.count, "]"));
   }
+
   const Field* logprobs = stored.Find("logprobs");
   if (!sampled && (logprobs != nullptr || !piece.runs.empty()))
     return Bad("only SAMPLED tokens have logprobs and runs");
@@ -270,6 +278,7 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
         logprobs->bytes.size != 4ull * piece.count) {
       return Bad(absl::StrCat("column logprobs must be F32 [", piece.count, "]"));
     }
+
     uint64_t stamped = 0;
     for (const VersionRun& run : piece.runs) {
       if (run.count == 0 || run.policy >= policies || run.version.number < 0)
@@ -280,6 +289,7 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
       return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count,
                               " tokens; every sampled token needs a version"));
   }
+
   for (const Field& field : stored.fields) SLUICE_RETURN_IF_ERROR(CheckFinite(field));
   return absl::OkStatus();
 }

@@ -170,8 +170,8 @@ void GroupTable::TakeSlotForCut(const Group& given, int64_t k) {
   if (group.slot == k) return;
   if (!slots_.full(k)) return MoveSlot(group, k);
 
-  // The youngest group that still runs gives way. If none of step k runs, the youngest that is not
-  // in the batch does.
+  // The youngest open group of step k gives up its slot, because it is likely to be the last to be
+  // complete. If none is open, the youngest accepted group that is not in the batch does.
   const auto runs = open_.lower_bound({k + 1, 0});
   uint64_t overtaken = 0;
   if (runs != open_.begin() && std::prev(runs)->first == k) {
@@ -391,7 +391,7 @@ GroupTable::MemberKey GroupTable::NextStalled(Instant now) {
     const Group* const group = FindOrdinal(ordinal);
     if (group == nullptr || !group->members[index].lease) continue;
 
-    // The entry is as old as the grant. What was stored since moves the time on.
+    // The entry was made at the grant or at the last check. Progress since then defers the time.
     const Instant due = group->members[index].progress + spec_.stalled_after();
     if (due <= now) return {group, index};
     stalling_.insert({due, {ordinal, index}});

@@ -133,8 +133,8 @@ Instant Job::NextWake() const {
 // Calls that wait. --------------------------------------------------------------------------------
 
 void Job::Park(const Event& event, absl::Duration wait, ParkedCalls::Input input) {
-  // The same request, asked again while it waits, takes its own place: the connection it had is
-  // gone.
+  // If the same request is parked already, its connection broke and the client sent it again. The
+  // new call takes the place of the old one, whose answer nobody reads.
   parked_.RemoveIf([&](const ParkedCalls::Call& call) {
     const bool same = ParkedCalls::IsSameRequest(call, event.caller, input);
     if (same) EndParked(call);
@@ -150,8 +150,8 @@ void Job::ServeParked() {
     return true;
   };
 
-  // Batches first, as long as there is one: a cut may drop groups and so free slots, and makes way
-  // for the next batch.
+  // Batches go first: a cut may drop groups, which frees slots for Admit. Repeat as long as a call
+  // was answered, because the next batch may be cut now.
   while (parked_.RemoveIf([&](const ParkedCalls::Call& call) {
     const auto* const input = std::get_if<AcquireBatch>(&call.input);
     return input != nullptr && answer(call, TryAcquireBatch(call.caller, *input));

@@ -94,6 +94,7 @@ AcquireBatchAnswer Job::HandOutSlice(const Caller& caller, Batch& batch, uint32_
                              now_)
                       .id;
   }
+
   AcquireBatchAnswer answer{.filled = true, .k = batch.k, .from = from, .closed = batch.closed};
   if (batch.lease) answer.lease = {*batch.lease, leases_.ttl()};
   if (batch.closed) {

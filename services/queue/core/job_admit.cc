@@ -10,7 +10,8 @@ namespace sluice::queue {
 namespace {
 constexpr size_t kLargestRow = 1 << 20;
 
-// INVALID_ARGUMENT, or FAILED_PRECONDITION where the caller told no version.
+// INVALID_ARGUMENT: the request is malformed. FAILED_PRECONDITION: the caller has not said which
+// version it holds.
 absl::Status CheckAdmit(const Caller& caller, const Admit& input, bool has_engine) {
   if (input.own && (input.own->source.empty() || input.own->json.size() > kLargestRow)) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW",

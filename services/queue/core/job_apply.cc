@@ -61,8 +61,8 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   return absl::OkStatus();
 }
 
-// The cut has masked what is too old. This is the last place where a fault of it shows before the
-// step is published.
+// The cut has masked what is too old. This checks it again: it is the last chance to find a fault
+// of the cut before the step is published.
 absl::Status Job::CheckStaleness(const Batch& batch) {
   for (const FrozenGroup& frozen : batch.groups) {
     const Group& group = *groups_.Find(frozen.id);

@@ -3,7 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// Violations: computes from groups, batches and leases what the ledger and the indexes say.
+// Violations: checks the ledger and the indexes against numbers computed anew from the groups,
+// batches and leases.
 namespace sluice::queue {
 namespace {
 // Collects broken rules.

@@ -7,7 +7,8 @@
 // The cut: accepted groups become a batch, and what no later batch can train is dropped.
 namespace sluice::queue {
 namespace {
-// A test makes the cut blind to age, to see Apply refuse what the cut should have masked.
+// With this failpoint the cut ignores the age of tokens. A test uses it to see that Apply refuses
+// what the cut should have masked.
 bool CutIsBlind() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 
@@ -105,7 +106,8 @@ void Job::FillBatch(int64_t k, bool stream) {
     return;
   }
 
-  // Without streaming a batch is cut whole, or not yet. The last one may be smaller.
+  // Without streaming a batch is cut as a whole, once there are enough groups. The last batch may
+  // be smaller.
   const auto& accepted = groups_.accepted();
   const bool held_up = IsHeldUp(k);
   const bool too_few = accepted.size() < needed && !SourcesEnded();
@@ -116,7 +118,8 @@ void Job::FillBatch(int64_t k, bool stream) {
   for (auto it = accepted.begin(); it != accepted.end() && chosen.size() < needed;) {
     // The iterator moves on first: judging may drop the group.
     const Group& group = groups_.at((it++)->second);
-    // The turn of a group of a later step comes once those before it are done.
+    // While the step waits for its own groups (policy wait), groups of later steps do not replace
+    // them.
     if (held_up && group.slot > k) continue;
     if (auto verdicts = JudgeGroup(group, k)) chosen.emplace_back(&group, *std::move(verdicts));
   }

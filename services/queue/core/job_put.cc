@@ -66,6 +66,8 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
         absl::StatusCode::kFailedPrecondition, "NOT_YET",
         absl::StrCat(record.owner.str(), ": send from token ", *watermark, ", not ", piece.at));
   }
+  // The places of the members' tokens count from the end of the prompt, so it cannot grow any more
+  // once a member has tokens.
   const bool begun = std::any_of(group.members.begin(), group.members.end(),
                                  [](const GroupMember& m) { return m.log.tokens() > 0; });
   if (group_owned && begun) return ConflictError(record.owner, "the prompt");
@@ -111,6 +113,7 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 
   SLUICE_RETURN_IF_ERROR(CheckLease(caller, record.lease, record.owner, group));
   if (!differs.empty()) return ConflictError(record.owner, "field " + differs);
+
   uint64_t bytes = 0;
   for (const Field& field : record.fields) {
     SLUICE_RETURN_IF_ERROR(CheckFinite(field));
@@ -129,8 +132,8 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 
 // Errors of a writer's lease. ---------------------------------------------------------------------
 
-// The error for a group that is not in memory. GONE: the caller had finished its work on it.
-// LEASE_LOST: it had not, and must stop.
+// The error for a group that is not in memory. GONE: the caller had finished its work on the group.
+// LEASE_LOST: the caller had not, and must stop.
 absl::Status Job::GroupGoneError(const Id16& lease, const TrajectoryRef& ref) const {
   const std::optional<LeaseEnd> ended = leases_.Ended(lease);
   if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {

@@ -12,7 +12,7 @@ bool Wanted(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// `count` rows of a column from `first` on, counted in the piece. All its rows have one length.
+// Cuts rows [first, first + count) out of a column of the piece. All its rows have the same size.
 Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t count) {
   if (count == piece.count) return field;
   const uint64_t row = field.bytes.size / piece.count;
@@ -25,7 +25,7 @@ Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t c
   return cut;
 }
 
-// The runs of tokens [first, last), places counted over the whole log.
+// The version runs of the tokens [first, last), which are places as in Piece::at.
 std::vector<VersionRun> CutRuns(const Piece& piece, uint64_t first, uint64_t last) {
   std::vector<VersionRun> runs;
   uint64_t place = piece.at;
@@ -119,8 +119,8 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
   return answer;
 }
 
-// Whether the caller holds a lease on a member of the group or on a task of one. So one Get may
-// read all groups that the caller works on.
+// Whether the caller holds any lease on the group: of a member, of a member's task, or of a group's
+// task. With it, one Get may read all groups that the caller works on.
 bool Job::HoldsLeaseOn(const Caller& caller, const Group& group) const {
   const auto mine = [&](const std::optional<Id16>& lease) {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;

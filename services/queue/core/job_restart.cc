@@ -21,9 +21,9 @@ void Job::OnRestarted(const Restarted& input) {
   if (spec_.durability == Durability::kMetadata && !spec_.rows_only) LosePayload();
 }
 
-// Holders send their members again, or sample them anew; sealed members are lost. Frozen batches
-// keep their lists, because a trainer that has read one may still apply it. Any other trainer gets
-// GONE from Get, and asks for a restore.
+// At level metadata the payload did not come back. Rollouts send the members that they hold again,
+// or sample them anew; sealed members are lost. Frozen batches keep their lists, because a trainer
+// that has read one may still apply it. Any other trainer gets GONE from Get, and calls Restore.
 void Job::LosePayload() {
   for (const Group* group : groups_.OldestFirst()) {
     if (group->state == GroupState::kInBatch) {

@@ -4,9 +4,9 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// Restore: what a new trainer group does first. It goes back to a checkpoint, whose cursor it
-// brings along: with the same batches once more (replay), or with their groups in new batches
-// (requeue).
+// Restore: a new trainer group calls it first, with the cursor of the checkpoint from which it goes
+// on. The batches since then are handed out again as they were (replay), or their groups go into
+// new batches (requeue).
 namespace sluice::queue {
 namespace {
 absl::Status BadCursor(absl::StatusCode code, absl::string_view message) {
@@ -44,8 +44,10 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
                        absl::StrCat("the cursor is of job ", cursor.job));
   }
 
-  // This queue lost the job if it never did anything for it while the trainer did.
+  // The queue has lost the job if the trainer has trained steps and the queue has not even opened a
+  // group.
   const bool lost = groups_.next_ordinal() == 0 && batches_.version() == 0 && cursor.version > 0;
+
   RestoreMode mode = input.mode;
   if (mode != RestoreMode::kReplay && mode != RestoreMode::kRequeue)
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
@@ -184,7 +186,8 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   batches_.Rewind(version, hash);
   ledger_.hash = batches_.HashAt(version);
 
-  // Tokens beyond the fork are off the branch now. Copies, as judging changes the indexes.
+  // Tokens of versions beyond the fork are off the branch now, so all groups are judged again. The
+  // loops go over copies of the indexes, because judging changes them.
   const std::set<GroupTable::CutKey> accepted = groups_.accepted();
   for (const auto& [oldest, ordinal] : accepted) JudgeGroup(groups_.at(ordinal), version);
   const std::set<GroupTable::SlotKey> open = groups_.open();

@@ -5,7 +5,7 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// What a spec must look like for this build to keep it.
+// Checks of a spec: which jobs this build can run.
 namespace sluice::queue {
 namespace {
 absl::Status Unsupported(absl::string_view field, absl::string_view value, absl::string_view hint) {

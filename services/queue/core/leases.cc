@@ -60,11 +60,13 @@ std::optional<LeaseEnd> LeaseTable::Ended(const Id16& id) const {
 void LeaseTable::End(const Id16& id, LeaseEnd how) {
   const auto it = live_.find(id);
   SLUICE_CHECK(it != live_.end());
+
   const auto held = by_worker_.find(it->second.worker);
   held->second.erase(id);
   if (held->second.empty()) by_worker_.erase(held);
   due_.erase({it->second.expires, id});
   live_.erase(it);
+
   ended_[id] = how;
   ended_order_.push_back(id);
   if (ended_order_.size() > kEndedKept) {

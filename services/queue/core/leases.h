@@ -43,6 +43,7 @@ class LeaseTable {
   absl::Duration ttl() const { return ttl_; }
   Lease Grant(LeaseEntry entry, Instant now);
   const LeaseEntry* Find(const Id16& id) const;
+  // None: the lease runs, is unknown, or ended too long ago.
   std::optional<LeaseEnd> Ended(const Id16& id) const;
   void End(const Id16& id, LeaseEnd how);
   void Renew(const Id16& id, Instant now);
@@ -56,7 +57,7 @@ class LeaseTable {
   Instant NextExpiry() const {
     return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first;
   }
-  // All leases run anew in full: nobody could renew while the queue was away.
+  // Gives all leases their full time again: nobody could renew while the queue was away.
   void Rearm(Instant now);
 
   Id16 NewId();
@@ -72,9 +73,12 @@ class LeaseTable {
 
   const absl::Duration ttl_;
   SplitMix64 random_;
+  // Each lease of live_ is also in by_worker_ (which has no empty sets) and, by its expiry, in
+  // due_.
   absl::flat_hash_map<Id16, LeaseEntry> live_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<Id16>> by_worker_;
   std::set<Due> due_;
+  // The leases that ended, and their ids in the order in which they did.
   absl::flat_hash_map<Id16, LeaseEnd> ended_;
   std::deque<Id16> ended_order_;
 };

@@ -62,6 +62,7 @@ std::optional<RowRef> Prompts::Next() {
     progress_.again.erase(progress_.again.begin());
     return row;
   }
+
   // Take the source that is furthest behind its share of the draws, the first of equals.
   std::optional<uint32_t> next;
   double behind = 0;
@@ -70,6 +71,7 @@ std::optional<RowRef> Prompts::Next() {
     const double share = static_cast<double>(progress_.drawn[s] + 1) / sources_[s].weight;
     if (!next || share < behind) next = s, behind = share;
   }
+
   if (!next) return std::nullopt;
   const RowRef row = NextFresh(*next);
   ++progress_.drawn[*next];

@@ -23,6 +23,7 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
       verdict.histogram[k - version.number] += count;
       return;
     }
+
     off_branch |= !on_branch;
     verdict.masked_count += count;
     if (!verdict.masked.empty() &&
@@ -32,6 +33,7 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
       verdict.masked.push_back({first, count});
     }
   });
+
   const uint64_t needed = spec.statistic == Statistic::kStrict
                               ? verdict.trained + verdict.masked_count
                               : spec.min_trainable;

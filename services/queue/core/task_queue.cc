@@ -52,8 +52,8 @@ std::vector<bool> TaskQueue::FindDependents(const std::string& name) const {
 
 // States. -----------------------------------------------------------------------------------------
 
-// The task is as before its first try. A task of the other granularity is done: there is nothing to
-// do for this owner.
+// Sets the task to its state before the first try. `granularity` is that of the owner; a task of
+// the other granularity is done from the start.
 void TaskQueue::Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now) {
   task.id = leases_->NewId();
   task.tries = spec_.tasks[t].tries;
