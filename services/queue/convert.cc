@@ -70,7 +70,7 @@ absl::Status FromWord(absl::string_view field, const std::string& word, const Wo
 }
 
 // Copies the job file's block `queue` into the spec.
-absl::Status TakeBlock(const job::v1::Queue& in, Spec* spec) {
+absl::Status ReadQueueBlock(const job::v1::Queue& in, Spec* spec) {
   spec->groups_per_step = in.groups_per_step();
   spec->max_staleness = in.max_staleness();
   if (in.admission().has_staleness()) spec->admission_staleness = in.admission().staleness();
@@ -91,7 +91,7 @@ absl::Status TakeBlock(const job::v1::Queue& in, Spec* spec) {
 
 absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   Spec spec;
-  SLUICE_RETURN_IF_ERROR(TakeBlock(in.queue(), &spec));
+  SLUICE_RETURN_IF_ERROR(ReadQueueBlock(in.queue(), &spec));
   spec.seed = in.seed();
   spec.deterministic = in.deterministic();
   spec.policies.assign(in.policies().begin(), in.policies().end());
@@ -426,7 +426,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
 
 // Returns the record to which `in` belongs: a new one, or the one whose earlier parts have come
 // already.
-RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
+RecordReader::Partial RecordReader::BeginRecord(const common::v1::Record& in, bool first) {
   absl::StatusOr<Record> record = RecordFrom(in);
   const absl::Status status = record.status();
   Partial partial;
@@ -462,9 +462,9 @@ void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* 
   uint64_t offset = 0;
   for (const common::v1::Field& field : in.fields()) {
     // A field that is refused is skipped, so that the next one is read from its own place.
-    const size_t behind = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
+    const size_t left_after = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
     if (partial->status.ok()) partial->status = ReadField(field, payload, memory, offset, partial);
-    payload->Skip(payload->left() - behind);
+    payload->Skip(payload->left() - left_after);
     offset += IsCut(field) ? 0 : field.bytes();
   }
 }
@@ -475,7 +475,7 @@ absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const r
   PutBatch batch;
   for (int i = 0; i < header.records_size(); ++i) {
     const common::v1::Record& in = header.records(i);
-    Partial partial = Begin(in, i == 0);
+    Partial partial = BeginRecord(in, i == 0);
     ReadFields(in, &payload, &partial);
 
     if (partial.status.ok() && in.more() && i + 1 != header.records_size())

@@ -88,7 +88,7 @@ class RecordReader {
     // Bytes of that field that have come, and its size. filled <= total.
     uint64_t filled = 0, total = 0;
   };
-  Partial Begin(const common::v1::Record& in, bool first);
+  Partial BeginRecord(const common::v1::Record& in, bool first);
   void ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial);
   absl::Status ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
                          std::shared_ptr<char> memory, uint64_t offset, Partial* partial);

@@ -55,7 +55,7 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
   report.groups = job.groups();
   report.stored_bytes = job.stored_bytes();
   report.ledger = job.ledger();
-  report.violations = job.Violations();
+  report.violations = job.FindViolations();
   return report;
 }
 }  // namespace

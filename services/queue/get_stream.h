@@ -52,7 +52,7 @@ class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
   void Closed() override;
   void Fill();
   // Makes the next message. Nullopt if everything was sent.
-  absl::StatusOr<std::optional<grpc::ByteBuffer>> Next();
+  absl::StatusOr<std::optional<grpc::ByteBuffer>> MakeMessage();
   // Reads the records of the next want.
   absl::Status ReadWant();
 

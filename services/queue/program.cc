@@ -69,12 +69,12 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   return incarnation;
 }
 
-std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEntry>)> NoteIn(
-    const std::shared_ptr<LedgerMirror>& mirror) {
+std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEntry>)>
+MakeLedgerHandler(const std::shared_ptr<LedgerMirror>& mirror) {
   if (mirror == nullptr) return nullptr;
   return [mirror](const std::string& job, uint64_t incarnation,
                   std::shared_ptr<const LedgerEntry> entry) {
-    mirror->Note(job, incarnation, std::move(entry));
+    mirror->AddEntry(job, incarnation, std::move(entry));
   };
 }
 
@@ -149,11 +149,11 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
         jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
           metrics->Remove(runner);
-          if (mirror != nullptr) mirror->Freed(runner->id());
+          if (mirror != nullptr) mirror->OnJobFreed(runner->id());
         };
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
-        jobs.ledger_changed = NoteIn(mirror_);
+        jobs.ledger_changed = MakeLedgerHandler(mirror_);
         jobs.alarm = [this](const std::string& job, const Alarm& alarm) { RaiseAlarm(job, alarm); };
         return std::move(jobs);
       }()),
@@ -167,8 +167,8 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
 
 QueueProgram::~QueueProgram() {
   if (link_ != nullptr) link_->Stop();
-  server_.Shut();
-  jobs_.Shut();
+  server_.Stop();
+  jobs_.Stop();
   if (mirror_ != nullptr) mirror_->Stop();
 }
 
@@ -224,8 +224,8 @@ absl::Status QueueProgram::Ready() {
 
 void QueueProgram::Drain() {
   if (link_ != nullptr) link_->SetDraining();
-  jobs_.Shut();
-  server_.Shut();
+  jobs_.Stop();
+  server_.Stop();
 }
 
 }  // namespace sluice::queue

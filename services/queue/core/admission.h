@@ -63,18 +63,18 @@ class AdmissionWindow {
   }
   double versions() const { return static_cast<double>(state_.parts) / kParts; }
 
-  void Generated(uint64_t tokens) { state_.generated += tokens; }
-  void TooOld(uint64_t tokens) { state_.old += tokens; }
-  void Sealed(absl::Duration took, int64_t versions);
+  void CountGenerated(uint64_t tokens) { state_.generated += tokens; }
+  void CountTooOld(uint64_t tokens) { state_.old += tokens; }
+  void CountSealed(absl::Duration took, int64_t versions);
   // Whether the trainer waits for the next step's batch; called after each event.
-  void Waiting(bool waits, Instant now);
+  void SetWaiting(bool waits, Instant now);
   // A step was applied. True: it ended a window, which is the first that shows max_staleness to be
-  // too small; Advice() says so in numbers.
-  bool Applied(Instant now);
+  // too small; MakeAdvice() says so in numbers.
+  bool CountStep(Instant now);
 
   // The numbers of the last window in words. If they show that max_staleness is too small, also
   // which one would be enough.
-  std::string Advice() const;
+  std::string MakeAdvice() const;
   bool infeasible() const { return state_.infeasible; }
 
   const State& state() const { return state_; }
@@ -82,11 +82,11 @@ class AdmissionWindow {
 
  private:
   friend struct Access;  // dump.cc
-  void Move();
-  int64_t Needed() const;
+  void AdaptWidth();
+  int64_t NeededStaleness() const;
 
   const uint32_t eta_;
-  const bool moves_;
+  const bool adapts_;
   State state_;
 };
 

@@ -261,7 +261,7 @@ struct RetaskAnswer {
 // Time passed: deadlines, leases, stragglers.
 struct Tick {};
 // The client of the parked call Event::call is gone.
-struct Forget {};
+struct CallerGone {};
 
 // The queue daemon came back and goes on with this job under a new incarnation: engines and parked
 // calls are forgotten, leases run anew in full. At level metadata payload is lost: watermarks of
@@ -278,7 +278,7 @@ struct DiskSpace {
 
 // The log knows an input by its place in this list, so new ones go at its end.
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch,
-                           Apply, AdvanceVersion, Durable, Restore, Tick, Forget, MemoryShare,
+                           Apply, AdvanceVersion, Durable, Restore, Tick, CallerGone, MemoryShare,
                            Restarted, DiskSpace, Retask>;
 
 struct Event {

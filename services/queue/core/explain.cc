@@ -7,9 +7,9 @@
 namespace sluice::queue {
 namespace {
 // Unscorable groups in a row from which on they are given as the cause; fewer may be chance.
-constexpr uint64_t kUnscorableTold = 4;
+constexpr uint64_t kUnscorableShown = 4;
 
-std::string Age(absl::Duration age) {
+std::string FormatAge(absl::Duration age) {
   return absl::FormatDuration(
       absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1)));
 }
@@ -79,7 +79,7 @@ WaitEdge Explainer::EdgeOfCall(const ParkedCalls::Call& call) const {
 void Explainer::AddBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
   // While nothing can be scored, late members are not what holds the batch up: the chain ends here.
   const Failures::UnscorableRun* const unscorable = job_.failures_.FindLongestUnscorable();
-  if (unscorable != nullptr && unscorable->groups >= kUnscorableTold &&
+  if (unscorable != nullptr && unscorable->groups >= kUnscorableShown &&
       groups_.accepted().empty()) {
     edges.push_back({.waiter = BatchNode(k),
                      .on = BatchNode(k),
@@ -157,8 +157,8 @@ WaitEdge Explainer::EdgeOfMember(const Group& group, uint32_t index, Instant now
   }
 
   edge.on = {NodeKind::kDaemon, member.worker, member.worker};
-  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since),
-                            ", stored up to token ", tokens);
+  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ",
+                            FormatAge(edge.since), ", stored up to token ", tokens);
   edge.next = absl::StrCat("without ", member.worker, ", member ", index,
                            " goes on at another rollout from token ", tokens);
   return edge;
@@ -178,7 +178,7 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
   if (lease != nullptr) {
     edge.on = {NodeKind::kDaemon, task.worker, task.worker};
     edge.cause =
-        absl::StrCat(task.worker, " has had task ", name, " for ", Age(edge.since), before);
+        absl::StrCat(task.worker, " has had task ", name, " for ", FormatAge(edge.since), before);
     edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ",
                              task.tries, " tries left");
     edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
@@ -188,7 +188,7 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
   const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
   edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ",
-                            spec_.tasks[t].pool, ") for ", Age(edge.since), before);
+                            spec_.tasks[t].pool, ") for ", FormatAge(edge.since), before);
   edge.next = "the next reward that asks for tasks takes it";
   edge.next_in = std::max(task.not_before - now, absl::ZeroDuration());
   return edge;
@@ -211,8 +211,8 @@ std::vector<WaitEdge> Explainer::DescribeAll(Instant now) const {
         {.waiter = BatchNode(k),
          .on = {NodeKind::kDaemon, lease->worker, lease->worker},
          .since = now - lease->granted,
-         .cause =
-             absl::StrCat(lease->worker, " has had batch ", k, " for ", Age(now - lease->granted)),
+         .cause = absl::StrCat(lease->worker, " has had batch ", k, " for ",
+                               FormatAge(now - lease->granted)),
          .next = absl::StrCat("without a renewal batch ", k, " is offered to the next trainer"),
          .next_in = std::max(lease->expires - now, absl::ZeroDuration())});
   }

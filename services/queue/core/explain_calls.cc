@@ -204,7 +204,7 @@ WaitEdge Explainer::DescribeAcquireBatch(const Caller& caller, int64_t k, Instan
   }
   absl::StrAppend(&edge.cause, "; ", groups_.accepted().size() + CountGroupsOf(k), " of ",
                   spec_.groups_per_step, " groups are accepted");
-  if (job_.admission_.infeasible() && edge.hint.empty()) edge.hint = job_.admission_.Advice();
+  if (job_.admission_.infeasible() && edge.hint.empty()) edge.hint = job_.admission_.MakeAdvice();
   return edge;
 }
 

@@ -69,7 +69,7 @@ class Failures {
  private:
   friend struct Access;  // dump.cc
 
-  void Fail(const char* code, absl::Status failure);
+  void FailJob(const char* code, absl::Status failure);
   // Fails the job if no row of the data can be used any more.
   void CheckPrompts(const std::string& reason, const std::string& hint);
 

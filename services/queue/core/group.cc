@@ -121,7 +121,7 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
   if (from < base || to > base + tokens_) return false;
 
   std::vector<TokenImage> stored, given;
-  bool blind = false;
+  bool any_lost = false;
   for (const StoredPiece& mine : pieces_) {
     if (mine.piece.at + mine.piece.count <= from || mine.piece.at >= to) continue;
     if (mine.piece.at == from && mine.piece.count == piece.piece.count) {
@@ -131,12 +131,12 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
       }
     }
     // Lost tokens cannot be compared one by one.
-    blind |= mine.lost();
-    if (blind) continue;
+    any_lost |= mine.lost();
+    if (any_lost) continue;
     AppendImages(mine, from, to, stored);
   }
 
-  if (blind) return true;
+  if (any_lost) return true;
   AppendImages(piece, from, to, given);
   return stored == given;
 }

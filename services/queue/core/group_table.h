@@ -20,7 +20,7 @@ namespace sluice::queue {
 // The groups of a job that are in memory, with the slots and the bytes they hold and the indexes
 // that find them. Others see groups as constant: the table alone changes them, so that indexes and
 // sums always agree with what the groups say. Only the progress of tasks is changed by TaskQueue.
-// Job::Violations checks the indexes and sums by computing them anew.
+// Job::FindViolations checks the indexes and sums by computing them anew.
 //
 //   Open --> open -- Accept --> accepted -- PutInBatch --> in batch
 //             ^                  |    ^                      |
@@ -58,7 +58,7 @@ class GroupTable {
   // Accepted groups, in the order of the cut.
   const std::set<CutKey>& accepted() const { return accepted_; }
   // Ordinals of the groups of this row; the occurrence does not matter.
-  const std::set<uint64_t>& OfRow(const RowRef& row) const;
+  const std::set<uint64_t>& OrdinalsOfRow(const RowRef& row) const;
 
   const SlotTable& slots() const { return slots_; }
   uint64_t reserved_bytes() const { return reserved_bytes_; }
@@ -127,10 +127,10 @@ class GroupTable {
   void DropRetiredFields(const Group& group, uint32_t member);
   // The queue restarted without the payload: removes what is stored of the group itself, or of one
   // member.
-  void LosePayload(const Group& group);
-  void LosePayload(const Group& group, uint32_t member, Instant now);
+  void RemoveLostPayload(const Group& group);
+  void RemoveLostPayload(const Group& group, uint32_t member, Instant now);
   // Remembers whether the payload of a group in a batch is lost.
-  void NotePayloadLost(const Group& group) { Change(group).payload_lost = group.lost(); }
+  void NotePayloadLost(const Group& group) { GetMutable(group).payload_lost = group.lost(); }
 
   // Time. ----------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class GroupTable {
   MemberKey NextStalled(Instant now);
   // One more holder of the member stored nothing for too long. Returns how many did so in a row.
   uint32_t CountStall(const Group& group, uint32_t member) {
-    return ++Change(group).members[member].stalls;
+    return ++GetMutable(group).members[member].stalls;
   }
   // Before this time NextOverdue and NextStalled have nothing.
   Instant NextWake() const;
@@ -156,7 +156,7 @@ class GroupTable {
   friend class TaskQueue;  // It changes the progress of tasks, and the generation of a group.
 
   // The same group, but not constant.
-  Group& Change(const Group& group) { return *groups_.at(group.id.ordinal); }
+  Group& GetMutable(const Group& group) { return *groups_.at(group.id.ordinal); }
   Group& Create(uint32_t queue_incarnation, const RowRef& row, uint32_t size, Instant now);
   void AddIndexes(const Group& group);
   void RemoveIndexes(const Group& group);

@@ -104,7 +104,7 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, MemoryShare>) share_bytes_ = input.bytes;
         if constexpr (std::is_same_v<T, Restarted>) OnRestarted(input);
         if constexpr (std::is_same_v<T, DiskSpace>) space_ = input.space;
-        if constexpr (std::is_same_v<T, Forget>) {
+        if constexpr (std::is_same_v<T, CallerGone>) {
           parked_.RemoveIf([&](const ParkedCalls::Call& call) { return call.call == event.call; });
         }
       },
@@ -114,7 +114,7 @@ void Job::Dispatch(const Event& event) {
 // Time. -------------------------------------------------------------------------------------------
 
 void Job::OnTick() {
-  for (const Id16& id : leases_.Expired(now_)) {
+  for (const Id16& id : leases_.FindExpired(now_)) {
     const LeaseEntry* const lease = leases_.Find(id);
     if (lease == nullptr) continue;  // It ended along with one before it.
     ++counters_.leases_expired[LeaseKindName(lease->kind)];
@@ -169,7 +169,7 @@ void Job::ServeParked() {
     if (due) EndParked(call);
     return due;
   });
-  admission_.Waiting(parked_.WaitsForBatch(batches_.version()), now_);
+  admission_.SetWaiting(parked_.WaitsForBatch(batches_.version()), now_);
 }
 
 }  // namespace sluice::queue

@@ -51,12 +51,13 @@ class Job {
 
   // Whether this build can run a job with this spec. If not, INVALID_ARGUMENT names the field, its
   // value and what to do.
-  static absl::Status Check(const Spec& spec);
+  static absl::Status CheckSpec(const Spec& spec);
   // Bytes that a job must be able to reserve to move at all: the worst case of the steps in its
   // admission window and one more.
   static uint64_t NeededBytes(const Spec& spec);
 
-  // `spec` passed Check; `rows` holds its sources. The first event is SetJob with the same spec.
+  // `spec` passed CheckSpec; `rows` holds its sources. The first event is SetJob with the same
+  // spec.
   Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -89,10 +90,10 @@ class Job {
   std::vector<WaitEdge> Explain(Instant now) const;
   static constexpr size_t kMaxEdges = 8192;
   // Every broken rule, computed anew from all the parts. Empty: all is well.
-  std::vector<std::string> Violations() const;
+  std::vector<std::string> FindViolations() const;
   // Whether the caller may Watch the job. ABORTED FENCED: a newer incarnation of it was listed.
   // UNAVAILABLE: it is not listed.
-  absl::Status Known(const Caller& caller) const { return callers_.CheckKnown(caller); }
+  absl::Status CheckKnown(const Caller& caller) const { return callers_.CheckKnown(caller); }
 
   const std::string& id() const { return options_.id; }
   const Spec& spec() const { return spec_; }
@@ -194,7 +195,7 @@ class Job {
   void DropGroup(const Group& group, const std::string& reason);
   void DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault);
   // Drops a group whose work was lost through no fault of its prompt, which is drawn again.
-  void LoseGroup(const Group& group);
+  void DropLostGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
   // left, and completes it if all of them are scored. With the policy `shrink`, an overdue group
   // first loses the members that are not scored yet, if enough others are.
@@ -262,7 +263,7 @@ class Job {
   void UnapplyBatch(Batch& batch);
   void ReturnGroups(const Batch& batch);
   void OnRestarted(const Restarted& input);
-  void LosePayload();
+  void RemoveLostPayload();
 
   bool HoldsLeaseOn(const Caller& caller, const Group& group) const;
 

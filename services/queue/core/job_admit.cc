@@ -109,8 +109,8 @@ std::optional<int64_t> Job::FindFreeStep() const {
   const bool is_last = spec_.max_steps > 0 && beyond >= spec_.max_steps;
   if (cut_short || beyond < next_cut || is_last) return std::nullopt;
 
-  const uint32_t some = admission_.partial_slots(groups_.slots().limit());
-  return groups_.slots().used(beyond) < some ? std::optional(beyond) : std::nullopt;
+  const uint32_t partial = admission_.partial_slots(groups_.slots().limit());
+  return groups_.slots().used(beyond) < partial ? std::optional(beyond) : std::nullopt;
 }
 
 // Groups that a cut left behind hold slots of earlier steps. They move to the first free slots

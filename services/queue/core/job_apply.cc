@@ -55,8 +55,8 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   ledger_.hash = batch->hash;
   engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
   for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
-  if (admission_.Applied(now_))
-    failures_.RaiseAlarm("max_staleness_too_small", admission_.Advice());
+  if (admission_.CountStep(now_))
+    failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;
   return absl::OkStatus();
 }
@@ -67,8 +67,8 @@ absl::Status Job::CheckStaleness(const Batch& batch) {
   for (const FrozenGroup& frozen : batch.groups) {
     const Group& group = *groups_.Find(frozen.id);
     for (const FrozenMember& member : frozen.members) {
-      const uint64_t over =
-          OverAge(group.members[member.member], member.masked, batch.k, spec_, engines_.branch());
+      const uint64_t over = CountOverAge(group.members[member.member], member.masked, batch.k,
+                                         spec_, engines_.branch());
       if (over == 0) continue;
 
       ++counters_.violations["staleness"];

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// Violations: checks the ledger and the indexes against numbers computed anew from the groups,
+// FindViolations: checks the ledger and the indexes against numbers computed anew from the groups,
 // batches and leases.
 namespace sluice::queue {
 namespace {
@@ -134,7 +134,7 @@ void CheckFrozen(const Batch& batch, const FrozenGroup& frozen, const Group& gro
     const GroupMember& stored = group.members[member.member];
     audit.Expect(stored.log.crc32c() == member.crc32c, "batch ", batch.k,
                  ": a member's bytes changed after the cut");
-    audit.Expect(batch.applied || OverAge(stored, member.masked, batch.k, spec, branch) == 0,
+    audit.Expect(batch.applied || CountOverAge(stored, member.masked, batch.k, spec, branch) == 0,
                  "batch ", batch.k, " holds tokens beyond max_staleness");
   }
 }
@@ -161,7 +161,7 @@ void CheckBatches(const BatchLine& batches, const GroupTable& table, const Spec&
 }
 }  // namespace
 
-std::vector<std::string> Job::Violations() const {
+std::vector<std::string> Job::FindViolations() const {
   Audit audit;
   GroupSums sums;
   for (const Group* const group : groups_.OldestFirst()) {

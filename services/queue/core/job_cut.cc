@@ -9,7 +9,7 @@ namespace sluice::queue {
 namespace {
 // With this failpoint the cut ignores the age of tokens. A test uses it to see that Apply refuses
 // what the cut should have masked.
-bool CutIsBlind() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
+bool CutIgnoresAge() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 
 std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t k) {
@@ -25,12 +25,12 @@ std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t 
     if (!judged) continue;
 
     verdicts[m] = Judge(member, k, spec_, engines_.branch());
-    if (verdicts[m].masked_count > 0 && CutIsBlind()) {
-      Spec blind = spec_;
-      blind.max_staleness = ~0u;
-      verdicts[m] = Judge(member, k, blind, Branch());
+    if (verdicts[m].masked_count > 0 && CutIgnoresAge()) {
+      Spec any_age = spec_;
+      any_age.max_staleness = ~0u;
+      verdicts[m] = Judge(member, k, any_age, Branch());
     }
-    if (verdicts[m].legal) continue;
+    if (verdicts[m].trainable) continue;
     reason = verdicts[m].reason;
     EndMember(group, m, reason);
   }
@@ -42,7 +42,7 @@ std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t 
 // The rewards of other answers to the same prompt, which an advantage may compare with.
 std::vector<double> Job::CollectPool(const Group& group) const {
   std::vector<double> pool;
-  for (uint64_t ordinal : groups_.OfRow(group.row)) {
+  for (uint64_t ordinal : groups_.OrdinalsOfRow(group.row)) {
     // Groups of earlier batches stay until a checkpoint, which depends on the clock. Deterministic
     // jobs leave them out.
     const Group& other = groups_.at(ordinal);
@@ -66,7 +66,7 @@ void Job::FreezeGroup(Batch& batch, const Group& group, std::vector<Verdict> ver
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped) continue;
     Verdict& verdict = verdicts[m];
-    admission_.TooOld(verdict.masked_count);
+    admission_.CountTooOld(verdict.masked_count);
     frozen.members.push_back({.member = m,
                               .attempt = member.attempt,
                               .tokens = group.prompt.tokens() + member.log.tokens(),

@@ -12,7 +12,7 @@ Item Job::DropWork(const Caller& caller, const DropItem& item) {
                 Error(absl::StatusCode::kInvalidArgument, "BAD_REASON",
                       absl::StrCat("\"", item.reason, "\" is no reason a rollout drops work for"))};
   }
-  if (leases_.Ended(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
+  if (leases_.FindEnd(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
 
   const Group* const group = groups_.Find(item.ref.group);
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};

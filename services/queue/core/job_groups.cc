@@ -11,7 +11,7 @@ namespace sluice::queue {
 namespace {
 // Whether no answer is better than another: there are fewer than two rewards, or their sample
 // standard deviation (ddof 1) is at most 1e-6 (DAPO's dynamic sampling).
-bool NoSignal(const std::vector<double>& rewards) {
+bool HasNoSignal(const std::vector<double>& rewards) {
   if (rewards.size() < 2) return true;
   double mean = 0, squares = 0;
   for (double reward : rewards) mean += reward / rewards.size();
@@ -39,7 +39,7 @@ std::optional<std::string> FindRejection(const Group& group, Filter filter) {
   for (const GroupMember& member : group.members) {
     if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
   }
-  if (filter != Filter::kSignal || !NoSignal(rewards)) return std::nullopt;
+  if (filter != Filter::kSignal || !HasNoSignal(rewards)) return std::nullopt;
   return rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other";
 }
 }  // namespace
@@ -51,7 +51,7 @@ void Job::EndMember(const Group& group, uint32_t index, const std::string& reaso
     ++ledger_.dropped[reason];
     const uint64_t tokens = CountTrainable(member);
     counters_.tokens_dropped[reason] += static_cast<int64_t>(tokens);
-    if (reason == "stale") admission_.TooOld(tokens);
+    if (reason == "stale") admission_.CountTooOld(tokens);
   }
   if (member.lease) {
     effects_->cancel.push_back({{group.id, index, member.attempt}, reason, member.worker});
@@ -96,7 +96,7 @@ void Job::DropUnscorable(const Group& group, const std::string& cause, bool row_
   DropGroup(group, "unscorable");
 }
 
-void Job::LoseGroup(const Group& group) {
+void Job::DropLostGroup(const Group& group) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, "lost");
   }

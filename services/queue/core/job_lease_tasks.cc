@@ -93,7 +93,7 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
 void Job::RescoreAbandoned() {
   for (const ParkedCalls::Call& call : parked_.calls()) {
     if (const auto* input = std::get_if<LeaseTasks>(&call.input))
-      tasks_.SeeGeneration(input->generation, now_);
+      tasks_.NoteGenerationCall(input->generation, now_);
   }
   const std::vector<bool> all(spec_.tasks.size(), true);
   for (uint64_t ordinal : tasks_.FindAbandoned(now_)) RescoreGroup(groups_.at(ordinal), all);

@@ -150,7 +150,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
         add(PeekPrompt(row, "quarantined", spec_));
       break;
     case PeekWhat::kViolations:
-      for (const std::string& broken : Violations()) {
+      for (const std::string& broken : FindViolations()) {
         add({.node = {NodeKind::kJob, options_.id, ""},
              .state = "broken",
              .json = AsText({{"rule", broken}})});

@@ -27,7 +27,7 @@ absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t
   const Group* const group = groups_.Find(record.owner.group);
   if (group == nullptr) {
     // A task's result may have ended its group. If it is sent again, it is a repeat.
-    *repeat = record.task && leases_.Ended(record.lease) == LeaseEnd::kDone;
+    *repeat = record.task && leases_.FindEnd(record.lease) == LeaseEnd::kDone;
     return *repeat ? absl::OkStatus() : GroupGoneError(record.lease, record.owner);
   }
   if (record.owner.member && *record.owner.member >= group->members.size()) {
@@ -87,7 +87,7 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
   groups_.NoteProgress(group, leases_.Find(record.lease)->member, now_);
   if (piece.role == SegmentRole::kSampled) {
     ledger_.tokens_generated += piece.count;
-    if (piece.trainable) admission_.Generated(piece.count);
+    if (piece.trainable) admission_.CountGenerated(piece.count);
   }
   groups_.AppendPiece(group, record.owner.member, std::move(stored), now_);
   *watermark = base + log.tokens();
@@ -135,7 +135,7 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 // The error for a group that is not in memory. GONE: the caller had finished its work on the group.
 // LEASE_LOST: the caller had not, and must stop.
 absl::Status Job::GroupGoneError(const Id16& lease, const TrajectoryRef& ref) const {
-  const std::optional<LeaseEnd> ended = leases_.Ended(lease);
+  const std::optional<LeaseEnd> ended = leases_.FindEnd(lease);
   if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {
     return Error(absl::StatusCode::kAborted, "LEASE_LOST",
                  absl::StrCat(ref.str(), " was dropped or given to another"));

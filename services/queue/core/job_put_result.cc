@@ -96,7 +96,7 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
 
 absl::Status Job::PutResult(const Caller& caller, const Record& record, const Group& group,
                             bool* repeat) {
-  if (leases_.Ended(record.lease) == LeaseEnd::kDone) {
+  if (leases_.FindEnd(record.lease) == LeaseEnd::kDone) {
     *repeat = true;
     return CheckRepeatedResult(record, group);
   }
@@ -157,13 +157,13 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, const Gr
     if (before == nullptr) staged.emplace_back(whose, field);
   }
   if (record.last) SLUICE_RETURN_IF_ERROR(CheckResult(group, *entry, staged));
-  tasks_.Stage(group, index, t, std::move(staged));
+  tasks_.StageFields(group, index, t, std::move(staged));
   if (record.last) FinishTask(group, index, t);
   return absl::OkStatus();
 }
 
 void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
-  const TaskQueue::StagedFields staged = tasks_.Finish(group, index, t, now_);
+  const TaskQueue::StagedFields staged = tasks_.FinishTask(group, index, t, now_);
   const uint32_t round = TaskQueue::Find(group, index, t).round;
 
   // Collect the members that the reward could not score. If it says so of the whole group, the

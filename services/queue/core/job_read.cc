@@ -8,7 +8,7 @@
 // Get: reads what is stored of groups and members.
 namespace sluice::queue {
 namespace {
-bool Wanted(const std::vector<std::string>& names, const std::string& name) {
+bool IsWanted(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -54,7 +54,7 @@ void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& wan
     // Columns with rows of different lengths come whole or not at all.
     for (const Field& field : stored.fields) {
       const bool cuttable = field.rows.empty() && field.bytes.size % stored.piece.count == 0;
-      if (Wanted(want.names, field.name) && (cuttable || piece.count == stored.piece.count)) {
+      if (IsWanted(want.names, field.name) && (cuttable || piece.count == stored.piece.count)) {
         record.fields.push_back(CutRows(field, stored.piece, first - stored.piece.at, piece.count));
       }
     }
@@ -112,7 +112,7 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     ReadPieces(member->log, owner, want, answer.records);
     Record whole{.owner = owner};
     for (const auto& [name, field] : member->fields) {
-      if (Wanted(want.names, name)) whole.fields.push_back(field);
+      if (IsWanted(want.names, name)) whole.fields.push_back(field);
     }
     if (!whole.fields.empty()) answer.records.push_back(std::move(whole));
   }

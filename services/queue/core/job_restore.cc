@@ -76,7 +76,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
       mode = RestoreMode::kRequeue;
     if (mode == RestoreMode::kReplay) fork = batches_.next_cut();
   }
-  engines_.Fork(caller.incarnation, fork);
+  engines_.AddFork(caller.incarnation, fork);
   if (mode == RestoreMode::kReplay) {
     RestoreReplay(cursor.version);
   } else if (!lost) {
@@ -106,7 +106,7 @@ absl::Status Job::RestoreLost(const Cursor& cursor) {
   for (const std::vector<RowRef>* const rows :
        {&cursor.prompts.again, &cursor.prompts.quarantined, &cursor.live}) {
     for (const RowRef& row : *rows) {
-      if (prompts_.Has(row)) continue;
+      if (prompts_.HasRow(row)) continue;
       return BadCursor(absl::StatusCode::kInvalidArgument,
                        absl::StrCat("the cursor names row ", row.index, " of source ", row.source,
                                     ", which the data does not have"));
@@ -163,7 +163,7 @@ void Job::ReturnGroups(const Batch& batch) {
       EndMember(group, 0, "lost");
       groups_.Erase(group);
     } else if (group.payload_lost) {
-      LoseGroup(group);
+      DropLostGroup(group);
     } else {
       groups_.TakeFromBatch(group, now_);
     }

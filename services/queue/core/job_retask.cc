@@ -97,7 +97,7 @@ uint32_t Job::ReadmitPrompts(const std::vector<GroupId>& groups) {
     const Prompts::Progress& progress = prompts_.progress();
     const bool drawn_again = absl::c_any_of(progress.again, same) ||
                              absl::c_any_of(progress.quarantined, same) ||
-                             !groups_.OfRow(letter.row).empty();
+                             !groups_.OrdinalsOfRow(letter.row).empty();
     if (drawn_again) continue;
     prompts_.Return(letter.row);
     ++count;

@@ -25,11 +25,11 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
   LengthBin& bin = LengthBinOf(*group, member);
   ++bin.sealed;
   bin.sealed_tokens += static_cast<int64_t>(member.generated);
-  admission_.Sealed(now_ - member.began, batches_.version() - member.began_at);
+  admission_.CountSealed(now_ - member.began, batches_.version() - member.began_at);
 
   // A member that is too old for the next step is too old for all that follow.
   const Verdict verdict = Judge(member, batches_.next_cut(), spec_, engines_.branch());
-  if (!verdict.legal) {
+  if (!verdict.trainable) {
     DropMember(*group, index, verdict.reason);
     return {.watermark = watermark};
   }

@@ -58,7 +58,7 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
     }
     if (change.newer_trainers) {
       effects_->watch = true;
-      end_leases(leases_.Of(LeaseKind::kBatch, callers_.trainer_incarnation() - 1));
+      end_leases(leases_.HeldOfKind(LeaseKind::kBatch, callers_.trainer_incarnation() - 1));
     }
   }
   engines_.RemoveUnlisted(callers_.listed());

@@ -125,7 +125,7 @@ absl::Status CheckQuota(const Spec& spec) {
 }
 }  // namespace
 
-absl::Status Job::Check(const Spec& spec) {
+absl::Status Job::CheckSpec(const Spec& spec) {
   SLUICE_RETURN_IF_ERROR(CheckSupported(spec));
   SLUICE_RETURN_IF_ERROR(CheckData(spec));
 

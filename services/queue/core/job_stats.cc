@@ -40,7 +40,7 @@ StatsAnswer Job::Stats() const {
                     .version = batches_.version(),
                     .lowest = engines_.LowestVersion(now_).value_or(-1),
                     .admission_staleness = admission_.versions(),
-                    .advice = admission_.Advice()};
+                    .advice = admission_.MakeAdvice()};
   stats.groups = {{"open", groups_.open().size()},
                   {"accepted", groups_.accepted().size()},
                   {"in_batch", 0},

@@ -44,21 +44,21 @@ class LeaseTable {
   Lease Grant(LeaseEntry entry, Instant now);
   const LeaseEntry* Find(const Id16& id) const;
   // None: the lease runs, is unknown, or ended too long ago.
-  std::optional<LeaseEnd> Ended(const Id16& id) const;
+  std::optional<LeaseEnd> FindEnd(const Id16& id) const;
   void End(const Id16& id, LeaseEnd how);
   void Renew(const Id16& id, Instant now);
 
   // Leases that `worker` holds with an incarnation up to this one, in the order of their ids.
   std::vector<Id16> HeldBy(const std::string& worker, int64_t incarnation) const;
   // Leases of `kind` that any worker holds with an incarnation up to this one, in the same order.
-  std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
+  std::vector<Id16> HeldOfKind(LeaseKind kind, int64_t incarnation) const;
   // Leases that have run out, in the order of expiry. The caller ends them.
-  std::vector<Id16> Expired(Instant now) const;
+  std::vector<Id16> FindExpired(Instant now) const;
   Instant NextExpiry() const {
     return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first;
   }
   // Gives all leases their full time again: nobody could renew while the queue was away.
-  void Rearm(Instant now);
+  void RestartAll(Instant now);
 
   Id16 NewId();
   size_t size() const { return live_.size(); }
@@ -68,7 +68,7 @@ class LeaseTable {
   friend struct Access;  // dump.cc
   using Due = std::pair<Instant, Id16>;
 
-  void Index(const Id16& id, const LeaseEntry& entry);
+  void AddToIndexes(const Id16& id, const LeaseEntry& entry);
   void SetExpiry(const Id16& id, LeaseEntry& entry, Instant expires);
 
   const absl::Duration ttl_;

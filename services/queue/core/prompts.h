@@ -59,7 +59,7 @@ class Prompts {
   uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
   // Whether the data has this row.
-  bool Has(const RowRef& row) const {
+  bool HasRow(const RowRef& row) const {
     return row.source < sources_.size() && row.index < rows_->rows(row.source);
   }
   // Rows of all sources that are drawn.
@@ -77,8 +77,8 @@ class Prompts {
 
  private:
   friend struct Access;  // dump.cc
-  uint64_t Permuted(uint32_t source, uint64_t epoch, uint64_t place);
-  bool Spent(uint32_t source) const;
+  uint64_t ShuffledRow(uint32_t source, uint64_t epoch, uint64_t place);
+  bool IsSpent(uint32_t source) const;
   RowRef NextFresh(uint32_t source);
   void SkipQuarantined(uint32_t source);
   void IndexQuarantined();

@@ -14,7 +14,7 @@ namespace sluice::queue {
 // versions of lower incarnations stay on the branch up to number f.
 class Branch {
  public:
-  void Fork(int64_t incarnation, int64_t fork) { forks_.push_back({incarnation, fork}); }
+  void AddFork(int64_t incarnation, int64_t fork) { forks_.push_back({incarnation, fork}); }
   bool Holds(const PolicyVersion& version) const;
   const std::vector<std::pair<int64_t, int64_t>>& forks() const { return forks_; }
 
@@ -25,7 +25,7 @@ class Branch {
 
 // Whether step k may train a member, and which of its tokens.
 struct Verdict {
-  bool legal = true;        // Whether it may.
+  bool trainable = true;    // Whether it may.
   const char* reason = "";  // If it may not: stale or off_branch.
   uint64_t trained = 0;     // Tokens that are trained.
   uint64_t masked_count = 0;
@@ -42,7 +42,7 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
 
 // How many tokens of the member break the bound in step k, apart from those masked at the cut. It
 // is 0 unless the queue has a fault.
-uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
-                 const Spec& spec, const Branch& branch);
+uint64_t CountOverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                      const Spec& spec, const Branch& branch);
 
 }  // namespace sluice::queue

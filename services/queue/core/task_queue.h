@@ -82,11 +82,11 @@ class TaskQueue {
   std::optional<Key> TakeNext(const std::string& pool, uint32_t generation);
   Lease GrantLease(const Key& key, const Caller& caller, Instant now);
   // The worker wrote these fields so far. They are visible once the task is finished.
-  void Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
+  void StageFields(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
   // Why the task could not score.
   void SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause);
   // The worker's result is complete. Returns the fields it staged.
-  StagedFields Finish(const Group& group, uint32_t index, uint32_t t, Instant now);
+  StagedFields FinishTask(const Group& group, uint32_t index, uint32_t t, Instant now);
   // The try gave no result, and its lease has ended. `use_try`: it counts as a try. True: the task
   // is ready again after the time `not_before`. False: it has no tries left, and is the last of
   // dead_letters().
@@ -110,11 +110,11 @@ class TaskQueue {
   // The worker asks for tasks as one of this generation.
   void SetGeneration(const std::string& worker, uint32_t generation, Instant now);
   // The worker renewed its leases.
-  void SeeWorker(const std::string& worker, Instant now);
+  void NoteWorkerCall(const std::string& worker, Instant now);
   // A worker of this generation has called, or its call is parked now.
-  void SeeGeneration(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
+  void NoteGenerationCall(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
   // A worker of each generation counts as having called now.
-  void SeeAllGenerations(Instant now);
+  void NoteCallOfEachGeneration(Instant now);
   // Ordinals of the groups with ready tasks for a generation none of whose workers calls any more,
   // while workers of another one do.
   std::set<uint64_t> FindAbandoned(Instant now) const;
@@ -127,17 +127,17 @@ class TaskQueue {
   using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, generation.
 
   // The task, or all tasks of one owner, to be changed.
-  TaskProgress& Change(const Group& group, uint32_t index, uint32_t t) {
-    return ChangeAll(group, index)[t];
+  TaskProgress& GetMutable(const Group& group, uint32_t index, uint32_t t) {
+    return GetMutableTasks(group, index)[t];
   }
-  std::vector<TaskProgress>& ChangeAll(const Group& group, uint32_t index) {
-    Group& mine = groups_->Change(group);
+  std::vector<TaskProgress>& GetMutableTasks(const Group& group, uint32_t index) {
+    Group& mine = groups_->GetMutable(group);
     return index == kWholeGroup ? mine.tasks : mine.members[index].tasks;
   }
-  void Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
-  void Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
-             Instant now);
-  void End(const Group& group, uint32_t index, uint32_t t);
+  void ResetTask(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
+  void QueueTask(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+                 Instant now);
+  void EndTask(const Group& group, uint32_t index, uint32_t t);
   ReadyKey ReadyKeyOf(const Key& key) const;
   void InsertReady(const Key& key);
   // Removes it from ready_. False: it was not there.
