@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -25,7 +26,8 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
   const std::string url = host.flags->Own(kMirrorFlag), file = host.flags->Own(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
   if (url.empty())
-    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
+    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " is given without ",
+                                                   kMirrorFlag, ", which names the Redis"));
 
   absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
   if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
@@ -63,7 +65,10 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   if (PathExists(path)) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 64));
     if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0)
-      return absl::DataLossError(absl::StrCat(path, " does not hold a number"));
+      return absl::DataLossError(
+          absl::StrCat(path, " holds \"", absl::CHexEscape(text),
+                       "\" instead of the number of the last start; write one that is at least as "
+                       "high as any before"));
   }
   SLUICE_RETURN_IF_ERROR(WriteFileAtomic(path, absl::StrCat(++incarnation)));
   return incarnation;
@@ -111,9 +116,8 @@ std::vector<daemon::About::Flag> QueueProgram::Flags() {
       {kSegmentFlag,
        "bytes of each file of a log, which is allocated in advance; at least 65536 [67108864]", ""},
       {kSnapshotFlag,
-       "bytes of log after a job's last snapshot from which on the next one is taken; it also "
-       "waits "
-       "until the log is longer than twice the stored payload [67108864]",
+       "a job's next snapshot is taken once its log since the last one has more bytes than this "
+       "and than twice the stored payload; at least 1024 [67108864]",
        ""}};
 }
 

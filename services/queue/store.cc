@@ -140,8 +140,9 @@ absl::Status JobReplay::OnSnapshotEnd() {
 absl::Status JobReplay::OnRecord(wal::Entry entry) {
   if (entry.type == kHeader) return OnHeader(entry.head);
   if (job_ == nullptr)
-    return Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
-                 absl::StrCat("record ", entry.position, " comes before the job's own"));
+    return Error(
+        absl::StatusCode::kDataLoss, "BAD_RECORD",
+        absl::StrCat("record ", entry.position, " comes before the record that describes the job"));
   switch (entry.type) {
     case kSession: {
       Reader reader(entry.head, {});
@@ -187,7 +188,7 @@ absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std:
       nullptr);
   StoredJob stored{.header = std::move(header)};
   SLUICE_ASSIGN_OR_RETURN(stored.log, wal::Log::Open(options, dir, &nothing, &stored.found));
-  if (stored.found.last > 0) return absl::InternalError(absl::StrCat(dir, " holds a job"));
+  if (stored.found.last > 0) return absl::InternalError(absl::StrCat(dir, " holds a job already"));
   stored.log->Append(HeaderRecord(stored.header));
   stored.job = std::make_unique<Job>(stored.header.options(), stored.header.spec, std::move(rows));
   return stored;

@@ -89,10 +89,11 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
                  absl::StrCat("the cursor cannot be read: ", why));
   };
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return bad("no JSON object");
+  if (!json.is_object()) return bad("it is no JSON object");
   try {
     if (json.at("format") != kFormat)
-      return bad(absl::StrCat("format ", json.at("format").dump(), ", this build reads ", kFormat));
+      return bad(absl::StrCat("it has format ", json.at("format").dump(), ", but this build reads ",
+                              kFormat));
     Cursor cursor;
     cursor.job = json.at("job");
     cursor.version = json.at("version");
@@ -114,7 +115,8 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.prompts.again = RowsFrom(json.at("again"));
     cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));
     cursor.live = RowsFrom(json.at("live"));
-    if (cursor.version < 0 || cursor.ledger.hash.size() != 32) return bad("version or hash");
+    if (cursor.version < 0 || cursor.ledger.hash.size() != 32)
+      return bad("its version is below 0, or its ledger hash has not 32 bytes");
     return cursor;
   } catch (const nlohmann::json::exception& error) {
     return bad(error.what());

@@ -257,7 +257,7 @@ absl::Status CheckFinite(const Field& field) {
 
 absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t policies) {
   const Piece& piece = stored.piece;
-  if (piece.count == 0) return Bad("a piece has at least one token");
+  if (piece.count == 0) return Bad("the piece has count 0; a piece has at least one token");
 
   const bool sampled = piece.role == SegmentRole::kSampled;
   if (group_owned && piece.role != SegmentRole::kPrompt)
@@ -281,12 +281,16 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
 
     uint64_t stamped = 0;
     for (const VersionRun& run : piece.runs) {
-      if (run.count == 0 || run.policy >= policies || run.version.number < 0)
-        return Bad("a run needs a count, a known policy and a version");
+      if (run.count == 0 || run.policy >= policies || run.version.number < 0) {
+        return Bad(absl::StrCat("a run has count ", run.count, ", policy ", run.policy,
+                                " and version ", run.version.number,
+                                "; wanted a count of at least 1, a policy below ", policies,
+                                " and a version of at least 0"));
+      }
       stamped += run.count;
     }
     if (stamped != piece.count)
-      return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count,
+      return Bad(absl::StrCat("the runs stamp ", stamped, " of the piece's ", piece.count,
                               " tokens; every sampled token needs a version"));
   }
 
@@ -298,10 +302,12 @@ absl::Status CheckFollows(const Piece& piece, const TokenLog& log) {
   if (log.pieces().empty()) return absl::OkStatus();
   const Piece& last = log.pieces().back().piece;
   if (piece.segment < last.segment)
-    return Bad(absl::StrCat("segment ", piece.segment, " after ", last.segment));
+    return Bad(absl::StrCat("segment ", piece.segment, " comes after segment ", last.segment,
+                            "; the numbers of segments never fall"));
   if (piece.segment == last.segment &&
       (piece.role != last.role || piece.turn != last.turn || piece.trainable != last.trainable)) {
-    return Bad(absl::StrCat("segment ", piece.segment, " is uniform in role, turn and trainable"));
+    return Bad(absl::StrCat("the piece changes role, turn or trainable within segment ",
+                            piece.segment, "; begin a new segment"));
   }
   return absl::OkStatus();
 }

@@ -32,9 +32,10 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   const int64_t version = batches_.version();
   Batch* const batch = batches_.Find(input.k);
   if (input.k > version || batch == nullptr || !batch->closed) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("Apply ", input.k, ": K is ", version,
-                              input.k == version ? ", and the batch is not closed" : ""));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "NOT_YET",
+        absl::StrCat("batch ", input.k, " cannot be applied yet: step ", version, " is next",
+                     input.k == version ? ", and its batch is not closed" : ""));
   }
   if (batch->lease != input.lease)
     return Error(

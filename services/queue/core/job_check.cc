@@ -62,12 +62,13 @@ void CheckGroup(const Group& group, const Batch* batch, const Spec& spec, const 
                " is in batch ", group.batch, ", which is not there");
   audit.Expect(group.slot < 0 || table.slots().holders(group.slot).contains(ordinal), name,
                " says it holds a slot of step ", group.slot);
-  audit.Expect(group.slot >= 0 || in_batch, name, " is alive without a slot");
+  audit.Expect(group.slot >= 0 || in_batch, name, " has no slot and is in no batch");
 
   const bool open = group.state == GroupState::kOpen;
   audit.Expect(open || group.complete(), name, " is ", Name(group.state), " but not complete");
-  audit.Expect(open || group.standing() >= (spec.rows_only ? 1 : spec.group_min), name,
-               " stands with ", group.standing(), " members");
+  const uint32_t least = spec.rows_only ? 1 : spec.group_min;
+  audit.Expect(open || group.standing() >= least, name, " has ", group.standing(),
+               " members left, wanted at least ", least);
   audit.Expect(!open || table.open().contains({group.slot, ordinal}), name,
                " is open but not indexed");
   audit.Expect(

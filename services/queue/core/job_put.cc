@@ -121,8 +121,9 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
   }
   if (group.prompt.bytes() + member.stored() + bytes > spec_.member_bytes()) {
     return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                 absl::StrCat(record.owner.str(), ": whole fields of ", bytes,
-                              " B exceed what the member reserved"));
+                 absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ",
+                              group.prompt.bytes() + member.stored(), ", wants ", bytes,
+                              " more for whole fields; send less"));
   }
 
   for (const Field& field : record.fields) groups_.AddField(group, *record.owner.member, field);
@@ -138,7 +139,7 @@ absl::Status Job::GroupGoneError(const Id16& lease, const TrajectoryRef& ref) co
   const std::optional<LeaseEnd> ended = leases_.FindEnd(lease);
   if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {
     return Error(absl::StatusCode::kAborted, "LEASE_LOST",
-                 absl::StrCat(ref.str(), " was dropped or given to another"));
+                 absl::StrCat(ref.str(), " was dropped or given to another worker; stop its work"));
   }
   return Error(absl::StatusCode::kNotFound, "GONE",
                absl::StrCat(ref.str(), " is not in the queue"));

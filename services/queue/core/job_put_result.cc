@@ -103,8 +103,9 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, const Gr
 
   // A member's task writes to its member alone, a group's task to any member.
   const auto lost = [&] {
-    return Error(absl::StatusCode::kAborted, "LEASE_LOST",
-                 absl::StrCat(record.owner.str(), ": the task is another's, or done"));
+    return Error(
+        absl::StatusCode::kAborted, "LEASE_LOST",
+        absl::StrCat(record.owner.str(), ": the task was given to another worker, or is done"));
   };
   const LeaseEntry* const entry = leases_.Find(record.lease);
   const bool owns = entry != nullptr && entry->kind == LeaseKind::kTask &&

@@ -7,7 +7,8 @@ namespace sluice::queue {
 
 absl::StatusOr<ReleaseAnswer> Job::OnRelease(const Caller& caller, const Release& input) {
   if (input.reason < ReleaseReason::kDrain || input.reason > ReleaseReason::kLost)
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_REASON", "Release needs a reason");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_REASON",
+                 "reason is unset; Release needs one");
 
   ReleaseAnswer answer;
   std::vector<Id16> leases;

@@ -40,8 +40,9 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   if (!input.cursor.empty()) {
     SLUICE_ASSIGN_OR_RETURN(cursor, DecodeCursor(input.cursor));
     if (cursor.job != options_.id)
-      return BadCursor(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("the cursor is of job ", cursor.job));
+      return BadCursor(
+          absl::StatusCode::kInvalidArgument,
+          absl::StrCat("the cursor is of job ", cursor.job, ", not of this job, ", options_.id));
   }
 
   // The queue has lost the job if the trainer has trained steps and the queue has not even opened a
@@ -59,7 +60,8 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   if (!lost && cursor.version >= batches_.durable() &&
       batches_.HashAt(cursor.version) != cursor.ledger.hash) {
     return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                 absl::StrCat("the cursor's ledger hash is not H(", cursor.version, ")"));
+                 absl::StrCat("the cursor's ledger hash is not the queue's hash of version ",
+                              cursor.version));
   }
 
   // A replay needs all groups of its batches, with their payload; else it becomes a requeue. The

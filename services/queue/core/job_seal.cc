@@ -10,7 +10,8 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};
   if (!item.ref.member || *item.ref.member >= group->members.size()) {
     return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
-                            "Seal names one member of the group")};
+                            absl::StrCat(item.ref.str(), ": Seal must name one of the group's ",
+                                         group->members.size(), " members"))};
   }
 
   const uint32_t index = *item.ref.member;
@@ -42,13 +43,15 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
 absl::Status Job::CheckSeal(const Caller& caller, const SealItem& item, const Group& group) {
   SLUICE_RETURN_IF_ERROR(CheckLease(caller, item.lease, item.ref, group));
   if (item.finish == Finish::kNone)
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH", "Seal needs a finish");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH",
+                 absl::StrCat(item.ref.str(), ": finish is unset; say how the member ended"));
 
   const GroupMember& member = group.members[*item.ref.member];
   const uint64_t watermark = group.prompt.tokens() + member.log.tokens();
   if (item.tokens > watermark) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("the queue holds ", watermark, " of ", item.tokens, " tokens"));
+                 absl::StrCat(item.ref.str(), ": the queue holds ", watermark, " of ", item.tokens,
+                              " tokens; send the rest first"));
   }
   if (item.tokens < watermark || item.crc32c != member.log.crc32c()) {
     failures_.RaiseAlarm(
