@@ -408,6 +408,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
     Bytes& whole = partial->record.fields.back().bytes;
     whole.crc32c = Crc32cConcat(whole.crc32c, crc, in.bytes());
     partial->filled += in.bytes();
+    SLUICE_CHECK(partial->filled <= partial->total);
     return absl::OkStatus();
   }
   partial->record.fields.push_back({.name = in.name(),

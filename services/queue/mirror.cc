@@ -174,6 +174,7 @@ void LedgerMirror::SetRefused(const std::string& job, Stream& stream, const std:
 
 // Notes that Redis has all entries up to `id`.
 void LedgerMirror::MarkWritten(Stream& stream, const Id& id) {
+  SLUICE_CHECK(id <= stream.sent && stream.sent <= stream.newest.id);
   stream.written = id;
   while (!stream.waiting.empty() && stream.waiting.front().id <= id) {
     stream.bytes -= stream.waiting.front().bytes;

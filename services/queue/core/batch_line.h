@@ -53,11 +53,11 @@ class BatchLine {
   // Erases all batches that are not trained.
   void EraseUntrained();
   // The batch is not trained any more. StartReplay or Rewind follows.
-  void Unapply(Batch& batch) { batch.applied = batch.skipped = false; }
+  void Unapply(Batch& batch);
   // Training begins again at this step, with the same batches. durable() <= version <= version().
   void StartReplay(int64_t version);
   // Erases the batch with the highest step. Rewind follows.
-  void EraseLast() { batches_.erase(std::prev(batches_.end())); }
+  void EraseLast();
   // Training and cutting begin again at this step, and no batch from it on is left. `hash` is
   // H(version), needed only where version < durable(): an older checkpoint came back.
   void Rewind(int64_t version, const std::string& hash);

@@ -98,7 +98,7 @@ const Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef
 
 void GroupTable::Accept(const Group& given, Instant now) {
   Group& group = GetMutable(given);
-  SLUICE_CHECK(group.state == GroupState::kOpen);
+  SLUICE_CHECK(group.state == GroupState::kOpen && group.complete());
   RemoveIndexes(group);
   group.state = GroupState::kAccepted;
   group.since = now;
@@ -140,6 +140,8 @@ void GroupTable::TakeFromBatch(const Group& given, Instant now) {
 
 void GroupTable::Erase(const Group& given) {
   Group& group = GetMutable(given);
+  SLUICE_CHECK(std::none_of(group.members.begin(), group.members.end(),
+                            [](const GroupMember& member) { return member.lease.has_value(); }));
   RemoveIndexes(group);
   accepted_.erase({group.cut_key, group.id.ordinal});
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
@@ -228,6 +230,7 @@ bool GroupTable::GrantMember(const Group& given, uint32_t index, const Id16& lea
 void GroupTable::ReleaseMember(const Group& given, uint32_t index, Instant now) {
   Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
+  SLUICE_CHECK(member.lease);
   member.lease.reset();
   member.state = MemberState::kReserved;
   member.since = now;
