@@ -55,7 +55,7 @@ struct Arena::State {
   std::shared_ptr<char> TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes)
       ABSL_LOCKS_EXCLUDED(mu);
   void Free(const Block& block) ABSL_LOCKS_EXCLUDED(mu);
-  void MakeAhead() ABSL_LOCKS_EXCLUDED(mu);
+  void MakeSegmentsAhead() ABSL_LOCKS_EXCLUDED(mu);
 };
 
 // The deleter of an allocation's shared_ptr, which holds all that is known about the allocation.
@@ -128,7 +128,7 @@ void Arena::State::Free(const Block& block) {
   --allocations;
 }
 
-void Arena::State::MakeAhead() {
+void Arena::State::MakeSegmentsAhead() {
   while (true) {
     uint64_t bytes = 0;
     {
@@ -150,7 +150,7 @@ Arena::Arena(const Options& options) : state_(std::make_shared<State>(options)) 
   if (!options.ahead) return;
   MutexLock lock(&state_->mu);
   state_->wanted = true;
-  state_->thread = std::thread([state = state_.get()] { state->MakeAhead(); });
+  state_->thread = std::thread([state = state_.get()] { state->MakeSegmentsAhead(); });
 }
 
 Arena::~Arena() {
@@ -185,7 +185,7 @@ std::optional<shm::Slice> Arena::SliceOf(const std::shared_ptr<const char>& data
                     .generation = block->generation};
 }
 
-absl::StatusOr<Arena::Shared> Arena::Share(uint32_t segment) const {
+absl::StatusOr<Arena::Shared> Arena::ShareSegment(uint32_t segment) const {
   MutexLock lock(&state_->mu);
   const auto it = state_->parts.find(segment);
   if (it == state_->parts.end())

@@ -52,7 +52,7 @@ class Arena {
   // Returns a new read-only file descriptor of a segment, and its size.
   // NOT_FOUND: the segment was returned to the system.
   // RESOURCE_EXHAUSTED: no file descriptor is left.
-  absl::StatusOr<Shared> Share(uint32_t segment) const;
+  absl::StatusOr<Shared> ShareSegment(uint32_t segment) const;
 
   // Returns to the system those segments that were empty since the last call. One empty segment is
   // kept as long as anything is stored. Call it every few seconds.

@@ -22,7 +22,7 @@ absl::Status AttachServer::Start(const std::string& address) {
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Listen("sluice-queue/" + address));
   listening_ = std::make_unique<shm::Socket>(std::move(socket));
   stop_ = shm::Fd(eventfd(0, EFD_CLOEXEC));
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this] { ServeLoop(); });
   return absl::OkStatus();
 }
 
@@ -43,7 +43,7 @@ std::shared_ptr<const AttachServer::Session> AttachServer::Find(absl::string_vie
   return it->second;
 }
 
-void AttachServer::Loop() {
+void AttachServer::ServeLoop() {
   std::vector<Client> clients;
   while (true) {
     std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}, {listening_->fd(), POLLIN, 0}};
@@ -51,24 +51,24 @@ void AttachServer::Loop() {
     if (poll(polled.data(), polled.size(), -1) < 0) continue;
     if (polled[0].revents != 0) break;
 
-    std::vector<Client> still;
+    std::vector<Client> connected;
     for (size_t i = 0; i < clients.size(); ++i) {
-      if (polled[i + 2].revents == 0 || Serve(clients[i])) {
-        still.push_back(std::move(clients[i]));
+      if (polled[i + 2].revents == 0 || ServeClient(clients[i])) {
+        connected.push_back(std::move(clients[i]));
       } else {
-        End(clients[i]);
+        EndSession(clients[i]);
       }
     }
-    clients = std::move(still);
+    clients = std::move(connected);
 
     if (polled[1].revents == 0) continue;
     absl::StatusOr<shm::Socket> socket = listening_->Accept();
     if (socket.ok() && clients.size() < kMostSessions) clients.push_back({*std::move(socket), ""});
   }
-  for (const Client& client : clients) End(client);
+  for (const Client& client : clients) EndSession(client);
 }
 
-bool AttachServer::Serve(Client& client) {
+bool AttachServer::ServeClient(Client& client) {
   absl::StatusOr<shm::Socket::Packet> packet = client.socket.Receive(absl::ZeroDuration());
   if (!packet.ok()) return absl::IsDeadlineExceeded(packet.status());
 
@@ -92,14 +92,14 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
   SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(request.call()));
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
   SLUICE_RETURN_IF_ERROR(
-      runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+      runner->ReadJob([&](const Job& job, Instant) { return job.CheckKnown(from.caller); }));
 
   v1::AttachResponse answer;
   if (request.segment() != 0) {
     if (Find(client.session, from.job, from.caller) == nullptr)
       return absl::FailedPreconditionError(
           "this connection is not attached for this job and worker; attach first");
-    SLUICE_ASSIGN_OR_RETURN(Arena::Shared shared, runner->arena()->Share(request.segment()));
+    SLUICE_ASSIGN_OR_RETURN(Arena::Shared shared, runner->arena()->ShareSegment(request.segment()));
     answer.set_bytes(shared.bytes);
     *fd = std::move(shared.fd);
   } else {
@@ -110,6 +110,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
                                                  shm::Access::kEveryone, /*touch=*/false));
     *fd = shm::Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd->valid()) return absl::ResourceExhaustedError("no file descriptor is left");
+
     const auto session =
         std::make_shared<Session>(Session{RandomId16(), from.job, from.caller, std::move(buffer)});
     client.session = session->id;
@@ -123,7 +124,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
   return absl::OkStatus();
 }
 
-void AttachServer::End(const Client& client) {
+void AttachServer::EndSession(const Client& client) {
   std::shared_ptr<const Session> gone;  // It is unmapped after the lock is released.
   MutexLock lock(&mu_);
   const auto it = sessions_.find(client.session);

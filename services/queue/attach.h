@@ -56,12 +56,12 @@ class AttachServer {
     shm::Socket socket;
     std::string session;  // Empty before the client has attached.
   };
-  void Loop();
+  void ServeLoop();
   // Receives a packet and answers it. False if the connection has ended.
-  bool Serve(Client& client) ABSL_LOCKS_EXCLUDED(mu_);
+  bool ServeClient(Client& client) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void End(const Client& client) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndSession(const Client& client) ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
   std::unique_ptr<shm::Socket> listening_;

@@ -69,8 +69,8 @@ absl::Status FromWord(absl::string_view field, const std::string& word, const Wo
                absl::StrCat("spec.queue.", field, ": this queue does not know \"", word, "\""));
 }
 
-// Takes the job file's block `queue`.
-absl::Status TakeBlock(const job::v1::Queue& in, Spec* spec) {
+// Copies the job file's block `queue` into the spec.
+absl::Status ReadQueueBlock(const job::v1::Queue& in, Spec* spec) {
   spec->groups_per_step = in.groups_per_step();
   spec->max_staleness = in.max_staleness();
   if (in.admission().has_staleness()) spec->admission_staleness = in.admission().staleness();
@@ -91,7 +91,7 @@ absl::Status TakeBlock(const job::v1::Queue& in, Spec* spec) {
 
 absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   Spec spec;
-  SLUICE_RETURN_IF_ERROR(TakeBlock(in.queue(), &spec));
+  SLUICE_RETURN_IF_ERROR(ReadQueueBlock(in.queue(), &spec));
   spec.seed = in.seed();
   spec.deterministic = in.deterministic();
   spec.policies.assign(in.policies().begin(), in.policies().end());
@@ -120,6 +120,7 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
                           .deadline = rpc::FromProto(task.deadline()),
                           .tries = task.tries()});
   }
+
   const common::v1::Sampling& sampling = in.sampling();
   spec.sampling = {.temperature = sampling.temperature(),
                    .top_p = sampling.top_p(),
@@ -311,6 +312,7 @@ absl::StatusOr<Record> RecordFrom(const common::v1::Record& in) {
   if (!in.task().empty()) {
     SLUICE_ASSIGN_OR_RETURN(record.task, IdFrom("task", in.task()));
   }
+
   if (!in.has_piece()) return record;
   const common::v1::Piece& piece = in.piece();
   if (!common::v1::SegmentRole_IsValid(piece.role()))
@@ -391,6 +393,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
     memory = arena_->Allocate(in.total());
     to = memory.get();
   }
+
   uint32_t crc = 0;
   if (in.inline_().empty()) {
     SLUICE_ASSIGN_OR_RETURN(crc, payload->Copy(in.bytes(), to));
@@ -400,10 +403,12 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
   if (crc != in.crc32c())
     return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
                  absl::StrCat("field ", in.name(), " has CRC ", crc, ", not ", in.crc32c()));
+
   if (in.from() > 0) {
     Bytes& whole = partial->record.fields.back().bytes;
     whole.crc32c = Crc32cConcat(whole.crc32c, crc, in.bytes());
     partial->filled += in.bytes();
+    SLUICE_CHECK(partial->filled <= partial->total);
     return absl::OkStatus();
   }
   partial->record.fields.push_back({.name = in.name(),
@@ -422,7 +427,7 @@ absl::Status RecordReader::ReadField(const common::v1::Field& in, rpc::PayloadRe
 
 // Returns the record to which `in` belongs: a new one, or the one whose earlier parts have come
 // already.
-RecordReader::Partial RecordReader::Begin(const common::v1::Record& in, bool first) {
+RecordReader::Partial RecordReader::BeginRecord(const common::v1::Record& in, bool first) {
   absl::StatusOr<Record> record = RecordFrom(in);
   const absl::Status status = record.status();
   Partial partial;
@@ -452,13 +457,15 @@ void RecordReader::ReadFields(const common::v1::Record& in, rpc::PayloadReader* 
               absl::StrCat(partial->record.owner.str(), ": the record has at least ",
                            partial->bytes, " B, but a member reserves ", record_bytes_, " B"));
   }
+
   const std::shared_ptr<char> memory =
       partial->status.ok() && here > 0 ? arena_->Allocate(here) : nullptr;
   uint64_t offset = 0;
   for (const common::v1::Field& field : in.fields()) {
-    const size_t behind = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
+    // A field that is refused is skipped, so that the next one is read from its own place.
+    const size_t left_after = payload->left() - (field.inline_().empty() ? field.bytes() : 0);
     if (partial->status.ok()) partial->status = ReadField(field, payload, memory, offset, partial);
-    payload->Skip(payload->left() - behind);
+    payload->Skip(payload->left() - left_after);
     offset += IsCut(field) ? 0 : field.bytes();
   }
 }
@@ -469,8 +476,9 @@ absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const r
   PutBatch batch;
   for (int i = 0; i < header.records_size(); ++i) {
     const common::v1::Record& in = header.records(i);
-    Partial partial = Begin(in, i == 0);
+    Partial partial = BeginRecord(in, i == 0);
     ReadFields(in, &payload, &partial);
+
     if (partial.status.ok() && in.more() && i + 1 != header.records_size())
       partial.status =
           Bad("records.more", "only the last record of a message may go on in the next one");
@@ -480,6 +488,7 @@ absl::StatusOr<PutBatch> RecordReader::Read(const v1::PutHeader& header, const r
               absl::StrCat(partial.total - partial.filled,
                            " bytes of a field are missing, and no more of its record follows"));
     }
+
     if (!partial.status.ok()) {
       batch.failed.push_back({.record = static_cast<uint32_t>(i), .status = partial.status});
     } else if (!in.more()) {

@@ -82,13 +82,13 @@ class RecordReader {
   struct Partial {  // A record whose last part has not come yet.
     Record record;
     uint64_t bytes = 0;
-    // Why the record cannot be stored. If it is an error, its other parts are ignored.
+    // Not OK: the record cannot be stored, and its other parts are ignored.
     absl::Status status;
     std::shared_ptr<char> memory;  // Memory of the last field, if that is cut.
     // Bytes of that field that have come, and its size. filled <= total.
     uint64_t filled = 0, total = 0;
   };
-  Partial Begin(const common::v1::Record& in, bool first);
+  Partial BeginRecord(const common::v1::Record& in, bool first);
   void ReadFields(const common::v1::Record& in, rpc::PayloadReader* payload, Partial* partial);
   absl::Status ReadField(const common::v1::Field& in, rpc::PayloadReader* payload,
                          std::shared_ptr<char> memory, uint64_t offset, Partial* partial);

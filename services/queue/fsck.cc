@@ -55,7 +55,7 @@ FsckJob CheckJob(wal::FileSystem* file_system, const std::string& dir, const std
   report.groups = job.groups();
   report.stored_bytes = job.stored_bytes();
   report.ledger = job.ledger();
-  report.violations = job.Violations();
+  report.violations = job.FindViolations();
   return report;
 }
 }  // namespace
@@ -72,11 +72,13 @@ absl::StatusOr<FsckReport> FsckDataDir(const std::string& data_dir, wal::FileSys
         {.reason = "NO_DATA_DIR", .hint = "name the --data-dir of a sluice-queue"},
         absl::StrCat(data_dir, " is not the data directory of a queue: it has no folder jobs"));
   }
+
   SLUICE_RETURN_IF_ERROR(ids.status());
   const absl::StatusOr<DirLock> lock = DirLock::AcquireShared(data_dir);
   if (!lock.ok() && !absl::IsNotFound(lock.status())) return lock.status();
   FsckReport report;
   for (const std::string& id : *ids) {
+    // A name with a dot is a job's folder that was being removed (job_folders.cc).
     if (id.find('.') == std::string::npos)
       report.jobs.push_back(CheckJob(file_system, JobDir(data_dir, id), id));
   }

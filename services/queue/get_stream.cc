@@ -28,7 +28,7 @@ struct GetStream::Message {
   size_t header_bytes = 0, payload_bytes = 0;
 
   bool sharing() const { return may_share && (payload.empty() || !shared.empty()); }
-  size_t most() const { return sharing() ? rpc::kMaxSharedBytes : rpc::kMaxPayloadBytes; }
+  size_t max_bytes() const { return sharing() ? rpc::kMaxSharedBytes : rpc::kMaxPayloadBytes; }
   bool full() const {
     return header_bytes >= kTargetHeaderBytes ||
            payload_bytes >= (sharing() ? kTargetSharedBytes : rpc::kTargetPayloadBytes);
@@ -80,7 +80,7 @@ void GetStream::Fill() {
 
   while (true) {
     while (!done_ && pending() < kInFlight) {
-      absl::StatusOr<std::optional<grpc::ByteBuffer>> message = Next();
+      absl::StatusOr<std::optional<grpc::ByteBuffer>> message = MakeMessage();
       done_ = !message.ok() || !message->has_value();
       if (done_) {
         End(message.status());
@@ -98,7 +98,7 @@ void GetStream::Fill() {
 
 absl::Status GetStream::ReadWant() {
   const std::vector<Want> want = {request_.wants[next_want_++]};
-  SLUICE_ASSIGN_OR_RETURN(ReadAnswer answer, request_.runner->Look([&](const Job& job, Instant) {
+  SLUICE_ASSIGN_OR_RETURN(ReadAnswer answer, request_.runner->ReadJob([&](const Job& job, Instant) {
     return job.Read(request_.caller, request_.controller, request_.lease, want);
   }));
   records_ = std::move(answer.records);
@@ -107,7 +107,7 @@ absl::Status GetStream::ReadWant() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<grpc::ByteBuffer>> GetStream::Next() {
+absl::StatusOr<std::optional<grpc::ByteBuffer>> GetStream::MakeMessage() {
   if (record_ == records_.size() && next_want_ > request_.wants.size()) return std::nullopt;
   Message message{.may_share = request_.shared};
   bool room = true;
@@ -137,6 +137,7 @@ bool GetStream::AddRecord(Message* message) {
   common::v1::Record* const out = message->header.add_records();
   ToProto(record, out);
   message->header_bytes += out->ByteSizeLong() + 4;
+
   const size_t began = field_;
   const uint64_t began_at = from_;
   // The head of a record alone may be as large as messages should be. If it is the first of its
@@ -175,9 +176,10 @@ bool GetStream::AddField(const Field& field, Message* message) {
     message->may_share = false;
   }
 
-  const uint64_t left = field.bytes.size - from_, room = message->most() - message->payload_bytes;
+  const uint64_t left = field.bytes.size - from_,
+                 room = message->max_bytes() - message->payload_bytes;
   // If the rest of the field fits into the next message as a whole, it is not cut.
-  if (!in_place && left > room && left <= message->most() && message->payload_bytes > 0)
+  if (!in_place && left > room && left <= message->max_bytes() && message->payload_bytes > 0)
     return false;
 
   const uint64_t take = in_place ? left : std::min(left, room);

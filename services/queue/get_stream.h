@@ -22,9 +22,9 @@ class CallbackServerContext;
 
 namespace sluice::queue {
 
-// The call Get. It reads the wanted data piece by piece as the reader takes it, so a reader that
-// stops holds no more memory than four messages and the records of one want. The job's lock is held
-// while one want is looked up, but never while bytes are copied or sent.
+// The call Get. It reads the wanted data want by want as the reader takes it, so that a reader that
+// stops makes the queue hold no more than kInFlight messages and the records of one want. The job's
+// lock is held while one want is looked up, but never while bytes are copied or sent.
 class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
  public:
   static constexpr size_t kInFlight = 4;  // Messages.
@@ -52,7 +52,7 @@ class GetStream : public rpc::WriteStream<grpc::ByteBuffer> {
   void OnClosed() override;
   void Fill();
   // Makes the next message. Nullopt if everything was sent.
-  absl::StatusOr<std::optional<grpc::ByteBuffer>> Next();
+  absl::StatusOr<std::optional<grpc::ByteBuffer>> MakeMessage();
   // Reads the records of the next want.
   absl::Status ReadWant();
 

@@ -12,8 +12,8 @@
 
 namespace sluice::queue {
 namespace {
-constexpr absl::Duration kRebalance = absl::Seconds(1);
-constexpr absl::Duration kTrim = absl::Seconds(10);
+constexpr absl::Duration kRebalance = absl::Seconds(1);  // How often memory is divided anew.
+constexpr absl::Duration kTrim = absl::Seconds(10);      // How often empty segments are returned.
 
 absl::Status NotListed(const std::string& job) {
   return ErrorWith(absl::StatusCode::kUnavailable,
@@ -30,7 +30,7 @@ JobTable::JobTable(Options options)
       load_thread_([this] { LoadLoop(); }),
       timer_thread_([this] { TimerLoop(); }) {}
 
-JobTable::~JobTable() { Shut(); }
+JobTable::~JobTable() { Stop(); }
 
 void JobTable::SetIncarnation(int64_t incarnation) {
   std::map<std::string, Recovered> recovered;
@@ -48,14 +48,14 @@ void JobTable::SetIncarnation(int64_t incarnation) {
     options.arena = waiting.arena;
     const auto runner = std::make_shared<JobRunner>(std::move(options), std::move(stored));
     runner->Restart(now);
-    Add(job, runner);
+    AddJob(job, runner);
   }
   MutexLock lock(&mu_);
   // It is set only now, so that a SetJob cannot make a second job in place of a recovered one.
   incarnation_ = incarnation;
 }
 
-void JobTable::Add(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
+void JobTable::AddJob(const std::string& job, const std::shared_ptr<JobRunner>& runner) {
   {
     MutexLock lock(&mu_);
     jobs_.emplace(job, runner);
@@ -86,31 +86,32 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
     MutexLock lock(&mu_);
     if (const auto it = jobs_.find(job); it != jobs_.end()) {
       runner = it->second;
-    } else if (!shut_) {
+    } else if (!stopped_) {
       loads_.push_back(
           [this, job, name, caller, input = std::move(input), done = std::move(done)]() mutable {
-            Load(job, name, caller, std::move(input), std::move(done));
+            LoadJob(job, name, caller, std::move(input), std::move(done));
           });
       load_.NotifyOne();
       return;
     }
   }
   if (runner == nullptr) return done(absl::UnavailableError("the queue is shutting down"));
-  Forward(runner, job, caller, std::move(input), std::move(done));
+  ForwardSetJob(runner, job, caller, std::move(input), std::move(done));
 }
 
 // On the load thread. An earlier SetJob in the list may have made the job already.
-void JobTable::Load(const std::string& job, const std::string& name, const Caller& caller,
-                    queue::SetJob input, JobRunner::Done done) {
+void JobTable::LoadJob(const std::string& job, const std::string& name, const Caller& caller,
+                       queue::SetJob input, JobRunner::Done done) {
   int64_t incarnation = 0;
   {
     MutexLock lock(&mu_);
     incarnation = incarnation_;
   }
 
-  // Look after reading the incarnation: once that is set, all recovered jobs are in the table.
+  // The table is searched after the incarnation was read: once that is set, all recovered jobs are
+  // in the table. In the other order a recovered job might be missed and made a second time.
   const auto found = Find(job);
-  if (found.ok()) return Forward(*found, job, caller, std::move(input), std::move(done));
+  if (found.ok()) return ForwardSetJob(*found, job, caller, std::move(input), std::move(done));
   if (incarnation == 0) {
     return done(ErrorWith(absl::StatusCode::kUnavailable,
                           {.reason = "NOT_REGISTERED", .retry_after = absl::Milliseconds(50)},
@@ -126,12 +127,13 @@ void JobTable::Load(const std::string& job, const std::string& name, const Calle
   }
 
   if (!absl::IsUnavailable(found.status())) return done(found.status());
-  absl::StatusOr<std::shared_ptr<JobRunner>> runner = Make(job, name, input.spec, incarnation);
+  absl::StatusOr<std::shared_ptr<JobRunner>> runner =
+      MakeRunner(job, name, input.spec, incarnation);
   if (!runner.ok()) return done(runner.status());
-  Add(job, *runner);
+  AddJob(job, *runner);
   Rebalance();
   log::Info("job_set", {{"job_id", (*runner)->name()}, {"job", job}});
-  Forward(*runner, job, caller, std::move(input), std::move(done));
+  ForwardSetJob(*runner, job, caller, std::move(input), std::move(done));
 }
 
 JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::string& name,
@@ -165,10 +167,11 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
   return options;
 }
 
-absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job,
-                                                          const std::string& name, const Spec& spec,
-                                                          int64_t incarnation) {
-  SLUICE_RETURN_IF_ERROR(Job::Check(spec));
+absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::MakeRunner(const std::string& job,
+                                                                const std::string& name,
+                                                                const Spec& spec,
+                                                                int64_t incarnation) {
+  SLUICE_RETURN_IF_ERROR(Job::CheckSpec(spec));
   SLUICE_RETURN_IF_ERROR(CheckMemory(spec));
   if (spec.durability != Durability::kMemory && !folders_.stored()) {
     return ErrorWith(
@@ -182,6 +185,7 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
                           ReadRowSources(name, spec, options_.alarm));
+
   JobHeader header{.job = job,
                    .name = name,
                    .queue_incarnation = static_cast<uint32_t>(incarnation),
@@ -198,8 +202,8 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::Make(const std::string& job
   return std::make_shared<JobRunner>(std::move(options), std::move(stored));
 }
 
-void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job,
-                       const Caller& caller, queue::SetJob input, JobRunner::Done done) {
+void JobTable::ForwardSetJob(const std::shared_ptr<JobRunner>& runner, const std::string& job,
+                             const Caller& caller, queue::SetJob input, JobRunner::Done done) {
   const bool freed = input.phase == Phase::kFreed;
   runner->Run(caller, std::move(input),
               [this, freed, job, done = std::move(done)](Reply reply) mutable {
@@ -207,10 +211,10 @@ void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::stri
                   return done(std::move(reply));
                 {  // Remove it on the load thread: this may be the thread of the log to close.
                   MutexLock lock(&mu_);
-                  if (!shut_) {
+                  if (!stopped_) {
                     loads_.push_back(
                         [this, job, done = std::move(done), reply = std::move(reply)]() mutable {
-                          Remove(job);
+                          RemoveJob(job);
                           done(std::move(reply));
                         });
                     load_.NotifyOne();
@@ -222,7 +226,7 @@ void JobTable::Forward(const std::shared_ptr<JobRunner>& runner, const std::stri
 }
 
 // On the load thread.
-void JobTable::Remove(const std::string& job) {
+void JobTable::RemoveJob(const std::string& job) {
   std::shared_ptr<JobRunner> runner;
   {
     MutexLock lock(&mu_);
@@ -233,7 +237,7 @@ void JobTable::Remove(const std::string& job) {
     shares_.erase(job);
   }
   if (options_.removed) options_.removed(runner);
-  runner->Shut(NotListed(job));
+  runner->Stop(NotListed(job));
   if (absl::Status removed = folders_.Remove(job); !removed.ok())
     log::Warning("job_not_removed", {{"job", job}, {"message", removed.message()}});
   log::Info("job_freed", {{"job_id", runner->name()}, {"job", job}});
@@ -243,7 +247,7 @@ void JobTable::Remove(const std::string& job) {
 
 namespace {
 MemoryClaim ClaimOf(JobRunner& runner) {
-  return runner.Look([](const Job& job, Instant) {
+  return runner.ReadJob([](const Job& job, Instant) {
     return MemoryClaim{Job::NeededBytes(job.spec()), job.spec().quota_bytes, job.reserved_bytes()};
   });
 }
@@ -283,9 +287,9 @@ void JobTable::Rebalance() {
   for (size_t i = 0; i < jobs.size(); ++i) {
     {
       MutexLock lock(&mu_);
-      uint64_t& told = shares_.try_emplace(jobs[i].first, claims[i].quota).first->second;
-      if (told == shares[i]) continue;
-      told = shares[i];
+      uint64_t& last_share = shares_.try_emplace(jobs[i].first, claims[i].quota).first->second;
+      if (last_share == shares[i]) continue;
+      last_share = shares[i];
     }
     jobs[i].second->SetMemoryShare(shares[i]);
   }
@@ -328,7 +332,7 @@ void JobTable::LoadLoop() {
     std::function<void()> load;
     {
       MutexLock lock(&mu_);
-      while (loads_.empty() && !shut_) load_.Wait(&mu_);
+      while (loads_.empty() && !stopped_) load_.Wait(&mu_);
       if (loads_.empty()) return;
       load = std::move(loads_.front());
       loads_.pop_front();
@@ -344,11 +348,11 @@ void JobTable::TimerLoop() {
     std::vector<std::shared_ptr<JobRunner>> due;
     {
       MutexLock lock(&mu_);
-      while (!shut_ && std::min(wake_, rebalance) > options_.clock->Monotonic()) {
+      while (!stopped_ && std::min(wake_, rebalance) > options_.clock->Monotonic()) {
         timer_.WaitFor(&mu_, std::min(std::min(wake_, rebalance) - options_.clock->Monotonic(),
                                       absl::Seconds(60)));
       }
-      if (shut_) return;
+      if (stopped_) return;
       wake_ = absl::InfiniteDuration();
       for (const auto& [id, runner] : jobs_) due.push_back(runner);
     }
@@ -373,18 +377,18 @@ void JobTable::TimerLoop() {
   }
 }
 
-void JobTable::Shut() {
+void JobTable::Stop() {
   {
     MutexLock lock(&mu_);
-    if (shut_) return;
-    shut_ = true;
+    if (stopped_) return;
+    stopped_ = true;
     load_.NotifyAll();
     timer_.NotifyAll();
   }
   load_thread_.join();
   timer_thread_.join();
   for (const auto& runner : All()) {
-    runner->Shut(ErrorWith(absl::StatusCode::kUnavailable,
+    runner->Stop(ErrorWith(absl::StatusCode::kUnavailable,
                            {.reason = "SHUTTING_DOWN", .retry_after = absl::Seconds(1)},
                            "the queue is shutting down"));
   }

@@ -55,7 +55,7 @@ class JobTable {
     AlarmHandler alarm;
   };
   explicit JobTable(Options options);
-  ~JobTable();  // Calls Shut().
+  ~JobTable();  // Calls Stop().
 
   // Brings back the jobs in the data directory, one after the other. Call it once, before all other
   // calls. The jobs go on when the incarnation is known. If a job cannot be brought back, calls for
@@ -82,19 +82,20 @@ class JobTable {
               queue::SetJob input, JobRunner::Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Ends all parked calls with UNAVAILABLE and joins the threads. Idempotent.
-  void Shut() ABSL_LOCKS_EXCLUDED(mu_);
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Load(const std::string& job, const std::string& name, const Caller& caller,
-            queue::SetJob input, JobRunner::Done done);
-  void Forward(const std::shared_ptr<JobRunner>& runner, const std::string& job,
-               const Caller& caller, queue::SetJob input, JobRunner::Done done);
-  void Remove(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void LoadJob(const std::string& job, const std::string& name, const Caller& caller,
+               queue::SetJob input, JobRunner::Done done);
+  void ForwardSetJob(const std::shared_ptr<JobRunner>& runner, const std::string& job,
+                     const Caller& caller, queue::SetJob input, JobRunner::Done done);
+  void RemoveJob(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
   JobRunner::Options RunnerOptions(const std::string& job, const std::string& name,
                                    int64_t incarnation);
-  absl::StatusOr<std::shared_ptr<JobRunner>> Make(const std::string& job, const std::string& name,
-                                                  const Spec& spec, int64_t incarnation);
-  void Add(const std::string& job, const std::shared_ptr<JobRunner>& runner)
+  absl::StatusOr<std::shared_ptr<JobRunner>> MakeRunner(const std::string& job,
+                                                        const std::string& name, const Spec& spec,
+                                                        int64_t incarnation);
+  void AddJob(const std::string& job, const std::shared_ptr<JobRunner>& runner)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status CheckMemory(const Spec& spec) ABSL_LOCKS_EXCLUDED(mu_);
   void Rebalance() ABSL_LOCKS_EXCLUDED(mu_);
@@ -107,7 +108,7 @@ class JobTable {
 
   Mutex mu_;
   CondVar load_, timer_;
-  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   int64_t incarnation_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<JobRunner>> jobs_ ABSL_GUARDED_BY(mu_);
   // The memory shares that the jobs got last.

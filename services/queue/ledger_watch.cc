@@ -12,13 +12,13 @@ LedgerEntry LedgerOf(const Job& job) {
   return {.kind = LedgerEntry::Kind::kRestored, .version = job.version(), .ledger = job.ledger()};
 }
 
-void LedgerWatch::Take(const Job& job) {
+void LedgerWatch::SetLast(const Job& job) {
   const Ledger& ledger = job.ledger();
   accepted_ = ledger.accepted, durable_ = ledger.durable, applied_ = ledger.applied,
   live_ = ledger.live, version_ = job.version();
 }
 
-std::shared_ptr<const LedgerEntry> LedgerWatch::Changed(const Event& event, const Job& job) {
+std::shared_ptr<const LedgerEntry> LedgerWatch::FindChange(const Event& event, const Job& job) {
   const Ledger& ledger = job.ledger();
   const bool applied = job.version() > version_, durable = ledger.durable > durable_,
              accepted = ledger.accepted > accepted_;
@@ -26,9 +26,11 @@ std::shared_ptr<const LedgerEntry> LedgerWatch::Changed(const Event& event, cons
   if (job.version() == version_ && ledger.durable == durable_ && ledger.applied == applied_ &&
       ledger.accepted == accepted_ && ledger.live == live_)
     return nullptr;
-  Take(job);
+
+  SetLast(job);
   auto entry = std::make_shared<LedgerEntry>(LedgerOf(job));
   if (restored) return entry;
+
   using Kind = LedgerEntry::Kind;
   entry->kind = applied    ? Kind::kApplied
                 : durable  ? Kind::kDurable

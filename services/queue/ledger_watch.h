@@ -24,13 +24,13 @@ const char* NameOf(LedgerEntry::Kind kind);
 // Finds the changes of one job's ledger, event by event. Not thread-safe.
 class LedgerWatch {
  public:
-  explicit LedgerWatch(const Job& job) { Take(job); }
+  explicit LedgerWatch(const Job& job) { SetLast(job); }
 
   // The change that `event` made, which has just been applied. Null if it changed nothing.
-  std::shared_ptr<const LedgerEntry> Changed(const Event& event, const Job& job);
+  std::shared_ptr<const LedgerEntry> FindChange(const Event& event, const Job& job);
 
  private:
-  void Take(const Job& job);
+  void SetLast(const Job& job);
 
   // Values at the last change. Every change of the ledger changes one of them, except that a Put
   // only adds to tokens_generated, for which there is no entry. A drop changes `live_`, and a new

@@ -26,13 +26,13 @@ uint64_t DefaultMemory() {
 
 namespace {
 // The share of a job at a common level: at least what it needs, at most its quota.
-uint64_t Clamped(const MemoryClaim& claim, uint64_t level) {
+uint64_t ClampShare(const MemoryClaim& claim, uint64_t level) {
   return std::clamp(level, claim.needed, std::max(claim.needed, claim.quota));
 }
 
 uint64_t SumAt(absl::Span<const MemoryClaim> claims, uint64_t level) {
   uint64_t sum = 0;
-  for (const MemoryClaim& claim : claims) sum += Clamped(claim, level);
+  for (const MemoryClaim& claim : claims) sum += ClampShare(claim, level);
   return sum;
 }
 }  // namespace
@@ -53,7 +53,7 @@ std::vector<uint64_t> FairShares(uint64_t limit, absl::Span<const MemoryClaim> c
   // `over`: reserved above the shares. `room`: what the others may still reserve below theirs.
   uint64_t over = 0, room = 0;
   for (const MemoryClaim& claim : claims) {
-    const uint64_t share = shares.emplace_back(Clamped(claim, low));
+    const uint64_t share = shares.emplace_back(ClampShare(claim, low));
     (claim.reserved > share ? over : room) +=
         claim.reserved > share ? claim.reserved - share : share - claim.reserved;
   }

@@ -18,8 +18,8 @@ struct MemoryClaim {
   uint64_t reserved = 0;  // What it has reserved now.
 };
 
-// Divides `limit` among jobs. Each gets what it needs; the rest is divided max-min fairly, with no
-// job above its quota.
+// Divides `limit` among jobs max-min fairly: all get the same share, except that none gets less
+// than it needs or more than its quota.
 //
 // A job that has reserved more than its share keeps it but gets no more, and the shares of the
 // others grow only as it gives memory back. So the sum over all jobs of max(share, reserved) never

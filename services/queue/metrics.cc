@@ -20,16 +20,16 @@ class Metrics::Writer {
   Writer(metrics::Registry* registry, const std::string& job, Series* series)
       : registry_(registry), job_(job), series_(*series) {}
 
-  void Gauge(const char* name, const char* help, double value, const char* label = "",
-             const std::string& of = "") {
+  void SetGauge(const char* name, const char* help, double value, const char* label = "",
+                const std::string& of = "") {
     const auto [it, fresh] = series_.gauges.try_emplace(absl::StrCat(name, "/", of));
     if (fresh)
       it->second =
           registry_->AddGauge(absl::StrCat("sluice_queue_", name), help, Labels(label, of));
     it->second.Set(value);
   }
-  void Counter(const char* name, const char* help, int64_t value, const char* label = "",
-               const std::string& of = "") {
+  void SetCounter(const char* name, const char* help, int64_t value, const char* label = "",
+                  const std::string& of = "") {
     const auto [it, fresh] = series_.counters.try_emplace(absl::StrCat(name, "/", of));
     if (fresh)
       it->second.first =
@@ -37,7 +37,7 @@ class Metrics::Writer {
     if (value > it->second.second) it->second.first.Add(Number(value - it->second.second));
     it->second.second = std::max(it->second.second, value);
   }
-  void Staleness(const char* where, const std::map<int64_t, int64_t>& counts) {
+  void WriteStaleness(const char* where, const std::map<int64_t, int64_t>& counts) {
     const auto [it, fresh] = series_.staleness.try_emplace(where);
     if (fresh) {
       it->second = registry_->AddHistogram(
@@ -52,39 +52,39 @@ class Metrics::Writer {
   }
 
   void WriteLedger(const Ledger& ledger) {
-    Counter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
-    Counter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
+    SetCounter("accepted_total", "Trajectories granted for the first time.", ledger.accepted);
+    SetCounter("durable_total", "Trajectories in durable checkpoints.", ledger.durable);
     for (const auto& [reason, count] : ledger.dropped)
-      Counter("dropped_total", "Trajectories dropped.", count, "reason", reason);
-    Gauge("applied_trajectories", "Trajectories trained on and not yet durable.",
-          Number(ledger.applied));
-    Gauge("live_trajectories", "Trajectories neither applied nor dropped.", Number(ledger.live));
-    Gauge("ledger_gap_trajectories", "accepted - durable - applied - live - dropped; it must be 0.",
-          Number(ledger.gap()));
+      SetCounter("dropped_total", "Trajectories dropped.", count, "reason", reason);
+    SetGauge("applied_trajectories", "Trajectories trained on and not yet durable.",
+             Number(ledger.applied));
+    SetGauge("live_trajectories", "Trajectories neither applied nor dropped.", Number(ledger.live));
+    SetGauge("ledger_gap_trajectories",
+             "accepted - durable - applied - live - dropped; it must be 0.", Number(ledger.gap()));
   }
-  void Events(const Counters& counters) {
-    Labelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"},
-             counters.violations);
-    Labelled("fenced_calls_total", "Calls of older incarnations.", "role",
-             {"rollout", "reward", "trainer"}, counters.fenced);
-    Labelled("repeated_calls_total", "Calls recognised as repeats.", "call", kKeyedCalls,
-             counters.repeats);
-    Labelled("leases_expired_total", "Leases that ran out.", "kind",
-             {"trajectory", "task", "batch"}, counters.leases_expired);
-    Labelled("tokens_dropped_total", "Trainable tokens that no step trained.", "reason",
-             {"masked", "stale", "filtered"}, counters.tokens_dropped);
+  void WriteEvents(const Counters& counters) {
+    SetLabelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"},
+                counters.violations);
+    SetLabelled("fenced_calls_total", "Calls of older incarnations.", "role",
+                {"rollout", "reward", "trainer"}, counters.fenced);
+    SetLabelled("repeated_calls_total", "Calls recognised as repeats.", "call", kKeyedCalls,
+                counters.repeats);
+    SetLabelled("leases_expired_total", "Leases that ran out.", "kind",
+                {"trajectory", "task", "batch"}, counters.leases_expired);
+    SetLabelled("tokens_dropped_total", "Trainable tokens that no step trained.", "reason",
+                {"masked", "stale", "filtered"}, counters.tokens_dropped);
   }
-  void Contents(const StatsAnswer& stats) {
+  void WriteContents(const StatsAnswer& stats) {
     for (const auto& [state, count] : stats.groups)
-      Gauge("groups", "Groups by state.", Number(count), "state", state);
+      SetGauge("groups", "Groups by state.", Number(count), "state", state);
     for (const char* state : {"used", "overdue"})
-      Gauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
-    Gauge("stored_bytes", "Payload held.", Number(stats.bytes.at("stored")));
-    Gauge("reserved_bytes", "Payload reserved.", Number(stats.bytes.at("reserved")));
+      SetGauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
+    SetGauge("stored_bytes", "Payload held.", Number(stats.bytes.at("stored")));
+    SetGauge("reserved_bytes", "Payload reserved.", Number(stats.bytes.at("reserved")));
     for (const auto& [call, count] : stats.waiting)
-      Gauge("waiting_calls", "Calls parked now.", count, "call", call);
+      SetGauge("waiting_calls", "Calls parked now.", count, "call", call);
   }
-  void Bias(const Counters& counters) {
+  void WriteLengthBias(const Counters& counters) {
     std::array<LengthBin, 8> octiles;
     std::map<std::string, LengthBin> datasets;
     for (const auto& [source, bins] : counters.lengths) {
@@ -96,18 +96,19 @@ class Metrics::Writer {
         octiles[octile] += bins[octile];
       }
     }
+
     for (size_t octile = 0; octile < octiles.size(); ++octile) {
       if (octiles[octile].sealed == 0) continue;
-      Gauge("acceptance_ratio",
-            "Trained trajectories divided by sealed ones, by length in eighths of the longest "
-            "allowed.",
-            octiles[octile].acceptance(), "octile", absl::StrCat(octile));
+      SetGauge("acceptance_ratio",
+               "Trained trajectories divided by sealed ones, by length in eighths of the longest "
+               "allowed.",
+               octiles[octile].acceptance(), "octile", absl::StrCat(octile));
     }
     for (const auto& [dataset, bin] : datasets) {
       if (bin.ratio())
-        Gauge("length_bias_ratio",
-              "Mean length of trained answers divided by that of sampled ones.", *bin.ratio(),
-              "dataset", dataset);
+        SetGauge("length_bias_ratio",
+                 "Mean length of trained answers divided by that of sampled ones.", *bin.ratio(),
+                 "dataset", dataset);
     }
   }
 
@@ -118,10 +119,11 @@ class Metrics::Writer {
     return labels;
   }
   // `known` are label values that exist from the start, at zero.
-  void Labelled(const char* name, const char* help, const char* label,
-                absl::Span<const char* const> known, const std::map<std::string, int64_t>& counts) {
-    for (const char* value : known) Counter(name, help, 0, label, value);
-    for (const auto& [value, count] : counts) Counter(name, help, count, label, value);
+  void SetLabelled(const char* name, const char* help, const char* label,
+                   absl::Span<const char* const> known,
+                   const std::map<std::string, int64_t>& counts) {
+    for (const char* value : known) SetCounter(name, help, 0, label, value);
+    for (const auto& [value, count] : counts) SetCounter(name, help, count, label, value);
   }
 
   metrics::Registry* const registry_;
@@ -151,7 +153,7 @@ void Metrics::Add(const std::shared_ptr<JobRunner>& runner) {
     registry_->Remove("job_id", runner->name());
   }
   it->second.runner = runner;
-  for (const char* call : kParkedCalls) Wait(runner->name(), it->second, call);
+  for (const char* call : kParkedCalls) WaitHistogram(runner->name(), it->second, call);
 }
 
 void Metrics::Remove(const std::shared_ptr<JobRunner>& runner) {
@@ -163,7 +165,7 @@ void Metrics::Remove(const std::shared_ptr<JobRunner>& runner) {
   it->second.ended = std::min(it->second.ended, clock_->Monotonic());
 }
 
-metrics::Histogram& Metrics::Wait(const std::string& job, Entry& entry, const char* call) {
+metrics::Histogram& Metrics::WaitHistogram(const std::string& job, Entry& entry, const char* call) {
   const auto [it, fresh] = entry.series.waits.try_emplace(call);
   if (fresh) {
     it->second = registry_->AddHistogram("sluice_queue_wait_duration_seconds",
@@ -176,20 +178,20 @@ metrics::Histogram& Metrics::Wait(const std::string& job, Entry& entry, const ch
 void Metrics::ObserveWait(const std::string& job, const char* call, absl::Duration wait) {
   MutexLock lock(&mu_);
   if (const auto it = entries_.find(job); it != entries_.end())
-    Wait(job, it->second, call).Observe(absl::ToDoubleSeconds(wait));
+    WaitHistogram(job, it->second, call).Observe(absl::ToDoubleSeconds(wait));
 }
 
 void Metrics::Write(const std::string& job, Entry& entry) {
-  const auto [stats, counters] = entry.runner->Look(
+  const auto [stats, counters] = entry.runner->ReadJob(
       [](const Job& core, Instant) { return std::make_pair(core.Stats(), core.counters()); });
   Writer writer(registry_, job, &entry.series);
   writer.WriteLedger(stats.ledger);
-  writer.Events(counters);
-  writer.Contents(stats);
-  writer.Bias(counters);
-  writer.Staleness("in_flight", counters.in_flight);
-  writer.Staleness("in_queue", counters.in_queue);
-  writer.Staleness("at_cut", counters.at_cut);
+  writer.WriteEvents(counters);
+  writer.WriteContents(stats);
+  writer.WriteLengthBias(counters);
+  writer.WriteStaleness("in_flight", counters.in_flight);
+  writer.WriteStaleness("in_queue", counters.in_queue);
+  writer.WriteStaleness("at_cut", counters.at_cut);
 }
 
 void Metrics::Update() {
@@ -198,7 +200,8 @@ void Metrics::Update() {
   for (auto it = entries_.begin(); it != entries_.end();) {
     auto& [job, entry] = *it;
     if (entry.runner != nullptr) {
-      const Phase phase = entry.runner->Look([](const Job& core, Instant) { return core.phase(); });
+      const Phase phase =
+          entry.runner->ReadJob([](const Job& core, Instant) { return core.phase(); });
       entry.ended = phase < Phase::kClosed ? absl::InfiniteDuration() : std::min(entry.ended, now);
       if (now - entry.ended < kept_) Write(job, entry);
     }

@@ -55,7 +55,7 @@ class Metrics {
   // Writes the metrics of one job in one scrape.
   class Writer;
   void Write(const std::string& job, Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  metrics::Histogram& Wait(const std::string& job, Entry& entry, const char* call)
+  metrics::Histogram& WaitHistogram(const std::string& job, Entry& entry, const char* call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   metrics::Registry* const registry_;

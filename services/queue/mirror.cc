@@ -34,8 +34,8 @@ LedgerMirror::~LedgerMirror() { Stop(); }
 
 // The queue's side. -------------------------------------------------------------------------------
 
-void LedgerMirror::Note(const std::string& job, uint64_t incarnation,
-                        std::shared_ptr<const LedgerEntry> entry) {
+void LedgerMirror::AddEntry(const std::string& job, uint64_t incarnation,
+                            std::shared_ptr<const LedgerEntry> entry) {
   Waiting noted{.id = {incarnation, entry->ledger.event},
                 .entry = entry,
                 .bytes = kEntryBytes + entry->batch.size()};
@@ -47,11 +47,11 @@ void LedgerMirror::Note(const std::string& job, uint64_t incarnation,
   stream.newest = noted;
   stream.waiting.push_back(noted);
   stream.bytes += noted.bytes;
-  if (stream.bytes > options_.buffer_bytes) Overflow(job, stream);
+  if (stream.bytes > options_.buffer_bytes) GiveUpWaiting(job, stream);
   if (connected_) changed_.NotifyAll();
 }
 
-void LedgerMirror::Freed(const std::string& job) {
+void LedgerMirror::OnJobFreed(const std::string& job) {
   MutexLock lock(&mu_);
   const auto it = streams_.find(job);
   if (it == streams_.end()) return;
@@ -82,7 +82,7 @@ void LedgerMirror::Stop() {
 
 // The thread. -------------------------------------------------------------------------------------
 
-bool LedgerMirror::Pending() const {
+bool LedgerMirror::HasWork() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const auto& it) {
     const Stream& stream = it.second;
     return stream.refused.empty() && (!stream.waiting.empty() || stream.freed);
@@ -92,9 +92,9 @@ bool LedgerMirror::Pending() const {
 bool LedgerMirror::AwaitWork(bool up, Instant due) {
   MutexLock lock(&mu_);
   while (true) {
-    if (stop_ && !(up && Pending())) return false;
+    if (stop_ && !(up && HasWork())) return false;
     const Instant now = Clock::Real()->Monotonic();
-    if (now >= due || (up && Pending())) return true;
+    if (now >= due || (up && HasWork())) return true;
     changed_.WaitFor(&mu_, due - now);
   }
 }
@@ -106,11 +106,11 @@ void LedgerMirror::Loop() {
     absl::Status status;
     const bool compare = !up || Clock::Real()->Monotonic() >= due;
     if (!up) status = redis_.Connect();
-    if (status.ok() && compare) status = Compare();
-    if (status.ok()) status = Send();
+    if (status.ok() && compare) status = CompareStreams();
+    if (status.ok()) status = SendEntries();
     up = status.ok();
     if (compare || !up) due = Clock::Real()->Monotonic() + (up ? options_.check : options_.retry);
-    Tell(status);
+    SetConnected(status);
   }
   MutexLock lock(&mu_);
   connected_ = false;
@@ -119,11 +119,11 @@ void LedgerMirror::Loop() {
 }
 
 // Logs one line when the connection changes, instead of one per try.
-void LedgerMirror::Tell(const absl::Status& status) {
+void LedgerMirror::SetConnected(const absl::Status& status) {
   MutexLock lock(&mu_);
   connected_ = status.ok();
-  if (status.code() == told_ || stop_) return;
-  told_ = status.code();
+  if (status.code() == logged_ || stop_) return;
+  logged_ = status.code();
   if (status.ok()) {
     log::Info("mirror_connected", {{"redis", options_.redis.str()}});
   } else {
@@ -135,7 +135,7 @@ void LedgerMirror::Tell(const absl::Status& status) {
 }
 
 // Gives up all waiting entries except the newest and those that may be under way to Redis.
-void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
+void LedgerMirror::GiveUpWaiting(const std::string& job, Stream& stream) {
   auto first = stream.waiting.begin();
   while (first->id <= stream.sent) ++first;  // Ends, because the newest entry was not sent yet.
   const auto newest = std::prev(stream.waiting.end());
@@ -153,7 +153,7 @@ void LedgerMirror::Overflow(const std::string& job, Stream& stream) {
 
 // Redis has lost all entries after `top`. The next entry, or if none waits the newest one again, is
 // sent with a gap; it has the whole ledger.
-void LedgerMirror::Lost(const std::string& job, Stream& stream, const Id& top) {
+void LedgerMirror::MarkLost(const std::string& job, Stream& stream, const Id& top) {
   log::Warning("mirror_lost",
                {{"job", job}, {"written", stream.written.str()}, {"held", top.str()}});
   stream.written = stream.sent = top;
@@ -173,7 +173,8 @@ void LedgerMirror::SetRefused(const std::string& job, Stream& stream, const std:
 }
 
 // Notes that Redis has all entries up to `id`.
-void LedgerMirror::Written(Stream& stream, const Id& id) {
+void LedgerMirror::MarkWritten(Stream& stream, const Id& id) {
+  SLUICE_CHECK(id <= stream.sent && stream.sent <= stream.newest.id);
   stream.written = id;
   while (!stream.waiting.empty() && stream.waiting.front().id <= id) {
     stream.bytes -= stream.waiting.front().bytes;
@@ -182,7 +183,7 @@ void LedgerMirror::Written(Stream& stream, const Id& id) {
 }
 
 // Compares what Redis has of each stream with what it should have.
-absl::Status LedgerMirror::Compare() {
+absl::Status LedgerMirror::CompareStreams() {
   std::vector<std::string> jobs;
   std::vector<redis::Command> commands;
   {
@@ -196,11 +197,12 @@ absl::Status LedgerMirror::Compare() {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis_.Run(commands));
   MutexLock lock(&mu_);
   // at() finds each stream, because only this thread removes streams.
-  for (size_t i = 0; i < jobs.size(); ++i) Compared(jobs[i], streams_.at(jobs[i]), replies[i]);
+  for (size_t i = 0; i < jobs.size(); ++i) CompareStream(jobs[i], streams_.at(jobs[i]), replies[i]);
   return absl::OkStatus();
 }
 
-void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis::Reply& reply) {
+void LedgerMirror::CompareStream(const std::string& job, Stream& stream,
+                                 const redis::Reply& reply) {
   if (reply.kind == redis::Reply::Kind::kError) return SetRefused(job, stream, reply.text);
   Id top;
   if (!reply.list.empty()) {
@@ -210,7 +212,7 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
         !absl::SimpleAtoi(parts.second, &top.event))
       return SetRefused(job, stream, "an entry has an id that cannot be read");
   }
-  const bool ours = stream.sent != Id{};
+  const bool ours = stream.sent != Id{};  // This run has sent entries.
 
   if (top > stream.sent && (ours || top >= stream.newest.id)) {
     return SetRefused(
@@ -223,11 +225,11 @@ void LedgerMirror::Compared(const std::string& job, Stream& stream, const redis:
   SetRefused(job, stream, "");
   // A new run has sent nothing yet, so there is nothing to compare.
   if (!ours) return;
-  if (top < stream.written) Lost(job, stream, top);
-  if (top > stream.written) Written(stream, top);  // An answer of Redis was lost.
+  if (top < stream.written) MarkLost(job, stream, top);
+  if (top > stream.written) MarkWritten(stream, top);  // An answer of Redis was lost.
 }
 
-std::vector<LedgerMirror::Plan> LedgerMirror::Gather() {
+std::vector<LedgerMirror::Plan> LedgerMirror::GatherPlans() {
   std::vector<Plan> plans;
   uint64_t bytes = 0;
   for (auto& [job, stream] : streams_) {
@@ -289,11 +291,11 @@ redis::Command LedgerMirror::EntryOf(const Plan& plan, size_t place) const {
   return command;
 }
 
-absl::Status LedgerMirror::Send() {
+absl::Status LedgerMirror::SendEntries() {
   std::vector<Plan> plans;
   {
     MutexLock lock(&mu_);
-    plans = Gather();
+    plans = GatherPlans();
   }
 
   std::vector<redis::Command> commands;
@@ -308,19 +310,19 @@ absl::Status LedgerMirror::Send() {
   MutexLock lock(&mu_);
   const redis::Reply* next = replies.data();
   for (const Plan& plan : plans) {
-    Settle(plan, next);
+    HandleReplies(plan, next);
     next += plan.entries.size() + (plan.last ? 1 : 0);
   }
   return absl::OkStatus();
 }
 
-void LedgerMirror::Settle(const Plan& plan, const redis::Reply* replies) {
+void LedgerMirror::HandleReplies(const Plan& plan, const redis::Reply* replies) {
   Stream& stream = streams_.at(plan.job);
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     if (replies[i].kind == redis::Reply::Kind::kError)
       return SetRefused(plan.job, stream, replies[i].text);
-    if (replies[i].kind == redis::Reply::Kind::kNil) return Lost(plan.job, stream, {});
-    Written(stream, plan.entries[i].id);
+    if (replies[i].kind == redis::Reply::Kind::kNil) return MarkLost(plan.job, stream, {});
+    MarkWritten(stream, plan.entries[i].id);
   }
   if (plan.last && stream.waiting.empty()) streams_.erase(plan.job);
 }

@@ -51,12 +51,12 @@ class LedgerMirror {
   explicit LedgerMirror(Options options);
   ~LedgerMirror();  // Calls Stop().
 
-  // Notes an entry, which will be sent later. It is ignored if its event is not above the newest
-  // noted one of this run.
-  void Note(const std::string& job, uint64_t incarnation, std::shared_ptr<const LedgerEntry> entry)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Notes an entry, which will be sent later. It is ignored if its id is not above that of the
+  // newest noted entry of the job.
+  void AddEntry(const std::string& job, uint64_t incarnation,
+                std::shared_ptr<const LedgerEntry> entry) ABSL_LOCKS_EXCLUDED(mu_);
   // The job is freed: no more entries of it will come.
-  void Freed(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnJobFreed(const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct State {
     bool connected = false;
@@ -102,26 +102,27 @@ class LedgerMirror {
 
   void Loop();
   bool AwaitWork(bool up, Instant due) ABSL_LOCKS_EXCLUDED(mu_);  // False: the thread must end.
-  absl::Status Compare() ABSL_LOCKS_EXCLUDED(mu_);
-  void Compared(const std::string& job, Stream& stream, const redis::Reply& reply)
+  absl::Status CompareStreams() ABSL_LOCKS_EXCLUDED(mu_);
+  void CompareStream(const std::string& job, Stream& stream, const redis::Reply& reply)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status Send() ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<Plan> Gather() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SendEntries() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<Plan> GatherPlans() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   redis::Command EntryOf(const Plan& plan, size_t place) const;
-  void Settle(const Plan& plan, const redis::Reply* replies) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Written(Stream& stream, const Id& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Overflow(const std::string& job, Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Lost(const std::string& job, Stream& stream, const Id& top)
+  void HandleReplies(const Plan& plan, const redis::Reply* replies)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MarkWritten(Stream& stream, const Id& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void GiveUpWaiting(const std::string& job, Stream& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void MarkLost(const std::string& job, Stream& stream, const Id& top)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetRefused(const std::string& job, Stream& stream, const std::string& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Tell(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SetConnected(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Options options_;
   redis::Connection redis_;  // Used by the thread alone, except for Break().
   // The state that was logged last. Used by the thread alone.
-  absl::StatusCode told_ = absl::StatusCode::kUnknown;
+  absl::StatusCode logged_ = absl::StatusCode::kUnknown;
   mutable Mutex mu_;
   CondVar changed_;
   std::map<std::string, Stream> streams_ ABSL_GUARDED_BY(mu_);  // By job id.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -26,7 +27,9 @@ absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& hos
                     file = host.flags->OwnFlag(kMirrorPasswordFlag);
   if (url.empty() && file.empty()) return nullptr;
   if (url.empty())
-    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " without ", kMirrorFlag));
+    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " is given without ",
+                                                   kMirrorFlag, ", which names the Redis"));
+
   absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
   if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
   if (!file.empty()) {
@@ -63,18 +66,21 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& data_dir) {
   if (PathExists(path)) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 64));
     if (!absl::SimpleAtoi(text, &incarnation) || incarnation < 0)
-      return absl::DataLossError(absl::StrCat(path, " does not hold a number"));
+      return absl::DataLossError(
+          absl::StrCat(path, " holds \"", absl::CHexEscape(text),
+                       "\" instead of the number of the last start; write one that is at least as "
+                       "high as any before"));
   }
   SLUICE_RETURN_IF_ERROR(WriteFileAtomic(path, absl::StrCat(++incarnation)));
   return incarnation;
 }
 
-std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEntry>)> NoteIn(
-    const std::shared_ptr<LedgerMirror>& mirror) {
+std::function<void(const std::string&, uint64_t, std::shared_ptr<const LedgerEntry>)>
+MakeLedgerHandler(const std::shared_ptr<LedgerMirror>& mirror) {
   if (mirror == nullptr) return nullptr;
   return [mirror](const std::string& job, uint64_t incarnation,
                   std::shared_ptr<const LedgerEntry> entry) {
-    mirror->Note(job, incarnation, std::move(entry));
+    mirror->AddEntry(job, incarnation, std::move(entry));
   };
 }
 
@@ -111,9 +117,8 @@ std::vector<daemon::About::Flag> QueueProgram::Flags() {
       {kSegmentFlag,
        "bytes of each file of a log, which is allocated in advance; at least 65536 [67108864]", ""},
       {kSnapshotFlag,
-       "bytes of log after a job's last snapshot from which on the next one is taken; it also "
-       "waits "
-       "until the log is longer than twice the stored payload [67108864]",
+       "a job's next snapshot is taken once its log since the last one has more bytes than this "
+       "and than twice the stored payload; at least 1024 [67108864]",
        ""}};
 }
 
@@ -149,11 +154,11 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
         jobs.added = [metrics](const std::shared_ptr<JobRunner>& runner) { metrics->Add(runner); };
         jobs.removed = [metrics, mirror = mirror_](const std::shared_ptr<JobRunner>& runner) {
           metrics->Remove(runner);
-          if (mirror != nullptr) mirror->Freed(runner->id());
+          if (mirror != nullptr) mirror->OnJobFreed(runner->id());
         };
         jobs.synced = [metrics](absl::Duration took) { metrics->ObserveSync(took); };
         jobs.recovered = [metrics](absl::Duration took) { metrics->ObserveRecovery(took); };
-        jobs.ledger_changed = NoteIn(mirror_);
+        jobs.ledger_changed = MakeLedgerHandler(mirror_);
         jobs.alarm = [this](const std::string& job, const Alarm& alarm) { RaiseAlarm(job, alarm); };
         return std::move(jobs);
       }()),
@@ -167,8 +172,8 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
 
 QueueProgram::~QueueProgram() {
   if (link_ != nullptr) link_->Stop();
-  server_.Shut();
-  jobs_.Shut();
+  server_.Stop();
+  jobs_.Stop();
   if (mirror_ != nullptr) mirror_->Stop();
 }
 
@@ -224,8 +229,8 @@ absl::Status QueueProgram::CheckReady() {
 
 void QueueProgram::Drain() {
   if (link_ != nullptr) link_->SetDraining();
-  jobs_.Shut();
-  server_.Shut();
+  jobs_.Stop();
+  server_.Stop();
 }
 
 }  // namespace sluice::queue

@@ -18,7 +18,7 @@ const char* FailpointName(const Input& input) {
   return input.index() < std::size(kNames) ? kNames[input.index()] : nullptr;
 }
 
-absl::Status Fail(const char* call, const char* where) {
+absl::Status HitCallFailpoint(const char* call, const char* where) {
   if (!kHasFailpoints || call == nullptr) return absl::OkStatus();
   return HitFailpoint(absl::StrCat("queue.", call, ".", where));
 }
@@ -50,7 +50,7 @@ JobRunner::JobRunner(Options options, StoredJob stored)
       ledger_watch_(*job_) {
   if (options_.ledger_changed)
     options_.ledger_changed(std::make_shared<LedgerEntry>(LedgerOf(*job_)));
-  log_->Start({.on_durable = [this](wal::Position durable) { Release(durable); },
+  log_->Start({.on_durable = [this](wal::Position durable) { ReleaseDurable(durable); },
                .on_fatal =
                    [this](const absl::Status& why) {
                      if (options_.fatal) options_.fatal(why);
@@ -59,7 +59,7 @@ JobRunner::JobRunner(Options options, StoredJob stored)
                .on_sync = options_.synced});
 }
 
-JobRunner::~JobRunner() { Shut(absl::CancelledError("the job is gone")); }
+JobRunner::~JobRunner() { Stop(absl::CancelledError("the job is gone")); }
 
 // Events. -----------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ void JobRunner::Apply(Event event, Finished* finished) {
   if (log_ != nullptr && log_after) LogStored(event, effects.stored);
 
   Output output{.position = appended_};
-  if (options_.ledger_changed) output.ledger_entry = ledger_watch_.Changed(event, *job_);
+  if (options_.ledger_changed) output.ledger_entry = ledger_watch_.FindChange(event, *job_);
   for (auto& [call, reply] : effects.answers) {
     const auto it = waiting_.find(call);
     if (it == waiting_.end()) continue;
@@ -118,43 +118,43 @@ void JobRunner::LogStored(const Event& put, const std::vector<uint32_t>& stored)
 
 void JobRunner::Emit(Output output, Finished* finished) {
   if (output.answers.empty() && !output.update && output.ledger_entry == nullptr) return;
-  if (log_ == nullptr) return GiveOut(std::move(output), finished);
+  if (log_ == nullptr) return Deliver(std::move(output), finished);
   held_.push_back(std::move(output));
 }
 
-void JobRunner::GiveOut(Output output, Finished* finished) {
+void JobRunner::Deliver(Output output, Finished* finished) {
   if (output.ledger_entry != nullptr) options_.ledger_changed(std::move(output.ledger_entry));
   if (output.new_watcher != 0) {
     const auto it = watchers_.find(output.new_watcher);
     if (it == watchers_.end()) return;  // The watcher has left meanwhile.
     it->second.begun = true;
-    it->second.told(*output.update);
+    it->second.on_update(*output.update);
     return;
   }
   if (output.update) {
     for (const auto& [id, watcher] : watchers_) {
-      if (watcher.begun) watcher.told(*output.update);
+      if (watcher.begun) watcher.on_update(*output.update);
     }
   }
   std::move(output.answers.begin(), output.answers.end(), std::back_inserter(*finished));
 }
 
 // On the log's thread.
-void JobRunner::Release(wal::Position durable) {
+void JobRunner::ReleaseDurable(wal::Position durable) {
   Finished finished;
   {
     MutexLock lock(&mu_);
     while (!held_.empty() && held_.front().position <= durable) {
-      GiveOut(std::move(held_.front()), &finished);
+      Deliver(std::move(held_.front()), &finished);
       held_.pop_front();
     }
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
-void JobRunner::Settle(Finished finished) {
+void JobRunner::RunCallbacks(Finished finished) {
   for (Answer& answer : finished) {
-    (void)Fail(answer.call, "after");
+    (void)HitCallFailpoint(answer.call, "after");
     answer.done(std::move(answer.reply));
   }
 }
@@ -207,69 +207,70 @@ void JobRunner::CloseLog(const absl::Status& why) {
     }
     held_.clear();
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 // Calls. ------------------------------------------------------------------------------------------
 
 uint64_t JobRunner::Run(const Caller& caller, Input input, Done done) {
   const char* const name = FailpointName(input);
-  if (absl::Status hit = Fail(name, "before"); !hit.ok()) return done(std::move(hit)), 0;
+  if (absl::Status hit = HitCallFailpoint(name, "before"); !hit.ok())
+    return done(std::move(hit)), 0;
   Finished finished;
   uint64_t call = 0;
   {
     MutexLock lock(&mu_);
-    if (shut_.ok()) {
+    if (stop_reason_.ok()) {
       call = next_call_++;
       waiting_.emplace(call, std::make_pair(std::move(done), name));
       Apply({.call = call, .caller = caller, .input = std::move(input)}, &finished);
     } else {
-      finished.push_back({std::move(done), shut_});
+      finished.push_back({std::move(done), stop_reason_});
     }
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
   return call;
 }
 
-void JobRunner::Forget(uint64_t call) {
+void JobRunner::ForgetCall(uint64_t call) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (waiting_.erase(call) == 0 || !shut_.ok()) return;
-    Apply({.call = call, .input = queue::Forget{}}, &finished);
+    if (waiting_.erase(call) == 0 || !stop_reason_.ok()) return;
+    Apply({.call = call, .input = queue::CallerGone{}}, &finished);
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 void JobRunner::Tick() {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (!shut_.ok()) return;
+    if (!stop_reason_.ok()) return;
     announced_ = absl::InfiniteDuration();
     Apply({.input = queue::Tick{}}, &finished);
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 void JobRunner::SetMemoryShare(uint64_t bytes) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (!shut_.ok()) return;
+    if (!stop_reason_.ok()) return;
     Apply({.input = MemoryShare{bytes}}, &finished);
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 void JobRunner::Restart(uint32_t incarnation) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (!shut_.ok()) return;
+    if (!stop_reason_.ok()) return;
     Apply({.input = Restarted{incarnation}}, &finished);
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 // On the log's thread.
@@ -280,10 +281,10 @@ void JobRunner::SetSpace(wal::Space space) {
   Finished finished;
   {
     MutexLock lock(&mu_);
-    if (!shut_.ok()) return;
+    if (!stop_reason_.ok()) return;
     Apply({.input = DiskSpace{static_cast<Space>(space)}}, &finished);
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
 }
 
 absl::Duration JobRunner::NextWake() {
@@ -292,33 +293,33 @@ absl::Duration JobRunner::NextWake() {
   return announced_ - offset_;
 }
 
-void JobRunner::Shut(const absl::Status& why) {
+void JobRunner::Stop(const absl::Status& why) {
   Finished finished;
   bool close = false;
   {
     MutexLock lock(&mu_);
-    if (shut_.ok()) shut_ = why;
+    if (stop_reason_.ok()) stop_reason_ = why;
     close = log_ != nullptr && !closing_;
     closing_ = true;
     for (auto& [call, waiting] : waiting_) finished.push_back({std::move(waiting.first), why});
     waiting_.clear();
   }
-  Settle(std::move(finished));
+  RunCallbacks(std::move(finished));
   if (close) CloseLog(why);
 }
 
 // Watching. ---------------------------------------------------------------------------------------
 
-uint64_t JobRunner::AddWatcher(std::function<void(const WatchUpdate&)> told) {
+uint64_t JobRunner::AddWatcher(std::function<void(const WatchUpdate&)> on_update) {
   Finished none;
   MutexLock lock(&mu_);
   const uint64_t id = ++sequence_;
-  watchers_.emplace(id, Watcher{.told = std::move(told)});
+  watchers_.emplace(id, Watcher{.on_update = std::move(on_update)});
   Output first{.position = appended_,
                .update = WatchUpdate{.sequence = id, .state = job_->watch()},
                .new_watcher = id};
   if (held_.empty()) {
-    GiveOut(std::move(first), &none);  // The state is durable already.
+    Deliver(std::move(first), &none);  // The state is durable already.
   } else {
     held_.push_back(std::move(first));
   }

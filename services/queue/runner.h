@@ -33,7 +33,7 @@ struct WatchUpdate {
 //
 // With a log (levels metadata and full), each event is first appended to the log. Its outputs
 // (answers, and what watchers and mirrors get) are held back until the log reports that the event
-// is durable, and then go out in the order of events. Reads (Look()) see events that are not
+// is durable, and then go out in the order of events. Reads (ReadJob()) see events that are not
 // durable yet.
 //
 // Thread-safe. A call blocks no longer than one event takes. Owns the log's two threads.
@@ -69,36 +69,37 @@ class JobRunner {
   // A job with a log. `stored` must have a job; Options::job is ignored. If the job existed before,
   // call Restart() first.
   JobRunner(Options options, StoredJob stored);
-  ~JobRunner();  // Calls Shut().
+  ~JobRunner();  // Calls Stop().
 
   // Applies an event and returns the call's number. `done` runs once, outside the lock: before this
   // returns, or, for a parked call or one whose event is not durable yet, on another thread.
   uint64_t Run(const Caller& caller, Input input, Done done) ABSL_LOCKS_EXCLUDED(mu_);
-  // Says that the client of a call is gone. `done` may still run if an answer was under way.
-  void Forget(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells the job that the client of a call is gone. `done` may still run if an answer was under
+  // way.
+  void ForgetCall(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);
   // Lets the job's timers run.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
   // When the next Tick() is due, by the clock.
   absl::Duration NextWake() ABSL_LOCKS_EXCLUDED(mu_);
   // Sets how many bytes the job may reserve.
   void SetMemoryShare(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  // Says that a queue of this incarnation has brought back the job.
+  // Tells the job that a queue of this incarnation has recovered it from its log.
   void Restart(uint32_t incarnation) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends all parked calls with `why`, which later calls get too. Then syncs the log, takes a
   // snapshot, so that the next start replays nothing, and closes the log. It must not be called
   // from a `done`, which may run on the log's thread. Idempotent.
-  void Shut(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
+  void Stop(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Reads the job: calls f(job, now) under the lock and returns its result.
   template <typename F>
-  auto Look(F f) ABSL_LOCKS_EXCLUDED(mu_) {
+  auto ReadJob(F f) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
     return f(static_cast<const Job&>(*job_), JobTime());
   }
 
-  // Adds a watcher and returns its number. `told` gets the whole state, as soon as that is durable,
-  // then each change, in order. It runs under the lock, so it must not call the runner.
-  uint64_t AddWatcher(std::function<void(const WatchUpdate&)> told) ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds a watcher and returns its number. `on_update` gets the whole state, as soon as that is
+  // durable, then each change, in order. It runs under the lock, so it must not call the runner.
+  uint64_t AddWatcher(std::function<void(const WatchUpdate&)> on_update) ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveWatcher(uint64_t watcher) ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string& id() const { return id_; }
@@ -131,15 +132,15 @@ class JobRunner {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives out an output at once, or holds it back until it is durable.
   void Emit(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void GiveOut(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Deliver(Output output, Finished* finished) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Gives out the outputs that were held back, up to this position of the log.
-  void Release(wal::Position durable) ABSL_LOCKS_EXCLUDED(mu_);
+  void ReleaseDurable(wal::Position durable) ABSL_LOCKS_EXCLUDED(mu_);
   void MaybeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool TakeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CloseLog(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void SetSpace(wal::Space space) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs the callbacks of finished calls. Without the lock.
-  static void Settle(Finished finished);
+  static void RunCallbacks(Finished finished);
 
   const Options options_;
   const std::string id_;
@@ -167,14 +168,14 @@ class JobRunner {
   absl::flat_hash_map<uint64_t, std::pair<Done, const char*>> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   struct Watcher {
-    std::function<void(const WatchUpdate&)> told;
+    std::function<void(const WatchUpdate&)> on_update;
     bool begun = false;
   };
   std::map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mu_);
   // Job time of the next tick as last announced through `wake`.
   Instant announced_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
-  // Why the runner was shut; OK before.
-  absl::Status shut_ ABSL_GUARDED_BY(mu_);
+  // Why the runner was stopped; OK before.
+  absl::Status stop_reason_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::queue

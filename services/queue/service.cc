@@ -23,7 +23,7 @@
 
 namespace sluice::queue {
 namespace {
-constexpr absl::Duration kBeat = absl::Seconds(10);
+constexpr absl::Duration kHeartbeat = absl::Seconds(10);
 constexpr size_t kPeekRows = 500;       // Most rows of a page.
 constexpr size_t kPeekBytes = 4 << 20;  // Most bytes of a page, approximately.
 
@@ -53,25 +53,25 @@ class CallReactor : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status) {
     if (Claim()) Finish(rpc::ToGrpcStatus(status));
   }
-  // `forget` runs if the client goes away before the answer.
-  void SetForget(std::function<void()> forget) {
+  // `on_cancel` runs if the client goes away before the answer, at once if it has gone already.
+  void SetOnCancel(std::function<void()> on_cancel) {
     {
       MutexLock lock(&mu_);
       if (!cancelled_) {
-        forget_ = std::move(forget);
+        on_cancel_ = std::move(on_cancel);
         return;
       }
     }
-    forget();
+    on_cancel();
   }
   void OnCancel() override {
-    std::function<void()> forget;
+    std::function<void()> on_cancel;
     {
       MutexLock lock(&mu_);
       cancelled_ = true;
-      forget = std::move(forget_);
+      on_cancel = std::move(on_cancel_);
     }
-    if (forget) forget();
+    if (on_cancel) on_cancel();
     End(absl::CancelledError("the caller is gone"));
   }
   void OnDone() override { self_.reset(); }
@@ -81,15 +81,15 @@ class CallReactor : public grpc::ServerUnaryReactor {
   std::atomic<bool> claimed_ = false;
   Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::function<void()> forget_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> on_cancel_ ABSL_GUARDED_BY(mu_);
 };
 }  // namespace
 
 class QueueServer::Impl final : public Base {
  public:
   Impl(JobTable* jobs, Metrics* metrics)
-      : jobs_(jobs), metrics_(metrics), beats_([this] { BeatLoop(); }) {}
-  ~Impl() override { Shut(); }
+      : jobs_(jobs), metrics_(metrics), heartbeats_([this] { HeartbeatLoop(); }) {}
+  ~Impl() override { Stop(); }
 
   grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext*, const v1::SetJobRequest* request,
                                    v1::SetJobResponse* response) override {
@@ -179,6 +179,7 @@ class QueueServer::Impl final : public Base {
         return absl::InvalidArgumentError("the field `page` is not one from an earlier answer");
       std::set<std::string> ids;
       for (const std::string& id : request->ids()) ids.insert(ToHex(id));
+
       uint64_t place = 0;
       size_t bytes = 0;
       for (const PeekRow& row : job.Peek(static_cast<PeekWhat>(request->what()), request->state(),
@@ -222,23 +223,23 @@ class QueueServer::Impl final : public Base {
     const auto runner = jobs_->Find(job);
     if (!runner.ok()) return edges;
     for (const WaitEdge& edge :
-         (*runner)->Look([](const Job& core, Instant now) { return core.Explain(now); }))
+         (*runner)->ReadJob([](const Job& core, Instant now) { return core.Explain(now); }))
       ToProto(edge, &edges.emplace_back());
     return edges;
   }
 
   absl::Status ShareMemory(const std::string& address) { return attached_.Start(address); }
 
-  void Shut() {
+  void Stop() {
     std::set<std::shared_ptr<WatchStream>> open;
     {
       MutexLock lock(&mu_);
-      if (shut_) return;
-      shut_ = true;
+      if (stopped_) return;
+      stopped_ = true;
       stop_.NotifyAll();
       open = watches_;
     }
-    beats_.join();
+    heartbeats_.join();
     attached_.Stop();
     for (const auto& watch : open) watch->End(absl::UnavailableError("the queue is shutting down"));
   }
@@ -266,6 +267,7 @@ class QueueServer::Impl final : public Base {
       reactor->End(runner.status());
       return reactor.get();
     }
+
     const absl::Time start = absl::Now();
     JobRunner* const job = runner->get();
     const uint64_t call =
@@ -281,7 +283,8 @@ class QueueServer::Impl final : public Base {
                      }
                    });
                  });
-    if (parked != nullptr) reactor->SetForget([runner = *runner, call] { runner->Forget(call); });
+    if (parked != nullptr)
+      reactor->SetOnCancel([runner = *runner, call] { runner->ForgetCall(call); });
     return reactor.get();
   }
 
@@ -292,7 +295,7 @@ class QueueServer::Impl final : public Base {
     absl::Status status = from.status();
     if (status.ok()) {
       const auto runner = jobs_->Find(from->job);
-      status = runner.ok() ? (*runner)->Look(f) : runner.status();
+      status = runner.ok() ? (*runner)->ReadJob(f) : runner.status();
     }
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
@@ -312,9 +315,11 @@ class QueueServer::Impl final : public Base {
     for (const common::v1::Want& want : message.wants()) {
       SLUICE_ASSIGN_OR_RETURN(request.wants.emplace_back(), FromProto(want));
     }
-    SLUICE_RETURN_IF_ERROR(request.runner->Look([&](const Job& job, Instant) {
+
+    SLUICE_RETURN_IF_ERROR(request.runner->ReadJob([&](const Job& job, Instant) {
       return job.Read(request.caller, request.controller, request.lease, {}).status();
     }));
+
     request.shared = !message.session().empty() &&
                      attached_.Find(message.session(), from.job, from.caller) != nullptr;
     {
@@ -331,10 +336,10 @@ class QueueServer::Impl final : public Base {
     SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
     SLUICE_RETURN_IF_ERROR(
-        runner->Look([&](const Job& job, Instant) { return job.Known(from.caller); }));
+        runner->ReadJob([&](const Job& job, Instant) { return job.CheckKnown(from.caller); }));
     {
       MutexLock lock(&mu_);
-      if (shut_) return absl::UnavailableError("the queue is shutting down");
+      if (stopped_) return absl::UnavailableError("the queue is shutting down");
       watches_.insert(stream);
     }
     const std::weak_ptr<WatchStream> weak = stream;
@@ -345,18 +350,18 @@ class QueueServer::Impl final : public Base {
     return absl::OkStatus();
   }
 
-  void BeatLoop() {
+  void HeartbeatLoop() {
     while (true) {
       std::set<std::shared_ptr<WatchStream>> open;
       std::vector<std::weak_ptr<GetStream>> gets;
       {
         MutexLock lock(&mu_);
-        if (!shut_) stop_.WaitFor(&mu_, kBeat);
-        if (shut_) return;
+        if (!stopped_) stop_.WaitFor(&mu_, kHeartbeat);
+        if (stopped_) return;
         open = watches_;
         gets = gets_;
       }
-      for (const auto& watch : open) watch->Beat();
+      for (const auto& watch : open) watch->SendHeartbeat();
       for (const auto& weak : gets) {
         if (const auto get = weak.lock()) get->CutIfStuck();
       }
@@ -368,10 +373,10 @@ class QueueServer::Impl final : public Base {
   AttachServer attached_{jobs_};
   Mutex mu_;
   CondVar stop_;
-  bool shut_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<WatchStream>> watches_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<GetStream>> gets_ ABSL_GUARDED_BY(mu_);
-  std::thread beats_;
+  std::thread heartbeats_;
 };
 
 QueueServer::QueueServer(JobTable* jobs, Metrics* metrics)
@@ -384,6 +389,6 @@ std::vector<common::v1::WaitEdge> QueueServer::Explain(const std::string& job) {
 absl::Status QueueServer::ShareMemory(const std::string& address) {
   return impl_->ShareMemory(address);
 }
-void QueueServer::Shut() { impl_->Shut(); }
+void QueueServer::Stop() { impl_->Stop(); }
 
 }  // namespace sluice::queue

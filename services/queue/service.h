@@ -31,8 +31,8 @@ class QueueServer {
   // gRPC server listens. ALREADY_EXISTS: another process listens on the socket.
   absl::Status ShareMemory(const std::string& address);
   // Ends the Watch streams and stops their empty messages. Parked calls are ended by
-  // JobTable::Shut(). Idempotent.
-  void Shut();
+  // JobTable::Stop(). Idempotent.
+  void Stop();
 
  private:
   class Impl;

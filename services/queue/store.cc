@@ -84,6 +84,7 @@ std::vector<wal::Record> Snapshot(const JobHeader& header, Encoded dump) {
   std::vector<wal::Record> records = {HeaderRecord(header)};
   for (size_t at = 0; at < dump.head.size(); at += kStateHeadBytes)
     records.push_back({.type = kState, .head = dump.head.substr(at, kStateHeadBytes)});
+
   uint64_t bytes = kStatePayloadBytes;
   for (const Bytes& part : dump.parts) {
     if (bytes + part.size > kStatePayloadBytes) {
@@ -114,6 +115,7 @@ absl::Status JobReplay::OnHeader(absl::string_view head) {
   if (!reader.failed()) SLUICE_RETURN_IF_ERROR(CheckFormat(written));
   reader(header_);
   SLUICE_RETURN_IF_ERROR(reader.Finish());
+
   logic_ = written.logic;
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows, rows_(header_));
   job_ = std::make_unique<Job>(header_.options(), header_.spec, std::move(rows));
@@ -138,8 +140,9 @@ absl::Status JobReplay::OnSnapshotEnd() {
 absl::Status JobReplay::OnRecord(wal::Entry entry) {
   if (entry.type == kHeader) return OnHeader(entry.head);
   if (job_ == nullptr)
-    return Error(absl::StatusCode::kDataLoss, "BAD_RECORD",
-                 absl::StrCat("record ", entry.position, " comes before the job's own"));
+    return Error(
+        absl::StatusCode::kDataLoss, "BAD_RECORD",
+        absl::StrCat("record ", entry.position, " comes before the record that describes the job"));
   switch (entry.type) {
     case kSession: {
       Reader reader(entry.head, {});
@@ -185,7 +188,7 @@ absl::StatusOr<StoredJob> CreateJob(const wal::Log::Options& options, const std:
       nullptr);
   StoredJob stored{.header = std::move(header)};
   SLUICE_ASSIGN_OR_RETURN(stored.log, wal::Log::Open(options, dir, &nothing, &stored.found));
-  if (stored.found.last > 0) return absl::InternalError(absl::StrCat(dir, " holds a job"));
+  if (stored.found.last > 0) return absl::InternalError(absl::StrCat(dir, " holds a job already"));
   stored.log->Append(HeaderRecord(stored.header));
   stored.job = std::make_unique<Job>(stored.header.options(), stored.header.spec, std::move(rows));
   return stored;

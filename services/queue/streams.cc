@@ -14,7 +14,7 @@
 namespace sluice::queue {
 
 void PutStream::OnMessage(grpc::ByteBuffer& message) {
-  if (absl::Status status = Store(message); !status.ok()) End(std::move(status));
+  if (absl::Status status = StoreMessage(message); !status.ok()) End(std::move(status));
 }
 
 void PutStream::OnReadsDone() {
@@ -40,13 +40,13 @@ absl::Status PutStream::Open(const v1::PutHeader& header) {
   }
   reader_ = std::make_unique<RecordReader>(
       runner->arena(),
-      runner->Look([](const Job& job, Instant) { return job.spec().member_bytes(); }));
+      runner->ReadJob([](const Job& job, Instant) { return job.spec().member_bytes(); }));
   caller_ = std::move(from.caller);
   runner_ = std::move(runner);
   return absl::OkStatus();
 }
 
-absl::Status PutStream::Resolve(rpc::Frame* frame) const {
+absl::Status PutStream::ResolveSlices(rpc::Frame* frame) const {
   std::vector<absl::string_view> views;
   for (const shm::Slice& slice : frame->shared()) {
     if (session_ == nullptr || slice.segment != 0 ||
@@ -61,13 +61,13 @@ absl::Status PutStream::Resolve(rpc::Frame* frame) const {
   return absl::OkStatus();
 }
 
-absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
+absl::Status PutStream::StoreMessage(const grpc::ByteBuffer& message) {
   rpc::Frame frame;
   v1::PutHeader header;
   SLUICE_RETURN_IF_ERROR(rpc::DecodeFrame(message, &frame));
   SLUICE_RETURN_IF_ERROR(frame.ParseHeader(&header));
   if (runner_ == nullptr) SLUICE_RETURN_IF_ERROR(Open(header));
-  if (!frame.shared().empty()) SLUICE_RETURN_IF_ERROR(Resolve(&frame));
+  if (!frame.shared().empty()) SLUICE_RETURN_IF_ERROR(ResolveSlices(&frame));
 
   const uint64_t bytes = frame.payload_bytes() + frame.header().size();
   {
@@ -86,12 +86,12 @@ absl::Status PutStream::Store(const grpc::ByteBuffer& message) {
   // Run the Put even if no record is to be stored, because acks come in the order of messages.
   runner_->Run(caller_, std::move(put),
                [self = shared_from_this(), batch = std::move(batch), seq = header.seq(),
-                bytes](Reply reply) { self->Stored(seq, bytes, batch, std::move(reply)); });
+                bytes](Reply reply) { self->Acknowledge(seq, bytes, batch, std::move(reply)); });
   return absl::OkStatus();
 }
 
 // Called in the order of the messages, because a job's answers go out in the order of its events.
-void PutStream::Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) {
+void PutStream::Acknowledge(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply) {
   if (const auto* error = std::get_if<absl::Status>(&reply)) return End(*error);
   std::vector<Failed> failed = batch.failed;
   for (Failed& refused : std::get<PutAnswer>(reply).failed) {
@@ -128,11 +128,11 @@ void WatchStream::Follow(const std::shared_ptr<WatchStream>& stream,
   stream->closed_ = std::move(closed);
   stream->watcher_ = stream->runner_->AddWatcher(
       [weak = std::weak_ptr<WatchStream>(stream)](const WatchUpdate& update) {
-        if (const auto alive = weak.lock()) alive->Take(update);
+        if (const auto alive = weak.lock()) alive->AddUpdate(update);
       });
 }
 
-void WatchStream::Take(const WatchUpdate& update) {
+void WatchStream::AddUpdate(const WatchUpdate& update) {
   MutexLock lock(&mu_);
   if (update.state) {
     queue_incarnation_ = update.state->queue_incarnation;
@@ -166,7 +166,7 @@ void WatchStream::Take(const WatchUpdate& update) {
   if (pending() == 0) Flush();
 }
 
-void WatchStream::Beat() {
+void WatchStream::SendHeartbeat() {
   MutexLock lock(&mu_);
   if (pending() == 0) Flush();
 }

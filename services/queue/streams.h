@@ -29,13 +29,13 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
  private:
   void OnMessage(grpc::ByteBuffer& message) override;
   void OnReadsDone() override ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Store(const grpc::ByteBuffer& message);
+  absl::Status StoreMessage(const grpc::ByteBuffer& message);
   absl::Status Open(const v1::PutHeader& header);
   // Finds the payload of a message in the client's shared buffer. INVALID_ARGUMENT BAD_SLICE: it is
   // not there.
-  absl::Status Resolve(rpc::Frame* frame) const;
+  absl::Status ResolveSlices(rpc::Frame* frame) const;
   // Acknowledges message `seq`, which has `bytes`.
-  void Stored(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply)
+  void Acknowledge(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
@@ -60,10 +60,10 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
   static void Follow(const std::shared_ptr<WatchStream>& stream, std::shared_ptr<JobRunner> runner,
                      Caller caller, std::function<void()> closed);
   // Sends an empty message if no other is under way.
-  void Beat() ABSL_LOCKS_EXCLUDED(mu_);
+  void SendHeartbeat() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  void Take(const WatchUpdate& update) ABSL_LOCKS_EXCLUDED(mu_);
+  void AddUpdate(const WatchUpdate& update) ABSL_LOCKS_EXCLUDED(mu_);
   void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnSent() override;
   void OnClosed() override;
@@ -74,7 +74,7 @@ class WatchStream : public rpc::WriteStream<v1::WatchResponse> {
   uint64_t watcher_ = 0;
   std::function<void()> closed_;
   Mutex mu_;
-  // The next message; news_ says whether it has anything.
+  // The next message, and whether anything is in it.
   v1::WatchResponse next_ ABSL_GUARDED_BY(mu_);
   bool news_ ABSL_GUARDED_BY(mu_) = false;
 };

@@ -146,7 +146,7 @@ void QueueCalls::Do(Op op, absl::string_view bytes) {
       if (waiting_.empty()) return;
       const uint64_t call = waiting_.begin()->first;
       waiting_.erase(waiting_.begin());
-      return Step({.now = now_, .call = call, .input = queue::Forget{}});
+      return Step({.now = now_, .call = call, .input = queue::CallerGone{}});
     }
     default: return;
   }
@@ -204,7 +204,7 @@ void QueueCalls::SetJob(absl::string_view bytes) {
   if (!from.ok() || !input.ok() || from->job != kJob) return;
 
   if (job_ == nullptr) {
-    const absl::Status fit = Job::Check(input->spec);
+    const absl::Status fit = Job::CheckSpec(input->spec);
     CheckStatus(fit);
     if (!fit.ok() || Job::NeededBytes(input->spec) > kMemory) return;
     spec_ = input->spec;
@@ -311,7 +311,7 @@ void QueueCalls::Read(Op op, absl::string_view bytes) {
     queue::v1::StatsResponse response;
     queue::ToProto(job_->Stats(), &response);
   } else if (op == Op::kWatch) {
-    CheckStatus(job_->Known(from->caller));
+    CheckStatus(job_->CheckKnown(from->caller));
 
     for (const queue::Loaded& loaded : job_->watch().published) {
       common::v1::Loaded message;
@@ -486,7 +486,7 @@ void QueueCalls::Step(const queue::Event& event) {
 
 void QueueCalls::CheckAll() {
   if (job_ == nullptr) return;
-  const std::vector<std::string> violations = job_->Violations();
+  const std::vector<std::string> violations = job_->FindViolations();
   SLUICE_CHECK_MSG(violations.empty(), absl::StrJoin(violations, "; "));
   SLUICE_CHECK(job_->ledger().gap() == 0);
 

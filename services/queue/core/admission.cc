@@ -10,22 +10,24 @@ namespace sluice::queue {
 namespace {
 constexpr double kIdleHigh = 0.05, kIdleLow = 0.02;
 constexpr double kOldHigh = 0.02;
-constexpr double kUnsafe = 0.05;  // Above this share of old tokens max_staleness is too small.
-constexpr uint32_t kLongestBackOff = 64;
+// If the trainer idles and more than this share of the tokens is too old, max_staleness is too
+// small.
+constexpr double kUnsafe = 0.05;
+constexpr uint32_t kLongestBackOff = 64;  // In windows.
 }  // namespace
 
 AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed)
-    : eta_(eta), moves_(!fixed && eta > 0) {
+    : eta_(eta), adapts_(!fixed && eta > 0) {
   state_.parts = fixed.value_or(eta) * kParts;
 }
 
-void AdmissionWindow::Sealed(absl::Duration took, int64_t versions) {
+void AdmissionWindow::CountSealed(absl::Duration took, int64_t versions) {
   ++state_.sealed;
   state_.durations += took;
   ++state_.spans[versions];
 }
 
-void AdmissionWindow::Waiting(bool waits, Instant now) {
+void AdmissionWindow::SetWaiting(bool waits, Instant now) {
   if (waits == state_.waiting.has_value()) return;
   if (waits) {
     state_.waiting = now;
@@ -35,14 +37,15 @@ void AdmissionWindow::Waiting(bool waits, Instant now) {
   state_.waiting.reset();
 }
 
-bool AdmissionWindow::Applied(Instant now) {
-  Waiting(false, now);
+bool AdmissionWindow::CountStep(Instant now) {
+  SetWaiting(false, now);
   // The first batch waits for the start of the job, which says nothing about the pace.
   if (!state_.began) {
     state_ = {.parts = state_.parts, .began = now};
     return false;
   }
   if (++state_.steps < kWindow) return false;
+
   const absl::Duration elapsed = std::max(now - *state_.began, absl::Nanoseconds(1));
   const absl::Duration busy = std::max(elapsed - state_.idle, absl::Nanoseconds(1)) / state_.steps;
   Report report;
@@ -54,12 +57,16 @@ bool AdmissionWindow::Applied(Instant now) {
   report.duration = state_.sealed == 0 ? 0
                                        : absl::FDivDuration(state_.durations, busy) /
                                              static_cast<double>(state_.sealed);
+
+  // The smallest span within which 95 % of the rollouts were sealed.
   int64_t below = 0;
   for (const auto& [span, count] : state_.spans) {
     report.span = span;
     below += count;
     if (static_cast<double>(below) >= 0.95 * static_cast<double>(state_.sealed)) break;
   }
+
+  // The counts begin again at zero; only the width and its history go on.
   const bool was = state_.infeasible;
   State next{.parts = state_.parts,
              .narrowed = state_.narrowed,
@@ -69,11 +76,11 @@ bool AdmissionWindow::Applied(Instant now) {
              .began = now};
   next.infeasible = report.idle > kIdleHigh && report.duration > eta_ + 1.0 && report.old > kUnsafe;
   state_ = std::move(next);
-  if (moves_) Move();
+  if (adapts_) AdaptWidth();
   return state_.infeasible && !was;
 }
 
-void AdmissionWindow::Move() {
+void AdmissionWindow::AdaptWidth() {
   const Report& report = state_.report;
   if (state_.hold > 0) --state_.hold;
   if (report.idle > kIdleHigh && state_.parts < eta_ * kParts) {
@@ -90,11 +97,11 @@ void AdmissionWindow::Move() {
   }
 }
 
-int64_t AdmissionWindow::Needed() const {
+int64_t AdmissionWindow::NeededStaleness() const {
   return std::max(static_cast<int64_t>(std::ceil(state_.report.duration)) - 1, state_.report.span);
 }
 
-std::string AdmissionWindow::Advice() const {
+std::string AdmissionWindow::MakeAdvice() const {
   const Report& report = state_.report;
   std::string text = absl::StrFormat(
       "over the last %d steps the trainer waited %.0f %% of the time, %.0f %% of the tokens were "
@@ -105,7 +112,7 @@ std::string AdmissionWindow::Advice() const {
   return absl::StrFormat(
       "max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. "
       "Set queue.max_staleness to %d or more, or add rollouts",
-      eta_, std::ceil(report.duration) - 1, text, Needed());
+      eta_, std::ceil(report.duration) - 1, text, NeededStaleness());
 }
 
 }  // namespace sluice::queue

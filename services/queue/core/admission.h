@@ -16,14 +16,14 @@ namespace sluice::queue {
 // Tokens stay young enough if eta - eta_adm covers what reordering adds. So every kWindow steps the
 // window looks at two shares: the time that the trainer waited for a batch (idle), and the
 // generated tokens that were too old to be trained, masked or dropped (old).
-//   idle > 5 %                -> one version wider, up to eta. If the last move narrowed it, that
-//                                was wrong: no narrowing for twice as many windows as the last
-//                                time (2, 4, .. 64).
+//   idle > 5 %                -> one version wider, up to eta. If the last move had narrowed it,
+//                                that was a mistake: it is then not narrowed again for 2 windows,
+//                                the next time for 4, .. up to 64.
 //   idle < 2 % and old > 2 %  -> a quarter of a version narrower, down to 0.
 //   else                      -> as it is.
-// The trainer's time comes first: a wider window costs tokens, an idle trainer costs everything.
-// With a fixed eta_adm the shares are measured all the same. All of it is a function of the events;
-// no clock is read.
+// Idle time counts more, because a wider window only costs tokens, but an idle trainer stops
+// progress. With a fixed eta_adm the shares are measured too, for the alarm. The width depends on
+// the events alone; no clock is read.
 class AdmissionWindow {
  public:
   static constexpr int64_t kWindow = 8;  // In steps.
@@ -37,11 +37,11 @@ class AdmissionWindow {
     int64_t span = 0;  // 95 % of rollouts were sealed within this many versions.
   };
   struct State {
-    uint32_t parts = 0;     // eta_adm in parts of a version.
-    bool narrowed = false;  // The last move narrowed it.
-    // For how many windows it must not narrow, and for how many it had to the last time.
+    uint32_t parts = 0;     // eta_adm in quarters of a version.
+    bool narrowed = false;  // The last move made it narrower.
+    // For how many windows it must not get narrower, and how long the last such time was.
     uint32_t hold = 0, back_off = 1;
-    bool infeasible = false;
+    bool infeasible = false;  // The last window showed that max_staleness is too small.
     Report report;
     // The current window so far.
     std::optional<Instant> began;
@@ -52,28 +52,29 @@ class AdmissionWindow {
     std::map<int64_t, int64_t> spans;  // Members sealed, by versions since their first grant.
   };
 
-  // Without `fixed` it moves, from `eta` on.
+  // `fixed`: eta_adm, which then stays. Without it, eta_adm begins at `eta` and is adapted.
   AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed);
 
-  // The whole versions of the width: so many steps beyond the lowest engine's version have all
-  // their slots. The step after these has only partial_slots(limit) of its `limit` slots.
+  // The width in whole versions: that many steps beyond the lowest engine's version have all their
+  // slots. The step after them has only partial_slots(limit) of its `limit` slots.
   int64_t whole() const { return state_.parts / kParts; }
   uint32_t partial_slots(uint32_t limit) const {
     return (limit * (state_.parts % kParts) + kParts - 1) / kParts;
   }
   double versions() const { return static_cast<double>(state_.parts) / kParts; }
 
-  void Generated(uint64_t tokens) { state_.generated += tokens; }
-  void TooOld(uint64_t tokens) { state_.old += tokens; }
-  void Sealed(absl::Duration took, int64_t versions);
+  void CountGenerated(uint64_t tokens) { state_.generated += tokens; }
+  void CountTooOld(uint64_t tokens) { state_.old += tokens; }
+  void CountSealed(absl::Duration took, int64_t versions);
   // Whether the trainer waits for the next step's batch; called after each event.
-  void Waiting(bool waits, Instant now);
-  // A step was applied. True: max_staleness turned out too small just now, see Advice.
-  bool Applied(Instant now);
+  void SetWaiting(bool waits, Instant now);
+  // A step was applied. True: it ended a window, which is the first that shows max_staleness to be
+  // too small; MakeAdvice() says so in numbers.
+  bool CountStep(Instant now);
 
-  // The numbers, and if neither throughput nor safety can be had with this max_staleness, the one
-  // that would do.
-  std::string Advice() const;
+  // The numbers of the last window in words. If they show that max_staleness is too small, also
+  // which one would be enough.
+  std::string MakeAdvice() const;
   bool infeasible() const { return state_.infeasible; }
 
   const State& state() const { return state_; }
@@ -81,11 +82,11 @@ class AdmissionWindow {
 
  private:
   friend struct Access;  // dump.cc
-  void Move();
-  int64_t Needed() const;
+  void AdaptWidth();
+  int64_t NeededStaleness() const;
 
   const uint32_t eta_;
-  const bool moves_;
+  const bool adapts_;
   State state_;
 };
 

@@ -33,10 +33,10 @@ void Writer::Put(const absl::Status& status) {
 void Writer::Put(const Bytes& bytes) {
   const bool inlined = bytes.size <= kInHead;
   const bool kept = inlined || (payload_ == Payload::kKept && bytes.data != nullptr);
-  Varint(bytes.size << 1 | uint64_t{kept});
-  Raw(&bytes.crc32c, sizeof(bytes.crc32c));
+  WriteVarint(bytes.size << 1 | uint64_t{kept});
+  WriteRaw(&bytes.crc32c, sizeof(bytes.crc32c));
   if (inlined) {
-    Raw(bytes.data.get(), bytes.size);
+    WriteRaw(bytes.data.get(), bytes.size);
   } else if (kept) {
     out_.parts.push_back(bytes);
   }
@@ -52,7 +52,7 @@ absl::Status Reader::Finish() const {
       failed_ ? "the record is not what this build writes" : "the record has bytes left over");
 }
 
-uint64_t Reader::Varint() {
+uint64_t Reader::ReadVarint() {
   uint64_t value = 0;
   for (size_t i = 0; i < head_.size() && i < 10; ++i) {
     const uint64_t byte = static_cast<uint8_t>(head_[i]);
@@ -67,14 +67,14 @@ uint64_t Reader::Varint() {
   return 0;
 }
 
-uint64_t Reader::Count() {
-  const uint64_t count = Varint();
+uint64_t Reader::ReadCount() {
+  const uint64_t count = ReadVarint();
   if (count <= head_.size()) return count;
   Fail();
   return 0;
 }
 
-absl::string_view Reader::Raw(size_t size) {
+absl::string_view Reader::ReadRaw(size_t size) {
   if (size > head_.size()) {
     Fail();
     return {};
@@ -85,12 +85,12 @@ absl::string_view Reader::Raw(size_t size) {
 }
 
 void Reader::Get(double& value) {
-  const absl::string_view raw = Raw(sizeof(value));
+  const absl::string_view raw = ReadRaw(sizeof(value));
   if (!failed_) std::memcpy(&value, raw.data(), sizeof(value));
 }
 
 void Reader::Get(Id16& id) {
-  const absl::string_view raw = Raw(id.bytes.size());
+  const absl::string_view raw = ReadRaw(id.bytes.size());
   if (!failed_) std::memcpy(id.bytes.data(), raw.data(), id.bytes.size());
 }
 
@@ -118,20 +118,22 @@ void Reader::Get(absl::Status& status) {
 }
 
 void Reader::Get(Bytes& bytes) {
-  const uint64_t header = Varint();
-  const absl::string_view crc = Raw(sizeof(bytes.crc32c));
+  const uint64_t header = ReadVarint();
+  const absl::string_view crc = ReadRaw(sizeof(bytes.crc32c));
   if (failed_) return;
   bytes = {.size = header >> 1};
   std::memcpy(&bytes.crc32c, crc.data(), sizeof(bytes.crc32c));
+
   if ((header & 1) == 0) return;
   if (bytes.size <= kInHead) {
-    const absl::string_view raw = Raw(bytes.size);
+    const absl::string_view raw = ReadRaw(bytes.size);
     if (failed_) return;
     std::shared_ptr<char> copy(new char[raw.size()], std::default_delete<char[]>());
     std::memcpy(copy.get(), raw.data(), raw.size());
     bytes.data = std::move(copy);
     return;
   }
+
   while (run_ < payload_.size() && place_ == payload_[run_].bytes.size()) ++run_, place_ = 0;
   if (run_ == payload_.size() || payload_[run_].bytes.size() - place_ < bytes.size) {
     bytes = {};

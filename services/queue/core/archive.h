@@ -29,14 +29,14 @@
 //   SLUICE_FIELDS(Piece, at, segment, parent, role, turn, count, trainable, runs, duration)
 //
 // A struct with a field that is not named does not compile. Integers are varints, signed ones
-// zigzag. Containers begin with their count. Payload (Bytes) of more than kInHead is not copied: it
-// is listed beside the head, shared.
+// zigzag. Containers begin with their count. Payload (Bytes) of more than kInHead bytes is not
+// copied into the head: Encoded::parts shares it.
 namespace sluice::queue {
 
-// Bytes up to this size stand in the head.
+// Payload of up to this many bytes is part of the head.
 inline constexpr uint64_t kInHead = 64;
 
-// What happens to larger ones: kept, or only their size and CRC are.
+// What happens to larger payload: it is kept, or only its size and CRC are.
 enum class Payload { kKept, kLeftOut };
 
 struct Encoded {
@@ -74,36 +74,36 @@ class Writer {
   Encoded Finish() && { return std::move(out_); }
 
  private:
-  void Varint(uint64_t value) {
+  void WriteVarint(uint64_t value) {
     char bytes[10];
     int n = 0;
     for (; value >= 0x80; value >>= 7) bytes[n++] = static_cast<char>(value | 0x80);
     bytes[n++] = static_cast<char>(value);
     out_.head.append(bytes, n);
   }
-  void Raw(const void* bytes, size_t size) {
+  void WriteRaw(const void* bytes, size_t size) {
     out_.head.append(static_cast<const char*>(bytes), size);
   }
 
   void Put(std::integral auto value) {
     if constexpr (std::is_signed_v<decltype(value)>) {
       const int64_t wide = value;
-      Varint(static_cast<uint64_t>(wide) << 1 ^ static_cast<uint64_t>(wide >> 63));
+      WriteVarint(static_cast<uint64_t>(wide) << 1 ^ static_cast<uint64_t>(wide >> 63));
     } else {
-      Varint(value);
+      WriteVarint(value);
     }
   }
   template <typename T>
     requires std::is_enum_v<T>
   void Put(T value) {
-    Varint(static_cast<uint32_t>(value));
+    WriteVarint(static_cast<uint32_t>(value));
   }
-  void Put(double value) { Raw(&value, sizeof(value)); }
+  void Put(double value) { WriteRaw(&value, sizeof(value)); }
   void Put(const std::string& text) {
-    Varint(text.size());
+    WriteVarint(text.size());
     out_.head.append(text);
   }
-  void Put(const Id16& id) { Raw(id.bytes.data(), id.bytes.size()); }
+  void Put(const Id16& id) { WriteRaw(id.bytes.data(), id.bytes.size()); }
   void Put(absl::Duration duration);
   void Put(const absl::Status& status);
   void Put(const Bytes& bytes);
@@ -123,15 +123,16 @@ class Writer {
   }
   template <typename... T>
   void Put(const std::variant<T...>& value) {
-    Varint(value.index());
+    WriteVarint(value.index());
     std::visit([this](const auto& held) { Put(held); }, value);
   }
   template <typename T>
     requires Sequence<T> || Set<T> || Map<T>
   void Put(const T& values) {
-    Varint(values.size());
+    WriteVarint(values.size());
     if constexpr (requires { typename T::hasher; }) {
-      std::vector<const typename T::value_type*> sorted;  // Equal states are equal bytes.
+      // A hash table has no order of its own; sorted, equal states give equal bytes.
+      std::vector<const typename T::value_type*> sorted;
       sorted.reserve(values.size());
       for (const auto& value : values) sorted.push_back(&value);
       std::sort(sorted.begin(), sorted.end(),
@@ -155,8 +156,8 @@ class Writer {
   Encoded out_;
 };
 
-// Takes any bytes. Bytes that no Writer made lead to an error, and all values from there on are
-// empty. Memory stays within a fixed multiple of the bytes given.
+// Reads what a Writer made, and is safe with any other bytes: these lead to an error, and all
+// values from there on are empty. Memory stays within a fixed multiple of the bytes given.
 class Reader {
  public:
   static constexpr bool kReading = true;
@@ -176,16 +177,16 @@ class Reader {
   void Fail() { failed_ = true, head_ = {}; }
 
  private:
-  uint64_t Varint();
+  uint64_t ReadVarint();
   // Reads a count of things that take at least a byte each, so more than the bytes left is an
   // error.
-  uint64_t Count();
-  absl::string_view Raw(size_t size);
+  uint64_t ReadCount();
+  absl::string_view ReadRaw(size_t size);
 
   template <typename T>
     requires std::integral<T>
   void Get(T& value) {
-    const uint64_t raw = Varint();
+    const uint64_t raw = ReadVarint();
     if constexpr (std::is_signed_v<T>) {
       value = static_cast<T>(static_cast<int64_t>(raw >> 1) ^ -static_cast<int64_t>(raw & 1));
     } else {
@@ -196,10 +197,10 @@ class Reader {
   template <typename T>
     requires std::is_enum_v<T>
   void Get(T& value) {
-    value = static_cast<T>(Varint());
+    value = static_cast<T>(ReadVarint());
   }
   void Get(double& value);
-  void Get(std::string& text) { text = std::string(Raw(Count())); }
+  void Get(std::string& text) { text = std::string(ReadRaw(ReadCount())); }
   void Get(Id16& id);
   void Get(absl::Duration& duration);
   void Get(absl::Status& status);
@@ -223,7 +224,7 @@ class Reader {
   }
   template <typename... T>
   void Get(std::variant<T...>& value) {
-    const uint64_t index = Varint();
+    const uint64_t index = ReadVarint();
     if (index >= sizeof...(T)) return Fail();
     GetAlternative(value, index, std::make_index_sequence<sizeof...(T)>());
   }
@@ -234,7 +235,7 @@ class Reader {
   template <Sequence T>
   void Get(T& values) {
     values.clear();
-    for (uint64_t n = Count(); n > 0 && !failed_; --n) {
+    for (uint64_t n = ReadCount(); n > 0 && !failed_; --n) {
       values.emplace_back();
       Get(values.back());
     }
@@ -242,7 +243,7 @@ class Reader {
   template <Set T>
   void Get(T& values) {
     values.clear();
-    for (uint64_t n = Count(); n > 0 && !failed_; --n) {
+    for (uint64_t n = ReadCount(); n > 0 && !failed_; --n) {
       typename T::value_type value{};
       Get(value);
       if (!values.insert(std::move(value)).second) Fail();
@@ -256,7 +257,7 @@ class Reader {
   template <Map T>
   void Get(T& values) {
     values.clear();
-    for (uint64_t n = Count(); n > 0 && !failed_; --n) {
+    for (uint64_t n = ReadCount(); n > 0 && !failed_; --n) {
       typename T::key_type key{};
       Get(key);
       const auto [it, fresh] = values.try_emplace(std::move(key));
@@ -270,10 +271,11 @@ class Reader {
     Fields(*this, value);
   }
 
-  absl::string_view head_;  // Not read yet.
+  absl::string_view head_;  // The part that is not read yet.
   std::vector<PayloadRun> payload_;
-  size_t run_ = 0;      // In payload_.
-  uint64_t place_ = 0;  // In that run.
+  // The next part of the payload begins at byte place_ of payload_[run_].
+  size_t run_ = 0;
+  uint64_t place_ = 0;
   bool failed_ = false;
 };
 

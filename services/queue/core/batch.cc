@@ -89,15 +89,17 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
                  absl::StrCat("the cursor cannot be read: ", why));
   };
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return bad("no JSON object");
+  if (!json.is_object()) return bad("it is no JSON object");
   try {
     if (json.at("format") != kFormat)
-      return bad(absl::StrCat("format ", json.at("format").dump(), ", this build reads ", kFormat));
+      return bad(absl::StrCat("it has format ", json.at("format").dump(), ", but this build reads ",
+                              kFormat));
     Cursor cursor;
     cursor.job = json.at("job");
     cursor.version = json.at("version");
     cursor.incarnation = json.at("incarnation");
     cursor.next_group = json.at("next_group");
+
     const nlohmann::json& ledger = json.at("ledger");
     cursor.ledger.accepted = ledger.at("accepted");
     cursor.ledger.durable = ledger.at("durable");
@@ -108,11 +110,13 @@ absl::StatusOr<Cursor> DecodeCursor(const std::string& text) {
     cursor.ledger.tokens_trained = ledger.at("tokens_trained");
     cursor.ledger.tokens_masked = ledger.at("tokens_masked");
     SLUICE_ASSIGN_OR_RETURN(cursor.ledger.hash, FromHex(ledger.at("hash").get<std::string>()));
+
     cursor.prompts.drawn = json.at("drawn").get<std::vector<uint64_t>>();
     cursor.prompts.again = RowsFrom(json.at("again"));
     cursor.prompts.quarantined = RowsFrom(json.at("quarantined"));
     cursor.live = RowsFrom(json.at("live"));
-    if (cursor.version < 0 || cursor.ledger.hash.size() != 32) return bad("version or hash");
+    if (cursor.version < 0 || cursor.ledger.hash.size() != 32)
+      return bad("its version is below 0, or its ledger hash has not 32 bytes");
     return cursor;
   } catch (const nlohmann::json::exception& error) {
     return bad(error.what());

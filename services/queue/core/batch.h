@@ -15,10 +15,10 @@ namespace sluice::queue {
 // A member as the cut froze it.
 struct FrozenMember {
   uint32_t member = 0, attempt = 0;
-  uint64_t tokens = 0, trained = 0, masked_count = 0;
+  uint64_t tokens = 0, trained = 0, masked_count = 0;  // The first with the group's prompt.
   uint32_t crc32c = 0;
-  std::vector<TokenRun> masked;
-  PolicyVersion oldest, newest;
+  std::vector<TokenRun> masked;          // Trainable tokens that are left out.
+  PolicyVersion oldest, newest;          // Of the trained tokens.
   std::map<int64_t, int64_t> histogram;  // Trained tokens by staleness.
 };
 
@@ -26,7 +26,8 @@ struct FrozenGroup {
   GroupId id;
   RowRef row;
   uint32_t size = 0;  // How many members it was opened with.
-  // Rewards of other answers to the same prompt at the time of the cut, which are not trained here.
+  // Rewards, at the time of the cut, of other answers to the same prompt: those that this group
+  // does not train.
   std::vector<double> pool;
   std::vector<FrozenMember> members;
 };

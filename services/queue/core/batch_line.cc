@@ -1,11 +1,13 @@
 #include "services/queue/core/batch_line.h"
 
+#include <iterator>
+
 #include "common/base/digest.h"
 #include "common/base/status.h"
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kFreedBatchesKept = 1024;
+constexpr size_t kFreedBatchesKept = 1024;  // Batches whose rows are remembered.
 }  // namespace
 
 void BatchLine::CheckOrder() const { SLUICE_CHECK(durable_ <= version_ && version_ <= next_cut_); }
@@ -48,6 +50,7 @@ void BatchLine::Close(Batch& batch) {
   batch.hash = NextHash(HashAt(batch.k), batch.k, canonical);
   batch.closed = true;
   next_cut_ = batch.k + 1;
+  CheckOrder();
 }
 
 void BatchLine::Apply(Batch& batch, bool skipped) {
@@ -65,6 +68,7 @@ void BatchLine::Begin(int64_t version, const std::string& hash) {
 }
 
 std::vector<Batch> BatchLine::MakeDurable(int64_t version) {
+  SLUICE_CHECK(durable_ <= version && version <= version_);
   durable_hash_ = HashAt(version);
   durable_ = version;
   CheckOrder();
@@ -89,10 +93,20 @@ void BatchLine::EraseUntrained() {
   next_cut_ = version_;
 }
 
+void BatchLine::Unapply(Batch& batch) {
+  SLUICE_CHECK(batch.applied && batch.k < version_);
+  batch.applied = batch.skipped = false;
+}
+
 void BatchLine::StartReplay(int64_t version) {
   SLUICE_CHECK(version <= version_);
   version_ = version;
   CheckOrder();
+}
+
+void BatchLine::EraseLast() {
+  SLUICE_CHECK(!batches_.empty());
+  batches_.erase(std::prev(batches_.end()));
 }
 
 void BatchLine::Rewind(int64_t version, const std::string& hash) {

@@ -19,7 +19,7 @@ class BatchLine {
  public:
   // K: how many steps are trained.
   int64_t version() const { return version_; }
-  // The lowest step whose batch is not closed.
+  // The step of the next batch to be cut: the lowest whose batch is not closed.
   int64_t next_cut() const { return next_cut_; }
   // Steps below this one are in a checkpoint; their batches are freed.
   int64_t durable() const { return durable_; }
@@ -38,7 +38,7 @@ class BatchLine {
   Batch& FindOrBegin(int64_t k);
   // Undoes FindOrBegin for a batch that got no group.
   void EraseEmpty(int64_t k);
-  // Computes checksum and hash; the next step is to be cut now.
+  // Freezes the batch: computes its checksum and hash, and goes on to the next step.
   void Close(Batch& batch);
   // Step version() is trained. `batch` is its batch and is closed.
   void Apply(Batch& batch, bool skipped);
@@ -46,22 +46,23 @@ class BatchLine {
   // The line begins at this version, of which a checkpoint with this hash exists. Nothing was cut
   // yet.
   void Begin(int64_t version, const std::string& hash);
-  // Steps below `version` are durable, which is at most version(). Returns their batches, in the
-  // order of the steps; their rows are remembered for TakeFreedRows.
+  // Steps below `version` are durable; durable() <= version <= version(). Returns the batches that
+  // are freed by it, in the order of the steps, and remembers their rows for TakeFreedRows.
   std::vector<Batch> MakeDurable(int64_t version);
 
   // Erases all batches that are not trained.
   void EraseUntrained();
   // The batch is not trained any more. StartReplay or Rewind follows.
-  void Unapply(Batch& batch) { batch.applied = batch.skipped = false; }
+  void Unapply(Batch& batch);
   // Training begins again at this step, with the same batches. durable() <= version <= version().
   void StartReplay(int64_t version);
   // Erases the batch with the highest step. Rewind follows.
-  void EraseLast() { batches_.erase(std::prev(batches_.end())); }
+  void EraseLast();
   // Training and cutting begin again at this step, and no batch from it on is left. `hash` is
   // H(version), needed only where version < durable(): an older checkpoint came back.
   void Rewind(int64_t version, const std::string& hash);
-  // Forgets, and returns in the order of the steps, the rows of freed batches from this step on.
+  // Returns the rows of freed batches from this step on, in the order of the steps, and forgets
+  // them.
   std::vector<RowRef> TakeFreedRows(int64_t from);
 
  private:
@@ -76,7 +77,8 @@ class BatchLine {
   int64_t durable_ = 0, version_ = 0, next_cut_ = 0;
   std::string durable_hash_ = std::string(32, '\0');  // H(durable_)
   std::map<int64_t, Batch> batches_;
-  // Rows of the last freed batches by step. An older checkpoint may come back, which needs them.
+  // Rows of the last freed batches, by step. If a trainer restores an older checkpoint, they are
+  // drawn again.
   std::map<int64_t, std::vector<RowRef>> freed_rows_;
 };
 

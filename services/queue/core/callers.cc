@@ -7,7 +7,7 @@
 
 namespace sluice::queue {
 namespace {
-constexpr size_t kAnswersKept = 64;
+constexpr size_t kAnswersKept = 64;  // Per worker.
 
 const char* RoleName(WorkerRole role) {
   switch (role) {
@@ -22,7 +22,7 @@ const char* RoleName(WorkerRole role) {
 
 std::string FencedMessage(const Caller& caller, int64_t highest) {
   return absl::StrCat(caller.worker, " calls as incarnation ", caller.incarnation,
-                      ", the job's is ", highest);
+                      "; the newest that the controller listed is ", highest);
 }
 
 absl::Status NotListed(const Caller& caller) {

@@ -44,9 +44,9 @@ class Callers {
   // UNAVAILABLE: the caller is not listed yet. PERMISSION_DENIED: it has another role. kNone: any
   // role will do.
   absl::Status CheckListed(const Caller& caller, WorkerRole role);
-  // Both.
+  // Makes both checks.
   absl::Status CheckCaller(const Caller& caller, WorkerRole role);
-  // Both for any role, but nothing is counted, so reads can ask too.
+  // Makes both checks for any role and counts nothing, so reads can use it too.
   absl::Status CheckKnown(const Caller& caller) const;
   // Whether a newer incarnation of the worker was listed. Counts nothing.
   bool IsFenced(const Caller& caller) const;
@@ -63,7 +63,7 @@ class Callers {
   std::map<std::string, Worker> listed_;
   std::map<std::string, int64_t> fence_;  // Highest incarnation ever listed, by worker.
   int64_t trainer_incarnation_ = 0;
-  // Answers by request id, newest last. By worker: those of its last incarnation.
+  // By worker: request ids of its last incarnation with the answers, newest last.
   std::map<std::string, std::deque<std::pair<Id16, Reply>>> kept_;
   Counters* const counters_;
 };

@@ -10,10 +10,10 @@
 // Events as bytes, for the log.
 namespace sluice::queue {
 
-// How events and states are written. Rises when a written byte changes its meaning; a build reads
-// its own number alone.
+// The format in which events and states are written. It rises when a written byte changes its
+// meaning; a build refuses what was written with a higher number.
 inline constexpr uint32_t kFormat = 1;
-// What the state machine makes of events. It rises when the same events would lead to another
+// The version of the state machine's logic. It rises when the same events would lead to another
 // state: a log is replayed only by the logic that wrote it. Any logic of the same format can read a
 // snapshot.
 inline constexpr uint32_t kLogic = 1;

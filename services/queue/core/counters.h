@@ -45,7 +45,7 @@ struct Counters {
   // of the longest answer allowed.
   std::map<std::string, std::array<LengthBin, 8>> lengths;
   int64_t quarantined = 0, reissued = 0, stalled = 0, rescored = 0, shrunk = 0;
-  std::map<std::string, int64_t> alarms;  // By code. Includes alarms that were not told.
+  std::map<std::string, int64_t> alarms;  // By code, with those that were not sent.
 };
 
 }  // namespace sluice::queue

@@ -33,21 +33,21 @@ SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasibl
 // A friend of the classes, so that it can read and set their private members.
 struct Access {
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Failures::UnscorableRun> auto& run) {
+  static void Fields(Archive& archive, MaybeConst<Failures::UnscorableRun> auto& run) {
     auto& [groups, first, source, cause] = run;
     archive(groups, first, source, cause);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Prompts::Progress> auto& progress) {
+  static void Fields(Archive& archive, MaybeConst<Prompts::Progress> auto& progress) {
     auto& [drawn, again, quarantined] = progress;
     archive(drawn, again, quarantined);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Prompts> auto& prompts) {
+  static void Fields(Archive& archive, MaybeConst<Prompts> auto& prompts) {
     auto& [seed, epochs, reissues, sources, rows, progress, quarantined, shuffles] = prompts;
     archive(progress);
     if constexpr (Archive::kReading) {
-      const auto has = [&](const RowRef& row) { return prompts.Has(row); };
+      const auto has = [&](const RowRef& row) { return prompts.HasRow(row); };
       if (progress.drawn.size() != sources.size() ||
           !std::all_of(progress.quarantined.begin(), progress.quarantined.end(), has)) {
         progress = {.drawn = std::vector<uint64_t>(sources.size())};
@@ -57,27 +57,27 @@ struct Access {
     }
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<SlotTable> auto& slots) {
+  static void Fields(Archive& archive, MaybeConst<SlotTable> auto& slots) {
     auto& [limit, steps, first, free] = slots;  // The last two are what a search remembers.
     archive(steps);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Branch> auto& branch) {
+  static void Fields(Archive& archive, MaybeConst<Branch> auto& branch) {
     auto& [forks] = branch;
     archive(forks);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<TokenLog> auto& log) {
+  static void Fields(Archive& archive, MaybeConst<TokenLog> auto& log) {
     auto& [pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs, oldest] = log;
     archive(pieces, tokens, bytes, logprob_bytes, crc_tokens, crc_logprobs, oldest);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<AdmissionWindow> auto& window) {
-    auto& [eta, moves, state] = window;
+  static void Fields(Archive& archive, MaybeConst<AdmissionWindow> auto& window) {
+    auto& [eta, adapts, state] = window;
     archive(state);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<LeaseTable> auto& leases) {
+  static void Fields(Archive& archive, MaybeConst<LeaseTable> auto& leases) {
     auto& [ttl, random, live, by_worker, due, ended, ended_order] = leases;
     uint64_t state = random.state();
     archive(state, live);
@@ -86,7 +86,7 @@ struct Access {
     archive(ends);
     if constexpr (Archive::kReading) {
       random = SplitMix64(state);
-      for (const auto& [id, entry] : live) leases.Index(id, entry);
+      for (const auto& [id, entry] : live) leases.AddToIndexes(id, entry);
       for (const auto& [id, how] : ends) {
         ended.emplace(id, how);
         ended_order.push_back(id);
@@ -95,29 +95,29 @@ struct Access {
   }
 
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Engines::Engine> auto& engine) {
+  static void Fields(Archive& archive, MaybeConst<Engines::Engine> auto& engine) {
     auto& [incarnation, loaded, renewed] = engine;
     archive(incarnation, loaded, renewed);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<ParkedCalls::Call> auto& parked) {
+  static void Fields(Archive& archive, MaybeConst<ParkedCalls::Call> auto& parked) {
     auto& [call, caller, since, deadline, input] = parked;
     archive(call, caller, since, deadline, input);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<TaskQueue::DeadLetter> auto& letter) {
+  static void Fields(Archive& archive, MaybeConst<TaskQueue::DeadLetter> auto& letter) {
     auto& [ref, row, task, worker, cause, at, readmitted] = letter;
     archive(ref, row, task, worker, cause, at, readmitted);
   }
   template <typename Archive>
-  static void Fields(Archive& archive, Of<TaskQueue::Key> auto& key) {
+  static void Fields(Archive& archive, MaybeConst<TaskQueue::Key> auto& key) {
     auto& [group, member, task] = key;
     archive(group, member, task);
   }
   // The order of the fields is that of the first format, whichever part of the job holds each of
   // them.
   template <typename Archive>
-  static void Fields(Archive& archive, Of<Job> auto& job) {
+  static void Fields(Archive& archive, MaybeConst<Job> auto& job) {
     auto& [options, spec, set, revision, phase, queue_incarnation, space, share_bytes, restored,
            restore_answer, replay_end, ledger, counters, staleness, prompts, leases, caller_part,
            engine_part, group_part, task_part, batch_part, parked_part, admission, failure_part,

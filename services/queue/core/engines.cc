@@ -7,7 +7,7 @@
 
 namespace sluice::queue {
 
-void Engines::Load(const std::string& worker, int64_t incarnation, const Loaded& loaded) {
+void Engines::SetLoaded(const std::string& worker, int64_t incarnation, const Loaded& loaded) {
   Engine& engine = engines_[worker];
   engine.loaded = loaded;
   engine.incarnation = incarnation;
@@ -35,7 +35,7 @@ const Engines::Engine* Engines::Find(const std::string& worker) const {
 
 // A queue that lost the job does not know what earlier trainers reached. An engine that still holds
 // such a version does not live: it has to load a version again.
-bool Engines::Lives(const Engine& engine, Instant now) const {
+bool Engines::IsLive(const Engine& engine, Instant now) const {
   const PolicyVersion& version = engine.loaded.version;
   return engine.renewed + ttl_ > now && engine.loaded.verified && branch_.Holds(version) &&
          reached_.contains(version.incarnation);
@@ -44,14 +44,14 @@ bool Engines::Lives(const Engine& engine, Instant now) const {
 std::optional<int64_t> Engines::NewestVersion(Instant now) const {
   std::optional<int64_t> newest;
   for (const auto& [worker, engine] : engines_) {
-    if (!Lives(engine, now)) continue;
+    if (!IsLive(engine, now)) continue;
     newest = std::max(newest.value_or(engine.loaded.version.number), engine.loaded.version.number);
   }
   return newest;
 }
 
 bool Engines::Counts(const Engine& engine, Instant now) const {
-  if (!Lives(engine, now)) return false;
+  if (!IsLive(engine, now)) return false;
   return *NewestVersion(now) - engine.loaded.version.number <= max_span_;
 }
 

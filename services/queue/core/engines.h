@@ -31,7 +31,7 @@ class Engines {
   Engines(absl::Duration ttl, uint32_t max_span) : ttl_(ttl), max_span_(max_span) {}
 
   // The worker told which version it holds.
-  void Load(const std::string& worker, int64_t incarnation, const Loaded& loaded);
+  void SetLoaded(const std::string& worker, int64_t incarnation, const Loaded& loaded);
   // The worker renewed its leases. Nothing happens if it has not told its version.
   void Renew(const std::string& worker, Instant now);
   void Remove(const std::string& worker) { engines_.erase(worker); }
@@ -56,7 +56,7 @@ class Engines {
   void Publish(const PolicyVersion& version);
 
   const Branch& branch() const { return branch_; }
-  void Fork(int64_t incarnation, int64_t fork) { branch_.Fork(incarnation, fork); }
+  void AddFork(int64_t incarnation, int64_t fork) { branch_.AddFork(incarnation, fork); }
 
   // The trainers of this incarnation have trained up to this version.
   void SetReached(int64_t incarnation, int64_t version) { reached_[incarnation] = version; }
@@ -67,7 +67,7 @@ class Engines {
  private:
   friend struct Access;  // dump.cc
 
-  bool Lives(const Engine& engine, Instant now) const;
+  bool IsLive(const Engine& engine, Instant now) const;
   std::optional<int64_t> NewestVersion(Instant now) const;
 
   const absl::Duration ttl_;

@@ -185,7 +185,7 @@ struct BatchGroup {
 };
 struct AcquireBatchAnswer {
   bool repeat = false;
-  bool filled = false;  // False: `wait` ran out, see edge; the fields up to it are unset.
+  bool filled = false;  // False: `wait` ran out; only `edge` is set, which says why.
   int64_t k = 0;
   Lease lease;
   uint32_t from = 0;
@@ -261,7 +261,7 @@ struct RetaskAnswer {
 // Time passed: deadlines, leases, stragglers.
 struct Tick {};
 // The client of the parked call Event::call is gone.
-struct Forget {};
+struct CallerGone {};
 
 // The queue daemon came back and goes on with this job under a new incarnation: engines and parked
 // calls are forgotten, leases run anew in full. At level metadata payload is lost: watermarks of
@@ -269,7 +269,8 @@ struct Forget {};
 struct Restarted {
   uint32_t incarnation = 0;
 };
-// Room on the disk of the log. Low: nothing new is admitted; full: nothing more is put either.
+// Room on the disk of the log. Low: nothing new is admitted; full: nothing more is put either. The
+// values are those of wal::Space.
 enum class Space { kOk = 0, kLow = 1, kFull = 2 };
 struct DiskSpace {
   Space space = Space::kOk;
@@ -277,12 +278,12 @@ struct DiskSpace {
 
 // The log knows an input by its place in this list, so new ones go at its end.
 using Input = std::variant<SetJob, Admit, Put, Seal, Drop, LeaseTasks, Renew, Release, AcquireBatch,
-                           Apply, AdvanceVersion, Durable, Restore, Tick, Forget, MemoryShare,
+                           Apply, AdvanceVersion, Durable, Restore, Tick, CallerGone, MemoryShare,
                            Restarted, DiskSpace, Retask>;
 
 struct Event {
   Instant now;
-  uint64_t call = 0;  // Names the call for its answer; unique among those open.
+  uint64_t call = 0;  // Its answer has the same number; unique among unanswered calls.
   Caller caller;
   Input input;
 };
@@ -305,7 +306,8 @@ struct Alarm {
 };
 
 struct Effects {
-  // By call; parked ones come in a later event's effects.
+  // Answers with the number of their call. Those of calls parked earlier are among them, too; a
+  // call that parks now is answered in the effects of a later event.
   std::vector<std::pair<uint64_t, Reply>> answers;
   std::vector<CancelHint> cancel;
   std::vector<Alarm> alarms;

@@ -6,9 +6,10 @@
 
 namespace sluice::queue {
 namespace {
-constexpr uint64_t kUnscorableTold = 4;  // Groups in a row: fewer may be chance.
+// Unscorable groups in a row from which on they are given as the cause; fewer may be chance.
+constexpr uint64_t kUnscorableShown = 4;
 
-std::string Age(absl::Duration age) {
+std::string FormatAge(absl::Duration age) {
   return absl::FormatDuration(
       absl::Trunc(age, age < absl::Seconds(10) ? absl::Milliseconds(100) : absl::Seconds(1)));
 }
@@ -78,7 +79,7 @@ WaitEdge Explainer::EdgeOfCall(const ParkedCalls::Call& call) const {
 void Explainer::AddBatch(int64_t k, Instant now, std::vector<WaitEdge>& edges) const {
   // While nothing can be scored, late members are not what holds the batch up: the chain ends here.
   const Failures::UnscorableRun* const unscorable = job_.failures_.FindLongestUnscorable();
-  if (unscorable != nullptr && unscorable->groups >= kUnscorableTold &&
+  if (unscorable != nullptr && unscorable->groups >= kUnscorableShown &&
       groups_.accepted().empty()) {
     edges.push_back({.waiter = BatchNode(k),
                      .on = BatchNode(k),
@@ -154,9 +155,10 @@ WaitEdge Explainer::EdgeOfMember(const Group& group, uint32_t index, Instant now
     edge.next = absl::StrCat("member ", index, " goes to the next rollout that asks for work");
     return edge;
   }
+
   edge.on = {NodeKind::kDaemon, member.worker, member.worker};
-  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ", Age(edge.since),
-                            ", stored up to token ", tokens);
+  edge.cause = absl::StrCat(member.worker, " has had member ", index, " for ",
+                            FormatAge(edge.since), ", stored up to token ", tokens);
   edge.next = absl::StrCat("without ", member.worker, ", member ", index,
                            " goes on at another rollout from token ", tokens);
   return edge;
@@ -170,21 +172,23 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
       whole ? group.id.hex() : TrajectoryRef{group.id, index, group.members[index].attempt}.str();
   WaitEdge edge{.waiter = {NodeKind::kTask, absl::StrCat(owner, "/", name), "queue"},
                 .since = now - task.since};
+
   const std::string before = task.cause.empty() ? "" : absl::StrCat("; the last try: ", task.cause);
   const LeaseEntry* lease = task.lease ? leases_.Find(*task.lease) : nullptr;
   if (lease != nullptr) {
     edge.on = {NodeKind::kDaemon, task.worker, task.worker};
     edge.cause =
-        absl::StrCat(task.worker, " has had task ", name, " for ", Age(edge.since), before);
+        absl::StrCat(task.worker, " has had task ", name, " for ", FormatAge(edge.since), before);
     edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ",
                              task.tries, " tries left");
     edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
     return edge;
   }
+
   edge.on = {NodeKind::kDaemon, "reward", "reward"};
   const std::string of = group.generation ? absl::StrCat(" of generation ", *group.generation) : "";
   edge.cause = absl::StrCat("no reward", of, " has taken task ", name, " (pool ",
-                            spec_.tasks[t].pool, ") for ", Age(edge.since), before);
+                            spec_.tasks[t].pool, ") for ", FormatAge(edge.since), before);
   edge.next = "the next reward that asks for tasks takes it";
   edge.next_in = std::max(task.not_before - now, absl::ZeroDuration());
   return edge;
@@ -207,8 +211,8 @@ std::vector<WaitEdge> Explainer::DescribeAll(Instant now) const {
         {.waiter = BatchNode(k),
          .on = {NodeKind::kDaemon, lease->worker, lease->worker},
          .since = now - lease->granted,
-         .cause =
-             absl::StrCat(lease->worker, " has had batch ", k, " for ", Age(now - lease->granted)),
+         .cause = absl::StrCat(lease->worker, " has had batch ", k, " for ",
+                               FormatAge(now - lease->granted)),
          .next = absl::StrCat("without a renewal batch ", k, " is offered to the next trainer"),
          .next_in = std::max(lease->expires - now, absl::ZeroDuration())});
   }

@@ -30,7 +30,7 @@ class Explainer {
   WaitEdge DescribeFullWindow(WaitEdge edge) const;
   WaitEdge DescribeLateEngine(WaitEdge edge, const std::string& worker) const;
   WaitEdge DescribeGroup(const Node& waiter, const Group& group, Instant since) const;
-  // Lets the edge lead to the first of an owner's tasks that is not done. False: all are done.
+  // Makes the edge lead to the first of an owner's tasks that is not done. False: all are done.
   bool DescribeTasks(const std::string& owner, const std::vector<TaskProgress>& tasks,
                      const Group& group, WaitEdge& edge) const;
 

@@ -3,7 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/explain.h"
 
-// What one parked call waits on. The causes are looked at in the order in which they stop it.
+// What one parked call waits on. Causes are checked in the order in which the call itself checks
+// them, so the first that holds is the one that stops it.
 namespace sluice::queue {
 
 WaitEdge Explainer::DescribeAdmit(const Caller& caller, Instant since) const {
@@ -203,7 +204,7 @@ WaitEdge Explainer::DescribeAcquireBatch(const Caller& caller, int64_t k, Instan
   }
   absl::StrAppend(&edge.cause, "; ", groups_.accepted().size() + CountGroupsOf(k), " of ",
                   spec_.groups_per_step, " groups are accepted");
-  if (job_.admission_.infeasible() && edge.hint.empty()) edge.hint = job_.admission_.Advice();
+  if (job_.admission_.infeasible() && edge.hint.empty()) edge.hint = job_.admission_.MakeAdvice();
   return edge;
 }
 

@@ -9,8 +9,8 @@
 
 namespace sluice::queue {
 namespace {
-constexpr int64_t kAlarmsTold = 10;  // Of a kind, one by one.
-constexpr uint32_t kStarved = 5;     // Draws in a row without training, until there is an alarm.
+constexpr int64_t kAlarmsSent = 10;  // Of each kind, so many are sent one by one.
+constexpr uint32_t kStarved = 5;     // After so many draws without training there is an alarm.
 // The job fails after this many groups in a row of one source that could not be scored, or after as
 // many as a batch has, if that is more.
 constexpr uint64_t kUnscorableGroups = 64;
@@ -56,28 +56,28 @@ void Failures::Reset() {
 
 void Failures::RaiseAlarm(const char* code, std::string message) {
   const int64_t count = ++counters_->alarms[code];
-  if (count <= kAlarmsTold) return effects_->alarms.push_back({code, std::move(message)});
+  if (count <= kAlarmsSent) return effects_->alarms.push_back({code, std::move(message)});
 
   const bool doubled =
-      count % kAlarmsTold == 0 && std::has_single_bit(static_cast<uint64_t>(count / kAlarmsTold));
+      count % kAlarmsSent == 0 && std::has_single_bit(static_cast<uint64_t>(count / kAlarmsSent));
   if (!doubled) return;
   absl::StrAppend(&message, " (", count,
                   " alarms of this kind so far; the next is told when there are ", 2 * count, ")");
   effects_->alarms.push_back({code, std::move(message)});
 }
 
-void Failures::Fail(const char* code, absl::Status failure) {
+void Failures::FailJob(const char* code, absl::Status failure) {
   failure_ = std::move(failure);
   RaiseAlarm(code, std::string(failure_.message()));
 }
 
 void Failures::CheckPrompts(const std::string& reason, const std::string& hint) {
   if (unusable_.size() + prompts_.quarantined() < prompts_.rows() || !failure_.ok()) return;
-  Fail("no_prompts",
-       ErrorWith(absl::StatusCode::kFailedPrecondition,
-                 {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005", .hint = hint},
-                 absl::StrCat("no row of the data can be used: all ", prompts_.rows(),
-                              " were dropped, the last as ", reason)));
+  FailJob("no_prompts",
+          ErrorWith(absl::StatusCode::kFailedPrecondition,
+                    {.reason = "NO_PROMPTS", .catalogue = "SLUICE-QUEUE-0005", .hint = hint},
+                    absl::StrCat("no row of the data can be used: all ", prompts_.rows(),
+                                 " were dropped, the last as ", reason)));
 }
 
 // Without a limit of epochs, rows that no rollout can use would be drawn for ever.
@@ -128,7 +128,7 @@ void Failures::NoteUnscorable(const RowRef& row, const std::string& source,
   const bool all_rows = row.source != RowRef::kOutside && prompts_.AllQuarantined(row.source);
   const bool too_many = run.groups >= std::max<uint64_t>(kUnscorableGroups, spec_.groups_per_step);
   if ((!all_rows && !too_many) || !failure_.ok()) return;
-  Fail("unscorable", UnscorableError(run.Describe()));
+  FailJob("unscorable", UnscorableError(run.Describe()));
 }
 
 void Failures::NoteAccepted(const RowRef& row) {
@@ -147,7 +147,7 @@ void Failures::NoteRejected(const RowRef& row, const std::string& source, const 
 
   const std::string counts = DescribeFiltered(counters_->filtered);
   if (rejected_in_a_row_ >= limit) {
-    Fail("no_signal", NoSignalError(rejected_in_a_row_, counts));
+    FailJob("no_signal", NoSignalError(rejected_in_a_row_, counts));
   } else if (of_source == limit) {
     RaiseAlarm("no_signal_source",
                absl::StrCat("the last ", of_source, " groups of data source ", source,

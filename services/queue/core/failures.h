@@ -41,16 +41,17 @@ class Failures {
   // A trainer restored the job: it may try again.
   void Reset();
 
-  // The first ten alarms of a kind are told, then each that doubles their number: a fault of the
-  // data can raise one for every row.
+  // The first ten alarms of a kind are sent, and then only each one that doubles their number: a
+  // fault of the data can raise one for every row.
   void RaiseAlarm(const char* code, std::string message);
 
-  // A rollout dropped a group of this row. Only reasons that hold for the row itself are looked at.
+  // A rollout dropped a group of this row. Reasons that do not lie in the row itself are ignored.
   void NoteUnusable(const RowRef& row, const std::string& reason);
   // The row has just been quarantined. `source` is the name of its source, `why` follows its name.
   void NoteQuarantined(const RowRef& row, const std::string& source, const std::string& reason,
                        const std::string& why);
-  // A group was dropped, or trained: draws of its row in a row that were not trained are counted.
+  // A group was dropped, or trained. They count how often in succession its row was drawn without
+  // being trained.
   void NoteDropped(const RowRef& row, const std::string& source, const std::string& reason);
   void NoteTrained(const RowRef& row) { starved_.erase({row.source, row.index}); }
   // A group could not be scored.
@@ -68,7 +69,7 @@ class Failures {
  private:
   friend struct Access;  // dump.cc
 
-  void Fail(const char* code, absl::Status failure);
+  void FailJob(const char* code, absl::Status failure);
   // Fails the job if no row of the data can be used any more.
   void CheckPrompts(const std::string& reason, const std::string& hint);
 
@@ -80,7 +81,7 @@ class Failures {
   absl::Status failure_;
   uint64_t rejected_in_a_row_ = 0;
   std::map<uint32_t, uint64_t> rejected_of_source_;  // In a row, by source.
-  // Draws in a row that were not trained, by source and row.
+  // How often in succession each row (source, index) was drawn without being trained.
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> starved_;
   // Source and row of each prompt that no rollout could take. None of them is quarantined.
   std::set<std::pair<uint32_t, uint64_t>> unusable_;

@@ -69,8 +69,8 @@ SLUICE_FIELDS(Durable, version, checkpoint, hash)
 SLUICE_FIELDS(DurableAnswer, repeat)
 SLUICE_FIELDS(Restore, cursor, checkpoint, mode)
 SLUICE_FIELDS(RestoreAnswer, repeat, mode, version, end, fork, published, ledger)
-void Fields(auto& archive, Of<Tick> auto& none) {}
-void Fields(auto& archive, Of<Forget> auto& none) {}
+void Fields(auto& archive, MaybeConst<Tick> auto& none) {}
+void Fields(auto& archive, MaybeConst<CallerGone> auto& none) {}
 SLUICE_FIELDS(MemoryShare, bytes)
 SLUICE_FIELDS(Retask, mode, task, generation, groups)
 SLUICE_FIELDS(RetaskAnswer, count)

@@ -104,6 +104,7 @@ void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to,
     while (i >= run_end) run_end += piece.runs[++run].count;
     const uint64_t place = piece.at + i;
     if (place < from || place >= to) continue;
+
     TokenImage image;
     image.role = piece.role;
     image.trainable = piece.trainable;
@@ -118,8 +119,9 @@ void AppendImages(const StoredPiece& stored, uint64_t from, uint64_t to,
 bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
   const uint64_t from = piece.piece.at, to = from + piece.piece.count;
   if (from < base || to > base + tokens_) return false;
+
   std::vector<TokenImage> stored, given;
-  bool blind = false;
+  bool any_lost = false;
   for (const StoredPiece& mine : pieces_) {
     if (mine.piece.at + mine.piece.count <= from || mine.piece.at >= to) continue;
     if (mine.piece.at == from && mine.piece.count == piece.piece.count) {
@@ -128,11 +130,13 @@ bool TokenLog::Holds(const StoredPiece& piece, uint64_t base) const {
         if (other == nullptr || !(other->bytes == field.bytes)) return false;
       }
     }
-    blind |= mine.lost();
-    if (blind) continue;
+    // Lost tokens cannot be compared one by one.
+    any_lost |= mine.lost();
+    if (any_lost) continue;
     AppendImages(mine, from, to, stored);
   }
-  if (blind) return true;
+
+  if (any_lost) return true;
   AppendImages(piece, from, to, given);
   return stored == given;
 }
@@ -213,8 +217,9 @@ absl::Status Bad(absl::string_view message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message);
 }
 
-// Whether no number has all bits of `kExponent` set. It looks at every byte that is put, under the
-// job's lock, so it goes by blocks of a fixed length, which the compiler turns into vector code.
+// Whether no number has all bits of `kExponent` set: such a number is infinite or NaN. Each byte
+// that a client puts is checked here, under the job's lock, so the loop goes by blocks of a fixed
+// length, which the compiler turns into vector code.
 template <typename Word, Word kExponent>
 bool AllFinite(const Bytes& bytes) {
   constexpr uint64_t kBlock = 64;
@@ -252,16 +257,19 @@ absl::Status CheckFinite(const Field& field) {
 
 absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t policies) {
   const Piece& piece = stored.piece;
-  if (piece.count == 0) return Bad("a piece has at least one token");
+  if (piece.count == 0) return Bad("the piece has count 0; a piece has at least one token");
+
   const bool sampled = piece.role == SegmentRole::kSampled;
   if (group_owned && piece.role != SegmentRole::kPrompt)
     return Bad("only a PROMPT piece may belong to the whole group");
   if (piece.trainable && !sampled) return Bad("only SAMPLED tokens may be trainable");
+
   const Field* tokens = stored.Find("tokens");
   if (tokens == nullptr || tokens->dtype != static_cast<int>(Dtype::kI32) ||
       tokens->bytes.size != 4ull * piece.count) {
     return Bad(absl::StrCat("column tokens must be I32 [", piece.count, "]"));
   }
+
   const Field* logprobs = stored.Find("logprobs");
   if (!sampled && (logprobs != nullptr || !piece.runs.empty()))
     return Bad("only SAMPLED tokens have logprobs and runs");
@@ -270,16 +278,22 @@ absl::Status CheckPiece(const StoredPiece& stored, bool group_owned, size_t poli
         logprobs->bytes.size != 4ull * piece.count) {
       return Bad(absl::StrCat("column logprobs must be F32 [", piece.count, "]"));
     }
+
     uint64_t stamped = 0;
     for (const VersionRun& run : piece.runs) {
-      if (run.count == 0 || run.policy >= policies || run.version.number < 0)
-        return Bad("a run needs a count, a known policy and a version");
+      if (run.count == 0 || run.policy >= policies || run.version.number < 0) {
+        return Bad(absl::StrCat("a run has count ", run.count, ", policy ", run.policy,
+                                " and version ", run.version.number,
+                                "; wanted a count of at least 1, a policy below ", policies,
+                                " and a version of at least 0"));
+      }
       stamped += run.count;
     }
     if (stamped != piece.count)
-      return Bad(absl::StrCat("runs stamp ", stamped, " of ", piece.count,
+      return Bad(absl::StrCat("the runs stamp ", stamped, " of the piece's ", piece.count,
                               " tokens; every sampled token needs a version"));
   }
+
   for (const Field& field : stored.fields) SLUICE_RETURN_IF_ERROR(CheckFinite(field));
   return absl::OkStatus();
 }
@@ -288,10 +302,12 @@ absl::Status CheckFollows(const Piece& piece, const TokenLog& log) {
   if (log.pieces().empty()) return absl::OkStatus();
   const Piece& last = log.pieces().back().piece;
   if (piece.segment < last.segment)
-    return Bad(absl::StrCat("segment ", piece.segment, " after ", last.segment));
+    return Bad(absl::StrCat("segment ", piece.segment, " comes after segment ", last.segment,
+                            "; the numbers of segments never fall"));
   if (piece.segment == last.segment &&
       (piece.role != last.role || piece.turn != last.turn || piece.trainable != last.trainable)) {
-    return Bad(absl::StrCat("segment ", piece.segment, " is uniform in role, turn and trainable"));
+    return Bad(absl::StrCat("the piece changes role, turn or trainable within segment ",
+                            piece.segment, "; begin a new segment"));
   }
   return absl::OkStatus();
 }

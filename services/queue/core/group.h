@@ -25,18 +25,19 @@ struct StoredPiece {
   Piece piece;
   std::vector<Field> fields;
 
-  const Field* Find(absl::string_view name) const;
-  bool lost() const;  // Some of its bytes are.
+  const Field* Find(absl::string_view name) const;  // Null: it has no such column.
+  bool lost() const;                                // Whether bytes of some column are lost.
 };
 
-// Fields up to this size ride in the grant of a batch or a task; larger ones are read by Get.
+// Fields of up to this size are sent with the grant of a batch or a task; others are read by Get.
 inline constexpr uint64_t kInlineBytes = 64;
 
-// Owner of a task or field that no single member owns: the group.
+// In place of a member's index: the task or field belongs to the group as a whole.
 inline constexpr uint32_t kWholeGroup = ~0u;
 
-// How far a task is, for a member or for the group. Lists of them are in the order of Spec::tasks.
-// Tasks of the other granularity are done from the start.
+// How far a task is, for one member or for a whole group. A member and a group each have a list
+// with an entry for every task of Spec::tasks, in that order; entries of tasks of the other
+// granularity are done from the start.
 struct TaskProgress {
   TaskState state = TaskState::kWaiting;
   Id16 id;
@@ -63,10 +64,11 @@ class TokenLog {
   uint32_t crc32c() const;
 
   void Append(StoredPiece piece);
-  bool lost() const;  // Some of its bytes are.
+  bool lost() const;  // Whether some of its bytes are lost.
   // Whether the stored tokens at the piece's place equal it: roles, versions, tokens, log-probs,
   // and all other columns if the boundaries are the same. `base`: how many tokens lie before this
-  // log (the group's prompt, for a member). Of lost bytes only the checksums are compared.
+  // log (the group's prompt, for a member). If stored bytes are lost, only the checksums of columns
+  // with the same boundaries are compared; with other boundaries the piece counts as equal.
   bool Holds(const StoredPiece& piece, uint64_t base) const;
 
  private:
@@ -86,25 +88,26 @@ struct GroupMember {
   std::string worker;      // The holder, or the last one.
   Instant since;           // When it came into this state.
   Instant began;           // When it was first granted.
-  int64_t began_at = 0;    // K then.
+  int64_t began_at = 0;    // The job's version K at that time.
   Instant progress;        // When the holder got it or last stored a piece.
   uint32_t stalls = 0;     // Holders in a row that stored nothing for too long.
   TokenLog log;            // Its tokens without the group's prompt.
   uint64_t generated = 0;  // How many of them are SAMPLED.
-  // Whole fields that the rollout and the tasks wrote, those of tasks in the last round.
+  // Whole fields (not columns of pieces) that the rollout wrote, and those that tasks wrote in the
+  // present round of scoring.
   std::map<std::string, Field> fields;
-  std::vector<Field> past;  // Fields of earlier rounds.
+  std::vector<Field> past;  // What tasks wrote in earlier rounds.
   uint64_t field_bytes = 0;
   Finish finish = Finish::kNone;
-  std::optional<Id16> sealed_by;
-  int64_t sealed_at = 0;  // K when it was sealed.
+  std::optional<Id16> sealed_by;  // The lease under which it was sealed.
+  int64_t sealed_at = 0;          // The job's version K at that time.
   std::optional<double> task_reward;
   std::vector<TaskProgress> tasks;
   std::string drop_reason;
 
   bool scored() const;  // Sealed, and all its tasks are done.
   uint64_t stored() const { return log.bytes() + field_bytes; }
-  bool lost() const;  // Some of its bytes are.
+  bool lost() const;  // Whether some of its bytes are lost.
 };
 
 // The members that answer one prompt. GroupTable alone changes a group; see there.
@@ -120,11 +123,12 @@ struct Group {
   bool overdue = false;  // It was open for longer than the straggler time.
   TokenLog prompt;
   std::vector<GroupMember> members;
-  std::vector<TaskProgress> tasks;      // Empty if no task of the job is a group's.
+  std::vector<TaskProgress> tasks;      // Empty if the job has no task of granularity group.
   std::map<std::string, Field> fields;  // What group tasks wrote for the whole group: the verdict.
   uint64_t field_bytes = 0;
-  std::optional<uint32_t> generation;  // Of the rewards that score it, once a task was leased.
-  int64_t batch = -1;                  // The step of its batch, if it is in one.
+  // The generation of the rewards that score it (see TaskQueue), once a task was leased.
+  std::optional<uint32_t> generation;
+  int64_t batch = -1;  // The step of its batch, if it is in one.
   // A restart of the queue lost its payload. This is remembered, because lost() also holds while a
   // log without payload is replayed, for events that were decided when the bytes were still there.
   bool payload_lost = false;
@@ -134,7 +138,7 @@ struct Group {
   bool complete() const;      // Each standing member is scored, and the group's tasks are done.
   bool has_unheld() const;    // A member that nobody holds and that is not sealed or dropped.
   uint64_t stored() const;
-  bool lost() const;  // Some of its bytes are, in this process.
+  bool lost() const;  // Whether some of its bytes are lost in this process.
   // Oldest version number among trainable tokens; the largest int64 if there are none.
   int64_t oldest() const;
 };
@@ -147,8 +151,8 @@ void ForEachTrainable(const GroupMember& member,
 // Checks a piece on its own: shapes of its columns, roles, runs, finite numbers. INVALID_ARGUMENT
 // says which and why.
 absl::Status CheckPiece(const StoredPiece& piece, bool group_owned, size_t policies);
-// Checks that a piece may follow what `log` holds: segments never fall and are uniform.
-// INVALID_ARGUMENT.
+// INVALID_ARGUMENT: the piece cannot follow what `log` holds. Segment numbers never fall, and all
+// pieces of a segment have the same role, turn and trainable.
 absl::Status CheckFollows(const Piece& piece, const TokenLog& log);
 // INVALID_ARGUMENT: an F32 or F64 field holds a number that is not finite.
 absl::Status CheckFinite(const Field& field);

@@ -29,7 +29,7 @@ std::vector<const Group*> GroupTable::OldestFirst() const {
   return groups;
 }
 
-const std::set<uint64_t>& GroupTable::OfRow(const RowRef& row) const {
+const std::set<uint64_t>& GroupTable::OrdinalsOfRow(const RowRef& row) const {
   static const auto* const kNone = new std::set<uint64_t>();
   const auto it = by_row_.find({row.source, row.index});
   return it == by_row_.end() ? *kNone : it->second;
@@ -97,8 +97,8 @@ const Group& GroupTable::OpenSupervised(uint32_t queue_incarnation, const RowRef
 }
 
 void GroupTable::Accept(const Group& given, Instant now) {
-  Group& group = Change(given);
-  SLUICE_CHECK(group.state == GroupState::kOpen);
+  Group& group = GetMutable(given);
+  SLUICE_CHECK(group.state == GroupState::kOpen && group.complete());
   RemoveIndexes(group);
   group.state = GroupState::kAccepted;
   group.since = now;
@@ -107,7 +107,7 @@ void GroupTable::Accept(const Group& given, Instant now) {
 }
 
 void GroupTable::Reopen(const Group& given, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted);
   accepted_.erase({group.cut_key, group.id.ordinal});
   group.state = GroupState::kOpen;
@@ -116,7 +116,7 @@ void GroupTable::Reopen(const Group& given, Instant now) {
 }
 
 void GroupTable::PutInBatch(const Group& given, int64_t k, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted && group.slot == k);
   accepted_.erase({group.cut_key, group.id.ordinal});
   group.state = GroupState::kInBatch;
@@ -125,7 +125,7 @@ void GroupTable::PutInBatch(const Group& given, int64_t k, Instant now) {
 }
 
 void GroupTable::TakeFromBatch(const Group& given, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   SLUICE_CHECK(group.state == GroupState::kInBatch);
   const int64_t k = group.batch;
   group.state = GroupState::kAccepted;
@@ -139,7 +139,9 @@ void GroupTable::TakeFromBatch(const Group& given, Instant now) {
 }
 
 void GroupTable::Erase(const Group& given) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
+  SLUICE_CHECK(std::none_of(group.members.begin(), group.members.end(),
+                            [](const GroupMember& member) { return member.lease.has_value(); }));
   RemoveIndexes(group);
   accepted_.erase({group.cut_key, group.id.ordinal});
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
@@ -156,7 +158,7 @@ void GroupTable::Erase(const Group& given) {
 // Slots. ------------------------------------------------------------------------------------------
 
 void GroupTable::MoveSlot(const Group& given, int64_t step) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   RemoveIndexes(group);
   slots_.Free(group.slot, group.id.ordinal);
   slots_.Take(step, group.id.ordinal);
@@ -165,13 +167,13 @@ void GroupTable::MoveSlot(const Group& given, int64_t step) {
 }
 
 void GroupTable::TakeSlotForCut(const Group& given, int64_t k) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   SLUICE_CHECK(group.state == GroupState::kAccepted);
   if (group.slot == k) return;
   if (!slots_.full(k)) return MoveSlot(group, k);
 
-  // The youngest group that still runs gives way. If none of step k runs, the youngest that is not
-  // in the batch does.
+  // The youngest open group of step k gives up its slot, because it is likely to be the last to be
+  // complete. If none is open, the youngest accepted group that is not in the batch does.
   const auto runs = open_.lower_bound({k + 1, 0});
   uint64_t overtaken = 0;
   if (runs != open_.begin() && std::prev(runs)->first == k) {
@@ -199,7 +201,7 @@ void GroupTable::TakeSlotForCut(const Group& given, int64_t k) {
 }
 
 void GroupTable::FreeSlot(const Group& given) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   SLUICE_CHECK(group.state == GroupState::kInBatch);
   if (group.slot >= 0) slots_.Free(group.slot, group.id.ordinal);
   group.slot = -1;
@@ -209,7 +211,7 @@ void GroupTable::FreeSlot(const Group& given) {
 
 bool GroupTable::GrantMember(const Group& given, uint32_t index, const Id16& lease,
                              const std::string& worker, int64_t version, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(!member.lease);
   member.lease = lease;
@@ -226,8 +228,9 @@ bool GroupTable::GrantMember(const Group& given, uint32_t index, const Id16& lea
 }
 
 void GroupTable::ReleaseMember(const Group& given, uint32_t index, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
+  SLUICE_CHECK(member.lease);
   member.lease.reset();
   member.state = MemberState::kReserved;
   member.since = now;
@@ -240,7 +243,7 @@ void GroupTable::ReleaseMember(const Group& given, uint32_t index, Instant now) 
 
 void GroupTable::SealMember(const Group& given, uint32_t index, Finish finish, int64_t version,
                             Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(member.lease);
   member.sealed_by = member.lease;
@@ -254,7 +257,7 @@ void GroupTable::SealMember(const Group& given, uint32_t index, Finish finish, i
 
 void GroupTable::DropMember(const Group& given, uint32_t index, const std::string& reason,
                             Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
   SLUICE_CHECK(member.state != MemberState::kDropped);
   member.lease.reset();
@@ -273,7 +276,7 @@ void GroupTable::DropMember(const Group& given, uint32_t index, const std::strin
 
 void GroupTable::AppendPiece(const Group& given, std::optional<uint32_t> index, StoredPiece piece,
                              Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   for (const Field& field : piece.fields) stored_bytes_ += field.bytes.size;
   if (!index) return group.prompt.Append(std::move(piece));
 
@@ -286,7 +289,7 @@ void GroupTable::AppendPiece(const Group& given, std::optional<uint32_t> index, 
 }
 
 void GroupTable::AddField(const Group& given, uint32_t whose, Field field) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   auto& fields = whose == kWholeGroup ? group.fields : group.members[whose].fields;
   uint64_t& bytes = whose == kWholeGroup ? group.field_bytes : group.members[whose].field_bytes;
   const uint64_t size = field.bytes.size;
@@ -297,7 +300,7 @@ void GroupTable::AddField(const Group& given, uint32_t whose, Field field) {
 }
 
 void GroupTable::AddResult(const Group& given, uint32_t whose, Field field) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   if (whose != kWholeGroup && field.name == "task_reward") {
     double reward;
     std::memcpy(&reward, field.bytes.data.get(), sizeof(reward));
@@ -307,7 +310,7 @@ void GroupTable::AddResult(const Group& given, uint32_t whose, Field field) {
 }
 
 void GroupTable::RetireField(const Group& given, uint32_t whose, const std::string& name) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   auto& fields = whose == kWholeGroup ? group.fields : group.members[whose].fields;
   const auto it = fields.find(name);
   if (it == fields.end()) return;
@@ -323,7 +326,7 @@ void GroupTable::RetireField(const Group& given, uint32_t whose, const std::stri
 }
 
 void GroupTable::DropRetiredFields(const Group& given, uint32_t index) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
   for (const Field& field : member.past) {
     member.field_bytes -= field.bytes.size;
@@ -332,16 +335,16 @@ void GroupTable::DropRetiredFields(const Group& given, uint32_t index) {
   member.past.clear();
 }
 
-void GroupTable::LosePayload(const Group& given) {
-  Group& group = Change(given);
+void GroupTable::RemoveLostPayload(const Group& given) {
+  Group& group = GetMutable(given);
   stored_bytes_ -= group.prompt.bytes() + group.field_bytes;
   group.prompt = TokenLog();
   group.fields.clear();
   group.field_bytes = 0;
 }
 
-void GroupTable::LosePayload(const Group& given, uint32_t index, Instant now) {
-  Group& group = Change(given);
+void GroupTable::RemoveLostPayload(const Group& given, uint32_t index, Instant now) {
+  Group& group = GetMutable(given);
   GroupMember& member = group.members[index];
   stored_bytes_ -= member.stored();
   member.generated = 0;
@@ -356,7 +359,7 @@ void GroupTable::LosePayload(const Group& given, uint32_t index, Instant now) {
 // Time. -------------------------------------------------------------------------------------------
 
 void GroupTable::NoteProgress(const Group& given, uint32_t index, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   group.members[index].progress = now;
 }
 
@@ -367,7 +370,7 @@ void GroupTable::NoteProgressOfAll(Instant now) {
 }
 
 void GroupTable::RestartStragglerTime(const Group& given, Instant now) {
-  Group& group = Change(given);
+  Group& group = GetMutable(given);
   if (!group.overdue) return;
   group.overdue = false;
   overdue_.push_back({now + spec_.wait, group.id.ordinal});
@@ -378,7 +381,7 @@ const Group* GroupTable::NextOverdue(Instant now) {
     const Group* const group = FindOrdinal(overdue_.front().second);
     overdue_.pop_front();
     if (group == nullptr || group->state != GroupState::kOpen) continue;
-    Change(*group).overdue = true;
+    GetMutable(*group).overdue = true;
     return group;
   }
   return nullptr;
@@ -391,7 +394,7 @@ GroupTable::MemberKey GroupTable::NextStalled(Instant now) {
     const Group* const group = FindOrdinal(ordinal);
     if (group == nullptr || !group->members[index].lease) continue;
 
-    // The entry is as old as the grant. What was stored since moves the time on.
+    // The entry was made at the grant or at the last check. Progress since then defers the time.
     const Instant due = group->members[index].progress + spec_.stalled_after();
     if (due <= now) return {group, index};
     stalling_.insert({due, {ordinal, index}});

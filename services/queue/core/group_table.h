@@ -19,8 +19,8 @@ namespace sluice::queue {
 
 // The groups of a job that are in memory, with the slots and the bytes they hold and the indexes
 // that find them. Others see groups as constant: the table alone changes them, so that indexes and
-// sums always agree with what the groups say. Only the progress of tasks is TaskQueue's.
-// Job::Violations computes all of it anew.
+// sums always agree with what the groups say. Only the progress of tasks is changed by TaskQueue.
+// Job::FindViolations checks the indexes and sums by computing them anew.
 //
 //   Open --> open -- Accept --> accepted -- PutInBatch --> in batch
 //             ^                  |    ^                      |
@@ -58,7 +58,7 @@ class GroupTable {
   // Accepted groups, in the order of the cut.
   const std::set<CutKey>& accepted() const { return accepted_; }
   // Ordinals of the groups of this row; the occurrence does not matter.
-  const std::set<uint64_t>& OfRow(const RowRef& row) const;
+  const std::set<uint64_t>& OrdinalsOfRow(const RowRef& row) const;
 
   const SlotTable& slots() const { return slots_; }
   uint64_t reserved_bytes() const { return reserved_bytes_; }
@@ -80,9 +80,10 @@ class GroupTable {
   void Accept(const Group& group, Instant now);
   // An accepted group is to be scored again.
   void Reopen(const Group& group, Instant now);
-  // The group has a slot of step k.
+  // The group joins batch k. It is accepted and has a slot of step k.
   void PutInBatch(const Group& group, int64_t k, Instant now);
-  // The group's batch is gone. It is accepted again, with a slot of step batch.k or a later one.
+  // The group's batch is given up. The group is accepted again; if its slot was freed, it gets one
+  // of the batch's step or of the first later step that has one.
   void TakeFromBatch(const Group& group, Instant now);
   // All leases and tasks of the group have ended.
   void Erase(const Group& group);
@@ -99,7 +100,7 @@ class GroupTable {
   // Members. -------------------------------------------------------------------------------------
 
   // A rollout holds the member from now on, by this lease. True: it is the member's first holder.
-  // `version`: K.
+  // `version`: the job's version K.
   bool GrantMember(const Group& group, uint32_t member, const Id16& lease,
                    const std::string& worker, int64_t version, Instant now);
   // The holder's lease has ended. The tokens stay, and the next attempt goes on behind them. Whole
@@ -117,18 +118,19 @@ class GroupTable {
                    Instant now);
   // `whose`: a member, or kWholeGroup. Nothing happens if there is a field of this name.
   void AddField(const Group& group, uint32_t whose, Field field);
-  // Adds a field that a task wrote. A field task_reward of a member, one F64, becomes its reward.
+  // Adds a field that a task wrote. A member's field task_reward, one F64, also becomes its reward.
   void AddResult(const Group& group, uint32_t whose, Field field);
-  // The field is of an earlier round of scoring from now on. A group's field is removed. A member's
-  // field stays stored until its bytes are needed (DropRetiredFields), to recognise repeats.
+  // A new round of scoring begins, so the field counts no more. A group's field is removed. A
+  // member's field stays stored until its bytes are needed (DropRetiredFields), because a repeated
+  // Put of the earlier round is compared with it.
   void RetireField(const Group& group, uint32_t whose, const std::string& name);
   void DropRetiredFields(const Group& group, uint32_t member);
   // The queue restarted without the payload: removes what is stored of the group itself, or of one
   // member.
-  void LosePayload(const Group& group);
-  void LosePayload(const Group& group, uint32_t member, Instant now);
+  void RemoveLostPayload(const Group& group);
+  void RemoveLostPayload(const Group& group, uint32_t member, Instant now);
   // Remembers whether the payload of a group in a batch is lost.
-  void NotePayloadLost(const Group& group) { Change(group).payload_lost = group.lost(); }
+  void NotePayloadLost(const Group& group) { GetMutable(group).payload_lost = group.lost(); }
 
   // Time. ----------------------------------------------------------------------------------------
 
@@ -144,17 +146,17 @@ class GroupTable {
   MemberKey NextStalled(Instant now);
   // One more holder of the member stored nothing for too long. Returns how many did so in a row.
   uint32_t CountStall(const Group& group, uint32_t member) {
-    return ++Change(group).members[member].stalls;
+    return ++GetMutable(group).members[member].stalls;
   }
-  // When NextOverdue or NextStalled may have something, at the latest.
+  // Before this time NextOverdue and NextStalled have nothing.
   Instant NextWake() const;
 
  private:
   friend struct Access;    // dump.cc
   friend class TaskQueue;  // It changes the progress of tasks, and the generation of a group.
 
-  // The same group, to be changed.
-  Group& Change(const Group& group) { return *groups_.at(group.id.ordinal); }
+  // The same group, but not constant.
+  Group& GetMutable(const Group& group) { return *groups_.at(group.id.ordinal); }
   Group& Create(uint32_t queue_incarnation, const RowRef& row, uint32_t size, Instant now);
   void AddIndexes(const Group& group);
   void RemoveIndexes(const Group& group);
@@ -168,7 +170,7 @@ class GroupTable {
   uint64_t next_ordinal_ = 0;
   SlotTable slots_;
 
-  // Made of the groups.
+  // Indexes and sums, computed from the groups. What each contains is said at its getter.
   std::set<SlotKey> open_;
   std::set<SlotKey> unheld_;
   std::set<CutKey> accepted_;
@@ -176,9 +178,11 @@ class GroupTable {
   uint64_t reserved_bytes_ = 0;  // spec_.group_bytes() for each group that is no supervised row.
   uint64_t stored_bytes_ = 0;    // The sum of Group::stored().
 
-  // When the straggler time of which group is over. It may be open no more then.
+  // When the straggler time of each open group is over, in the order of time, with its ordinal. A
+  // group may have left the state open since.
   std::deque<std::pair<Instant, uint64_t>> overdue_;
-  // When to look whether which held member makes progress. It may have made some since.
+  // When to check each held member (ordinal, member) for progress. The time is that of its grant,
+  // or of its last check, plus Spec::stalled_after(); it may have made progress since.
   std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;
 };
 

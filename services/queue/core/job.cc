@@ -104,7 +104,7 @@ void Job::Dispatch(const Event& event) {
         if constexpr (std::is_same_v<T, MemoryShare>) share_bytes_ = input.bytes;
         if constexpr (std::is_same_v<T, Restarted>) OnRestarted(input);
         if constexpr (std::is_same_v<T, DiskSpace>) space_ = input.space;
-        if constexpr (std::is_same_v<T, Forget>) {
+        if constexpr (std::is_same_v<T, CallerGone>) {
           parked_.RemoveIf([&](const ParkedCalls::Call& call) { return call.call == event.call; });
         }
       },
@@ -114,7 +114,7 @@ void Job::Dispatch(const Event& event) {
 // Time. -------------------------------------------------------------------------------------------
 
 void Job::OnTick() {
-  for (const Id16& id : leases_.Expired(now_)) {
+  for (const Id16& id : leases_.FindExpired(now_)) {
     const LeaseEntry* const lease = leases_.Find(id);
     if (lease == nullptr) continue;  // It ended along with one before it.
     ++counters_.leases_expired[LeaseKindName(lease->kind)];
@@ -133,8 +133,8 @@ Instant Job::NextWake() const {
 // Calls that wait. --------------------------------------------------------------------------------
 
 void Job::Park(const Event& event, absl::Duration wait, ParkedCalls::Input input) {
-  // The same request, asked again while it waits, takes its own place: the connection it had is
-  // gone.
+  // If the same request is parked already, its connection broke and the client sent it again. The
+  // new call takes the place of the old one, whose answer nobody reads.
   parked_.RemoveIf([&](const ParkedCalls::Call& call) {
     const bool same = ParkedCalls::IsSameRequest(call, event.caller, input);
     if (same) EndParked(call);
@@ -150,8 +150,8 @@ void Job::ServeParked() {
     return true;
   };
 
-  // Batches first, as long as there is one: a cut may drop groups and so free slots, and makes way
-  // for the next batch.
+  // Batches go first: a cut may drop groups, which frees slots for Admit. Repeat as long as a call
+  // was answered, because the next batch may be cut now.
   while (parked_.RemoveIf([&](const ParkedCalls::Call& call) {
     const auto* const input = std::get_if<AcquireBatch>(&call.input);
     return input != nullptr && answer(call, TryAcquireBatch(call.caller, *input));
@@ -169,7 +169,7 @@ void Job::ServeParked() {
     if (due) EndParked(call);
     return due;
   });
-  admission_.Waiting(parked_.WaitsForBatch(batches_.version()), now_);
+  admission_.SetWaiting(parked_.WaitsForBatch(batches_.version()), now_);
 }
 
 }  // namespace sluice::queue

@@ -45,18 +45,19 @@ class Job {
  public:
   struct Options {
     std::string id;                  // 32 hex digits.
-    uint32_t queue_incarnation = 1;  // Until a Restarted event tells a newer one.
+    uint32_t queue_incarnation = 1;  // At first; each Restarted event brings a newer one.
     uint64_t seed = 0;               // Of lease ids.
   };
 
-  // Whether this build can keep what the spec asks for. INVALID_ARGUMENT names the field, value and
-  // what to do.
-  static absl::Status Check(const Spec& spec);
+  // Whether this build can run a job with this spec. If not, INVALID_ARGUMENT names the field, its
+  // value and what to do.
+  static absl::Status CheckSpec(const Spec& spec);
   // Bytes that a job must be able to reserve to move at all: the worst case of the steps in its
   // admission window and one more.
   static uint64_t NeededBytes(const Spec& spec);
 
-  // `spec` passed Check; `rows` holds its sources. The first event is SetJob with the same spec.
+  // `spec` passed CheckSpec; `rows` holds its sources. The first event is SetJob with the same
+  // spec.
   Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows);
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -67,8 +68,8 @@ class Job {
   // When a Tick is due at the latest; infinite: none is.
   Instant NextWake() const;
 
-  // All that decisions read, as bytes. A job made with the same options and data that loads them
-  // behaves as this one from there on. Payload is shared, not copied.
+  // The whole state as bytes. A job that is made with the same options and rows, and loads these
+  // bytes, behaves as this one from there on. Payload is shared, not copied.
   Encoded Dump(Payload payload) const;
   // Loads a dump into a job that saw no event yet. DATA_LOSS: the bytes are no dump, and the job is
   // of no use then.
@@ -89,9 +90,10 @@ class Job {
   std::vector<WaitEdge> Explain(Instant now) const;
   static constexpr size_t kMaxEdges = 8192;
   // Every broken rule, computed anew from all the parts. Empty: all is well.
-  std::vector<std::string> Violations() const;
-  // What Watch asks before it tells anything. ABORTED FENCED; UNAVAILABLE: not listed.
-  absl::Status Known(const Caller& caller) const { return callers_.CheckKnown(caller); }
+  std::vector<std::string> FindViolations() const;
+  // Whether the caller may Watch the job. ABORTED FENCED: a newer incarnation of it was listed.
+  // UNAVAILABLE: it is not listed.
+  absl::Status CheckKnown(const Caller& caller) const { return callers_.CheckKnown(caller); }
 
   const std::string& id() const { return options_.id; }
   const Spec& spec() const { return spec_; }
@@ -115,7 +117,7 @@ class Job {
   friend struct Access;    // dump.cc
   friend class Explainer;  // Reads only.
 
-  // job.cc: one event, and then the calls that wait.
+  // job.cc: handles one event, and then serves the parked calls.
   void Dispatch(const Event& event);
   template <typename T>
   void Finish(uint64_t call, absl::StatusOr<T> answer);
@@ -136,8 +138,8 @@ class Job {
   // job_renew.cc, job_release.cc
   absl::StatusOr<RenewAnswer> OnRenew(const Caller& caller, const Renew& input);
   absl::StatusOr<ReleaseAnswer> OnRelease(const Caller& caller, const Release& input);
-  // Ends a lease whose holder gave it back or is gone. What it covers goes to another worker,
-  // `not_before` from now if it is a task.
+  // Ends a lease whose holder gave it back or is gone. Another worker gets what it covers; if that
+  // is a task, only after the time `not_before`.
   void EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before);
 
   // job_admit.cc
@@ -193,7 +195,7 @@ class Job {
   void DropGroup(const Group& group, const std::string& reason);
   void DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault);
   // Drops a group whose work was lost through no fault of its prompt, which is drawn again.
-  void LoseGroup(const Group& group);
+  void DropLostGroup(const Group& group);
   // After a member or task of the group ended: drops the group for `reason` if too few members are
   // left, and completes it if all of them are scored. With the policy `shrink`, an overdue group
   // first loses the members that are not scored yet, if enough others are.
@@ -228,8 +230,8 @@ class Job {
   absl::Status DescribeEnd(int64_t k) const;
   void FillBatch(int64_t k, bool stream);
   void FillWithRows(Batch& batch);
-  // What the cut makes of each member. Members that no batch from k on can train are dropped. None:
-  // the whole group was.
+  // Decides for each member whether and how batch k can train it. Members that no batch from k on
+  // can train are dropped. None: the whole group was dropped, as too few members were left.
   std::optional<std::vector<Verdict>> JudgeGroup(const Group& group, int64_t k);
   void FreezeGroup(Batch& batch, const Group& group, std::vector<Verdict> verdicts);
   std::vector<double> CollectPool(const Group& group) const;
@@ -237,7 +239,7 @@ class Job {
   void CloseBatch(Batch& batch);
   // Drops members and groups that are too old for every batch to come.
   void DropUntrainable();
-  // Every prompt is drawn, and no group of one is open.
+  // Whether all prompts are drawn and no group is open.
   bool SourcesEnded() const;
 
   // job_apply.cc, job_advance_version.cc, job_durable.cc
@@ -261,7 +263,7 @@ class Job {
   void UnapplyBatch(Batch& batch);
   void ReturnGroups(const Batch& batch);
   void OnRestarted(const Restarted& input);
-  void LosePayload();
+  void RemoveLostPayload();
 
   bool HoldsLeaseOn(const Caller& caller, const Group& group) const;
 
@@ -269,17 +271,18 @@ class Job {
   const Options options_;
   Spec spec_;
 
-  // The job.
-  bool set_ = false;
+  // What the controller and the daemon said last.
+  bool set_ = false;  // A SetJob has come.
   uint64_t revision_ = 0;
   Phase phase_ = Phase::kOpen;
   uint32_t queue_incarnation_;
   Space space_ = Space::kOk;             // On the disk of the log.
   uint64_t share_bytes_ = ~uint64_t{0};  // Of the daemon's memory.
 
-  // The last Restore. replay_end_: the step after the last batch that a replay hands out again; the
-  // restored version if there is no replay.
-  int64_t restored_ = -1;  // The incarnation that called it last; -1: none did.
+  // The last Restore: the incarnation of the trainers that called it (-1: none did), the answer to
+  // it, and the step after the last batch that a replay hands out again (without a replay, the
+  // restored version).
+  int64_t restored_ = -1;
   RestoreAnswer restore_answer_;
   int64_t replay_end_ = 0;
 

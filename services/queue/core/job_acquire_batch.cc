@@ -15,10 +15,13 @@ void Job::OnAcquireBatch(const Event& event, const AcquireBatch& input) {
   absl::Status status = callers_.CheckCaller(event.caller, WorkerRole::kTrainer);
   if (status.ok()) status = CheckRestored();
   if (status.ok() && input.k < 0)
-    status = Error(absl::StatusCode::kInvalidArgument, "BAD_STEP", absl::StrCat("k ", input.k));
+    status = Error(absl::StatusCode::kInvalidArgument, "BAD_STEP",
+                   absl::StrCat("k is ", input.k, ", wanted at least 0"));
   if (status.ok() && input.k > version + 1) {
-    status = Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                   absl::StrCat("k ", input.k, "; K is ", version, ", K + 1 may be prefetched"));
+    status =
+        Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
+              absl::StrCat("batch ", input.k, " is asked for while step ", version,
+                           " is trained; at most batch ", version + 1, " may be fetched ahead"));
   }
   if (!status.ok()) return Answer(event.call, status);
   Park(event, input.wait, input);
@@ -49,9 +52,9 @@ std::optional<Reply> Job::TryAcquireBatch(const Caller& caller, const AcquireBat
   }
 
   if (input.from > batch->groups.size()) {
-    return Error(
-        absl::StatusCode::kInvalidArgument, "BAD_PLACE",
-        absl::StrCat("from ", input.from, "; batch ", k, " has ", batch->groups.size(), " groups"));
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_PLACE",
+                 absl::StrCat("from is ", input.from, ", but batch ", k, " has only ",
+                              batch->groups.size(), " groups"));
   }
   const bool ready = batch->closed || (stream && batch->groups.size() > input.from);
   if (!ready) return std::nullopt;
@@ -94,6 +97,7 @@ AcquireBatchAnswer Job::HandOutSlice(const Caller& caller, Batch& batch, uint32_
                              now_)
                       .id;
   }
+
   AcquireBatchAnswer answer{.filled = true, .k = batch.k, .from = from, .closed = batch.closed};
   if (batch.lease) answer.lease = {*batch.lease, leases_.ttl()};
   if (batch.closed) {

@@ -10,7 +10,8 @@ namespace sluice::queue {
 namespace {
 constexpr size_t kLargestRow = 1 << 20;
 
-// INVALID_ARGUMENT, or FAILED_PRECONDITION where the caller told no version.
+// INVALID_ARGUMENT: the request is malformed. FAILED_PRECONDITION: the caller has not said which
+// version it holds.
 absl::Status CheckAdmit(const Caller& caller, const Admit& input, bool has_engine) {
   if (input.own && (input.own->source.empty() || input.own->json.size() > kLargestRow)) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_ROW",
@@ -108,8 +109,8 @@ std::optional<int64_t> Job::FindFreeStep() const {
   const bool is_last = spec_.max_steps > 0 && beyond >= spec_.max_steps;
   if (cut_short || beyond < next_cut || is_last) return std::nullopt;
 
-  const uint32_t some = admission_.partial_slots(groups_.slots().limit());
-  return groups_.slots().used(beyond) < some ? std::optional(beyond) : std::nullopt;
+  const uint32_t partial = admission_.partial_slots(groups_.slots().limit());
+  return groups_.slots().used(beyond) < partial ? std::optional(beyond) : std::nullopt;
 }
 
 // Groups that a cut left behind hold slots of earlier steps. They move to the first free slots

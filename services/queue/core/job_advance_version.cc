@@ -18,7 +18,7 @@ absl::StatusOr<AdvanceVersionAnswer> Job::OnAdvanceVersion(const Caller& caller,
   SLUICE_RETURN_IF_ERROR(CheckRestored());
   if (input.policy != 0)
     return Error(absl::StatusCode::kInvalidArgument, "BAD_POLICY",
-                 absl::StrCat("policy ", input.policy, "; the job has one"));
+                 absl::StrCat("policy is ", input.policy, ", but the job has only policy 0"));
   const int64_t version = batches_.version();
   if (input.next.incarnation != caller.incarnation || input.next.number < 0 ||
       input.next.number > version) {
@@ -28,9 +28,11 @@ absl::StatusOr<AdvanceVersionAnswer> Job::OnAdvanceVersion(const Caller& caller,
   }
   if (input.expected != published || (published && input.next <= *published)) {
     const std::string current = published ? published->str() : "none";
-    return ErrorWith(absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = current},
-                     absl::StrCat("published is ", current, ", expected ",
-                                  input.expected ? input.expected->str() : "none"));
+    return ErrorWith(
+        absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = current},
+        absl::StrCat("the published version is ", current, "; the call expected ",
+                     input.expected ? input.expected->str() : "none", " and wants to publish ",
+                     input.next.str(), ", which must be newer"));
   }
 
   engines_.Publish(input.next);

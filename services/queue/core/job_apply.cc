@@ -32,9 +32,10 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   const int64_t version = batches_.version();
   Batch* const batch = batches_.Find(input.k);
   if (input.k > version || batch == nullptr || !batch->closed) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("Apply ", input.k, ": K is ", version,
-                              input.k == version ? ", and the batch is not closed" : ""));
+    return Error(
+        absl::StatusCode::kFailedPrecondition, "NOT_YET",
+        absl::StrCat("batch ", input.k, " cannot be applied yet: step ", version, " is next",
+                     input.k == version ? ", and its batch is not closed" : ""));
   }
   if (batch->lease != input.lease)
     return Error(
@@ -55,20 +56,20 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   ledger_.hash = batch->hash;
   engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
   for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
-  if (admission_.Applied(now_))
-    failures_.RaiseAlarm("max_staleness_too_small", admission_.Advice());
+  if (admission_.CountStep(now_))
+    failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;
   return absl::OkStatus();
 }
 
-// The cut has masked what is too old. This is the last place where a fault of it shows before the
-// step is published.
+// The cut has masked what is too old. This checks it again: it is the last chance to find a fault
+// of the cut before the step is published.
 absl::Status Job::CheckStaleness(const Batch& batch) {
   for (const FrozenGroup& frozen : batch.groups) {
     const Group& group = *groups_.Find(frozen.id);
     for (const FrozenMember& member : frozen.members) {
-      const uint64_t over =
-          OverAge(group.members[member.member], member.masked, batch.k, spec_, engines_.branch());
+      const uint64_t over = CountOverAge(group.members[member.member], member.masked, batch.k,
+                                         spec_, engines_.branch());
       if (over == 0) continue;
 
       ++counters_.violations["staleness"];

@@ -3,7 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// Violations: computes from groups, batches and leases what the ledger and the indexes say.
+// FindViolations: checks the ledger and the indexes against numbers computed anew from the groups,
+// batches and leases.
 namespace sluice::queue {
 namespace {
 // Collects broken rules.
@@ -61,12 +62,13 @@ void CheckGroup(const Group& group, const Batch* batch, const Spec& spec, const 
                " is in batch ", group.batch, ", which is not there");
   audit.Expect(group.slot < 0 || table.slots().holders(group.slot).contains(ordinal), name,
                " says it holds a slot of step ", group.slot);
-  audit.Expect(group.slot >= 0 || in_batch, name, " is alive without a slot");
+  audit.Expect(group.slot >= 0 || in_batch, name, " has no slot and is in no batch");
 
   const bool open = group.state == GroupState::kOpen;
   audit.Expect(open || group.complete(), name, " is ", Name(group.state), " but not complete");
-  audit.Expect(open || group.standing() >= (spec.rows_only ? 1 : spec.group_min), name,
-               " stands with ", group.standing(), " members");
+  const uint32_t least = spec.rows_only ? 1 : spec.group_min;
+  audit.Expect(open || group.standing() >= least, name, " has ", group.standing(),
+               " members left, wanted at least ", least);
   audit.Expect(!open || table.open().contains({group.slot, ordinal}), name,
                " is open but not indexed");
   audit.Expect(
@@ -133,7 +135,7 @@ void CheckFrozen(const Batch& batch, const FrozenGroup& frozen, const Group& gro
     const GroupMember& stored = group.members[member.member];
     audit.Expect(stored.log.crc32c() == member.crc32c, "batch ", batch.k,
                  ": a member's bytes changed after the cut");
-    audit.Expect(batch.applied || OverAge(stored, member.masked, batch.k, spec, branch) == 0,
+    audit.Expect(batch.applied || CountOverAge(stored, member.masked, batch.k, spec, branch) == 0,
                  "batch ", batch.k, " holds tokens beyond max_staleness");
   }
 }
@@ -160,7 +162,7 @@ void CheckBatches(const BatchLine& batches, const GroupTable& table, const Spec&
 }
 }  // namespace
 
-std::vector<std::string> Job::Violations() const {
+std::vector<std::string> Job::FindViolations() const {
   Audit audit;
   GroupSums sums;
   for (const Group* const group : groups_.OldestFirst()) {

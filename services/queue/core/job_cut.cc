@@ -7,8 +7,9 @@
 // The cut: accepted groups become a batch, and what no later batch can train is dropped.
 namespace sluice::queue {
 namespace {
-// A test makes the cut blind to age, to see Apply refuse what the cut should have masked.
-bool CutIsBlind() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
+// With this failpoint the cut ignores the age of tokens. A test uses it to see that Apply refuses
+// what the cut should have masked.
+bool CutIgnoresAge() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 
 std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t k) {
@@ -24,12 +25,12 @@ std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t 
     if (!judged) continue;
 
     verdicts[m] = Judge(member, k, spec_, engines_.branch());
-    if (verdicts[m].masked_count > 0 && CutIsBlind()) {
-      Spec blind = spec_;
-      blind.max_staleness = ~0u;
-      verdicts[m] = Judge(member, k, blind, Branch());
+    if (verdicts[m].masked_count > 0 && CutIgnoresAge()) {
+      Spec any_age = spec_;
+      any_age.max_staleness = ~0u;
+      verdicts[m] = Judge(member, k, any_age, Branch());
     }
-    if (verdicts[m].legal) continue;
+    if (verdicts[m].trainable) continue;
     reason = verdicts[m].reason;
     EndMember(group, m, reason);
   }
@@ -41,7 +42,7 @@ std::optional<std::vector<Verdict>> Job::JudgeGroup(const Group& group, int64_t 
 // The rewards of other answers to the same prompt, which an advantage may compare with.
 std::vector<double> Job::CollectPool(const Group& group) const {
   std::vector<double> pool;
-  for (uint64_t ordinal : groups_.OfRow(group.row)) {
+  for (uint64_t ordinal : groups_.OrdinalsOfRow(group.row)) {
     // Groups of earlier batches stay until a checkpoint, which depends on the clock. Deterministic
     // jobs leave them out.
     const Group& other = groups_.at(ordinal);
@@ -65,7 +66,7 @@ void Job::FreezeGroup(Batch& batch, const Group& group, std::vector<Verdict> ver
     const GroupMember& member = group.members[m];
     if (member.state == MemberState::kDropped) continue;
     Verdict& verdict = verdicts[m];
-    admission_.TooOld(verdict.masked_count);
+    admission_.CountTooOld(verdict.masked_count);
     frozen.members.push_back({.member = m,
                               .attempt = member.attempt,
                               .tokens = group.prompt.tokens() + member.log.tokens(),
@@ -105,7 +106,8 @@ void Job::FillBatch(int64_t k, bool stream) {
     return;
   }
 
-  // Without streaming a batch is cut whole, or not yet. The last one may be smaller.
+  // Without streaming a batch is cut as a whole, once there are enough groups. The last batch may
+  // be smaller.
   const auto& accepted = groups_.accepted();
   const bool held_up = IsHeldUp(k);
   const bool too_few = accepted.size() < needed && !SourcesEnded();
@@ -116,7 +118,8 @@ void Job::FillBatch(int64_t k, bool stream) {
   for (auto it = accepted.begin(); it != accepted.end() && chosen.size() < needed;) {
     // The iterator moves on first: judging may drop the group.
     const Group& group = groups_.at((it++)->second);
-    // The turn of a group of a later step comes once those before it are done.
+    // While the step waits for its own groups (policy wait), groups of later steps do not replace
+    // them.
     if (held_up && group.slot > k) continue;
     if (auto verdicts = JudgeGroup(group, k)) chosen.emplace_back(&group, *std::move(verdicts));
   }

@@ -10,15 +10,18 @@ Item Job::DropWork(const Caller& caller, const DropItem& item) {
       item.reason == "shrunk") {
     return {.status =
                 Error(absl::StatusCode::kInvalidArgument, "BAD_REASON",
-                      absl::StrCat("\"", item.reason, "\" is no reason a rollout drops work for"))};
+                      absl::StrCat("\"", item.reason,
+                                   "\" is not a reason for which a rollout may drop work, such as "
+                                   "env_lost or prompt_too_long"))};
   }
-  if (leases_.Ended(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
+  if (leases_.FindEnd(item.lease) == LeaseEnd::kDropped) return {.repeat = true};
 
   const Group* const group = groups_.Find(item.ref.group);
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};
   if (item.ref.member && *item.ref.member >= group->members.size()) {
     return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
-                            absl::StrCat("the group has ", group->members.size(), " members"))};
+                            absl::StrCat(item.ref.str(), ": the group has ", group->members.size(),
+                                         " members"))};
   }
   if (absl::Status lease = CheckLease(caller, item.lease, item.ref, *group); !lease.ok())
     return {.status = lease};

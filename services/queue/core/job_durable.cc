@@ -16,11 +16,12 @@ absl::StatusOr<DurableAnswer> Job::OnDurable(const Caller& caller, const Durable
   SLUICE_RETURN_IF_ERROR(callers_.CheckListed(caller, WorkerRole::kTrainer));
   if (input.version > batches_.version())
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("Durable ", input.version, ": K is ", batches_.version()));
+                 absl::StrCat("version ", input.version, " cannot be durable: only ",
+                              batches_.version(), " steps are trained"));
   if (batches_.HashAt(input.version) != input.hash) {
     return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                 absl::StrCat("checkpoint ", input.checkpoint, ": its ledger hash is not H(",
-                              input.version, ")"));
+                 absl::StrCat("the ledger hash of checkpoint ", input.checkpoint,
+                              " is not the queue's hash of version ", input.version));
   }
   MakeDurable(input.version);
   return DurableAnswer{};

@@ -6,12 +6,12 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// The ways in which members and groups end. Calls use them, and so do timers.
+// The ways in which members and groups end, for calls and for timers.
 namespace sluice::queue {
 namespace {
-// Whether the rewards tell nothing apart: one reward, or a sample standard deviation (ddof 1) of at
-// most 1e-6 (DAPO's dynamic sampling).
-bool NoSignal(const std::vector<double>& rewards) {
+// Whether no answer is better than another: there are fewer than two rewards, or their sample
+// standard deviation (ddof 1) is at most 1e-6 (DAPO's dynamic sampling).
+bool HasNoSignal(const std::vector<double>& rewards) {
   if (rewards.size() < 2) return true;
   double mean = 0, squares = 0;
   for (double reward : rewards) mean += reward / rewards.size();
@@ -39,7 +39,7 @@ std::optional<std::string> FindRejection(const Group& group, Filter filter) {
   for (const GroupMember& member : group.members) {
     if (member.state == MemberState::kSealed) rewards.push_back(member.task_reward.value_or(0));
   }
-  if (filter != Filter::kSignal || !NoSignal(rewards)) return std::nullopt;
+  if (filter != Filter::kSignal || !HasNoSignal(rewards)) return std::nullopt;
   return rewards[0] == 0 ? "all_zero" : rewards[0] == 1 ? "all_one" : "other";
 }
 }  // namespace
@@ -51,7 +51,7 @@ void Job::EndMember(const Group& group, uint32_t index, const std::string& reaso
     ++ledger_.dropped[reason];
     const uint64_t tokens = CountTrainable(member);
     counters_.tokens_dropped[reason] += static_cast<int64_t>(tokens);
-    if (reason == "stale") admission_.TooOld(tokens);
+    if (reason == "stale") admission_.CountTooOld(tokens);
   }
   if (member.lease) {
     effects_->cancel.push_back({{group.id, index, member.attempt}, reason, member.worker});
@@ -85,7 +85,7 @@ void Job::DropGroup(const Group& group, const std::string& reason) {
   groups_.Erase(group);
 }
 
-// Another try would not help a row that is at fault itself, so it is drawn no more.
+// If the row itself is at fault, another try would not help, so the row is quarantined at once.
 void Job::DropUnscorable(const Group& group, const std::string& cause, bool row_at_fault) {
   const bool quarantined = row_at_fault && !group.own && prompts_.Quarantine(group.row);
   failures_.NoteUnscorable(group.row, SourceName(group), cause);
@@ -96,7 +96,7 @@ void Job::DropUnscorable(const Group& group, const std::string& cause, bool row_
   DropGroup(group, "unscorable");
 }
 
-void Job::LoseGroup(const Group& group) {
+void Job::DropLostGroup(const Group& group) {
   for (uint32_t m = 0; m < group.members.size(); ++m) {
     if (group.members[m].state != MemberState::kDropped) EndMember(group, m, "lost");
   }
@@ -133,7 +133,7 @@ const std::string& Job::SourceName(const Group& group) const {
   return group.own ? group.own->source : spec_.sources[group.row.source].name;
 }
 
-// By the member's length in eighths of the longest answer allowed.
+// The bin of the member's source and length; there is one per eighth of the longest answer allowed.
 LengthBin& Job::LengthBinOf(const Group& group, const GroupMember& member) {
   const uint64_t longest =
       spec_.sampling.max_tokens > 0 ? spec_.sampling.max_tokens : spec_.member_tokens;

@@ -72,7 +72,7 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
     return grant;
   }
 
-  // A member's small fields ride in the grant, so that most tasks need no Get.
+  // A member's small fields are sent with the grant, so that most tasks need no Get.
   const GroupMember& member = group.members[key.member];
   grant.owner = {group.id, key.member, member.attempt};
   grant.finish = member.finish;
@@ -87,11 +87,13 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
   return grant;
 }
 
-// Groups of a generation that is gone are scored again, whole, by whoever comes.
+// Groups pinned to an abandoned generation (see TaskQueue::FindAbandoned) are scored again by
+// workers of any generation, all members of them. Workers whose call is parked count as calling
+// now.
 void Job::RescoreAbandoned() {
   for (const ParkedCalls::Call& call : parked_.calls()) {
     if (const auto* input = std::get_if<LeaseTasks>(&call.input))
-      tasks_.SeeGeneration(input->generation, now_);
+      tasks_.NoteGenerationCall(input->generation, now_);
   }
   const std::vector<bool> all(spec_.tasks.size(), true);
   for (uint64_t ordinal : tasks_.FindAbandoned(now_)) RescoreGroup(groups_.at(ordinal), all);

@@ -39,6 +39,7 @@ nlohmann::json MemberJson(const Group& group, const GroupMember& member, Instant
   if (member.task_reward) json["task_reward"] = *member.task_reward;
   if (member.finish != Finish::kNone) json["finish"] = kFinish[static_cast<int>(member.finish)];
   if (!member.drop_reason.empty()) json["dropped"] = member.drop_reason;
+
   std::optional<std::pair<int64_t, int64_t>> versions;
   for (const StoredPiece& stored : member.log.pieces()) {
     for (const VersionRun& run : stored.piece.runs) {
@@ -149,7 +150,7 @@ std::vector<PeekRow> Job::Peek(PeekWhat what, const std::string& state, Instant 
         add(PeekPrompt(row, "quarantined", spec_));
       break;
     case PeekWhat::kViolations:
-      for (const std::string& broken : Violations()) {
+      for (const std::string& broken : FindViolations()) {
         add({.node = {NodeKind::kJob, options_.id, ""},
              .state = "broken",
              .json = AsText({{"rule", broken}})});

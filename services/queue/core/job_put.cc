@@ -27,7 +27,7 @@ absl::Status Job::PutRecord(const Caller& caller, const Record& record, uint64_t
   const Group* const group = groups_.Find(record.owner.group);
   if (group == nullptr) {
     // A task's result may have ended its group. If it is sent again, it is a repeat.
-    *repeat = record.task && leases_.Ended(record.lease) == LeaseEnd::kDone;
+    *repeat = record.task && leases_.FindEnd(record.lease) == LeaseEnd::kDone;
     return *repeat ? absl::OkStatus() : GroupGoneError(record.lease, record.owner);
   }
   if (record.owner.member && *record.owner.member >= group->members.size()) {
@@ -66,6 +66,8 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
         absl::StatusCode::kFailedPrecondition, "NOT_YET",
         absl::StrCat(record.owner.str(), ": send from token ", *watermark, ", not ", piece.at));
   }
+  // The places of the members' tokens count from the end of the prompt, so it cannot grow any more
+  // once a member has tokens.
   const bool begun = std::any_of(group.members.begin(), group.members.end(),
                                  [](const GroupMember& m) { return m.log.tokens() > 0; });
   if (group_owned && begun) return ConflictError(record.owner, "the prompt");
@@ -85,7 +87,7 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
   groups_.NoteProgress(group, leases_.Find(record.lease)->member, now_);
   if (piece.role == SegmentRole::kSampled) {
     ledger_.tokens_generated += piece.count;
-    if (piece.trainable) admission_.Generated(piece.count);
+    if (piece.trainable) admission_.CountGenerated(piece.count);
   }
   groups_.AppendPiece(group, record.owner.member, std::move(stored), now_);
   *watermark = base + log.tokens();
@@ -111,6 +113,7 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 
   SLUICE_RETURN_IF_ERROR(CheckLease(caller, record.lease, record.owner, group));
   if (!differs.empty()) return ConflictError(record.owner, "field " + differs);
+
   uint64_t bytes = 0;
   for (const Field& field : record.fields) {
     SLUICE_RETURN_IF_ERROR(CheckFinite(field));
@@ -118,8 +121,9 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
   }
   if (group.prompt.bytes() + member.stored() + bytes > spec_.member_bytes()) {
     return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
-                 absl::StrCat(record.owner.str(), ": whole fields of ", bytes,
-                              " B exceed what the member reserved"));
+                 absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ",
+                              group.prompt.bytes() + member.stored(), ", wants ", bytes,
+                              " more for whole fields; send less"));
   }
 
   for (const Field& field : record.fields) groups_.AddField(group, *record.owner.member, field);
@@ -129,13 +133,13 @@ absl::Status Job::PutFields(const Caller& caller, const Record& record, const Gr
 
 // Errors of a writer's lease. ---------------------------------------------------------------------
 
-// The error for a group that is not in memory. GONE: the caller had finished its work on it.
-// LEASE_LOST: it had not, and must stop.
+// The error for a group that is not in memory. GONE: the caller had finished its work on the group.
+// LEASE_LOST: the caller had not, and must stop.
 absl::Status Job::GroupGoneError(const Id16& lease, const TrajectoryRef& ref) const {
-  const std::optional<LeaseEnd> ended = leases_.Ended(lease);
+  const std::optional<LeaseEnd> ended = leases_.FindEnd(lease);
   if (ended != LeaseEnd::kSealed && ended != LeaseEnd::kDone) {
     return Error(absl::StatusCode::kAborted, "LEASE_LOST",
-                 absl::StrCat(ref.str(), " was dropped or given to another"));
+                 absl::StrCat(ref.str(), " was dropped or given to another worker; stop its work"));
   }
   return Error(absl::StatusCode::kNotFound, "GONE",
                absl::StrCat(ref.str(), " is not in the queue"));

@@ -15,9 +15,9 @@
 // member (records that name it) and of the group (records that name no member).
 namespace sluice::queue {
 namespace {
-constexpr size_t kCauseBytes = 300;  // Of a reward_status, with its reward_info, that is shown.
-// With "reject:" before it, a reason of this length is at most kInHead bytes long, so that the log
-// keeps it at every level of durability.
+constexpr size_t kCauseBytes = 300;  // Of reward_status and reward_info, only this much is shown.
+// The most bytes of a verdict's reason. The field, with "reject:" before it, is then at most
+// kInHead bytes long, so the log keeps it at every level of durability.
 constexpr size_t kReasonBytes = kInHead - 7;
 
 const Field* FindField(const TaskQueue::StagedFields& fields, uint32_t whose,
@@ -47,8 +47,8 @@ bool IsVerdict(absl::string_view text) {
 }
 }  // namespace
 
-// The task was finished before, and what it wrote then stands. Equal bytes, of this round or an
-// earlier one, are a repeat. So is any field of a member that was dropped since.
+// For a record of a task that is done: what it wrote stands. A record with equal bytes, of this
+// round or an earlier one, is a repeat. So is any record of a member that was dropped since.
 absl::Status Job::CheckRepeatedResult(const Record& record, const Group& group) {
   const GroupMember* member = record.owner.member ? &group.members[*record.owner.member] : nullptr;
   if (member != nullptr && member->state == MemberState::kDropped) return absl::OkStatus();
@@ -96,15 +96,16 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
 
 absl::Status Job::PutResult(const Caller& caller, const Record& record, const Group& group,
                             bool* repeat) {
-  if (leases_.Ended(record.lease) == LeaseEnd::kDone) {
+  if (leases_.FindEnd(record.lease) == LeaseEnd::kDone) {
     *repeat = true;
     return CheckRepeatedResult(record, group);
   }
 
   // A member's task writes to its member alone, a group's task to any member.
   const auto lost = [&] {
-    return Error(absl::StatusCode::kAborted, "LEASE_LOST",
-                 absl::StrCat(record.owner.str(), ": the task is another's, or done"));
+    return Error(
+        absl::StatusCode::kAborted, "LEASE_LOST",
+        absl::StrCat(record.owner.str(), ": the task was given to another worker, or is done"));
   };
   const LeaseEntry* const entry = leases_.Find(record.lease);
   const bool owns = entry != nullptr && entry->kind == LeaseKind::kTask &&
@@ -112,6 +113,7 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, const Gr
                     (entry->member == kWholeGroup || record.owner.member == entry->member) &&
                     entry->worker == caller.worker && entry->incarnation == caller.incarnation;
   if (!owns) return lost();
+
   const uint32_t index = entry->member, t = entry->task;
   const TaskProgress& task = TaskQueue::Find(group, index, t);
   if (task.id != *record.task) return lost();
@@ -156,16 +158,17 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, const Gr
     if (before == nullptr) staged.emplace_back(whose, field);
   }
   if (record.last) SLUICE_RETURN_IF_ERROR(CheckResult(group, *entry, staged));
-  tasks_.Stage(group, index, t, std::move(staged));
+  tasks_.StageFields(group, index, t, std::move(staged));
   if (record.last) FinishTask(group, index, t);
   return absl::OkStatus();
 }
 
 void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
-  const TaskQueue::StagedFields staged = tasks_.Finish(group, index, t, now_);
+  const TaskQueue::StagedFields staged = tasks_.FinishTask(group, index, t, now_);
   const uint32_t round = TaskQueue::Find(group, index, t).round;
 
-  // Members, or the whole group, that the reward could not score.
+  // Collect the members that the reward could not score. If it says so of the whole group, the
+  // group is dropped at once.
   std::vector<uint32_t> unscorable;
   bool row_at_fault = false;
   std::string cause = TaskQueue::Find(group, index, t).cause;
@@ -174,7 +177,7 @@ void Job::FinishTask(const Group& group, uint32_t index, uint32_t t) {
     const Field* const info = FindField(staged, whose, "reward_info");
     const std::string text = absl::StrCat(field.bytes.view(), info == nullptr ? "" : ": ",
                                           info == nullptr ? "" : info->bytes.view());
-    // It may be any bytes, and is shown to people, as JSON too.
+    // The text may be any bytes. It is escaped, because it is shown to people, and in JSON.
     cause = absl::CHexEscape(text.substr(0, kCauseBytes));
     tasks_.SetCause(group, index, t, cause);
     row_at_fault |= IsFaultOfRow(field.bytes.view());

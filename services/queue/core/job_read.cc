@@ -8,11 +8,11 @@
 // Get: reads what is stored of groups and members.
 namespace sluice::queue {
 namespace {
-bool Wanted(const std::vector<std::string>& names, const std::string& name) {
+bool IsWanted(const std::vector<std::string>& names, const std::string& name) {
   return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// `count` rows of a column from `first` on, counted in the piece. All its rows have one length.
+// Cuts rows [first, first + count) out of a column of the piece. All its rows have the same size.
 Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t count) {
   if (count == piece.count) return field;
   const uint64_t row = field.bytes.size / piece.count;
@@ -25,7 +25,7 @@ Field CutRows(const Field& field, const Piece& piece, uint64_t first, uint64_t c
   return cut;
 }
 
-// The runs of tokens [first, last), places counted over the whole log.
+// The version runs of the tokens [first, last), which are places as in Piece::at.
 std::vector<VersionRun> CutRuns(const Piece& piece, uint64_t first, uint64_t last) {
   std::vector<VersionRun> runs;
   uint64_t place = piece.at;
@@ -54,7 +54,7 @@ void ReadPieces(const TokenLog& log, const TrajectoryRef& owner, const Want& wan
     // Columns with rows of different lengths come whole or not at all.
     for (const Field& field : stored.fields) {
       const bool cuttable = field.rows.empty() && field.bytes.size % stored.piece.count == 0;
-      if (Wanted(want.names, field.name) && (cuttable || piece.count == stored.piece.count)) {
+      if (IsWanted(want.names, field.name) && (cuttable || piece.count == stored.piece.count)) {
         record.fields.push_back(CutRows(field, stored.piece, first - stored.piece.at, piece.count));
       }
     }
@@ -112,15 +112,15 @@ absl::StatusOr<ReadAnswer> Job::Read(const Caller& caller, bool controller, cons
     ReadPieces(member->log, owner, want, answer.records);
     Record whole{.owner = owner};
     for (const auto& [name, field] : member->fields) {
-      if (Wanted(want.names, name)) whole.fields.push_back(field);
+      if (IsWanted(want.names, name)) whole.fields.push_back(field);
     }
     if (!whole.fields.empty()) answer.records.push_back(std::move(whole));
   }
   return answer;
 }
 
-// Whether the caller holds a lease on a member of the group or on a task of one. So one Get may
-// read all groups that the caller works on.
+// Whether the caller holds any lease on the group: of a member, of a member's task, or of a group's
+// task. With it, one Get may read all groups that the caller works on.
 bool Job::HoldsLeaseOn(const Caller& caller, const Group& group) const {
   const auto mine = [&](const std::optional<Id16>& lease) {
     const LeaseEntry* entry = lease ? leases_.Find(*lease) : nullptr;

@@ -7,11 +7,13 @@ namespace sluice::queue {
 
 absl::StatusOr<ReleaseAnswer> Job::OnRelease(const Caller& caller, const Release& input) {
   if (input.reason < ReleaseReason::kDrain || input.reason > ReleaseReason::kLost)
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_REASON", "Release needs a reason");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_REASON",
+                 "reason is unset; Release needs one");
 
   ReleaseAnswer answer;
   std::vector<Id16> leases;
   if (!input.worker.empty()) {
+    // The controller alone calls with incarnation 0 (JobRef in common.proto).
     if (caller.incarnation != 0)
       return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
                    "only the controller releases another worker's leases");
@@ -35,8 +37,8 @@ absl::StatusOr<ReleaseAnswer> Job::OnRelease(const Caller& caller, const Release
 }
 
 void Job::EndLease(const Id16& id, LeaseEnd how, ReleaseReason reason, absl::Duration not_before) {
-  // The end of a lease before it may have ended this one: a task that is out of tries drops its
-  // member or group.
+  // This lease may have ended together with another one of the same list: a task that is out of
+  // tries drops its member or group, with all their leases.
   if (leases_.Find(id) == nullptr) return;
 
   const LeaseEntry entry = *leases_.Find(id);

@@ -27,13 +27,14 @@ absl::StatusOr<RenewAnswer> Job::OnRenew(const Caller& caller, const Renew& inpu
     }
   }
 
-  tasks_.SeeWorker(caller.worker, now_);
+  tasks_.NoteWorkerCall(caller.worker, now_);
   if (role != WorkerRole::kRollout) return answer;
   for (const Loaded& loaded : input.loaded) {
     if (loaded.policy != 0)
-      return Error(absl::StatusCode::kInvalidArgument, "BAD_POLICY",
-                   absl::StrCat("loaded names policy ", loaded.policy, "; the job has one"));
-    engines_.Load(caller.worker, caller.incarnation, loaded);
+      return Error(
+          absl::StatusCode::kInvalidArgument, "BAD_POLICY",
+          absl::StrCat("loaded names policy ", loaded.policy, ", but the job has only policy 0"));
+    engines_.SetLoaded(caller.worker, caller.incarnation, loaded);
   }
   engines_.Renew(caller.worker, now_);
   return answer;

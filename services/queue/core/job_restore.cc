@@ -4,9 +4,9 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// Restore: what a new trainer group does first. It goes back to a checkpoint, whose cursor it
-// brings along: with the same batches once more (replay), or with their groups in new batches
-// (requeue).
+// Restore: a new trainer group calls it first, with the cursor of the checkpoint from which it goes
+// on. The batches since then are handed out again as they were (replay), or their groups go into
+// new batches (requeue).
 namespace sluice::queue {
 namespace {
 absl::Status BadCursor(absl::StatusCode code, absl::string_view message) {
@@ -40,12 +40,15 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   if (!input.cursor.empty()) {
     SLUICE_ASSIGN_OR_RETURN(cursor, DecodeCursor(input.cursor));
     if (cursor.job != options_.id)
-      return BadCursor(absl::StatusCode::kInvalidArgument,
-                       absl::StrCat("the cursor is of job ", cursor.job));
+      return BadCursor(
+          absl::StatusCode::kInvalidArgument,
+          absl::StrCat("the cursor is of job ", cursor.job, ", not of this job, ", options_.id));
   }
 
-  // This queue lost the job if it never did anything for it while the trainer did.
+  // The queue has lost the job if the trainer has trained steps and the queue has not even opened a
+  // group.
   const bool lost = groups_.next_ordinal() == 0 && batches_.version() == 0 && cursor.version > 0;
+
   RestoreMode mode = input.mode;
   if (mode != RestoreMode::kReplay && mode != RestoreMode::kRequeue)
     return Error(absl::StatusCode::kInvalidArgument, "BAD_MODE", "mode is unset");
@@ -57,7 +60,8 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
   if (!lost && cursor.version >= batches_.durable() &&
       batches_.HashAt(cursor.version) != cursor.ledger.hash) {
     return Error(absl::StatusCode::kDataLoss, "BAD_CRC",
-                 absl::StrCat("the cursor's ledger hash is not H(", cursor.version, ")"));
+                 absl::StrCat("the cursor's ledger hash is not the queue's hash of version ",
+                              cursor.version));
   }
 
   // A replay needs all groups of its batches, with their payload; else it becomes a requeue. The
@@ -74,7 +78,7 @@ absl::StatusOr<RestoreAnswer> Job::OnRestore(const Caller& caller, const Restore
       mode = RestoreMode::kRequeue;
     if (mode == RestoreMode::kReplay) fork = batches_.next_cut();
   }
-  engines_.Fork(caller.incarnation, fork);
+  engines_.AddFork(caller.incarnation, fork);
   if (mode == RestoreMode::kReplay) {
     RestoreReplay(cursor.version);
   } else if (!lost) {
@@ -104,7 +108,7 @@ absl::Status Job::RestoreLost(const Cursor& cursor) {
   for (const std::vector<RowRef>* const rows :
        {&cursor.prompts.again, &cursor.prompts.quarantined, &cursor.live}) {
     for (const RowRef& row : *rows) {
-      if (prompts_.Has(row)) continue;
+      if (prompts_.HasRow(row)) continue;
       return BadCursor(absl::StatusCode::kInvalidArgument,
                        absl::StrCat("the cursor names row ", row.index, " of source ", row.source,
                                     ", which the data does not have"));
@@ -161,7 +165,7 @@ void Job::ReturnGroups(const Batch& batch) {
       EndMember(group, 0, "lost");
       groups_.Erase(group);
     } else if (group.payload_lost) {
-      LoseGroup(group);
+      DropLostGroup(group);
     } else {
       groups_.TakeFromBatch(group, now_);
     }
@@ -184,7 +188,8 @@ void Job::RestoreRequeue(int64_t version, const std::string& hash) {
   batches_.Rewind(version, hash);
   ledger_.hash = batches_.HashAt(version);
 
-  // Tokens beyond the fork are off the branch now. Copies, as judging changes the indexes.
+  // Tokens of versions beyond the fork are off the branch now, so all groups are judged again. The
+  // loops go over copies of the indexes, because judging changes them.
   const std::set<GroupTable::CutKey> accepted = groups_.accepted();
   for (const auto& [oldest, ordinal] : accepted) JudgeGroup(groups_.at(ordinal), version);
   const std::set<GroupTable::SlotKey> open = groups_.open();

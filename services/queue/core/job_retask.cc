@@ -9,6 +9,7 @@
 namespace sluice::queue {
 
 absl::StatusOr<RetaskAnswer> Job::OnRetask(const Caller& caller, const Retask& input) {
+  // The controller alone calls with incarnation 0 (JobRef in common.proto).
   if (caller.incarnation != 0)
     return Error(absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
                  "only the controller may Retask");
@@ -72,7 +73,7 @@ bool Job::RescoreGroup(const Group& group, const std::vector<bool>& tasks) {
   return true;
 }
 
-// What the task wrote for this owner is of an earlier round now.
+// Begins the task's next round; what it wrote for this owner belongs to an earlier round now.
 void Job::RescoreTask(const Group& group, uint32_t index, uint32_t t) {
   tasks_.StartNextRound(group, index, t, now_);
   for (const std::string& name : spec_.tasks[t].produces) groups_.RetireField(group, index, name);
@@ -88,14 +89,15 @@ uint32_t Job::ReadmitPrompts(const std::vector<GroupId>& groups) {
     if (!meant || letter.readmitted || letter.row.source == RowRef::kOutside) continue;
     tasks_.MarkReadmitted(i);
 
-    // The prompt may be on its way already, or come with the quarantined ones below.
+    // The prompt may be waiting to be drawn or have a group already, or be quarantined: then it is
+    // readmitted below.
     const auto same = [&](const RowRef& row) {
       return row.source == letter.row.source && row.index == letter.row.index;
     };
     const Prompts::Progress& progress = prompts_.progress();
     const bool drawn_again = absl::c_any_of(progress.again, same) ||
                              absl::c_any_of(progress.quarantined, same) ||
-                             !groups_.OfRow(letter.row).empty();
+                             !groups_.OrdinalsOfRow(letter.row).empty();
     if (drawn_again) continue;
     prompts_.Return(letter.row);
     ++count;

@@ -10,7 +10,8 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
   if (group == nullptr) return {.status = GroupGoneError(item.lease, item.ref)};
   if (!item.ref.member || *item.ref.member >= group->members.size()) {
     return {.status = Error(absl::StatusCode::kInvalidArgument, "BAD_MEMBER",
-                            "Seal names one member of the group")};
+                            absl::StrCat(item.ref.str(), ": Seal must name one of the group's ",
+                                         group->members.size(), " members"))};
   }
 
   const uint32_t index = *item.ref.member;
@@ -25,11 +26,11 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
   LengthBin& bin = LengthBinOf(*group, member);
   ++bin.sealed;
   bin.sealed_tokens += static_cast<int64_t>(member.generated);
-  admission_.Sealed(now_ - member.began, batches_.version() - member.began_at);
+  admission_.CountSealed(now_ - member.began, batches_.version() - member.began_at);
 
   // A member that is too old for the next step is too old for all that follow.
   const Verdict verdict = Judge(member, batches_.next_cut(), spec_, engines_.branch());
-  if (!verdict.legal) {
+  if (!verdict.trainable) {
     DropMember(*group, index, verdict.reason);
     return {.watermark = watermark};
   }
@@ -42,13 +43,15 @@ Item Job::SealMember(const Caller& caller, const SealItem& item) {
 absl::Status Job::CheckSeal(const Caller& caller, const SealItem& item, const Group& group) {
   SLUICE_RETURN_IF_ERROR(CheckLease(caller, item.lease, item.ref, group));
   if (item.finish == Finish::kNone)
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH", "Seal needs a finish");
+    return Error(absl::StatusCode::kInvalidArgument, "BAD_FINISH",
+                 absl::StrCat(item.ref.str(), ": finish is unset; say how the member ended"));
 
   const GroupMember& member = group.members[*item.ref.member];
   const uint64_t watermark = group.prompt.tokens() + member.log.tokens();
   if (item.tokens > watermark) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("the queue holds ", watermark, " of ", item.tokens, " tokens"));
+                 absl::StrCat(item.ref.str(), ": the queue holds ", watermark, " of ", item.tokens,
+                              " tokens; send the rest first"));
   }
   if (item.tokens < watermark || item.crc32c != member.log.crc32c()) {
     failures_.RaiseAlarm(

@@ -2,7 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-// SetJob: the controller tells phase and workers of the job.
+// SetJob: the controller sets the phase and the list of workers of the job.
 namespace sluice::queue {
 namespace {
 absl::Status BadJob(absl::string_view message) {
@@ -58,7 +58,7 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
     }
     if (change.newer_trainers) {
       effects_->watch = true;
-      end_leases(leases_.Of(LeaseKind::kBatch, callers_.trainer_incarnation() - 1));
+      end_leases(leases_.HeldOfKind(LeaseKind::kBatch, callers_.trainer_incarnation() - 1));
     }
   }
   engines_.RemoveUnlisted(callers_.listed());
@@ -73,7 +73,7 @@ void Job::SetWorkers(const std::vector<Worker>& workers) {
   });
 }
 
-// What lives is dropped. Trained batches stay: they may still become durable.
+// Drops all groups that are not trained. Trained batches stay: they may still become durable.
 void Job::Close() {
   for (const auto& [k, batch] : batches_.batches()) {
     if (batch.applied) continue;

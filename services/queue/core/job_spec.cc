@@ -5,7 +5,7 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// What a spec must look like for this build to keep it.
+// Checks of a spec: which jobs this build can run.
 namespace sluice::queue {
 namespace {
 absl::Status Unsupported(absl::string_view field, absl::string_view value, absl::string_view hint) {
@@ -41,7 +41,10 @@ absl::Status CheckData(const Spec& spec) {
       return BadSpec(
           absl::StrCat("data.train ", source.name, ": weight ", source.weight, ", wanted above 0"));
   }
-  if (spec.lease < absl::Seconds(1)) return BadSpec("queue.keep.lease is below 1s");
+  if (spec.lease < absl::Seconds(1)) {
+    return BadSpec(absl::StrCat("queue.keep.lease is ", absl::FormatDuration(spec.lease),
+                                ", wanted at least 1s"));
+  }
   if (spec.durability < Durability::kMemory || spec.durability > Durability::kFull)
     return BadSpec("queue.keep.durability is unset");
   return absl::OkStatus();
@@ -53,8 +56,9 @@ absl::Status CheckGroups(const Spec& spec) {
                                 ", wanted 1 <= min <= size"));
   }
   if (spec.max_eta_adm() > spec.max_staleness) {
-    return BadSpec(absl::StrCat("queue.admission.staleness ", spec.max_eta_adm(),
-                                " > queue.max_staleness ", spec.max_staleness));
+    return BadSpec(absl::StrCat("queue.admission.staleness is ", spec.max_eta_adm(),
+                                ", wanted at most queue.max_staleness, which is ",
+                                spec.max_staleness));
   }
   if (!(spec.oversample >= 0 && spec.oversample <= 1))
     return BadSpec(absl::StrCat("queue.admission.oversample ", spec.oversample, ", wanted 0 to 1"));
@@ -63,15 +67,21 @@ absl::Status CheckGroups(const Spec& spec) {
         "queue.straggler.policy mask needs queue.admission.statistic masked; set the policy to "
         "drop");
   }
-  if (spec.member_tokens == 0 || spec.token_bytes < 8)
-    return BadSpec("member_tokens is 0, or token_bytes below the 8 of a token and its log-prob");
+  if (spec.member_tokens == 0 || spec.token_bytes < 8) {
+    return BadSpec(absl::StrCat("member_tokens is ", spec.member_tokens, " and token_bytes is ",
+                                spec.token_bytes,
+                                "; wanted at least 1, and the 8 of a token and its log-prob"));
+  }
   if (spec.statistic < Statistic::kMasked || spec.statistic > Statistic::kStrict)
     return BadSpec("queue.admission.statistic is unset");
   if (spec.filter < Filter::kNone || spec.filter > Filter::kSignal)
     return BadSpec("algorithm.advantage.group_filter is unset");
   if (spec.straggler < Straggler::kWait || spec.straggler > Straggler::kShrink)
     return BadSpec("queue.straggler.policy is unset");
-  if (spec.wait <= absl::ZeroDuration()) return BadSpec("queue.straggler.wait is 0");
+  if (spec.wait <= absl::ZeroDuration()) {
+    return BadSpec(absl::StrCat("queue.straggler.wait is ", absl::FormatDuration(spec.wait),
+                                ", wanted above 0"));
+  }
   return absl::OkStatus();
 }
 
@@ -94,7 +104,9 @@ absl::Status CheckDeterministic(const Spec& spec) {
 
 absl::Status CheckTask(const TaskSpec& task) {
   if (task.tries == 0 || task.deadline <= absl::ZeroDuration())
-    return BadSpec(absl::StrCat("task ", task.name, ": tries or deadline is 0"));
+    return BadSpec(absl::StrCat("task ", task.name, " has ", task.tries,
+                                " tries and a deadline of ", absl::FormatDuration(task.deadline),
+                                "; wanted both above 0"));
   if (task.granularity != Granularity::kTrajectory && task.granularity != Granularity::kGroup)
     return BadSpec(absl::StrCat("task ", task.name, ": granularity is unset"));
   const bool verdict = absl::c_linear_search(task.produces, "verdict");
@@ -118,14 +130,16 @@ absl::Status CheckTasks(const Spec& spec) {
 absl::Status CheckQuota(const Spec& spec) {
   const uint64_t needed = Job::NeededBytes(spec);
   if (needed <= spec.quota_bytes) return absl::OkStatus();
-  return BadSpec(absl::StrCat("queue.keep.quota ", spec.quota_bytes, " B < ", needed,
-                              " B = (admission staleness ", spec.max_eta_adm(), " + 2) steps x ",
-                              spec.slots_per_step(), " groups x ", spec.group_size, " members x ",
-                              spec.member_bytes(), " B"));
+  return BadSpec(absl::StrCat(
+      "queue.keep.quota is ", spec.quota_bytes, " B, but the job needs ", needed,
+      " B: (admission staleness ", spec.max_eta_adm(), " + 2) steps x ", spec.slots_per_step(),
+      " groups x ", spec.group_bytes(), " B for ", spec.group_size,
+      " members; raise the quota, or lower rollout.max_response, rollout.group.size or "
+      "queue.groups_per_step"));
 }
 }  // namespace
 
-absl::Status Job::Check(const Spec& spec) {
+absl::Status Job::CheckSpec(const Spec& spec) {
   SLUICE_RETURN_IF_ERROR(CheckSupported(spec));
   SLUICE_RETURN_IF_ERROR(CheckData(spec));
 

@@ -3,10 +3,10 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/job.h"
 
-// What Watch and Stats tell.
+// What Watch and Stats answer.
 namespace sluice::queue {
 namespace {
-// By source, and by source and eighth of the longest answer.
+// Adds acceptance and length ratio of each source, and of each eighth of the longest answer in it.
 void AddLengths(const Counters& counters, StatsAnswer& stats) {
   const auto add = [&](const std::string& name, const LengthBin& bin) {
     if (bin.sealed == 0) return;
@@ -40,7 +40,7 @@ StatsAnswer Job::Stats() const {
                     .version = batches_.version(),
                     .lowest = engines_.LowestVersion(now_).value_or(-1),
                     .admission_staleness = admission_.versions(),
-                    .advice = admission_.Advice()};
+                    .advice = admission_.MakeAdvice()};
   stats.groups = {{"open", groups_.open().size()},
                   {"accepted", groups_.accepted().size()},
                   {"in_batch", 0},

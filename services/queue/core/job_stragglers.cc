@@ -2,16 +2,17 @@
 
 #include "services/queue/core/job.h"
 
-// What time does to groups that are late and to members that stand still. A group is overdue once
-// it has been open for the straggler time T (`wait`):
-//   wait    its step is held for it until then, and goes on without it after
+// Handles groups that are late and members that make no progress. A group is overdue once it has
+// been open for the straggler time T (Spec::wait). What happens then depends on the policy:
+//   wait    its step was held for it until now, and goes on without it
 //   drop    it is dropped, unless it only waits for scores; its prompt is drawn again up to
 //           `reissues` times, then quarantined
-//   mask    nothing: it goes on under new weights, and what is too old at the cut leaves the mask
+//   mask    nothing: it is sampled further under new weights, and tokens that are too old at the
+//           cut are masked
 //   shrink  it is accepted as soon as G_min members are scored; the others are dropped
-// Under each of them a member whose holder stored nothing for 10 T is taken from it and goes on
-// elsewhere from its prefix; after `reissues` more such holders in a row it is dropped as a
-// straggler. So a member that never ends by itself ends all the same.
+// Under each policy a member whose holder stored nothing for 10 T is given to another rollout,
+// which continues from its prefix; after `reissues` more such holders in a row it is dropped as a
+// straggler. So each member ends, even if no rollout ever finishes it.
 namespace sluice::queue {
 
 void Job::HandleStragglers() {

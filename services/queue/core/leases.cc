@@ -25,7 +25,7 @@ Id16 LeaseTable::NewId() {
   return id;
 }
 
-void LeaseTable::Index(const Id16& id, const LeaseEntry& entry) {
+void LeaseTable::AddToIndexes(const Id16& id, const LeaseEntry& entry) {
   due_.insert(due_.end(), {entry.expires, id});
   by_worker_[entry.worker].insert(id);
 }
@@ -41,7 +41,7 @@ Lease LeaseTable::Grant(LeaseEntry entry, Instant now) {
   const Id16 id = NewId();
   entry.granted = now;
   entry.expires = std::min(now + ttl_, entry.limit);
-  Index(id, entry);
+  AddToIndexes(id, entry);
   SLUICE_CHECK(live_.emplace(id, std::move(entry)).second);
   return {id, ttl_};
 }
@@ -51,7 +51,7 @@ const LeaseEntry* LeaseTable::Find(const Id16& id) const {
   return it == live_.end() ? nullptr : &it->second;
 }
 
-std::optional<LeaseEnd> LeaseTable::Ended(const Id16& id) const {
+std::optional<LeaseEnd> LeaseTable::FindEnd(const Id16& id) const {
   const auto it = ended_.find(id);
   if (it == ended_.end()) return std::nullopt;
   return it->second;
@@ -60,11 +60,13 @@ std::optional<LeaseEnd> LeaseTable::Ended(const Id16& id) const {
 void LeaseTable::End(const Id16& id, LeaseEnd how) {
   const auto it = live_.find(id);
   SLUICE_CHECK(it != live_.end());
+
   const auto held = by_worker_.find(it->second.worker);
   held->second.erase(id);
   if (held->second.empty()) by_worker_.erase(held);
   due_.erase({it->second.expires, id});
   live_.erase(it);
+
   ended_[id] = how;
   ended_order_.push_back(id);
   if (ended_order_.size() > kEndedKept) {
@@ -78,7 +80,7 @@ void LeaseTable::Renew(const Id16& id, Instant now) {
   if (it != live_.end()) SetExpiry(id, it->second, std::min(now + ttl_, it->second.limit));
 }
 
-void LeaseTable::Rearm(Instant now) {
+void LeaseTable::RestartAll(Instant now) {
   for (auto& [id, entry] : live_) {
     entry.limit = std::max(entry.limit, now + ttl_);
     SetExpiry(id, entry, now + ttl_);
@@ -96,7 +98,7 @@ std::vector<Id16> LeaseTable::HeldBy(const std::string& worker, int64_t incarnat
   return held;
 }
 
-std::vector<Id16> LeaseTable::Of(LeaseKind kind, int64_t incarnation) const {
+std::vector<Id16> LeaseTable::HeldOfKind(LeaseKind kind, int64_t incarnation) const {
   std::vector<Id16> found;
   for (const auto& [id, entry] : live_) {
     if (entry.kind == kind && entry.incarnation <= incarnation) found.push_back(id);
@@ -105,7 +107,7 @@ std::vector<Id16> LeaseTable::Of(LeaseKind kind, int64_t incarnation) const {
   return found;
 }
 
-std::vector<Id16> LeaseTable::Expired(Instant now) const {
+std::vector<Id16> LeaseTable::FindExpired(Instant now) const {
   std::vector<Id16> expired;
   for (auto it = due_.begin(); it != due_.end() && it->first <= now; ++it)
     expired.push_back(it->second);

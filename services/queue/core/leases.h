@@ -43,21 +43,22 @@ class LeaseTable {
   absl::Duration ttl() const { return ttl_; }
   Lease Grant(LeaseEntry entry, Instant now);
   const LeaseEntry* Find(const Id16& id) const;
-  std::optional<LeaseEnd> Ended(const Id16& id) const;
+  // None: the lease runs, is unknown, or ended too long ago.
+  std::optional<LeaseEnd> FindEnd(const Id16& id) const;
   void End(const Id16& id, LeaseEnd how);
   void Renew(const Id16& id, Instant now);
 
   // Leases that `worker` holds with an incarnation up to this one, in the order of their ids.
   std::vector<Id16> HeldBy(const std::string& worker, int64_t incarnation) const;
   // Leases of `kind` that any worker holds with an incarnation up to this one, in the same order.
-  std::vector<Id16> Of(LeaseKind kind, int64_t incarnation) const;
+  std::vector<Id16> HeldOfKind(LeaseKind kind, int64_t incarnation) const;
   // Leases that have run out, in the order of expiry. The caller ends them.
-  std::vector<Id16> Expired(Instant now) const;
+  std::vector<Id16> FindExpired(Instant now) const;
   Instant NextExpiry() const {
     return due_.empty() ? absl::InfiniteDuration() : due_.begin()->first;
   }
-  // All leases run anew in full: nobody could renew while the queue was away.
-  void Rearm(Instant now);
+  // Gives all leases their full time again: nobody could renew while the queue was away.
+  void RestartAll(Instant now);
 
   Id16 NewId();
   size_t size() const { return live_.size(); }
@@ -67,14 +68,17 @@ class LeaseTable {
   friend struct Access;  // dump.cc
   using Due = std::pair<Instant, Id16>;
 
-  void Index(const Id16& id, const LeaseEntry& entry);
+  void AddToIndexes(const Id16& id, const LeaseEntry& entry);
   void SetExpiry(const Id16& id, LeaseEntry& entry, Instant expires);
 
   const absl::Duration ttl_;
   SplitMix64 random_;
+  // Each lease of live_ is also in by_worker_ (which has no empty sets) and, by its expiry, in
+  // due_.
   absl::flat_hash_map<Id16, LeaseEntry> live_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<Id16>> by_worker_;
   std::set<Due> due_;
+  // The leases that ended, and their ids in the order in which they did.
   absl::flat_hash_map<Id16, LeaseEnd> ended_;
   std::deque<Id16> ended_order_;
 };

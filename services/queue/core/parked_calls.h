@@ -39,7 +39,7 @@ class ParkedCalls {
   }
   void Clear() { calls_.clear(); }
 
-  // Whether this is the request that `call` waits with, asked again.
+  // Whether this is the same request as that of `call`, sent again.
   static bool IsSameRequest(const Call& call, const Caller& caller, const Input& input);
 
   const std::list<Call>& calls() const { return calls_; }

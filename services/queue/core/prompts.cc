@@ -18,7 +18,7 @@ Prompts::Prompts(const Spec& spec, std::shared_ptr<const RowSource> rows)
   progress_.drawn.assign(sources_.size(), 0);
 }
 
-bool Prompts::Spent(uint32_t source) const {
+bool Prompts::IsSpent(uint32_t source) const {
   const uint64_t rows = rows_->rows(source);  // A source without rows counts as quarantined.
   return AllQuarantined(source) || (epochs_ > 0 && progress_.drawn[source] >= rows * epochs_);
 }
@@ -38,12 +38,12 @@ uint64_t Prompts::rows() const {
 bool Prompts::exhausted() const {
   if (!progress_.again.empty()) return false;
   for (uint32_t s = 0; s < sources_.size(); ++s) {
-    if (!Spent(s)) return false;
+    if (!IsSpent(s)) return false;
   }
   return true;
 }
 
-uint64_t Prompts::Permuted(uint32_t source, uint64_t epoch, uint64_t place) {
+uint64_t Prompts::ShuffledRow(uint32_t source, uint64_t epoch, uint64_t place) {
   Shuffle& shuffle = shuffles_[source];
   if (shuffle.epoch != epoch) {
     shuffle.epoch = epoch;
@@ -62,14 +62,16 @@ std::optional<RowRef> Prompts::Next() {
     progress_.again.erase(progress_.again.begin());
     return row;
   }
+
   // Take the source that is furthest behind its share of the draws, the first of equals.
   std::optional<uint32_t> next;
-  double behind = 0;
+  double lowest = 0;
   for (uint32_t s = 0; s < sources_.size(); ++s) {
-    if (Spent(s)) continue;
+    if (IsSpent(s)) continue;
     const double share = static_cast<double>(progress_.drawn[s] + 1) / sources_[s].weight;
-    if (!next || share < behind) next = s, behind = share;
+    if (!next || share < lowest) next = s, lowest = share;
   }
+
   if (!next) return std::nullopt;
   const RowRef row = NextFresh(*next);
   ++progress_.drawn[*next];
@@ -82,12 +84,12 @@ RowRef Prompts::NextFresh(uint32_t source) {
   const uint64_t rows = rows_->rows(source), draw = progress_.drawn[source];
   return {.source = source,
           .epoch = static_cast<uint32_t>(draw / rows),
-          .index = Permuted(source, draw / rows, draw % rows)};
+          .index = ShuffledRow(source, draw / rows, draw % rows)};
 }
 
 void Prompts::SkipQuarantined(uint32_t source) {
   if (quarantined_[source].empty()) return;
-  while (!Spent(source) && quarantined_[source].contains(NextFresh(source).index))
+  while (!IsSpent(source) && quarantined_[source].contains(NextFresh(source).index))
     ++progress_.drawn[source];
 }
 

@@ -23,9 +23,9 @@ class RowSource {
   virtual std::string json(uint32_t source, uint64_t index) const = 0;
 };
 
-// Which prompt comes next. A source's epochs are shuffles of its rows by (job seed, source, epoch);
-// sources take turns by weight; prompts to be drawn again go first. All of it is a function of the
-// seed and the number of draws so far.
+// Which prompt comes next. Each epoch of a source is a shuffle of its rows by (job seed, source,
+// epoch). Sources take turns by weight, and prompts to be drawn again go first. The order depends
+// only on the seed and on the calls so far.
 class Prompts {
  public:
   // What a cursor keeps. Together with the prompts whose groups still live, it tells which draws
@@ -59,7 +59,7 @@ class Prompts {
   uint32_t Readmit(const std::function<bool(const RowRef&)>& which);
 
   // Whether the data has this row.
-  bool Has(const RowRef& row) const {
+  bool HasRow(const RowRef& row) const {
     return row.source < sources_.size() && row.index < rows_->rows(row.source);
   }
   // Rows of all sources that are drawn.
@@ -77,8 +77,8 @@ class Prompts {
 
  private:
   friend struct Access;  // dump.cc
-  uint64_t Permuted(uint32_t source, uint64_t epoch, uint64_t place);
-  bool Spent(uint32_t source) const;
+  uint64_t ShuffledRow(uint32_t source, uint64_t epoch, uint64_t place);
+  bool IsSpent(uint32_t source) const;
   RowRef NextFresh(uint32_t source);
   void SkipQuarantined(uint32_t source);
   void IndexQuarantined();
@@ -92,7 +92,8 @@ class Prompts {
   const uint32_t epochs_, reissues_;
   const std::vector<SourceSpec> sources_;
   const std::shared_ptr<const RowSource> rows_;
-  // While a source is not spent, its next fresh draw is no quarantined row: `exhausted` is right.
+  // As long as a source has draws left, its next fresh draw is a row that is not quarantined
+  // (SkipQuarantined), so exhausted() need not look ahead.
   Progress progress_;
   std::vector<std::set<uint64_t>> quarantined_;  // Rows of progress_.quarantined, by source.
   std::vector<Shuffle> shuffles_;                // The current epoch of each source.

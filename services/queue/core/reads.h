@@ -24,10 +24,10 @@ struct ReadAnswer {
   std::vector<Want> missing;  // Wants whose data was dropped, freed or lost.
 };
 
-// What Watch tells first, and again each time it changed.
+// What Watch sends first, and again after each change.
 struct WatchState {
   uint32_t queue_incarnation = 0;
-  // Incarnation of the trainers; K; the step after the last batch of a replay.
+  // Incarnation of the trainers; the job's version K; the step after the last batch of a replay.
   int64_t trainer = 0, version = 0, end = 0;
   Phase phase = Phase::kOpen;
   std::vector<Loaded> published;

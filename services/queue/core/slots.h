@@ -21,8 +21,8 @@ class SlotTable {
   }
   bool full(int64_t step) const { return used(step) >= limit_; }
 
-  // The lowest step in [first, last] with a free slot. Steps known to be full are not looked at
-  // again.
+  // The lowest step in [first, last] with a free slot. It remembers which steps are full, so that
+  // it need not look at them again.
   std::optional<int64_t> LowestFree(int64_t first, int64_t last) const;
 
   void Take(int64_t step, uint64_t group);

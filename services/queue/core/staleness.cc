@@ -23,6 +23,7 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
       verdict.histogram[k - version.number] += count;
       return;
     }
+
     off_branch |= !on_branch;
     verdict.masked_count += count;
     if (!verdict.masked.empty() &&
@@ -32,18 +33,19 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
       verdict.masked.push_back({first, count});
     }
   });
+
   const uint64_t needed = spec.statistic == Statistic::kStrict
                               ? verdict.trained + verdict.masked_count
                               : spec.min_trainable;
   if (verdict.masked_count > 0 && verdict.trained < needed) {
-    verdict.legal = false;
+    verdict.trainable = false;
     verdict.reason = off_branch ? "off_branch" : "stale";
   }
   return verdict;
 }
 
-uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
-                 const Spec& spec, const Branch& branch) {
+uint64_t CountOverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                      const Spec& spec, const Branch& branch) {
   uint64_t over = 0;
   size_t next = 0;
   ForEachTrainable(member, [&](uint64_t first, uint64_t count, const PolicyVersion& version) {

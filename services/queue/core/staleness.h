@@ -14,7 +14,7 @@ namespace sluice::queue {
 // versions of lower incarnations stay on the branch up to number f.
 class Branch {
  public:
-  void Fork(int64_t incarnation, int64_t fork) { forks_.push_back({incarnation, fork}); }
+  void AddFork(int64_t incarnation, int64_t fork) { forks_.push_back({incarnation, fork}); }
   bool Holds(const PolicyVersion& version) const;
   const std::vector<std::pair<int64_t, int64_t>>& forks() const { return forks_; }
 
@@ -23,25 +23,26 @@ class Branch {
   std::vector<std::pair<int64_t, int64_t>> forks_;  // Incarnation, fork.
 };
 
-// What training a member in step k would mean.
+// Whether step k may train a member, and which of its tokens.
 struct Verdict {
-  bool legal = true;
-  const char* reason = "";  // stale or off_branch, where not legal.
+  bool trainable = true;    // Whether it may.
+  const char* reason = "";  // If it may not: stale or off_branch.
   uint64_t trained = 0;     // Tokens that are trained.
   uint64_t masked_count = 0;
   std::vector<TokenRun> masked;          // Trainable tokens left out, merged.
   PolicyVersion oldest, newest;          // Of the trained ones; zero if there are none.
-  std::map<int64_t, int64_t> histogram;  // Trained tokens by staleness k - b.
+  std::map<int64_t, int64_t> histogram;  // Trained tokens by staleness.
 };
 
-// The hard bound: a trainable token sampled at version b may be trained in step k if k - b <=
-// eta and b is on the branch. With `masked` the others leave the mask, and the member is illegal if
-// that leaves fewer than min_trainable; with `strict` one such token makes it illegal.
+// The hard bound: a trainable token sampled at version b may be trained in step k if its staleness
+// k - b is at most eta (max_staleness) and b is on the branch. With the statistic `masked` other
+// tokens are masked, and the member may not be trained if fewer than min_trainable are left; with
+// `strict` one such token is enough that it may not.
 Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Branch& branch);
 
-// Trained tokens of the member that break the bound in step k, given what was masked at the cut. A
-// queue without faults gives 0.
-uint64_t OverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
-                 const Spec& spec, const Branch& branch);
+// How many tokens of the member break the bound in step k, apart from those masked at the cut. It
+// is 0 unless the queue has a fault.
+uint64_t CountOverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                      const Spec& spec, const Branch& branch);
 
 }  // namespace sluice::queue

@@ -52,9 +52,9 @@ std::vector<bool> TaskQueue::FindDependents(const std::string& name) const {
 
 // States. -----------------------------------------------------------------------------------------
 
-// The task is as before its first try. A task of the other granularity is done: there is nothing to
-// do for this owner.
-void TaskQueue::Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now) {
+// Sets the task to its state before the first try. `granularity` is that of the owner; a task of
+// the other granularity is done from the start.
+void TaskQueue::ResetTask(uint32_t t, Granularity granularity, TaskProgress& task, Instant now) {
   task.id = leases_->NewId();
   task.tries = spec_.tasks[t].tries;
   task.since = now;
@@ -63,15 +63,15 @@ void TaskQueue::Reset(uint32_t t, Granularity granularity, TaskProgress& task, I
 
 void TaskQueue::StartGroupTasks(const Group& group, Instant now) {
   if (!spec_.has_task(Granularity::kGroup)) return;
-  std::vector<TaskProgress>& tasks = ChangeAll(group, kWholeGroup);
+  std::vector<TaskProgress>& tasks = GetMutableTasks(group, kWholeGroup);
   tasks.resize(spec_.tasks.size());
-  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kGroup, tasks[t], now);
+  for (uint32_t t = 0; t < tasks.size(); ++t) ResetTask(t, Granularity::kGroup, tasks[t], now);
 }
 
 void TaskQueue::StartMemberTasks(const Group& group, uint32_t index, Instant now) {
-  std::vector<TaskProgress>& tasks = ChangeAll(group, index);
+  std::vector<TaskProgress>& tasks = GetMutableTasks(group, index);
   tasks.resize(spec_.tasks.size());
-  for (uint32_t t = 0; t < tasks.size(); ++t) Reset(t, Granularity::kTrajectory, tasks[t], now);
+  for (uint32_t t = 0; t < tasks.size(); ++t) ResetTask(t, Granularity::kTrajectory, tasks[t], now);
   QueueReadyOfMember(group, index, now);
 }
 
@@ -83,7 +83,7 @@ void TaskQueue::QueueReadyOfMember(const Group& group, uint32_t index, Instant n
     const bool there = std::all_of(needs.begin(), needs.end(), [&](const std::string& name) {
       return IsColumn(name) || member.fields.contains(name);
     });
-    if (there) Queue(group, index, t, absl::ZeroDuration(), now);
+    if (there) QueueTask(group, index, t, absl::ZeroDuration(), now);
   }
 }
 
@@ -104,13 +104,13 @@ void TaskQueue::QueueReadyOfGroup(const Group& group, Instant now) {
     const auto& needs = spec_.tasks[t].needs;
     if (group.tasks[t].state == TaskState::kWaiting &&
         std::all_of(needs.begin(), needs.end(), there))
-      Queue(group, kWholeGroup, t, absl::ZeroDuration(), now);
+      QueueTask(group, kWholeGroup, t, absl::ZeroDuration(), now);
   }
 }
 
-void TaskQueue::Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
-                      Instant now) {
-  TaskProgress& task = Change(group, index, t);
+void TaskQueue::QueueTask(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+                          Instant now) {
+  TaskProgress& task = GetMutable(group, index, t);
   task.state = TaskState::kReady;
   task.since = now;
   task.not_before = now + std::max(not_before, absl::ZeroDuration());
@@ -143,8 +143,8 @@ void TaskQueue::EraseQueued(const Key& key, const TaskProgress& task) {
   SLUICE_CHECK(EraseReady(key));
 }
 
-void TaskQueue::End(const Group& group, uint32_t index, uint32_t t) {
-  TaskProgress& task = Change(group, index, t);
+void TaskQueue::EndTask(const Group& group, uint32_t index, uint32_t t) {
+  TaskProgress& task = GetMutable(group, index, t);
   if (task.lease) leases_->End(*task.lease, LeaseEnd::kDropped);
   EraseQueued({group.id.ordinal, index, t}, task);
   task.lease.reset();
@@ -155,13 +155,13 @@ void TaskQueue::End(const Group& group, uint32_t index, uint32_t t) {
 void TaskQueue::EndTasks(const Group& group, uint32_t index) {
   const size_t tasks =
       index == kWholeGroup ? group.tasks.size() : group.members[index].tasks.size();
-  for (uint32_t t = 0; t < tasks; ++t) End(group, index, t);
+  for (uint32_t t = 0; t < tasks; ++t) EndTask(group, index, t);
 }
 
 void TaskQueue::RestartGroupTasks(const Group& group, Instant now) {
   for (uint32_t t = 0; t < group.tasks.size(); ++t) {
-    End(group, kWholeGroup, t);
-    Reset(t, Granularity::kGroup, Change(group, kWholeGroup, t), now);
+    EndTask(group, kWholeGroup, t);
+    ResetTask(t, Granularity::kGroup, GetMutable(group, kWholeGroup, t), now);
   }
 }
 
@@ -169,10 +169,10 @@ void TaskQueue::StartNextRound(const Group& group, uint32_t index, uint32_t t, I
   const Granularity granularity =
       index == kWholeGroup ? Granularity::kGroup : Granularity::kTrajectory;
   if (spec_.tasks[t].granularity != granularity) return;
-  End(group, index, t);
-  TaskProgress& task = Change(group, index, t);
+  EndTask(group, index, t);
+  TaskProgress& task = GetMutable(group, index, t);
   task = {.round = task.round + 1};
-  Reset(t, granularity, task, now);
+  ResetTask(t, granularity, task, now);
 }
 
 // Leasing. ----------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ Lease TaskQueue::GrantLease(const Key& key, const Caller& caller, Instant now) {
                                       .incarnation = caller.incarnation,
                                       .limit = limit},
                                      now);
-  TaskProgress& task = Change(groups_->at(key.group), key.member, key.task);
+  TaskProgress& task = GetMutable(groups_->at(key.group), key.member, key.task);
   task.state = TaskState::kLeased;
   task.lease = lease.id;
   task.worker = caller.worker;
@@ -210,17 +210,17 @@ Lease TaskQueue::GrantLease(const Key& key, const Caller& caller, Instant now) {
   return lease;
 }
 
-void TaskQueue::Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged) {
-  Change(group, index, t).staged = std::move(staged);
+void TaskQueue::StageFields(const Group& group, uint32_t index, uint32_t t, StagedFields staged) {
+  GetMutable(group, index, t).staged = std::move(staged);
 }
 
 void TaskQueue::SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause) {
-  Change(group, index, t).cause = cause;
+  GetMutable(group, index, t).cause = cause;
 }
 
-TaskQueue::StagedFields TaskQueue::Finish(const Group& group, uint32_t index, uint32_t t,
-                                          Instant now) {
-  TaskProgress& task = Change(group, index, t);
+TaskQueue::StagedFields TaskQueue::FinishTask(const Group& group, uint32_t index, uint32_t t,
+                                              Instant now) {
+  TaskProgress& task = GetMutable(group, index, t);
   SLUICE_CHECK(task.state == TaskState::kLeased);
   leases_->End(*task.lease, LeaseEnd::kDone);
   task.lease.reset();
@@ -233,13 +233,13 @@ TaskQueue::StagedFields TaskQueue::Finish(const Group& group, uint32_t index, ui
 
 bool TaskQueue::Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
                       absl::Duration not_before, const std::string& cause, Instant now) {
-  TaskProgress& task = Change(group, index, t);
+  TaskProgress& task = GetMutable(group, index, t);
   task.lease.reset();
   task.staged.clear();
   task.cause = cause;
   if (use_try) --task.tries;
   if (task.tries > 0) {
-    Queue(group, index, t, not_before, now);
+    QueueTask(group, index, t, not_before, now);
     return true;
   }
 
@@ -268,7 +268,7 @@ void TaskQueue::PinGeneration(const Group& group, std::optional<uint32_t> genera
   take_out(kWholeGroup, group.tasks);
 
   // Delayed tasks need no move: they get the generation when they wake.
-  groups_->Change(group).generation = generation;
+  groups_->GetMutable(group).generation = generation;
   for (const Key& key : moved) InsertReady(key);
 }
 
@@ -299,15 +299,15 @@ Instant TaskQueue::NextWake(Instant now) const {
 
 void TaskQueue::SetGeneration(const std::string& worker, uint32_t generation, Instant now) {
   generations_[worker] = generation;
-  SeeGeneration(generation, now);
+  NoteGenerationCall(generation, now);
 }
 
-void TaskQueue::SeeWorker(const std::string& worker, Instant now) {
+void TaskQueue::NoteWorkerCall(const std::string& worker, Instant now) {
   const auto it = generations_.find(worker);
-  if (it != generations_.end()) SeeGeneration(it->second, now);
+  if (it != generations_.end()) NoteGenerationCall(it->second, now);
 }
 
-void TaskQueue::SeeAllGenerations(Instant now) {
+void TaskQueue::NoteCallOfEachGeneration(Instant now) {
   for (auto& [generation, seen] : generation_seen_) seen = now;
 }
 

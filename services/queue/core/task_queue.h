@@ -22,8 +22,12 @@ namespace sluice::queue {
 // it lists.
 //
 // A task belongs to a member or to a whole group. A group's task is ready once all members that are
-// not dropped are sealed. One generation of rewards scores a group: that of the worker that leases
-// its first task. `index` is a member or kWholeGroup, `t` an index into Spec::tasks.
+// not dropped are sealed and have the fields that it needs.
+//
+// The generation of a reward worker is a hash of all that determines its scores. Only workers of
+// one generation score a group: that of the worker that leases its first task.
+//
+// `index` is a member or kWholeGroup, `t` an index into Spec::tasks.
 class TaskQueue {
  public:
   struct Key {  // Ready tasks are served oldest group first.
@@ -67,24 +71,25 @@ class TaskQueue {
   void EndTasks(const Group& group, uint32_t index);
   // Ends the group's own tasks and begins them again, in the same round.
   void RestartGroupTasks(const Group& group, Instant now);
-  // Begins the task again, as one more round of scoring. Nothing happens if it is of the other
-  // granularity.
+  // Begins the task again, as one more round of scoring. Nothing happens if the task is one of
+  // members and `index` is kWholeGroup, or the other way round.
   void StartNextRound(const Group& group, uint32_t index, uint32_t t, Instant now);
 
   // Leasing. -------------------------------------------------------------------------------------
 
-  // Takes the ready task that comes next for a worker of this generation, and pins its group to the
-  // generation. GrantLease or another change of its state has to follow. None: nothing is ready.
+  // Removes the ready task that comes next for a worker of this generation from the queue, and pins
+  // its group to the generation. GrantLease has to follow. None: nothing is ready.
   std::optional<Key> TakeNext(const std::string& pool, uint32_t generation);
   Lease GrantLease(const Key& key, const Caller& caller, Instant now);
   // The worker wrote these fields so far. They are visible once the task is finished.
-  void Stage(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
+  void StageFields(const Group& group, uint32_t index, uint32_t t, StagedFields staged);
   // Why the task could not score.
   void SetCause(const Group& group, uint32_t index, uint32_t t, const std::string& cause);
   // The worker's result is complete. Returns the fields it staged.
-  StagedFields Finish(const Group& group, uint32_t index, uint32_t t, Instant now);
-  // The try came to nothing, and its lease has ended. True: the task is ready again, `not_before`
-  // from now. False: it is out of tries, and there is a dead letter of it.
+  StagedFields FinishTask(const Group& group, uint32_t index, uint32_t t, Instant now);
+  // The try gave no result, and its lease has ended. `use_try`: it counts as a try. True: the task
+  // is ready again after the time `not_before`. False: it has no tries left, and is the last of
+  // dead_letters().
   bool Retry(const Group& group, uint32_t index, uint32_t t, bool use_try,
              absl::Duration not_before, const std::string& cause, Instant now);
   // All tasks of the group are for workers of this generation from now on. None: they are for
@@ -93,9 +98,9 @@ class TaskQueue {
 
   // Time. ----------------------------------------------------------------------------------------
 
-  // Tasks whose time has come are ready now.
+  // Delayed tasks whose time has come may be leased now.
   void WakeDelayed(Instant now);
-  // When the next delayed task is ready, and which it is. None: no task is delayed.
+  // When the next delayed task may be leased, and which it is. None: no task is delayed.
   std::optional<std::pair<Instant, Key>> NextDelayed() const;
   // When there is something to do: a delayed task, or a generation that may be abandoned.
   Instant NextWake(Instant now) const;
@@ -105,12 +110,13 @@ class TaskQueue {
   // The worker asks for tasks as one of this generation.
   void SetGeneration(const std::string& worker, uint32_t generation, Instant now);
   // The worker renewed its leases.
-  void SeeWorker(const std::string& worker, Instant now);
-  // A worker of this generation waits.
-  void SeeGeneration(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
+  void NoteWorkerCall(const std::string& worker, Instant now);
+  // A worker of this generation has called, or its call is parked now.
+  void NoteGenerationCall(uint32_t generation, Instant now) { generation_seen_[generation] = now; }
   // A worker of each generation counts as having called now.
-  void SeeAllGenerations(Instant now);
-  // Groups with ready tasks for a generation that is gone, oldest first.
+  void NoteCallOfEachGeneration(Instant now);
+  // Ordinals of the groups with ready tasks for a generation none of whose workers calls any more,
+  // while workers of another one do.
   std::set<uint64_t> FindAbandoned(Instant now) const;
 
   const std::deque<DeadLetter>& dead_letters() const { return dead_letters_; }
@@ -121,20 +127,20 @@ class TaskQueue {
   using ReadyKey = std::pair<std::string, std::optional<uint32_t>>;  // Pool, generation.
 
   // The task, or all tasks of one owner, to be changed.
-  TaskProgress& Change(const Group& group, uint32_t index, uint32_t t) {
-    return ChangeAll(group, index)[t];
+  TaskProgress& GetMutable(const Group& group, uint32_t index, uint32_t t) {
+    return GetMutableTasks(group, index)[t];
   }
-  std::vector<TaskProgress>& ChangeAll(const Group& group, uint32_t index) {
-    Group& mine = groups_->Change(group);
+  std::vector<TaskProgress>& GetMutableTasks(const Group& group, uint32_t index) {
+    Group& mine = groups_->GetMutable(group);
     return index == kWholeGroup ? mine.tasks : mine.members[index].tasks;
   }
-  void Reset(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
-  void Queue(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
-             Instant now);
-  void End(const Group& group, uint32_t index, uint32_t t);
+  void ResetTask(uint32_t t, Granularity granularity, TaskProgress& task, Instant now);
+  void QueueTask(const Group& group, uint32_t index, uint32_t t, absl::Duration not_before,
+                 Instant now);
+  void EndTask(const Group& group, uint32_t index, uint32_t t);
   ReadyKey ReadyKeyOf(const Key& key) const;
   void InsertReady(const Key& key);
-  // Whether it was listed among those ready now.
+  // Removes it from ready_. False: it was not there.
   bool EraseReady(const Key& key);
   void EraseQueued(const Key& key, const TaskProgress& task);
   Instant AbandonedAt(uint32_t generation, Instant now) const;
@@ -143,9 +149,10 @@ class TaskQueue {
   GroupTable* const groups_;
   LeaseTable* const leases_;
 
-  // Tasks in state ready, by pool and by the generation their group is pinned to. No empty sets.
+  // Each task in state ready is in one of these two. ready_: those that may be leased now, by pool
+  // and by the generation their group is pinned to, without empty sets. delayed_: those whose
+  // TaskProgress::not_before is still to come, by that time.
   std::map<ReadyKey, std::set<Key>> ready_;
-  // Those of them that are not to be leased before their time.
   std::set<std::pair<Instant, Key>> delayed_;
   std::deque<DeadLetter> dead_letters_;          // The last 1000.
   std::map<std::string, uint32_t> generations_;  // Of each reward worker.

@@ -147,7 +147,8 @@ struct Spec {
   Durability durability = Durability::kMemory;
   uint64_t quota_bytes = 8ull << 30;
   absl::Duration lease = absl::Seconds(60);
-  uint32_t member_tokens = 0;  // Prompt included; with token_bytes what a member reserves.
+  // A member reserves room for this many tokens, prompt included, with this many bytes each.
+  uint32_t member_tokens = 0;
   uint32_t token_bytes = 0;
   std::vector<SourceSpec> sources;
   Sampler sampler = Sampler::kUniform;
@@ -161,7 +162,7 @@ struct Spec {
 
   uint32_t slots_per_step() const;  // ceil(B (1 + oversample))
   uint32_t max_eta_adm() const { return admission_staleness.value_or(max_staleness); }
-  // A holder that stores nothing for so long loses its member.
+  // A rollout that holds a member and stores nothing of it for this long loses it.
   absl::Duration stalled_after() const { return 10 * wait; }
   bool has_task(Granularity granularity) const;
   // What a group reserves: its members, and room for what group tasks write for all of it.
@@ -199,14 +200,14 @@ struct Lease {
   absl::Duration ttl;
 };
 
-// A named column or value. In pieces: `tokens` I32 [count], `logprobs` F32 [count], others carried
-// unread.
+// A named column of a piece, or a named value. The queue reads the columns `tokens`, I32 [count],
+// and `logprobs`, F32 [count]; it carries others unread.
 struct Field {
   std::string name;
   int dtype = 0;  // Dtype of the wire.
   std::vector<int64_t> shape;
-  std::vector<uint32_t> rows;
-  uint32_t round = 0;
+  std::vector<uint32_t> rows;  // Sizes of the rows, if they differ.
+  uint32_t round = 0;          // Of scoring, if a task wrote it.
   Bytes bytes;
 };
 
@@ -232,7 +233,7 @@ struct Record {
   bool last = false;
 };
 
-// A run of a member's tokens, places counted over all its tokens, the prompt included.
+// A run of a member's tokens. Place 0 is the first token of the prompt.
 struct TokenRun {
   uint64_t first = 0;
   uint64_t count = 0;
@@ -272,7 +273,7 @@ struct WaitEdge {
   std::string hint;
 };
 
-// The ledger of a job at one event. Its numbers count trajectories where nothing else is said.
+// The ledger of a job after one event. Numbers count trajectories unless their names say tokens.
 struct Ledger {
   int64_t accepted = 0, durable = 0, applied = 0, live = 0;
   std::map<std::string, int64_t> dropped;  // By reason, zeros included.
@@ -286,7 +287,7 @@ struct Ledger {
   int64_t gap() const { return accepted - durable - applied - live - dropped_total(); }
 };
 
-// The drop reasons of the contracts; no other is counted.
+// The reasons for which trajectories are dropped; there is no other.
 inline constexpr std::array<const char*, 14> kDropReasons = {
     "stale",           "off_branch", "filtered",    "shrunk",   "straggler",
     "unscorable",      "lost",       "nonfinite",   "env_lost", "reward_timeout",

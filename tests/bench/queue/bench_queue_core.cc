@@ -57,7 +57,7 @@ class Driver {
                    .needs = {"messages"},
                    .produces = {"reward_status", "task_reward"},
                    .pool = "cpu"}};
-    SLUICE_CHECK(Job::Check(spec).ok());
+    SLUICE_CHECK(Job::CheckSpec(spec).ok());
     job_ = std::make_unique<Job>(Job::Options{.id = std::string(32, 'b')}, spec,
                                  std::make_shared<Rows>());
     SetJob set{.revision = 1,

@@ -71,7 +71,7 @@ class Queue : public Backend {
  public:
   Queue(const Workload& workload, queue::Straggler straggler, bool automatic)
       : spec_(MakeSpec(workload, straggler, automatic)) {
-    SLUICE_CHECK(queue::Job::Check(spec_).ok());
+    SLUICE_CHECK(queue::Job::CheckSpec(spec_).ok());
     job_ = std::make_unique<queue::Job>(queue::Job::Options{.id = std::string(32, 'b')}, spec_,
                                         std::make_shared<Rows>());
     queue::SetJob set{.revision = 1, .spec = spec_};

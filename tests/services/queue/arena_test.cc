@@ -100,7 +100,7 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
   const std::optional<shm::Slice> slice = Arena::SliceOf(field, 200);
   ASSERT_TRUE(slice.has_value());
 
-  auto shared = arena.Share(slice->segment);
+  auto shared = arena.ShareSegment(slice->segment);
   ASSERT_TRUE(shared.ok());
 
   const auto mapped = shm::Segment::Map(std::move(shared->fd), shared->bytes, /*writable=*/false);
@@ -122,7 +122,7 @@ TEST(ArenaTest, AReaderSeesTheBytesUntilTheyAreRecycledAndThenThatTheyWere) {
 TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {
   Arena arena(kSmall);
   const std::shared_ptr<char> memory = arena.Allocate(1000);
-  auto shared = arena.Share(Arena::SliceOf(memory, 1)->segment);
+  auto shared = arena.ShareSegment(Arena::SliceOf(memory, 1)->segment);
   ASSERT_TRUE(shared.ok());
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, shared->fd.get(), 0),
             MAP_FAILED);
@@ -131,7 +131,7 @@ TEST(ArenaTest, NobodyWhoGetsASegmentCanWriteIt) {
   ASSERT_NE(readable, MAP_FAILED);
   EXPECT_NE(mprotect(readable, 4096, PROT_READ | PROT_WRITE), 0);
   munmap(readable, 4096);
-  EXPECT_FALSE(arena.Share(99).ok());
+  EXPECT_FALSE(arena.ShareSegment(99).ok());
 }
 
 TEST(ArenaTest, BytesOfTheHeapLieInNoSegment) {

@@ -76,7 +76,7 @@ class DurableJob {
 
   // Shuts down as the daemon does on SIGTERM.
   void Close() {
-    if (runner_ != nullptr) runner_->Shut(absl::UnavailableError("shutting down"));
+    if (runner_ != nullptr) runner_->Stop(absl::UnavailableError("shutting down"));
     runner_.reset();
   }
 
@@ -111,8 +111,8 @@ class DurableJob {
 
   JobRunner& runner() { return *runner_; }
   template <typename F>
-  auto Look(F f) {
-    return runner_->Look([&](const Job& job, Instant) { return f(job); });
+  auto ReadJob(F f) {
+    return runner_->ReadJob([&](const Job& job, Instant) { return f(job); });
   }
 
   const Spec& spec() const { return spec_; }
@@ -207,7 +207,7 @@ class Script {
 
     // A trainer that comes back first asks which version is published.
     const std::vector<Loaded> out =
-        job_->Look([](const Job& job) { return job.watch().published; });
+        job_->ReadJob([](const Job& job) { return job.watch().published; });
     if (out.empty() || out[0].version.number <= k) {
       Do<AdvanceVersionAnswer>(
           absl::StrCat("AdvanceVersion ", k), trainer_,
@@ -281,7 +281,7 @@ class Script {
     }
 
     // A repeated run may find this batch applied.
-    const bool over = job_->Look([](const Job& job) { return job.version(); }) > k;
+    const bool over = job_->ReadJob([](const Job& job) { return job.version(); }) > k;
     if (!over) {
       const auto batch =
           Do<AcquireBatchAnswer>(absl::StrCat("AcquireBatch ", k), trainer_, AcquireBatch{.k = k});
@@ -295,7 +295,7 @@ class Script {
   }
 
   std::string FirstHash() {
-    return job_->Look(
+    return job_->ReadJob(
         [](const Job& job) { return job.batches().contains(0) ? job.batches().at(0).hash : ""; });
   }
 

@@ -37,12 +37,12 @@ class MirrorTest : public testing::Test {
   // Starts a run of the queue, which has the job in its current state.
   void Watch() {
     watch_ = std::make_unique<LedgerWatch>(h_.job());
-    mirror_->Note(kJob, incarnation_, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
+    mirror_->AddEntry(kJob, incarnation_, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
     h_.after = [this](const Event& event) {
-      const auto entry = watch_->Changed(event, h_.job());
+      const auto entry = watch_->FindChange(event, h_.job());
       if (entry == nullptr) return;
       ++told_;
-      mirror_->Note(kJob, incarnation_, entry);
+      mirror_->AddEntry(kJob, incarnation_, entry);
       noted_ = entry->ledger.event;
     };
   }
@@ -224,8 +224,8 @@ TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
   redis_->Run({"XADD", LedgerMirror::KeyOf(kJob), "999-0", "kind", "of someone else"});
   redis_->Run({"SET", LedgerMirror::KeyOf("text"), "of someone else"});
   StartMirror(MirrorOptions());
-  mirror_->Note("text", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
-  mirror_->Note("other", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
+  mirror_->AddEntry("text", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
+  mirror_->AddEntry("other", 1, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
   h_.Start();
   RunSteps(2);
 
@@ -248,7 +248,7 @@ TEST_F(MirrorTest, AFreedJobsStreamExpires) {
   RunSteps(1);
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
-  mirror_->Freed(kJob);
+  mirror_->OnJobFreed(kJob);
   mirror_->Stop();  // Sends what waits.
 
   EXPECT_GT(redis_->Run({"PTTL", LedgerMirror::KeyOf(kJob)}).number, 0);

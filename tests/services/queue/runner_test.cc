@@ -60,7 +60,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
             });
         // Every third call is forgotten, unless its answer came first.
         if (i % 3 == 0) {
-          runner.Forget(number);
+          runner.ForgetCall(number);
           int open = 0;
           if (state->compare_exchange_strong(open, 2)) ++settled;
         }
@@ -74,12 +74,13 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
     while (!over) {
       int told = 0;
       runner.RemoveWatcher(runner.AddWatcher([&told](const WatchUpdate&) { ++told; }));
-      EXPECT_TRUE(runner.Look([](const Job& job, Instant) { return job.Violations(); }).empty());
+      EXPECT_TRUE(
+          runner.ReadJob([](const Job& job, Instant) { return job.FindViolations(); }).empty());
     }
   });
 
   for (int r = 0; r < kRollouts; ++r) threads[r].join();
-  runner.Shut(absl::UnavailableError("over"));
+  runner.Stop(absl::UnavailableError("over"));
   over = true;
   for (size_t t = kRollouts; t < threads.size(); ++t) threads[t].join();
 

@@ -108,7 +108,7 @@ TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
   });
 
   const auto waiting = [&] {
-    return (*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
+    return (*jobs_.Find(kJob))->ReadJob([](const Job& job, Instant) {
       return job.Stats().waiting.at("Admit");
     });
   };
@@ -244,11 +244,11 @@ TEST_F(WireTest, ShuttingDownEndsParkedCallsWithAReason) {
     ended = Once<v1::AcquireBatchResponse>(request).status();
   });
 
-  while ((*jobs_.Find(kJob))->Look([](const Job& job, Instant) {
+  while ((*jobs_.Find(kJob))->ReadJob([](const Job& job, Instant) {
     return job.Stats().waiting.at("AcquireBatch");
   }) == 0)
     std::this_thread::yield();
-  jobs_.Shut();
+  jobs_.Stop();
   waits.join();
 
   EXPECT_TRUE(absl::IsUnavailable(ended));

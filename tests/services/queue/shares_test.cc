@@ -23,7 +23,7 @@ class SharesTest : public WireTest {
   }
 
   uint64_t BytesOf(const std::string& what) {
-    return (*jobs_.Find(job_))->Look([&](const Job& job, Instant) {
+    return (*jobs_.Find(job_))->ReadJob([&](const Job& job, Instant) {
       return job.Stats().bytes.at(what);
     });
   }

@@ -20,7 +20,7 @@ Spec DurableSpec(Durability level) {
 
 // The ledger as bytes, without what repeats and restarts change.
 std::string ComparableLedger(DurableJob& job) {
-  return job.Look([](const Job& core) {
+  return job.ReadJob([](const Job& core) {
     Ledger ledger = core.ledger();
     ledger.event = 0;     // A repeated call is an event too.
     ledger.hash.clear();  // Groups of a restarted queue have its incarnation in their ids.
@@ -40,7 +40,7 @@ std::string UndisturbedLedger() {
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   EXPECT_TRUE(job.Open().ok());
   RunScript(job);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 2);
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.version(); }), 2);
   return ComparableLedger(job);
 }
 
@@ -59,12 +59,12 @@ TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
   ASSERT_TRUE(job.Open().ok());
   EXPECT_EQ(job.replayed, 0u) << "a clean end leaves a snapshot and nothing to replay";
   EXPECT_EQ(ComparableLedger(job), expected);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.queue_incarnation(); }), 2u);
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.queue_incarnation(); }), 2u);
 
   const Script::Result again = Script(&job).Run();
   EXPECT_TRUE(again.finished) << again.failure;
   EXPECT_EQ(ComparableLedger(job), expected);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.FindViolations(); }),
             std::vector<std::string>());
 }
 
@@ -97,7 +97,7 @@ TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
       const Script::Result after = Script(&job).Run();
       ASSERT_TRUE(after.finished) << "killed at call " << die_at << ": " << after.failure;
       EXPECT_EQ(ComparableLedger(job), expected) << "killed at call " << die_at;
-      EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+      EXPECT_EQ(job.ReadJob([](const Job& core) { return core.FindViolations(); }),
                 std::vector<std::string>());
       for (const auto& [call, repeat] : after.answered) {
         EXPECT_TRUE(repeat || !before.answered.contains(call))
@@ -205,9 +205,9 @@ TEST(StoreTest, AFullDiskStopsAdmissionThenPutsAndLosesNothing) {
   job.Close();
   disk.Restart();
   ASSERT_TRUE(job.Open().ok());
-  EXPECT_EQ(
-      job.Look([&](const Job& core) { return core.group(grant.group.ordinal)->prompt.tokens(); }),
-      4u);
+  EXPECT_EQ(job.ReadJob(
+                [&](const Job& core) { return core.group(grant.group.ordinal)->prompt.tokens(); }),
+            4u);
 }
 
 TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
@@ -256,7 +256,7 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
                                                    .lease = member.lease.id,
                                                    .fields = {TextField("messages", "[]")}}}})
                     .ok());
-    const uint32_t crc = job.Look([&](const Job& core) {
+    const uint32_t crc = job.ReadJob([&](const Job& core) {
       return core.group(sealed.group.ordinal)->members[member.member].log.crc32c();
     });
     const auto answer = job.Call<ItemsAnswer>(rollout, Seal{{{.ref = ref,
@@ -266,21 +266,22 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
                                                               .finish = Finish::kStop}}});
     ASSERT_TRUE(answer.ok() && answer->items[0].status.ok()) << answer->items[0].status;
   }
-  const Ledger before = job.Look([](const Job& core) { return core.ledger(); });
+  const Ledger before = job.ReadJob([](const Job& core) { return core.ledger(); });
 
   disk.DieAt(disk.calls() + 1);
   job.Close();
   disk.Crash([](size_t) { return false; });
   ASSERT_TRUE(job.Open().ok());
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.FindViolations(); }),
             std::vector<std::string>());
 
-  const Ledger after = job.Look([](const Job& core) { return core.ledger(); });
+  const Ledger after = job.ReadJob([](const Job& core) { return core.ledger(); });
   EXPECT_EQ(after.accepted, before.accepted);
   EXPECT_EQ(after.hash, before.hash);
   EXPECT_EQ(after.dropped.at("lost"), 2);
   EXPECT_EQ(after.gap(), 0);
-  EXPECT_EQ(job.Look([&](const Job& core) { return core.group(sealed.group.ordinal); }), nullptr);
+  EXPECT_EQ(job.ReadJob([&](const Job& core) { return core.group(sealed.group.ordinal); }),
+            nullptr);
 
   // The holder of the running group is told to send from the beginning, and may do so.
   const TrajectoryRef ref{running.group, 0, 1};
@@ -304,7 +305,7 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
   const Caller next{"t1", 2};
   Cursor cursor{.job = std::string(32, 'd'), .version = 1, .ledger = before};
-  cursor.ledger.hash = job.Look([](const Job& core) { return core.batches().at(1).hash; });
+  cursor.ledger.hash = job.ReadJob([](const Job& core) { return core.batches().at(1).hash; });
 
   const auto wrong = job.Call<RestoreAnswer>(
       next, Restore{.cursor = EncodeCursor(cursor), .mode = RestoreMode::kReplay});
@@ -314,9 +315,9 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
   ASSERT_TRUE(restored.ok()) << restored.status();
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.FindViolations(); }),
             std::vector<std::string>());
-  EXPECT_EQ(job.Look([](const Job& core) { return core.ledger().gap(); }), 0);
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.ledger().gap(); }), 0);
 }
 
 // At durability `metadata`, the log has no payload. A restore that replayed batches while their
@@ -354,9 +355,9 @@ TEST(StoreTest, ARestoreThatReplayedBatchesAtLevelMetadataIsTheSameAfterARestart
   ASSERT_TRUE(job.Open().ok());
 
   EXPECT_GT(job.replayed, 0u);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.version(); }), 1);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.batches().size(); }), 2u);
-  EXPECT_EQ(job.Look([](const Job& core) { return core.Violations(); }),
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.version(); }), 1);
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.batches().size(); }), 2u);
+  EXPECT_EQ(job.ReadJob([](const Job& core) { return core.FindViolations(); }),
             std::vector<std::string>());
 
   // Now the payload is lost, so that the next restore is a requeue.

@@ -61,8 +61,8 @@ class WireTest : public testing::Test {
   }
 
   void TearDown() override {
-    jobs_.Shut();
-    server_.Shut();
+    jobs_.Stop();
+    server_.Stop();
   }
 
   void FillCall(const std::string& worker, int64_t incarnation, common::v1::Call* call,

@@ -80,8 +80,8 @@ class SessionTest : public testing::Test {
     for (const auto& session : sessions_) session->Stop(absl::ZeroDuration());
     engine_->RemoveJob(kJob, absl::UnavailableError("the test ends"));
     sessions_.clear();
-    queue_->Shut();
-    jobs_->Shut();
+    queue_->Stop();
+    jobs_->Stop();
     weights_->Shutdown();
     engine_->Shutdown();
     server_->Drain(absl::Seconds(1));

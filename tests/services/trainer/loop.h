@@ -40,8 +40,8 @@ class LoopQueue {
   }
 
   ~LoopQueue() {
-    jobs_.Shut();
-    service_.Shut();
+    jobs_.Stop();
+    service_.Stop();
   }
 
   const std::string& address() const { return server_->address(); }

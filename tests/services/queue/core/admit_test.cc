@@ -405,12 +405,12 @@ TEST(SetJobTest, WhatThisBuildCannotKeepIsRefusedByName) {
   const auto refused = [](auto change, const std::string& name) {
     Spec spec = SmallSpec();
     change(spec);
-    const absl::Status status = Job::Check(spec);
+    const absl::Status status = Job::CheckSpec(spec);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
   };
 
-  EXPECT_TRUE(Job::Check(SmallSpec()).ok());
+  EXPECT_TRUE(Job::CheckSpec(SmallSpec()).ok());
 
   refused([](Spec& s) { s.straggler = static_cast<Straggler>(0); }, "queue.straggler.policy");
   refused([](Spec& s) { s.wait = absl::ZeroDuration(); }, "queue.straggler.wait");

@@ -478,7 +478,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   EXPECT_GT(h.job().version(), 40);
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
   EXPECT_GT(h.job().ledger().tokens_masked, 0);
-  EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
+  EXPECT_THAT(h.job().FindViolations(), testing::IsEmpty());
 }
 
 TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
@@ -516,7 +516,7 @@ TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
       h.Publish();
     }
 
-    EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
+    EXPECT_THAT(h.job().FindViolations(), testing::IsEmpty());
   }
 }
 
@@ -685,7 +685,7 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   ASSERT_TRUE(h.PutOne(h.Rollout(), std::move(many)).ok());
 
   EXPECT_EQ(h.job().group(0)->members[0].fields.size(), 100001u);
-  EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
+  EXPECT_THAT(h.job().FindViolations(), testing::IsEmpty());
 }
 
 TEST(Case16, ALeaseOfAReaderThatStoppedRunsOutAndTheListIsOfferedAgain) {

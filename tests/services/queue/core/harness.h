@@ -267,7 +267,7 @@ class Harness {
         Send(Reward(), LeaseTasks{.request = Request(), .rooms = {{"cpu", 1000}}});
     // No task is ready. The caller goes away, so that the parked call takes no later task.
     if (!Answered(call)) {
-      Deliver({.now = now, .call = call, .caller = Reward(), .input = Forget{}});
+      Deliver({.now = now, .call = call, .caller = Reward(), .input = CallerGone{}});
       return 0;
     }
 
@@ -334,7 +334,7 @@ class Harness {
   int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
-  bool check = true;                        // Check Violations() after every event.
+  bool check = true;                        // Check FindViolations() after every event.
   std::function<void(const Event&)> after;  // Is called with each event after it was applied.
   std::vector<Event> events;                // All that were delivered.
   // The twin is loaded from its dump each time so many events have come. 0: there is no twin, for a
@@ -382,7 +382,7 @@ class Harness {
     cancel.insert(cancel.end(), effects.cancel.begin(), effects.cancel.end());
     if (after) after(event);
     if (check) {
-      EXPECT_THAT(job_->Violations(), testing::IsEmpty());
+      EXPECT_THAT(job_->FindViolations(), testing::IsEmpty());
     }
   }
 

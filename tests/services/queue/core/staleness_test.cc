@@ -22,16 +22,16 @@ TEST(StalenessTest, TokensBeyondTheBoundLeaveTheMask) {
       MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}, {{1, 5}, 3, 0}, {{1, 7}, 1, 0}});
 
   const Verdict verdict = Judge(member, 7, spec, Branch());
-  EXPECT_TRUE(verdict.legal);
+  EXPECT_TRUE(verdict.trainable);
   EXPECT_EQ(verdict.trained, 4u);
   EXPECT_EQ(verdict.masked_count, 3u);
   EXPECT_THAT(verdict.masked, testing::ElementsAre(TokenRun{4, 3}));  // Two runs, merged.
   EXPECT_EQ(verdict.oldest, (PolicyVersion{1, 5}));
   EXPECT_EQ(verdict.newest, (PolicyVersion{1, 7}));
   EXPECT_EQ(verdict.histogram, (std::map<int64_t, int64_t>{{0, 1}, {2, 3}}));
-  EXPECT_EQ(OverAge(member, verdict.masked, 7, spec, Branch()), 0u);
-  EXPECT_EQ(OverAge(member, {}, 7, spec, Branch()), 3u);
-  EXPECT_EQ(OverAge(member, verdict.masked, 8, spec, Branch()), 3u);
+  EXPECT_EQ(CountOverAge(member, verdict.masked, 7, spec, Branch()), 0u);
+  EXPECT_EQ(CountOverAge(member, {}, 7, spec, Branch()), 3u);
+  EXPECT_EQ(CountOverAge(member, verdict.masked, 8, spec, Branch()), 3u);
 }
 
 TEST(StalenessTest, TooFewTokensLeftMakeItIllegalAndStrictAllowsNone) {
@@ -39,28 +39,28 @@ TEST(StalenessTest, TooFewTokensLeftMakeItIllegalAndStrictAllowsNone) {
   spec.max_staleness = 0;
   spec.min_trainable = 2;
   const GroupMember member = MemberWith({{{1, 3}, 2, 0}, {{1, 4}, 1, 0}});
-  EXPECT_FALSE(Judge(member, 4, spec, Branch()).legal);
+  EXPECT_FALSE(Judge(member, 4, spec, Branch()).trainable);
   EXPECT_STREQ(Judge(member, 4, spec, Branch()).reason, "stale");
 
   spec.min_trainable = 1;
-  EXPECT_TRUE(Judge(member, 4, spec, Branch()).legal);
+  EXPECT_TRUE(Judge(member, 4, spec, Branch()).trainable);
   spec.statistic = Statistic::kStrict;
-  EXPECT_FALSE(Judge(member, 4, spec, Branch()).legal);
+  EXPECT_FALSE(Judge(member, 4, spec, Branch()).trainable);
 }
 
 TEST(StalenessTest, AMemberWithoutTrainableTokensIsLegal) {
-  EXPECT_TRUE(Judge(GroupMember(), 9, SmallSpec(), Branch()).legal);
+  EXPECT_TRUE(Judge(GroupMember(), 9, SmallSpec(), Branch()).trainable);
 }
 
 TEST(StalenessTest, VersionsBeyondAForkAreOffTheBranch) {
   Branch branch;
-  branch.Fork(1, 0);
-  branch.Fork(2, 5);
+  branch.AddFork(1, 0);
+  branch.AddFork(2, 5);
   EXPECT_TRUE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({1, 6}));
   EXPECT_TRUE(branch.Holds({2, 6}));
 
-  branch.Fork(3, 4);
+  branch.AddFork(3, 4);
   EXPECT_FALSE(branch.Holds({1, 5}));
   EXPECT_FALSE(branch.Holds({2, 5}));
   Spec spec = SmallSpec();
@@ -192,7 +192,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   ASSERT_TRUE(h.SealIt(h.Rollout(), ref, lease).status.ok());
   h.ScoreAll();
 
-  h.check = false;    // The job's state is wrong on purpose, which Violations() reports.
+  h.check = false;    // The job's state is wrong on purpose, which FindViolations() reports.
   h.reload_each = 0;  // A failpoint is no event.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
 
@@ -205,7 +205,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("2 tokens"));
   EXPECT_EQ(h.job().version(), 2);
   EXPECT_EQ(h.job().counters().violations.at("staleness"), 1);
-  EXPECT_EQ(h.job().Violations().size(), 1u);
+  EXPECT_EQ(h.job().FindViolations().size(), 1u);
 }
 #endif
 

@@ -172,14 +172,14 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
 void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
                double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {
-    window.Generated(1000);
-    window.TooOld(static_cast<uint64_t>(1000 * old));
-    window.Sealed(absl::Seconds(duration), static_cast<int64_t>(duration));
-    window.Waiting(true, now);
+    window.CountGenerated(1000);
+    window.CountTooOld(static_cast<uint64_t>(1000 * old));
+    window.CountSealed(absl::Seconds(duration), static_cast<int64_t>(duration));
+    window.SetWaiting(true, now);
     now += absl::Seconds(idle);
-    window.Waiting(false, now);
+    window.SetWaiting(false, now);
     now += absl::Seconds(1 - idle);
-    window.Applied(now);
+    window.CountStep(now);
   }
 }
 
@@ -187,7 +187,7 @@ TEST(AdmissionWindowTest, ItStartsAtEtaAndStaysWhileTheTrainerWaits) {
   AdmissionWindow window(2, std::nullopt);
   Instant now;
   EXPECT_EQ(window.versions(), 2);
-  window.Applied(now);
+  window.CountStep(now);
   RunWindow(window, now, 0.3, 0.5);
   EXPECT_EQ(window.versions(), 2);
 }
@@ -195,7 +195,7 @@ TEST(AdmissionWindowTest, ItStartsAtEtaAndStaysWhileTheTrainerWaits) {
 TEST(AdmissionWindowTest, ItNarrowsWhileTokensAgeAndTheTrainerIsBusyAndNotBelowZero) {
   AdmissionWindow window(1, std::nullopt);
   Instant now;
-  window.Applied(now);
+  window.CountStep(now);
   RunWindow(window, now, 0, 0.1);
 
   EXPECT_EQ(window.versions(), 0.75);
@@ -211,7 +211,7 @@ TEST(AdmissionWindowTest, ItNarrowsWhileTokensAgeAndTheTrainerIsBusyAndNotBelowZ
 TEST(AdmissionWindowTest, ANarrowingThatMadeTheTrainerWaitIsTakenBackAndTriedLessOften) {
   AdmissionWindow window(2, std::nullopt);
   Instant now;
-  window.Applied(now);
+  window.CountStep(now);
   const auto narrowed_after = [&] {
     for (int windows = 1; windows < 200; ++windows) {
       RunWindow(window, now, 0, 0.1);
@@ -235,8 +235,8 @@ TEST(AdmissionWindowTest, ANarrowingThatMadeTheTrainerWaitIsTakenBackAndTriedLes
 TEST(AdmissionWindowTest, BetweenTheBoundsNothingMovesAndAFixedWindowNeverDoes) {
   AdmissionWindow window(2, std::nullopt), fixed(2, 1);
   Instant now;
-  window.Applied(now);
-  fixed.Applied(now);
+  window.CountStep(now);
+  fixed.CountStep(now);
   Instant other = now;
   RunWindow(window, now, 0.03, 0.5);
   RunWindow(fixed, other, 0, 0.5);
@@ -248,13 +248,13 @@ TEST(AdmissionWindowTest, BetweenTheBoundsNothingMovesAndAFixedWindowNeverDoes) 
 TEST(AdmissionWindowTest, AnEtaThatCanKeepNeitherIsSaidOnceWithNumbers) {
   AdmissionWindow window(1, std::nullopt);
   Instant now;
-  window.Applied(now);
+  window.CountStep(now);
   RunWindow(window, now, 0.5, 0.3, 4);  // 4 s of rollout for 0.5 s of the trainer's own time.
 
   EXPECT_TRUE(window.infeasible());
-  EXPECT_THAT(window.Advice(),
+  EXPECT_THAT(window.MakeAdvice(),
               HasSubstr("max_staleness 1 can keep neither the trainer busy (needs 7)"));
-  EXPECT_THAT(window.Advice(), HasSubstr("Set queue.max_staleness to 7 or more"));
+  EXPECT_THAT(window.MakeAdvice(), HasSubstr("Set queue.max_staleness to 7 or more"));
 
   RunWindow(window, now, 0, 0, 1);
   EXPECT_FALSE(window.infeasible());

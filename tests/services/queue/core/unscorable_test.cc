@@ -185,11 +185,11 @@ TEST(CheckTest, AChoiceThatIsUnsetIsRefusedByName) {
   const auto refused = [](auto change, const std::string& name) {
     Spec spec = SmallSpec();
     change(spec);
-    const absl::Status status = Job::Check(spec);
+    const absl::Status status = Job::CheckSpec(spec);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << name;
     EXPECT_THAT(std::string(status.message()), StartsWith(name + " is unset"));
   };
-  ASSERT_TRUE(Job::Check(SmallSpec()).ok());
+  ASSERT_TRUE(Job::CheckSpec(SmallSpec()).ok());
   refused([](Spec& s) { s.sampler = static_cast<Sampler>(0); }, "data.order.sampler");
   refused([](Spec& s) { s.durability = static_cast<Durability>(0); }, "queue.keep.durability");
   refused([](Spec& s) { s.statistic = static_cast<Statistic>(0); }, "queue.admission.statistic");
@@ -198,7 +198,7 @@ TEST(CheckTest, AChoiceThatIsUnsetIsRefusedByName) {
   Spec rows = SmallSpec();
   rows.rows_only = true;
   rows.statistic = static_cast<Statistic>(0);
-  EXPECT_TRUE(Job::Check(rows).ok()) << "supervised rows have no use for it";
+  EXPECT_TRUE(Job::CheckSpec(rows).ok()) << "supervised rows have no use for it";
 }
 
 }  // namespace
