@@ -79,7 +79,7 @@ TEST(ArenaTest, SegmentsThatStayEmptyGoBackToTheSystem) {
   EXPECT_EQ(arena.use().segments, 8u);
 
   held.resize(1);
-  arena.Trim();  // The segments were in use since the Trim() before.
+  arena.Trim();  // It keeps those that were in use until now.
   EXPECT_EQ(arena.use().segments, 8u);
   arena.Trim();
   EXPECT_EQ(arena.use().segments, 2u);  // One in use, one spare.

@@ -36,8 +36,8 @@ class MethodsTest : public WireTest {
     return state;
   }
 
-  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the
-  // state stays as it was after the first.
+  // Sends a request of a keyed method (REPEAT_KEYED) twice. The second answer is marked as a repeat
+  // and otherwise equal, and the state stays as it was after the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);
@@ -69,6 +69,7 @@ class MethodsTest : public WireTest {
   template <typename Response, typename Request>
   void ExpectEdge(Request request) {
     request.mutable_wait()->set_nanos(1000000);
+    // With the old request id the call would get the answer that is kept for it.
     if (!request.call().request().empty()) request.mutable_call()->set_request(RandomId16());
     const auto answer = Once<Response>(request);
     ASSERT_TRUE(answer.ok()) << answer.status();

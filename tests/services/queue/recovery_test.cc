@@ -145,7 +145,7 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
 
 TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
-  for (int round = 1; round <= 20; ++round) {
+  for (int round = 1; round <= 20; ++round) {  // Chance decides which call is first.
     table_.reset();
     table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
     ASSERT_TRUE(table_->Recover().ok());

@@ -60,7 +60,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   ASSERT_TRUE(applied.ok()) << applied.status();
   EXPECT_EQ(applied->version(), 1);
   EXPECT_FALSE(applied->cursor().empty());
-  EXPECT_EQ(applied->ledger().dropped().size(), 14u);
+  EXPECT_EQ(applied->ledger().dropped().size(), 14u);  // All reasons, zeros included.
 
   v1::DurableRequest durable;
   durable.set_version(1);
@@ -306,6 +306,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   clock.Advance(absl::Minutes(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 
+  // A call that ends late does not bring a series back.
   metrics.ObserveWait("wire", "Admit", absl::Seconds(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 

@@ -51,6 +51,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
 
+  // A record for whole fields of the member, which has none yet.
   common::v1::Record Whole() const {
     common::v1::Record record;
     *record.mutable_owner() = RefOf(grant(), member());
@@ -194,7 +195,7 @@ class SharedMemoryTest : public WireTest {
   static constexpr uint64_t kBytes = 100'000;
 
   void SetUp() override {
-    token_bytes_ = 1000;
+    token_bytes_ = 1000;  // 1 MB a member.
     ASSERT_NO_FATAL_FAILURE(WireTest::SetUp());
     ASSERT_TRUE(server_.ShareMemory(rpc_->address()).ok());
     Begin();
@@ -313,6 +314,8 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
     return PutOne(Header(session, bytes), slice).status();
   };
 
+  // The buffer is segment 0, of 64 MiB. The second slice ends a byte behind it, and the end of the
+  // third overflows.
   constexpr uint64_t kMost = ~uint64_t{0};
   for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes},
                                 shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},

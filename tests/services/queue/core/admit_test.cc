@@ -394,6 +394,8 @@ TEST(AdmitTest, APromptFromOutsideThatFailsIsNotDrawnAgain) {
   EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
   EXPECT_EQ(h.Admitted(2)->grants[0].row.source, "digits");
   EXPECT_EQ(h.job().ledger().dropped.at("env_lost"), 2);
+
+  // A prompt from outside needs the name of a source.
   EXPECT_EQ(
       ReasonOf(h.Call<AdmitAnswer>(
                     h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = Row{.json = "{}"}})

@@ -52,6 +52,8 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
           }
         }
 
+        // The group's id is big-endian: u32 incarnation, 4 bytes of 0, u64 ordinal. What follows is
+        // little-endian.
         for (int i = 3; i >= 0; --i)
           canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
         canonical.append(4, '\0');

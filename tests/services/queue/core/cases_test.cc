@@ -9,7 +9,7 @@
 //
 //   case  what                                     where
 //   1     the trainer dies around Apply, Durable   here; with real processes in tests/integration
-//   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal,
+//   2     the queue dies; torn log; disk           here: between calls; tests/common/wal,
 //                                                  store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
 //   16    a reader that stops while it leases      here
@@ -97,7 +97,7 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
 }
 
 // Trains three steps and returns the rows of their batches. With `queue_dies` the queue restarts
-// after each call.
+// between the calls, except between those that sample one member.
 std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   Spec spec = SmallSpec();
   spec.durability = Durability::kFull;
@@ -229,7 +229,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
       if (!h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                              SegmentRole::kPrompt, 0, 4))
                .ok())
-        continue;
+        continue;  // The seal of a group's first member has dropped the whole group.
       ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, member.lease.id, SegmentRole::kSampled, 4,
                                                     3, {{{1, 1}, 3, 0}}))
                       .ok());
@@ -244,7 +244,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   h.ScoreAll();
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 4) << "all of it is two versions old";
 
-  const auto batch = h.Acquired(3);  // What was sampled a version ago.
+  const auto batch = h.Acquired(3);  // It gets the groups that were sampled one version ago.
   ASSERT_TRUE(batch->filled);
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
 }
@@ -252,7 +252,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
 // A prompt is drawn again once (reissues = 1).
 TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {
   Spec spec = SmallSpec();
-  spec.lease = absl::Hours(100);
+  spec.lease = absl::Hours(100);  // Only the stall takes the member from its holder.
   Harness h(spec, {1});
   h.Start();
   for (uint32_t occurrence = 0; occurrence < 2; ++occurrence) {
@@ -296,6 +296,8 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
 
+  // Groups 0 and 1 shrink to their first member and are trained. Group 2 is complete, and a member
+  // of group 3 is dropped below.
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
   for (const Member& member : admitted->grants[2].members)
@@ -428,6 +430,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   };
   std::vector<Running> running;
   for (int round = 0; round < 400; ++round) {
+    // The window has 24 slots, 8 in each of 3 steps. The rollout asks for one member more than that
+    // leaves, because a room of 0 would be refused.
     const auto admitted = h.Call<AdmitAnswer>(
         h.Rollout(), Admit{.request = h.Request(),
                            .room = static_cast<uint32_t>(24 - running.size() + 1),
@@ -445,6 +449,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
           {grant, grant.members[0],
            std::min<uint64_t>(3000, 1 + static_cast<uint64_t>(4 * std::exp(1.8 * normal)))});
     }
+
+    // Each running member samples up to four tokens, and is sealed after its last one.
     for (size_t i = 0; i < running.size();) {
       Running& r = running[i];
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(r.left, 4));
@@ -471,7 +477,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     ASSERT_TRUE(batch.ok());
     if (!batch->filled) continue;
-    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // It checks the age of every token again.
+    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Apply checks the age of every token again.
     h.Publish();
   }
 
@@ -502,7 +508,7 @@ TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
   for (uint32_t eta : {0u, 1000000u}) {
     Spec spec = SmallSpec();
     spec.max_staleness = eta;
-    spec.quota_bytes = 1ull << 50;
+    spec.quota_bytes = 1ull << 50;  // A job needs bytes for all steps of its window.
     Harness h(spec, {100000});
     h.check = eta == 0;
     h.Start();
@@ -600,7 +606,7 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
 TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) {
   Harness h;
   h.Start();
-  SetJob ranks{.revision = 1000,
+  SetJob ranks{.revision = 1000,  // Above those that the harness has used.
                .spec = h.spec(),
                .workers = {{"t1", WorkerRole::kTrainer, 1},
                            {"t2", WorkerRole::kTrainer, 1},
@@ -640,7 +646,7 @@ TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   const auto parked = h.Result<AdmitAnswer>(waits);
   ASSERT_TRUE(parked.ok());
 
-  // What was admitted fits, to the last byte.
+  // Whatever is admitted can be written.
   if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
 
   const auto none = h.Call<AdmitAnswer>(
@@ -659,6 +665,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
 
+  // A token and its log-prob take 8 bytes.
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
                               PieceRecord(RefOf(grant, member), member.lease.id,
@@ -668,7 +675,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
 
 TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   Spec spec = SmallSpec();
-  spec.member_tokens = 1 << 20;
+  spec.member_tokens = 1 << 20;  // The reservation has room for all fields.
   Harness h(spec);
   h.check = false;
   h.Start();

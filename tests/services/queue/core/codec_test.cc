@@ -11,6 +11,7 @@ Event SamplePut() {
   Id16 lease;
   lease.bytes.fill(0xAB);
   std::vector<VersionRun> runs = {{{1, 5}, 30, 0}, {{2, -1}, 2, 0}};
+  // Durations are written exactly, to the quarter of a nanosecond.
   return {.now = absl::Seconds(1000) + absl::Nanoseconds(5) / 4,
           .call = 300,
           .caller = {"r1", 4},
@@ -97,6 +98,8 @@ TEST(CodecTest, AHostileStateIsRefusedOrHarmless) {
   };
 
   EXPECT_TRUE(load(dump.head));
+
+  // Every place would take long, so only some are tried.
   for (size_t n = 0; n < dump.head.size(); n += 7) EXPECT_FALSE(load(dump.head.substr(0, n))) << n;
 
   for (size_t at = 0; at < dump.head.size(); at += 3) {

@@ -30,7 +30,7 @@ class GroupTasksTest : public testing::Test {
                                                              .wait = absl::ZeroDuration()});
   }
 
-  // Samples and seals one group of two members.
+  // Starts the job, and samples and seals one group of two members.
   void Fill() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
@@ -107,7 +107,7 @@ TEST_F(GroupTasksTest, ARejectFreesTheSlotAndIsCountedByItsReason) {
 TEST_F(GroupTasksTest, OutOfTriesTheGroupIsUnscorableAndItsPromptDrawnAgain) {
   Fill();
   h_.ScoreAll();
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {  // The judge has two tries.
     const Id16 lease = Lease("judges")->tasks.at(0).lease.id;
     EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(),
                                        Release{.leases = {lease}, .reason = ReleaseReason::kFault})
@@ -149,7 +149,8 @@ TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
   EXPECT_EQ(Lease("cpu", 5)->tasks.size(), 1u);
 }
 
-// The straggler's wait is 60 s.
+// A generation is gone if none of its workers has called for the straggler's wait of 60 s, while a
+// worker of another generation calls.
 TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
   Fill();
   const auto old = h_.Call<LeaseTasksAnswer>(

@@ -60,6 +60,7 @@ TEST(PromptsTest, ProgressGoesOnWhereItStood) {
   one.Reissue({.source = 1, .epoch = 0, .index = 3});
   other.Reset(one.progress());
 
+  // Of the 2 x 40 draws 43 are left, and one row is drawn again.
   for (int i = 0; i < 44; ++i) EXPECT_EQ(one.Next(), other.Next());
   EXPECT_TRUE(other.exhausted());
 }

@@ -21,8 +21,8 @@
 //   I11 a fenced incarnation changes nothing      ExpectUnchanged
 //   I12 published versions rise                   Publish
 //   I13 stored <= reserved <= quota               Job::Violations
-//   I14 other jobs change no byte                 MemoryShare comes at random; jobs share nothing
-//                                                 else (tests of the runner and the arena)
+//   I14 other jobs change no byte                 MemoryShare comes at random; shares_test.cc reads
+//                                                 one job's bytes while another writes
 //   I15 each wait ends if workers behave          EndWell: steps go on
 //   I16 the ledger adds up                        Model::Check, Job::Violations
 namespace sluice::queue {
@@ -36,6 +36,7 @@ Spec RandomSpec(SplitMix64& random) {
   spec.max_staleness = std::vector<uint32_t>{0, 1, 2, 4}[random.Below(4)];
   spec.oversample = random.Below(2) == 0 ? 0 : 0.5;
   spec.statistic = random.Below(3) == 0 ? Statistic::kStrict : Statistic::kMasked;
+  // Job::Check refuses the policy mask with the statistic strict.
   const bool strict = spec.statistic == Statistic::kStrict;
   spec.straggler =
       std::vector<Straggler>{Straggler::kWait, Straggler::kDrop, Straggler::kShrink,
@@ -44,7 +45,7 @@ Spec RandomSpec(SplitMix64& random) {
   spec.durability = std::vector<Durability>{Durability::kMemory, Durability::kMetadata,
                                             Durability::kFull}[random.Below(3)];
   spec.filter = spec.group_size > 1 && random.Below(3) == 0 ? Filter::kSignal : Filter::kNone;
-  spec.max_rejected_steps = 0;
+  spec.max_rejected_steps = 0;  // No number of rejected groups fails the job.
   spec.min_trainable = 1 + random.Below(2);
   spec.reissues = random.Below(3);
   if (random.Below(4) == 0) spec.admission_staleness = random.Below(spec.max_staleness + 1);
@@ -91,7 +92,7 @@ class Simulation {
   bool OneIn(uint64_t n) { return Below(n) == 0; }
   std::string AnyRollout() { return OneIn(2) ? "r1" : "r2"; }
 
-  // An action is as frequent as it has cases.
+  // The number of an action's cases says how frequent it is.
   void Act() {
     switch (Below(35)) {
       case 0:
@@ -120,7 +121,9 @@ class Simulation {
       case 23:
       case 24: return LoadNewest(AnyRollout());
       case 25: return MakeDurable();
-      case 26: h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2))); return;
+      case 26:  // After 61 s all leases have run out.
+        h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2)));
+        return;
       case 27: return OneIn(6) ? DropAny() : RenewAll();
       case 28: return RenewAll();
       case 29:
@@ -183,11 +186,13 @@ class Simulation {
     if (!held_.empty()) WriteTo(Below(held_.size()), OneIn(6) ? 20 : 1 + Below(3));
   }
 
+  // Puts the prompt, if it is not stored yet, and sampled tokens. Returns false if the rollout lost
+  // the member.
   bool WriteTo(size_t i, uint32_t count) {
     const Held held = held_[i];
     const Caller caller = h_.Rollout(held.rollout);
     const uint64_t own = model_.tokens(held.ref());
-    if (own > 40) return true;
+    if (own > 40) return true;  // 20 more might not fit into the 64 tokens that it reserved.
 
     if (own == 0 &&
         Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id,
@@ -513,11 +518,12 @@ class Simulation {
 
   // In the end all workers behave: steps go on, and nothing is live in the closed job. ------------
   void EndWell() {
+    // After 100 s all leases have run out, so no rollout holds a member any more.
     fair_ = true;
     h_.Advance(absl::Seconds(100));
     held_.clear();
 
-    // A checkpoint frees what was applied.
+    // What was applied may fill the quota. A checkpoint of the last step frees it.
     if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {
       const auto again = h_.ApplyBatch(last->second, /*want_cursor=*/true);
       ASSERT_TRUE(again.ok() && again->repeat) << again.status();

@@ -156,7 +156,7 @@ TEST_F(PutTest, SegmentsNeverFallAndAreUniform) {
 
 TEST_F(PutTest, BeyondTheReservationThePieceIsRefused) {
   Record record = Piece(4, 1);
-  record.fields.push_back(TextField("routing", std::string(20000, 'x')));
+  record.fields.push_back(TextField("routing", std::string(20000, 'x')));  // 9472 B are reserved.
   EXPECT_EQ(ReasonOf(Put(record)), "OVER_RESERVATION");
   EXPECT_TRUE(Put(Piece(4, 1)).ok());
 }

@@ -70,7 +70,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   EXPECT_EQ(h.job().ledger().tokens_trained, at_death.tokens_trained);  // Not twice.
   EXPECT_EQ(h.job().Stats().staleness, stats);
 
-  TrainStep(h, &after);  // The one that was cut.
+  TrainStep(h, &after);  // The batch that was cut before the trainer died.
   EXPECT_EQ(h.job().version(), 5);
 }
 
@@ -148,7 +148,8 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   h.RunStep();
   Sample(h);
 
-  // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
+  // The groups of steps 0 and 1 were sampled at version 0. Those of steps 2, 3 and 4 were sampled
+  // at versions 1, 2 and 3, which are beyond the fork at 0.
   const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
@@ -208,6 +209,7 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     h.RunStep(/*want_cursor=*/true);
     cursor = h.cursor;
     ledger = h.job().ledger();
+    // Groups 0 and 1 are trained. Groups 2 and 3, which were admitted with them, live.
     for (uint64_t ordinal = 2; ordinal < 4; ++ordinal)
       live.insert(h.job().group(ordinal)->row.index);
   }

@@ -284,6 +284,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
                   .ok());
   EXPECT_EQ(repeats, 1u);
 
+  // The holder goes on behind the tokens that it had stored.
   h.Sample(h.Rollout(), {.group = grant.group},
            {.member = 0, .attempt = 1, .lease = grant.members[0].lease, .prefix = 7},
            {{{1, 1}, 2, 0}});
@@ -295,6 +296,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   spec.durability = Durability::kMetadata;
   Harness h(spec);
   h.Start();
+  // Columns of 30 tokens are larger than kInHead, so the log at this level does not keep them.
   const auto admitted = h.Admitted(8);
   for (size_t g : {0, 1, 2}) {
     for (const Member& member : admitted->grants[g].members)

@@ -12,7 +12,7 @@ Spec With(Straggler policy) {
   Spec spec = SmallSpec();  // Two groups per step and max_staleness 1: four groups at once.
   spec.straggler = policy;
   spec.wait = absl::Seconds(40);
-  spec.lease = absl::Hours(10);
+  spec.lease = absl::Hours(10);  // No lease runs out.
   return spec;
 }
 
@@ -45,7 +45,7 @@ TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   h.Advance(absl::Seconds(29));
   EXPECT_FALSE(h.Answered(waits)) << "group 0 holds a slot of step 0";
 
-  h.Advance(absl::Seconds(2));
+  h.Advance(absl::Seconds(2));  // A call parks for 30 s.
   EXPECT_FALSE(h.Result<AcquireBatchAnswer>(waits)->filled);
 
   waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
@@ -168,7 +168,9 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
 
 // The window. -------------------------------------------------------------------------------------
 
-// Runs the steps of one window, of a second each, with these shares of idle time and old tokens.
+// Runs the steps of one window, of a second each, with these shares of idle time and old tokens. A
+// rollout lasts `duration` seconds and as many versions. The first window begins with an Applied()
+// before it.
 void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
                double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {

@@ -9,7 +9,7 @@ namespace {
 class TasksTest : public testing::Test {
  protected:
   void SetUp() override { Fill(h_); }
-  // Samples and seals one group of two members.
+  // Starts the job, and samples and seals one group of two members.
   static void Fill(Harness& h) {
     h.Start();
     const auto admitted = h.Admitted(2);
@@ -224,6 +224,7 @@ TEST_F(TasksTest, AScoreForADroppedMemberLostItsLease) {
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
 
+  // All leases are renewed, so that none of them runs out with the straggler's wait.
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 0});
   h.Call<RenewAnswer>(h.Reward(), Renew{}).IgnoreError();
