@@ -23,6 +23,7 @@ TEST(ArenaTest, AllocationsDoNotOverlapAndStayAsLongAsTheyAreShared) {
       std::memset(held.back().get(), i % 251, 1000);
     }
   }
+
   for (int i = 0; i < 5000; ++i) {
     for (int b : {0, 999}) ASSERT_EQ(static_cast<uint8_t>(held[i].get()[b]), i % 251);
   }
@@ -46,6 +47,7 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
       char fill;
     };
     std::vector<Held> held;
+
     for (int i = 0; i < 3000; ++i) {
       if (held.size() > 40 || (!held.empty() && random() % 3 == 0)) {
         const size_t at = random() % held.size();
@@ -54,6 +56,7 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
         held.erase(held.begin() + static_cast<ptrdiff_t>(at));
         continue;
       }
+
       const size_t bytes = random() % 100 == 0 ? (3 << 20) : random() % 5000;
       held.push_back({arena.Allocate(bytes), bytes, static_cast<char>(random())});
       std::memset(held.back().memory.get(), held.back().fill, bytes);

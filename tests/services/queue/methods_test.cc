@@ -133,18 +133,21 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_revision(1);
     EXPECT_EQ(ReasonOf(Once<v1::SetJobResponse>(request).status()), "LOST_RACE");
   };
+
   walks["Restore"] = [&] {
     auto request = For<v1::RestoreRequest>("t1");
     request.set_mode(v1::RESTORE_MODE_REPLAY);
     ExpectFenced<v1::RestoreResponse>(request);
     ExpectKeyed<v1::RestoreResponse>(request);
   };
+
   walks["AdvanceVersion"] = [&] {
     auto request = For<v1::AdvanceVersionRequest>("t1");
     request.mutable_next()->set_incarnation(trainer_incarnation_);
     ExpectFenced<v1::AdvanceVersionResponse>(request);
     ExpectKeyed<v1::AdvanceVersionResponse>(request);
   };
+
   walks["Renew"] = [&] {
     auto request = For<v1::RenewRequest>("r1");
     request.add_loaded()->mutable_version()->set_incarnation(trainer_incarnation_);
@@ -153,6 +156,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::RenewResponse>(request);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Once<v1::RenewResponse>(request)->lost_size(), 1);
   };
+
   walks["Admit"] = [&] {
     auto request = For<v1::AdmitRequest>("r1", true);
     request.set_room(4);
@@ -163,6 +167,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ASSERT_EQ(admitted.grants_size(), 2);
     ExpectEdge<v1::AdmitResponse>(request);
   };
+
   walks["Put"] = [&] {
     const v1::Grant& grant = admitted.grants(0);
     const auto put = [&](int64_t incarnation) {
@@ -189,6 +194,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_TRUE(put(rollout_).ok());
     EXPECT_EQ(State(), after);
   };
+
   walks["Seal"] = [&] {
     Sample(admitted.grants(0), admitted.grants(0).members(0));
     const v1::Member& member = admitted.grants(0).members(1);
@@ -203,6 +209,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(again->items(0).code(), 0u);
     EXPECT_EQ(State(), state);
   };
+
   walks["LeaseTasks"] = [&] {
     auto request = For<v1::LeaseTasksRequest>("w1", true);
     request.add_rooms()->set_pool("cpu");
@@ -214,6 +221,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ASSERT_EQ(tasks.tasks_size(), 2);
     ExpectEdge<v1::LeaseTasksResponse>(request);
   };
+
   walks["AcquireBatch"] = [&] {
     auto request = For<v1::AcquireBatchRequest>("t1");
     ExpectEdge<v1::AcquireBatchResponse>(request);
@@ -222,6 +230,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectKeyed<v1::AcquireBatchResponse>(request);
     batch = Once<v1::AcquireBatchResponse>(request)->batch();
   };
+
   walks["Get"] = [&] {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
@@ -235,6 +244,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
         "FENCED");
     EXPECT_EQ(State(), state);
   };
+
   walks["Apply"] = [&] {
     v1::ApplyRequest request = ApplyOf(batch);
     FillCall("t1", trainer_incarnation_, request.mutable_call());
@@ -242,6 +252,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectKeyed<v1::ApplyResponse>(request);
     hash = Once<v1::ApplyResponse>(request)->ledger().hash();
   };
+
   walks["Durable"] = [&] {
     auto request = For<v1::DurableRequest>("t1");
     request.set_version(1);
@@ -249,6 +260,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::DurableResponse>(request);
     ExpectKeyed<v1::DurableResponse>(request);
   };
+
   walks["Release"] = [&] {
     auto request = For<v1::ReleaseRequest>("r1");
     request.add_leases(admitted.grants(1).members(0).lease().id());
@@ -262,6 +274,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(again->released(), 0u);
     EXPECT_EQ(State(), state);
   };
+
   walks["Drop"] = [&] {
     auto request = For<v1::DropRequest>("r1");
     v1::DropItem& item = *request.add_items();
@@ -272,13 +285,16 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::DropResponse>(request);
     ExpectKeyed<v1::DropResponse>(request);
   };
+
   walks["Stats"] = [&] { EXPECT_EQ(State(), State()); };
+
   walks["Peek"] = [&] {
     auto request = For<v1::PeekRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::PeekResponse>(request).status()));
     request.set_what(v1::PEEK_WHAT_VIOLATIONS);
     EXPECT_EQ(Once<v1::PeekResponse>(request)->rows_size(), 0);
   };
+
   walks["Watch"] = [&] {
     const auto first = [&](int64_t incarnation) {
       v1::WatchRequest request;
@@ -295,6 +311,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(first(rollout_).first, 1);
     EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
   };
+
   walks["Retask"] = [&] {
     auto request = For<v1::RetaskRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::RetaskResponse>(request).status()));

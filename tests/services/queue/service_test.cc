@@ -18,6 +18,7 @@ TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   JobTable small({.memory_bytes = 100'000});
   const auto set = FromProto(JobRequest());
   ASSERT_TRUE(set.ok());
+
   std::promise<absl::Status> answer;
   small.SetJob(kJob, "wire", {"controller", 0}, *set,
                [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
@@ -90,6 +91,7 @@ TEST_F(WireTest, AParkedCallIsAnsweredByTheCallItWaitsFor) {
     const auto answer = Client("t1", trainer_incarnation_)->AcquireBatch(request);
     EXPECT_TRUE(answer.ok() && answer->has_batch());
   });
+
   ReadyBatch(0);
   trainer.join();
 }
@@ -177,6 +179,7 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
   const v1::AdmitResponse admitted = Admitted(1);
   const v1::Grant& grant = admitted.grants(0);
   const auto client = Client("r1", rollout_);
+
   {
     sluice::PutStream stream(client.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant, grant.members(0)), Column(3, 0), nullptr).ok());
@@ -206,6 +209,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   CondVar changed;
   int64_t version = -1, published = -1;
   std::vector<std::string> cancelled;
+
   const auto client = Client("r1", rollout_);
   QueueWatch watch(client.get(), {.on_change = [&](const v1::WatchResponse& change) {
                      MutexLock lock(&mu);
@@ -225,6 +229,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   wait([&] { return version == 0 && published == 0; });
   ASSERT_TRUE(Client("t1", trainer_incarnation_)->Apply(ApplyOf(ReadyBatch(0))).ok());
   wait([&] { return version == 1; });
+
   Admitted(1);
   v1::SetJobRequest close = JobRequest();
   close.set_phase(v1::PHASE_CLOSED);
@@ -297,6 +302,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   v1::SetJobRequest request = JobRequest();
   request.set_phase(v1::PHASE_CLOSED);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
+
   const auto told = [&] { return metrics.Update(), registry.Text(); };
 
   EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));

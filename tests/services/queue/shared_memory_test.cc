@@ -157,11 +157,13 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   std::vector<uint32_t> kept;
   size_t kept_bytes = 0;
   for (uint32_t i = 0; i < kTokens; ++i) kept_bytes += kept.emplace_back(i % 23);
+
   {
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
   }
+
   common::v1::Record record = Whole();
   common::v1::Piece& piece = *record.mutable_piece();
   piece.set_at(3);

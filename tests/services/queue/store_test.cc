@@ -131,6 +131,7 @@ TEST(StoreTest, ADamagedRecordInTheMiddleIsDataLossThatNamesThePlace) {
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   ASSERT_TRUE(job.Open().ok());
   RunScript(job);
+
   disk.DieAt(disk.calls() + 1);
   job.Close();
   disk.Crash([](size_t) { return false; });
@@ -304,6 +305,7 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
                          {"w1", WorkerRole::kReward, 1},
                          {"r1", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
+
   const Caller next{"t1", 2};
   Cursor cursor{.job = std::string(32, 'd'), .version = 1, .ledger = before};
   cursor.ledger.hash = job.Look([](const Job& core) { return core.batches().at(1).hash; });
@@ -396,6 +398,7 @@ TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
   job.Close();
   disk.Restart();
   job.clock.Advance(absl::Hours(1));
+
   ASSERT_TRUE(job.Open().ok());
   job.clock.Advance(absl::Seconds(59));
   job.runner().Tick();

@@ -276,24 +276,28 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
 
     return *answer->edge;
   };
+
   {
     Harness h;
     h.SetWorkers();
     h.Load(h.Rollout(), {1, 0});
     EXPECT_THAT(edge(h).cause, HasSubstr("Restore"));
   }
+
   {
     Harness h;
     h.Start();
     h.SetWorkers(Phase::kHold);
     EXPECT_THAT(edge(h).cause, HasSubstr("hold"));
   }
+
   {
     Harness h;
     h.Start();
     ASSERT_TRUE(h.Admitted(100).ok());
     EXPECT_EQ(edge(h).on.kind, NodeKind::kSlot);
   }
+
   {
     Spec spec = SmallSpec();
     // There is room for three steps, and none becomes durable.
@@ -305,6 +309,7 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
 
     EXPECT_EQ(edge(h).on.kind, NodeKind::kBytes);
   }
+
   {
     Spec spec = SmallSpec();
     spec.epochs = 1;
@@ -313,6 +318,7 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
     ASSERT_TRUE(h.Admitted(100).ok());
     EXPECT_THAT(edge(h).cause, HasSubstr("epochs"));
   }
+
   {
     Spec spec = SmallSpec();
     spec.max_steps = 1;

@@ -204,6 +204,7 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
                {.owner = ref, .lease = first.lease.id, .fields = {TextField("messages", "[]")}})
           .ok());
   EXPECT_TRUE(h.SealIt(h.Rollout(), ref, first.lease.id).status.ok());
+
   EXPECT_EQ(h.job().ledger().dropped.at("off_branch"), before + 2)
       << "with it its sibling: a group is whole";
   EXPECT_EQ(
@@ -422,6 +423,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   Harness h(spec);
   h.check = false;
   h.Start();
+
   SplitMix64 random(11);
   struct Running {
     queue::Grant grant;
@@ -429,6 +431,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
     uint64_t left = 0, at = 4;
   };
   std::vector<Running> running;
+
   for (int round = 0; round < 400; ++round) {
     // The window has 24 slots, 8 in each of 3 steps. The rollout asks for one member more than that
     // leaves, because a room of 0 would be refused.
@@ -614,6 +617,7 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
                            {"r1", WorkerRole::kRollout, 1},
                            {"r2", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
+
   const AcquireBatchAnswer first = Ready(h);
   h.Advance(absl::Seconds(20));
 
@@ -627,6 +631,7 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
   ranks.workers.push_back({"t3", WorkerRole::kTrainer, 2});
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
   ASSERT_TRUE(h.Call<RestoreAnswer>({"t1", 2}, Restore{}).ok());
+
   for (const char* rank : {"t3", "t1", "t2"}) {
     const auto again = h.Call<AcquireBatchAnswer>({rank, 2}, AcquireBatch{.k = 0});
     EXPECT_EQ(Groups(*again), Groups(first)) << rank;

@@ -26,6 +26,7 @@ TEST(CodecTest, EventsAreWrittenInTheseBytes) {
             "014000008102423a42f0086c6f6770726f627318014000008102c95e156600");
   ASSERT_EQ(put.parts.size(), 2u);
   EXPECT_EQ(put.parts[0].size, 128u);
+
   EXPECT_EQ(
       ToHex(EncodeEvent({.now = absl::Milliseconds(1), .input = Tick{}}, Payload::kKept).head),
       "80a4e8030000000d");
@@ -33,6 +34,7 @@ TEST(CodecTest, EventsAreWrittenInTheseBytes) {
                               Payload::kKept)
                       .head),
             "000000001009");
+
   EXPECT_EQ(kFormat, 1u);
 }
 
@@ -115,6 +117,7 @@ TEST(CodecTest, EqualStatesAreEqualBytes) {
     Harness h;
     h.Start();
     for (int i = 0; i < 3; ++i) h.RunStep();
+
     const std::string head = h.job().Dump(Payload::kKept).head;
     if (run == 0) first = head;
     EXPECT_TRUE(head == first);

@@ -150,6 +150,7 @@ class Simulation {
     Admit admit{.request = h_.Request(), .room = room, .wait = absl::ZeroDuration()};
     if (!fair_ && OneIn(12))
       admit.own = Row{.ref = {.source = RowRef::kOutside}, .source = "api", .json = "{}"};
+
     const auto answer = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
     if (!answer.ok()) {
       EXPECT_EQ(ReasonOf(answer.status()), "NOT_YET");
@@ -159,6 +160,7 @@ class Simulation {
       EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty());
       return;
     }
+
     for (const queue::Grant& grant : answer->grants) {
       model_.Granted(grant, std::max(loaded_["r1"].number, loaded_["r2"].number));
       for (const Member& member : grant.members) {
@@ -167,6 +169,7 @@ class Simulation {
         held_.push_back(held);
       }
     }
+
     if (OneIn(4)) {
       const auto again = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
       EXPECT_TRUE(again->repeat);
@@ -234,6 +237,7 @@ class Simulation {
                                    .lease = held.member.lease.id,
                                    .fields = {TextField("messages", "[]")}})))
       return;
+
     const Item sealed = h_.SealIt(caller, held.ref(), held.member.lease.id);
     if (Lost(i, sealed.status)) return;
     EXPECT_FALSE(sealed.repeat);
@@ -291,6 +295,7 @@ class Simulation {
                    .wait = absl::ZeroDuration()});
     ASSERT_TRUE(leased.ok()) << leased.status();
     EXPECT_NE(leased->tasks.empty(), !leased->edge.has_value());
+
     for (const TaskGrant& task : leased->tasks) {
       const double reward = static_cast<double>(Below(3)) / 2;
       if (!fair_ && OneIn(12)) {
@@ -340,6 +345,7 @@ class Simulation {
   void FillDisk() {
     if (held_.empty()) return;
     h_.Send({}, DiskSpace{Space::kFull});
+
     const Held& held = held_[Below(held_.size())];
     const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
                                       Model::kPrompt, 1, {{loaded_[held.rollout], 1, 0}});
@@ -350,6 +356,7 @@ class Simulation {
         Admit{.request = h_.Request(), .room = 1, .wait = absl::ZeroDuration()});
     EXPECT_TRUE(ReasonOf(admitted.status()) == "NOT_YET" || admitted->grants.empty());
     ExpectUnchanged(before);
+
     h_.Send({}, DiskSpace{Space::kOk});
   }
 
@@ -375,6 +382,7 @@ class Simulation {
     const Caller old = h_.Rollout(rollout);
     ++h_.rollouts[rollout];
     h_.SetWorkers();
+
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(
         ReasonOf(h_.Call<AdmitAnswer>(old, Admit{.request = h_.Request(), .room = 1}).status()),
@@ -416,6 +424,7 @@ class Simulation {
       EXPECT_FALSE(answer->edge->cause.empty());
       return;
     }
+
     model_.Handed(*answer);
     place_[k] = std::max<size_t>(place_[k], answer->from + answer->groups.size());
     batch_[k] = *answer;
@@ -436,6 +445,7 @@ class Simulation {
     const int64_t k = model_.version();
     const auto it = batch_.find(k);
     if (it == batch_.end() || !it->second.closed) return;
+
     const bool want_cursor = fair_ || OneIn(2);
     const auto applied = h_.ApplyBatch(it->second, want_cursor);
     if (!applied.ok()) {
@@ -445,11 +455,13 @@ class Simulation {
     }
     EXPECT_FALSE(applied->repeat);
     model_.Applied(k, applied->ledger);
+
     if (OneIn(3)) {
       const auto again = h_.ApplyBatch(it->second);
       EXPECT_TRUE(again->repeat);
       model_.Check(again->ledger);
     }
+
     if (want_cursor) checkpoints_.push_back({k + 1, applied->cursor, applied->ledger.hash});
     Publish();
   }
@@ -470,6 +482,7 @@ class Simulation {
     if (checkpoints_.empty()) return;
     const Checkpoint& checkpoint =
         checkpoints_[fair_ ? checkpoints_.size() - 1 : Below(checkpoints_.size())];
+
     const auto answer =
         h_.Call<DurableAnswer>(h_.Trainer(), Durable{checkpoint.version, "c", checkpoint.hash});
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -482,6 +495,7 @@ class Simulation {
     const Caller old = h_.Trainer();
     ++h_.trainer_incarnation;
     h_.SetWorkers();
+
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(
         ReasonOf(h_.Call<AcquireBatchAnswer>(old, AcquireBatch{.k = model_.version()}).status()),
@@ -492,6 +506,7 @@ class Simulation {
               "FENCED");
     EXPECT_EQ(ReasonOf(h_.Acquired(model_.version()).status()), "RESTORE_FIRST");
     ExpectUnchanged(before);
+
     Restart();
     Publish();
   }
@@ -503,6 +518,7 @@ class Simulation {
       from = OneIn(4) ? checkpoints_[Below(checkpoints_.size())] : checkpoints_.back();
     const Restore restore{from.cursor, from.cursor.empty() ? "" : "c",
                           OneIn(3) ? RestoreMode::kRequeue : RestoreMode::kReplay};
+
     const bool gone = from.version < model_.durable() || model_.LostBatchFrom(from.version);
     const auto answer = h_.Call<RestoreAnswer>(h_.Trainer(), restore);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -510,6 +526,7 @@ class Simulation {
     EXPECT_EQ(answer->mode, gone ? RestoreMode::kRequeue : restore.mode);
     model_.Restored(h_.trainer_incarnation, *answer, !from.cursor.empty());
     EXPECT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), restore)->repeat);
+
     while (!checkpoints_.empty() && checkpoints_.back().version > from.version)
       checkpoints_.pop_back();
     batch_.clear();
@@ -537,11 +554,13 @@ class Simulation {
         LoadNewest(rollout);
         AdmitSome(rollout, 100);
       }
+
       while (!held_.empty()) {
         const size_t held = held_.size();
         if (WriteTo(held - 1, 3)) SealOne(held - 1);
         ASSERT_LT(held_.size(), held);
       }
+
       for (int i = 0; i < 3; ++i) Score();
       RenewAll();
       h_.Advance(absl::Seconds(5));
@@ -549,6 +568,7 @@ class Simulation {
       ApplyNext();
       MakeDurable();
     }
+
     EXPECT_GE(model_.version(), goal) << "no progress though all are well";
 
     h_.SetWorkers(Phase::kClosed);

@@ -280,6 +280,7 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
         h.Sample(h.Rollout(), grant, member,
                  {{{1, std::max<int64_t>(0, h.loaded - 2)}, 3, 0}, {{1, h.loaded}, 3, 0}});
     }
+
     h.ScoreAll();
     h.Advance(absl::Seconds(1));
     h.Call<RenewAnswer>(h.Rollout(), Renew{}).IgnoreError();

@@ -123,6 +123,7 @@ TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "\xc0" + std::string(1000, '\xbe')).ok());
+
   std::vector<std::string> causes;
   for (const PeekRow& row : h.job().Peek(PeekWhat::kTasks, "", h.now)) {
     const auto json = nlohmann::json::parse(row.json, nullptr, /*allow_exceptions=*/false);
