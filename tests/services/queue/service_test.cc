@@ -25,7 +25,8 @@ TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
 
   const absl::Status refused = answer.get_future().get();
   EXPECT_EQ(ReasonOf(refused), "NO_MEMORY");
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << "the controller would wait for what passes";
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused))
+      << "with a code that may pass by itself, the controller would wait";
   // 3 steps x 1 group x 2 members x (1000 tokens x 20 B + 8192 B).
   EXPECT_THAT(std::string(refused.message()),
               testing::AllOf(testing::HasSubstr("169152 B"), testing::HasSubstr("100000 B")));

@@ -206,7 +206,7 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
   EXPECT_TRUE(h.SealIt(h.Rollout(), ref, first.lease.id).status.ok());
 
   EXPECT_EQ(h.job().ledger().dropped.at("off_branch"), before + 2)
-      << "with it its sibling: a group is whole";
+      << "its sibling is dropped with it, as groups are trained whole";
   EXPECT_EQ(
       ReasonOf(
           h.SealIt(h.Rollout(), RefOf(grant, grant.members[1]), grant.members[1].lease.id).status),
@@ -571,7 +571,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   ASSERT_EQ(batch->groups[0].group, grant.group) << "the oldest goes first";
   EXPECT_EQ(batch->groups[0].members[0].trained, 6u) << "versions 3 and 4";
   EXPECT_EQ(batch->groups[0].members[0].masked.size(), 3u)
-      << "versions 0 to 2, apart by the observations";
+      << "versions 0 to 2, which the observations separate";
   EXPECT_TRUE(h.ApplyBatch(*batch).ok());
 }
 

@@ -569,7 +569,7 @@ class Simulation {
       MakeDurable();
     }
 
-    EXPECT_GE(model_.version(), goal) << "no progress though all are well";
+    EXPECT_GE(model_.version(), goal) << "no progress although all workers behave";
 
     h_.SetWorkers(Phase::kClosed);
     EXPECT_EQ(h_.job().ledger().live, 0);

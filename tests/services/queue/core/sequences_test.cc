@@ -118,11 +118,11 @@ TEST(SequenceTest, StreamingStepOnPolicy) {
   }
 
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 2) << "the group left over";
-  ASSERT_EQ(h.cancel.size(), 2u) << "its holders hear so by Watch";
+  ASSERT_EQ(h.cancel.size(), 2u) << "Watch tells its holders";
 
   const auto batch = h.Acquired(0, true);
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
-  EXPECT_FALSE(h.Answered(parked)) << "K = 1, but L is 0 still";
+  EXPECT_FALSE(h.Answered(parked)) << "step 0 is trained, but the engine still holds version 0";
   h.Publish();
   EXPECT_EQ(h.Result<AdmitAnswer>(parked)->grants[0].step, 1);
 }
@@ -133,7 +133,7 @@ TEST(SequenceTest, Publication) {
   Fill(h, {1, 0});
   const auto early = h.Call<AdvanceVersionAnswer>(
       h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
-  EXPECT_FALSE(early.ok()) << "not before Apply is answered";
+  EXPECT_FALSE(early.ok()) << "a version is published only after its Apply";
 
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   const AdvanceVersion advance{.expected = PolicyVersion{1, 0}, .next = {1, 1}};
@@ -212,15 +212,15 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->end, 3);
   EXPECT_EQ(restored->fork, 3);
-  EXPECT_EQ(restored->ledger.durable, 4) << "the checkpoint says so";
-  EXPECT_EQ(restored->ledger.applied, 0) << "live again";
+  EXPECT_EQ(restored->ledger.durable, 4) << "the checkpoint holds them";
+  EXPECT_EQ(restored->ledger.applied, 0) << "the trained members are live again";
 
   // The version of the checkpoint is published under the new incarnation.
   ASSERT_TRUE(
       h.Call<AdvanceVersionAnswer>(
            h.Trainer(), AdvanceVersion{.expected = restored->published[0].version, .next = {2, 1}})
           .ok());
-  EXPECT_EQ(h.job().watch().end, 3) << "until there an engine keeps what it holds";
+  EXPECT_EQ(h.job().watch().end, 3) << "up to this step engines keep the weights that they hold";
 
   for (int64_t k = 1; k < 3; ++k) {
     const auto batch = h.Acquired(k);
@@ -248,7 +248,7 @@ TEST(SequenceTest, ATrainersNewestCheckpointDoesNotVerifyAndTheOneBeforeIsAReque
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->fork, 1);
-  EXPECT_EQ(restored->ledger.durable, 8) << "the old branch's";
+  EXPECT_EQ(restored->ledger.durable, 8) << "they stay durable on the old branch";
   EXPECT_EQ(restored->ledger.gap(), 0);
 }
 
@@ -311,7 +311,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   Begin(h, "r1", running, running.members[0], 30);
 
   h.RestartQueue();
-  EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "sealed, in no batch";
+  EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "the sealed members that are in no batch";
   EXPECT_FALSE(h.job().Peek(PeekWhat::kGroups, "", h.now, /*text=*/true).empty())
       << "its tokens are lost, the rest can be shown";
 
@@ -319,7 +319,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   const Record next = PieceRecord(RefOf(running, running.members[0]), running.members[0].lease.id,
                                   SegmentRole::kSampled, 34, 1, {{{1, 0}, 1, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), next, &watermark)), "NOT_YET");
-  EXPECT_EQ(watermark, 0u) << "its holder sends it again";
+  EXPECT_EQ(watermark, 0u) << "its holder has to send all of it again";
 
   Begin(h, "r1", running, running.members[0], 30);
   const BatchGroup& group = batch->groups[0];
@@ -455,7 +455,7 @@ TEST(SequenceTest, AtMaxStepsTheJobEnds) {
 
   const auto none = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::ZeroDuration()});
-  EXPECT_TRUE(none.ok() && none->grants.empty()) << "no slot beyond";
+  EXPECT_TRUE(none.ok() && none->grants.empty()) << "there is no slot beyond max_steps";
 
   const absl::Status end = h.Acquired(2).status();
   EXPECT_EQ(ReasonOf(end), "END");
