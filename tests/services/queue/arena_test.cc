@@ -143,7 +143,7 @@ TEST(ArenaTest, BytesOfTheHeapLieInNoSegment) {
           .has_value());
 }
 
-TEST(ArenaTest, ManyThreadsAllocateAndFree) {
+TEST(ArenaTest, ThreadsThatAllocateAndFreeTogetherLeaveNothing) {
   Arena arena({.segment_bytes = 1 << 20});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

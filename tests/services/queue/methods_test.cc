@@ -108,7 +108,7 @@ class MethodsTest : public WireTest {
   }
 };
 
-TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
+TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
   trainer_incarnation_ = rollout_ = reward_ =
       2;  // So that there is a lower incarnation to be fenced.
   std::map<std::string, std::function<void()>> walks;

@@ -118,7 +118,7 @@ TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
   EXPECT_EQ(h.job().group(0)->slot, 1);  // Traded with group 2, which overtook it.
 }
 
-TEST(BatchTest, TheNextBatchMayBePrefetchedAndNoLater) {
+TEST(BatchTest, TheNextBatchMayBePrefetchedButNoneAfterIt) {
   Harness h;
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});

@@ -47,7 +47,7 @@ std::vector<GroupId> Groups(const AcquireBatchAnswer& batch) {
   return groups;
 }
 
-TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
+TEST(Case01, ATrainerThatDiesBeforeApplyGetsTheSameBatchAgain) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
@@ -59,7 +59,7 @@ TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
   EXPECT_TRUE(h.ApplyBatch(*again).ok());
 }
 
-TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
+TEST(Case01, ATrainerThatDiesBeforeItsCheckpointTrainsTheSameBatchAgain) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer before = Ready(h);
@@ -74,7 +74,7 @@ TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
   EXPECT_EQ(again->ledger.applied, 4);
 }
 
-TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
+TEST(Case01, ACheckpointThatWasNotReportedIsDurableOnceItIsRestored) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
@@ -85,7 +85,7 @@ TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
   EXPECT_EQ(restored.ledger.durable_version, 1);
 }
 
-TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
+TEST(Case01, ADurableWhoseAnswerWasLostCountsOnce) {
   Harness h;
   h.Start();
   const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
@@ -147,7 +147,7 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   return rows;
 }
 
-TEST(Case02, AQueueThatDiesBetweenAnyTwoCallsTrainsTheSameRowsOnce) {
+TEST(Case02, AQueueThatDiesBetweenCallsTrainsTheSameRowsOnce) {
   EXPECT_EQ(Trained(true), Trained(false));
 }
 
@@ -490,7 +490,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   EXPECT_THAT(h.job().Violations(), testing::IsEmpty());
 }
 
-TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
+TEST(Case12, ABatchThatIsLeasedWhileTheVersionAdvancesCannotAge) {
   Harness h;
   h.Start();
   const AcquireBatchAnswer first = Ready(h);
@@ -743,7 +743,7 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
 }
 
-TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
+TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSealAreRefused) {
   Harness h;
   h.Start();
   const auto admitted = h.Admitted(2);

@@ -31,7 +31,7 @@ void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, co
                   .ok());
 }
 
-TEST(SequenceTest, JobStart) {
+TEST(SequenceTest, AJobStartsWithARestoreAndAnEngineThatRenews) {
   Harness h;
   h.SetWorkers();
   EXPECT_EQ(ReasonOf(h.Acquired(0).status()), "RESTORE_FIRST");
@@ -52,7 +52,7 @@ TEST(SequenceTest, JobStart) {
   EXPECT_FALSE(h.Answered(rewards)) << "it parks until there is a task";
 }
 
-TEST(SequenceTest, OneGroup) {
+TEST(SequenceTest, AGroupGoesFromItsAdmitToADurableStepAndIsFreed) {
   Spec spec = SmallSpec();
   spec.groups_per_step = 1;
   spec.filter = Filter::kSignal;
@@ -93,7 +93,7 @@ TEST(SequenceTest, OneGroup) {
   EXPECT_EQ(h.job().Stats().bytes.at("reserved"), 0u);
 }
 
-TEST(SequenceTest, StreamingStepOnPolicy) {
+TEST(SequenceTest, AnOnPolicyStepIsHandedOutInSlicesAsItsGroupsFinish) {
   Spec spec = SmallSpec();
   spec.max_staleness = 0;
   spec.oversample = 0.5;
@@ -127,7 +127,7 @@ TEST(SequenceTest, StreamingStepOnPolicy) {
   EXPECT_EQ(h.Result<AdmitAnswer>(parked)->grants[0].step, 1);
 }
 
-TEST(SequenceTest, Publication) {
+TEST(SequenceTest, AVersionIsPublishedAfterItsApplyAndThenLoaded) {
   Harness h;
   h.Start();
   Fill(h, {1, 0});
@@ -146,7 +146,7 @@ TEST(SequenceTest, Publication) {
   EXPECT_EQ(h.job().Stats().lowest, 1);
 }
 
-TEST(SequenceTest, ARolloutDies) {
+TEST(SequenceTest, WorkOfADeadRolloutGoesOnElsewhereFromItsPrefix) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
@@ -389,7 +389,7 @@ TEST(SequenceTest, TheControllerRestartsAndItsStoredRevisionIsARepeat) {
   Begin(h, "r1", held->grants[0], held->grants[0].members[0], 3);  // Work went on meanwhile.
 }
 
-TEST(SequenceTest, DrainOfARollout) {
+TEST(SequenceTest, WorkOfADrainedRolloutGoesOnElsewhereFromItsPrefix) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
@@ -412,7 +412,7 @@ TEST(SequenceTest, DrainOfARollout) {
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
 }
 
-TEST(SequenceTest, CancelThenRetry) {
+TEST(SequenceTest, ACancelledJobHoldsItsWorkForARetryUntilItIsClosed) {
   Harness h;
   h.Start();
   h.RunStep();
