@@ -81,8 +81,8 @@ class MethodsTest : public WireTest {
   Request For(const std::string& worker, bool with_request = false) {
     Request request;
     const int64_t incarnation = worker == "t1"   ? trainer_incarnation_
-                                : worker == "w1" ? reward_
-                                : worker == "r1" ? rollout_
+                                : worker == "w1" ? reward_incarnation_
+                                : worker == "r1" ? rollout_incarnation_
                                                  : 0;
     FillCall(worker, incarnation, request.mutable_call(), with_request);
     return request;
@@ -109,8 +109,8 @@ class MethodsTest : public WireTest {
 };
 
 TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
-  trainer_incarnation_ = rollout_ = reward_ =
-      2;  // So that there is a lower incarnation to be fenced.
+  // Below 2 there is an incarnation that can be fenced.
+  trainer_incarnation_ = rollout_incarnation_ = reward_incarnation_ = 2;
   std::map<std::string, std::function<void()>> walks;
   v1::AdmitResponse admitted;
   v1::LeaseTasksResponse tasks;
@@ -186,12 +186,12 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     };
 
     const std::string before = State();
-    EXPECT_EQ(ReasonOf(put(rollout_ - 1)), "FENCED");
+    EXPECT_EQ(ReasonOf(put(rollout_incarnation_ - 1)), "FENCED");
     EXPECT_EQ(State(), before);
-    EXPECT_TRUE(put(rollout_).ok());
+    EXPECT_TRUE(put(rollout_incarnation_).ok());
 
     const std::string after = State();
-    EXPECT_TRUE(put(rollout_).ok());
+    EXPECT_TRUE(put(rollout_incarnation_).ok());
     EXPECT_EQ(State(), after);
   };
 
@@ -308,8 +308,8 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
       return std::make_pair(state.version(), read ? absl::OkStatus() : stream.Finish());
     };
 
-    EXPECT_EQ(first(rollout_).first, 1);
-    EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
+    EXPECT_EQ(first(rollout_incarnation_).first, 1);
+    EXPECT_EQ(ReasonOf(first(rollout_incarnation_ - 1).second), "FENCED");
   };
 
   walks["Retask"] = [&] {
@@ -319,7 +319,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_TRUE(Once<v1::RetaskResponse>(request).ok());
     EXPECT_EQ(Once<v1::RetaskResponse>(request)->count(), 0u) << "again it moves nothing";
 
-    FillCall("r1", rollout_, request.mutable_call());
+    FillCall("r1", rollout_incarnation_, request.mutable_call());
     EXPECT_EQ(ReasonOf(Once<v1::RetaskResponse>(request).status()), "WRONG_ROLE");
   };
 

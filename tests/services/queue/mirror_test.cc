@@ -31,11 +31,11 @@ class MirrorTest : public testing::Test {
 
   void StartMirror(LedgerMirror::Options options) {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
-    Watch();
+    StartRun();
   }
 
   // Starts a run of the queue, which has the job in its current state.
-  void Watch() {
+  void StartRun() {
     watch_ = std::make_unique<LedgerWatch>(h_.job());
     mirror_->Note(kJob, incarnation_, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
     h_.after = [this](const Event& event) {

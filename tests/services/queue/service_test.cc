@@ -102,7 +102,7 @@ TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
   Admitted(100);  // Takes all slots.
   rpc::Cancel cancel;
   v1::AdmitRequest request;
-  FillCall("r1", rollout_, request.mutable_call(), true);
+  FillCall("r1", rollout_incarnation_, request.mutable_call(), true);
   request.set_room(1);
 
   std::thread leaves([&] {
@@ -129,7 +129,7 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
 
   std::string payload;
   v1::PutHeader header;
-  FillCall("r1", rollout_, header.mutable_call());
+  FillCall("r1", rollout_incarnation_, header.mutable_call());
   header.set_seq(1);
   *header.add_records() = PromptRecord(grant, grant.members(0));
   *header.add_records() = SampledRecord(grant, grant.members(0), 2, &payload);
@@ -179,7 +179,7 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
   Begin();
   const v1::AdmitResponse admitted = Admitted(1);
   const v1::Grant& grant = admitted.grants(0);
-  const auto client = Client("r1", rollout_);
+  const auto client = Client("r1", rollout_incarnation_);
 
   {
     sluice::PutStream stream(client.get());
@@ -211,7 +211,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   int64_t version = -1, published = -1;
   std::vector<std::string> cancelled;
 
-  const auto client = Client("r1", rollout_);
+  const auto client = Client("r1", rollout_incarnation_);
   QueueWatch watch(client.get(), {.on_change = [&](const v1::WatchResponse& change) {
                      MutexLock lock(&mu);
                      EXPECT_EQ(change.queue_incarnation(), 1);

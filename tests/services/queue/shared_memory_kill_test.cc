@@ -61,9 +61,10 @@ class SharedMemoryKillTest : public WireTest {
 
     admitted_ = Admitted(1);
     client_ = std::make_unique<QueueClient>(
-        channel_,
-        QueueClient::Options{
-            .job = kJob, .worker = "r1", .incarnation = rollout_, .shared_memory = false});
+        channel_, QueueClient::Options{.job = kJob,
+                                       .worker = "r1",
+                                       .incarnation = rollout_incarnation_,
+                                       .shared_memory = false});
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());

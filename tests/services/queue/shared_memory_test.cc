@@ -44,7 +44,7 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     client_ = std::make_unique<QueueClient>(
         channel_, QueueClient::Options{.job = kJob,
                                        .worker = "r1",
-                                       .incarnation = rollout_,
+                                       .incarnation = rollout_incarnation_,
                                        .shared_memory = GetParam() != Path::kMessages});
   }
 
@@ -215,7 +215,7 @@ class SharedMemoryTest : public WireTest {
   // The header of a message with one record, whose field is `bytes`.
   v1::PutHeader Header(const std::string& session, absl::string_view bytes) {
     v1::PutHeader header;
-    FillCall("r1", rollout_, header.mutable_call());
+    FillCall("r1", rollout_incarnation_, header.mutable_call());
     header.set_seq(1);
     header.set_session(session);
     common::v1::Record& record = *header.add_records();
@@ -238,7 +238,7 @@ class SharedMemoryTest : public WireTest {
   // Returns the first message of a Get by `session`.
   absl::StatusOr<rpc::Frame> GetOne(const std::string& session) {
     v1::GetRequest request;
-    FillCall("r1", rollout_, request.mutable_call());
+    FillCall("r1", rollout_incarnation_, request.mutable_call());
     request.set_lease(grant().members(0).lease().id());
     *request.add_wants()->mutable_owner() = RefOf(grant(), grant().members(0));
     request.set_session(session);
@@ -252,7 +252,7 @@ class SharedMemoryTest : public WireTest {
 };
 
 TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const std::string bytes(kBytes, 'x');
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
@@ -279,7 +279,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
 }
 
 TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'x');
@@ -295,7 +295,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   *item.mutable_ref() = RefOf(grant(), grant().members(0));
   item.set_lease(grant().members(0).lease().id());
   item.set_reason("env_lost");
-  ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
+  ASSERT_TRUE(Client("r1", rollout_incarnation_)->Drop(drop).ok());
 
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
@@ -308,7 +308,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
 }
 
 TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const std::string bytes(kBytes, 'x');
   const shm::Slice good = *(*mine)->Allocate(kBytes);
@@ -326,14 +326,14 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
   }
   EXPECT_EQ(ReasonOf(refused("", good)), "BAD_SLICE") << "without a session there is no memory";
 
-  const auto others = Attach("w1", reward_);
+  const auto others = Attach("w1", reward_incarnation_);
   ASSERT_TRUE(others.ok()) << others.status();
   EXPECT_EQ(ReasonOf(refused((*others)->session(), good)), "NO_SESSION");
   EXPECT_EQ(ReasonOf(refused(std::string(16, 's'), good)), "NO_SESSION");
 }
 
 TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'y');  // The header has the CRC of other bytes.
@@ -346,13 +346,13 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
 
 TEST_F(SharedMemoryTest, WhoTheJobDoesNotKnowCannotAttach) {
   EXPECT_FALSE(Attach("r2", 1).ok());
-  EXPECT_TRUE(Attach("r1", rollout_).ok());
-  EXPECT_EQ(Attach("r1", rollout_ - 1).status().code(), absl::StatusCode::kAborted)
+  EXPECT_TRUE(Attach("r1", rollout_incarnation_).ok());
+  EXPECT_EQ(Attach("r1", rollout_incarnation_ - 1).status().code(), absl::StatusCode::kAborted)
       << "fenced, as in any call";
 }
 
 TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
-  const auto client = Client("r1", rollout_);
+  const auto client = Client("r1", rollout_incarnation_);
   sluice::PutStream stream(client.get());
   common::v1::Record record;
   *record.mutable_owner() = RefOf(grant(), grant().members(0));

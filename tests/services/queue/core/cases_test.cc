@@ -22,7 +22,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 
 // Samples and scores groups, and acquires the batch of the next step.
-AcquireBatchAnswer Ready(Harness& h) {
+AcquireBatchAnswer AcquireNextBatch(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.trainer_incarnation, h.loaded});
   h.ScoreAll();
@@ -31,12 +31,10 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
-// The trainer comes back as its next incarnation and restores the queue.
+// The same as RestartTrainer, which must succeed.
 RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
                              RestoreMode mode = RestoreMode::kReplay) {
-  ++h.trainer_incarnation;
-  h.SetWorkers();
-  const auto restored = h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
+  const auto restored = RestartTrainer(h, cursor, checkpoint, mode);
   EXPECT_TRUE(restored.ok()) << restored.status();
   return *restored;
 }
@@ -50,7 +48,7 @@ std::vector<GroupId> Groups(const AcquireBatchAnswer& batch) {
 TEST(Case01, ATrainerThatDiesBeforeApplyGetsTheSameBatchAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer before = Ready(h);
+  const AcquireBatchAnswer before = AcquireNextBatch(h);
   EXPECT_EQ(ReplaceTrainer(h, "", "").version, 0);
 
   const auto again = h.Acquired(0);
@@ -62,7 +60,7 @@ TEST(Case01, ATrainerThatDiesBeforeApplyGetsTheSameBatchAgain) {
 TEST(Case01, ATrainerThatDiesBeforeItsCheckpointTrainsTheSameBatchAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer before = Ready(h);
+  const AcquireBatchAnswer before = AcquireNextBatch(h);
   const std::string hash = h.ApplyBatch(before)->ledger.hash;
 
   const RestoreAnswer restored = ReplaceTrainer(h, "", "");
@@ -77,7 +75,7 @@ TEST(Case01, ATrainerThatDiesBeforeItsCheckpointTrainsTheSameBatchAgain) {
 TEST(Case01, ACheckpointThatWasNotReportedIsDurableOnceItIsRestored) {
   Harness h;
   h.Start();
-  const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+  const auto applied = h.ApplyBatch(AcquireNextBatch(h), /*want_cursor=*/true);
 
   const RestoreAnswer restored = ReplaceTrainer(h, applied->cursor, "c1");
   EXPECT_EQ(restored.version, 1);
@@ -88,7 +86,7 @@ TEST(Case01, ACheckpointThatWasNotReportedIsDurableOnceItIsRestored) {
 TEST(Case01, ADurableWhoseAnswerWasLostCountsOnce) {
   Harness h;
   h.Start();
-  const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+  const auto applied = h.ApplyBatch(AcquireNextBatch(h), /*want_cursor=*/true);
 
   const Durable durable{1, "c1", applied->ledger.hash};
   EXPECT_FALSE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
@@ -98,7 +96,7 @@ TEST(Case01, ADurableWhoseAnswerWasLostCountsOnce) {
 
 // Trains three steps and returns the rows of their batches. With `queue_dies` the queue restarts
 // between the calls, except between those that sample one member.
-std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
+std::vector<std::vector<uint64_t>> TrainThreeSteps(bool queue_dies) {
   Spec spec = SmallSpec();
   spec.durability = Durability::kFull;
   Harness h(spec);
@@ -148,13 +146,13 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
 }
 
 TEST(Case02, AQueueThatDiesBetweenCallsTrainsTheSameRowsOnce) {
-  EXPECT_EQ(Trained(true), Trained(false));
+  EXPECT_EQ(TrainThreeSteps(true), TrainThreeSteps(false));
 }
 
 TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer batch = Ready(h);
+  const AcquireBatchAnswer batch = AcquireNextBatch(h);
   const Caller old = h.Trainer();
   h.now += absl::Seconds(30);  // It stands still, and the controller gives it up.
   ReplaceTrainer(h, "", "");
@@ -370,7 +368,7 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
 
 // A job with two sources, after 30 rounds. The members of each group of the source "letters" have
 // equal rewards; with `all` those of every group have.
-Harness Filtered(bool all) {
+Harness PlayFilteredRounds(bool all) {
   Spec spec = SmallSpec();
   spec.filter = Filter::kSignal;
   spec.max_rejected_steps = 5;  // Of two groups each.
@@ -398,13 +396,13 @@ Harness Filtered(bool all) {
 }
 
 TEST(Case10, AHundredPercentRejectsForTheLimitOfStepsFailTheJobAloud) {
-  Harness h = Filtered(/*all=*/true);
+  Harness h = PlayFilteredRounds(/*all=*/true);
   EXPECT_EQ(ReasonOf(h.Acquired(0).status()), "NO_SIGNAL");
   EXPECT_EQ(h.job().ledger().dropped.at("filtered"), 20);
 }
 
 TEST(Case10, RejectsOfOneDataSetOnlyAreAnAlarmAndTheOthersGoOn) {
-  Harness h = Filtered(/*all=*/false);
+  Harness h = PlayFilteredRounds(/*all=*/false);
   EXPECT_GT(h.job().version(), 3);
   ASSERT_EQ(h.alarms.size(), 1u);
   EXPECT_EQ(h.alarms[0].code, "no_signal_source");
@@ -493,7 +491,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
 TEST(Case12, ABatchThatIsLeasedWhileTheVersionAdvancesCannotAge) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer first = Ready(h);
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut while the version is 0.
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
@@ -618,7 +616,7 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
                            {"r2", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
 
-  const AcquireBatchAnswer first = Ready(h);
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   h.Advance(absl::Seconds(20));
 
   const auto late = h.Call<AcquireBatchAnswer>({"t2", 1}, AcquireBatch{.k = 0});
@@ -703,7 +701,7 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
 TEST(Case16, ALeaseOfAReaderThatStoppedRunsOutAndTheListIsOfferedAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer first = Ready(h);
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   h.Advance(absl::Seconds(61));
   EXPECT_EQ(ReasonOf(h.ApplyBatch(first).status()), "LEASE_LOST");
 

@@ -141,7 +141,7 @@ class Simulation {
       case 33:
         if (OneIn(6)) Rescore();
         return;
-      case 34: return OneIn(3) ? FillDisk() : Share();
+      case 34: return OneIn(3) ? FillDisk() : SetRandomShare();
     }
   }
 
@@ -178,7 +178,7 @@ class Simulation {
   }
 
   // True if the call was refused because its lease is lost: the rollout then gives the member up.
-  bool Lost(size_t i, const absl::Status& status) {
+  bool GiveUpIfLost(size_t i, const absl::Status& status) {
     if (status.ok()) return false;
     EXPECT_THAT(ReasonOf(status), testing::AnyOf("LEASE_LOST", "GONE", "FENCED")) << status;
     held_.erase(held_.begin() + static_cast<int64_t>(i));
@@ -197,9 +197,9 @@ class Simulation {
     const uint64_t own = model_.tokens(held.ref());
     if (own > 40) return true;  // 20 more might not fit into the 64 tokens that it reserved.
 
-    if (own == 0 &&
-        Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id,
-                                              SegmentRole::kPrompt, 0, 4))))
+    if (own == 0 && GiveUpIfLost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group},
+                                                                  held.member.lease.id,
+                                                                  SegmentRole::kPrompt, 0, 4))))
       return false;
 
     std::vector<VersionRun> runs = {{loaded_[held.rollout], count, 0}};
@@ -207,7 +207,7 @@ class Simulation {
                                       Model::kPrompt + own, count, runs);
     uint32_t repeats = 0;
     const absl::Status status = h_.PutOne(caller, record, nullptr, &repeats);
-    if (Lost(i, status)) return false;
+    if (GiveUpIfLost(i, status)) return false;
     EXPECT_EQ(repeats, 0u);
     model_.Stored(held.ref(), runs);
 
@@ -233,13 +233,13 @@ class Simulation {
     const Held held = held_[i];
     if (model_.tokens(held.ref()) == 0) return;
     const Caller caller = h_.Rollout(held.rollout);
-    if (Lost(i, h_.PutOne(caller, {.owner = held.ref(),
-                                   .lease = held.member.lease.id,
-                                   .fields = {TextField("messages", "[]")}})))
+    if (GiveUpIfLost(i, h_.PutOne(caller, {.owner = held.ref(),
+                                           .lease = held.member.lease.id,
+                                           .fields = {TextField("messages", "[]")}})))
       return;
 
     const Item sealed = h_.SealIt(caller, held.ref(), held.member.lease.id);
-    if (Lost(i, sealed.status)) return;
+    if (GiveUpIfLost(i, sealed.status)) return;
     EXPECT_FALSE(sealed.repeat);
     model_.Sealed(held.ref());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
@@ -258,7 +258,7 @@ class Simulation {
                   .reason = OneIn(2) ? "env_lost" : "prompt_too_long"};
     if (OneIn(2)) item.ref.member.reset();
     const auto answer = h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}});
-    if (Lost(i, answer->items[0].status)) return;
+    if (GiveUpIfLost(i, answer->items[0].status)) return;
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}})->repeat);
   }
@@ -360,7 +360,7 @@ class Simulation {
     h_.Send({}, DiskSpace{Space::kOk});
   }
 
-  void Share() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
+  void SetRandomShare() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
 
   // Workers die; later calls of the dead change nothing. ------------------------------------------
   void KillWorker() {

@@ -22,7 +22,7 @@ void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
 }
 
 // Samples and scores everything that may be admitted.
-void Sample(Harness& h) {
+void SampleAndScore(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok())
     h.SampleAll(h.Rollout(), *admitted,
@@ -36,12 +36,12 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   Lineage before;
   std::string cursor;
   for (int step = 0; step < 4; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &before, /*want_cursor=*/step == 1);
     if (step == 1) cursor = h.cursor;
     h.Publish();
   }
-  Sample(h);
+  SampleAndScore(h);
   ASSERT_TRUE(h.Acquired(4).ok());  // Cut, not applied.
   const Ledger at_death = h.job().ledger();
   const auto stats = h.job().Stats().staleness;
@@ -79,7 +79,7 @@ TEST(RestoreTest, WithoutACheckpointAllBatchesComeAgain) {
   h.Start();
   Lineage before, after;
   for (int step = 0; step < 3; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &before);
     h.Publish();
   }
@@ -98,7 +98,7 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
   h.Start();
   Lineage lineage;
   for (int step = 0; step < 3; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &lineage);
     h.Publish();
   }
@@ -146,7 +146,7 @@ TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   h.Start();
   for (int step = 0; step < 2; ++step) h.RunStep(/*want_cursor=*/step == 0);
   h.RunStep();
-  Sample(h);
+  SampleAndScore(h);
 
   // The groups of steps 0 and 1 were sampled at version 0. Those of steps 2, 3 and 4 were sampled
   // at versions 1, 2 and 3, which are beyond the fork at 0.

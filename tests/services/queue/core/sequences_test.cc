@@ -11,7 +11,7 @@ using testing::HasSubstr;
 const Caller kController{"controller", 0};
 
 // Rollout r1 samples everything that may be admitted, and it is scored.
-void Fill(Harness& h, PolicyVersion version) {
+void SampleAndScoreAll(Harness& h, PolicyVersion version) {
   const auto admitted = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 1000, .wait = absl::ZeroDuration()});
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, version);
@@ -19,8 +19,8 @@ void Fill(Harness& h, PolicyVersion version) {
 }
 
 // Writes the prompt and `count` sampled tokens of a member, and does not seal it.
-void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, const Member& member,
-           uint32_t count) {
+void BeginMember(Harness& h, const std::string& rollout, const queue::Grant& grant,
+                 const Member& member, uint32_t count) {
   const PolicyVersion version{h.trainer_incarnation, h.loaded};
   ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord({.group = grant.group}, member.lease.id,
                                                        SegmentRole::kPrompt, 0, 4))
@@ -65,7 +65,7 @@ TEST(SequenceTest, AGroupGoesFromItsAdmitToADurableStepAndIsFreed) {
   EXPECT_EQ(h.job().Stats().bytes.at("reserved"), spec.group_bytes());
 
   for (const Member& member : grant.members) {
-    Begin(h, "r1", grant, member, 3);
+    BeginMember(h, "r1", grant, member, 3);
     // The result of a tool follows.
     Record turn =
         PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kObservation, 7, 2);
@@ -105,16 +105,16 @@ TEST(SequenceTest, AnOnPolicyStepIsHandedOutInSlicesAsItsGroupsFinish) {
   const uint64_t parked = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(parked));
 
-  std::vector<uint32_t> slices;
+  uint32_t handed = 0;       // Groups handed out so far.
   for (size_t g : {2, 0}) {  // In the order in which they finish.
     for (const Member& member : admitted->grants[g].members)
       h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     h.ScoreAll();
-    const auto slice = h.Acquired(0, /*stream=*/true, static_cast<uint32_t>(slices.size()));
+    const auto slice = h.Acquired(0, /*stream=*/true, handed);
     ASSERT_TRUE(slice.ok() && slice->groups.size() == 1);
     EXPECT_EQ(slice->groups[0].group, admitted->grants[g].group);
     EXPECT_EQ(slice->closed, g == 0);
-    slices.push_back(slice->crc32c);
+    ++handed;
   }
 
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 2) << "the group left over";
@@ -130,7 +130,7 @@ TEST(SequenceTest, AnOnPolicyStepIsHandedOutInSlicesAsItsGroupsFinish) {
 TEST(SequenceTest, AVersionIsPublishedAfterItsApplyAndThenLoaded) {
   Harness h;
   h.Start();
-  Fill(h, {1, 0});
+  SampleAndScoreAll(h, {1, 0});
   const auto early = h.Call<AdvanceVersionAnswer>(
       h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
   EXPECT_FALSE(early.ok()) << "a version is published only after its Apply";
@@ -152,7 +152,7 @@ TEST(SequenceTest, WorkOfADeadRolloutGoesOnElsewhereFromItsPrefix) {
   h.Load(h.Rollout("r2"), {1, 0});
   const auto admitted = h.Admitted(1);
   const queue::Grant& grant = admitted->grants[0];
-  Begin(h, "r1", grant, grant.members[0], 5);
+  BeginMember(h, "r1", grant, grant.members[0], 5);
 
   // The controller gives the worker up.
   ASSERT_TRUE(
@@ -198,7 +198,7 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   std::vector<uint32_t> crcs;
   std::vector<std::string> hashes;
   for (int64_t k = 1; k < 3; ++k) {
-    Fill(h, {1, k});
+    SampleAndScoreAll(h, {1, k});
     const auto batch = h.Acquired(k);
     crcs.push_back(batch->crc32c);
     hashes.push_back(h.ApplyBatch(*batch)->ledger.hash);
@@ -258,7 +258,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   Harness h(spec);
   h.Start();
 
-  Fill(h, {1, 0});
+  SampleAndScoreAll(h, {1, 0});
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
   h.Publish();
@@ -266,7 +266,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   const Admit admit{.request = h.Request(), .room = 1};
   const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), admit);
   const queue::Grant& grant = admitted->grants[0];
-  Begin(h, "r1", grant, grant.members[0], 3);
+  BeginMember(h, "r1", grant, grant.members[0], 3);
   h.RestartQueue();
 
   EXPECT_EQ(h.job().watch().queue_incarnation, 2u);
@@ -308,7 +308,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   ASSERT_TRUE(batch->filled);
 
   const queue::Grant& running = admitted->grants[3];
-  Begin(h, "r1", running, running.members[0], 30);
+  BeginMember(h, "r1", running, running.members[0], 30);
 
   h.RestartQueue();
   EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "the sealed members that are in no batch";
@@ -321,7 +321,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), next, &watermark)), "NOT_YET");
   EXPECT_EQ(watermark, 0u) << "its holder has to send all of it again";
 
-  Begin(h, "r1", running, running.members[0], 30);
+  BeginMember(h, "r1", running, running.members[0], 30);
   const BatchGroup& group = batch->groups[0];
   const auto read = h.job().Read(h.Trainer(), false, h.Acquired(0)->lease.id,
                                  {{.owner = {group.group, 0, group.members[0].attempt}}});
@@ -386,7 +386,7 @@ TEST(SequenceTest, TheControllerRestartsAndItsStoredRevisionIsARepeat) {
 
   set.revision = 4;
   EXPECT_EQ(ReasonOf(h.Call<SetJobAnswer>(kController, set).status()), "LOST_RACE");
-  Begin(h, "r1", held->grants[0], held->grants[0].members[0], 3);  // Work went on meanwhile.
+  BeginMember(h, "r1", held->grants[0], held->grants[0].members[0], 3);  // Work went on meanwhile.
 }
 
 TEST(SequenceTest, WorkOfADrainedRolloutGoesOnElsewhereFromItsPrefix) {
@@ -424,7 +424,7 @@ TEST(SequenceTest, ACancelledJobHoldsItsWorkForARetryUntilItIsClosed) {
   h.Advance(absl::Seconds(5));
   EXPECT_TRUE(h.Result<AdmitAnswer>(parked)->grants.empty());
 
-  Fill(h, {1, 1});
+  SampleAndScoreAll(h, {1, 1});
   const auto batch = h.Acquired(1);
   ASSERT_TRUE(batch.ok() && batch->filled) << "the step at hand goes on";
   const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);

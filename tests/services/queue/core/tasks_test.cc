@@ -8,9 +8,9 @@ namespace {
 
 class TasksTest : public testing::Test {
  protected:
-  void SetUp() override { Fill(h_); }
+  void SetUp() override { StartWithOneGroup(h_); }
   // Starts the job, and samples and seals one group of two members.
-  static void Fill(Harness& h) {
+  static void StartWithOneGroup(Harness& h) {
     h.Start();
     const auto admitted = h.Admitted(2);
     h.SampleAll(h.Rollout(), *admitted, {1, 0});
@@ -119,7 +119,7 @@ TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
   Spec spec = SmallSpec();
   spec.group_min = 1;
   Harness h(spec);
-  Fill(h);
+  StartWithOneGroup(h);
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "\xc0" + std::string(1000, '\xbe')).ok());
@@ -138,7 +138,7 @@ TEST_F(TasksTest, AGroupStandsWithItsMinimumOfScoredMembers) {
   Spec spec = SmallSpec();
   spec.group_min = 1;
   Harness h(spec);
-  Fill(h);
+  StartWithOneGroup(h);
 
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
