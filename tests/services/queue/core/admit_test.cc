@@ -221,21 +221,19 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
-  const auto first = h.Admitted(1, "r1");  // Group 0, member 0; member 1 is nobody's.
+  const auto first = h.Admitted(3, "r1");   // Both members of group 0; member 0 of group 1.
+  const auto second = h.Admitted(1, "r2");  // Member 1 of group 1.
+  ASSERT_EQ(second->grants[0].group.ordinal, 1u);
 
-  const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
-  ASSERT_EQ(second->grants.size(), 2u);
-  EXPECT_EQ(second->grants[0].group.ordinal, 0u);
+  Release release{.reason = ReleaseReason::kDrain};
+  for (const queue::Grant& grant : first->grants) {
+    for (const Member& member : grant.members) release.leases.push_back(member.lease.id);
+  }
+  ASSERT_EQ(h.Call<ReleaseAnswer>(h.Rollout("r1"), release)->released, 3u);
 
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"),
-                                    Release{.leases = {first->grants[0].members[0].lease.id},
-                                            .reason = ReleaseReason::kDrain})
-                  .ok());
-
-  // Free are member 0 of group 0 and member 1 of group 1, and r2 holds the sibling of each. It gets
-  // the one of the older group; r1 gets the other.
-  EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
-  EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);
+  // Group 0 is older, but r2 holds a member of group 1.
+  EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 1u);
+  EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 0u);
 }
 
 TEST(AdmitTest, AFailedPromptIsDrawnAgainThenQuarantined) {  // reissues = 1

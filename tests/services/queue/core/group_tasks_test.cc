@@ -158,7 +158,6 @@ TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
 
   h_.Advance(absl::Seconds(50));
-  EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(), Renew{}).ok());
   EXPECT_TRUE(Lease("cpu", 6)->tasks.empty());
 
   h_.Advance(absl::Seconds(15));  // 65 s since generation 5 was seen.

@@ -144,8 +144,7 @@ TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
 TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   Harness h;
   h.Start();
-  for (int step = 0; step < 2; ++step) h.RunStep(/*want_cursor=*/step == 0);
-  h.RunStep();
+  for (int step = 0; step < 3; ++step) h.RunStep();
   SampleAndScore(h);
 
   // The groups of steps 0 and 1 were sampled at version 0. Those of steps 2, 3 and 4 were sampled
@@ -214,7 +213,6 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
       live.insert(h.job().group(ordinal)->row.index);
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
-  h.trainer_incarnation = 1;
 
   const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();

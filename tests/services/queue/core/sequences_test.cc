@@ -429,7 +429,9 @@ TEST(SequenceTest, ACancelledJobHoldsItsWorkForARetryUntilItIsClosed) {
   ASSERT_TRUE(batch.ok() && batch->filled) << "the step at hand goes on";
   const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", applied->ledger.hash}).ok());
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());
+  const Release release{.leases = {held->grants[0].members[0].lease.id},
+                        .reason = ReleaseReason::kDrain};
+  EXPECT_EQ(h.Call<ReleaseAnswer>(h.Rollout(), release)->released, 1u);
 
   const int64_t live = h.job().ledger().live;
   EXPECT_GT(live, 0) << "work is held";
