@@ -23,6 +23,7 @@ TEST(ArenaTest, AllocationsDoNotOverlapAndStayAsLongAsTheyAreShared) {
       std::memset(held.back().get(), i % 251, 1000);
     }
   }
+
   for (int i = 0; i < 5000; ++i) {
     for (int b : {0, 999}) ASSERT_EQ(static_cast<uint8_t>(held[i].get()[b]), i % 251);
   }
@@ -46,6 +47,7 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
       char fill;
     };
     std::vector<Held> held;
+
     for (int i = 0; i < 3000; ++i) {
       if (held.size() > 40 || (!held.empty() && random() % 3 == 0)) {
         const size_t at = random() % held.size();
@@ -54,6 +56,7 @@ TEST(ArenaTest, RandomAllocationsKeepTheirBytesAndNothingLeaks) {
         held.erase(held.begin() + static_cast<ptrdiff_t>(at));
         continue;
       }
+
       const size_t bytes = random() % 100 == 0 ? (3 << 20) : random() % 5000;
       held.push_back({arena.Allocate(bytes), bytes, static_cast<char>(random())});
       std::memset(held.back().memory.get(), held.back().fill, bytes);
@@ -79,7 +82,7 @@ TEST(ArenaTest, SegmentsThatStayEmptyGoBackToTheSystem) {
   EXPECT_EQ(arena.use().segments, 8u);
 
   held.resize(1);
-  arena.Trim();  // The segments were in use since the Trim() before.
+  arena.Trim();  // It keeps those that were in use until now.
   EXPECT_EQ(arena.use().segments, 8u);
   arena.Trim();
   EXPECT_EQ(arena.use().segments, 2u);  // One in use, one spare.
@@ -140,7 +143,7 @@ TEST(ArenaTest, BytesOfTheHeapLieInNoSegment) {
           .has_value());
 }
 
-TEST(ArenaTest, ManyThreadsAllocateAndFree) {
+TEST(ArenaTest, ThreadsThatAllocateAndFreeTogetherLeaveNothing) {
   Arena arena({.segment_bytes = 1 << 20});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

@@ -253,7 +253,7 @@ class Script {
         const auto sealed = Do<ItemsAnswer>("Seal " + name, rollout_,
                                             Seal{{{.ref = ref,
                                                    .lease = member.lease.id,
-                                                   .tokens = 44,
+                                                   .tokens = 44,  // Prompt of 4, two pieces of 20.
                                                    .crc32c = Crc32cConcat(tokens, logprobs, bytes),
                                                    .finish = Finish::kStop}}});
 

@@ -30,6 +30,8 @@ TEST(MemoryTest, NobodyFallsBelowWhatItNeeds) {
 
 TEST(MemoryTest, ANewJobRisesToItsShareAsTheOldOneGivesBack) {
   EXPECT_THAT(FairShares(100, {{{10, 100, 100}, {10, 100, 0}}}), ElementsAre(50, 0));
+
+  // The first job holds 20 above its share, which the second one's lacks; rounding takes a byte.
   const auto later = FairShares(100, {{{10, 100, 70}, {10, 100, 10}}});
   EXPECT_EQ(later[0], 50u);
   EXPECT_THAT(later[1], testing::AllOf(testing::Ge(28u), testing::Le(30u)));

@@ -36,8 +36,8 @@ class MethodsTest : public WireTest {
     return state;
   }
 
-  // Sends a request twice. The second answer is marked as a repeat and otherwise equal, and the
-  // state stays as it was after the first.
+  // Sends a request of a keyed method (REPEAT_KEYED) twice. The second answer is marked as a repeat
+  // and otherwise equal, and the state stays as it was after the first.
   template <typename Response, typename Request>
   void ExpectKeyed(const Request& request) {
     const auto first = Once<Response>(request);
@@ -69,6 +69,7 @@ class MethodsTest : public WireTest {
   template <typename Response, typename Request>
   void ExpectEdge(Request request) {
     request.mutable_wait()->set_nanos(1000000);
+    // With the old request id the call would get the answer that is kept for it.
     if (!request.call().request().empty()) request.mutable_call()->set_request(RandomId16());
     const auto answer = Once<Response>(request);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -80,8 +81,8 @@ class MethodsTest : public WireTest {
   Request For(const std::string& worker, bool with_request = false) {
     Request request;
     const int64_t incarnation = worker == "t1"   ? trainer_incarnation_
-                                : worker == "w1" ? reward_
-                                : worker == "r1" ? rollout_
+                                : worker == "w1" ? reward_incarnation_
+                                : worker == "r1" ? rollout_incarnation_
                                                  : 0;
     FillCall(worker, incarnation, request.mutable_call(), with_request);
     return request;
@@ -107,9 +108,9 @@ class MethodsTest : public WireTest {
   }
 };
 
-TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
-  trainer_incarnation_ = rollout_ = reward_ =
-      2;  // So that there is a lower incarnation to be fenced.
+TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
+  // Below 2 there is an incarnation that can be fenced.
+  trainer_incarnation_ = rollout_incarnation_ = reward_incarnation_ = 2;
   std::map<std::string, std::function<void()>> walks;
   v1::AdmitResponse admitted;
   v1::LeaseTasksResponse tasks;
@@ -132,18 +133,21 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     request.set_revision(1);
     EXPECT_EQ(ReasonOf(Once<v1::SetJobResponse>(request).status()), "LOST_RACE");
   };
+
   walks["Restore"] = [&] {
     auto request = For<v1::RestoreRequest>("t1");
     request.set_mode(v1::RESTORE_MODE_REPLAY);
     ExpectFenced<v1::RestoreResponse>(request);
     ExpectKeyed<v1::RestoreResponse>(request);
   };
+
   walks["AdvanceVersion"] = [&] {
     auto request = For<v1::AdvanceVersionRequest>("t1");
     request.mutable_next()->set_incarnation(trainer_incarnation_);
     ExpectFenced<v1::AdvanceVersionResponse>(request);
     ExpectKeyed<v1::AdvanceVersionResponse>(request);
   };
+
   walks["Renew"] = [&] {
     auto request = For<v1::RenewRequest>("r1");
     request.add_loaded()->mutable_version()->set_incarnation(trainer_incarnation_);
@@ -152,6 +156,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::RenewResponse>(request);
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Once<v1::RenewResponse>(request)->lost_size(), 1);
   };
+
   walks["Admit"] = [&] {
     auto request = For<v1::AdmitRequest>("r1", true);
     request.set_room(4);
@@ -162,6 +167,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ASSERT_EQ(admitted.grants_size(), 2);
     ExpectEdge<v1::AdmitResponse>(request);
   };
+
   walks["Put"] = [&] {
     const v1::Grant& grant = admitted.grants(0);
     const auto put = [&](int64_t incarnation) {
@@ -180,14 +186,15 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     };
 
     const std::string before = State();
-    EXPECT_EQ(ReasonOf(put(rollout_ - 1)), "FENCED");
+    EXPECT_EQ(ReasonOf(put(rollout_incarnation_ - 1)), "FENCED");
     EXPECT_EQ(State(), before);
-    EXPECT_TRUE(put(rollout_).ok());
+    EXPECT_TRUE(put(rollout_incarnation_).ok());
 
     const std::string after = State();
-    EXPECT_TRUE(put(rollout_).ok());
+    EXPECT_TRUE(put(rollout_incarnation_).ok());
     EXPECT_EQ(State(), after);
   };
+
   walks["Seal"] = [&] {
     Sample(admitted.grants(0), admitted.grants(0).members(0));
     const v1::Member& member = admitted.grants(0).members(1);
@@ -202,6 +209,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(again->items(0).code(), 0u);
     EXPECT_EQ(State(), state);
   };
+
   walks["LeaseTasks"] = [&] {
     auto request = For<v1::LeaseTasksRequest>("w1", true);
     request.add_rooms()->set_pool("cpu");
@@ -213,6 +221,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ASSERT_EQ(tasks.tasks_size(), 2);
     ExpectEdge<v1::LeaseTasksResponse>(request);
   };
+
   walks["AcquireBatch"] = [&] {
     auto request = For<v1::AcquireBatchRequest>("t1");
     ExpectEdge<v1::AcquireBatchResponse>(request);
@@ -221,6 +230,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectKeyed<v1::AcquireBatchResponse>(request);
     batch = Once<v1::AcquireBatchResponse>(request)->batch();
   };
+
   walks["Get"] = [&] {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
@@ -234,6 +244,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
         "FENCED");
     EXPECT_EQ(State(), state);
   };
+
   walks["Apply"] = [&] {
     v1::ApplyRequest request = ApplyOf(batch);
     FillCall("t1", trainer_incarnation_, request.mutable_call());
@@ -241,6 +252,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectKeyed<v1::ApplyResponse>(request);
     hash = Once<v1::ApplyResponse>(request)->ledger().hash();
   };
+
   walks["Durable"] = [&] {
     auto request = For<v1::DurableRequest>("t1");
     request.set_version(1);
@@ -248,6 +260,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::DurableResponse>(request);
     ExpectKeyed<v1::DurableResponse>(request);
   };
+
   walks["Release"] = [&] {
     auto request = For<v1::ReleaseRequest>("r1");
     request.add_leases(admitted.grants(1).members(0).lease().id());
@@ -261,6 +274,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_EQ(again->released(), 0u);
     EXPECT_EQ(State(), state);
   };
+
   walks["Drop"] = [&] {
     auto request = For<v1::DropRequest>("r1");
     v1::DropItem& item = *request.add_items();
@@ -271,13 +285,16 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     ExpectFenced<v1::DropResponse>(request);
     ExpectKeyed<v1::DropResponse>(request);
   };
+
   walks["Stats"] = [&] { EXPECT_EQ(State(), State()); };
+
   walks["Peek"] = [&] {
     auto request = For<v1::PeekRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::PeekResponse>(request).status()));
     request.set_what(v1::PEEK_WHAT_VIOLATIONS);
     EXPECT_EQ(Once<v1::PeekResponse>(request)->rows_size(), 0);
   };
+
   walks["Watch"] = [&] {
     const auto first = [&](int64_t incarnation) {
       v1::WatchRequest request;
@@ -291,9 +308,10 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
       return std::make_pair(state.version(), read ? absl::OkStatus() : stream.Finish());
     };
 
-    EXPECT_EQ(first(rollout_).first, 1);
-    EXPECT_EQ(ReasonOf(first(rollout_ - 1).second), "FENCED");
+    EXPECT_EQ(first(rollout_incarnation_).first, 1);
+    EXPECT_EQ(ReasonOf(first(rollout_incarnation_ - 1).second), "FENCED");
   };
+
   walks["Retask"] = [&] {
     auto request = For<v1::RetaskRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::RetaskResponse>(request).status()));
@@ -301,7 +319,7 @@ TEST_F(MethodsTest, EachKeepsTheRulesOfItsClass) {
     EXPECT_TRUE(Once<v1::RetaskResponse>(request).ok());
     EXPECT_EQ(Once<v1::RetaskResponse>(request)->count(), 0u) << "again it moves nothing";
 
-    FillCall("r1", rollout_, request.mutable_call());
+    FillCall("r1", rollout_incarnation_, request.mutable_call());
     EXPECT_EQ(ReasonOf(Once<v1::RetaskResponse>(request).status()), "WRONG_ROLE");
   };
 

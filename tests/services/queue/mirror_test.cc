@@ -31,11 +31,11 @@ class MirrorTest : public testing::Test {
 
   void StartMirror(LedgerMirror::Options options) {
     mirror_ = std::make_unique<LedgerMirror>(std::move(options));
-    Watch();
+    StartRun();
   }
 
   // Starts a run of the queue, which has the job in its current state.
-  void Watch() {
+  void StartRun() {
     watch_ = std::make_unique<LedgerWatch>(h_.job());
     mirror_->AddEntry(kJob, incarnation_, std::make_shared<LedgerEntry>(LedgerOf(h_.job())));
     h_.after = [this](const Event& event) {
@@ -109,13 +109,13 @@ TEST_F(MirrorTest, RestoresAndDropsAreFollowedToo) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
 
-  EXPECT_EQ(follower.checked_hashes, 4);
+  EXPECT_EQ(follower.checked_hashes, 4);  // Three before the restore, and one after it.
   EXPECT_THAT(follower.gaps(), ElementsAre("start"));
 }
 
 TEST_F(MirrorTest, AStoppedRedisHoldsNothingUpAndGetsTheSumsLater) {
   LedgerMirror::Options options = MirrorOptions();
-  options.buffer_bytes = 16 << 10;
+  options.buffer_bytes = 16 << 10;  // The entries of 20 steps do not fit.
   StartMirror(options);
   h_.Start();
   RunSteps(1);
@@ -221,6 +221,7 @@ TEST_F(MirrorTest, AnotherRunOfTheQueueGoesOnInTheStreamAndSaysSo) {
 }
 
 TEST_F(MirrorTest, AForeignStreamIsLeftAloneAndHoldsUpNoOther) {
+  // Redis refuses entries of the mirror: their ids are below 999-0, and a text takes no entries.
   redis_->Run({"XADD", LedgerMirror::KeyOf(kJob), "999-0", "kind", "of someone else"});
   redis_->Run({"SET", LedgerMirror::KeyOf("text"), "of someone else"});
   StartMirror(MirrorOptions());

@@ -33,20 +33,20 @@ class RecoveryTest : public testing::Test {
   void WriteRows(const std::string& text) {
     std::string rows;
     for (int i = 0; i < 50; ++i) absl::StrAppend(&rows, "{\"prompt\": \"", text, " ", i, "\"}\n");
-    ASSERT_TRUE(WriteFileAtomic(Rows(), rows).ok());
+    ASSERT_TRUE(WriteFileAtomic(RowsPath(), rows).ok());
   }
 
-  std::string Rows() const { return dir_ + "/rows.jsonl"; }
-  std::string Data() const { return dir_ + "/data"; }
+  std::string RowsPath() const { return dir_ + "/rows.jsonl"; }
+  std::string DataDir() const { return dir_ + "/data"; }
 
-  // `incarnation`: 0 takes the next one.
-  void Start(int64_t incarnation = 0) {
+  // Starts a queue as the next incarnation.
+  void Start() {
     table_ = std::make_unique<JobTable>(JobTable::Options{
         .incarnation = 0,
-        .data_dir = Data(),
+        .data_dir = DataDir(),
         .log = {.segment_bytes = 1 << 20, .low_bytes = 0, .reserve_bytes = 64 << 10}});
     ASSERT_TRUE(table_->Recover().ok());
-    table_->SetIncarnation(incarnation == 0 ? ++incarnation_ : incarnation);
+    table_->SetIncarnation(++incarnation_);
   }
 
   void Restart() {
@@ -58,7 +58,7 @@ class RecoveryTest : public testing::Test {
     Spec spec = SmallSpec();
     spec.durability = durability;
     spec.sources = {
-        {.name = "rows", .path = Rows(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
+        {.name = "rows", .path = RowsPath(), .weight = 1, .fields = {{"prompt", "prompt"}}}};
     return spec;
   }
 
@@ -104,9 +104,9 @@ class RecoveryTest : public testing::Test {
   // All files of the job, by name.
   std::map<std::string, std::string> Files() const {
     std::map<std::string, std::string> files;
-    const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
+    const std::vector<std::string> names = ListDir(JobDir(DataDir(), kJob)).value();
     for (const std::string& name : names)
-      files[name] = *ReadFile(JobDir(Data(), kJob) + "/" + name);
+      files[name] = *ReadFile(JobDir(DataDir(), kJob) + "/" + name);
     return files;
   }
 
@@ -145,9 +145,9 @@ TEST_F(RecoveryTest, AllJobsComeBackUnderTheNextIncarnationAndASetJobIsARepeat) 
 
 TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
-  for (int round = 1; round <= 20; ++round) {
+  for (int round = 1; round <= 20; ++round) {  // Chance decides which call is first.
     table_.reset();
-    table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
+    table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = DataDir()});
     ASSERT_TRUE(table_->Recover().ok());
 
     std::thread registered([&] { table_->SetIncarnation(round + 1); });
@@ -164,7 +164,7 @@ TEST_F(RecoveryTest, ASetJobThatComesAsTheIncarnationDoesFindsTheJobRecovered) {
 TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   table_.reset();
-  table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = Data()});
+  table_ = std::make_unique<JobTable>(JobTable::Options{.incarnation = 0, .data_dir = DataDir()});
   ASSERT_TRUE(table_->Recover().ok());
 
   EXPECT_TRUE(absl::IsUnavailable(table_->Find(kJob).status()));
@@ -177,13 +177,13 @@ TEST_F(RecoveryTest, UntilTheIncarnationIsKnownCallsAreToldToComeAgain) {
 
 TEST_F(RecoveryTest, AFreedJobLeavesNothingBehind) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
-  EXPECT_TRUE(PathExists(JobDir(Data(), kJob)));
+  EXPECT_TRUE(PathExists(JobDir(DataDir(), kJob)));
 
   SetJob freed = First(Durability::kFull);
   freed.revision = 2;
   freed.phase = Phase::kFreed;
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, freed)));
-  EXPECT_TRUE(ListDir(JobsDir(Data()))->empty());
+  EXPECT_TRUE(ListDir(JobsDir(DataDir()))->empty());
 
   Restart();
   EXPECT_TRUE(table_->All().empty());
@@ -204,7 +204,7 @@ TEST_F(RecoveryTest, AJobWhoseDataChangedIsRefusedByNameAndTheOthersGoOn) {
 
   const absl::Status refused = table_->Find(kJob).status();
   EXPECT_EQ(ReasonOf(refused), "DATA_CHANGED") << refused;
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(Rows()));
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(RowsPath()));
   EXPECT_EQ(ReasonOf(std::get<absl::Status>(Set(kJob, First(Durability::kFull)))), "DATA_CHANGED");
   EXPECT_TRUE(table_->Find(kOther).ok());
 
@@ -218,16 +218,16 @@ TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
   ASSERT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, First(Durability::kFull))));
   table_.reset();
 
-  const std::vector<std::string> names = ListDir(JobDir(Data(), kJob)).value();
+  const std::vector<std::string> names = ListDir(JobDir(DataDir(), kJob)).value();
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, "snapshot")) continue;
-    const std::string path = JobDir(Data(), kJob) + "/" + name;
+    const std::string path = JobDir(DataDir(), kJob) + "/" + name;
     std::string bytes = *ReadFile(path);
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     ASSERT_TRUE(WriteFileAtomic(path, bytes).ok());
   }
 
-  const auto report = FsckDataDir(Data());
+  const auto report = FsckDataDir(DataDir());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->ok());
   EXPECT_TRUE(absl::IsDataLoss(report->jobs[0].status)) << report->jobs[0].status;
@@ -239,7 +239,7 @@ TEST_F(RecoveryTest, ADamagedJobIsRefusedAndMayBeFreed) {
   freed.revision = 2;
   freed.phase = Phase::kFreed;
   EXPECT_TRUE(std::holds_alternative<SetJobAnswer>(Set(kJob, freed)));
-  EXPECT_TRUE(ListDir(JobsDir(Data()))->empty());
+  EXPECT_TRUE(ListDir(JobsDir(DataDir()))->empty());
 }
 
 TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
@@ -251,16 +251,16 @@ TEST_F(RecoveryTest, FsckReadsADirectoryAtRestAndChangesNothing) {
   ASSERT_EQ(Call<AdmitAnswer>(kJob, {"r1", 1}, Admit{.room = 4})->grants.size(), 2u);
 
   {
-    const auto owner = DirLock::Acquire(Data());
+    const auto owner = DirLock::Acquire(DataDir());
     ASSERT_TRUE(owner.ok());
-    EXPECT_EQ(ReasonOf(FsckDataDir(Data()).status()), "DATA_DIR_IN_USE");
+    EXPECT_EQ(ReasonOf(FsckDataDir(DataDir()).status()), "DATA_DIR_IN_USE");
   }
 
   table_.reset();
-  ASSERT_TRUE(RemoveTree(Rows()).ok());  // The check needs no data files.
+  ASSERT_TRUE(RemoveTree(RowsPath()).ok());  // The check needs no data files.
   const auto before = Files();
 
-  const auto report = FsckDataDir(Data());
+  const auto report = FsckDataDir(DataDir());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_TRUE(report->ok());
   ASSERT_EQ(report->jobs.size(), 1u);

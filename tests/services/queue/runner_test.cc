@@ -44,6 +44,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
         request.bytes = {static_cast<uint8_t>(r), static_cast<uint8_t>(i),
                          static_cast<uint8_t>(i >> 8)};
         ++asked;
+
         // 0: open, 1: answered, 2: forgotten.
         const auto state = std::make_shared<std::atomic<int>>(0);
         const uint64_t number = runner.Run(
@@ -58,6 +59,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
                          Drop{{{{.group = grant.group}, grant.members[0].lease.id, "bad_row"}}},
                          [](Reply) {});
             });
+
         // Every third call is forgotten, unless its answer came first.
         if (i % 3 == 0) {
           runner.ForgetCall(number);
@@ -67,6 +69,7 @@ TEST(RunnerTest, AnyThreadMayCallAtAnyTimeAndEachCallIsAnsweredOnceOrForgotten) 
       }
     });
   }
+
   threads.emplace_back([&] {
     while (!over) runner.Tick(), runner.NextWake();
   });

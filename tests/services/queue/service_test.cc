@@ -18,13 +18,15 @@ TEST_F(WireTest, AJobWhoseWorstCaseDoesNotFitTheMemoryIsToldTheNumbers) {
   JobTable small({.memory_bytes = 100'000});
   const auto set = FromProto(JobRequest());
   ASSERT_TRUE(set.ok());
+
   std::promise<absl::Status> answer;
   small.SetJob(kJob, "wire", {"controller", 0}, *set,
                [&](Reply reply) { answer.set_value(std::get<absl::Status>(reply)); });
 
   const absl::Status refused = answer.get_future().get();
   EXPECT_EQ(ReasonOf(refused), "NO_MEMORY");
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << "the controller would wait for what passes";
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused))
+      << "with a code that may pass by itself, the controller would wait";
   // 3 steps x 1 group x 2 members x (1000 tokens x 20 B + 8192 B).
   EXPECT_THAT(std::string(refused.message()),
               testing::AllOf(testing::HasSubstr("169152 B"), testing::HasSubstr("100000 B")));
@@ -60,7 +62,7 @@ TEST_F(WireTest, AStepCrossesTheWireAndBytesComeBackAsTheyWere) {
   ASSERT_TRUE(applied.ok()) << applied.status();
   EXPECT_EQ(applied->version(), 1);
   EXPECT_FALSE(applied->cursor().empty());
-  EXPECT_EQ(applied->ledger().dropped().size(), 14u);
+  EXPECT_EQ(applied->ledger().dropped().size(), 14u);  // All reasons, zeros included.
 
   v1::DurableRequest durable;
   durable.set_version(1);
@@ -90,6 +92,7 @@ TEST_F(WireTest, AParkedCallIsAnsweredByTheCallItWaitsFor) {
     const auto answer = Client("t1", trainer_incarnation_)->AcquireBatch(request);
     EXPECT_TRUE(answer.ok() && answer->has_batch());
   });
+
   ReadyBatch(0);
   trainer.join();
 }
@@ -99,7 +102,7 @@ TEST_F(WireTest, AnAdmitWhoseClientLeftTakesNothing) {
   Admitted(100);  // Takes all slots.
   rpc::Cancel cancel;
   v1::AdmitRequest request;
-  FillCall("r1", rollout_, request.mutable_call(), true);
+  FillCall("r1", rollout_incarnation_, request.mutable_call(), true);
   request.set_room(1);
 
   std::thread leaves([&] {
@@ -126,7 +129,7 @@ TEST_F(WireTest, AMessageWithABadFieldFailsThatRecordAlone) {
 
   std::string payload;
   v1::PutHeader header;
-  FillCall("r1", rollout_, header.mutable_call());
+  FillCall("r1", rollout_incarnation_, header.mutable_call());
   header.set_seq(1);
   *header.add_records() = PromptRecord(grant, grant.members(0));
   *header.add_records() = SampledRecord(grant, grant.members(0), 2, &payload);
@@ -176,7 +179,8 @@ TEST_F(WireTest, ALargeMemberIsReadInSeveralMessages) {
   Begin();
   const v1::AdmitResponse admitted = Admitted(1);
   const v1::Grant& grant = admitted.grants(0);
-  const auto client = Client("r1", rollout_);
+  const auto client = Client("r1", rollout_incarnation_);
+
   {
     sluice::PutStream stream(client.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant, grant.members(0)), Column(3, 0), nullptr).ok());
@@ -206,7 +210,8 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   CondVar changed;
   int64_t version = -1, published = -1;
   std::vector<std::string> cancelled;
-  const auto client = Client("r1", rollout_);
+
+  const auto client = Client("r1", rollout_incarnation_);
   QueueWatch watch(client.get(), {.on_change = [&](const v1::WatchResponse& change) {
                      MutexLock lock(&mu);
                      EXPECT_EQ(change.queue_incarnation(), 1);
@@ -225,6 +230,7 @@ TEST_F(WireTest, WatchTellsTheWholeStateThenWhatChanges) {
   wait([&] { return version == 0 && published == 0; });
   ASSERT_TRUE(Client("t1", trainer_incarnation_)->Apply(ApplyOf(ReadyBatch(0))).ok());
   wait([&] { return version == 1; });
+
   Admitted(1);
   v1::SetJobRequest close = JobRequest();
   close.set_phase(v1::PHASE_CLOSED);
@@ -297,6 +303,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   v1::SetJobRequest request = JobRequest();
   request.set_phase(v1::PHASE_CLOSED);
   ASSERT_TRUE(Once<v1::SetJobResponse>(request).ok());
+
   const auto told = [&] { return metrics.Update(), registry.Text(); };
 
   EXPECT_THAT(told(), HasSubstr("job_id=\"wire\""));
@@ -306,6 +313,7 @@ TEST_F(WireTest, AJobsSeriesEndTenMinutesAfterIt) {
   clock.Advance(absl::Minutes(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 
+  // A call that ends late does not bring a series back.
   metrics.ObserveWait("wire", "Admit", absl::Seconds(1));
   EXPECT_THAT(told(), Not(HasSubstr("job_id")));
 

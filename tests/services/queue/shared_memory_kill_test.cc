@@ -20,6 +20,7 @@ using integration::Process;
 constexpr int kPieces = 8;
 constexpr uint32_t kPieceTokens = 128 << 10;  // 1 MiB of tokens and log-probs.
 
+// Token ids below 2^24 that look random (multiplicative hashing of their places).
 std::string Tokens(int piece) {
   std::string bytes(4 * kPieceTokens, '\0');
   for (uint32_t i = 0; i < kPieceTokens; ++i) {
@@ -37,7 +38,7 @@ std::string Logprobs(int piece) {
   return bytes;
 }
 
-// The number of clients' buffers that the queue has mapped. This process has no client that does.
+// The number of clients' buffers that the queue has mapped. No client in this process maps one.
 int Buffers() {
   const auto maps = ReadFile("/proc/self/maps");
   EXPECT_TRUE(maps.ok());
@@ -60,9 +61,10 @@ class SharedMemoryKillTest : public WireTest {
 
     admitted_ = Admitted(1);
     client_ = std::make_unique<QueueClient>(
-        channel_,
-        QueueClient::Options{
-            .job = kJob, .worker = "r1", .incarnation = rollout_, .shared_memory = false});
+        channel_, QueueClient::Options{.job = kJob,
+                                       .worker = "r1",
+                                       .incarnation = rollout_incarnation_,
+                                       .shared_memory = false});
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
@@ -74,7 +76,7 @@ class SharedMemoryKillTest : public WireTest {
   const v1::Member& member() const { return grant().members(0); }
   Arena* arena() { return (*jobs_.Find(kJob))->arena(); }
 
-  // Starts a client that puts all pieces, saying so before each, or one that reads them.
+  // Starts a client. `what`: "put" puts all pieces and prints a line before each; "get" reads them.
   std::unique_ptr<Process> Start(const std::string& what, const std::string& failpoints) {
     auto process = Process::Start(
         {.binary = "/proc/self/exe",
@@ -115,6 +117,7 @@ class SharedMemoryKillTest : public WireTest {
       EXPECT_TRUE((*read)[piece].fields[1] == Logprobs(piece)) << piece;
     }
 
+    // Each piece is one allocation, which takes 64 bytes more than its payload.
     const auto own = [&] { return arena()->use().used_bytes - prompt_.used_bytes; };
     EXPECT_TRUE(Becomes([&] { return own() == kPieces * (8 * kPieceTokens + 64); })) << own();
   }

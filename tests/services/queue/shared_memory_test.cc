@@ -44,13 +44,14 @@ class PayloadTest : public WireTest, public testing::WithParamInterface<Path> {
     client_ = std::make_unique<QueueClient>(
         channel_, QueueClient::Options{.job = kJob,
                                        .worker = "r1",
-                                       .incarnation = rollout_,
+                                       .incarnation = rollout_incarnation_,
                                        .shared_memory = GetParam() != Path::kMessages});
   }
 
   const v1::Grant& grant() const { return admitted_.grants(0); }
   const v1::Member& member() const { return grant().members(0); }
 
+  // A record for whole fields of the member, which has none yet.
   common::v1::Record Whole() const {
     common::v1::Record record;
     *record.mutable_owner() = RefOf(grant(), member());
@@ -156,11 +157,13 @@ TEST_P(PayloadTest, ColumnsOfAPieceComeBackAsTheyWere) {
   std::vector<uint32_t> kept;
   size_t kept_bytes = 0;
   for (uint32_t i = 0; i < kTokens; ++i) kept_bytes += kept.emplace_back(i % 23);
+
   {
     sluice::PutStream stream(client_.get());
     ASSERT_TRUE(stream.Put(PromptRecord(grant(), member()), Column(3, 0), nullptr).ok());
     ASSERT_TRUE(stream.Flush(absl::Seconds(60)).ok());
   }
+
   common::v1::Record record = Whole();
   common::v1::Piece& piece = *record.mutable_piece();
   piece.set_at(3);
@@ -194,7 +197,7 @@ class SharedMemoryTest : public WireTest {
   static constexpr uint64_t kBytes = 100'000;
 
   void SetUp() override {
-    token_bytes_ = 1000;
+    token_bytes_ = 1000;  // 1 MB a member.
     ASSERT_NO_FATAL_FAILURE(WireTest::SetUp());
     ASSERT_TRUE(server_.ShareMemory(rpc_->address()).ok());
     Begin();
@@ -212,7 +215,7 @@ class SharedMemoryTest : public WireTest {
   // The header of a message with one record, whose field is `bytes`.
   v1::PutHeader Header(const std::string& session, absl::string_view bytes) {
     v1::PutHeader header;
-    FillCall("r1", rollout_, header.mutable_call());
+    FillCall("r1", rollout_incarnation_, header.mutable_call());
     header.set_seq(1);
     header.set_session(session);
     common::v1::Record& record = *header.add_records();
@@ -235,7 +238,7 @@ class SharedMemoryTest : public WireTest {
   // Returns the first message of a Get by `session`.
   absl::StatusOr<rpc::Frame> GetOne(const std::string& session) {
     v1::GetRequest request;
-    FillCall("r1", rollout_, request.mutable_call());
+    FillCall("r1", rollout_incarnation_, request.mutable_call());
     request.set_lease(grant().members(0).lease().id());
     *request.add_wants()->mutable_owner() = RefOf(grant(), grant().members(0));
     request.set_session(session);
@@ -249,7 +252,7 @@ class SharedMemoryTest : public WireTest {
 };
 
 TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const std::string bytes(kBytes, 'x');
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
@@ -276,7 +279,7 @@ TEST_F(SharedMemoryTest, MessagesNameMemoryAndCarryNoPayload) {
 }
 
 TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'x');
@@ -292,7 +295,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
   *item.mutable_ref() = RefOf(grant(), grant().members(0));
   item.set_lease(grant().members(0).lease().id());
   item.set_reason("env_lost");
-  ASSERT_TRUE(Client("r1", rollout_)->Drop(drop).ok());
+  ASSERT_TRUE(Client("r1", rollout_incarnation_)->Drop(drop).ok());
 
   const auto runner = jobs_.Find(kJob);
   ASSERT_TRUE(runner.ok());
@@ -305,7 +308,7 @@ TEST_F(SharedMemoryTest, AReaderIsToldThatItsMemoryWasUsedAgain) {
 }
 
 TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const std::string bytes(kBytes, 'x');
   const shm::Slice good = *(*mine)->Allocate(kBytes);
@@ -313,6 +316,8 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
     return PutOne(Header(session, bytes), slice).status();
   };
 
+  // The buffer is segment 0, of 64 MiB. The second slice ends a byte behind it, and the end of the
+  // third overflows.
   constexpr uint64_t kMost = ~uint64_t{0};
   for (const shm::Slice& bad : {shm::Slice{.segment = 1, .offset = good.offset, .length = kBytes},
                                 shm::Slice{.offset = (64 << 20) - kBytes + 1, .length = kBytes},
@@ -321,14 +326,14 @@ TEST_F(SharedMemoryTest, NamesOfMemoryThatIsNotTheClientsAreRefused) {
   }
   EXPECT_EQ(ReasonOf(refused("", good)), "BAD_SLICE") << "without a session there is no memory";
 
-  const auto others = Attach("w1", reward_);
+  const auto others = Attach("w1", reward_incarnation_);
   ASSERT_TRUE(others.ok()) << others.status();
   EXPECT_EQ(ReasonOf(refused((*others)->session(), good)), "NO_SESSION");
   EXPECT_EQ(ReasonOf(refused(std::string(16, 's'), good)), "NO_SESSION");
 }
 
 TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
-  const auto mine = Attach("r1", rollout_);
+  const auto mine = Attach("r1", rollout_incarnation_);
   ASSERT_TRUE(mine.ok()) << mine.status();
   const shm::Slice slice = *(*mine)->Allocate(kBytes);
   std::fill_n((*mine)->at(slice), kBytes, 'y');  // The header has the CRC of other bytes.
@@ -341,13 +346,13 @@ TEST_F(SharedMemoryTest, BytesThatAreNotWhatTheMessageSaysAreRefused) {
 
 TEST_F(SharedMemoryTest, WhoTheJobDoesNotKnowCannotAttach) {
   EXPECT_FALSE(Attach("r2", 1).ok());
-  EXPECT_TRUE(Attach("r1", rollout_).ok());
-  EXPECT_EQ(Attach("r1", rollout_ - 1).status().code(), absl::StatusCode::kAborted)
+  EXPECT_TRUE(Attach("r1", rollout_incarnation_).ok());
+  EXPECT_EQ(Attach("r1", rollout_incarnation_ - 1).status().code(), absl::StatusCode::kAborted)
       << "fenced, as in any call";
 }
 
 TEST_F(SharedMemoryTest, AMemberCannotTakeMoreThanItReservedWhateverItClaims) {
-  const auto client = Client("r1", rollout_);
+  const auto client = Client("r1", rollout_incarnation_);
   sluice::PutStream stream(client.get());
   common::v1::Record record;
   *record.mutable_owner() = RefOf(grant(), grant().members(0));

@@ -52,14 +52,14 @@ class SharesTest : public WireTest {
       v1::RenewRequest renew;
       *renew.add_loaded()->mutable_version() = advance.next();
       renew.mutable_loaded(0)->set_verified(true);
-      ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
+      ASSERT_TRUE(Client("r1", rollout_incarnation_)->Renew(renew).ok());
     }
   }
 
   // Asks for a member without waiting. Gets it, or what it would wait for.
   v1::AdmitResponse AdmitNow() {
     v1::AdmitRequest request;
-    FillCall("r1", rollout_, request.mutable_call(), true);
+    FillCall("r1", rollout_incarnation_, request.mutable_call(), true);
     request.set_room(1);
     request.mutable_wait();
     const auto answer = Once<v1::AdmitResponse>(request);

@@ -73,12 +73,13 @@ TEST(StoreTest, AJobComesBackWithAllThatWasAnswered) {
 TEST(StoreTest, KilledAtEachLogBoundaryNothingAnsweredIsLost) {
   const std::string expected = UndisturbedLedger();
   uint64_t calls = 0;
+  // With the first limit no snapshot is due before the end, with the second one many are.
   for (uint64_t snapshot_bytes : {uint64_t{64} << 20, uint64_t{4} << 10}) {
     bool finished = false;
     for (uint64_t die_at = 1; !finished; ++die_at) {
       wal::FaultFileSystem disk;
       DurableJob job(&disk, DurableSpec(Durability::kFull), snapshot_bytes);
-      disk.DieAt(die_at, die_at * 37 % 700);
+      disk.DieAt(die_at, die_at * 37 % 700);  // The last write may be cut anywhere.
       Script::Result before;
       if (job.Open().ok()) before = Script(&job).Run();
       EXPECT_EQ(before.failure, "");
@@ -130,6 +131,7 @@ TEST(StoreTest, ADamagedRecordInTheMiddleIsDataLossThatNamesThePlace) {
   DurableJob job(&disk, DurableSpec(Durability::kFull));
   ASSERT_TRUE(job.Open().ok());
   RunScript(job);
+
   disk.DieAt(disk.calls() + 1);
   job.Close();
   disk.Crash([](size_t) { return false; });
@@ -139,6 +141,7 @@ TEST(StoreTest, ADamagedRecordInTheMiddleIsDataLossThatNamesThePlace) {
     if (absl::StrContains(path, "log-")) last = path;
   }
   std::string bytes = disk.Snapshot().at(last);
+  // Intact records follow, so this is not taken for a last record that the crash cut short.
   bytes[6000] = static_cast<char>(bytes[6000] ^ 0x10);
   disk.Put(last, bytes);
 
@@ -303,10 +306,12 @@ TEST(StoreTest, AtLevelMetadataTheBooksComeBackAndThePayloadIsSampledAnew) {
                          {"w1", WorkerRole::kReward, 1},
                          {"r1", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(job.Call<SetJobAnswer>({"controller", 0}, set).ok());
+
   const Caller next{"t1", 2};
   Cursor cursor{.job = std::string(32, 'd'), .version = 1, .ledger = before};
   cursor.ledger.hash = job.ReadJob([](const Job& core) { return core.batches().at(1).hash; });
 
+  // A cursor whose hash is that of another version is refused.
   const auto wrong = job.Call<RestoreAnswer>(
       next, Restore{.cursor = EncodeCursor(cursor), .mode = RestoreMode::kReplay});
   EXPECT_EQ(ReasonOf(wrong.status()), "BAD_CRC");
@@ -394,6 +399,7 @@ TEST(StoreTest, AJobsTimeStandsStillWhileItsQueueIsGoneAndItsLeasesRunAnew) {
   job.Close();
   disk.Restart();
   job.clock.Advance(absl::Hours(1));
+
   ASSERT_TRUE(job.Open().ok());
   job.clock.Advance(absl::Seconds(59));
   job.runner().Tick();
@@ -417,6 +423,7 @@ TEST(StoreTest, ALogOfAnotherLogicIsRefusedAndSaysWhatToDo) {
   const wal::Record record = HeaderRecord(header);
   ASSERT_TRUE(replay.OnRecord({.position = 1, .type = record.type, .head = record.head}).ok());
 
+  // A session record holds the format in its first byte, and the logic in its last.
   wal::Record session = SessionRecord();
   session.head.back() = static_cast<char>(kLogic + 1);
   ASSERT_TRUE(replay.OnRecord({.position = 2, .type = session.type, .head = session.head}).ok());

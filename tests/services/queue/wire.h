@@ -97,8 +97,8 @@ class WireTest : public testing::Test {
     };
 
     worker("t1", sluice::rpc::v1::ROLE_TRAINER, trainer_incarnation_);
-    worker("r1", sluice::rpc::v1::ROLE_ROLLOUT, rollout_);
-    worker("w1", sluice::rpc::v1::ROLE_REWARD, reward_);
+    worker("r1", sluice::rpc::v1::ROLE_ROLLOUT, rollout_incarnation_);
+    worker("w1", sluice::rpc::v1::ROLE_REWARD, reward_incarnation_);
     return request;
   }
 
@@ -141,13 +141,13 @@ class WireTest : public testing::Test {
     common::v1::Loaded& loaded = *renew.add_loaded();
     loaded.mutable_version()->set_incarnation(trainer_incarnation_);
     loaded.set_verified(true);
-    ASSERT_TRUE(Client("r1", rollout_)->Renew(renew).ok());
+    ASSERT_TRUE(Client("r1", rollout_incarnation_)->Renew(renew).ok());
   }
 
   v1::AdmitResponse Admitted(uint32_t room) {
     v1::AdmitRequest request;
     request.set_room(room);
-    auto answer = Client("r1", rollout_)->Admit(request);
+    auto answer = Client("r1", rollout_incarnation_)->Admit(request);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::AdmitResponse();
   }
@@ -175,7 +175,7 @@ class WireTest : public testing::Test {
   // Writes the prompt of the group, and `count` sampled tokens and the messages of the member; then
   // seals the member.
   void Sample(const v1::Grant& grant, const v1::Member& member, int count = 5) {
-    const auto client = Client("r1", rollout_);
+    const auto client = Client("r1", rollout_incarnation_);
     sluice::PutStream stream(client.get());
     const auto put = [&](common::v1::Record record, std::string payload) {
       ASSERT_TRUE(stream
@@ -258,13 +258,13 @@ class WireTest : public testing::Test {
     v1::Room& room = *request.add_rooms();
     room.set_pool("cpu");
     room.set_count(count);
-    auto answer = Client("w1", reward_)->LeaseTasks(request);
+    auto answer = Client("w1", reward_incarnation_)->LeaseTasks(request);
     EXPECT_TRUE(answer.ok()) << answer.status();
     return answer.ok() ? *answer : v1::LeaseTasksResponse();
   }
 
   void Score(const v1::Task& task, double reward) {
-    const auto client = Client("w1", reward_);
+    const auto client = Client("w1", reward_incarnation_);
     sluice::PutStream stream(client.get());
 
     common::v1::Record record;
@@ -311,7 +311,7 @@ class WireTest : public testing::Test {
     return request;
   }
 
-  int64_t trainer_incarnation_ = 1, rollout_ = 1, reward_ = 1;  // Incarnations of t1, r1 and w1.
+  int64_t trainer_incarnation_ = 1, rollout_incarnation_ = 1, reward_incarnation_ = 1;
   uint64_t revision_ = 0;
   std::string job_ = kJob, name_ = "wire";  // The job that the calls are about, and its name.
   uint32_t token_bytes_ = 20;

@@ -221,21 +221,19 @@ TEST(AdmitTest, TheHolderOfASiblingIsPreferred) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
-  const auto first = h.Admitted(1, "r1");  // Group 0, member 0; member 1 is nobody's.
+  const auto first = h.Admitted(3, "r1");   // Both members of group 0; member 0 of group 1.
+  const auto second = h.Admitted(1, "r2");  // Member 1 of group 1.
+  ASSERT_EQ(second->grants[0].group.ordinal, 1u);
 
-  const auto second = h.Admitted(2, "r2");  // Group 0, member 1; group 1, member 0.
-  ASSERT_EQ(second->grants.size(), 2u);
-  EXPECT_EQ(second->grants[0].group.ordinal, 0u);
+  Release release{.reason = ReleaseReason::kDrain};
+  for (const queue::Grant& grant : first->grants) {
+    for (const Member& member : grant.members) release.leases.push_back(member.lease.id);
+  }
+  ASSERT_EQ(h.Call<ReleaseAnswer>(h.Rollout("r1"), release)->released, 3u);
 
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout("r1"),
-                                    Release{.leases = {first->grants[0].members[0].lease.id},
-                                            .reason = ReleaseReason::kDrain})
-                  .ok());
-
-  // Free are member 0 of group 0 and member 1 of group 1, and r2 holds the sibling of each. It gets
-  // the one of the older group; r1 gets the other.
-  EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 0u);
-  EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 1u);
+  // Group 0 is older, but r2 holds a member of group 1.
+  EXPECT_EQ(h.Admitted(1, "r2")->grants[0].group.ordinal, 1u);
+  EXPECT_EQ(h.Admitted(1, "r1")->grants[0].group.ordinal, 0u);
 }
 
 TEST(AdmitTest, AFailedPromptIsDrawnAgainThenQuarantined) {  // reissues = 1
@@ -276,24 +274,28 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
 
     return *answer->edge;
   };
+
   {
     Harness h;
     h.SetWorkers();
     h.Load(h.Rollout(), {1, 0});
     EXPECT_THAT(edge(h).cause, HasSubstr("Restore"));
   }
+
   {
     Harness h;
     h.Start();
     h.SetWorkers(Phase::kHold);
     EXPECT_THAT(edge(h).cause, HasSubstr("hold"));
   }
+
   {
     Harness h;
     h.Start();
     ASSERT_TRUE(h.Admitted(100).ok());
     EXPECT_EQ(edge(h).on.kind, NodeKind::kSlot);
   }
+
   {
     Spec spec = SmallSpec();
     // There is room for three steps, and none becomes durable.
@@ -305,6 +307,7 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
 
     EXPECT_EQ(edge(h).on.kind, NodeKind::kBytes);
   }
+
   {
     Spec spec = SmallSpec();
     spec.epochs = 1;
@@ -313,6 +316,7 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
     ASSERT_TRUE(h.Admitted(100).ok());
     EXPECT_THAT(edge(h).cause, HasSubstr("epochs"));
   }
+
   {
     Spec spec = SmallSpec();
     spec.max_steps = 1;
@@ -394,6 +398,8 @@ TEST(AdmitTest, APromptFromOutsideThatFailsIsNotDrawnAgain) {
   EXPECT_TRUE(h.Call<ItemsAnswer>(h.Rollout(), Drop{{drop}})->items[0].status.ok());
   EXPECT_EQ(h.Admitted(2)->grants[0].row.source, "digits");
   EXPECT_EQ(h.job().ledger().dropped.at("env_lost"), 2);
+
+  // A prompt from outside needs the name of a source.
   EXPECT_EQ(
       ReasonOf(h.Call<AdmitAnswer>(
                     h.Rollout(), Admit{.request = h.Request(), .room = 1, .own = Row{.json = "{}"}})

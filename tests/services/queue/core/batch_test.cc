@@ -16,7 +16,7 @@ uint32_t SlowCrc32c(absl::string_view bytes) {
 }
 
 // Appends `value` in so many bytes, little-endian.
-void Little(uint64_t value, int bytes, std::string& out) {
+void AppendLittleEndian(uint64_t value, int bytes, std::string& out) {
   for (int i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> 8 * i));
 }
 
@@ -52,24 +52,26 @@ TEST(BatchTest, TheHashChainIsThatOfTheCanonicalBytesBuiltAnew) {
           }
         }
 
+        // The group's id is big-endian: u32 incarnation, 4 bytes of 0, u64 ordinal. What follows is
+        // little-endian.
         for (int i = 3; i >= 0; --i)
           canonical.push_back(static_cast<char>(group.group.incarnation >> 8 * i));
         canonical.append(4, '\0');
         for (int i = 7; i >= 0; --i)
           canonical.push_back(static_cast<char>(group.group.ordinal >> 8 * i));
-        Little(member.member, 4, canonical);
-        Little(member.attempt, 4, canonical);
-        Little(SlowCrc32c(tokens + logprobs), 4, canonical);
-        Little(member.masked.size(), 4, canonical);
+        AppendLittleEndian(member.member, 4, canonical);
+        AppendLittleEndian(member.attempt, 4, canonical);
+        AppendLittleEndian(SlowCrc32c(tokens + logprobs), 4, canonical);
+        AppendLittleEndian(member.masked.size(), 4, canonical);
         for (const TokenRun& run : member.masked)
-          Little(run.first, 8, canonical), Little(run.count, 8, canonical);
+          AppendLittleEndian(run.first, 8, canonical), AppendLittleEndian(run.count, 8, canonical);
       }
     }
 
     EXPECT_EQ(batch->crc32c, SlowCrc32c(canonical));
 
     std::string link = chain;
-    Little(k, 8, link);
+    AppendLittleEndian(k, 8, link);
     link += canonical;
     SHA256(reinterpret_cast<const uint8_t*>(link.data()), link.size(),
            reinterpret_cast<uint8_t*>(chain.data()));
@@ -116,7 +118,7 @@ TEST(BatchTest, ASlowFirstSampleHoldsUpItsOwnGroupAlone) {
   EXPECT_EQ(h.job().group(0)->slot, 1);  // Traded with group 2, which overtook it.
 }
 
-TEST(BatchTest, TheNextBatchMayBePrefetchedAndNoLater) {
+TEST(BatchTest, TheNextBatchMayBePrefetchedButNoneAfterIt) {
   Harness h;
   h.Start();
   h.SampleAll(h.Rollout(), *h.Admitted(100), {1, 0});

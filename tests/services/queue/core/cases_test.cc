@@ -9,7 +9,7 @@
 //
 //   case  what                                     where
 //   1     the trainer dies around Apply, Durable   here; with real processes in tests/integration
-//   2     the queue dies; torn log; disk           here: between any two calls; tests/common/wal,
+//   2     the queue dies; torn log; disk           here: between calls; tests/common/wal,
 //                                                  store_test.cc, tests/fault
 //   3-15  two trainers .. quota                    here
 //   16    a reader that stops while it leases      here
@@ -22,7 +22,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 
 // Samples and scores groups, and acquires the batch of the next step.
-AcquireBatchAnswer Ready(Harness& h) {
+AcquireBatchAnswer AcquireNextBatch(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, {h.trainer_incarnation, h.loaded});
   h.ScoreAll();
@@ -31,12 +31,10 @@ AcquireBatchAnswer Ready(Harness& h) {
   return *batch;
 }
 
-// The trainer comes back as its next incarnation and restores the queue.
+// The same as RestartTrainer, which must succeed.
 RestoreAnswer ReplaceTrainer(Harness& h, const std::string& cursor, const std::string& checkpoint,
                              RestoreMode mode = RestoreMode::kReplay) {
-  ++h.trainer_incarnation;
-  h.SetWorkers();
-  const auto restored = h.Call<RestoreAnswer>(h.Trainer(), Restore{cursor, checkpoint, mode});
+  const auto restored = RestartTrainer(h, cursor, checkpoint, mode);
   EXPECT_TRUE(restored.ok()) << restored.status();
   return *restored;
 }
@@ -47,10 +45,10 @@ std::vector<GroupId> Groups(const AcquireBatchAnswer& batch) {
   return groups;
 }
 
-TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
+TEST(Case01, ATrainerThatDiesBeforeApplyGetsTheSameBatchAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer before = Ready(h);
+  const AcquireBatchAnswer before = AcquireNextBatch(h);
   EXPECT_EQ(ReplaceTrainer(h, "", "").version, 0);
 
   const auto again = h.Acquired(0);
@@ -59,10 +57,10 @@ TEST(Case01, TheTrainerDiesAfterTheGradientBeforeApply) {
   EXPECT_TRUE(h.ApplyBatch(*again).ok());
 }
 
-TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
+TEST(Case01, ATrainerThatDiesBeforeItsCheckpointTrainsTheSameBatchAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer before = Ready(h);
+  const AcquireBatchAnswer before = AcquireNextBatch(h);
   const std::string hash = h.ApplyBatch(before)->ledger.hash;
 
   const RestoreAnswer restored = ReplaceTrainer(h, "", "");
@@ -74,10 +72,10 @@ TEST(Case01, TheTrainerDiesAfterApplyBeforeTheCheckpoint) {
   EXPECT_EQ(again->ledger.applied, 4);
 }
 
-TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
+TEST(Case01, ACheckpointThatWasNotReportedIsDurableOnceItIsRestored) {
   Harness h;
   h.Start();
-  const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+  const auto applied = h.ApplyBatch(AcquireNextBatch(h), /*want_cursor=*/true);
 
   const RestoreAnswer restored = ReplaceTrainer(h, applied->cursor, "c1");
   EXPECT_EQ(restored.version, 1);
@@ -85,10 +83,10 @@ TEST(Case01, TheTrainerDiesAfterTheCheckpointBeforeDurable) {
   EXPECT_EQ(restored.ledger.durable_version, 1);
 }
 
-TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
+TEST(Case01, ADurableWhoseAnswerWasLostCountsOnce) {
   Harness h;
   h.Start();
-  const auto applied = h.ApplyBatch(Ready(h), /*want_cursor=*/true);
+  const auto applied = h.ApplyBatch(AcquireNextBatch(h), /*want_cursor=*/true);
 
   const Durable durable{1, "c1", applied->ledger.hash};
   EXPECT_FALSE(h.Call<DurableAnswer>(h.Trainer(), durable)->repeat);
@@ -97,8 +95,8 @@ TEST(Case01, TheTrainerDiesAfterDurableBeforeItsAnswer) {
 }
 
 // Trains three steps and returns the rows of their batches. With `queue_dies` the queue restarts
-// after each call.
-std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
+// between the calls, except between those that sample one member.
+std::vector<std::vector<uint64_t>> TrainThreeSteps(bool queue_dies) {
   Spec spec = SmallSpec();
   spec.durability = Durability::kFull;
   Harness h(spec);
@@ -127,6 +125,7 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
       die();
       EXPECT_TRUE(h.PutReward(task, *task.owner.member).ok());
     }
+    die();
 
     const auto batch = h.Acquired(step);
     die();
@@ -147,14 +146,14 @@ std::vector<std::vector<uint64_t>> Trained(bool queue_dies) {
   return rows;
 }
 
-TEST(Case02, AQueueThatDiesBetweenAnyTwoCallsTrainsTheSameRowsOnce) {
-  EXPECT_EQ(Trained(true), Trained(false));
+TEST(Case02, AQueueThatDiesBetweenCallsTrainsTheSameRowsOnce) {
+  EXPECT_EQ(TrainThreeSteps(true), TrainThreeSteps(false));
 }
 
 TEST(Case03, OfTwoTrainersTheOldOneIsFencedWhereverItGoesOn) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer batch = Ready(h);
+  const AcquireBatchAnswer batch = AcquireNextBatch(h);
   const Caller old = h.Trainer();
   h.now += absl::Seconds(30);  // It stands still, and the controller gives it up.
   ReplaceTrainer(h, "", "");
@@ -204,8 +203,9 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
                {.owner = ref, .lease = first.lease.id, .fields = {TextField("messages", "[]")}})
           .ok());
   EXPECT_TRUE(h.SealIt(h.Rollout(), ref, first.lease.id).status.ok());
+
   EXPECT_EQ(h.job().ledger().dropped.at("off_branch"), before + 2)
-      << "with it its sibling: a group is whole";
+      << "its sibling is dropped with it, as groups are trained whole";
   EXPECT_EQ(
       ReasonOf(
           h.SealIt(h.Rollout(), RefOf(grant, grant.members[1]), grant.members[1].lease.id).status),
@@ -213,14 +213,13 @@ TEST(Case04, TokensOfNewerVersionsThanARestoredCheckpointAreNeverTrained) {
 }
 
 TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
-  Spec spec = SmallSpec();
-  spec.max_version_span = 5;  // The job does not take the engine for one that is far behind.
-  Harness h(spec);
+  Harness h;
   h.Start();
   h.RunStep();
   h.RunStep();
   h.RunStep();  // Step 3 is next, and max_staleness is 1.
 
+  // The engine has reported version 3, but it still samples with version 1.
   const auto admitted = h.Admitted(4);
   ASSERT_TRUE(admitted.ok());
   for (const queue::Grant& grant : admitted->grants) {
@@ -229,7 +228,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
       if (!h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
                                              SegmentRole::kPrompt, 0, 4))
                .ok())
-        continue;
+        continue;  // The seal of a group's first member has dropped the whole group.
       ASSERT_TRUE(h.PutOne(h.Rollout(), PieceRecord(ref, member.lease.id, SegmentRole::kSampled, 4,
                                                     3, {{{1, 1}, 3, 0}}))
                       .ok());
@@ -244,7 +243,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
   h.ScoreAll();
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 4) << "all of it is two versions old";
 
-  const auto batch = h.Acquired(3);  // What was sampled a version ago.
+  const auto batch = h.Acquired(3);  // It gets the groups that were sampled one version ago.
   ASSERT_TRUE(batch->filled);
   for (const GroupId& group : Groups(*batch)) EXPECT_NE(group, admitted->grants[0].group);
 }
@@ -252,7 +251,7 @@ TEST(Case05, AnEngineTwoVersionsBehindIsJudgedByItsStampsAlone) {
 // A prompt is drawn again once (reissues = 1).
 TEST(Case06, AMemberThatNeverFinishesOnItsFirstRunAndAgainAfterResumeIsQuarantined) {
   Spec spec = SmallSpec();
-  spec.lease = absl::Hours(100);
+  spec.lease = absl::Hours(100);  // Only the stall takes the member from its holder.
   Harness h(spec, {1});
   h.Start();
   for (uint32_t occurrence = 0; occurrence < 2; ++occurrence) {
@@ -296,6 +295,8 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
 
+  // Groups 0 and 1 shrink to their first member and are trained. Group 2 is complete, and group 3 is
+  // dropped below.
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
   for (const Member& member : admitted->grants[2].members)
@@ -367,7 +368,7 @@ TEST(Case09, ASlowSampleZeroHoldsUpItsOwnGroupAndNoOther) {
 
 // A job with two sources, after 30 rounds. The members of each group of the source "letters" have
 // equal rewards; with `all` those of every group have.
-Harness Filtered(bool all) {
+Harness PlayFilteredRounds(bool all) {
   Spec spec = SmallSpec();
   spec.filter = Filter::kSignal;
   spec.max_rejected_steps = 5;  // Of two groups each.
@@ -395,13 +396,13 @@ Harness Filtered(bool all) {
 }
 
 TEST(Case10, AHundredPercentRejectsForTheLimitOfStepsFailTheJobAloud) {
-  Harness h = Filtered(/*all=*/true);
+  Harness h = PlayFilteredRounds(/*all=*/true);
   EXPECT_EQ(ReasonOf(h.Acquired(0).status()), "NO_SIGNAL");
   EXPECT_EQ(h.job().ledger().dropped.at("filtered"), 20);
 }
 
 TEST(Case10, RejectsOfOneDataSetOnlyAreAnAlarmAndTheOthersGoOn) {
-  Harness h = Filtered(/*all=*/false);
+  Harness h = PlayFilteredRounds(/*all=*/false);
   EXPECT_GT(h.job().version(), 3);
   ASSERT_EQ(h.alarms.size(), 1u);
   EXPECT_EQ(h.alarms[0].code, "no_signal_source");
@@ -420,6 +421,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   Harness h(spec);
   h.check = false;
   h.Start();
+
   SplitMix64 random(11);
   struct Running {
     queue::Grant grant;
@@ -427,7 +429,10 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
     uint64_t left = 0, at = 4;
   };
   std::vector<Running> running;
+
   for (int round = 0; round < 400; ++round) {
+    // The window has 24 slots, 8 in each of 3 steps. The rollout asks for one member more than that
+    // leaves, because a room of 0 would be refused.
     const auto admitted = h.Call<AdmitAnswer>(
         h.Rollout(), Admit{.request = h.Request(),
                            .room = static_cast<uint32_t>(24 - running.size() + 1),
@@ -445,6 +450,8 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
           {grant, grant.members[0],
            std::min<uint64_t>(3000, 1 + static_cast<uint64_t>(4 * std::exp(1.8 * normal)))});
     }
+
+    // Each running member samples up to four tokens, and is sealed after its last one.
     for (size_t i = 0; i < running.size();) {
       Running& r = running[i];
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(r.left, 4));
@@ -471,7 +478,7 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
         h.Trainer(), AcquireBatch{.k = h.job().version(), .wait = absl::ZeroDuration()});
     ASSERT_TRUE(batch.ok());
     if (!batch->filled) continue;
-    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // It checks the age of every token again.
+    ASSERT_TRUE(h.ApplyBatch(*batch).ok());  // Apply checks the age of every token again.
     h.Publish();
   }
 
@@ -481,10 +488,10 @@ TEST(Case11, HeavyTailsOfSigmaOnePointEightLoseNothingAndBreakNoBound) {
   EXPECT_THAT(h.job().FindViolations(), testing::IsEmpty());
 }
 
-TEST(Case12, TheVersionAdvancesTwiceWhileABatchIsLeasedAndItCannotAge) {
+TEST(Case12, ABatchThatIsLeasedWhileTheVersionAdvancesCannotAge) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer first = Ready(h);
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   const AcquireBatchAnswer second = *h.Acquired(1);  // Prefetched: cut while the version is 0.
   ASSERT_TRUE(second.filled);
   ASSERT_TRUE(h.ApplyBatch(first).ok());
@@ -502,7 +509,7 @@ TEST(Case12, AtEtaZeroAndAtAHugeEtaStepsGoOn) {
   for (uint32_t eta : {0u, 1000000u}) {
     Spec spec = SmallSpec();
     spec.max_staleness = eta;
-    spec.quota_bytes = 1ull << 50;
+    spec.quota_bytes = 1ull << 50;  // A job needs bytes for all steps of its window.
     Harness h(spec, {100000});
     h.check = eta == 0;
     h.Start();
@@ -562,7 +569,7 @@ TEST(Case13, ATrajectoryAcrossFiveVersionsWithToolTurnsKeepsItsNewTokensOnly) {
   ASSERT_EQ(batch->groups[0].group, grant.group) << "the oldest goes first";
   EXPECT_EQ(batch->groups[0].members[0].trained, 6u) << "versions 3 and 4";
   EXPECT_EQ(batch->groups[0].members[0].masked.size(), 3u)
-      << "versions 0 to 2, apart by the observations";
+      << "versions 0 to 2, which the observations separate";
   EXPECT_TRUE(h.ApplyBatch(*batch).ok());
 }
 
@@ -600,7 +607,7 @@ TEST(Case13, ASegmentWithoutTrainableTokensAndAnEmptyTrajectoryAreWholeMembers) 
 TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) {
   Harness h;
   h.Start();
-  SetJob ranks{.revision = 1000,
+  SetJob ranks{.revision = 1000,  // Above those that the harness has used.
                .spec = h.spec(),
                .workers = {{"t1", WorkerRole::kTrainer, 1},
                            {"t2", WorkerRole::kTrainer, 1},
@@ -608,7 +615,8 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
                            {"r1", WorkerRole::kRollout, 1},
                            {"r2", WorkerRole::kRollout, 1}}};
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
-  const AcquireBatchAnswer first = Ready(h);
+
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   h.Advance(absl::Seconds(20));
 
   const auto late = h.Call<AcquireBatchAnswer>({"t2", 1}, AcquireBatch{.k = 0});
@@ -621,6 +629,7 @@ TEST(Case14, RanksThatAskAtDifferentTimesGetOneListAndADeadOneIsReplacedWithIt) 
   ranks.workers.push_back({"t3", WorkerRole::kTrainer, 2});
   ASSERT_TRUE(h.Call<SetJobAnswer>({"controller", 0}, ranks).ok());
   ASSERT_TRUE(h.Call<RestoreAnswer>({"t1", 2}, Restore{}).ok());
+
   for (const char* rank : {"t3", "t1", "t2"}) {
     const auto again = h.Call<AcquireBatchAnswer>({rank, 2}, AcquireBatch{.k = 0});
     EXPECT_EQ(Groups(*again), Groups(first)) << rank;
@@ -635,13 +644,12 @@ TEST(Case15, WithTheQuotaReservedWritersNeverFailForSpace) {
   h.Start();
   for (int step = 0; step < 2; ++step) h.RunStep();  // Not durable: their bytes stay.
 
-  const uint64_t waits =
-      h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
-  const auto parked = h.Result<AdmitAnswer>(waits);
-  ASSERT_TRUE(parked.ok());
+  const auto admitted = h.Call<AdmitAnswer>(
+      h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
+  ASSERT_TRUE(admitted.ok());
 
-  // What was admitted fits, to the last byte.
-  if (!parked->grants.empty()) h.SampleAll(h.Rollout(), *parked, {1, h.loaded});
+  // Whatever is admitted can be written.
+  h.SampleAll(h.Rollout(), *admitted, {1, h.loaded});
 
   const auto none = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 100, .wait = absl::ZeroDuration()});
@@ -659,6 +667,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
                                                 SegmentRole::kPrompt, 0, 4))
                   .ok());
 
+  // A token and its log-prob take 8 bytes.
   const auto count = static_cast<uint32_t>(h.spec().member_bytes() / 8 + 1);
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(),
                               PieceRecord(RefOf(grant, member), member.lease.id,
@@ -668,7 +677,7 @@ TEST(Case15, OneTrajectoryAboveItsReservationIsToldToSealWithLength) {
 
 TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
   Spec spec = SmallSpec();
-  spec.member_tokens = 1 << 20;
+  spec.member_tokens = 1 << 20;  // The reservation has room for all fields.
   Harness h(spec);
   h.check = false;
   h.Start();
@@ -691,7 +700,7 @@ TEST(Case15, AFieldOfNoBytesAndAHundredThousandTinyOnesAreStored) {
 TEST(Case16, ALeaseOfAReaderThatStoppedRunsOutAndTheListIsOfferedAgain) {
   Harness h;
   h.Start();
-  const AcquireBatchAnswer first = Ready(h);
+  const AcquireBatchAnswer first = AcquireNextBatch(h);
   h.Advance(absl::Seconds(61));
   EXPECT_EQ(ReasonOf(h.ApplyBatch(first).status()), "LEASE_LOST");
 
@@ -731,7 +740,7 @@ TEST(Case18, AJumpBeyondEveryDeadlineExpiresLeasesOnceAndWorkGoesOnFromItsPrefix
   h.Sample(h.Rollout(), again->grants[0], again->grants[0].members[0], {{{1, 0}, 2, 0}});
 }
 
-TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSeal) {
+TEST(Case19, ARewardForADroppedTrajectoryADifferingOneAndOneBeforeTheSealAreRefused) {
   Harness h;
   h.Start();
   const auto admitted = h.Admitted(2);

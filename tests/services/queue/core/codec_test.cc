@@ -11,6 +11,7 @@ Event SamplePut() {
   Id16 lease;
   lease.bytes.fill(0xAB);
   std::vector<VersionRun> runs = {{{1, 5}, 30, 0}, {{2, -1}, 2, 0}};
+  // Durations are written exactly, to the quarter of a nanosecond.
   return {.now = absl::Seconds(1000) + absl::Nanoseconds(5) / 4,
           .call = 300,
           .caller = {"r1", 4},
@@ -25,6 +26,7 @@ TEST(CodecTest, EventsAreWrittenInTheseBytes) {
             "014000008102423a42f0086c6f6770726f627318014000008102c95e156600");
   ASSERT_EQ(put.parts.size(), 2u);
   EXPECT_EQ(put.parts[0].size, 128u);
+
   EXPECT_EQ(
       ToHex(EncodeEvent({.now = absl::Milliseconds(1), .input = Tick{}}, Payload::kKept).head),
       "80a4e8030000000d");
@@ -32,6 +34,7 @@ TEST(CodecTest, EventsAreWrittenInTheseBytes) {
                               Payload::kKept)
                       .head),
             "000000001009");
+
   EXPECT_EQ(kFormat, 1u);
 }
 
@@ -97,6 +100,8 @@ TEST(CodecTest, AHostileStateIsRefusedOrHarmless) {
   };
 
   EXPECT_TRUE(load(dump.head));
+
+  // Every place would take long, so only some are tried.
   for (size_t n = 0; n < dump.head.size(); n += 7) EXPECT_FALSE(load(dump.head.substr(0, n))) << n;
 
   for (size_t at = 0; at < dump.head.size(); at += 3) {
@@ -112,6 +117,7 @@ TEST(CodecTest, EqualStatesAreEqualBytes) {
     Harness h;
     h.Start();
     for (int i = 0; i < 3; ++i) h.RunStep();
+
     const std::string head = h.job().Dump(Payload::kKept).head;
     if (run == 0) first = head;
     EXPECT_TRUE(head == first);

@@ -21,7 +21,7 @@ class ExplainTest : public testing::Test {
  protected:
   ExplainTest() { h.Start(); }
   // The causes along the chain that begins at batch k, by the first edge of each node. `last` is
-  // the node where it ends.
+  // the node where it ends. A node at fault has an edge to itself, so the length is limited.
   std::vector<std::string> Chain(int64_t k) {
     const std::vector<WaitEdge> edges = h.job().Explain(h.now);
     std::vector<std::string> causes;

@@ -30,8 +30,8 @@ class GroupTasksTest : public testing::Test {
                                                              .wait = absl::ZeroDuration()});
   }
 
-  // Samples and seals one group of two members.
-  void Fill() {
+  // Starts the job, and samples and seals one group of two members.
+  void StartWithOneGroup() {
     h_.Start();
     h_.SampleAll(h_.Rollout(), *h_.Admitted(2), {1, 0});
   }
@@ -75,7 +75,7 @@ TEST_F(GroupTasksTest, AGroupsTaskIsReadyWhenAllStandingMembersHaveItsFields) {
 }
 
 TEST_F(GroupTasksTest, ItWritesFieldsOfItsMembersTooAndAllShowAtOnce) {
-  Fill();
+  StartWithOneGroup();
   h_.ScoreAll();
   const TaskGrant task = Lease("judges")->tasks.at(0);
   for (uint32_t m : {0u, 1u}) {
@@ -96,7 +96,7 @@ TEST_F(GroupTasksTest, ItWritesFieldsOfItsMembersTooAndAllShowAtOnce) {
 }
 
 TEST_F(GroupTasksTest, ARejectFreesTheSlotAndIsCountedByItsReason) {
-  Fill();
+  StartWithOneGroup();
   h_.ScoreAll();
   ASSERT_TRUE(Judge(Lease("judges")->tasks.at(0), "reject:too_easy").ok());
   EXPECT_EQ(h_.job().ledger().dropped.at("filtered"), 2);
@@ -105,9 +105,9 @@ TEST_F(GroupTasksTest, ARejectFreesTheSlotAndIsCountedByItsReason) {
 }
 
 TEST_F(GroupTasksTest, OutOfTriesTheGroupIsUnscorableAndItsPromptDrawnAgain) {
-  Fill();
+  StartWithOneGroup();
   h_.ScoreAll();
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 2; ++i) {  // The judge has two tries.
     const Id16 lease = Lease("judges")->tasks.at(0).lease.id;
     EXPECT_TRUE(h_.Call<ReleaseAnswer>(h_.Reward(),
                                        Release{.leases = {lease}, .reason = ReleaseReason::kFault})
@@ -141,7 +141,7 @@ TEST_F(GroupTasksTest, AMemberThatLeavesMakesTheOthersTaskReady) {
 // Generations. ------------------------------------------------------------------------------------
 
 TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
-  Fill();
+  StartWithOneGroup();
   const auto first = h_.Call<LeaseTasksAnswer>(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_EQ(first->tasks.size(), 1u);
@@ -149,15 +149,15 @@ TEST_F(GroupTasksTest, TheFirstLeasePinsAGroupToItsGeneration) {
   EXPECT_EQ(Lease("cpu", 5)->tasks.size(), 1u);
 }
 
-// The straggler's wait is 60 s.
+// A generation is gone if none of its workers has called for the straggler's wait of 60 s, while a
+// worker of another generation calls.
 TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
-  Fill();
+  StartWithOneGroup();
   const auto old = h_.Call<LeaseTasksAnswer>(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
 
   h_.Advance(absl::Seconds(50));
-  EXPECT_TRUE(h_.Call<RenewAnswer>(h_.Rollout(), Renew{}).ok());
   EXPECT_TRUE(Lease("cpu", 6)->tasks.empty());
 
   h_.Advance(absl::Seconds(15));  // 65 s since generation 5 was seen.
@@ -174,7 +174,7 @@ TEST_F(GroupTasksTest, AGroupOfAGenerationThatIsGoneIsScoredAgainWhole) {
 }
 
 TEST_F(GroupTasksTest, WithoutAnotherGenerationAGroupWaitsForItsOwn) {
-  Fill();
+  StartWithOneGroup();
   const auto old = h_.Call<LeaseTasksAnswer>(
       h_.Reward(), LeaseTasks{.request = h_.Request(), .rooms = {{"cpu", 1}}, .generation = 5});
   ASSERT_TRUE(h_.PutReward(old->tasks[0], 0.25).ok());
@@ -188,7 +188,7 @@ TEST_F(GroupTasksTest, WithoutAnotherGenerationAGroupWaitsForItsOwn) {
 // Retask. -----------------------------------------------------------------------------------------
 
 TEST_F(GroupTasksTest, RescoreGivesGroupsInNoBatchANextRoundAndRepeatedMovesNothing) {
-  Fill();
+  StartWithOneGroup();
   h_.ScoreAll();
   ASSERT_TRUE(Judge(Lease("judges")->tasks.at(0), "accept").ok());
 
@@ -245,7 +245,7 @@ TEST_F(GroupTasksTest, ReadmitLetsQuarantinedPromptsBeDrawnAgain) {  // reissues
 }
 
 TEST_F(GroupTasksTest, AWaitForABatchNamesTheGroupsTask) {
-  Fill();
+  StartWithOneGroup();
   h_.ScoreAll();
   const uint64_t waits = h_.Send(h_.Trainer(), AcquireBatch{.k = 0, .wait = absl::ZeroDuration()});
   EXPECT_THAT(h_.Result<AcquireBatchAnswer>(waits)->edge->on.id, HasSubstr("/judge"));

@@ -20,8 +20,8 @@
 
 // Drives a Job as its daemon would: one event after another, each answered or parked. After every
 // event the invariants of the job are checked. A twin gets the same events in the form in which the
-// log gives them back, and is replaced from time to time by a job loaded from the twin's dump. The
-// twin must answer like the job and reach the same state (I10 in property_test.cc).
+// log gives them back. It must answer like the job and reach the same state (I10 in
+// property_test.cc). From time to time, a job loaded from the dump of the job becomes the new twin.
 namespace sluice::queue {
 
 SLUICE_FIELDS(CancelHint, ref, reason, worker)
@@ -334,11 +334,13 @@ class Harness {
   int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
-  bool check = true;                        // Check FindViolations() after every event.
+  // Checks FindViolations() after every event. Tests of a large state switch this off, as it computes
+  // everything anew.
+  bool check = true;
   std::function<void(const Event&)> after;  // Is called with each event after it was applied.
   std::vector<Event> events;                // All that were delivered.
-  // The twin is loaded from its dump each time so many events have come. 0: there is no twin, for a
-  // test whose faults are not in the events.
+  // After each so many events the twin is loaded anew, from the job's dump. 0: there is no twin,
+  // for a test whose faults are not in the events.
   size_t reload_each = 16;
 
  private:

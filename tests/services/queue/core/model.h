@@ -23,7 +23,8 @@ class Model {
   explicit Model(const Spec& spec) : spec_(spec) {}
 
   // Rollouts. -------------------------------------------------------------------------------------
-  // `newest`: the newest version that an engine holds.
+  // `newest`: the newest version that an engine holds. The window depends on the lowest one, which
+  // is not above it.
   void Granted(const queue::Grant& grant, int64_t newest) {
     const auto known = trajectories_.lower_bound({grant.group.ordinal, 0});
     const bool fresh = known == trajectories_.end() || known->first.first != grant.group.ordinal;
@@ -48,7 +49,7 @@ class Model {
       t.versions.insert(t.versions.end(), run.count, run.version);
       count += run.count;
     }
-    t.large = t.large || 4 * count > kInHead;
+    t.large = t.large || 4 * count > kInHead;  // Tokens and log-probs have 4 bytes each.
   }
 
   void Sealed(const TrajectoryRef& ref) {
@@ -178,6 +179,9 @@ class Model {
   // `checkpoint`: the trainer restored from a checkpoint, so that `answer.version` is durable.
   void Restored(int64_t incarnation, const RestoreAnswer& answer, bool checkpoint) {
     if (checkpoint && answer.version > durable_) MadeDurable(answer.version);
+
+    // From an older checkpoint, steps are trained again. The groups that were durable in them stay
+    // counted as durable.
     durable_ = std::min(durable_, answer.version);
     while (version() > answer.version) {
       for (const BatchGroup& group : lineage_.back().groups) {

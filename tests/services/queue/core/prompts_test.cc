@@ -60,6 +60,7 @@ TEST(PromptsTest, ProgressGoesOnWhereItStood) {
   one.Reissue({.source = 1, .epoch = 0, .index = 3});
   other.Reset(one.progress());
 
+  // Of the 2 x 40 draws 43 are left, and one row is drawn again.
   for (int i = 0; i < 44; ++i) EXPECT_EQ(one.Next(), other.Next());
   EXPECT_TRUE(other.exhausted());
 }
@@ -115,6 +116,7 @@ TEST(PromptsTest, QuarantinedRowsStayOutAfterARestore) {
   for (int i = 0; i < 11; ++i) one.Next();
   for (uint64_t row = 0; row < 20; ++row) one.Quarantine({.source = 0, .index = row});
   other.Reset(one.progress());
+
   while (const std::optional<RowRef> row = one.Next()) {
     EXPECT_EQ(other.Next(), row);
     EXPECT_TRUE(row->source == 1 || row->index >= 20) << row->index;

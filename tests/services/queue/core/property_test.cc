@@ -21,8 +21,8 @@
 //   I11 a fenced incarnation changes nothing      ExpectUnchanged
 //   I12 published versions rise                   Publish
 //   I13 stored <= reserved <= quota               Job::Violations
-//   I14 other jobs change no byte                 MemoryShare comes at random; jobs share nothing
-//                                                 else (tests of the runner and the arena)
+//   I14 other jobs change no byte                 MemoryShare comes at random; shares_test.cc reads
+//                                                 one job's bytes while another writes
 //   I15 each wait ends if workers behave          EndWell: steps go on
 //   I16 the ledger adds up                        Model::Check, Job::Violations
 namespace sluice::queue {
@@ -36,6 +36,7 @@ Spec RandomSpec(SplitMix64& random) {
   spec.max_staleness = std::vector<uint32_t>{0, 1, 2, 4}[random.Below(4)];
   spec.oversample = random.Below(2) == 0 ? 0 : 0.5;
   spec.statistic = random.Below(3) == 0 ? Statistic::kStrict : Statistic::kMasked;
+  // Job::Check refuses the policy mask with the statistic strict.
   const bool strict = spec.statistic == Statistic::kStrict;
   spec.straggler =
       std::vector<Straggler>{Straggler::kWait, Straggler::kDrop, Straggler::kShrink,
@@ -44,7 +45,7 @@ Spec RandomSpec(SplitMix64& random) {
   spec.durability = std::vector<Durability>{Durability::kMemory, Durability::kMetadata,
                                             Durability::kFull}[random.Below(3)];
   spec.filter = spec.group_size > 1 && random.Below(3) == 0 ? Filter::kSignal : Filter::kNone;
-  spec.max_rejected_steps = 0;
+  spec.max_rejected_steps = 0;  // No number of rejected groups fails the job.
   spec.min_trainable = 1 + random.Below(2);
   spec.reissues = random.Below(3);
   if (random.Below(4) == 0) spec.admission_staleness = random.Below(spec.max_staleness + 1);
@@ -91,7 +92,7 @@ class Simulation {
   bool OneIn(uint64_t n) { return Below(n) == 0; }
   std::string AnyRollout() { return OneIn(2) ? "r1" : "r2"; }
 
-  // An action is as frequent as it has cases.
+  // The number of an action's cases says how frequent it is.
   void Act() {
     switch (Below(35)) {
       case 0:
@@ -120,7 +121,9 @@ class Simulation {
       case 23:
       case 24: return LoadNewest(AnyRollout());
       case 25: return MakeDurable();
-      case 26: h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2))); return;
+      case 26:  // After 61 s all leases have run out.
+        h_.Advance(absl::Seconds(OneIn(25) ? 61 : 1 + Below(2)));
+        return;
       case 27: return OneIn(6) ? DropAny() : RenewAll();
       case 28: return RenewAll();
       case 29:
@@ -138,7 +141,7 @@ class Simulation {
       case 33:
         if (OneIn(6)) Rescore();
         return;
-      case 34: return OneIn(3) ? FillDisk() : Share();
+      case 34: return OneIn(3) ? FillDisk() : SetRandomShare();
     }
   }
 
@@ -147,6 +150,7 @@ class Simulation {
     Admit admit{.request = h_.Request(), .room = room, .wait = absl::ZeroDuration()};
     if (!fair_ && OneIn(12))
       admit.own = Row{.ref = {.source = RowRef::kOutside}, .source = "api", .json = "{}"};
+
     const auto answer = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
     if (!answer.ok()) {
       EXPECT_EQ(ReasonOf(answer.status()), "NOT_YET");
@@ -156,6 +160,7 @@ class Simulation {
       EXPECT_TRUE(answer->edge.has_value() && !answer->edge->cause.empty());
       return;
     }
+
     for (const queue::Grant& grant : answer->grants) {
       model_.Granted(grant, std::max(loaded_["r1"].number, loaded_["r2"].number));
       for (const Member& member : grant.members) {
@@ -164,6 +169,7 @@ class Simulation {
         held_.push_back(held);
       }
     }
+
     if (OneIn(4)) {
       const auto again = h_.Call<AdmitAnswer>(h_.Rollout(rollout), admit);
       EXPECT_TRUE(again->repeat);
@@ -172,7 +178,7 @@ class Simulation {
   }
 
   // True if the call was refused because its lease is lost: the rollout then gives the member up.
-  bool Lost(size_t i, const absl::Status& status) {
+  bool GiveUpIfLost(size_t i, const absl::Status& status) {
     if (status.ok()) return false;
     EXPECT_THAT(ReasonOf(status), testing::AnyOf("LEASE_LOST", "GONE", "FENCED")) << status;
     held_.erase(held_.begin() + static_cast<int64_t>(i));
@@ -183,15 +189,17 @@ class Simulation {
     if (!held_.empty()) WriteTo(Below(held_.size()), OneIn(6) ? 20 : 1 + Below(3));
   }
 
+  // Puts the prompt, if it is not stored yet, and sampled tokens. Returns false if the rollout lost
+  // the member.
   bool WriteTo(size_t i, uint32_t count) {
     const Held held = held_[i];
     const Caller caller = h_.Rollout(held.rollout);
     const uint64_t own = model_.tokens(held.ref());
-    if (own > 40) return true;
+    if (own > 40) return true;  // 20 more might not fit into the 64 tokens that it reserved.
 
-    if (own == 0 &&
-        Lost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group}, held.member.lease.id,
-                                              SegmentRole::kPrompt, 0, 4))))
+    if (own == 0 && GiveUpIfLost(i, h_.PutOne(caller, PieceRecord({.group = held.grant.group},
+                                                                  held.member.lease.id,
+                                                                  SegmentRole::kPrompt, 0, 4))))
       return false;
 
     std::vector<VersionRun> runs = {{loaded_[held.rollout], count, 0}};
@@ -199,7 +207,7 @@ class Simulation {
                                       Model::kPrompt + own, count, runs);
     uint32_t repeats = 0;
     const absl::Status status = h_.PutOne(caller, record, nullptr, &repeats);
-    if (Lost(i, status)) return false;
+    if (GiveUpIfLost(i, status)) return false;
     EXPECT_EQ(repeats, 0u);
     model_.Stored(held.ref(), runs);
 
@@ -225,12 +233,13 @@ class Simulation {
     const Held held = held_[i];
     if (model_.tokens(held.ref()) == 0) return;
     const Caller caller = h_.Rollout(held.rollout);
-    if (Lost(i, h_.PutOne(caller, {.owner = held.ref(),
-                                   .lease = held.member.lease.id,
-                                   .fields = {TextField("messages", "[]")}})))
+    if (GiveUpIfLost(i, h_.PutOne(caller, {.owner = held.ref(),
+                                           .lease = held.member.lease.id,
+                                           .fields = {TextField("messages", "[]")}})))
       return;
+
     const Item sealed = h_.SealIt(caller, held.ref(), held.member.lease.id);
-    if (Lost(i, sealed.status)) return;
+    if (GiveUpIfLost(i, sealed.status)) return;
     EXPECT_FALSE(sealed.repeat);
     model_.Sealed(held.ref());
     held_.erase(held_.begin() + static_cast<int64_t>(i));
@@ -249,7 +258,7 @@ class Simulation {
                   .reason = OneIn(2) ? "env_lost" : "prompt_too_long"};
     if (OneIn(2)) item.ref.member.reset();
     const auto answer = h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}});
-    if (Lost(i, answer->items[0].status)) return;
+    if (GiveUpIfLost(i, answer->items[0].status)) return;
     held_.erase(held_.begin() + static_cast<int64_t>(i));
     EXPECT_TRUE(h_.Call<ItemsAnswer>(h_.Rollout(held.rollout), Drop{{item}})->repeat);
   }
@@ -286,6 +295,7 @@ class Simulation {
                    .wait = absl::ZeroDuration()});
     ASSERT_TRUE(leased.ok()) << leased.status();
     EXPECT_NE(leased->tasks.empty(), !leased->edge.has_value());
+
     for (const TaskGrant& task : leased->tasks) {
       const double reward = static_cast<double>(Below(3)) / 2;
       if (!fair_ && OneIn(12)) {
@@ -335,6 +345,7 @@ class Simulation {
   void FillDisk() {
     if (held_.empty()) return;
     h_.Send({}, DiskSpace{Space::kFull});
+
     const Held& held = held_[Below(held_.size())];
     const Record record = PieceRecord(held.ref(), held.member.lease.id, SegmentRole::kSampled,
                                       Model::kPrompt, 1, {{loaded_[held.rollout], 1, 0}});
@@ -345,10 +356,11 @@ class Simulation {
         Admit{.request = h_.Request(), .room = 1, .wait = absl::ZeroDuration()});
     EXPECT_TRUE(ReasonOf(admitted.status()) == "NOT_YET" || admitted->grants.empty());
     ExpectUnchanged(before);
+
     h_.Send({}, DiskSpace{Space::kOk});
   }
 
-  void Share() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
+  void SetRandomShare() { h_.Send({}, MemoryShare{Job::NeededBytes(h_.spec()) * (1 + Below(3))}); }
 
   // Workers die; later calls of the dead change nothing. ------------------------------------------
   void KillWorker() {
@@ -370,6 +382,7 @@ class Simulation {
     const Caller old = h_.Rollout(rollout);
     ++h_.rollouts[rollout];
     h_.SetWorkers();
+
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(
         ReasonOf(h_.Call<AdmitAnswer>(old, Admit{.request = h_.Request(), .room = 1}).status()),
@@ -411,6 +424,7 @@ class Simulation {
       EXPECT_FALSE(answer->edge->cause.empty());
       return;
     }
+
     model_.Handed(*answer);
     place_[k] = std::max<size_t>(place_[k], answer->from + answer->groups.size());
     batch_[k] = *answer;
@@ -431,6 +445,7 @@ class Simulation {
     const int64_t k = model_.version();
     const auto it = batch_.find(k);
     if (it == batch_.end() || !it->second.closed) return;
+
     const bool want_cursor = fair_ || OneIn(2);
     const auto applied = h_.ApplyBatch(it->second, want_cursor);
     if (!applied.ok()) {
@@ -440,11 +455,13 @@ class Simulation {
     }
     EXPECT_FALSE(applied->repeat);
     model_.Applied(k, applied->ledger);
+
     if (OneIn(3)) {
       const auto again = h_.ApplyBatch(it->second);
       EXPECT_TRUE(again->repeat);
       model_.Check(again->ledger);
     }
+
     if (want_cursor) checkpoints_.push_back({k + 1, applied->cursor, applied->ledger.hash});
     Publish();
   }
@@ -465,6 +482,7 @@ class Simulation {
     if (checkpoints_.empty()) return;
     const Checkpoint& checkpoint =
         checkpoints_[fair_ ? checkpoints_.size() - 1 : Below(checkpoints_.size())];
+
     const auto answer =
         h_.Call<DurableAnswer>(h_.Trainer(), Durable{checkpoint.version, "c", checkpoint.hash});
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -477,6 +495,7 @@ class Simulation {
     const Caller old = h_.Trainer();
     ++h_.trainer_incarnation;
     h_.SetWorkers();
+
     const StatsAnswer before = h_.job().Stats();
     EXPECT_EQ(
         ReasonOf(h_.Call<AcquireBatchAnswer>(old, AcquireBatch{.k = model_.version()}).status()),
@@ -487,6 +506,7 @@ class Simulation {
               "FENCED");
     EXPECT_EQ(ReasonOf(h_.Acquired(model_.version()).status()), "RESTORE_FIRST");
     ExpectUnchanged(before);
+
     Restart();
     Publish();
   }
@@ -498,6 +518,7 @@ class Simulation {
       from = OneIn(4) ? checkpoints_[Below(checkpoints_.size())] : checkpoints_.back();
     const Restore restore{from.cursor, from.cursor.empty() ? "" : "c",
                           OneIn(3) ? RestoreMode::kRequeue : RestoreMode::kReplay};
+
     const bool gone = from.version < model_.durable() || model_.LostBatchFrom(from.version);
     const auto answer = h_.Call<RestoreAnswer>(h_.Trainer(), restore);
     ASSERT_TRUE(answer.ok()) << answer.status();
@@ -505,6 +526,7 @@ class Simulation {
     EXPECT_EQ(answer->mode, gone ? RestoreMode::kRequeue : restore.mode);
     model_.Restored(h_.trainer_incarnation, *answer, !from.cursor.empty());
     EXPECT_TRUE(h_.Call<RestoreAnswer>(h_.Trainer(), restore)->repeat);
+
     while (!checkpoints_.empty() && checkpoints_.back().version > from.version)
       checkpoints_.pop_back();
     batch_.clear();
@@ -513,11 +535,12 @@ class Simulation {
 
   // In the end all workers behave: steps go on, and nothing is live in the closed job. ------------
   void EndWell() {
+    // After 100 s all leases have run out, so no rollout holds a member any more.
     fair_ = true;
     h_.Advance(absl::Seconds(100));
     held_.clear();
 
-    // A checkpoint frees what was applied.
+    // What was applied may fill the quota. A checkpoint of the last step frees it.
     if (const auto last = batch_.find(model_.version() - 1); last != batch_.end()) {
       const auto again = h_.ApplyBatch(last->second, /*want_cursor=*/true);
       ASSERT_TRUE(again.ok() && again->repeat) << again.status();
@@ -531,11 +554,13 @@ class Simulation {
         LoadNewest(rollout);
         AdmitSome(rollout, 100);
       }
+
       while (!held_.empty()) {
         const size_t held = held_.size();
         if (WriteTo(held - 1, 3)) SealOne(held - 1);
         ASSERT_LT(held_.size(), held);
       }
+
       for (int i = 0; i < 3; ++i) Score();
       RenewAll();
       h_.Advance(absl::Seconds(5));
@@ -543,7 +568,8 @@ class Simulation {
       ApplyNext();
       MakeDurable();
     }
-    EXPECT_GE(model_.version(), goal) << "no progress though all are well";
+
+    EXPECT_GE(model_.version(), goal) << "no progress although all workers behave";
 
     h_.SetWorkers(Phase::kClosed);
     EXPECT_EQ(h_.job().ledger().live, 0);

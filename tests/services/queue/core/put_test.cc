@@ -156,7 +156,7 @@ TEST_F(PutTest, SegmentsNeverFallAndAreUniform) {
 
 TEST_F(PutTest, BeyondTheReservationThePieceIsRefused) {
   Record record = Piece(4, 1);
-  record.fields.push_back(TextField("routing", std::string(20000, 'x')));
+  record.fields.push_back(TextField("routing", std::string(20000, 'x')));  // 9472 B are reserved.
   EXPECT_EQ(ReasonOf(Put(record)), "OVER_RESERVATION");
   EXPECT_TRUE(Put(Piece(4, 1)).ok());
 }
@@ -270,15 +270,14 @@ TEST(DropTest, AJobWithoutAUsablePromptFailsOnceEachRowWasDropped) {
 }
 
 TEST(DropTest, OneUsableRowKeepsTheJobGoingThroughEveryEpoch) {
-  Spec spec = SmallSpec();
-  spec.reissues = 100;
-  Harness h(spec, {3});
+  Harness h(SmallSpec(), {3});
   h.Start();
   for (int draw = 0; draw < 12; ++draw) {  // Four epochs.
     const auto admitted = h.Admitted(2);
     ASSERT_TRUE(admitted.ok()) << admitted.status();
     const Grant& grant = admitted->grants[0];
-    const char* reason = grant.row.ref.index == 1 ? "env_lost" : "prompt_too_long";
+    EXPECT_EQ(grant.row.ref.epoch, draw / 3u);
+    const char* reason = grant.row.ref.index == 1 ? "client_gone" : "prompt_too_long";
     ASSERT_TRUE(
         h.Call<ItemsAnswer>(h.Rollout(),
                             Drop{{{{.group = grant.group}, grant.members[0].lease.id, reason}}})

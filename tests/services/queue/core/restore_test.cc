@@ -22,7 +22,7 @@ void TrainStep(Harness& h, Lineage* lineage, bool want_cursor = false) {
 }
 
 // Samples and scores everything that may be admitted.
-void Sample(Harness& h) {
+void SampleAndScore(Harness& h) {
   auto admitted = h.Admitted(1000);
   if (admitted.ok())
     h.SampleAll(h.Rollout(), *admitted,
@@ -36,12 +36,12 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   Lineage before;
   std::string cursor;
   for (int step = 0; step < 4; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &before, /*want_cursor=*/step == 1);
     if (step == 1) cursor = h.cursor;
     h.Publish();
   }
-  Sample(h);
+  SampleAndScore(h);
   ASSERT_TRUE(h.Acquired(4).ok());  // Cut, not applied.
   const Ledger at_death = h.job().ledger();
   const auto stats = h.job().Stats().staleness;
@@ -70,7 +70,7 @@ TEST(RestoreTest, AReplayGivesTheSameListsAndTheSameHash) {
   EXPECT_EQ(h.job().ledger().tokens_trained, at_death.tokens_trained);  // Not twice.
   EXPECT_EQ(h.job().Stats().staleness, stats);
 
-  TrainStep(h, &after);  // The one that was cut.
+  TrainStep(h, &after);  // The batch that was cut before the trainer died.
   EXPECT_EQ(h.job().version(), 5);
 }
 
@@ -79,7 +79,7 @@ TEST(RestoreTest, WithoutACheckpointAllBatchesComeAgain) {
   h.Start();
   Lineage before, after;
   for (int step = 0; step < 3; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &before);
     h.Publish();
   }
@@ -98,7 +98,7 @@ TEST(RestoreTest, SamplingGoesOnDuringAReplayForStepsBeyondIt) {
   h.Start();
   Lineage lineage;
   for (int step = 0; step < 3; ++step) {
-    Sample(h);
+    SampleAndScore(h);
     TrainStep(h, &lineage);
     h.Publish();
   }
@@ -144,11 +144,11 @@ TEST(RestoreTest, ARepeatAnswersTheSameAndChangesOnce) {
 TEST(RestoreTest, RequeueGivesGroupsBackAndTokensBeyondTheForkAreOffTheBranch) {
   Harness h;
   h.Start();
-  for (int step = 0; step < 2; ++step) h.RunStep(/*want_cursor=*/step == 0);
-  h.RunStep();
-  Sample(h);
+  for (int step = 0; step < 3; ++step) h.RunStep();
+  SampleAndScore(h);
 
-  // Groups of step 3 were sampled at version 2 and 3; the fork is at 0.
+  // The groups of steps 0 and 1 were sampled at version 0. Those of steps 2, 3 and 4 were sampled
+  // at versions 1, 2 and 3, which are beyond the fork at 0.
   const auto restored = RestartTrainer(h, "", "", RestoreMode::kRequeue);
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 0);
@@ -208,11 +208,11 @@ TEST(RestoreTest, AQueueThatLostTheJobGoesOnFromTheCursor) {
     h.RunStep(/*want_cursor=*/true);
     cursor = h.cursor;
     ledger = h.job().ledger();
+    // Groups 0 and 1 are trained. Groups 2 and 3, which were admitted with them, live.
     for (uint64_t ordinal = 2; ordinal < 4; ++ordinal)
       live.insert(h.job().group(ordinal)->row.index);
   }
   Harness h(SmallSpec(), {1000}, /*queue_incarnation=*/2);
-  h.trainer_incarnation = 1;
 
   const auto restored = RestartTrainer(h, cursor, "c1");
   ASSERT_TRUE(restored.ok()) << restored.status();

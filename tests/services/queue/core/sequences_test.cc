@@ -11,7 +11,7 @@ using testing::HasSubstr;
 const Caller kController{"controller", 0};
 
 // Rollout r1 samples everything that may be admitted, and it is scored.
-void Fill(Harness& h, PolicyVersion version) {
+void SampleAndScoreAll(Harness& h, PolicyVersion version) {
   const auto admitted = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 1000, .wait = absl::ZeroDuration()});
   if (admitted.ok()) h.SampleAll(h.Rollout(), *admitted, version);
@@ -19,8 +19,8 @@ void Fill(Harness& h, PolicyVersion version) {
 }
 
 // Writes the prompt and `count` sampled tokens of a member, and does not seal it.
-void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, const Member& member,
-           uint32_t count) {
+void BeginMember(Harness& h, const std::string& rollout, const queue::Grant& grant,
+                 const Member& member, uint32_t count) {
   const PolicyVersion version{h.trainer_incarnation, h.loaded};
   ASSERT_TRUE(h.PutOne(h.Rollout(rollout), PieceRecord({.group = grant.group}, member.lease.id,
                                                        SegmentRole::kPrompt, 0, 4))
@@ -31,7 +31,7 @@ void Begin(Harness& h, const std::string& rollout, const queue::Grant& grant, co
                   .ok());
 }
 
-TEST(SequenceTest, JobStart) {
+TEST(SequenceTest, AJobStartsWithARestoreAndAnEngineThatRenews) {
   Harness h;
   h.SetWorkers();
   EXPECT_EQ(ReasonOf(h.Acquired(0).status()), "RESTORE_FIRST");
@@ -52,7 +52,7 @@ TEST(SequenceTest, JobStart) {
   EXPECT_FALSE(h.Answered(rewards)) << "it parks until there is a task";
 }
 
-TEST(SequenceTest, OneGroup) {
+TEST(SequenceTest, AGroupGoesFromItsAdmitToADurableStepAndIsFreed) {
   Spec spec = SmallSpec();
   spec.groups_per_step = 1;
   spec.filter = Filter::kSignal;
@@ -65,7 +65,7 @@ TEST(SequenceTest, OneGroup) {
   EXPECT_EQ(h.job().Stats().bytes.at("reserved"), spec.group_bytes());
 
   for (const Member& member : grant.members) {
-    Begin(h, "r1", grant, member, 3);
+    BeginMember(h, "r1", grant, member, 3);
     // The result of a tool follows.
     Record turn =
         PieceRecord(RefOf(grant, member), member.lease.id, SegmentRole::kObservation, 7, 2);
@@ -93,7 +93,7 @@ TEST(SequenceTest, OneGroup) {
   EXPECT_EQ(h.job().Stats().bytes.at("reserved"), 0u);
 }
 
-TEST(SequenceTest, StreamingStepOnPolicy) {
+TEST(SequenceTest, AnOnPolicyStepIsHandedOutInSlicesAsItsGroupsFinish) {
   Spec spec = SmallSpec();
   spec.max_staleness = 0;
   spec.oversample = 0.5;
@@ -105,35 +105,35 @@ TEST(SequenceTest, StreamingStepOnPolicy) {
   const uint64_t parked = h.Send(h.Rollout(), Admit{.request = h.Request(), .room = 1});
   EXPECT_FALSE(h.Answered(parked));
 
-  std::vector<uint32_t> slices;
+  uint32_t handed = 0;       // Groups handed out so far.
   for (size_t g : {2, 0}) {  // In the order in which they finish.
     for (const Member& member : admitted->grants[g].members)
       h.Sample(h.Rollout(), admitted->grants[g], member, {{{1, 0}, 3, 0}});
     h.ScoreAll();
-    const auto slice = h.Acquired(0, /*stream=*/true, static_cast<uint32_t>(slices.size()));
+    const auto slice = h.Acquired(0, /*stream=*/true, handed);
     ASSERT_TRUE(slice.ok() && slice->groups.size() == 1);
     EXPECT_EQ(slice->groups[0].group, admitted->grants[g].group);
     EXPECT_EQ(slice->closed, g == 0);
-    slices.push_back(slice->crc32c);
+    ++handed;
   }
 
   EXPECT_EQ(h.job().ledger().dropped.at("stale"), 2) << "the group left over";
-  ASSERT_EQ(h.cancel.size(), 2u) << "its holders hear so by Watch";
+  ASSERT_EQ(h.cancel.size(), 2u) << "Watch tells its holders";
 
   const auto batch = h.Acquired(0, true);
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
-  EXPECT_FALSE(h.Answered(parked)) << "K = 1, but L is 0 still";
+  EXPECT_FALSE(h.Answered(parked)) << "step 0 is trained, but the engine still holds version 0";
   h.Publish();
   EXPECT_EQ(h.Result<AdmitAnswer>(parked)->grants[0].step, 1);
 }
 
-TEST(SequenceTest, Publication) {
+TEST(SequenceTest, AVersionIsPublishedAfterItsApplyAndThenLoaded) {
   Harness h;
   h.Start();
-  Fill(h, {1, 0});
+  SampleAndScoreAll(h, {1, 0});
   const auto early = h.Call<AdvanceVersionAnswer>(
       h.Trainer(), AdvanceVersion{.expected = PolicyVersion{1, 0}, .next = {1, 1}});
-  EXPECT_FALSE(early.ok()) << "not before Apply is answered";
+  EXPECT_FALSE(early.ok()) << "a version is published only after its Apply";
 
   ASSERT_TRUE(h.ApplyBatch(*h.Acquired(0)).ok());
   const AdvanceVersion advance{.expected = PolicyVersion{1, 0}, .next = {1, 1}};
@@ -146,13 +146,13 @@ TEST(SequenceTest, Publication) {
   EXPECT_EQ(h.job().Stats().lowest, 1);
 }
 
-TEST(SequenceTest, ARolloutDies) {
+TEST(SequenceTest, WorkOfADeadRolloutGoesOnElsewhereFromItsPrefix) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
   const auto admitted = h.Admitted(1);
   const queue::Grant& grant = admitted->grants[0];
-  Begin(h, "r1", grant, grant.members[0], 5);
+  BeginMember(h, "r1", grant, grant.members[0], 5);
 
   // The controller gives the worker up.
   ASSERT_TRUE(
@@ -198,7 +198,7 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   std::vector<uint32_t> crcs;
   std::vector<std::string> hashes;
   for (int64_t k = 1; k < 3; ++k) {
-    Fill(h, {1, k});
+    SampleAndScoreAll(h, {1, k});
     const auto batch = h.Acquired(k);
     crcs.push_back(batch->crc32c);
     hashes.push_back(h.ApplyBatch(*batch)->ledger.hash);
@@ -212,15 +212,15 @@ TEST(SequenceTest, ATrainerRankDiesAtStepKAndTheBatchesComeAgain) {
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->end, 3);
   EXPECT_EQ(restored->fork, 3);
-  EXPECT_EQ(restored->ledger.durable, 4) << "the checkpoint says so";
-  EXPECT_EQ(restored->ledger.applied, 0) << "live again";
+  EXPECT_EQ(restored->ledger.durable, 4) << "the checkpoint holds them";
+  EXPECT_EQ(restored->ledger.applied, 0) << "the trained members are live again";
 
   // The version of the checkpoint is published under the new incarnation.
   ASSERT_TRUE(
       h.Call<AdvanceVersionAnswer>(
            h.Trainer(), AdvanceVersion{.expected = restored->published[0].version, .next = {2, 1}})
           .ok());
-  EXPECT_EQ(h.job().watch().end, 3) << "until there an engine keeps what it holds";
+  EXPECT_EQ(h.job().watch().end, 3) << "up to this step engines keep the weights that they hold";
 
   for (int64_t k = 1; k < 3; ++k) {
     const auto batch = h.Acquired(k);
@@ -248,7 +248,7 @@ TEST(SequenceTest, ATrainersNewestCheckpointDoesNotVerifyAndTheOneBeforeIsAReque
   EXPECT_EQ(restored->mode, RestoreMode::kRequeue);
   EXPECT_EQ(restored->version, 1);
   EXPECT_EQ(restored->fork, 1);
-  EXPECT_EQ(restored->ledger.durable, 8) << "the old branch's";
+  EXPECT_EQ(restored->ledger.durable, 8) << "they stay durable on the old branch";
   EXPECT_EQ(restored->ledger.gap(), 0);
 }
 
@@ -258,7 +258,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   Harness h(spec);
   h.Start();
 
-  Fill(h, {1, 0});
+  SampleAndScoreAll(h, {1, 0});
   const auto batch = h.Acquired(0);
   ASSERT_TRUE(h.ApplyBatch(*batch).ok());
   h.Publish();
@@ -266,7 +266,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
   const Admit admit{.request = h.Request(), .room = 1};
   const auto admitted = h.Call<AdmitAnswer>(h.Rollout(), admit);
   const queue::Grant& grant = admitted->grants[0];
-  Begin(h, "r1", grant, grant.members[0], 3);
+  BeginMember(h, "r1", grant, grant.members[0], 3);
   h.RestartQueue();
 
   EXPECT_EQ(h.job().watch().queue_incarnation, 2u);
@@ -284,6 +284,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelFullAndAllGoesOn) {
                   .ok());
   EXPECT_EQ(repeats, 1u);
 
+  // The holder goes on behind the tokens that it had stored.
   h.Sample(h.Rollout(), {.group = grant.group},
            {.member = 0, .attempt = 1, .lease = grant.members[0].lease, .prefix = 7},
            {{{1, 1}, 2, 0}});
@@ -295,6 +296,7 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   spec.durability = Durability::kMetadata;
   Harness h(spec);
   h.Start();
+  // Columns of 30 tokens are larger than kInHead, so the log at this level does not keep them.
   const auto admitted = h.Admitted(8);
   for (size_t g : {0, 1, 2}) {
     for (const Member& member : admitted->grants[g].members)
@@ -306,10 +308,10 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   ASSERT_TRUE(batch->filled);
 
   const queue::Grant& running = admitted->grants[3];
-  Begin(h, "r1", running, running.members[0], 30);
+  BeginMember(h, "r1", running, running.members[0], 30);
 
   h.RestartQueue();
-  EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "sealed, in no batch";
+  EXPECT_EQ(h.job().ledger().dropped.at("lost"), 2) << "the sealed members that are in no batch";
   EXPECT_FALSE(h.job().Peek(PeekWhat::kGroups, "", h.now, /*text=*/true).empty())
       << "its tokens are lost, the rest can be shown";
 
@@ -317,9 +319,9 @@ TEST(SequenceTest, TheQueueRestartsAtLevelMetadataAndPayloadIsSampledAnew) {
   const Record next = PieceRecord(RefOf(running, running.members[0]), running.members[0].lease.id,
                                   SegmentRole::kSampled, 34, 1, {{{1, 0}, 1, 0}});
   EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), next, &watermark)), "NOT_YET");
-  EXPECT_EQ(watermark, 0u) << "its holder sends it again";
+  EXPECT_EQ(watermark, 0u) << "its holder has to send all of it again";
 
-  Begin(h, "r1", running, running.members[0], 30);
+  BeginMember(h, "r1", running, running.members[0], 30);
   const BatchGroup& group = batch->groups[0];
   const auto read = h.job().Read(h.Trainer(), false, h.Acquired(0)->lease.id,
                                  {{.owner = {group.group, 0, group.members[0].attempt}}});
@@ -384,10 +386,10 @@ TEST(SequenceTest, TheControllerRestartsAndItsStoredRevisionIsARepeat) {
 
   set.revision = 4;
   EXPECT_EQ(ReasonOf(h.Call<SetJobAnswer>(kController, set).status()), "LOST_RACE");
-  Begin(h, "r1", held->grants[0], held->grants[0].members[0], 3);  // Work went on meanwhile.
+  BeginMember(h, "r1", held->grants[0], held->grants[0].members[0], 3);  // Work went on meanwhile.
 }
 
-TEST(SequenceTest, DrainOfARollout) {
+TEST(SequenceTest, WorkOfADrainedRolloutGoesOnElsewhereFromItsPrefix) {
   Harness h;
   h.Start();
   h.Load(h.Rollout("r2"), {1, 0});
@@ -410,7 +412,7 @@ TEST(SequenceTest, DrainOfARollout) {
   EXPECT_EQ(h.job().ledger().dropped_total(), 0);
 }
 
-TEST(SequenceTest, CancelThenRetry) {
+TEST(SequenceTest, ACancelledJobHoldsItsWorkForARetryUntilItIsClosed) {
   Harness h;
   h.Start();
   h.RunStep();
@@ -422,12 +424,14 @@ TEST(SequenceTest, CancelThenRetry) {
   h.Advance(absl::Seconds(5));
   EXPECT_TRUE(h.Result<AdmitAnswer>(parked)->grants.empty());
 
-  Fill(h, {1, 1});
+  SampleAndScoreAll(h, {1, 1});
   const auto batch = h.Acquired(1);
   ASSERT_TRUE(batch.ok() && batch->filled) << "the step at hand goes on";
   const auto applied = h.ApplyBatch(*batch, /*want_cursor=*/true);
   ASSERT_TRUE(h.Call<DurableAnswer>(h.Trainer(), Durable{2, "c2", applied->ledger.hash}).ok());
-  ASSERT_TRUE(h.Call<ReleaseAnswer>(h.Rollout(), Release{.reason = ReleaseReason::kDrain}).ok());
+  const Release release{.leases = {held->grants[0].members[0].lease.id},
+                        .reason = ReleaseReason::kDrain};
+  EXPECT_EQ(h.Call<ReleaseAnswer>(h.Rollout(), release)->released, 1u);
 
   const int64_t live = h.job().ledger().live;
   EXPECT_GT(live, 0) << "work is held";
@@ -453,7 +457,7 @@ TEST(SequenceTest, AtMaxStepsTheJobEnds) {
 
   const auto none = h.Call<AdmitAnswer>(
       h.Rollout(), Admit{.request = h.Request(), .room = 1, .wait = absl::ZeroDuration()});
-  EXPECT_TRUE(none.ok() && none->grants.empty()) << "no slot beyond";
+  EXPECT_TRUE(none.ok() && none->grants.empty()) << "there is no slot beyond max_steps";
 
   const absl::Status end = h.Acquired(2).status();
   EXPECT_EQ(ReasonOf(end), "END");

@@ -77,7 +77,7 @@ TEST_P(BoundTest, NoTokenBeyondTheBoundIsEverTrained) {
   spec.groups_per_step = 1;
   spec.group_size = 1;
   spec.group_min = 1;
-  spec.oversample = 1;  // The slow group holds nobody up.
+  spec.oversample = 1;  // Each step has a second slot, so the slow group holds up no other.
   Harness h(spec);
   h.Start();
 
@@ -193,7 +193,7 @@ TEST(StalenessTest, WhatABlindCutLetThroughApplyRefuses) {
   h.ScoreAll();
 
   h.check = false;    // The job's state is wrong on purpose, which FindViolations() reports.
-  h.reload_each = 0;  // A failpoint is no event.
+  h.reload_each = 0;  // A failpoint is no event, so it would not hit the twin.
   ASSERT_TRUE(ArmFailpoint("queue.cut.keep_over_age", "error", 1).ok());
 
   const auto batch = h.Acquired(2);

@@ -8,11 +8,11 @@ namespace {
 
 using testing::HasSubstr;
 
-Spec With(Straggler policy) {
+Spec StragglerSpec(Straggler policy) {
   Spec spec = SmallSpec();  // Two groups per step and max_staleness 1: four groups at once.
   spec.straggler = policy;
   spec.wait = absl::Seconds(40);
-  spec.lease = absl::Hours(10);
+  spec.lease = absl::Hours(10);  // No lease runs out.
   return spec;
 }
 
@@ -35,7 +35,7 @@ std::vector<uint64_t> Ordinals(const AcquireBatchAnswer& batch) {
 
 // T is the straggler's wait of 40 s.
 TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
-  Harness h(With(Straggler::kWait));
+  Harness h(StragglerSpec(Straggler::kWait));
   h.Start();
   const auto admitted = h.Admitted(8);
   EXPECT_EQ(admitted->grants[0].overdue, absl::Seconds(40));
@@ -45,7 +45,7 @@ TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
   h.Advance(absl::Seconds(29));
   EXPECT_FALSE(h.Answered(waits)) << "group 0 holds a slot of step 0";
 
-  h.Advance(absl::Seconds(2));
+  h.Advance(absl::Seconds(2));  // A call parks for 30 s.
   EXPECT_FALSE(h.Result<AcquireBatchAnswer>(waits)->filled);
 
   waits = h.Send(h.Trainer(), AcquireBatch{.k = 0});
@@ -64,7 +64,7 @@ TEST(StragglerTest, WaitHoldsAStepForItsGroupsAndGoesOnWithoutThemAfterT) {
 }
 
 TEST(StragglerTest, WaitCutsAtOnceWhenItsOwnGroupsAreDone) {
-  Harness h(With(Straggler::kWait));
+  Harness h(StragglerSpec(Straggler::kWait));
   h.Start();
   const auto admitted = h.Admitted(8);
   for (size_t g : {0, 1}) {
@@ -77,14 +77,14 @@ TEST(StragglerTest, WaitCutsAtOnceWhenItsOwnGroupsAreDone) {
 }
 
 TEST(StragglerTest, MaskLetsAnyAcceptedGroupsGoFirst) {
-  Harness h(With(Straggler::kMask));
+  Harness h(StragglerSpec(Straggler::kMask));
   h.Start();
   FinishAllButFirst(h, *h.Admitted(8));
   EXPECT_THAT(Ordinals(*h.Acquired(0)), testing::ElementsAre(1, 2));
 }
 
 TEST(StragglerTest, DropReissuesAnOverduePromptAndThenQuarantinesIt) {  // reissues = 1
-  Harness h(With(Straggler::kDrop));
+  Harness h(StragglerSpec(Straggler::kDrop));
   h.Start();
   const uint64_t index = h.Admitted(2)->grants[0].row.ref.index;
   h.Advance(absl::Seconds(41));
@@ -102,7 +102,7 @@ TEST(StragglerTest, DropReissuesAnOverduePromptAndThenQuarantinesIt) {  // reiss
 }
 
 TEST(StragglerTest, ShrinkAcceptsTheMinimumOnceOverdueAndDropsTheRest) {
-  Spec spec = With(Straggler::kShrink);
+  Spec spec = StragglerSpec(Straggler::kShrink);
   spec.group_min = 1;
   Harness h(spec);
   h.Start();
@@ -123,7 +123,7 @@ TEST(StragglerTest, ShrinkAcceptsTheMinimumOnceOverdueAndDropsTheRest) {
 }
 
 TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
-  Spec spec = With(Straggler::kShrink);
+  Spec spec = StragglerSpec(Straggler::kShrink);
   spec.group_min = 1;
   Harness h(spec);
   h.Start();
@@ -142,7 +142,7 @@ TEST(StragglerTest, BelowTheMinimumAnOverdueGroupShrinksAsSoonAsItIsReached) {
 
 // A holder loses its member after 10 straggler's waits of 40 s.
 TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
-  Harness h(With(Straggler::kMask));
+  Harness h(StragglerSpec(Straggler::kMask));
   h.Start();
   const auto admitted = h.Admitted(2);
   const queue::Grant& grant = admitted->grants[0];
@@ -168,7 +168,9 @@ TEST(StragglerTest, AHolderThatStoresNothingLosesItsMemberAndProgressKeepsIt) {
 
 // The window. -------------------------------------------------------------------------------------
 
-// Runs the steps of one window, of a second each, with these shares of idle time and old tokens.
+// Runs the steps of one window, of a second each, with these shares of idle time and old tokens. A
+// rollout lasts `duration` seconds and as many versions. The first window begins with an Applied()
+// before it.
 void RunWindow(AdmissionWindow& window, Instant& now, double idle, double old,
                double duration = 1) {
   for (int i = 0; i < AdmissionWindow::kWindow; ++i) {
@@ -278,6 +280,7 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
         h.Sample(h.Rollout(), grant, member,
                  {{{1, std::max<int64_t>(0, h.loaded - 2)}, 3, 0}, {{1, h.loaded}, 3, 0}});
     }
+
     h.ScoreAll();
     h.Advance(absl::Seconds(1));
     h.Call<RenewAnswer>(h.Rollout(), Renew{}).IgnoreError();
@@ -299,7 +302,7 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
 }
 
 TEST(StragglerTest, APromptThatIsNeverTrainedIsSaidAloud) {
-  Spec spec = With(Straggler::kDrop);
+  Spec spec = StragglerSpec(Straggler::kDrop);
   spec.reissues = 10;
   Harness h(spec, {1});  // One row.
   h.Start();

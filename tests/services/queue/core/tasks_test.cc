@@ -8,9 +8,9 @@ namespace {
 
 class TasksTest : public testing::Test {
  protected:
-  void SetUp() override { Fill(h_); }
-  // Samples and seals one group of two members.
-  static void Fill(Harness& h) {
+  void SetUp() override { StartWithOneGroup(h_); }
+  // Starts the job, and samples and seals one group of two members.
+  static void StartWithOneGroup(Harness& h) {
     h.Start();
     const auto admitted = h.Admitted(2);
     h.SampleAll(h.Rollout(), *admitted, {1, 0});
@@ -119,10 +119,11 @@ TEST_F(TasksTest, AnyBytesOfARewardStatusAreShownAsText) {
   Spec spec = SmallSpec();
   spec.group_min = 1;
   Harness h(spec);
-  Fill(h);
+  StartWithOneGroup(h);
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
   ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "\xc0" + std::string(1000, '\xbe')).ok());
+
   std::vector<std::string> causes;
   for (const PeekRow& row : h.job().Peek(PeekWhat::kTasks, "", h.now)) {
     const auto json = nlohmann::json::parse(row.json, nullptr, /*allow_exceptions=*/false);
@@ -137,7 +138,7 @@ TEST_F(TasksTest, AGroupStandsWithItsMinimumOfScoredMembers) {
   Spec spec = SmallSpec();
   spec.group_min = 1;
   Harness h(spec);
-  Fill(h);
+  StartWithOneGroup(h);
 
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}});
@@ -224,6 +225,7 @@ TEST_F(TasksTest, AScoreForADroppedMemberLostItsLease) {
   const auto leased = h.Call<LeaseTasksAnswer>(
       h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
 
+  // All leases are renewed, so that none of them runs out with the straggler's wait.
   h.now += absl::Seconds(59);
   h.Load(h.Rollout(), {1, 0});
   h.Call<RenewAnswer>(h.Reward(), Renew{}).IgnoreError();
