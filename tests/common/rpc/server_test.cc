@@ -2,9 +2,15 @@
 
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <future>
+#include <thread>
 
+#include "absl/strings/numbers.h"
 #include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/rpc/status.h"
@@ -28,6 +34,21 @@ class HeldQueue : public queue::v1::QueueService::CallbackService {
  private:
   std::promise<grpc::ServerUnaryReactor*> held_;
 };
+
+// Whether a TCP connection to "127.0.0.1:PORT" is accepted.
+bool AcceptsConnections(const std::string& address) {
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+  sockaddr_in peer = {};
+  peer.sin_family = AF_INET;
+  peer.sin_port = htons(static_cast<uint16_t>(port));
+  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool accepted = connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) == 0;
+  close(fd);
+  return accepted;
+}
 
 TEST(ServerTest, APortInUseIsNamed) {
   HeldQueue queue;
@@ -57,13 +78,18 @@ TEST(ServerTest, DrainWaitsForCallsThatRun) {
     return Call(*channel, queue::v1::StatsRequest(), &response);
   });
 
+  // Finishes the call once the drain has begun, which closes the port.
   grpc::ServerUnaryReactor* const reactor = queue.Take();
-  auto drained =
-      std::async(std::launch::async, [&] { (*server)->Drain(absl::InfiniteDuration()); });
-  reactor->Finish(grpc::Status::OK);
+  std::atomic<bool> finished = false;
+  std::thread finisher([&] {
+    while (AcceptsConnections((*server)->address())) std::this_thread::yield();
+    finished = true;
+    reactor->Finish(grpc::Status::OK);
+  });
+  (*server)->Drain(absl::InfiniteDuration());
+  EXPECT_TRUE(finished);
+  finisher.join();
   EXPECT_TRUE(called.get().ok());
-
-  drained.get();
 
   queue::v1::StatsResponse response;
   EXPECT_EQ(

@@ -554,6 +554,7 @@ TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {
   WaitFor(job, job::v1::JOB_STATE_CANCELLED);
 
   EXPECT_EQ(queue_.phases().front(), queue::v1::PHASE_OPEN);
+  EXPECT_THAT(queue_.phases(), testing::Contains(queue::v1::PHASE_CLOSED));
 
   admin::v1::DaemonsResponse daemons;
   ASSERT_TRUE(rpc::Call(*channel_, admin::v1::DaemonsRequest(), &daemons).ok());

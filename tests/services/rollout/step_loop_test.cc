@@ -146,15 +146,24 @@ TEST(StepLoopTest, ARefusedRequestComesBackAsAFailureAndAnAbortedOneNotAtAll) {
   StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
 
   loop.Add({Ask(1, 10'000), Ask(2, 5)});
-  loop.Add({Ask(3, 250)});
-  loop.Abort(3, AbortReason::kCancelled);
+  {
+    // The loop waits in the listener after its next step, so request 3 cannot end before its abort.
+    MutexLock lock(&listener.mu_);
+    loop.Add({Ask(3, 250)});
+    loop.Abort(3, AbortReason::kCancelled);
+  }
   listener.AwaitFailures(1);
   listener.AwaitEnded(1);
 
+  // Request 3 began before request 4 and is as long, so it would end first.
+  loop.Add({Ask(4, 250)});
+  listener.AwaitEnded(2);
+  loop.Stop();
+
+  ASSERT_EQ(listener.failures_.size(), 1u) << "request 3 was aborted, which is no failure";
   EXPECT_EQ(listener.failures_[0].request, 1u);
   EXPECT_EQ(listener.failures_[0].status.code(), absl::StatusCode::kInvalidArgument);
-
-  loop.Stop();
+  EXPECT_LT(listener.tokens_[3].size(), 250u) << "request 3 went on to its end";
 }
 
 // Records how many cores the trainer on this machine has each time a step reports its tokens.
