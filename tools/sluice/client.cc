@@ -144,7 +144,7 @@ absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const st
 absl::StatusOr<job::v1::JobStatus> FollowJob(
     const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel,
     absl::Duration patience, const JobHandlers& handlers,
-    const std::function<bool(const job::v1::JobStatus&)>& until) {
+    const std::function<bool(const job::v1::JobStatus&)>& until, Clock* clock) {
   const auto done = [&](const job::v1::JobStatus& status) {
     return IsFinal(status.state()) || (until && until(status));
   };
@@ -152,17 +152,18 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
   job::v1::JobStatus last;
   bool reached = false;
   rpc::Backoff backoff{rpc::BackoffOptions()};
-  std::optional<absl::Time> last_answer;
+  std::optional<absl::Duration> last_answer;  // Monotonic time of the last sign of life.
   for (;;) {
     // Ask for the state first. If the job has ended, the stream must not be followed: its first
     // message is the status, which would end the loop before the steps are read.
     absl::StatusOr<job::v1::JobStatus> now = GetJob(channel, job);
     absl::Status status = now.status();
     if (now.ok()) {
-      last_answer = absl::Now();
       backoff.Reset();
       const bool follow = !IsFinal(now->state());
       status = ReadWatch(channel, job, follow, cancel, handlers, done, &cursor, &last, &reached);
+      // The controller was there until the stream ended, however long that took.
+      last_answer = clock->Monotonic();
       if (reached || (status.ok() && !follow)) return last;
     }
 
@@ -174,7 +175,7 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
       return status;
     }
     if (!last_answer) return status;  // There was never an answer.
-    if (absl::Now() - *last_answer > patience)
+    if (clock->Monotonic() - *last_answer > patience)
       return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ",
                                                  absl::FormatDuration(patience), ": ",
                                                  status.message()));

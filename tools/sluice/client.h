@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/config/job_file.h"
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
@@ -40,11 +41,11 @@ struct JobHandlers {
 // the last event and step, so that none is missing or repeated.
 // CANCELLED: `cancel` was triggered.
 // NOT_FOUND: there is no such job.
-// UNAVAILABLE: the controller never answered, or not for `patience`.
+// UNAVAILABLE: the controller never answered, or not for `patience` by `clock`.
 absl::StatusOr<job::v1::JobStatus> FollowJob(
     const rpc::Channel& channel, const std::string& job, rpc::Cancel* cancel,
     absl::Duration patience, const JobHandlers& handlers,
-    const std::function<bool(const job::v1::JobStatus&)>& until = {});
+    const std::function<bool(const job::v1::JobStatus&)>& until = {}, Clock* clock = Clock::Real());
 // Where reading begins: after this event and this step.
 struct ReadFrom {
   uint64_t after_event = 0;

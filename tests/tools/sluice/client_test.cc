@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "common/base/clock.h"
+#include "common/rpc/server.h"
+#include "sluice/job/v1/job.grpc.pb.h"
+
 namespace sluice::cli {
 namespace {
 
@@ -29,6 +35,64 @@ TEST(StateLine, TellsWhyAJobIsInAnyOtherState) {
       "digits RECOVERING: queue q is lost");
   EXPECT_EQ(StateLine(StatusOf(job::v1::JOB_STATE_FINISHING, "", "ended by limits.wall 1h")),
             "digits FINISHING: ended by limits.wall 1h");
+}
+
+// A controller that goes away an hour after the first Watch has begun, and then comes back. The job
+// has ended meanwhile.
+class AwayOnceController : public job::v1::JobService::CallbackService {
+ public:
+  explicit AwayOnceController(ManualClock* clock) : clock_(clock) {}
+
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const job::v1::GetRequest*,
+                                job::v1::JobStatus* response) override {
+    *response = Status();
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
+                                                          const job::v1::WatchRequest*) override {
+    if (was_away_) return new Stream(Status());
+    clock_->Advance(absl::Hours(1));
+    was_away_ = true;
+    return new Stream(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the connection broke"));
+  }
+
+ private:
+  // Sends one status, or breaks.
+  class Stream : public grpc::ServerWriteReactor<job::v1::WatchResponse> {
+   public:
+    explicit Stream(const job::v1::JobStatus& status) {
+      *response_.mutable_status() = status;
+      StartWriteAndFinish(&response_, {}, grpc::Status::OK);
+    }
+    explicit Stream(const grpc::Status& status) { Finish(status); }
+    void OnDone() override { delete this; }
+
+   private:
+    job::v1::WatchResponse response_;
+  };
+
+  job::v1::JobStatus Status() const {
+    return StatusOf(was_away_ ? job::v1::JOB_STATE_SUCCEEDED : job::v1::JOB_STATE_RUNNING, "", "");
+  }
+
+  ManualClock* const clock_;
+  std::atomic<bool> was_away_ = false;
+};
+
+TEST(FollowJob, AControllerThatGoesAwayAfterALongWatchHasTheWholePatienceToComeBack) {
+  ManualClock clock;
+  AwayOnceController controller(&clock);
+  const auto server = rpc::Server::Start({}, {&controller});
+  ASSERT_TRUE(server.ok()) << server.status();
+
+  const auto channel = (*server)->InProcessChannel();
+  const absl::StatusOr<job::v1::JobStatus> last =
+      FollowJob(*channel, "digits", nullptr, absl::Minutes(1), {}, {}, &clock);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->state(), job::v1::JOB_STATE_SUCCEEDED);
 }
 
 }  // namespace
