@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -38,6 +39,14 @@ std::vector<std::string> EntriesOf(const std::string& dir) {
     entries.push_back(it->path().string());
   }
   return entries;
+}
+
+// When a log was last written. The time of the directory itself only tells when its last log file
+// was created, which is when the run began.
+absl::Time LogsWrittenAt(const std::string& logs) {
+  absl::Time newest = ModifiedAt(logs);
+  for (const std::string& log : EntriesOf(logs)) newest = std::max(newest, ModifiedAt(log));
+  return newest;
 }
 
 // Removes the contents of a directory except the lock file, so that others still see the directory
@@ -85,12 +94,12 @@ void RunDir::KeepLogs() {
 void SweepRunDirs(const std::string& dir, absl::Time now) {
   for (const std::string& path : EntriesOf(dir)) {
     if (!absl::StartsWith(fs::path(path).filename().string(), kPrefix) || !IsOwnDir(path)) continue;
-    const absl::Time changed = ModifiedAt(path + "/logs");
+    const absl::Time written = LogsWrittenAt(path + "/logs");
     if (const auto fleet = ReadFleetState(path); fleet.ok() && IsAlive(*fleet)) continue;
     const absl::StatusOr<DirLock> lock = DirLock::Acquire(path);
     if (!lock.ok()) continue;
 
-    if (now - changed < kLogsKeptFor) RemoveAllBut(path, /*keep_logs=*/true);
+    if (now - written < kLogsKeptFor) RemoveAllBut(path, /*keep_logs=*/true);
     else (void)RemoveTree(path);
   }
 }

@@ -39,8 +39,8 @@ class RunDir {
 inline constexpr absl::Duration kLogsKeptFor = absl::Hours(24);
 
 // Cleans up after runs that were killed. For each temporary directory of this user in `dir` that no
-// process uses, removes everything but the logs. Removes the logs too if the last log file was
-// created more than kLogsKeptFor ago.
+// process uses, removes everything but the logs. Removes the logs too if the last line was
+// written to them more than kLogsKeptFor ago.
 void SweepRunDirs(const std::string& dir, absl::Time now);
 
 }  // namespace sluice::cli

@@ -1,7 +1,9 @@
 #include "tools/sluice/run_dir.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,6 +88,17 @@ TEST_F(RunDirTest, TheNextRunClearsUpAfterAKilledOneAndKeepsItsLogsForADay) {
   SweepRunDirs(tmp_, absl::Now() + kLogsKeptFor + absl::Minutes(1));
   EXPECT_FALSE(PathExists(left));
   EXPECT_TRUE(PathExists(next->path())) << "that one is in use";
+}
+
+TEST_F(RunDirTest, TheLogsOfALongRunAreKeptForADayAfterTheirLastLine) {
+  const std::string left = LeftBehind();
+  // The run began two days ago, when it created its log file, and wrote to it until now.
+  const timespec begin = absl::ToTimespec(absl::Now() - 2 * kLogsKeptFor);
+  const timespec times[] = {begin, begin};
+  ASSERT_EQ(utimensat(AT_FDCWD, (left + "/logs").c_str(), times, 0), 0);
+
+  SweepRunDirs(tmp_, absl::Now());
+  EXPECT_TRUE(PathExists(left + "/logs/queue-0.log"));
 }
 
 TEST_F(RunDirTest, OnlyRunDirectoriesThatNobodyUsesAreSwept) {
