@@ -255,6 +255,13 @@ ExitCode DevKill(const DevOptions& options, const std::string& role, const std::
   if (!state.ok()) return Complain(state.status());
   for (const DaemonState& daemon : state->daemons) {
     if (daemon.name != role && daemon.role != role) continue;
+    if (daemon.pid <= 0) {
+      const std::string why = daemon.last_end.empty() ? "" : absl::StrCat(": ", daemon.last_end);
+      return Complain(
+          ErrorWith(absl::StatusCode::kFailedPrecondition,
+                    {.hint = "it is started again; `sluice dev status` shows when it is ready"},
+                    absl::StrCat(daemon.name, " is down now", why)));
+    }
     if (const absl::Status status = SignalProcess(daemon.pid, daemon.start, known->second);
         !status.ok())
       return Complain(Annotate(status, daemon.name));
