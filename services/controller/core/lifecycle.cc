@@ -331,7 +331,8 @@ bool Controller::HasLeft(const Job& job, const Worker& worker) const {
 }
 
 void Controller::AdvanceEnding(Instant now, Job& job) {
-  const absl::Duration spent = now.mono - job.stage_since;
+  // Time in the present stage. EnterStage() begins it anew, and one pass may go through stages.
+  const auto spent = [&] { return now.mono - job.stage_since; };
   const auto all_left = [&](bool trainers_only) {
     return std::all_of(
         job.assign.workers.begin(), job.assign.workers.end(), [&](const Worker& worker) {
@@ -344,20 +345,19 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
   const bool queue_may_know_job = job.assign.revision > 0;
 
   if (job.record.stage == Stage::kStopTrainers) {
-    const bool late = spent >= job.record.needs.start;
+    const bool late = spent() >= job.record.needs.start;
     if (late) {
       Emit(now, job, Severity::kError, "controller", "", "late",
-           absl::StrCat("the trainer did not leave within ", DurationText(spent),
+           absl::StrCat("the trainer did not leave within ", DurationText(spent()),
                         "; the job ends without a last checkpoint"));
     }
     if (late || all_left(true)) EnterStage(now, job, Stage::kStopAll);
   }
 
-  if (job.record.stage == Stage::kStopAll && (spent >= kLeaveTime || all_left(false)))
+  if (job.record.stage == Stage::kStopAll && (spent() >= kLeaveTime || all_left(false)))
     EnterStage(now, job, Stage::kClosing);
 
-  if (job.record.stage == Stage::kClosing &&
-      (!queue_may_know_job || now.mono - job.stage_since >= kCloseTime)) {
+  if (job.record.stage == Stage::kClosing && (!queue_may_know_job || spent() >= kCloseTime)) {
     if (queue_may_know_job) {
       Emit(now, job, Severity::kWarning, "controller", "", "ledger",
            absl::StrCat("queue ", job.assign.queue,
@@ -369,7 +369,7 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
 
   // If the queue is lost, wait for it without limit: it frees the data when it comes back.
   if (job.record.stage == Stage::kFreeing &&
-      (!queue_may_know_job || (queue_there && now.mono - job.stage_since >= kFreeTime))) {
+      (!queue_may_know_job || (queue_there && spent() >= kFreeTime))) {
     EnterStage(now, job, Stage::kOver);
   }
 }

@@ -340,6 +340,23 @@ TEST_F(LifecycleTest, TheStepUnderWayAtLimitsWallMakesItASuccessAndTheTimeItTook
             "0 for the queue to complete the ledger");
 }
 
+TEST_F(LifecycleTest, RolloutsHaveTimeToLeaveHoweverLongTheLastCheckpointTook) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0);
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, false).ok());
+  world_.Pass(absl::Seconds(20));
+  world_.actors["trainer-0"].progress.clear();
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kStopAll);
+
+  world_.Pass(absl::Seconds(9));
+  EXPECT_EQ(world_.job(job).record.stage, Stage::kStopAll);
+  world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+  EXPECT_THAT(Told("ended"), ElementsAre(HasSubstr("9s until all daemons had left")));
+}
+
 TEST_F(LifecycleTest, AQueueThatHasSeenALaterListIsGivenTheNextRevision) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
