@@ -305,7 +305,7 @@ void Controller::ApplyStepReport(Instant now, Job& job, const StepReport& step) 
   job.record.step = step.k + 1;
   job.record.version = step.version;
   job.last_step_at = step.at;
-  job.last_advance = now.mono;
+  job.last_advance = job.last_step = now.mono;
 
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   WatchLearning(now, job, job.steps[step.k].signal);

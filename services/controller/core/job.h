@@ -124,6 +124,8 @@ struct Job {
   // How long each finished stage of the end took.
   std::map<Stage, absl::Duration> stage_durations;
   absl::Duration last_advance;  // Time of the last step or change of state.
+  // Time of the last step that was reported to this process.
+  absl::Duration last_step = -absl::InfiniteDuration();
   // When the daemons were last asked what a stalled job waits for.
   absl::Duration diagnosis_asked = -absl::InfiniteDuration();
   // The daemons' answer in words. Empty if the job is not stalled, or nothing was answered yet.

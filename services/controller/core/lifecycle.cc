@@ -158,6 +158,11 @@ void Controller::ApplyLimits(Instant now, Job& job) {
                      "; see the logs of those daemons, or raise limits.start"));
   }
 
+  const auto has = [](const std::vector<std::string>& in, const char* what) {
+    return std::count(in.begin(), in.end(), what) > 0;
+  };
+  const bool stalled = has(job.record.conditions, "Stalled");
+
   std::vector<std::string> conditions;
   if (job.record.state != JobState::kStarting) {
     const absl::Duration since_advance = now.mono - job.last_advance;
@@ -180,12 +185,15 @@ void Controller::ApplyLimits(Instant now, Job& job) {
                                                      : job.diagnosis));
     }
 
-    if (since_advance >= needs.stall_warn) {
+    // Another state or a restart of the controller begins the time anew, but only a step ends a
+    // stall.
+    const bool no_step_since = job.last_step < job.last_advance;
+    if (since_advance >= needs.stall_warn || (stalled && no_step_since))
       conditions.push_back("Stalled");
-      if (now.mono - job.diagnosis_asked >= std::max(needs.stall_warn, kDiagnoseEvery)) {
-        job.diagnosis_asked = now.mono;
-        out_.diagnose.push_back(job.record.id);
-      }
+    if (since_advance >= needs.stall_warn &&
+        now.mono - job.diagnosis_asked >= std::max(needs.stall_warn, kDiagnoseEvery)) {
+      job.diagnosis_asked = now.mono;
+      out_.diagnose.push_back(job.record.id);
     }
 
     if (CountReady(job, Role::kRollout) < needs.rollouts.min ||
@@ -198,11 +206,7 @@ void Controller::ApplyLimits(Instant now, Job& job) {
   }
 
   if (conditions == job.record.conditions) return;
-  const auto has = [](const std::vector<std::string>& in, const char* what) {
-    return std::count(in.begin(), in.end(), what) > 0;
-  };
-
-  const bool stalls = has(conditions, "Stalled"), stalled = has(job.record.conditions, "Stalled");
+  const bool stalls = has(conditions, "Stalled");
   job.record.conditions = std::move(conditions);
   if (stalled && !stalls) {
     job.diagnosis_asked = -absl::InfiniteDuration();

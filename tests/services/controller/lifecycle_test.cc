@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Pair;
 
 class LifecycleTest : public testing::Test {
@@ -811,6 +812,26 @@ TEST_F(LifecycleTest, AJobWithoutStepsIsStalledThenFails) {
   EXPECT_EQ(world_.job(job).record.code, "SLUICE-CTL-0015");
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("no rollout works for the job"));
   EXPECT_EQ(world_.diagnoses, 1 + 29) << "once a minute (limits.stall_warn) while it is stalled";
+}
+
+TEST_F(LifecycleTest, AStallOutlastsALostQueueAndEndsWithAStep) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Pass(absl::Seconds(61), absl::Seconds(1));
+  ASSERT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
+
+  world_.actors["queue-0"].silent = true;
+  world_.Pass(absl::Seconds(11));
+  ASSERT_EQ(world_.State(job), JobState::kRecovering);
+  world_.actors["queue-0"].silent = false;
+  world_.Pass(absl::Seconds(1));
+  ASSERT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
+  EXPECT_THAT(Told("moving"), IsEmpty());
+
+  world_.Step(job, 0);
+  EXPECT_THAT(world_.job(job).record.conditions, IsEmpty());
+  EXPECT_THAT(Told("moving"), ElementsAre("steps advance again"));
 }
 
 TEST_F(LifecycleTest, ADaemonThatFailsFailsTheJobWithItsCause) {

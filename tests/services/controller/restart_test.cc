@@ -91,6 +91,19 @@ TEST_F(RestartTest, ARunningJobIsNotDisturbed) {
   EXPECT_NEAR(*world_.ResultOfJob(job).reward_first, 0.5, 1e-12);
 }
 
+TEST_F(RestartTest, AStallEndsWithAStepAndNotWithTheControllersStart) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Pass(absl::Seconds(61), absl::Seconds(1));
+  Restart();
+  EXPECT_THAT(world_.job(job).record.conditions, ElementsAre("Stalled"));
+  EXPECT_NE(world_.Events(job).back().code, "moving");
+
+  world_.Step(job, 0);
+  EXPECT_TRUE(world_.job(job).record.conditions.empty());
+  EXPECT_EQ(world_.Events(job).back().code, "moving");
+}
+
 TEST_F(RestartTest, StepsAndEventsThatWereNotStoredComeAgainAndNoneTwice) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
