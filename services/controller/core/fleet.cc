@@ -1,6 +1,7 @@
 #include "services/controller/core/fleet.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -94,7 +95,8 @@ absl::StatusOr<Daemon*> Fleet::Heartbeat(Instant now, const std::string& id, int
                               ": another process has taken over its id"));
   }
 
-  const bool was_lost = !daemon->present();
+  // A lost daemon that has registered again is present already.
+  const bool was_lost = std::exchange(daemon->was_lost, false) || !daemon->present();
   daemon->stream = stream;
   daemon->last_heard = now.mono;
   daemon->liveness = Liveness::kLive;
@@ -136,6 +138,7 @@ Daemon* Fleet::Find(const std::string& id) {
 
 void Fleet::Lose(Instant now, Daemon& daemon, const std::string& cause) {
   daemon.liveness = Liveness::kLost;
+  daemon.was_lost = true;
   daemon.progress.clear();
   listener_.on_lost(now, daemon, daemon.record.incarnation, cause);
 }

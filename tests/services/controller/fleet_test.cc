@@ -99,6 +99,31 @@ TEST_F(FleetTest, ALateHeartbeatBringsALostDaemonBackUnderItsIncarnation) {
   EXPECT_THAT(gone_, ElementsAre("r0/1"));
 }
 
+TEST_F(FleetTest, ADaemonWhoseBrokenConnectionIsMadeAgainIsBackWithItsFirstHeartbeat) {
+  ASSERT_TRUE(Register("a").ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
+  fleet_.StreamClosed(Now(), "r0", 7);
+  Pass(absl::Seconds(3));
+  ASSERT_THAT(gone_, ElementsAre("r0/1"));
+
+  ASSERT_TRUE(Register("a").ok());
+  EXPECT_THAT(back_, IsEmpty());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 8).ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 8).ok());
+  EXPECT_THAT(back_, ElementsAre("r0"));
+}
+
+TEST_F(FleetTest, TheSuccessorOfALostDaemonIsNewAndNotBack) {
+  ASSERT_TRUE(Register("a").ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
+  fleet_.StreamClosed(Now(), "r0", 7);
+  Pass(absl::Seconds(3));
+
+  ASSERT_TRUE(Register("b").ok());
+  ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 2, 8).ok());
+  EXPECT_THAT(back_, IsEmpty());
+}
+
 TEST_F(FleetTest, AnOldStreamThatEndsLateDoesNotHurtTheNewOne) {
   ASSERT_TRUE(Register("a").ok());
   ASSERT_TRUE(fleet_.Heartbeat(Now(), "r0", 1, 7).ok());
