@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/rpc/convert.h"
@@ -40,8 +41,9 @@ void ToProto(const Node& node, common::v1::Node* out) {
 }
 
 Node FromProto(const common::v1::Node& node) {
+  // A kind that this build does not know, because the daemon's build is newer, has no name.
   const std::string name = common::v1::NodeKind_Name(node.kind());
-  return {name.substr(std::string("NODE_KIND_").size()), node.id(), node.daemon()};
+  return {std::string(absl::StripPrefix(name, "NODE_KIND_")), node.id(), node.daemon()};
 }
 
 void ToProto(const EvalSummary& eval, job::v1::EvalSummary* out) {
