@@ -223,7 +223,9 @@ absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) 
         return absl::DataLossError("its prompt is longer than the whole trajectory");
       std::copy(prompt.begin(), prompt.end(), trajectory.tokens.begin());
       for (const TokenRun& run : trajectory.masked) {
-        if (run.first + run.count > trajectory.mask.size())
+        // The sum of the two may wrap around.
+        const uint64_t size = trajectory.mask.size();
+        if (run.first > size || run.count > size - run.first)
           return absl::DataLossError("a masked run lies outside of the trajectory");
         std::fill_n(trajectory.mask.begin() + run.first, run.count, 0);
         std::fill_n(trajectory.versions.begin() + run.first, run.count, -1);
