@@ -12,8 +12,9 @@
 namespace sluice::controller {
 
 // One Watch call. It sends the job's status, then the events and steps after the given places, and
-// with `follow` each later one as it happens. It reads pages of stored events and steps as its
-// client takes them, so a slow client costs the memory of one page.
+// with `follow` each later one as it happens. Steps that a new trainer group trains again are sent
+// again. It reads pages of stored events and steps as its client takes them, so a slow client costs
+// the memory of one page.
 //
 // It is used by gRPC's threads and by the loop's thread, and `mu_` protects what both use. At most
 // one write is open. The service and the posted work keep it alive until OnDone().
@@ -63,6 +64,7 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   // The last event, step and state (Job::changes) that were put on a page.
   uint64_t event_ ABSL_GUARDED_BY(mu_);
   int64_t step_ ABSL_GUARDED_BY(mu_);
+  size_t drops_ ABSL_GUARDED_BY(mu_) = 0;  // How much of Job::dropped_from step_ takes account of.
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
   // Monotonic time of the first SendKeepalive() after the last write; infinite until then.
   absl::Duration quiet_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

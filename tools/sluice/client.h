@@ -29,7 +29,8 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
 // Cancels a job and returns its status right after that. A job that has ended is not changed.
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
-// Functions that are called, in order, with what a watch of a job delivers. Each may be empty.
+// Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A
+// step that a new trainer group trains again is delivered again.
 struct JobHandlers {
   std::function<void(const job::v1::JobStatus&)> status;
   std::function<void(const common::v1::Event&)> event;

@@ -331,6 +331,7 @@ void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
 
 void Controller::DropSteps(Job& job, int64_t k) {
   const auto first = job.steps.lower_bound(k);
+  if (first != job.steps.end()) job.dropped_from.push_back(k);
   for (auto it = first; it != job.steps.end(); ++it) {
     out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
   }

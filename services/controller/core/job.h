@@ -114,6 +114,8 @@ struct Job {
   // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint
   // removes the later ones, so they form one line of training. Empty once the job is over.
   std::map<int64_t, StepSummary> steps;
+  // For each time that this process dropped steps: the first of them. A watcher goes back there.
+  std::vector<int64_t> dropped_from;
   // Has been given all of `steps`, in order. It also remembers the steps that ThinSteps() removed,
   // until DropSteps() or a restart of the controller builds it anew from `steps`.
   LearningWatch learning;

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
@@ -34,6 +35,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 // A complete spec, as the CLI sends it. Its files are on another host.
 job::v1::JobSpec Spec(const std::string& name) {
@@ -282,11 +284,11 @@ class ServiceTest : public testing::Test {
     });
   }
 
-  void Report(const std::string& job, int64_t k) {
+  void Report(const std::string& job, int64_t k, int64_t trainer_incarnation = 1) {
     job::v1::StepReport step;
     step.set_job(job);
     step.set_k(k);
-    step.mutable_version()->set_incarnation(1);
+    step.mutable_version()->set_incarnation(trainer_incarnation);
     step.mutable_version()->set_number(k + 1);
     (*step.mutable_values())["reward_mean"] = 0.5;
     (*step.mutable_values())["reward_count"] = 8;
@@ -402,6 +404,33 @@ TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheControl
   EXPECT_THAT(steps, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_EQ(Get(job).state(), job::v1::JOB_STATE_RUNNING);
   EXPECT_EQ(Get(job).incarnation(), 1);
+}
+
+TEST_F(ServiceTest, AWatchDeliversTheStepsThatANewTrainerGroupTrainsAgain) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  for (int k = 0; k < 5; ++k) Report(job, k);
+
+  // After step 4 the trainer goes back to the checkpoint before step 2.
+  std::vector<job::v1::WatchResponse> seen;
+  job::v1::WatchRequest request;
+  request.set_job(job);
+  bool went_back = false;
+  WatchUntil(request, &seen, [&](const job::v1::WatchResponse& r) {
+    if (r.has_step() && r.step().k() == 4 && r.step().version().incarnation() == 1)
+      daemons_["trainer-0"]->Say(job, "restore", "RESTORE_FIRST");
+    if (r.has_status() && r.status().incarnation() == 2 && !std::exchange(went_back, true))
+      for (int k = 2; k < 6; ++k) Report(job, k, 2);
+    return r.has_step() && r.step().k() == 5;
+  });
+
+  std::vector<std::pair<int64_t, int64_t>> steps;
+  for (const job::v1::WatchResponse& r : seen) {
+    if (r.has_step()) steps.emplace_back(r.step().version().incarnation(), r.step().k());
+  }
+  EXPECT_THAT(steps, ElementsAre(Pair(1, 0), Pair(1, 1), Pair(1, 2), Pair(1, 3), Pair(1, 4),
+                                 Pair(2, 2), Pair(2, 3), Pair(2, 4), Pair(2, 5)));
 }
 
 TEST_F(ServiceTest, SubmitIsIdempotentAndAnotherFileIsAConflictWithTheDifference) {
