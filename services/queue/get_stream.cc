@@ -140,8 +140,9 @@ bool GetStream::AddRecord(Message* message) {
 
   const size_t began = field_;
   const uint64_t began_at = from_;
-  // The head of a record alone may be as large as messages should be. If it is the first of its
-  // message, it takes a field all the same; else no message would ever get further.
+  // A record may fill a message before its first field is added (a piece with very many version
+  // runs). If it is the first record of its message, one field is added all the same; otherwise no
+  // message would ever get further.
   const bool first = message->header.records_size() == 1;
   for (; field_ < record.fields.size(); ++field_, from_ = 0) {
     const bool must_fit = first && field_ == began && from_ == began_at;

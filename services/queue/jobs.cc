@@ -209,7 +209,9 @@ void JobTable::ForwardSetJob(const std::shared_ptr<JobRunner>& runner, const std
               [this, freed, job, done = std::move(done)](Reply reply) mutable {
                 if (!freed || !std::holds_alternative<SetJobAnswer>(reply))
                   return done(std::move(reply));
-                {  // Remove it on the load thread: this may be the thread of the log to close.
+                // The load thread removes the job: this may be the thread of the job's log, which
+                // cannot wait for its own end.
+                {
                   MutexLock lock(&mu_);
                   if (!stopped_) {
                     loads_.push_back(

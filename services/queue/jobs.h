@@ -60,7 +60,8 @@ class JobTable {
   // Brings back the jobs in the data directory, one after the other. Call it once, before all other
   // calls. The jobs go on when the incarnation is known. If a job cannot be brought back, calls for
   // it give the reason, and its folder stays until it is freed; the other jobs go on. An error is
-  // returned only if the directory itself cannot be read.
+  // returned only if the directory itself cannot be made or read, or if a folder that a crash left
+  // half removed cannot be removed.
   absl::Status Recover() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Sets the daemon's incarnation, which the controller has given it and which is part of group

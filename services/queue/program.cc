@@ -102,7 +102,7 @@ std::vector<daemon::About::Flag> QueueProgram::Flags() {
   return {
       {kMemoryFlag,
        "bytes (or 512m, 8g) that the payload of all jobs may take; 0 means half of the machine's "
-       "memory [0]",
+       "memory, or of its control group's limit if that is lower [0]",
        "", Kind::kBytes},
       {kNoSharedMemoryFlag, "send all payload in messages, also to and from clients on this host",
        "", Kind::kSwitch},

@@ -17,7 +17,8 @@ namespace {
 enum RecordType : uint8_t { kHeader = 1, kSession = 2, kEvent = 3, kState = 4 };
 
 constexpr size_t kStateHeadBytes = 16 << 20;
-// After a restart, the memory of one record is freed as a whole.
+// After a restart the memory of one record is freed only as a whole, when no field in it is used
+// any more. So records of payload are kept small.
 constexpr uint64_t kStatePayloadBytes = 1 << 20;
 
 // Begins headers and sessions: it says which builds can read what follows.

@@ -20,7 +20,8 @@ namespace sluice::queue {
 class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
                   public std::enable_shared_from_this<PutStream> {
  public:
-  // Most bytes of one stream that may be unacknowledged. Clients keep to half of it.
+  // Most bytes of one stream that may be unacknowledged. Sluice's own clients keep far below it
+  // (sluice::PutStream::Options::window_bytes).
   static constexpr uint64_t kWindowBytes = 128 << 20;
 
   // `jobs` and `attached` outlive the stream.

@@ -64,8 +64,9 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads);
 // the streamer sends answers to the queue. The weight subscriber fetches new weights, which the
 // step loop activates between two steps.
 //
-// Thread-safe. Owns no threads beside those of its parts: `admit`, the step thread, `stream`, and
-// those of the queue client's parts and of the weight subscriber.
+// Thread-safe. Owns no threads beside those of its parts: `admit`, the step thread, `stream`, those
+// of the queue client's parts and of the weight subscriber, and `evaluate` while an evaluation is
+// under way.
 class Session : private StepLoop::Sink {
  public:
   struct Options {

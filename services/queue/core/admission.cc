@@ -10,8 +10,8 @@ namespace sluice::queue {
 namespace {
 constexpr double kIdleHigh = 0.05, kIdleLow = 0.02;
 constexpr double kOldHigh = 0.02;
-// If the trainer idles and more than this share of the tokens is too old, max_staleness is too
-// small.
+// max_staleness is too small if the trainer idles, a rollout takes more than max_staleness + 1
+// steps, and more than this share of the tokens is too old.
 constexpr double kUnsafe = 0.05;
 constexpr uint32_t kLongestBackOff = 64;  // In windows.
 }  // namespace

@@ -156,8 +156,9 @@ class Writer {
   Encoded out_;
 };
 
-// Reads what a Writer made, and is safe with any other bytes: these lead to an error, and all
-// values from there on are empty. Memory stays within a fixed multiple of the bytes given.
+// Reads what a Writer made. It is safe with any other bytes: they lead either to an error, with
+// all values from there on empty, or to other values (an enum may get a number that has no name).
+// Memory stays within a fixed multiple of the bytes given.
 class Reader {
  public:
   static constexpr bool kReading = true;

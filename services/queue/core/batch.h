@@ -15,7 +15,8 @@ namespace sluice::queue {
 // A member as the cut froze it.
 struct FrozenMember {
   uint32_t member = 0, attempt = 0;
-  uint64_t tokens = 0, trained = 0, masked_count = 0;  // The first with the group's prompt.
+  // `tokens` counts the tokens of the group's prompt too.
+  uint64_t tokens = 0, trained = 0, masked_count = 0;
   uint32_t crc32c = 0;
   std::vector<TokenRun> masked;          // Trainable tokens that are left out.
   PolicyVersion oldest, newest;          // Of the trained tokens.

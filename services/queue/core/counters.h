@@ -31,12 +31,15 @@ struct LengthBin {
 
 // Counts for people and metrics. No decision reads them.
 struct Counters {
-  std::map<std::string, int64_t> fenced;          // Calls, by role.
-  std::map<std::string, int64_t> denied;          // Calls of workers not listed, by role.
+  std::map<std::string, int64_t> fenced;  // Calls, by role.
+  // Calls of workers that are not listed or have another role, by the role that the call is for.
+  std::map<std::string, int64_t> denied;
   std::map<std::string, int64_t> repeats;         // Calls, by name.
   std::map<std::string, int64_t> leases_expired;  // By kind.
   std::map<std::string, int64_t> violations;      // By rule.
-  std::map<std::string, int64_t> filtered;        // Groups: all_zero, all_one, other.
+  // Groups by why they were rejected: all_zero, all_one or other by the filter; verdict, or its
+  // REASON, by a task's verdict.
+  std::map<std::string, int64_t> filtered;
   // Trainable tokens that no batch got, by reason. Masked tokens count too.
   std::map<std::string, int64_t> tokens_dropped;
   // Trajectories by staleness: gained while sampling, gained from seal to cut, and in total.

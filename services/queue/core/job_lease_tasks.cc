@@ -87,8 +87,8 @@ TaskGrant Job::GrantTask(const Caller& caller, const TaskQueue::Key& key) {
   return grant;
 }
 
-// Groups pinned to an abandoned generation (see TaskQueue::FindAbandoned) are scored again by
-// workers of any generation, all members of them. Workers whose call is parked count as calling
+// All members of a group that is pinned to an abandoned generation (see TaskQueue::FindAbandoned)
+// are scored again, by workers of any generation. Workers whose call is parked count as calling
 // now.
 void Job::RescoreAbandoned() {
   for (const ParkedCalls::Call& call : parked_.calls()) {

@@ -10,9 +10,9 @@
 #include "common/base/status.h"
 #include "services/queue/core/job.h"
 
-// Put, of a reward: the results of tasks. A task's fields become visible all at once, with its last
-// record. A member's task writes fields of that member. A group's task writes fields of any sealed
-// member (records that name it) and of the group (records that name no member).
+// Put: rewards write the results of tasks. A task's fields become visible all at once, with its
+// last record. A member's task writes fields of that member. A group's task writes fields of any
+// sealed member (records that name it) and of the group (records that name no member).
 namespace sluice::queue {
 namespace {
 constexpr size_t kCauseBytes = 300;  // Of reward_status and reward_info, only this much is shown.

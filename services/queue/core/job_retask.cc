@@ -89,8 +89,8 @@ uint32_t Job::ReadmitPrompts(const std::vector<GroupId>& groups) {
     if (!meant || letter.readmitted || letter.row.source == RowRef::kOutside) continue;
     tasks_.MarkReadmitted(i);
 
-    // The prompt may be waiting to be drawn or have a group already, or be quarantined: then it is
-    // readmitted below.
+    // There is nothing to do for a prompt that waits to be drawn or has a group already. A prompt
+    // that is quarantined is readmitted below.
     const auto same = [&](const RowRef& row) {
       return row.source == letter.row.source && row.index == letter.row.index;
     };
