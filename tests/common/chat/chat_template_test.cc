@@ -63,6 +63,24 @@ TEST(ChatTemplateTest, NamesOfALoopEndWithItAndThoseOfANamespaceDoNot) {
             "121122False");
 }
 
+TEST(ChatTemplateTest, ABreakOrContinueLeavesTheBlockAroundItWithItsLoop) {
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% filter upper %}x{% break %}y{% endfilter "
+                   "%}b{% endfor %}c"),
+            "a1c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% filter upper %}x{% continue %}y{% "
+                   "endfilter %}b{% endfor %}c"),
+            "a1a2a3c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% set z %}x{% if i == 2 %}{% break %}{% "
+                   "endif %}y{% endset %}b{{ z }}{% endfor %}c"),
+            "a1bxya2c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% set z %}x{% if i == 2 %}{% continue %}{% "
+                   "endif %}y{% endset %}b{{ z }}{% endfor %}c"),
+            "a1bxya2a3bxyc");
+  EXPECT_EQ(Render("{% for i in [1, 2] %}{% filter upper %}{% for j in [1, 2] %}x{{ j }}{% break "
+                   "%}{% endfor %}y{% endfilter %}b{% endfor %}c"),
+            "X1YbX1Ybc");
+}
+
 TEST(ChatTemplateTest, MacrosSeeTheNamesWhereTheyAreDefined) {
   EXPECT_EQ(Render("{% set x = 1 %}{% macro m() %}{{ x }}{{ y }}{% endmacro %}{% for y in [5] %}{% "
                    "set x = 2 %}{{ m() }}{% endfor %}{% set x = 3 %}{{ m() }}"),
