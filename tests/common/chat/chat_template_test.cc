@@ -172,6 +172,12 @@ TEST(ChatTemplateTest, FormatWritesEachTypeAsItsFormatInPythonDoes) {
   EXPECT_EQ(Render("{{ '%05c' % 'x' }}{{ '%#.3g' % 2 }}"), "    x2.00");
 }
 
+TEST(ChatTemplateTest, ANamedValueThatIsUndefinedIsFormattedAsUndefined) {
+  EXPECT_EQ(Render("[{{ '%(a)s' % {'a': missing} }}]"), "[]");
+  EXPECT_EQ(Render("{{ '%(a)r' % {'a': missing} }}"), "Undefined");
+  EXPECT_EQ(Render("{{ '%(a)s %(b)s' % {'a': missing, 'b': 1} }}"), " 1");
+}
+
 TEST(ChatTemplateTest, GenerationBlocksAreTheAssistantsMask) {
   const auto compiled = ChatTemplate::Compile(
       "{% for m in ms %}{{ m }}:{% generation %}é{{ m }}{% set m = 1 %}{% endgeneration %}{{ m "
