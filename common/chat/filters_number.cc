@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -6,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/chat/filters.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/text.h"
@@ -14,9 +14,21 @@
 namespace sluice::chat {
 namespace {
 
+// Removes the underscores. Returns false if one of them does not stand between two digits.
+bool RemoveUnderscores(bool (*is_digit)(unsigned char), std::string* text) {
+  for (size_t i = 0; i < text->size(); ++i) {
+    if ((*text)[i] != '_') continue;
+    if (i == 0 || i + 1 == text->size() || !is_digit((*text)[i - 1]) || !is_digit((*text)[i + 1]))
+      return false;
+  }
+  text->erase(std::remove(text->begin(), text->end(), '_'), text->end());
+  return true;
+}
+
 // Python's float(text). Returns false if the text is not a number.
 bool ParseFloat(absl::string_view text, double* value) {
-  const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
+  std::string plain(StripSpace(text, kBoth));
+  if (!RemoveUnderscores(absl::ascii_isdigit, &plain)) return false;
   // strtod also reads hexadecimal numbers and nan(..), which Python refuses.
   if (plain.empty() || plain.find_first_of("xX") != std::string::npos ||
       plain.find('(') != std::string::npos)
@@ -28,14 +40,17 @@ bool ParseFloat(absl::string_view text, double* value) {
 
 // Python's int(text, base). Returns false if the text is not an integer, or one beyond 64 bits.
 bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
-  std::string plain =
-      absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
+  std::string plain = absl::AsciiStrToLower(StripSpace(text, kBoth));
   const bool minus = absl::StartsWith(plain, "-");
   if (minus || absl::StartsWith(plain, "+")) plain.erase(0, 1);
   for (const auto& [prefix, of] :
        {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
-    if (absl::StartsWith(plain, prefix) && (base == of || base == 0)) plain.erase(0, 2), base = of;
+    if (!absl::StartsWith(plain, prefix) || (base != of && base != 0)) continue;
+    // An underscore may follow the prefix too.
+    plain.erase(0, absl::StartsWith(plain.substr(2), "_") ? 3 : 2);
+    base = of;
   }
+  if (!RemoveUnderscores(absl::ascii_isalnum, &plain)) return false;
   // from_chars would accept another sign.
   if (plain.empty() || plain[0] == '-') return false;
   const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value,

@@ -201,6 +201,18 @@ TEST(ChatTemplateTest, NumbersPrintAsInPython) {
   EXPECT_THAT(Render("{{ 1 // 0 }}"), HasSubstr("division by zero"));
 }
 
+TEST(ChatTemplateTest, ANumberMayHaveSingleUnderscoresBetweenItsDigits) {
+  EXPECT_EQ(Render("{% for text in ['1_2', '_1', '1_', '1__2', '+_1', '1_1.5'] %}"
+                   "{{ text | int(7) }} {% endfor %}"),
+            "12 7 7 7 7 11 ");
+  EXPECT_EQ(Render("{% for text in ['0x_1f', '1_f', '0x1_', '0x__1', '_0x1', '0_x1'] %}"
+                   "{{ text | int(7, 16) }} {% endfor %}"),
+            "31 31 7 7 7 7 ");
+  EXPECT_EQ(Render("{% for text in ['1_1.5', '1.5_5', '1e1_0', '_1.5', '1_.5', '1._5', '1_e1', "
+                   "'1e_1', '1__0.5', 'i_nf'] %}{{ text | float(7) }} {% endfor %}"),
+            "11.5 1.55 10000000000.0 7 7 7 7 7 7 7 ");
+}
+
 TEST(ChatTemplateTest, StringsAreCodePoints) {
   EXPECT_EQ(
       Render("{{ 'aé😀b'[-3:] }}{{ 'é😀'|length }}{{ 'x😀y'.find('y') }}{{ '\\u00e9\\x41\\101' }}"),
