@@ -213,6 +213,23 @@ TEST(ChatTemplateTest, ANumberMayHaveSingleUnderscoresBetweenItsDigits) {
             "11.5 1.55 10000000000.0 7 7 7 7 7 7 7 ");
 }
 
+TEST(ChatTemplateTest, TheWholeRangeOf64BitsIsReadAndWhatIsBeyondItIsAnError) {
+  EXPECT_EQ(Render("{{ '-9223372036854775808' | int }} {{ '9223372036854775807' | int }}"),
+            "-9223372036854775808 9223372036854775807");
+  EXPECT_EQ(Render("{{ '-0x8000000000000000' | int(7, 16) }} {{ '-9223372036854775808.0' | int }} "
+                   "{{ '9.21e18' | int }}"),
+            "-9223372036854775808 -9223372036854775808 9210000000000000000");
+  for (const char* text : {"'-9223372036854775809' | int", "'9223372036854775808' | int",
+                           "'0xffffffffffffffff' | int(7, 16)", "'9.3e18' | int"})
+    EXPECT_THAT(Render(absl::StrCat("{{ ", text, " }}")), HasSubstr("is beyond 64 bits")) << text;
+}
+
+TEST(ChatTemplateTest, NumbersMayHaveTheDecimalDigitsOfAnyScript) {
+  EXPECT_EQ(Render("{% for text in ['١٢', '١_٢', '²', '1²', 'x１'] %}{{ text | int(7) }} {% endfor "
+                   "%}{{ '１f' | int(7, 16) }} {{ '１２.５' | float }}"),
+            "12 12 7 7 7 31 12.5");
+}
+
 TEST(ChatTemplateTest, StringsAreCodePoints) {
   EXPECT_EQ(
       Render("{{ 'aé😀b'[-3:] }}{{ 'é😀'|length }}{{ 'x😀y'.find('y') }}{{ '\\u00e9\\x41\\101' }}"),
