@@ -245,6 +245,15 @@ TEST(ChatTemplateTest, SafeTextEscapesWhatIsAddedToIt) {
   EXPECT_EQ(Render("{{ '<'|e + '<' }}{{ ('<'|safe) ~ '<' }}"), "&lt;&lt;<<");
 }
 
+TEST(ChatTemplateTest, EqualItemsWithoutAnOrderAreSortedAndUnequalOnesAreAnError) {
+  EXPECT_EQ(Render("{{ [none, none] | sort }} {{ [{'a': 1}, {'a': 1}] | sort(reverse=true) }}"),
+            "[None, None] [{'a': 1}, {'a': 1}]");
+  EXPECT_EQ(Render("{{ [{'a': none}, {'a': none}] | sort(attribute='a') }}"),
+            "[{'a': None}, {'a': None}]");
+  EXPECT_THAT(Render("{{ [{'a': 1}, {'a': 2}] | sort }}"), HasSubstr("template:1:"));
+  EXPECT_THAT(Render("{{ [none, 1] | sort }}"), HasSubstr("template:1:"));
+}
+
 TEST(ChatTemplateTest, AGeneratorYieldsOnce) {
   EXPECT_EQ(
       Render("{% set g = [1, 2]|map('string') %}{{ g|list }}{{ g|list }}{% if g %}t{% endif %}"),
