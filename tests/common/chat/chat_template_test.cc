@@ -230,6 +230,12 @@ TEST(ChatTemplateTest, NumbersMayHaveTheDecimalDigitsOfAnyScript) {
             "12 12 7 7 7 31 12.5");
 }
 
+TEST(ChatTemplateTest, DigitsOfAnyScriptAndSuperscriptsAreDigits) {
+  EXPECT_EQ(Render("{% for text in ['7', '²', '٣', '1²', '½', '一', '1é', ''] %}"
+                   "{{ text.isdigit() }} {% endfor %}"),
+            "True True True True False False False False ");
+}
+
 TEST(ChatTemplateTest, StringsAreCodePoints) {
   EXPECT_EQ(
       Render("{{ 'aé😀b'[-3:] }}{{ 'é😀'|length }}{{ 'x😀y'.find('y') }}{{ '\\u00e9\\x41\\101' }}"),
