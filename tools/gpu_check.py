@@ -274,12 +274,15 @@ def check_on_gpu(report, builder, programs, nvcc, capability):
     for name, path in built.items():
         run_program(report, name, [path, "--bench"], "measure")
     add_ratios(report.json["figures"])
+    if not built:  # The report has the links that failed.
+        return
     sanitizer = find_tool("compute-sanitizer")
     if sanitizer is None:
         report.step("compute-sanitizer", "skipped", 0, "there is no compute-sanitizer")
         return
     # Some virtual machines deny compute-sanitizer access to the device. One try shows this.
-    code, output, seconds = run([sanitizer, built[CARD], "--small"], min(60, report.left()))
+    first = next(iter(built.values()))
+    code, output, seconds = run([sanitizer, first, "--small"], min(60, report.left()))
     if code != 0 and "not supported" in output:
         report.step("compute-sanitizer", "skipped", seconds, output[-500:])
         return

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -6,7 +7,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/chat/filters.h"
 #include "common/chat/interpreter.h"
 #include "common/chat/text.h"
@@ -14,9 +14,34 @@
 namespace sluice::chat {
 namespace {
 
+// Removes the underscores. Returns false if one of them does not stand between two digits.
+bool RemoveUnderscores(bool (*is_digit)(unsigned char), std::string* text) {
+  for (size_t i = 0; i < text->size(); ++i) {
+    if ((*text)[i] != '_') continue;
+    if (i == 0 || i + 1 == text->size() || !is_digit((*text)[i - 1]) || !is_digit((*text)[i + 1]))
+      return false;
+  }
+  text->erase(std::remove(text->begin(), text->end(), '_'), text->end());
+  return true;
+}
+
+// Returns the text without the space around it, and with ASCII digits for all decimal digits.
+std::string NormalizeNumber(absl::string_view text) {
+  text = StripSpace(text, kBoth);
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    const int digit = DecimalValue(NextCodePoint(text, &at));
+    if (digit >= 0) out.push_back(static_cast<char>('0' + digit));
+    else absl::StrAppend(&out, text.substr(begin, at - begin));
+  }
+  return out;
+}
+
 // Python's float(text). Returns false if the text is not a number.
 bool ParseFloat(absl::string_view text, double* value) {
-  const std::string plain = absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}});
+  std::string plain = NormalizeNumber(text);
+  if (!RemoveUnderscores(absl::ascii_isdigit, &plain)) return false;
   // strtod also reads hexadecimal numbers and nan(..), which Python refuses.
   if (plain.empty() || plain.find_first_of("xX") != std::string::npos ||
       plain.find('(') != std::string::npos)
@@ -26,27 +51,36 @@ bool ParseFloat(absl::string_view text, double* value) {
   return end == plain.c_str() + plain.size() && !absl::ascii_isspace(plain[0]);
 }
 
-// Python's int(text, base). Returns false if the text is not an integer, or one beyond 64 bits.
-bool ParseInt(absl::string_view text, int64_t base, int64_t* value) {
-  std::string plain =
-      absl::AsciiStrToLower(absl::StrReplaceAll(StripSpace(text, kBoth), {{"_", ""}}));
+// Python's int(text, base). Returns false if the text is not an integer. Fails if the integer is
+// beyond 64 bits.
+bool ParseInt(const Call& call, absl::string_view text, int64_t base, int64_t* value) {
+  std::string plain = absl::AsciiStrToLower(NormalizeNumber(text));
   const bool minus = absl::StartsWith(plain, "-");
   if (minus || absl::StartsWith(plain, "+")) plain.erase(0, 1);
   for (const auto& [prefix, of] :
        {std::pair<absl::string_view, int64_t>{"0x", 16}, {"0o", 8}, {"0b", 2}}) {
-    if (absl::StartsWith(plain, prefix) && (base == of || base == 0)) plain.erase(0, 2), base = of;
+    if (!absl::StartsWith(plain, prefix) || (base != of && base != 0)) continue;
+    // An underscore may follow the prefix too.
+    plain.erase(0, absl::StartsWith(plain.substr(2), "_") ? 3 : 2);
+    base = of;
   }
+  if (!RemoveUnderscores(absl::ascii_isalnum, &plain)) return false;
   // from_chars would accept another sign.
   if (plain.empty() || plain[0] == '-') return false;
+  // The least integer is read with its sign, because its absolute value is beyond 64 bits.
+  if (minus) plain.insert(0, "-");
   const auto [stop, error] = std::from_chars(plain.data(), plain.data() + plain.size(), *value,
                                              static_cast<int>(base == 0 ? 10 : base));
-  if (minus) *value = -*value;
-  return error == std::errc() && stop == plain.data() + plain.size();
+  if (stop != plain.data() + plain.size()) return false;
+  if (error == std::errc::result_out_of_range)
+    call.Invalid(
+        absl::StrCat(plain.substr(0, 40), plain.size() > 40 ? ".." : "", " is beyond 64 bits"));
+  return error == std::errc();
 }
 
 Value FromDouble(const Call& call, double value, const Value& otherwise) {
   if (!std::isfinite(value)) return otherwise;
-  if (std::abs(value) >= 9.2e18) call.Invalid(absl::StrCat(value, " is beyond 64 bits"));
+  if (value < -0x1p63 || value >= 0x1p63) call.Invalid(absl::StrCat(value, " is beyond 64 bits"));
   return Value::Int(static_cast<int64_t>(value));
 }
 
@@ -65,7 +99,7 @@ Value ToInt(const Call& call) {
   CheckDefined(call);
   if (!call[0].is_string()) return otherwise;
   int64_t integer = 0;
-  if (ParseInt(call[0].text(), base, &integer)) return Value::Int(integer);
+  if (ParseInt(call, call[0].text(), base, &integer)) return Value::Int(integer);
   double real = 0;
   return ParseFloat(call[0].text(), &real) ? FromDouble(call, real, otherwise) : otherwise;
 }

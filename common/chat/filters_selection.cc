@@ -43,11 +43,10 @@ Value Sort(const Call& call) {
     keyed.emplace_back(SortKey(call, item, call[3], call.Flag(2, false)), &item);
   }
 
-  // With a path, Jinja wraps each key in a list. Python compares lists with < only at their first
-  // unequal items, so equal keys of a type that has no order (dicts) do not fail.
-  const bool by_path = call.has(3) && !call[3].is(Value::kNone);
+  // Jinja wraps each key in a list. Python compares lists with < only at their first unequal items,
+  // so equal keys of a type that has no order (dicts) do not fail.
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    if (by_path && Equal(call.meter, a.first, b.first)) return false;
+    if (Equal(call.meter, a.first, b.first)) return false;
     return reverse ? Less(call.meter, b.first, a.first) : Less(call.meter, a.first, b.first);
   });
   ArrayBuilder sorted(call.meter, Array::kList);

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -309,7 +310,8 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
     meter.Step();
     format.remove_prefix(percent + 1);
     Value value;
-    if (!format.empty() && format[0] == '(') {
+    const bool by_name = absl::StartsWith(format, "(");
+    if (by_name) {
       const size_t close = format.find(')');
       if (close == absl::string_view::npos || !args.is(Value::kDict))
         meter.Invalid("format: %(name) needs a dict");
@@ -320,9 +322,8 @@ std::string FormatPercent(Meter& meter, absl::string_view format, const Value& a
       value = *found;
       format.remove_prefix(close + 1);
     }
-    const bool by_name = !value.is(Value::kUndefined);
-    Spec spec;
 
+    Spec spec;
     for (char flag; TakeOneOf(&format, "-+ 0#", &flag);) {
       if (flag == '-') spec.align = '<', spec.fill = " ";
       if (flag == '0' && spec.align != '<') spec.align = '=', spec.fill = "0";

@@ -95,13 +95,8 @@ Interpreter::Flow Interpreter::RunStatement(const Statement& statement) {
     case Statement::kIf: return RunIf(statement);
     case Statement::kFor: return RunFor(statement);
     case Statement::kSet: Assign(statement.target, Eval(*statement.expression)); break;
-    case Statement::kSetBlock: RunSetBlock(statement); break;
-    case Statement::kFilterBlock: {
-      const Value text = ApplyFilters(*statement.expression, CaptureBody(*statement.body));
-      meter_.at = statement.at;
-      AppendStr(meter_, text, output_);
-      break;
-    }
+    case Statement::kSetBlock: return RunSetBlock(statement);
+    case Statement::kFilterBlock: return RunFilterBlock(statement);
     case Statement::kMacro:
       Bind(statement.target.symbol,
            Value::Of(New<MacroObject>(statement.macro.get(), static_cast<int>(scopes_.size()) - 1,
@@ -182,13 +177,17 @@ void Interpreter::RunGeneration(const Statement& block) {
   generated_.emplace_back(begin, output_->size());
 }
 
-Value Interpreter::CaptureBody(const Body& body) {
+// Collects what the body prints in `text`. A break or continue leaves the block with its loop: what
+// the body has printed is dropped.
+Interpreter::Flow Interpreter::CaptureBody(const Body& body, Value* text) {
   Captured captured(this);
+  Flow flow;
   {
     const InScope scope(this);
-    RunBody(body);
+    flow = RunBody(body);
   }
-  return Value::Copy(meter_, captured.text);
+  if (flow == Flow::kNext) *text = Value::Copy(meter_, captured.text);
+  return flow;
 }
 
 Value Interpreter::ApplyFilters(const Expression& filters, Value text) {
@@ -196,10 +195,23 @@ Value Interpreter::ApplyFilters(const Expression& filters, Value text) {
   return Eval(filters);
 }
 
-void Interpreter::RunSetBlock(const Statement& set) {
-  Value text = CaptureBody(*set.body);
+Interpreter::Flow Interpreter::RunSetBlock(const Statement& set) {
+  Value text;
+  const Flow flow = CaptureBody(*set.body, &text);
+  if (flow != Flow::kNext) return flow;
   if (set.expression != nullptr) text = ApplyFilters(*set.expression, std::move(text));
   Assign(set.target, std::move(text));
+  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::RunFilterBlock(const Statement& block) {
+  Value text;
+  const Flow flow = CaptureBody(*block.body, &text);
+  if (flow != Flow::kNext) return flow;
+  const Value filtered = ApplyFilters(*block.expression, std::move(text));
+  meter_.at = block.at;
+  AppendStr(meter_, filtered, output_);
+  return Flow::kNext;
 }
 
 void Interpreter::RunCallBlock(const Statement& call) {

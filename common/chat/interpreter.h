@@ -69,9 +69,10 @@ class Interpreter {
   Flow RunFor(const Statement& loop);
   Flow RunLoop(const Statement& loop, absl::Span<const Value> items);
   void RunGeneration(const Statement& block);
-  void RunSetBlock(const Statement& set);
+  Flow RunSetBlock(const Statement& set);
+  Flow RunFilterBlock(const Statement& block);
   void RunCallBlock(const Statement& call);
-  Value CaptureBody(const Body& body);
+  Flow CaptureBody(const Body& body, Value* text);
   Value ApplyFilters(const Expression& filters, Value text);
   void Print(const Expression& e);
   void PrintValue(const Value& value, uint32_t at);

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -40,7 +39,10 @@ Value Holds(const Call& call) {
   return Value::Bool(kHolds(call[0].text()));
 }
 bool IsDigits(absl::string_view text) {
-  return !text.empty() && absl::c_all_of(text, absl::ascii_isdigit);
+  for (size_t at = 0; at < text.size();) {
+    if (!IsDigit(NextCodePoint(text, &at))) return false;
+  }
+  return !text.empty();
 }
 bool IsSpaces(absl::string_view text) { return !text.empty() && StripSpace(text, kLeft).empty(); }
 

@@ -120,6 +120,14 @@ std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
   return points;
 }
 
+int DecimalValue(char32_t c) { return u_charDigitValue(static_cast<UChar32>(c)); }
+
+bool IsDigit(char32_t c) {
+  if (c < 0x80) return absl::ascii_isdigit(static_cast<unsigned char>(c));
+  const int32_t type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
+  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
+}
+
 bool IsSpace(char32_t c) {
   if (c < 0x80) return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20);
   return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||

@@ -19,6 +19,9 @@ char32_t NextCodePoint(absl::string_view text, size_t* at);
 // Returns the code points of the text, each as a view.
 std::vector<absl::string_view> SplitCodePoints(absl::string_view text);
 
+// The value of a decimal digit of any script; -1 for other characters. int() reads these.
+int DecimalValue(char32_t c);
+bool IsDigit(char32_t c);      // str.isdigit: also superscripts, which int() does not read.
 bool IsSpace(char32_t c);      // str.isspace
 bool IsPrintable(char32_t c);  // str.isprintable; repr() escapes other characters.
 // str.isupper: there is a cased letter, and none in lower or title case.

@@ -85,10 +85,10 @@ absl::Status WriteCorePlan(const std::string& path, const CorePlan& plan) {
 }
 
 CoreShare::CoreShare(int threads)
-    : threads_alone_(std::max(1, threads)), file_(nullptr), self_(0) {}
+    : threads_alone_(std::max(1, threads)), file_(nullptr), members_(0), self_(0) {}
 
-CoreShare::CoreShare(CorePlanFile* file, size_t self)
-    : threads_alone_(0), file_(file), self_(self) {}
+CoreShare::CoreShare(CorePlanFile* file, size_t members, size_t self)
+    : threads_alone_(0), file_(file), members_(members), self_(self) {}
 
 absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& path,
                                                            const std::string& name) {
@@ -108,15 +108,18 @@ absl::StatusOr<std::unique_ptr<CoreShare>> CoreShare::Open(const std::string& pa
     return ErrnoStatus(map_error, absl::StrCat("map the plan of cores ", path));
 
   CorePlanFile* const file = static_cast<CorePlanFile*>(mapped);
-  const bool sound = file->magic == kMagic && file->cores >= 1 && file->members >= 0 &&
-                     file->members <= static_cast<int32_t>(kMaxMembers);
-  for (int32_t i = 0; sound && i < file->members; ++i) {
+  // Read once: whoever writes the file later cannot change a number that has been checked.
+  const int32_t members = file->members;
+  const bool sound = file->magic == kMagic && file->cores >= 1 && members >= 0 &&
+                     members <= static_cast<int32_t>(kMaxMembers);
+  for (int32_t i = 0; sound && i < members; ++i) {
     CorePlanFile::Slot& slot = file->slots[i];
     if (strnlen(slot.name, sizeof slot.name) != name.size() ||
         std::memcmp(slot.name, name.data(), name.size()) != 0)
       continue;
     slot.busy = 0;  // A process of this name that died may have left another value.
-    return std::unique_ptr<CoreShare>(new CoreShare(file, static_cast<size_t>(i)));
+    return std::unique_ptr<CoreShare>(
+        new CoreShare(file, static_cast<size_t>(members), static_cast<size_t>(i)));
   }
 
   munmap(mapped, sizeof(CorePlanFile));
@@ -143,14 +146,13 @@ int CoreShare::threads() const {
   int threads = threads_alone_;
   if (file_ != nullptr) {
     CoreUser users[kMaxMembers];
-    const size_t count = static_cast<size_t>(file_->members);
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < members_; ++i) {
       const CorePlanFile::Slot& slot = file_->slots[i];
       // The file is shared, so its numbers are not trusted.
       users[i] = {std::clamp(slot.threads, 1, kMaxThreads), slot.fixed != 0,
                   slot.busy.load(std::memory_order_relaxed) > 0};
     }
-    threads = ThreadsNow(std::min(file_->cores, kMaxThreads), {users, count}, self_);
+    threads = ThreadsNow(std::min(file_->cores, kMaxThreads), {users, members_}, self_);
   }
   return std::max(1, threads / std::max(1, busy_parts_.load(std::memory_order_relaxed)));
 }

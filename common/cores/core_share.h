@@ -80,13 +80,16 @@ class CoreShare {
   };
 
  private:
-  CoreShare(CorePlanFile* file, size_t self);
+  CoreShare(CorePlanFile* file, size_t members, size_t self);
   void Enter();
   void Leave();
 
   const int threads_alone_;   // Threads without a plan. 0 if there is a plan.
   CorePlanFile* const file_;  // Mapped. Null without a plan.
-  const size_t self_;         // Index in the plan.
+  // The number of members of the plan, as the file had it when it was checked, and this member's
+  // index; self_ < members_ with a plan.
+  const size_t members_;
+  const size_t self_;
 
   // Number of parts of this daemon that compute now; never negative. With a plan, the file holds
   // the same number, so that the other daemons can read it.

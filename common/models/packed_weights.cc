@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "common/base/status.h"
 #include "common/models/number_ops.h"
 #include "kernels/decoder/op.h"
@@ -11,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// How much of a tensor that is not packed one thread fingerprints at a time.
+// How much of the embedding one thread fingerprints at a time.
 constexpr int64_t kFingerprintElements = 1 << 14;
 
 constexpr char kEmbedding[] = "model.embed_tokens.weight";
@@ -218,12 +219,9 @@ Fingerprint PackedWeights<T>::FingerprintOfTensorPart(int64_t tensor, int64_t fi
 
 template <typename T>
 std::vector<Fingerprint> PackedWeights<T>::Fingerprints(Team* team) const {
-  const int64_t embedding = weights_->Find(kEmbedding);
-  const bool embedding_is_packed = std::any_of(
-      strips_.begin(), strips_.end(), [&](const Strip& s) { return s.tensor == embedding; });
-  const int64_t elements = embedding_is_packed ? 0 : weights_->elements(embedding);
+  const int64_t embedding = weights_->Find(kEmbedding), elements = weights_->elements(embedding);
 
-  // The units of work: all strips, then the pieces of an embedding that is not packed.
+  // The units of work: all strips, then the pieces of the embedding.
   const int64_t strips = static_cast<int64_t>(strips_.size());
   const int64_t pieces = (elements + kFingerprintElements - 1) / kFingerprintElements;
   std::vector<Fingerprint> parts(strips + pieces);
@@ -238,8 +236,13 @@ std::vector<Fingerprint> PackedWeights<T>::Fingerprints(Team* team) const {
   });
 
   std::vector<Fingerprint> sums(weights_->size());
-  for (int64_t i = 0; i < strips + pieces; ++i)
-    sums[i < strips ? strips_[i].tensor : embedding] += parts[i];
+  for (int64_t i = 0; i < strips; ++i) sums[strips_[i].tensor] += parts[i];
+
+  // An embedding that is also the head has two copies. If they differ, one is wrong: add them, so
+  // that the sum is the fingerprint of neither. Without a packed copy there is nothing to compare.
+  const Fingerprint read = Sum(absl::MakeConstSpan(parts).subspan(strips));
+  if (!(sums[embedding] == read)) sums[embedding] += read;
+
   for (const Vector& v : vectors_) {
     sums[v.tensor] +=
         FingerprintOfElements(weights_->spec(v.tensor), DType::kF32, v.to->data() + v.first, 0,

@@ -62,9 +62,9 @@ class PackedWeights {
   // object, or until the next Pack() has returned.
   void Pack(const TensorSet* weights, Team* team);
 
-  // Returns the fingerprint of each tensor, computed from the packed numbers. The embedding is
-  // packed only if it is also the output head; if not, its fingerprint is computed from `weights`,
-  // where a step reads it.
+  // Returns the fingerprint of each tensor, computed from the packed numbers. That of the embedding
+  // is computed from `weights`, where a step reads it. If the embedding is also the output head, a
+  // change of either copy changes its fingerprint.
   std::vector<Fingerprint> Fingerprints(Team* team) const;
 
   // For the failpoint rollout.activate.bitflip: changes a bit of the first layer's q_proj.

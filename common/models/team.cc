@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <utility>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -53,7 +55,7 @@ void Team::Resize(int size) {
   SLUICE_CHECK(static_cast<int>(helpers_.size()) == size_ - 1);
 }
 
-void Team::Run(const std::function<void(int)>& work) {
+void Team::Run(const std::function<void(int)>& work) noexcept {
   if (size_ == 1) {
     next_.store(0, std::memory_order_relaxed);
     return work(0);
@@ -81,7 +83,7 @@ void Team::Offer(const std::function<void(int)>& work) {
   gate_.store(uint64_t{round} << 32, std::memory_order_release);
   round_.store(round, std::memory_order_release);
   round_.notify_all();
-  work(0);
+  RunOfferedPart(work, 0);
 
   // From here on no helper enters. Wait for those that have.
   const int entered =
@@ -89,6 +91,17 @@ void Team::Offer(const std::function<void(int)>& work) {
   SLUICE_CHECK(entered < size_);  // Each helper enters an offer at most once.
   for (int finished; (finished = finished_.load(std::memory_order_acquire)) < entered;)
     AwaitChange(finished_, finished);
+
+  if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+}
+
+void Team::RunOfferedPart(const std::function<void(int)>& work, int index) {
+  try {
+    work(index);
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(error_mu_);
+    if (error_ == nullptr) error_ = std::current_exception();
+  }
 }
 
 bool Team::EnterOffer(uint32_t round) {
@@ -108,7 +121,7 @@ void Team::RunHelper(int index, uint32_t seen) {
 
     if ((seen & 1) != 0) {
       if (!EnterOffer(seen)) continue;
-      (*work_)(index);
+      RunOfferedPart(*work_, index);
       finished_.fetch_add(1, std::memory_order_acq_rel);
       finished_.notify_all();
       continue;

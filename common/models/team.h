@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -26,13 +28,15 @@ class Team {
   void Resize(int size);
 
   // Calls work(0) on this thread and work(1) .. work(size - 1) on the others. Returns when all have
-  // returned.
-  void Run(const std::function<void(int)>& work);
+  // returned. `work` must not throw: the threads that wait for each other in Share() could not go
+  // on without one of them, so an exception ends the process.
+  void Run(const std::function<void(int)>& work) noexcept;
 
   // Calls work(0) on this thread, and work(i) on each helper i that is awake before work(0) has
   // returned. It does not wait for the other helpers: on a machine that other programs use, a
   // thread that slept may come late. So `work` must take its work in pieces until none is left, and
-  // be complete if only this thread runs it.
+  // be complete if only this thread runs it. If calls throw, one of their exceptions is thrown
+  // again here, after all calls have ended.
   void Offer(const std::function<void(int)>& work);
 
   // Called inside a Run() by all its threads: calls unit(i) once for each i < n, on the thread that
@@ -51,6 +55,8 @@ class Team {
   void RunHelper(int index, uint32_t seen);
   // Called by a helper, to take part in the offer of round `round`. False: the offer is closed.
   bool EnterOffer(uint32_t round);
+  // Calls work(index) as a part of an offer, and keeps an exception for its caller.
+  void RunOfferedPart(const std::function<void(int)>& work, int index);
 
   const char* const name_;
   int size_ = 1;
@@ -70,6 +76,9 @@ class Team {
   static constexpr uint64_t kClosed = ~uint64_t{0};
   std::atomic<uint64_t> gate_{kClosed};
   std::atomic<int> finished_{0};  // Helpers that entered the offer and are done.
+
+  std::mutex error_mu_;
+  std::exception_ptr error_;  // The first exception in the offer; null if there is none.
 
   std::atomic<int64_t> next_{0};              // The next unit of Share().
   std::atomic<int> arrived_{0};               // Threads that wait in AwaitAll().

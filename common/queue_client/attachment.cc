@@ -62,14 +62,14 @@ absl::StatusOr<std::shared_ptr<Attachment>> Attachment::Attach(const std::string
 }
 
 std::optional<shm::Slice> Attachment::Allocate(uint64_t bytes) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&buffer_mu_);
   const std::optional<uint64_t> offset = free_parts_.Allocate(bytes);
   if (!offset) return std::nullopt;
   return shm::Slice{.offset = *offset, .length = bytes};
 }
 
 void Attachment::Free(const shm::Slice& slice) {
-  MutexLock lock(&mu_);
+  MutexLock lock(&buffer_mu_);
   free_parts_.Free(slice.offset, slice.length);
 }
 

@@ -40,12 +40,13 @@ class Attachment {
   // Whether the queue has closed the connection, or once did not answer. Then attach again.
   bool ended() const { return broken_ || socket_.IsClosed(); }
 
-  // Reserves memory in the client's own buffer. Returns nothing if the buffer is full; then send
+  // Reserves memory in the client's own buffer. Allocate() and Free() never wait for the queue, not
+  // even during a call of Map() that does. Returns nothing if the buffer is full; then send
   // the bytes in the message.
-  std::optional<shm::Slice> Allocate(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  std::optional<shm::Slice> Allocate(uint64_t bytes) ABSL_LOCKS_EXCLUDED(buffer_mu_);
   // The memory of a slice from Allocate().
   char* at(const shm::Slice& slice) { return buffer_.data() + slice.offset; }
-  void Free(const shm::Slice& slice) ABSL_LOCKS_EXCLUDED(mu_);
+  void Free(const shm::Slice& slice) ABSL_LOCKS_EXCLUDED(buffer_mu_);
 
   // Appends to `segments` the segment of each slice, in order. Segments that are not mapped yet are
   // requested from the queue. After ABORTED, read again with the bytes in messages.
@@ -68,8 +69,8 @@ class Attachment {
       : session_(std::move(session)),
         call_(call),
         buffer_(std::move(buffer)),
-        socket_(std::move(socket)),
-        free_parts_(buffer_.bytes()) {}
+        free_parts_(buffer_.bytes()),
+        socket_(std::move(socket)) {}
   // The segment with this number, from `segments_` or from the queue.
   absl::StatusOr<std::shared_ptr<const shm::Segment>> FindOrRequestSegment(uint32_t segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -77,10 +78,14 @@ class Attachment {
   const std::string session_;
   const common::v1::Call call_;
   shm::Segment buffer_;  // The client's own buffer.
-  mutable Mutex mu_;
+
+  Mutex buffer_mu_;
+  shm::OffsetAllocator free_parts_ ABSL_GUARDED_BY(buffer_mu_);  // The free parts of buffer_.
+
+  // Held while a request waits for the queue's answer, which may take seconds.
+  Mutex mu_;
   std::atomic<bool> broken_ = false;  // An answer was lost, so the connection is useless.
-  shm::Socket socket_;                // Used under the lock: one request at a time.
-  shm::OffsetAllocator free_parts_ ABSL_GUARDED_BY(mu_);  // The free parts of buffer_.
+  shm::Socket socket_;                // Used under mu_: one request at a time.
   struct Mapped {
     std::shared_ptr<const shm::Segment> segment;
     absl::Time used;  // Time of the last use.

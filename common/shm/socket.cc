@@ -43,6 +43,24 @@ absl::Status CheckPeer(int fd) {
 absl::Status UnavailableFromErrno(const char* what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
+
+// Returns the descriptor that the received `message` brought, if it brought exactly one. The buffer
+// for control data has room for more, and the kernel installs all that fit: they are closed.
+Fd TakeDescriptor(msghdr* message) {
+  Fd taken;
+  for (cmsghdr* head = CMSG_FIRSTHDR(message); head != nullptr; head = CMSG_NXTHDR(message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+
+    const size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
+      Fd owned(fd);
+      if (count == 1) taken = std::move(owned);
+    }
+  }
+  return taken;
+}
 }  // namespace
 
 absl::StatusOr<Socket> Socket::Listen(absl::string_view name) {
@@ -116,21 +134,12 @@ absl::StatusOr<Socket::Packet> Socket::Receive(absl::Duration timeout) {
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
   const ssize_t got = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got >= 0) packet.fd = TakeDescriptor(&message);
   if (got <= 0)
     return got == 0 ? absl::UnavailableError("the socket is closed")
                     : UnavailableFromErrno("receive");
 
   packet.bytes.resize(static_cast<size_t>(got));
-
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr;
-       head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
-        head->cmsg_len != CMSG_LEN(sizeof(int)))
-      continue;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(head), sizeof(int));
-    packet.fd = Fd(fd);
-  }
   return packet;
 }
 

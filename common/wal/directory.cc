@@ -168,25 +168,35 @@ absl::Status Directory::RemoveSnapshots(const std::vector<Position>& positions, 
   return temporary ? Remove(kSnapshotTemporary) : absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Spare>> Directory::RecycleSegments(const std::vector<uint64_t>& segments,
-                                                              uint64_t bytes, size_t most) {
+absl::Status Directory::RecycleSegments(uint64_t bytes, size_t most,
+                                        std::vector<uint64_t>* segments,
+                                        std::vector<Spare>* spares) {
   SLUICE_FAILPOINT_STATUS("wal.snapshot.recycle.before");
-  std::vector<Spare> spares;
-  for (const uint64_t segment : segments) {
-    SLUICE_ASSIGN_OR_RETURN(const uint64_t size, SizeOf(SegmentName(segment)));
-    if (size == bytes && spares.size() < most) {
-      spares.push_back({.number = next_spare_++, .bytes = size});
-      SLUICE_RETURN_IF_ERROR(
-          file_system_->Rename(Path(SegmentName(segment)), Path(SpareName(spares.back().number))));
-    } else {
-      SLUICE_RETURN_IF_ERROR(Remove(SegmentName(segment)));
-    }
+  std::vector<Spare> renamed;
+  const auto recycle = [&](const std::string& segment) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(const uint64_t size, SizeOf(segment));
+    if (size != bytes || renamed.size() >= most) return Remove(segment);
+    const Spare spare = {.number = next_spare_++, .bytes = size};
+    SLUICE_RETURN_IF_ERROR(file_system_->Rename(Path(segment), Path(SpareName(spare.number))));
+    renamed.push_back(spare);
+    return absl::OkStatus();
+  };
+
+  absl::Status status;
+  size_t done = 0;
+  for (; done < segments->size(); ++done) {
+    status = recycle(SegmentName((*segments)[done]));
+    if (!status.ok()) break;
   }
+  segments->erase(segments->begin(), segments->begin() + static_cast<int64_t>(done));
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return status;
+
   // Bring the new names to disk before the contents of the files change: a crash must not leave a
   // segment name with other contents.
   SLUICE_RETURN_IF_ERROR(Sync());
+  spares->insert(spares->end(), renamed.begin(), renamed.end());
   SLUICE_FAILPOINT_STATUS("wal.snapshot.recycle.after");
-  return spares;
+  return status;
 }
 
 }  // namespace sluice::wal

@@ -71,9 +71,11 @@ class Directory {
   absl::Status RemoveSnapshots(const std::vector<Position>& positions, bool temporary);
 
   // Turns segments of exactly `bytes` bytes into spares, at most `most` of them, and removes the
-  // others. Returns the spares; they can be used at once.
-  absl::StatusOr<std::vector<Spare>> RecycleSegments(const std::vector<uint64_t>& segments,
-                                                     uint64_t bytes, size_t most);
+  // others, in order. Those that are done leave `segments`; the spares are added to `spares`, and
+  // can be used at once. RESOURCE_EXHAUSTED: the disk is too full to change names; call it again
+  // later with the rest of `segments`.
+  absl::Status RecycleSegments(uint64_t bytes, size_t most, std::vector<uint64_t>* segments,
+                               std::vector<Spare>* spares);
 
   absl::StatusOr<uint64_t> FreeBytes() { return file_system_->FreeBytes(path_); }
   std::string Path(absl::string_view name) const;

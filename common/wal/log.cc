@@ -80,6 +80,8 @@ class Log::Impl {
   absl::Status AllocateAhead() ABSL_LOCKS_EXCLUDED(mu_);  // Also called on thread `log`.
   void TakeSnapshot(SnapshotJob job) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WriteSnapshot(const SnapshotJob& job) ABSL_LOCKS_EXCLUDED(mu_);
+  // Removes the snapshots older than the newest, and recycles the segments that it covers.
+  absl::Status RemoveCovered() ABSL_LOCKS_EXCLUDED(mu_);
 
   void EndWithError(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -136,7 +138,8 @@ class Log::Impl {
   // Value of appended_bytes_ up to which a snapshot covers the records.
   uint64_t snapshot_base_ ABSL_GUARDED_BY(mu_) = 0;
   Position snapshot_ ABSL_GUARDED_BY(mu_) = 0;  // Position of the newest complete snapshot on disk.
-  // Positions of all snapshots on disk. More than one if Open() passed over a damaged newer one.
+  // Positions of all snapshots on disk, the newest last. More than one if Open() passed over a
+  // damaged newer one, or if an older one could not be removed.
   std::vector<Position> snapshots_ ABSL_GUARDED_BY(mu_);
   uint64_t snapshot_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t syncs_ ABSL_GUARDED_BY(mu_) = 0;
@@ -211,12 +214,10 @@ absl::Status Log::Impl::ContinueLog(const Layout& layout, const Found& found) {
     (position < found.snapshot ? older : snapshots_).push_back(position);
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, layout.temporary));
   if (!covered.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(
-        const std::vector<Spare> spares,
-        directory_.RecycleSegments(
-            covered, options_.segment_bytes,
-            options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size())));
-    spares_.insert(spares_.end(), spares.begin(), spares.end());
+    SLUICE_RETURN_IF_ERROR(directory_.RecycleSegments(
+        options_.segment_bytes,
+        options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size()), &covered,
+        &spares_));
   }
 
   last_ = durable_ = written_durable_ = found.last;
@@ -584,36 +585,52 @@ absl::Status Log::Impl::WriteSnapshot(const SnapshotJob& job) {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
                           directory_.WriteSnapshot(job.position, job.state, cancelled));
 
-  // From here on readers use the new snapshot. Remove older ones, and recycle the segments that it
-  // covers.
+  // From here on readers use the new snapshot.
+  {
+    MutexLock lock(&mu_);
+    snapshots_.erase(std::remove(snapshots_.begin(), snapshots_.end(), job.position),
+                     snapshots_.end());
+    snapshots_.push_back(job.position);
+    SLUICE_CHECK(snapshot_ <= job.position && job.position <= durable_);
+    snapshot_ = job.position;
+    snapshot_bytes_ = bytes;
+  }
+
+  // Some file systems need space to remove or rename a file. What stays on a full disk goes after
+  // the next snapshot; this snapshot is complete without that.
+  const absl::Status status = RemoveCovered();
+  return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
+}
+
+absl::Status Log::Impl::RemoveCovered() {
   std::vector<Position> older;
   std::vector<uint64_t> covered;
   size_t most;
   {
     MutexLock lock(&mu_);
-    older = std::exchange(snapshots_, {job.position});
-    older.erase(std::remove(older.begin(), older.end(), job.position), older.end());
-    SLUICE_CHECK(snapshot_ <= job.position && job.position <= durable_);
-    snapshot_ = job.position;
-    snapshot_bytes_ = bytes;
-
+    older.assign(snapshots_.begin(), snapshots_.end() - 1);
     // A segment is covered if the next one starts at or before the first record after the snapshot.
-    while (segments_.size() > 1 && segments_[1].first <= job.position + 1) {
-      covered.push_back(segments_.front().number);
-      segments_.pop_front();
-    }
+    for (size_t i = 0; i + 1 < segments_.size() && segments_[i + 1].first <= snapshot_ + 1; ++i)
+      covered.push_back(segments_[i].number);
     most = options_.most_spares - std::min<size_t>(options_.most_spares, spares_.size());
   }
 
   SLUICE_RETURN_IF_ERROR(directory_.RemoveSnapshots(older, false));
-  if (covered.empty()) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Spare> spares,
-                          directory_.RecycleSegments(covered, options_.segment_bytes, most));
+  std::vector<uint64_t> left = covered;
+  std::vector<Spare> spares;
+  absl::Status status;
+  if (!covered.empty())
+    status = directory_.RecycleSegments(options_.segment_bytes, most, &left, &spares);
+
   MutexLock lock(&mu_);
+  snapshots_.erase(snapshots_.begin(), snapshots_.end() - 1);
+  segments_.erase(segments_.begin(),
+                  segments_.begin() + static_cast<int64_t>(covered.size() - left.size()));
+  if (covered.empty()) return absl::OkStatus();
   spares_.insert(spares_.begin(), spares.begin(), spares.end());
   if (!spares_.empty()) allocation_failed_ = false;
   work_.NotifyAll();
-  return absl::OkStatus();
+  return status;
 }
 
 // --- the public class ---

@@ -63,6 +63,24 @@ TEST(ChatTemplateTest, NamesOfALoopEndWithItAndThoseOfANamespaceDoNot) {
             "121122False");
 }
 
+TEST(ChatTemplateTest, ABreakOrContinueLeavesTheBlockAroundItWithItsLoop) {
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% filter upper %}x{% break %}y{% endfilter "
+                   "%}b{% endfor %}c"),
+            "a1c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% filter upper %}x{% continue %}y{% "
+                   "endfilter %}b{% endfor %}c"),
+            "a1a2a3c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% set z %}x{% if i == 2 %}{% break %}{% "
+                   "endif %}y{% endset %}b{{ z }}{% endfor %}c"),
+            "a1bxya2c");
+  EXPECT_EQ(Render("{% for i in [1, 2, 3] %}a{{ i }}{% set z %}x{% if i == 2 %}{% continue %}{% "
+                   "endif %}y{% endset %}b{{ z }}{% endfor %}c"),
+            "a1bxya2a3bxyc");
+  EXPECT_EQ(Render("{% for i in [1, 2] %}{% filter upper %}{% for j in [1, 2] %}x{{ j }}{% break "
+                   "%}{% endfor %}y{% endfilter %}b{% endfor %}c"),
+            "X1YbX1Ybc");
+}
+
 TEST(ChatTemplateTest, MacrosSeeTheNamesWhereTheyAreDefined) {
   EXPECT_EQ(Render("{% set x = 1 %}{% macro m() %}{{ x }}{{ y }}{% endmacro %}{% for y in [5] %}{% "
                    "set x = 2 %}{{ m() }}{% endfor %}{% set x = 3 %}{{ m() }}"),
@@ -154,6 +172,12 @@ TEST(ChatTemplateTest, FormatWritesEachTypeAsItsFormatInPythonDoes) {
   EXPECT_EQ(Render("{{ '%05c' % 'x' }}{{ '%#.3g' % 2 }}"), "    x2.00");
 }
 
+TEST(ChatTemplateTest, ANamedValueThatIsUndefinedIsFormattedAsUndefined) {
+  EXPECT_EQ(Render("[{{ '%(a)s' % {'a': missing} }}]"), "[]");
+  EXPECT_EQ(Render("{{ '%(a)r' % {'a': missing} }}"), "Undefined");
+  EXPECT_EQ(Render("{{ '%(a)s %(b)s' % {'a': missing, 'b': 1} }}"), " 1");
+}
+
 TEST(ChatTemplateTest, GenerationBlocksAreTheAssistantsMask) {
   const auto compiled = ChatTemplate::Compile(
       "{% for m in ms %}{{ m }}:{% generation %}é{{ m }}{% set m = 1 %}{% endgeneration %}{{ m "
@@ -177,6 +201,41 @@ TEST(ChatTemplateTest, NumbersPrintAsInPython) {
   EXPECT_THAT(Render("{{ 1 // 0 }}"), HasSubstr("division by zero"));
 }
 
+TEST(ChatTemplateTest, ANumberMayHaveSingleUnderscoresBetweenItsDigits) {
+  EXPECT_EQ(Render("{% for text in ['1_2', '_1', '1_', '1__2', '+_1', '1_1.5'] %}"
+                   "{{ text | int(7) }} {% endfor %}"),
+            "12 7 7 7 7 11 ");
+  EXPECT_EQ(Render("{% for text in ['0x_1f', '1_f', '0x1_', '0x__1', '_0x1', '0_x1'] %}"
+                   "{{ text | int(7, 16) }} {% endfor %}"),
+            "31 31 7 7 7 7 ");
+  EXPECT_EQ(Render("{% for text in ['1_1.5', '1.5_5', '1e1_0', '_1.5', '1_.5', '1._5', '1_e1', "
+                   "'1e_1', '1__0.5', 'i_nf'] %}{{ text | float(7) }} {% endfor %}"),
+            "11.5 1.55 10000000000.0 7 7 7 7 7 7 7 ");
+}
+
+TEST(ChatTemplateTest, TheWholeRangeOf64BitsIsReadAndWhatIsBeyondItIsAnError) {
+  EXPECT_EQ(Render("{{ '-9223372036854775808' | int }} {{ '9223372036854775807' | int }}"),
+            "-9223372036854775808 9223372036854775807");
+  EXPECT_EQ(Render("{{ '-0x8000000000000000' | int(7, 16) }} {{ '-9223372036854775808.0' | int }} "
+                   "{{ '9.21e18' | int }}"),
+            "-9223372036854775808 -9223372036854775808 9210000000000000000");
+  for (const char* text : {"'-9223372036854775809' | int", "'9223372036854775808' | int",
+                           "'0xffffffffffffffff' | int(7, 16)", "'9.3e18' | int"})
+    EXPECT_THAT(Render(absl::StrCat("{{ ", text, " }}")), HasSubstr("is beyond 64 bits")) << text;
+}
+
+TEST(ChatTemplateTest, NumbersMayHaveTheDecimalDigitsOfAnyScript) {
+  EXPECT_EQ(Render("{% for text in ['١٢', '١_٢', '²', '1²', 'x１'] %}{{ text | int(7) }} {% endfor "
+                   "%}{{ '１f' | int(7, 16) }} {{ '１２.５' | float }}"),
+            "12 12 7 7 7 31 12.5");
+}
+
+TEST(ChatTemplateTest, DigitsOfAnyScriptAndSuperscriptsAreDigits) {
+  EXPECT_EQ(Render("{% for text in ['7', '²', '٣', '1²', '½', '一', '1é', ''] %}"
+                   "{{ text.isdigit() }} {% endfor %}"),
+            "True True True True False False False False ");
+}
+
 TEST(ChatTemplateTest, StringsAreCodePoints) {
   EXPECT_EQ(
       Render("{{ 'aé😀b'[-3:] }}{{ 'é😀'|length }}{{ 'x😀y'.find('y') }}{{ '\\u00e9\\x41\\101' }}"),
@@ -190,6 +249,15 @@ TEST(ChatTemplateTest, StringsAreCodePoints) {
 
 TEST(ChatTemplateTest, SafeTextEscapesWhatIsAddedToIt) {
   EXPECT_EQ(Render("{{ '<'|e + '<' }}{{ ('<'|safe) ~ '<' }}"), "&lt;&lt;<<");
+}
+
+TEST(ChatTemplateTest, EqualItemsWithoutAnOrderAreSortedAndUnequalOnesAreAnError) {
+  EXPECT_EQ(Render("{{ [none, none] | sort }} {{ [{'a': 1}, {'a': 1}] | sort(reverse=true) }}"),
+            "[None, None] [{'a': 1}, {'a': 1}]");
+  EXPECT_EQ(Render("{{ [{'a': none}, {'a': none}] | sort(attribute='a') }}"),
+            "[{'a': None}, {'a': None}]");
+  EXPECT_THAT(Render("{{ [{'a': 1}, {'a': 2}] | sort }}"), HasSubstr("template:1:"));
+  EXPECT_THAT(Render("{{ [none, 1] | sort }}"), HasSubstr("template:1:"));
 }
 
 TEST(ChatTemplateTest, AGeneratorYieldsOnce) {

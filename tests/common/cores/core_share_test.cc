@@ -1,8 +1,11 @@
 #include "common/cores/core_share.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include <cstdint>
 
 #include "common/base/file.h"
 
@@ -92,6 +95,22 @@ TEST_F(CoreShareTest, WhatIsNoPlanIsRefused) {
     ASSERT_TRUE(WriteFileAtomic(path_, bytes).ok());
     EXPECT_EQ(CoreShare::Open(path_, "rollout-0").status().code(), absl::StatusCode::kDataLoss);
   }
+}
+
+TEST_F(CoreShareTest, ANumberOfMembersThatIsOverwrittenLaterIsNotUsed) {
+  const auto rollout = *CoreShare::Open(path_, "rollout-0"),
+             trainer = *CoreShare::Open(path_, "trainer-0");
+  const CoreShare::Busy sampling(rollout.get()), training(trainer.get());
+  const int fd = open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+
+  // The number of members follows the magic number (8 bytes) and the number of cores (4 bytes).
+  for (const int32_t members : {1, 100'000, -1}) {
+    ASSERT_EQ(pwrite(fd, &members, sizeof members, 12), static_cast<ssize_t>(sizeof members));
+    EXPECT_EQ(rollout->threads(), 2);
+    EXPECT_EQ(trainer->threads(), 2);
+  }
+  close(fd);
 }
 
 TEST(CoreShareAlone, KeepsItsThreadsWhateverOthersDo) {

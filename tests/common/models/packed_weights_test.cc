@@ -36,7 +36,7 @@ int Differing(const std::vector<Fingerprint>& found, const std::vector<Fingerpri
 
 template <typename T>
 void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
-  const TensorSet weights = *InitWeights(config, 3, dtype);
+  TensorSet weights = *InitWeights(config, 3, dtype);
   Team team(1, "sluice-test");
   PackedWeights<T> packed;
   ASSERT_EQ(packed.Create(config, &weights), absl::OkStatus());
@@ -72,6 +72,12 @@ void ExpectEachFlipIsFound(const ModelConfig& config, DType dtype) {
         in_vector(layer.down_bias, "down_bias");
   }
   in_vector(packed.final_norm(), "final_norm");
+
+  // A step reads the embedding from the tensors, even if a copy of it is packed as the head.
+  const auto embedding = static_cast<size_t>(weights.Find("model.embed_tokens.weight"));
+  const int64_t bytes = weights.bytes(embedding);
+  for (int i = 0; i < 50; ++i)
+    flip(reinterpret_cast<unsigned char*>(weights.data(embedding)), bytes, "embedding");
   EXPECT_EQ(packed.Fingerprints(&team), wanted);
 }
 

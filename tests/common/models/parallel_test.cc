@@ -7,6 +7,7 @@
 #include <barrier>
 #include <mutex>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,6 +65,35 @@ TEST_F(ParallelTest, ALoopWithinALoopRunsOnItsCaller) {
     const std::thread::id caller = std::this_thread::get_id();
     ParallelFor(8, 1, [&](int64_t, int64_t) { EXPECT_EQ(std::this_thread::get_id(), caller); });
   });
+}
+
+TEST_F(ParallelTest, AnExceptionOfAnyThreadLeavesTheLoopOnceAllItsThreadsAreDone) {
+  SetParallelThreads([] { return 2; });
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int round = 0; round < 200; ++round) {
+    const bool caller_throws = round % 2 == 0;
+    std::barrier both(2);  // Both threads have a part, and the other part ends after the exception.
+    std::atomic<bool> other_is_done{false};
+    const auto work = [&](int64_t, int64_t) {
+      both.arrive_and_wait();
+      if ((std::this_thread::get_id() == caller) == caller_throws) {
+        struct Unwound {
+          std::barrier<>* both;
+          ~Unwound() { (void)both->arrive(); }
+        } unwound{&both};
+        throw std::runtime_error("no memory");
+      }
+      both.arrive_and_wait();
+      other_is_done = true;
+    };
+
+    EXPECT_THROW(ParallelFor(2, 1, work), std::runtime_error);
+    ASSERT_TRUE(other_is_done);
+  }
+
+  std::atomic<int> calls{0};
+  ParallelEach(100, [&](int64_t) { ++calls; });
+  EXPECT_EQ(calls, 100);
 }
 
 TEST(TeamTest, AnOfferIsDoneByWhoeverComesAndWaitsForNobodyElse) {

@@ -1,8 +1,12 @@
 #include "common/shm/socket.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -42,6 +46,61 @@ TEST(SocketTest, APacketBringsItsBytesAndADescriptor) {
   EXPECT_EQ(two->bytes, "two");
   EXPECT_FALSE(two->fd.valid());
   EXPECT_TRUE(absl::IsDeadlineExceeded(there->Receive(absl::ZeroDuration()).status()));
+}
+
+// Connects to the listener `name` and sends `bytes` with the descriptor `fd` twice, which
+// Socket::Send() never does.
+Fd SendTwoDescriptors(const std::string& name, absl::string_view bytes, int fd) {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+
+  const int fds[2] = {fd, fd};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
+  iovec packet = {const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message = {};
+  message.msg_iov = &packet;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(fds));
+  std::memcpy(CMSG_DATA(head), fds, sizeof(fds));
+  EXPECT_EQ(sendmsg(socket.get(), &message, 0), static_cast<ssize_t>(bytes.size()));
+  return socket;
+}
+
+TEST(SocketTest, NoDescriptorStaysOpenOfAPacketThatBringsTwo) {
+  for (const char* bytes : {"two", ""}) {
+    SCOPED_TRACE(bytes);
+    auto listening = Socket::Listen(Name("two"));
+    ASSERT_TRUE(listening.ok()) << listening.status();
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    const Fd reads(ends[0]);
+
+    {
+      const Fd writes(ends[1]);
+      const Fd sender = SendTwoDescriptors(Name("two"), bytes, writes.get());
+      auto there = listening->Accept();
+      ASSERT_TRUE(there.ok()) << there.status();
+      const auto got = there->Receive(absl::Seconds(10));
+      EXPECT_EQ(got.ok(), *bytes != '\0') << got.status();
+      if (got.ok()) {
+        EXPECT_FALSE(got->fd.valid());
+      }
+    }
+
+    // The pipe is at its end once no descriptor of its writing end is open.
+    char byte = 0;
+    EXPECT_EQ(read(reads.get(), &byte, 1), 0);
+  }
 }
 
 TEST(SocketTest, EachEndSeesThatTheOtherIsGone) {

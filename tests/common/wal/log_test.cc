@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
@@ -52,6 +54,49 @@ TEST(WalLogTest, ASnapshotReplacesTheRecordsBeforeItAndTheirSegmentsAreUsedAgain
   EXPECT_EQ(again.recovered, life.items);
   EXPECT_EQ(again.found.snapshot, life.items.size());
   EXPECT_EQ(again.found.records, 0u);
+}
+
+TEST(WalLogTest, WhatAFullDiskDoesNotLetASnapshotRemoveGoesAfterTheNext) {
+  // The end of the names that cannot be changed, and how many changes of them succeed before.
+  for (const auto& [refused, succeed] : {std::pair(".snap", 0), std::pair(".seg", 1)}) {
+    SCOPED_TRACE(refused);
+    FaultFileSystem system;
+    Life life(&system);
+    life.Append();
+    ASSERT_TRUE(life.TakeSnapshot().ok());
+    for (int i = 0; i < 200; ++i) life.Append();
+    ASSERT_TRUE(life.Flush());
+    ASSERT_GT(life.log->stats().segments, 4u);
+    const size_t segments = life.log->stats().segments;
+
+    std::atomic<int> allowed = succeed;
+    system.SetFault([&](uint64_t, const std::string& name, const std::string& path) {
+      const bool changes_name = name == "remove" || name == "rename";
+      return changes_name && absl::EndsWith(path, refused) && allowed-- <= 0
+                 ? absl::ResourceExhaustedError("No space left on device")
+                 : absl::OkStatus();
+    });
+    EXPECT_TRUE(life.TakeSnapshot().ok()) << "the new snapshot is in place";
+    EXPECT_EQ(life.log->stats().snapshot, life.items.size());
+    EXPECT_EQ(life.log->BytesSinceSnapshot(), 0u);
+    EXPECT_EQ(life.log->stats().segments, segments - succeed);
+
+    system.SetFault(nullptr);
+    life.Append();
+    ASSERT_TRUE(life.Flush());
+    ASSERT_TRUE(life.TakeSnapshot().ok());
+    size_t snapshots = 0, segment_files = 0;
+    for (const auto& [path, bytes] : system.Snapshot()) {
+      if (absl::EndsWith(path, ".snap")) ++snapshots;
+      if (absl::EndsWith(path, ".seg")) ++segment_files;
+    }
+    EXPECT_EQ(snapshots, 1u);
+    EXPECT_EQ(segment_files, life.log->stats().segments);
+    EXPECT_LE(segment_files, 2u);
+    life.log.reset();
+
+    EXPECT_EQ(Life(&system).recovered, life.items);
+  }
 }
 
 TEST(WalLogTest, RecordsGoOnWhileASnapshotIsWritten) {
