@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
@@ -13,6 +14,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
+#include "common/rpc/stream.h"
 #include "common/weights/fetcher.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
@@ -331,6 +333,68 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
+}
+
+// A clock whose Monotonic() waits until it is released.
+class HeldClock : public Clock {
+ public:
+  void AwaitCaller() { called_.WaitForNotification(); }
+  void Release() { released_.Notify(); }
+
+  absl::Time Now() override { return Clock::Real()->Now(); }
+  absl::Duration Monotonic() override {
+    if (!called_.HasBeenNotified()) called_.Notify();
+    released_.WaitForNotification();
+    return Clock::Real()->Monotonic();
+  }
+  void Sleep(absl::Duration duration) override { Clock::Real()->Sleep(duration); }
+
+ private:
+  absl::Notification called_, released_;
+};
+
+// Opens a Watch stream and holds it where it has found the publisher and has no listener there yet,
+// because a lease that reads the held clock has the publisher's lock. Calls `change`, lets the
+// stream go on, and returns the status with which it ends.
+class OpeningWatchTest : public PublicationTest {
+ protected:
+  absl::Status ChangeWhileAWatchOpens(const std::function<void()>& change) {
+    HeldClock clock;
+    publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, &clock);
+    weights_.SetPublisher(publisher_);
+    std::thread lease([&] { publisher_->Lease("rollout-0", {}, absl::Minutes(1)); });
+    clock.AwaitCaller();
+
+    const auto channel = *rpc::Connect(server_->address());
+    rpc::ClientStream stream(*channel, *weights::v1::WatchRequest::descriptor(), nullptr,
+                             absl::Seconds(30));
+    weights::v1::WatchRequest request;
+    request.mutable_call()->mutable_job()->set_job(kJob);
+    request.mutable_call()->mutable_job()->set_worker("rollout-0");
+    request.mutable_call()->mutable_job()->set_incarnation(3);
+    stream.Write(request);
+    stream.WritesDone();
+    // This test and the server hold the publisher; the stream that found it is the third.
+    while (publisher_.use_count() < 3) std::this_thread::yield();
+
+    change();
+    clock.Release();
+    lease.join();
+    weights::v1::Latest beat;
+    while (stream.Read(&beat)) {
+    }
+    return stream.Finish();
+  }
+};
+
+TEST_F(OpeningWatchTest, AWatchThatOpensWhileThePublisherChangesEnds) {
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(nullptr); });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+}
+
+TEST_F(OpeningWatchTest, AWatchThatOpensDuringTheShutdownEnds) {
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.Shutdown(); });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
 }
 
 }  // namespace
