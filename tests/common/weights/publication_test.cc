@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
@@ -223,6 +224,22 @@ TEST_F(PublicationTest, AVersionThatIsNotAboveTheLastIsRefused) {
   EXPECT_EQ(ReasonOf(again.status()), "LOST_RACE");
   EXPECT_EQ(publisher_->Publish(RandomSet(2), {1, 9}, "").status().code(),
             absl::StatusCode::kAborted);
+}
+
+// The trainer publishes while the new listener is called with the version before.
+TEST_F(PublicationTest, AListenerHearsOfVersionsInTheirOrder) {
+  ASSERT_TRUE(publisher_->Publish(RandomSet(1), {1, 1}, "").ok());
+  std::vector<int64_t> heard;
+  bool published = false;
+  publisher_->AddListener([&](const PublishedVersion& latest) {
+    if (!std::exchange(published, true)) {
+      EXPECT_TRUE(publisher_->Publish(RandomSet(2), {1, 2}, "").ok());
+    }
+    heard.push_back(latest.version.number);
+  });
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {1, 3}, "").ok());
+
+  EXPECT_THAT(heard, testing::ElementsAre(1, 2, 3));
 }
 
 TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
