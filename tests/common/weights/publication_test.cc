@@ -271,6 +271,9 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     return refused_;
   }
 
+ protected:
+  void NotifyFetch() { asked_.Notify(); }
+
  private:
   template <typename Response>
   class Silent : public grpc::ServerWriteReactor<Response> {
@@ -337,6 +340,61 @@ TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
   subscriber_.reset();
   stopped->Drain(absl::Seconds(5));
+}
+
+// A trainer whose server is shutting down: it answers each download with CANCELLED.
+class ClosingTrainer : public SilentTrainer {
+ public:
+  // Waits for a report, and returns how many downloads were asked for before it.
+  int AwaitReport() {
+    reported_.WaitForNotification();
+    return fetches_at_report_;
+  }
+  void AwaitSecondFetch() { second_fetch_.WaitForNotification(); }
+
+ private:
+  class Cancelled : public grpc::ServerWriteReactor<weights::v1::FetchMessage> {
+   public:
+    Cancelled() { Finish(grpc::Status(grpc::StatusCode::CANCELLED, "shutting down")); }
+    void OnDone() override { delete this; }
+  };
+  grpc::ServerWriteReactor<weights::v1::FetchMessage>* Fetch(
+      grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
+    const int fetches = ++fetches_;
+    if (fetches == 1) NotifyFetch();
+    if (fetches == 2) second_fetch_.Notify();
+    return new Cancelled;
+  }
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
+                                   const weights::v1::ReportRequest*,
+                                   weights::v1::ReportResponse*) override {
+    fetches_at_report_ = fetches_.load();
+    reported_.Notify();
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  std::atomic<int> fetches_{0};
+  int fetches_at_report_ = 0;
+  absl::Notification second_fetch_, reported_;
+};
+
+// The clock stands still, so the back-off never ends on its own. The thread that downloads also
+// sends the report, after the download that has failed.
+TEST_F(PublicationTest, ADownloadThatTheTrainerCancelledIsRepeatedAfterABackOff) {
+  ClosingTrainer closing;
+  grpc::Service* const services[] = {&closing};
+  const std::unique_ptr<rpc::Server> server = *rpc::Server::Start({}, services);
+  Subscribe(RandomSet(1), server->address(), &clock_);
+  closing.AwaitFetch();
+  subscriber_->OnRefused({0, 9}, "a version that is not the newest", "a");
+  EXPECT_EQ(closing.AwaitReport(), 1);
+
+  clock_.Advance(absl::Minutes(1));
+  closing.AwaitSecondFetch();
+  subscriber_.reset();
+  server->Drain(absl::Seconds(5));
 }
 
 TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
