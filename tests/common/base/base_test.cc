@@ -258,5 +258,18 @@ TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
   EXPECT_TRUE(HitFailpoint("test.point").ok());
 }
 
+TEST(FailpointDeathTest, AnUnknownActionInTheEnvironmentIsRefused) {
+  if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
+
+  // The environment is read at the first hit, so the statement runs in a process of its own.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        setenv("SLUICE_FAILPOINTS", "test.point=kil", 1);
+        (void)HitFailpoint("test.point");
+      },
+      "failpoint action \"kil\" is none of kill, stop, error");
+}
+
 }  // namespace
 }  // namespace sluice
