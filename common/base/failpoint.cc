@@ -28,6 +28,12 @@ struct Armed {
   int hits_left = 1;  // The action is due when this reaches 0.
 };
 
+absl::Status CheckAction(absl::string_view action) {
+  if (action == "kill" || action == "stop" || action == "error") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
+}
+
 Mutex mu;
 std::map<std::string, Armed, std::less<>>& ArmedFailpoints() {
   // The first call reads what the environment arms.
@@ -41,6 +47,8 @@ std::map<std::string, Armed, std::less<>>& ArmedFailpoints() {
       const std::pair<absl::string_view, absl::string_view> action =
           absl::StrSplit(pair.second, absl::MaxSplits('@', 1));
 
+      const absl::Status known = CheckAction(action.first);
+      SLUICE_CHECK_MSG(known.ok(), absl::StrCat(item, ": ", known.message()));
       Armed armed{.action = std::string(action.first)};
       if (!action.second.empty())
         SLUICE_CHECK_MSG(absl::SimpleAtoi(action.second, &armed.hits_left), std::string(item));
@@ -62,10 +70,7 @@ absl::Status ArmFailpoint(absl::string_view name, absl::string_view action, int 
     ArmedFailpoints().erase(std::string(name));
     return absl::OkStatus();
   }
-  if (action != "kill" && action != "stop" && action != "error") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
-  }
+  SLUICE_RETURN_IF_ERROR(CheckAction(action));
   MutexLock lock(&mu);
   ArmedFailpoints()[std::string(name)] = {.action = std::string(action),
                                           .hits_left = nth < 1 ? 1 : nth};

@@ -17,7 +17,8 @@ namespace sluice {
 //                                                          // returns UNAVAILABLE.
 //
 // A failpoint is armed by the environment, SLUICE_FAILPOINTS="name=action@n;name2=action@n", or by
-// the admin call Failpoint. It acts at its n-th hit (1 unless given), once.
+// the admin call Failpoint. It acts at its n-th hit (1 unless given), once. A process ends with a
+// message if the environment names an unknown action.
 //
 // Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT),
 // error.

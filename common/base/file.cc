@@ -314,6 +314,15 @@ absl::StatusOr<DirLock> DirLock::Lock(const std::string& dir, int open_flags, in
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
 
   if (flock(fd, how | LOCK_NB) != 0) {
+    // A shared lock can be had only while no owner holds the lock. The pid in the file is then that
+    // of an owner that has ended.
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0) {
+      close(fd);
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {.reason = "DATA_DIR_IN_USE",
+                        .hint = "wait until that process, such as `sluice queue fsck`, has ended"},
+                       absl::StrCat("data directory ", dir, " is being read by another process"));
+    }
     // The owner has written its pid into the file.
     char owner[32] = {};
     const ssize_t n = pread(fd, owner, sizeof owner - 1, 0);

@@ -104,10 +104,11 @@ class DirLock {
  public:
   // Takes the lock exclusively, as the owner of the folder, and writes this process's pid into the
   // file. Creates the folder if needed.
-  // FAILED_PRECONDITION: another process holds the lock; the message names its pid.
+  // FAILED_PRECONDITION: another process holds the lock; the message names its pid if it is the
+  // owner, and else says that the folder is being read.
   static absl::StatusOr<DirLock> Acquire(const std::string& dir);
   // Takes a shared lock, so that no owner can start while this process reads. Changes no file.
-  // FAILED_PRECONDITION: as in Acquire().
+  // FAILED_PRECONDITION: the folder has an owner; the message names its pid.
   // NOT_FOUND: the folder never had an owner.
   static absl::StatusOr<DirLock> AcquireShared(const std::string& dir);
   ~DirLock();

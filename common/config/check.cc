@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
+#include "common/checkpoint/model_config.h"
 #include "common/config/refused.h"
 #include "common/config/rules.h"
 #include "sluice/job/v1/job.pb.h"
@@ -29,6 +30,11 @@ SpecCheck ResultOf(const config::SpecProblems& found) {
 
 std::string SpecProblem::ToString() const {
   return absl::StrFormat("SLUICE-CONFIG-%04d %s", number, text);
+}
+
+uint32_t QueueTokenBytes(const ModelConfig& model) {
+  return kQueueTokenBytes +
+         static_cast<uint32_t>(sizeof(uint16_t) * model.num_layers * model.experts_per_token);
 }
 
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec) {

@@ -11,10 +11,13 @@ class JobSpec;
 }
 
 namespace sluice {
+struct ModelConfig;
 
 // Bytes that the queue reserves for one token: its id, its log-probability, and its share of runs,
 // messages and task fields. In a mixture-of-experts model the ids of its experts come on top.
 inline constexpr uint32_t kQueueTokenBytes = 20;
+// The same for a token of this model, with the ids of its experts.
+uint32_t QueueTokenBytes(const ModelConfig& model);
 
 // What CheckJobSpec() looks at besides the spec itself.
 struct SpecCheckOptions {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/config/rules.h"
 #include "common/data/dataset.h"
@@ -138,6 +139,8 @@ void FileChecker::CheckModel() {
       "rollout.max_response", "and data.order.max_prompt are ", wanted,
       " tokens together, and this model was made for ", made_for,
       " (max_position_embeddings): answers to long prompts are cut short");
+  if (sampled() && model->config.num_experts > 0)
+    CheckQuota(spec_, QueueTokenBytes(model->config), &check_);
   if (model->stop_ids.empty() && !sampled()) {
     check_.Add(15, model_key(), ": ", dir,
                " has no end token, neither in generation_config.json nor in config.json; set "

@@ -197,23 +197,7 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
       ", but the maximum is queue.max_staleness = ", queue.max_staleness());
   check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
                 "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
-
-  // The queue keeps groups until the step that trains them is checkpointed. In the worst case these
-  // are every_steps + max_staleness + 1 steps of the longest sequences.
-  const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
-  const uint64_t tokens =
-      uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
-  const double worst = static_cast<double>(steps) * queue.groups_per_step() *
-                       spec.rollout().group().size() * tokens * kQueueTokenBytes;
-  if (worst > static_cast<double>(queue.keep().quota())) {
-    check.Add(11, "queue.keep.quota", " ", SizeText(queue.keep().quota()), " < worst case ",
-              WholeMiB(worst), " = (", spec.checkpoint().every_steps(),
-              " steps to a checkpoint + max_staleness ", queue.max_staleness(), " + 1) x ",
-              queue.groups_per_step(), " x ", spec.rollout().group().size(), " x ", tokens,
-              " tokens x ", kQueueTokenBytes,
-              " B. Raise the quota, or lower checkpoint.every_steps, data.order.max_prompt or "
-              "rollout.max_response");
-  }
+  CheckQuota(spec, kQueueTokenBytes, &check);
 }
 
 // A deterministic job gives the same weights each time, so no decision may depend on the clock or
@@ -256,6 +240,26 @@ void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry) {
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(entry));
   return MakeVerifier(entry.verifier(), args);
+}
+
+void CheckQuota(const job::v1::JobSpec& spec, uint32_t token_bytes, SpecProblems* problems) {
+  // The queue keeps groups until the step that trains them is checkpointed. In the worst case these
+  // are every_steps + max_staleness + 1 steps of the longest sequences.
+  const job::v1::Queue& queue = spec.queue();
+  const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
+  const uint64_t tokens =
+      uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
+  const double worst = static_cast<double>(steps) * queue.groups_per_step() *
+                       spec.rollout().group().size() * tokens * token_bytes;
+  if (worst > static_cast<double>(queue.keep().quota())) {
+    problems->Add(11, "queue.keep.quota", " ", SizeText(queue.keep().quota()), " < worst case ",
+                  WholeMiB(worst), " = (", spec.checkpoint().every_steps(),
+                  " steps to a checkpoint + max_staleness ", queue.max_staleness(), " + 1) x ",
+                  queue.groups_per_step(), " x ", spec.rollout().group().size(), " x ", tokens,
+                  " tokens x ", token_bytes,
+                  " B. Raise the quota, or lower checkpoint.every_steps, data.order.max_prompt or "
+                  "rollout.max_response");
+  }
 }
 
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -27,9 +28,14 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems);
 // Warns of values that are allowed but are probably a mistake.
 void CheckUnusual(const job::v1::JobSpec& spec, SpecProblems* problems);
 // Checks that the files and directories that the job reads exist (0012) and can be used (0015,
-// 0016). Warns of consequences of the values for this model and these rows. A missing file is an
-// error only with `must_exist`.
+// 0016), and that the quota holds the tokens of this model (0011). Warns of consequences of the
+// values for this model and these rows. A missing file is an error only with `must_exist`.
 void CheckFiles(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* problems);
+
+// Checks that queue.keep.quota holds the worst case if a token takes `token_bytes` in the queue
+// (0011). CheckRules() calls it for tokens without expert ids, and CheckFiles() for those of the
+// model.
+void CheckQuota(const job::v1::JobSpec& spec, uint32_t token_bytes, SpecProblems* problems);
 
 // Creates the verifier of an entry of `reward.rewards`. INVALID_ARGUMENT: its args are not JSON, or
 // do not fit the verifier.

@@ -304,8 +304,20 @@ void ControllerLink::Impl::DeliverAssignments(const registry::v1::HeartbeatRespo
     run.set_generation(delivered.generation());
   }
 
+  // The incarnation of an assignment, by job.
+  std::map<std::string, int64_t, std::less<>> assigned;
+  for (const registry::v1::Assignment& assignment : delivered.jobs())
+    assigned[assignment.job()] = assignment.incarnation();
+
   MutexLock lock(&mu);
   running = std::move(now);
+  // Forget the steps of jobs that are no longer assigned here, and those of older trainer groups.
+  // The controller ignores such reports, so they would be sent for ever and leave no room for
+  // others. The handler has ended those jobs, so no more of them come.
+  std::erase_if(steps, [&](const job::v1::StepReport& step) {
+    const auto it = assigned.find(step.job());
+    return it == assigned.end() || step.version().incarnation() < it->second;
+  });
   applied_generation = delivered.generation();
   SendSoon();
 }

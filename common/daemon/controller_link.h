@@ -87,8 +87,9 @@ class ControllerLink {
   // SetDraining(), cause a heartbeat at once.
   void SetProgress(const registry::v1::Progress& progress);
   void RemoveProgress(absl::string_view job);
-  // Sends a step report, again and again until it is stored. If more than 10,000 wait, the oldest
-  // is dropped with a warning in the log.
+  // Sends a step report, again and again until it is stored, or until the daemon is no longer
+  // assigned to its job under the incarnation of its version, because it is never stored then. If
+  // more than 10,000 wait, the oldest is dropped with a warning in the log.
   void ReportStep(const job::v1::StepReport& step);
   // The same for an event, with a limit of 1,000. Fills in seq, incarnation, role and daemon, and
   // `at` if it is unset.

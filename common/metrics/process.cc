@@ -5,7 +5,9 @@
 
 #include <cstdio>
 #include <ctime>
+#include <memory>
 
+#include "common/base/mutex.h"
 #include "common/metrics/metrics.h"
 
 namespace sluice::metrics {
@@ -49,8 +51,13 @@ void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_
   const Counter cpu = registry->AddCounter("process_cpu_seconds_total", "User and system time.");
   const Gauge resident = registry->AddGauge("process_resident_memory_bytes", "Memory in RAM.");
   const Gauge files = registry->AddGauge("process_open_fds", "Open file descriptors.");
+  // Scrapes may come at the same time. Without the lock, two of them could add the same CPU time.
+  const auto cpu_lock = std::make_shared<Mutex>();
   registry->BeforeCollect([=] {
-    if (const double more = CpuSeconds() - cpu.value(); more > 0) cpu.Add(more);
+    {
+      MutexLock lock(cpu_lock.get());
+      if (const double more = CpuSeconds() - cpu.value(); more > 0) cpu.Add(more);
+    }
     resident.Set(ResidentBytes());
     files.Set(OpenFiles());
   });

@@ -111,16 +111,22 @@ std::optional<PublishedVersion> WeightPublisher::latest() const {
 }
 
 uint64_t WeightPublisher::AddListener(std::function<void(const PublishedVersion&)> on_latest) {
-  std::optional<PublishedVersion> now;
-  uint64_t id = 0;
-  {
-    MutexLock lock(&mu_);
-    id = next_listener_++;
-    listeners_[id] = on_latest;
-    if (!versions_.empty()) now = versions_.back().node.version;
+  // The listener is added only once it has heard of `latest`. Were it added before, Publish() might
+  // tell it of a newer version first.
+  std::optional<PublishedVersion> told;
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      const bool news =
+          !versions_.empty() && (!told || told->version != versions_.back().node.version.version);
+      if (!news) {
+        listeners_[next_listener_] = std::move(on_latest);
+        return next_listener_++;
+      }
+      told = versions_.back().node.version;
+    }
+    on_latest(*told);
   }
-  if (now) on_latest(*now);
-  return id;
 }
 
 void WeightPublisher::RemoveListener(uint64_t listener) {

@@ -73,8 +73,9 @@ class WeightPublisher {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   std::optional<PublishedVersion> latest() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `on_latest` each time `latest` moves, and once at once if there is a version. `on_latest`
-  // must not block. It may still be running when RemoveListener() returns.
+  // Calls `on_latest` each time `latest` moves, and once at once if there is a version. Versions
+  // come in rising order. `on_latest` must not block. It may still be running when
+  // RemoveListener() returns.
   uint64_t AddListener(std::function<void(const PublishedVersion&)> on_latest)
       ABSL_LOCKS_EXCLUDED(mu_);
   void RemoveListener(uint64_t listener) ABSL_LOCKS_EXCLUDED(mu_);

@@ -168,7 +168,7 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
       grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
-    const auto publisher = FindPublisher(request->call(), {rpc::Role::kRollout});
+    const auto publisher = FindPublisher(request->call(), {rpc::Role::kRollout}, watch);
     if (!publisher.ok()) {
       watch->EndStream(rpc::ToGrpcStatus(publisher.status()));
       return watch.get();
@@ -183,8 +183,6 @@ class WeightsServer::Impl final : public Base {
       MutexLock lock(&mu_);
       watches_.erase(weak.lock());
     };
-    MutexLock lock(&mu_);
-    watches_.insert(watch);
     return watch.get();
   }
 
@@ -263,10 +261,12 @@ class WeightsServer::Impl final : public Base {
   }
 
  private:
-  // Checks that the caller may call, and returns the publisher. UNAVAILABLE (NOT_YET): there is
-  // none.
+  // Checks that the caller may call, and returns the publisher. A `watch` of this publisher is
+  // entered in watches_ under the same lock, so that SetPublisher() and Stop() end it from now on.
+  // UNAVAILABLE (NOT_YET): there is none.
   absl::StatusOr<std::shared_ptr<WeightPublisher>> FindPublisher(
-      const common::v1::Call& call, std::initializer_list<rpc::Role> roles) {
+      const common::v1::Call& call, std::initializer_list<rpc::Role> roles,
+      const std::shared_ptr<WatchReactor>& watch = nullptr) {
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
@@ -275,6 +275,7 @@ class WeightsServer::Impl final : public Base {
                        {.reason = "NOT_YET", .retry_after = absl::Milliseconds(200)},
                        "no weights are published here yet");
     }
+    if (watch != nullptr) watches_.insert(watch);
     return publisher_;
   }
 

@@ -232,12 +232,14 @@ class WeightSubscriber::Impl {
       if (wanted) {
         absl::StatusOr<StagedWeights> staged = Download(latest, held, *channel, &cancel);
 
-        // A cancelled download is not a failure: SetSource() or the destructor ended it.
+        // A download that SetSource() or the destructor ended is not a failure. The status does not
+        // tell, because a trainer that shuts down answers CANCELLED too.
+        bool failed = false;
         {
           MutexLock lock(&mu_);
           download_cancel_ = nullptr;
           offered_ = staged.ok();
-          const bool failed = !staged.ok() && !absl::IsCancelled(staged.status());
+          failed = !staged.ok() && !cancel.triggered();
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
           if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
         }
@@ -245,7 +247,7 @@ class WeightSubscriber::Impl {
         if (staged.ok()) {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           on_staged_(*std::move(staged));
-        } else if (!absl::IsCancelled(staged.status())) {
+        } else if (failed) {
           log::Warning("weights_fetch_failed", {{"job_id", options_.job},
                                                 {"version", rpc::FromProto(latest.version()).str()},
                                                 {"error", staged.status()}});

@@ -24,15 +24,13 @@ using job::v1::JobSpec;
 
 constexpr size_t kMaxProblems = 20;  // Errors or differences that a message lists.
 
-// Bytes per token for the ids of the chosen experts, in a mixture-of-experts model. It is 0 if this
-// host does not see the model directory: the daemons that load the model report what is wrong with
-// it.
-uint32_t RoutingBytes(const JobSpec& spec) {
+// Bytes that the queue reserves for a token of the job's model. They are those of a model without
+// experts if this host does not see the model directory: the daemons that load the model report
+// what is wrong with it.
+uint32_t TokenBytes(const JobSpec& spec) {
   const absl::StatusOr<ModelDir> model =
       ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
-  if (!model.ok()) return 0;
-  return static_cast<uint32_t>(sizeof(uint16_t) * model->config.num_layers *
-                               model->config.experts_per_token);
+  return model.ok() ? QueueTokenBytes(model->config) : kQueueTokenBytes;
 }
 
 bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
@@ -144,7 +142,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   queue.set_max_steps(spec.limits().max_steps());
 
   queue.set_member_tokens(MemberTokens(spec));
-  queue.set_token_bytes(kQueueTokenBytes + RoutingBytes(spec));
+  queue.set_token_bytes(TokenBytes(spec));
 
   AddSources(spec, &queue);
   queue.set_sampler(queue::v1::SAMPLER_UNIFORM);

@@ -236,6 +236,19 @@ TEST(FileTest, ASecondOwnerOfADirectoryIsRefusedWithThePidOfTheFirst) {
   EXPECT_THAT(std::string(second.status().message()), testing::HasSubstr(std::to_string(getpid())));
 }
 
+TEST(FileTest, AnOwnerIsNotRefusedWithThePidOfAnEarlierOwnerWhileADirectoryIsRead) {
+  const std::string dir = testing::TempDir() + "/lock_test_" + ToHex(RandomId16());
+  ASSERT_TRUE(DirLock::Acquire(dir).ok());  // Writes its pid, and ends.
+  const auto reader = DirLock::AcquireShared(dir);
+  ASSERT_TRUE(reader.ok());
+  const auto owner = DirLock::Acquire(dir);
+
+  EXPECT_EQ(owner.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(owner.status()), "DATA_DIR_IN_USE");
+  EXPECT_EQ(std::string(owner.status().message()),
+            absl::StrCat("data directory ", dir, " is being read by another process"));
+}
+
 TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
   if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
 
@@ -243,6 +256,19 @@ TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
   EXPECT_TRUE(HitFailpoint("test.point").ok());
   EXPECT_FALSE(HitFailpoint("test.point").ok());
   EXPECT_TRUE(HitFailpoint("test.point").ok());
+}
+
+TEST(FailpointDeathTest, AnUnknownActionInTheEnvironmentIsRefused) {
+  if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
+
+  // The environment is read at the first hit, so the statement runs in a process of its own.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        setenv("SLUICE_FAILPOINTS", "test.point=kil", 1);
+        (void)HitFailpoint("test.point");
+      },
+      "failpoint action \"kil\" is none of kill, stop, error");
 }
 
 }  // namespace

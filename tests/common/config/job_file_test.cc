@@ -15,7 +15,9 @@
 #include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/bind.h"
+#include "common/config/check.h"
 #include "common/config/fields.h"
+#include "common/testing/data.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -303,6 +305,29 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
     if (text[0] == '\0') EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre()) << set;
     else EXPECT_THAT(ProblemLines(Parse(kMinimal, {set})), ElementsAre(HasSubstr(text))) << set;
   }
+}
+
+// 6 steps x 1 group x 2 members x 1,024 tokens x 20 B are 240 KiB. A token of this model also
+// has the ids of 2 experts in 2 layers, which are 8 B more.
+TEST(JobFile, TheQuotaHoldsTheExpertsOfAMixtureOfExpertsModelToo) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3moe-tiny");
+  const auto problems = [](absl::string_view model, absl::string_view quota) {
+    const JobFile file =
+        Parse(kMinimal, {absl::StrCat("model.path=", testing_data::Path("models/"), model),
+                         absl::StrCat("queue.keep.quota=", quota), "queue.groups_per_step=1",
+                         "rollout.group.size=2", "rollout.group.min=2", "data.order.max_prompt=512",
+                         "checkpoint.every_steps=1"});
+    EXPECT_THAT(ProblemLines(file), ElementsAre());
+    std::vector<std::string> texts;
+    for (const SpecProblem& error : CheckJobSpec(*file.spec, {.files_must_exist = false}).errors)
+      texts.push_back(error.ToString());
+    return texts;
+  };
+
+  EXPECT_THAT(problems("qwen3-tiny", "240KiB"), ElementsAre());
+  EXPECT_THAT(problems("qwen3moe-tiny", "336KiB"), ElementsAre());
+  EXPECT_THAT(problems("qwen3moe-tiny", "335KiB"),
+              ElementsAre(HasSubstr("SLUICE-CONFIG-0011 queue.keep.quota 335KiB < worst case")));
 }
 
 TEST(JobFile, AScheduleThatFallsToZeroWantsALastStep) {

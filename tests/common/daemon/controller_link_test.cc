@@ -230,6 +230,28 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   EXPECT_TRUE(link->Flush(absl::Seconds(30)));
 }
 
+TEST_F(ControllerLinkTest, StepsOfAnEndedJobAndOfAnOlderTrainerGroupAreNotSentForEver) {
+  FakeRegistry registry;
+  const auto server = Serve(&registry);
+  const auto link = Link();
+  link->Start();
+
+  job::v1::StepReport ended = Step(9), older = Step(8), present = Step(3);
+  ended.set_job("ended");
+  older.mutable_version()->set_incarnation(1);
+  present.mutable_version()->set_incarnation(2);
+  for (const job::v1::StepReport& step : {ended, older, present}) link->ReportStep(step);
+
+  HeartbeatResponse assignments = Assignments(8);
+  assignments.mutable_jobs(0)->set_incarnation(2);
+  registry.streams.Pop()->Send(assignments);
+  const HeartbeatRequest beat =
+      registry.beats.PopUntil([](const auto& said) { return said.generation() == 8; });
+
+  ASSERT_EQ(beat.steps_size(), 1);
+  EXPECT_EQ(beat.steps(0).k(), 3);
+}
+
 TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {
   auto first = std::make_unique<FakeRegistry>();
   first->answer = [](const HeartbeatRequest&) { return Assignments(8); };

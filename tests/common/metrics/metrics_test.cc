@@ -2,6 +2,27 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <thread>
+
+namespace {
+std::atomic<int> readings{0};  // Calls of getrusage() that are under way.
+std::atomic<bool> readings_met{false};
+}  // namespace
+
+// Replaces the C library's function in this program. The process has used 1 s of CPU time.
+extern "C" int getrusage(__rusage_who_t, rusage* usage) noexcept {
+  ++readings;
+  for (int i = 0; i < 1000 && readings == 1; ++i) std::this_thread::yield();
+  if (readings > 1) readings_met = true;
+  --readings;
+
+  *usage = {};
+  usage->ru_utime.tv_sec = 1;
+  return 0;
+}
 
 namespace sluice::metrics {
 namespace {
@@ -112,6 +133,21 @@ TEST(MetricsTest, ProcessMetricsAreThere) {
   EXPECT_THAT(text, HasSubstr("process_cpu_seconds_total"));
   EXPECT_THAT(text, Not(HasSubstr("process_resident_memory_bytes 0\n")));
   EXPECT_THAT(text, Not(HasSubstr("process_open_fds 0\n")));
+}
+
+// If two scrapes read the CPU time at once, both may add it to the counter. Each reading waits a
+// while for another one, so they meet if nothing keeps them apart.
+TEST(MetricsTest, ScrapesAtTheSameTimeReadTheCpuTimeOneAfterTheOther) {
+  Registry registry;
+  AddProcessMetrics(&registry, "queue", "1.2.3");
+  const auto scrape = [&] {
+    for (int i = 0; i < 20; ++i) registry.Text();
+  };
+  std::thread other(scrape);
+  scrape();
+  other.join();
+
+  EXPECT_FALSE(readings_met);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
@@ -13,6 +15,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/server.h"
+#include "common/rpc/stream.h"
 #include "common/weights/fetcher.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
@@ -223,6 +226,22 @@ TEST_F(PublicationTest, AVersionThatIsNotAboveTheLastIsRefused) {
             absl::StatusCode::kAborted);
 }
 
+// The trainer publishes while the new listener is called with the version before.
+TEST_F(PublicationTest, AListenerHearsOfVersionsInTheirOrder) {
+  ASSERT_TRUE(publisher_->Publish(RandomSet(1), {1, 1}, "").ok());
+  std::vector<int64_t> heard;
+  bool published = false;
+  publisher_->AddListener([&](const PublishedVersion& latest) {
+    if (!std::exchange(published, true)) {
+      EXPECT_TRUE(publisher_->Publish(RandomSet(2), {1, 2}, "").ok());
+    }
+    heard.push_back(latest.version.number);
+  });
+  ASSERT_TRUE(publisher_->Publish(RandomSet(3), {1, 3}, "").ok());
+
+  EXPECT_THAT(heard, testing::ElementsAre(1, 2, 3));
+}
+
 TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
   const auto v1 = *publisher_->Publish(RandomSet(1), {1, 1}, "");
   publisher_->Lease("rollout-0", {v1.manifest}, absl::Minutes(1));
@@ -251,6 +270,9 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     asked_.WaitForNotification();
     return refused_;
   }
+
+ protected:
+  void NotifyFetch() { asked_.Notify(); }
 
  private:
   template <typename Response>
@@ -320,6 +342,61 @@ TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
   stopped->Drain(absl::Seconds(5));
 }
 
+// A trainer whose server is shutting down: it answers each download with CANCELLED.
+class ClosingTrainer : public SilentTrainer {
+ public:
+  // Waits for a report, and returns how many downloads were asked for before it.
+  int AwaitReport() {
+    reported_.WaitForNotification();
+    return fetches_at_report_;
+  }
+  void AwaitSecondFetch() { second_fetch_.WaitForNotification(); }
+
+ private:
+  class Cancelled : public grpc::ServerWriteReactor<weights::v1::FetchMessage> {
+   public:
+    Cancelled() { Finish(grpc::Status(grpc::StatusCode::CANCELLED, "shutting down")); }
+    void OnDone() override { delete this; }
+  };
+  grpc::ServerWriteReactor<weights::v1::FetchMessage>* Fetch(
+      grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
+    const int fetches = ++fetches_;
+    if (fetches == 1) NotifyFetch();
+    if (fetches == 2) second_fetch_.Notify();
+    return new Cancelled;
+  }
+  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
+                                   const weights::v1::ReportRequest*,
+                                   weights::v1::ReportResponse*) override {
+    fetches_at_report_ = fetches_.load();
+    reported_.Notify();
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  std::atomic<int> fetches_{0};
+  int fetches_at_report_ = 0;
+  absl::Notification second_fetch_, reported_;
+};
+
+// The clock stands still, so the back-off never ends on its own. The thread that downloads also
+// sends the report, after the download that has failed.
+TEST_F(PublicationTest, ADownloadThatTheTrainerCancelledIsRepeatedAfterABackOff) {
+  ClosingTrainer closing;
+  grpc::Service* const services[] = {&closing};
+  const std::unique_ptr<rpc::Server> server = *rpc::Server::Start({}, services);
+  Subscribe(RandomSet(1), server->address(), &clock_);
+  closing.AwaitFetch();
+  subscriber_->OnRefused({0, 9}, "a version that is not the newest", "a");
+  EXPECT_EQ(closing.AwaitReport(), 1);
+
+  clock_.Advance(absl::Minutes(1));
+  closing.AwaitSecondFetch();
+  subscriber_.reset();
+  server->Drain(absl::Seconds(5));
+}
+
 TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   Subscribe(RandomSet(1));
   ASSERT_TRUE(publisher_->Publish(RandomSet(2), {1, 1}, "").ok());
@@ -331,6 +408,68 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
+}
+
+// A clock whose Monotonic() waits until it is released.
+class HeldClock : public Clock {
+ public:
+  void AwaitCaller() { called_.WaitForNotification(); }
+  void Release() { released_.Notify(); }
+
+  absl::Time Now() override { return Clock::Real()->Now(); }
+  absl::Duration Monotonic() override {
+    if (!called_.HasBeenNotified()) called_.Notify();
+    released_.WaitForNotification();
+    return Clock::Real()->Monotonic();
+  }
+  void Sleep(absl::Duration duration) override { Clock::Real()->Sleep(duration); }
+
+ private:
+  absl::Notification called_, released_;
+};
+
+// Opens a Watch stream and holds it where it has found the publisher and has no listener there yet,
+// because a lease that reads the held clock has the publisher's lock. Calls `change`, lets the
+// stream go on, and returns the status with which it ends.
+class OpeningWatchTest : public PublicationTest {
+ protected:
+  absl::Status ChangeWhileAWatchOpens(const std::function<void()>& change) {
+    HeldClock clock;
+    publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, &clock);
+    weights_.SetPublisher(publisher_);
+    std::thread lease([&] { publisher_->Lease("rollout-0", {}, absl::Minutes(1)); });
+    clock.AwaitCaller();
+
+    const auto channel = *rpc::Connect(server_->address());
+    rpc::ClientStream stream(*channel, *weights::v1::WatchRequest::descriptor(), nullptr,
+                             absl::Seconds(30));
+    weights::v1::WatchRequest request;
+    request.mutable_call()->mutable_job()->set_job(kJob);
+    request.mutable_call()->mutable_job()->set_worker("rollout-0");
+    request.mutable_call()->mutable_job()->set_incarnation(3);
+    stream.Write(request);
+    stream.WritesDone();
+    // This test and the server hold the publisher; the stream that found it is the third.
+    while (publisher_.use_count() < 3) std::this_thread::yield();
+
+    change();
+    clock.Release();
+    lease.join();
+    weights::v1::Latest beat;
+    while (stream.Read(&beat)) {
+    }
+    return stream.Finish();
+  }
+};
+
+TEST_F(OpeningWatchTest, AWatchThatOpensWhileThePublisherChangesEnds) {
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(nullptr); });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+}
+
+TEST_F(OpeningWatchTest, AWatchThatOpensDuringTheShutdownEnds) {
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.Shutdown(); });
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
 }
 
 }  // namespace
