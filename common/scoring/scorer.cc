@@ -146,9 +146,12 @@ absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {
       nlohmann::json::parse(messages.begin(), messages.end(), nullptr, /*allow_exceptions=*/false);
   if (list.is_array()) {
     for (auto message = list.rbegin(); message != list.rend(); ++message) {
-      if (message->is_object() && message->value("role", "") == "assistant" &&
-          message->contains("content") && (*message)["content"].is_string())
-        return (*message)["content"].get<std::string>();
+      if (!message->is_object()) continue;
+      // Records may be foreign or damaged: a role or a content may be of any type.
+      const auto role = message->find("role"), content = message->find("content");
+      if (role != message->end() && *role == "assistant" && content != message->end() &&
+          content->is_string())
+        return content->get<std::string>();
     }
   }
   return absl::InvalidArgumentError("the field `messages` holds no assistant message");

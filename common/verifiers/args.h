@@ -24,6 +24,8 @@ class ArgReader {
   // A single string counts as a list of one.
   std::vector<std::string> Strings(absl::string_view name);
 
+  // Returns the first wrong value that was read so far.
+  const absl::Status& status() const { return status_; }
   // Returns the first problem: a value of the wrong type or out of range, or an argument that
   // nobody read.
   absl::Status Finish();

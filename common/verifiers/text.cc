@@ -144,9 +144,12 @@ absl::StatusOr<std::unique_ptr<Verifier>> MakeText(const nlohmann::json& args) {
   const std::string name = probe.String("property", "");
   ArgReader reader(absl::StrCat("text (property: ", name, ")"), args);
   reader.String("property", "");
-  SLUICE_ASSIGN_OR_RETURN(Property property, MakeProperty(name, reader));
+  absl::StatusOr<Property> property = MakeProperty(name, reader);
+  // A wrong value is read as if it were absent, so the reader's error says more.
+  SLUICE_RETURN_IF_ERROR(reader.status());
+  SLUICE_RETURN_IF_ERROR(property.status());
   SLUICE_RETURN_IF_ERROR(reader.Finish());
-  return std::make_unique<Text>(std::move(property), /*needs_gold=*/name == "reversed");
+  return std::make_unique<Text>(*std::move(property), /*needs_gold=*/name == "reversed");
 }
 
 }  // namespace sluice

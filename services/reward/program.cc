@@ -122,8 +122,16 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
         });
     ReportProgress(id, true, "scoring", "");
   }
-  MutexLock lock(&mu_);
-  jobs_[id] = std::move(job);
+
+  {
+    MutexLock lock(&mu_);
+    if (!draining_) {
+      jobs_[id] = std::move(job);
+      return;
+    }
+  }
+  // Drain() ran meanwhile and did not see this worker, so it is stopped here.
+  if (job.worker != nullptr) job.worker->Stop();
 }
 
 // The controller shows an event of a daemon in each job that the daemon works for, so the message

@@ -179,8 +179,15 @@ WaitEdge Explainer::EdgeOfTask(const Group& group, uint32_t index, uint32_t t, I
     edge.on = {NodeKind::kDaemon, task.worker, task.worker};
     edge.cause =
         absl::StrCat(task.worker, " has had task ", name, " for ", FormatAge(edge.since), before);
-    edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ",
-                             task.tries, " tries left");
+    const uint32_t left = task.tries - 1;  // task.tries counts the one that runs.
+    if (left > 0) {
+      edge.next = absl::StrCat("without a result task ", name, " goes to another reward, ", left,
+                               left == 1 ? " try left" : " tries left");
+    } else {
+      edge.next =
+          absl::StrCat("without a result ", whole ? "the group" : absl::StrCat("member ", index),
+                       " is dropped as unscorable; this is the last try of task ", name);
+    }
     edge.next_in = std::max(std::min(lease->expires, lease->limit) - now, absl::ZeroDuration());
     return edge;
   }

@@ -26,6 +26,10 @@ WaitEdge Explainer::DescribeAdmit(const Caller& caller, Instant since) const {
     edge.next = "the trainer starts";
     return edge;
   }
+  if (spec_.rows_only) {
+    edge.cause = "the job trains the rows themselves, so there is nothing to sample";
+    return edge;
+  }
   if (job_.space_ != Space::kOk) {
     edge.on = {NodeKind::kStore, "disk", ""};
     edge.cause = absl::StrCat("the disk of the queue's log is ",
@@ -57,6 +61,9 @@ WaitEdge Explainer::DescribeAdmit(const Caller& caller, Instant since) const {
                               " B; trained batches stay until a checkpoint is durable");
     edge.next = "the next checkpoint";
     edge.hint = "raise queue.keep.quota or write checkpoints more often";
+  } else if (spec_.epochs == 0) {
+    // Without a limit of epochs, nothing else ends the draws.
+    edge.cause = "each row of the data is quarantined";
   } else {
     edge.cause = absl::StrCat("all ", spec_.epochs, " epochs are drawn");
   }

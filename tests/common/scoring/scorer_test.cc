@@ -130,5 +130,13 @@ TEST(LastAnswerTest, FindsTheLastAssistantMessageOrSaysThereIsNone) {
     EXPECT_FALSE(LastAnswer(bad).ok()) << bad;
 }
 
+TEST(LastAnswerTest, AMessageWhoseRoleIsNoTextIsNotTheAssistants) {
+  EXPECT_EQ(*LastAnswer(R"([{"role":"assistant","content":"2"},{"role":1,"content":"x"}])"), "2");
+  for (const char* const bad :
+       {R"([{"role":1,"content":"x"}])", R"([{"role":null,"content":"x"}])",
+        R"([{"role":["assistant"],"content":"x"}])", R"([{"content":"x"}])"})
+    EXPECT_FALSE(LastAnswer(bad).ok()) << bad;
+}
+
 }  // namespace
 }  // namespace sluice

@@ -163,6 +163,24 @@ TEST(TextTest, TheOtherPropertiesFollowTheirFormulas) {
               DoubleNear(2.0 / 3, 1e-12));
 }
 
+TEST(TextTest, AnArgumentWithAWrongValueIsNamedWithItAndNotCalledMissing) {
+  const auto message = [](const Json& args) {
+    return std::string(MakeVerifier("text", args).status().message());
+  };
+  EXPECT_THAT(message({{"property", "length"}, {"target", 0}}),
+              HasSubstr("args.target is 0; a number from 1 to 100000 is needed"));
+  EXPECT_THAT(message({{"property", "length"}, {"target", "x"}}),
+              HasSubstr("args.target is \"x\"; a number"));
+  EXPECT_THAT(message({{"property", "words"}, {"words", 5}}),
+              HasSubstr("args.words is 5; a list of strings is needed"));
+  EXPECT_THAT(message({{"property", "letters"}, {"letters", 5}}),
+              HasSubstr("args.letters is 5; a string is needed"));
+  EXPECT_THAT(message({{"property", 5}}), HasSubstr("args.property is 5; a string is needed"));
+
+  EXPECT_THAT(message({{"property", "length"}}), HasSubstr("args.target, in words, is missing"));
+  EXPECT_THAT(message({{"property", "words"}}), HasSubstr("args.words is missing or empty"));
+}
+
 TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
               HasSubstr("exact, gsm8k, text"));

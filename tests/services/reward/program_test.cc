@@ -3,9 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
@@ -47,8 +53,9 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     return stream.get();
   }
 
-  // Assigns one job whose queue is at `queue`; no job if that is empty.
-  void Assign(const std::string& queue) {
+  // Assigns one job whose queue is at `queue`; no job if that is empty. Its rows are in the file
+  // `rows`; it has no data source if that is empty.
+  void Assign(const std::string& queue, const std::string& rows = "") {
     MutexLock lock(&mu_);
     const uint64_t generation = assigned_.generation() + 1;
     assigned_.Clear();
@@ -60,6 +67,13 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
     job.set_phase(registry::v1::ASSIGNMENT_PHASE_RUN);
     job.add_queues(queue);
     job.mutable_spec()->set_name("digits");
+    if (!rows.empty()) {
+      job::v1::DataSource& source = *job.mutable_spec()->mutable_data()->add_train();
+      source.set_name("digits");
+      source.set_path(rows);
+      source.set_prompt("digits");
+      source.set_answer("digits");
+    }
 
     job::v1::RewardEntry& reward = *job.mutable_spec()->mutable_reward()->add_rewards();
     reward.set_name("right");
@@ -126,6 +140,27 @@ TEST_F(RewardProgramTest, TheSeriesOfAJobEndWhenItLeaves) {
   controller_.Assign("");
   EXPECT_EQ(controller_.AwaitApplied().progress_size(), 0);
   EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_id=\"digits\"")));
+}
+
+TEST_F(RewardProgramTest, AJobThatIsBeingStartedWhenTheDaemonDrainsIsStoppedToo) {
+  // The job's rows come from a pipe, so the job is being started until the pipe is closed.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const int capacity = fcntl(ends[1], F_GETPIPE_SZ);
+  ASSERT_GT(capacity, 0);
+  controller_.Assign("127.0.0.1:1", absl::StrCat("/dev/fd/", ends[0]));
+
+  // The write returns once the program reads, because all of it does not fit into the pipe.
+  const std::string rows(2 * capacity, '\n');
+  ASSERT_EQ(write(ends[1], rows.data(), rows.size()), static_cast<ssize_t>(rows.size()));
+
+  auto drained = std::async(std::launch::async, [this] { program_->Drain(); });
+  while (program_->CheckReady().message() != "draining") std::this_thread::yield();
+  close(ends[1]);
+  drained.get();
+  close(ends[0]);
+
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_id=\"digits\""))) << "its worker runs";
 }
 
 }  // namespace

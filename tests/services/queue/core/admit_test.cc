@@ -319,6 +319,27 @@ TEST(AdmitTest, EachWaitSaysWhatItWaitsFor) {
 
   {
     Spec spec = SmallSpec();
+    spec.rows_only = true;
+    spec.tasks.clear();
+    Harness h(spec);
+    h.Start();
+    EXPECT_EQ(edge(h).cause, "the job trains the rows themselves, so there is nothing to sample");
+  }
+
+  {
+    Harness h(SmallSpec(), {1});  // Without a limit of epochs.
+    h.Start();
+    h.SampleAll(h.Rollout(), *h.Admitted(2), {1, 0});
+    const auto leased = h.Call<LeaseTasksAnswer>(
+        h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 1}}});
+    ASSERT_TRUE(h.PutReward(leased->tasks[0], 0, "bad_row").ok());
+    // The job fails for want of rows, until a trainer restores it.
+    ASSERT_TRUE(RestartTrainer(h, "", "").ok());
+    EXPECT_EQ(edge(h).cause, "each row of the data is quarantined");
+  }
+
+  {
+    Spec spec = SmallSpec();
     spec.max_steps = 1;
     Harness h(spec);
     h.Start();

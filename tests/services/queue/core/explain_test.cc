@@ -73,6 +73,32 @@ TEST_F(ExplainTest, ASealedMemberLeadsToItsTaskAndWhoWorksOnIt) {
   EXPECT_EQ(last.id, "w1");
 }
 
+TEST_F(ExplainTest, TheEdgeOfATaskSaysHowManyTriesAreLeftAfterTheOneThatRuns) {
+  const auto admitted = h.Admitted(2);
+  for (const Member& member : admitted->grants[0].members)
+    h.Sample(h.Rollout(), admitted->grants[0], member, {{{1, 0}, 3, 0}});
+
+  // Each lease runs out, and the task is leased again.
+  std::vector<std::string> next;
+  for (uint32_t lease = 0; lease < h.spec().tasks[0].tries; ++lease) {
+    ASSERT_TRUE(h.Call<LeaseTasksAnswer>(h.Reward(),
+                                         LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 2}}})
+                    .ok());
+    const std::vector<WaitEdge> edges = h.job().Explain(h.now);
+    const auto task = std::find_if(edges.begin(), edges.end(), [](const WaitEdge& edge) {
+      return edge.waiter.kind == NodeKind::kTask && edge.on.id == "w1";
+    });
+    ASSERT_NE(task, edges.end());
+    next.push_back(task->next);
+    h.Advance(h.spec().lease + absl::Seconds(1));
+  }
+
+  EXPECT_THAT(next, testing::ElementsAre(HasSubstr("goes to another reward, 2 tries left"),
+                                         HasSubstr("goes to another reward, 1 try left"),
+                                         HasSubstr("member 0 is dropped as unscorable")));
+  EXPECT_EQ(h.job().ledger().dropped.at("unscorable"), 2);
+}
+
 TEST_F(ExplainTest, AMemberThatNobodyHoldsWaitsForAnyRollout) {
   ASSERT_TRUE(h.Admitted(2).ok());
   ASSERT_TRUE(h.Call<ReleaseAnswer>(
