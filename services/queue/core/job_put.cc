@@ -76,13 +76,7 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
 
   uint64_t bytes = 0;
   for (const Field& field : stored.fields) bytes += field.bytes.size;
-
-  uint64_t beside = group_owned ? 0 : member->stored();
-  if (group_owned) {
-    // The prompt counts for each member, so it must fit beside the whole fields that any has stored.
-    for (const GroupMember& m : group.members) beside = std::max(beside, m.stored());
-  }
-  const uint64_t held = group.prompt.bytes() + beside;
+  const uint64_t held = group.prompt.bytes() + (member ? member->stored() : 0);
   if (held + bytes > spec_.member_bytes()) {
     return Error(absl::StatusCode::kResourceExhausted, "OVER_RESERVATION",
                  absl::StrCat(record.owner.str(), " reserved ", spec_.member_bytes(), " B, holds ",

@@ -161,31 +161,6 @@ TEST_F(PutTest, BeyondTheReservationThePieceIsRefused) {
   EXPECT_TRUE(Put(Piece(4, 1)).ok());
 }
 
-TEST_F(PutTest, ThePromptMustFitBesideTheWholeFieldsThatAMemberHasStored) {
-  Harness h;
-  h.Start();
-  const auto admitted = h.Admitted(2);
-  const queue::Grant& grant = admitted->grants[0];
-  const Id16 lease = grant.members[0].lease.id;
-
-  // The prompt's 4 tokens of 4 bytes each exceed the reservation of this member by one byte.
-  const std::string text(h.spec().member_bytes() - 15, 'x');
-  ASSERT_TRUE(h.PutOne(h.Rollout(), {.owner = RefOf(grant, grant.members[0]),
-                                     .lease = lease,
-                                     .fields = {TextField("messages", text)}})
-                  .ok());
-  // It does not matter under whose lease the prompt comes.
-  for (const Member& member : grant.members) {
-    EXPECT_EQ(ReasonOf(h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, member.lease.id,
-                                                         SegmentRole::kPrompt, 0, 4))),
-              "OVER_RESERVATION");
-  }
-
-  EXPECT_TRUE(
-      h.PutOne(h.Rollout(), PieceRecord({.group = grant.group}, lease, SegmentRole::kPrompt, 0, 3))
-          .ok());
-}
-
 TEST_F(PutTest, ABadRecordFailsNoOther) {
   const auto answer =
       h_.Call<PutAnswer>(h_.Rollout(), queue::Put{{Piece(4, 2), Piece(9, 1), Piece(6, 1)}});
