@@ -90,6 +90,7 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
   if (job.record.state == JobState::kRecovering &&
       gauges.recovering_since == absl::InfiniteDuration()) {
     gauges.recovering_since = now;
+    // AdvanceLive() gives this code to a job whose queue does not serve.
     gauges.recovering_role = job.record.code == "SLUICE-CTL-0011" ? "queue" : "trainer";
   } else if (job.record.state == JobState::kRunning &&
              gauges.recovering_since != absl::InfiniteDuration()) {

@@ -25,7 +25,8 @@ namespace sluice::trainer {
 // the last step begins, so that no evaluation is missing in the history.
 //
 // Only the job's thread uses it, except that any thread may call SetRollouts() and Cancel() at any
-// time. If the job asks for no evaluations, every call does nothing.
+// time. If the job asks for no evaluations, Start() must not be called, and every other call does
+// nothing.
 class JobEvaluations {
  public:
   explicit JobEvaluations(JobContext* job) : job_(job), rollouts_(job->config.rollouts) {}

@@ -98,7 +98,8 @@ void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, 
       labels = labels_;
       labels["what"] = result.skipped == "nonfinite_logprob" ? "logprob" : "gradient";
       registry_
-          ->AddCounter("sluice_trainer_nonfinite_total", "Numbers that were not finite.", labels)
+          ->AddCounter("sluice_trainer_nonfinite_total",
+                       "Steps skipped because a number was not finite, by kind of number.", labels)
           .Add();
     }
   }

@@ -16,7 +16,7 @@ using integration::Cluster;
 using integration::Job;
 
 constexpr absl::Duration kPatience = absl::Minutes(2);  // Timeout of what must happen.
-// How long an armed failpoint has to be reached; it need not be.
+// How long to wait for an armed failpoint, which may never be reached.
 constexpr absl::Duration kReach = absl::Seconds(4);
 // The kills of a job stop when fewer than kSpare of its steps are left.
 constexpr int kSteps = 400, kKillsPerJob = 20, kSpare = 20;

@@ -23,7 +23,7 @@ namespace {
 using integration::Process;
 
 constexpr absl::Duration kToyPatience = absl::Seconds(60);  // Timeout of what must happen.
-// How long an armed failpoint has to be reached; it need not be.
+// How long to wait for an armed failpoint, which may never be reached.
 constexpr absl::Duration kToyReach = absl::Seconds(3);
 // Small sizes of the log's files, so that the queue fills and recycles segments and takes snapshots
 // all the time.
@@ -79,6 +79,7 @@ class Matrix {
         regime_(regime),
         dir_(absl::StrCat(options.dir, "/", regime.name)),
         tally_(*tally),
+        // Each regime draws from a seed of its own.
         random_(options.seed * 1000 + static_cast<uint64_t>(regime.max_staleness) * 10 +
                 (regime.durability == "full" ? 3 : 2)) {}
 

@@ -69,7 +69,7 @@ TEST(DeterministicTest,
   EXPECT_EQ(one.weights, two.weights);
 }
 
-TEST(DeterministicTest, SoItIsInBf16) {
+TEST(DeterministicTest, TheTrainerFindsEachLogprobInTheEnginesBitsInBf16) {
   Outcome outcome;
   ASSERT_NO_FATAL_FAILURE(RunDigits(/*rollouts=*/1, &outcome, {"model.dtype=bfloat16"}));
   ExpectNoGap(outcome);
@@ -96,7 +96,7 @@ std::string ExpertsModel() {
   return dir;
 }
 
-TEST(DeterministicTest, SoItIsInAMixtureOfExpertsWhichTheTrainerIsTold) {
+TEST(DeterministicTest, TheTrainerIsToldTheExpertsOfAMixtureAndFindsEachLogprobInTheEnginesBits) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     Outcome outcome;
     ASSERT_NO_FATAL_FAILURE(RunDigits(

@@ -110,7 +110,7 @@ TEST_F(FaultsTest, AChannelOutlivesTheRestartOfItsDaemon) {
   ExpectGoesOn();
 }
 
-TEST_F(FaultsTest, EachOfThemInTurn) {
+TEST_F(FaultsTest, KillsOfRolloutRewardTrainerAndControllerInTurnDoNotEndTheJob) {
   ASSERT_NO_FATAL_FAILURE(StartJob({.rollouts = 2}, {"resources.rollout.max=2"}, 2 * kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("rollout-1"));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("reward-0"));

@@ -108,7 +108,7 @@ class MethodsTest : public testing::Test {
   std::set<std::string> called_;
 };
 
-TEST_F(MethodsTest, OfWeights) {
+TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   const rpc::Channel& trainer = *cluster_.channel("trainer-0");
   weights::v1::Latest latest;
   for (const int64_t incarnation : {1, 2}) {
@@ -162,7 +162,7 @@ TEST_F(MethodsTest, OfWeights) {
   EXPECT_EQ(ListUncalledMethods("sluice.weights.v1.WeightsService", called_), "");
 }
 
-TEST_F(MethodsTest, OfEngines) {
+TEST_F(MethodsTest, EngineMethodsRefuseWrongRolesAndAnOldIncarnation) {
   const rpc::Channel& rollout = *cluster_.channel("rollout-0");
   engine::v1::DescribeRequest describe;
   SetCall("controller-0", 0, describe.mutable_call());
@@ -219,7 +219,7 @@ TEST_F(MethodsTest, OfEngines) {
   EXPECT_EQ(ListUncalledMethods("sluice.engine.v1.EngineService", called_), "");
 }
 
-TEST_F(MethodsTest, OfJobs) {
+TEST_F(MethodsTest, JobMethodsChangeNothingWhenRepeated) {
   // A second job waits for the daemons that the first one has, so that its state does not change.
   const JobFile file = ReadJobFile(
       SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
@@ -281,7 +281,7 @@ TEST_F(MethodsTest, OfJobs) {
   EXPECT_EQ(ListUncalledMethods("sluice.job.v1.JobService", called_), "");
 }
 
-TEST_F(MethodsTest, OfTheRegistry) {
+TEST_F(MethodsTest, TheRegistryGivesEachBootAnIncarnationAndFencesTheOneBefore) {
   registry::v1::RegisterRequest request;
   request.set_daemon("reward-9");
   request.set_role(rpc::v1::ROLE_REWARD);
@@ -312,7 +312,7 @@ TEST_F(MethodsTest, OfTheRegistry) {
   EXPECT_EQ(ListUncalledMethods("sluice.registry.v1.RegistryService", called_), "");
 }
 
-TEST_F(MethodsTest, OfAdministration) {
+TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemented) {
   for (const std::string& id : cluster_.ids()) {
     const rpc::Channel& daemon = *cluster_.channel(id);
     admin::v1::ExplainRequest explain;

@@ -50,7 +50,7 @@ TEST_F(QueueRefusals, ARewardThatIsNoNumberLeavesTheTaskAsItWas) {
   ExpectRefused(reward_, record, "");
 }
 
-TEST_F(QueueRefusals, TokensOfAVersionThatIsNotYetTrained) {
+TEST_F(QueueRefusals, TokensOfAVersionThatIsNotYetTrainedLeaveTheMemberAsItWas) {
   ASSERT_NO_FATAL_FAILURE(SetUpJob());
   const auto granted = Admit();
   ASSERT_EQ(granted.grants_size(), 2);

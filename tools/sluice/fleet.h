@@ -35,8 +35,8 @@ struct FleetOptions {
 };
 
 // Plans the threads of each daemon. Half of the cores go to the trainers, half to the rollouts,
-// with at least one thread per daemon. If a role has no daemons, or a chosen number of threads that
-// needs less than its half, the other role gets the rest.
+// with at least one thread per daemon. If a role has no daemons, or a chosen number of threads, the
+// other role gets the rest.
 CorePlan PlanCores(const FleetOptions& options);
 
 // For example "threads: 2 rollouts x 1, trainer 1, on 2 cores; while one waits, others compute on

@@ -21,6 +21,8 @@ namespace {
 constexpr int kSparklinePoints = 40;
 constexpr int kMedianSteps = 20;
 
+// Whether lines can be redrawn in place. That needs escape sequences, which NO_COLOR and TERM=dumb
+// ask to leave out.
 bool IsTerminal(std::FILE* out) {
   const char* term = std::getenv("TERM");
   return isatty(fileno(out)) && std::getenv("NO_COLOR") == nullptr &&

@@ -65,7 +65,7 @@ std::string ResultTable(const job::v1::JobResult& result, bool utf8) {
       rows.end(),
       {{"tokens", absl::StrCat("generated ", result.tokens_generated(), "  trained ",
                                result.tokens_trained())},
-       {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by version: ",
+       {"staleness", absl::StrCat("max ", result.staleness_max(), "  tokens by staleness: ",
                                   CountsByKeyText(result.staleness_histogram()))},
        {"ledger", absl::StrCat("accepted ", ledger.accepted(), " = durable ", ledger.durable(),
                                " + applied ", ledger.applied(), " + live ", ledger.live(),

@@ -74,7 +74,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, reque
                                                 restarts, restarted, ledger, ledger_final,
                                                 checkpoint, told_findings, folded, eval)
 
-// Not by the macro, because stored records have the keys of an earlier build: gang, gang_whole.
+// These functions are written out, because stored records have keys of an earlier build, which are
+// not the names of the fields: gang and gang_whole.
 void to_json(nlohmann::json& json, const AssignRecord& record) {
   json = {{"gang", record.trainer_incarnation},
           {"gang_whole", record.trainers_complete},

@@ -27,7 +27,7 @@ absl::StatusOr<T> Decode(absl::string_view key, absl::string_view text);
 
 // The keys of the store.
 std::string NameKey(absl::string_view name);
-// `part`: spec, hash, status, result.
+// `part` is spec, hash, status or result, or the folder events/ or steps/.
 std::string JobKey(absl::string_view job, absl::string_view part);
 std::string EventKey(absl::string_view job, uint64_t seq);
 std::string StepKey(absl::string_view job, int64_t k);

@@ -375,7 +375,7 @@ void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t s
 void Controller::Tick(Instant now) { fleet_.Tick(now); }
 
 Outbox Controller::Take(Instant now) {
-  // The loop uses a copy, because a job whose end is over leaves active_.
+  // Go through a copy, because Advance() removes a job from active_ once its end is over.
   for (const std::string& id : std::set<std::string>(active_)) Advance(now, jobs_.at(id));
 
   // The order matters: Advance() may change assignments, which RefreshDesiredStates() and

@@ -126,8 +126,8 @@ class Controller {
   // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
   // Cancels a job. `at_once` leaves out the last checkpoint; it also hurries a cancel that is under
-  // way. Returns whether the job was already being cancelled.
-  // FAILED_PRECONDITION NOT_YET: the job has ended, or is ending for another reason.
+  // way. Returns whether the job was already being cancelled or had been cancelled.
+  // FAILED_PRECONDITION NOT_YET: the job has ended, or is ending, for another reason.
   // NOT_FOUND JOB: there is no such job.
   absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool at_once);
 

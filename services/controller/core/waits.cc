@@ -133,12 +133,16 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     waits.edges.push_back(
         {node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
          "it goes on when one has registered", no_time, absl::StrCat("start a ", name)});
+    // Without a trainer, only this edge leads from the job to the one above. To missing rollouts
+    // and rewards, the waits of the trainer and the queue lead.
     if (role == Role::kTrainer) add(name, job.state_since, "", "", "", no_time);
   }
 
   if (!job.live()) {
     AddLeaving(now, job, waits);
   } else if (job.record.state == JobState::kRunning) {
+    // A running job waits for its trainers, which report themselves what they wait for. So these
+    // edges need no cause.
     for (const Worker& worker : job.assign.workers) {
       if (worker.role == Role::kTrainer) add(worker.id, job.last_advance, "", "", "", no_time);
     }

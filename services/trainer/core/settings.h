@@ -23,7 +23,8 @@ struct OptimizerSettings {
   int64_t total = 0;
 };
 
-// What a job file says about training. Names and defaults are those of the job file.
+// What a job file says about training. The names are those of the job file. The job file's defaults
+// are in sluice/job/v1/spec.proto; those below may differ from them.
 struct Settings {
   enum class Kind { kRl, kSft };
   Kind kind = Kind::kRl;

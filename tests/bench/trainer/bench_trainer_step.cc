@@ -1,8 +1,8 @@
 // Measures one training step of the example's shape, by phase:
 //   bench_trainer_step MODEL_DIR [--threads N] [--steps N] [--json]
-// A step has 32 groups of 8 answers, with prompts of 6 tokens and answers of 6, and GRPO with an
-// entropy bonus, as in configs/examples/digits.yaml. In the baseline each answer has a prompt of
-// its own, so that no prompt can be shared.
+// A step has 32 groups of 8 answers, as in configs/examples/digits.yaml, with prompts of 6 tokens
+// and answers of 6. Unlike the example it trains by GRPO. In the baseline each answer has a prompt
+// of its own, so that no prompt can be shared.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
