@@ -358,6 +358,7 @@ void Streamer::Drop(uint64_t request, absl::string_view reason) {
   item.set_lease(it->second.member.lease);
   item.set_reason(std::string(reason));
   Abandon(request, AbortReason::kCancelled, reason);
+  metrics_.dropped.Add();
 }
 
 void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
@@ -575,7 +576,6 @@ absl::Status Streamer::SendDrops(std::vector<queue::v1::DropItem> items) {
     queue::v1::DropRequest request;
     for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i)
       *request.add_items() = std::move(items[i]);
-    metrics_.dropped.Add(request.items_size());
     SLUICE_ASSIGN_OR_RETURN(const queue::v1::DropResponse response,
                             client_->Drop(std::move(request)));
     for (const common::v1::Item& item : response.items()) {
