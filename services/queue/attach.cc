@@ -5,9 +5,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
@@ -19,9 +21,10 @@
 namespace sluice::queue {
 
 absl::Status AttachServer::Start(const std::string& address) {
+  stop_ = shm::Fd(eventfd(0, EFD_CLOEXEC));
+  if (!stop_.valid()) return ErrnoStatus(errno, "eventfd");
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Listen("sluice-queue/" + address));
   listening_ = std::make_unique<shm::Socket>(std::move(socket));
-  stop_ = shm::Fd(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { ServeLoop(); });
   return absl::OkStatus();
 }
@@ -48,7 +51,12 @@ void AttachServer::ServeLoop() {
   while (true) {
     std::vector<pollfd> polled = {{stop_.get(), POLLIN, 0}, {listening_->fd(), POLLIN, 0}};
     for (const Client& client : clients) polled.push_back({client.socket.fd(), POLLIN, 0});
-    if (poll(polled.data(), polled.size(), -1) < 0) continue;
+    if (poll(polled.data(), polled.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      // No client can be served. Connections are closed, so that clients go on without the memory.
+      log::Error("no_shared_memory", {{"error", ErrnoStatus(errno, "poll")}});
+      break;
+    }
     if (polled[0].revents != 0) break;
 
     std::vector<Client> connected;
@@ -66,6 +74,7 @@ void AttachServer::ServeLoop() {
     if (socket.ok() && clients.size() < kMostSessions) clients.push_back({*std::move(socket), ""});
   }
   for (const Client& client : clients) EndSession(client);
+  listening_.reset();
 }
 
 bool AttachServer::ServeClient(Client& client) {

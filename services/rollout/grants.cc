@@ -98,6 +98,7 @@ void Grants::DropGroup(const queue::v1::Grant& grant, const char* reason, const 
   item.set_lease(grant.members(0).lease().id());
   item.set_reason(reason);
   work->drops.push_back(std::move(item));
+  metrics_.dropped.Add(grant.members_size());
 }
 
 absl::StatusOr<Member> Grants::MakeMember(const queue::v1::Grant& grant,

@@ -339,15 +339,21 @@ void Streamer::EndGenerating(MemberState& state) {
 }
 
 void Streamer::Abandon(uint64_t request, AbortReason reason, absl::string_view why) {
+  Forget(request, reason, why, metrics_.abandoned);
+}
+
+void Streamer::Forget(uint64_t request, AbortReason reason, absl::string_view why,
+                      const metrics::Counter& ended) {
   const auto it = members_.find(request);
   if (it == members_.end()) return;
+  // An answer that had ended was counted then.
+  if (it->second.member.trajectory.finish() == FinishReason::kNone) ended.Add();
   log::Debug("answer_abandoned", {{"job_id", options_.job_name}, {"why", why}});
   if (it->second.member.generating) loop_->Abort(request, reason);
   EndGenerating(it->second);
   leases_->Forget(it->second.member.lease);
   by_lease_.erase(it->second.member.lease);
   members_.erase(it);
-  metrics_.abandoned.Add();
 }
 
 void Streamer::Drop(uint64_t request, absl::string_view reason) {
@@ -357,7 +363,7 @@ void Streamer::Drop(uint64_t request, absl::string_view reason) {
   *item.mutable_ref() = it->second.member.ref;
   item.set_lease(it->second.member.lease);
   item.set_reason(std::string(reason));
-  Abandon(request, AbortReason::kCancelled, reason);
+  Forget(request, AbortReason::kCancelled, reason, metrics_.dropped);
 }
 
 void Streamer::TakeCancelled(const queue::v1::CancelHint& hint) {
@@ -394,6 +400,7 @@ void Streamer::TakeAck(const Ack& ack) {
     // tokens that are stored.
     if (state.member.generating) loop_->Abort(ack.request, AbortReason::kCancelled);
     EndGenerating(state);
+    if (trajectory.finish() == FinishReason::kNone) metrics_.finished_length.Add();
     trajectory.Truncate(ack.watermark);
     unsent_.push_back(ack.request);
   } else if (reason == "LEASE_LOST" || reason == "GONE") {
@@ -554,7 +561,6 @@ void Streamer::TakeSealAnswer(uint64_t request, const common::v1::Item& item) {
   if (it == members_.end()) return;
   MemberState& state = it->second;
   if (item.code() == 0 || item.reason() == "LEASE_LOST" || item.reason() == "GONE") {
-    if (item.code() != 0) metrics_.abandoned.Add();
     if (item.code() == 0 && options_.sealed) options_.sealed(state.member);
     by_lease_.erase(state.member.lease);
     members_.erase(it);
@@ -575,7 +581,6 @@ absl::Status Streamer::SendDrops(std::vector<queue::v1::DropItem> items) {
     queue::v1::DropRequest request;
     for (size_t i = from; i < std::min(items.size(), from + kMaxItems); ++i)
       *request.add_items() = std::move(items[i]);
-    metrics_.dropped.Add(request.items_size());
     SLUICE_ASSIGN_OR_RETURN(const queue::v1::DropResponse response,
                             client_->Drop(std::move(request)));
     for (const common::v1::Item& item : response.items()) {

@@ -158,10 +158,13 @@ class Streamer {
   void EndGenerating(MemberState& state);
   // Forgets the member, and aborts its request.
   void Abandon(uint64_t request, AbortReason reason, absl::string_view why);
+  // The same; `ended` counts the answer, unless it had ended before.
+  void Forget(uint64_t request, AbortReason reason, absl::string_view why,
+              const metrics::Counter& ended);
   // Sends the member again from `watermark` on, which is the number of its tokens (prompt included)
   // that the queue has.
   void SendFrom(uint64_t request, MemberState& state, uint64_t watermark);
-  // Abandons the member, and enqueues a Drop with `reason` for the queue.
+  // Forgets the member, and enqueues a Drop with `reason` for the queue.
   void Drop(uint64_t request, absl::string_view reason);
 
   // These return false if the PutStream is full; a later scan sends the rest.
