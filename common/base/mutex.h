@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 
@@ -44,6 +45,8 @@ class CondVar {
   // Returns false if `timeout` passed without a signal.
   bool WaitFor(Mutex* mu, absl::Duration timeout) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
+    // The clock's time plus a very long timeout would overflow.
+    timeout = std::min(timeout, absl::Hours(24 * 365));
     const bool signalled =
         cv_.wait_for(lock, absl::ToChronoNanoseconds(timeout)) == std::cv_status::no_timeout;
     lock.release();

@@ -15,6 +15,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
+#include "common/base/mutex.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
@@ -247,6 +248,26 @@ TEST(FileTest, AnOwnerIsNotRefusedWithThePidOfAnEarlierOwnerWhileADirectoryIsRea
   EXPECT_EQ(ReasonOf(owner.status()), "DATA_DIR_IN_USE");
   EXPECT_EQ(std::string(owner.status().message()),
             absl::StrCat("data directory ", dir, " is being read by another process"));
+}
+
+TEST(CondVarTest, AWaitWithoutLimitEndsWithTheSignal) {
+  Mutex mu;
+  CondVar changed;
+
+  // The signal cannot come before the wait has released the lock.
+  std::thread signaller;
+  bool signalled = false;
+  {
+    MutexLock lock(&mu);
+    signaller = std::thread([&] {
+      MutexLock lock(&mu);
+      changed.NotifyAll();
+    });
+    signalled = changed.WaitFor(&mu, absl::InfiniteDuration());
+  }
+  signaller.join();
+
+  EXPECT_TRUE(signalled);
 }
 
 TEST(FailpointTest, FiresAtTheNthHitAndOnce) {
