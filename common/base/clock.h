@@ -6,7 +6,8 @@
 namespace sluice {
 
 // A clock that callers receive instead of reading the machine's, so that a test can control time.
-// The state machines in services/*/core take `now` as an argument instead and need no clock.
+// The state machines of the queue and the controller take `now` as an argument instead and need no
+// clock.
 //
 // Thread-safe.
 class Clock {

@@ -29,7 +29,7 @@ struct Tables {
 uint32_t CrcPortable(const uint8_t* p, size_t n, uint32_t crc) {
   static const Tables tables;
   const auto& t = tables.t;
-  // Eight bytes at a time. The CRC so far is added to the first four.
+  // Take eight bytes at a time. The CRC so far is added to the first four.
   for (; n >= 8; p += 8, n -= 8) {
     uint32_t low, high;
     std::memcpy(&low, p, 4);
@@ -126,7 +126,7 @@ CrcHardware(const uint8_t* p, size_t n, uint32_t crc, char* to) {
     advance(3 * kLane);
   }
 
-  // What is left: first whole words, then bytes.
+  // Add what is left, first as whole words, then as bytes.
   for (; n >= 8; advance(8)) add_word(0, &wide);
   crc = static_cast<uint32_t>(wide);
   for (; n > 0; advance(1)) {

@@ -150,7 +150,7 @@ std::string Registry::Text() {
     MutexLock lock(&impl_->mu);
     updates = impl_->updates;
   }
-  // Without the lock, because an update may add metrics.
+  // The updates run without the lock, because they may add metrics.
   for (const auto& update : updates) update();
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }

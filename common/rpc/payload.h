@@ -78,7 +78,8 @@ class Frame {
 // Decodes a message in any protobuf encoding: header and payload may come in any order, unknown
 // fields are skipped, of several headers the last counts, and several payloads are joined.
 // INVALID_ARGUMENT BAD_FRAME: a tag or length cannot be read, the message is cut short, field 1, 3
-// or 15 has a wrong wire type, or the message has both a payload and slices of shared memory.
+// or 15 has a wrong wire type, an unknown field cannot be skipped, a SharedSlice is too long or
+// cannot be parsed, or the message has both a payload and slices of shared memory.
 // RESOURCE_EXHAUSTED TOO_LARGE: a limit above is exceeded.
 absl::Status DecodeFrame(const grpc::ByteBuffer& message, Frame* frame);
 

@@ -38,7 +38,7 @@ absl::StatusOr<Bpe> Bpe::Create(const Component& model, TokenizerFile file, bool
     if (!affix.empty()) return model.Unsupported(absl::StrCat(key, " \"", affix, "\""));
   }
 
-  // Ids and merges first: the settings below refer to tokens.
+  // Read ids and merges first, because the settings below refer to tokens.
   Bpe bpe;
   bpe.byte_level_ = byte_level;
   if (!file.has_vocab) return model.Invalid("vocab is missing or not an object");

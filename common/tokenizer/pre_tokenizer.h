@@ -20,8 +20,9 @@ class PreTokenizer {
   PreTokenizer() = default;
   static absl::StatusOr<PreTokenizer> Parse(const Component& component);
 
-  // Splits `part` of `text` into words. It may rewrite the text (Metaspace); the words are parts of
-  // the text after that. RESOURCE_EXHAUSTED: a pattern exceeded its limits.
+  // Splits `part` of `text` into words. Metaspace, and ByteLevel with add_prefix_space, rewrite the
+  // text; the words are parts of the text after that. RESOURCE_EXHAUSTED: a pattern exceeded its
+  // limits.
   absl::Status Run(AlignedText* text, Span part, std::vector<Span>* words) const;
 
   // Whether words are encoded byte by byte in the byte-level alphabet.

@@ -16,8 +16,9 @@ struct Scanned {
 // `text` is UTF-8; `at` < text.size() is the first byte of a character.
 using Scanner = Scanned (*)(absl::string_view text, size_t at);
 
-// Returns the scanner for `pattern`, or null. Known are GPT-2, Llama 3 (and cl100k), Qwen2, Tekken,
-// o200k, and the three patterns of DeepSeek V3. The pattern must have exactly the known text.
+// Returns the scanner for `pattern`, or null. The known patterns are those of GPT-2, Llama 3 (and
+// cl100k), Qwen2, Tekken and o200k, and the three of DeepSeek V3. The pattern must have exactly the
+// known text.
 Scanner ScannerFor(absl::string_view pattern);
 // Whether every piece is a match, for any text.
 bool MatchesEverywhere(Scanner scanner);

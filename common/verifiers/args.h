@@ -42,8 +42,8 @@ class ArgReader {
 
 // Returns a gold (the reference answer of a row) as text. A number becomes the text that JSON
 // writes for it (12 is "12", 12.5 is "12.5"). INVALID_ARGUMENT: the gold is neither a text nor a
-// number, or it is a number that a double cannot hold exactly, so that it may differ from what the
-// file says.
+// number, or it is a number that was read as a double and is 2^53 or more in size, so that it may
+// have lost the last digits that the file gives.
 absl::StatusOr<std::string> GoldText(const nlohmann::json& gold);
 
 // Returns the row's field `answer` as text. INVALID_ARGUMENT: the field is absent or cannot be a

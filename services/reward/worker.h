@@ -20,8 +20,8 @@
 namespace sluice::reward {
 
 // Scores the tasks of one job: leases tasks that are ready, reads the answers and puts the scores.
-// One call leases many tasks, one Get reads all their answers, and one message carries all their
-// scores.
+// One call leases many tasks, one Get reads all their answers, and one message carries many of
+// their scores.
 //
 // Owns one thread, which runs Run(), and those of its queue clients. Thread-safe.
 class Worker {
