@@ -26,9 +26,7 @@ bool Cancel::WaitFor(absl::Duration duration) {
   while (!triggered_) {
     const absl::Duration left = until - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
-    // A long wait is cut into minutes, because an infinite one overflows the standard library's
-    // time.
-    changed_.WaitFor(&mu_, std::min(left, absl::Seconds(60)));
+    changed_.WaitFor(&mu_, left);
   }
   return true;
 }
