@@ -56,7 +56,8 @@ struct Expression {
     kAnd,        // operands[0] and operands[1] and ..
     kOr,         // operands[0] or operands[1] or ..
     kIf,         // operands[1] if operands[0] else operands[2]; operands[2] null: undefined
-    // operands[0] | function(operands[1..], keywords..); operands[0] is null in a filter block
+    // operands[0] | function(operands[1..], keywords..); operands[0] is null for
+    // the first filter of a filter or set block, whose input is what the block prints.
     kFilter,
     kTest,  // operands[0] is function(operands[1..]); negated: is not
     kCall,  // operands[0](operands[1..], keywords..)

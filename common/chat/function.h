@@ -32,8 +32,8 @@ struct Call {
 
   const Value& operator[](size_t i) const { return args[i]; }
   bool has(size_t i) const { return !args[i].is(Value::kUndefined); }
-  // Return an argument as a type. They fail if it has another type; the message names function and
-  // parameter.
+  // Int() and Str() return an argument as a type, and fail if it has another type; the message
+  // names the function and the number of the argument. Flag() returns the truth value of any type.
   int64_t Int(size_t i, int64_t otherwise) const;
   bool Flag(size_t i, bool otherwise) const { return has(i) ? Truth(args[i]) : otherwise; }
   absl::string_view Str(size_t i) const;

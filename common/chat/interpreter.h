@@ -126,7 +126,7 @@ class Interpreter {
   std::string* output_ = &text_;
   size_t outer_bytes_ = 0;  // Bytes in the outputs around the current one.
   std::vector<std::pair<size_t, size_t>> generated_;
-  Value filter_input_;  // Input of the filter block that is being evaluated.
+  Value filter_input_;  // Input of the first filter of a filter or set block.
   int macros_ = 0;      // Number of active macro calls.
   // Sum of the levels of all active macros.
   int nesting_ = 0;

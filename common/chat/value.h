@@ -26,8 +26,8 @@ struct Counted {
   uint32_t references = 0;
 };
 
-// A value of the template's language: 16 bytes, cheap to copy. Values are immutable, except
-// namespaces.
+// A value of the template's language: 16 bytes, cheap to copy. Values are immutable, except objects
+// (object.h), which have a state, and generators, which count the items they have yielded.
 class Value {
  public:
   enum Kind : uint8_t {

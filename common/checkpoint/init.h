@@ -8,10 +8,11 @@
 
 namespace sluice {
 
-// Makes random weights as transformers initialises these models: norms are 1, all other elements
-// are drawn from normal(0, config.initializer_range). Each tensor has its own random stream, seeded
-// by `seed` and the tensor's name, so a seed gives the same bits on every machine, whatever other
-// tensors the model has. Values are drawn in double, rounded to fp32 and then to `dtype`.
+// Makes random weights: norms are 1, and all other elements, biases included, are drawn from
+// normal(0, config.initializer_range). transformers initialises these models in the same way,
+// except that its biases start at 0. Each tensor has its own random stream, seeded by `seed` and
+// the tensor's name, so a seed gives the same bits on every machine, whatever other tensors the
+// model has. Values are drawn in double, rounded to fp32 and then to `dtype`.
 absl::StatusOr<TensorSet> InitWeights(const ModelConfig& config, uint64_t seed,
                                       DType dtype = DType::kF32);
 

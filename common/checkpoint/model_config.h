@@ -45,8 +45,8 @@ struct ModelConfig {
   bool qkv_bias = false;  // q, k and v have a bias (Qwen2, or the key `attention_bias`).
   bool o_bias = false;    // The output projection o has one too (`attention_bias`).
   bool mlp_bias = false;  // gate, up and down have a bias (Llama).
-  // Number of positions that a position attends to, itself included (Mistral); 0 means all before
-  // it.
+  // Number of positions that a position attends to, itself included (Mistral); 0 means itself and
+  // all before it.
   int64_t sliding_window = 0;
   // Mixture of experts (Qwen3-MoE). With num_experts > 0, each layer has that many MLPs of width
   // expert_size, and a token goes through the experts_per_token that the router gives the highest

@@ -95,7 +95,9 @@ class FileChecker {
   const bool must_exist_;
   SpecProblems& check_;
   std::optional<ModelDir> model_;  // nullopt if the model is not visible on this host or is bad.
-  std::unique_ptr<PromptRenderer> renderer_;  // Null in the same cases.
+  // Null if model_ is nullopt, an earlier check found an error, or the tokenizer or chat template
+  // cannot be loaded.
+  std::unique_ptr<PromptRenderer> renderer_;
 };
 
 void FileChecker::CheckModel() {

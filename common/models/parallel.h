@@ -8,7 +8,7 @@
 // Loops whose work the calling thread shares with helper threads, named sluice-train. The whole
 // process has one set of helpers, and one loop at a time uses them. A loop that another thread
 // starts meanwhile runs on its calling thread alone. If a call of `work` throws, the loop throws
-// one such exception after all calls that had begun have ended; it may have left out others.
+// one such exception after all calls that had begun have ended; some calls may then never begin.
 namespace sluice {
 
 // Sets the function that says how many threads a loop may use, the calling thread included. It is

@@ -22,8 +22,8 @@
 namespace sluice {
 
 // The memory that a client shares with a queue on the same host: the client's own buffer, into
-// which it writes what it will Put, and the segments of its job, which it reads. It ends when
-// either side ends it; then attach again.
+// which it writes what it will Put, and the segments of its job, which it reads. The attachment
+// ends when either side closes the connection; then attach again.
 //
 // Thread-safe.
 class Attachment {

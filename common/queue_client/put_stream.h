@@ -29,8 +29,9 @@ struct PutOutcome {
 // recognises equal bytes as a repeat. If the queue is on this host and shares memory, the payload
 // is copied there once, and messages only name it.
 //
-// Thread-safe. Owns one thread, `put`, which sends, and for each stream a reader thread, which runs
-// the callbacks.
+// Thread-safe. Owns one thread, `put`, which sends, and for each stream a reader thread. The reader
+// runs the callbacks of acknowledged records. When the stream has ended for good, `put` runs those
+// of the records that are left.
 class PutStream {
  public:
   struct Options {

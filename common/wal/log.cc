@@ -114,13 +114,13 @@ class Log::Impl {
   // waits for it, or the log ends.
   CondVar chores_;
 
-  // snapshot_ <= durable_ <= last_. pending_ holds records behind durable_, in order; the batch
+  // snapshot_ <= durable_ <= last_. pending_ holds records after durable_, in order; the batch
   // that `log` is writing has already left it. segments_ is in rising order and ends with the
   // current one.
   std::deque<Pending> pending_ ABSL_GUARDED_BY(mu_);
   Position last_ ABSL_GUARDED_BY(mu_) = 0;
   Position durable_ ABSL_GUARDED_BY(mu_) = 0;
-  // Frame bytes of the records behind durable_, including the batch that `log` is writing.
+  // Frame bytes of the records after durable_, including the batch that `log` is writing.
   uint64_t pending_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   // Bytes of all records appended since the snapshot that Open() read, those read by Open()
   // included.
@@ -380,7 +380,7 @@ bool Log::Impl::WaitForWork(std::vector<Pending>* batch) {
 }
 
 // Writes a batch. If the segment has too little room for all of it, the rest goes to the next
-// segment. Each part is synced before anything is written behind it.
+// segment. Each part is synced before anything is written after it.
 absl::Status Log::Impl::WriteRecords(const std::vector<Pending>& batch) {
   // Each turn of the loop writes as many frames as fit in the segment.
   for (size_t at = 0; at < batch.size();) {

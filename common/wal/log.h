@@ -41,7 +41,7 @@ enum class Space {
 // position the log was durable when its batch began. A segment's header says the same, and when no
 // record waits, a mark after the batch says that the batch itself is durable. Reading stops at the
 // first incomplete frame, at position p. Then the reader looks for a proof that p was durable: a
-// frame behind that place, searched by its checksum at every multiple of 8 bytes, a later segment,
+// frame after that place, searched by its checksum at every multiple of 8 bytes, a later segment,
 // or a snapshot. With a proof the result is DATA_LOSS, which names segment and offset. Without one,
 // this is the torn end of a batch that was never acknowledged, and it is cut off.
 // Each segment has a random number (salt) that is part of all its checksums. Each Open() continues

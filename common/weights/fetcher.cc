@@ -41,9 +41,11 @@ absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Publishe
   const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
                                       manifest.version() == version.number);
   if (!right_version || manifest.state() != announced.state.bytes()) {
-    return absl::DataLossError(absl::StrCat("the manifest of ", manifest.incarnation(), ":",
-                                            manifest.version(), " was announced as ",
-                                            version.str()));
+    // A state has 16 bytes, but that of a wrong manifest may be longer.
+    return absl::DataLossError(absl::StrCat(
+        "the manifest of version ", manifest.incarnation(), ":", manifest.version(), " with state ",
+        ToHex(manifest.state().substr(0, 16)), " was announced as version ", version.str(),
+        " with state ", ToHex(announced.state.bytes())));
   }
   if (manifest.kind() != weights::v1::Manifest::KIND_FULL)
     return absl::UnimplementedError(absl::StrCat("the manifest of version ", version.str(),

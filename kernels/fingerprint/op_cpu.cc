@@ -23,7 +23,8 @@ struct KeyTable {
 template <typename Word>
 #if defined(__x86_64__) && !defined(SLUICE_SANITIZED) && \
     !defined(__clang__)  // Clang cannot clone templates.
-// Chosen by the features of the CPU. (arch=skylake-avx512 would also ask for its vendor.)
+// The clone is chosen by the features of the CPU. (arch=skylake-avx512 would also ask for its
+// vendor.)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
 void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count,
