@@ -50,7 +50,8 @@ struct Arena::State {
     const uint64_t grown = std::clamp(total / 4 / step * step, step, std::max(step, kMaxSegment));
     return std::max(grown, (least + kHead + 4095) / 4096 * 4096);
   }
-  // Makes a segment. Without the lock, because it takes a while. False if the system has no memory.
+  // Makes a segment, without the lock, because it takes a while. Returns false if the system has no
+  // memory.
   bool AddPart(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu);
   std::shared_ptr<char> TryAllocate(const std::shared_ptr<State>& self, uint64_t bytes)
       ABSL_LOCKS_EXCLUDED(mu);

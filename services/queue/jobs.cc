@@ -99,7 +99,7 @@ void JobTable::SetJob(const std::string& job, const std::string& name, const Cal
   ForwardSetJob(runner, job, caller, std::move(input), std::move(done));
 }
 
-// On the load thread. An earlier SetJob in the list may have made the job already.
+// Runs on the load thread. An earlier SetJob in the list may have made the job already.
 void JobTable::LoadJob(const std::string& job, const std::string& name, const Caller& caller,
                        queue::SetJob input, JobRunner::Done done) {
   int64_t incarnation = 0;
@@ -227,7 +227,7 @@ void JobTable::ForwardSetJob(const std::shared_ptr<JobRunner>& runner, const std
               });
 }
 
-// On the load thread.
+// Runs on the load thread.
 void JobTable::RemoveJob(const std::string& job) {
   std::shared_ptr<JobRunner> runner;
   {

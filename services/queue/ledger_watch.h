@@ -15,7 +15,7 @@ struct LedgerEntry {
 
   Kind kind = Kind::kAccepted;
   int64_t version = 0;  // K, the version that the trainer holds.
-  Ledger ledger;        // `event` is the number of the entry within one run of the queue.
+  Ledger ledger;        // `event` is the number of the job's event after which it was read.
   std::string batch;  // With kApplied: the canonical bytes of batch K - 1, from which H(K) follows.
 };
 
@@ -32,9 +32,9 @@ class LedgerWatch {
  private:
   void SetLast(const Job& job);
 
-  // Values at the last change. Every change of the ledger changes one of them, except that a Put
-  // only adds to tokens_generated, for which there is no entry. A drop changes `live_`, and a new
-  // hash changes `version_`.
+  // Values at the last change. Every change of the ledger changes one of them, except a change of
+  // tokens_generated alone (as by a Put), for which there is no entry. A drop changes `live_`, and
+  // a new hash changes `version_`.
   int64_t accepted_ = 0, durable_ = 0, applied_ = 0, live_ = 0, version_ = 0;
 };
 

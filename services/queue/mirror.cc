@@ -142,6 +142,7 @@ void LedgerMirror::GiveUpWaiting(const std::string& job, Stream& stream) {
   if (first == newest) return;
   uint64_t missed = newest - first;
   dropped_ += missed;
+  // An overflow is logged once, when it begins: after that the first entry has a gap.
   if (first->gap == nullptr)
     log::Warning("mirror_overflow",
                  {{"job", job}, {"waiting_bytes", stream.bytes}, {"entries", missed}});

@@ -177,8 +177,8 @@ QueueProgram::~QueueProgram() {
   if (mirror_ != nullptr) mirror_->Stop();
 }
 
-// Jobs begin after link_ was made, so it is set. The controller assigns a daemon's event to every
-// job for which the daemon works, so the message names the job.
+// With a controller, link_ is set: jobs begin only after it was made. The controller assigns a
+// daemon's event to every job for which the daemon works, so the message names the job.
 void QueueProgram::RaiseAlarm(const std::string& job_name, const Alarm& alarm) {
   if (link_ == nullptr) return;  // The daemon runs without a controller.
   common::v1::Event event;

@@ -139,7 +139,7 @@ void JobRunner::Deliver(Output output, Finished* finished) {
   std::move(output.answers.begin(), output.answers.end(), std::back_inserter(*finished));
 }
 
-// On the log's thread.
+// Runs on the log's thread.
 void JobRunner::ReleaseDurable(wal::Position durable) {
   Finished finished;
   {
@@ -273,7 +273,7 @@ void JobRunner::Restart(uint32_t incarnation) {
   RunCallbacks(std::move(finished));
 }
 
-// On the log's thread.
+// Runs on the log's thread.
 void JobRunner::SetSpace(wal::Space space) {
   static constexpr const char* kNames[] = {"ok", "low", "full"};
   log::Warning("disk_space",

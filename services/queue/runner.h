@@ -36,7 +36,8 @@ struct WatchUpdate {
 // is durable, and then go out in the order of events. Reads (ReadJob()) see events that are not
 // durable yet.
 //
-// Thread-safe. A call blocks no longer than one event takes. Owns the log's two threads.
+// Thread-safe. No method except Stop() blocks for longer than one event takes. Owns the log's two
+// threads, if there is a log.
 class JobRunner {
  public:
   using Done = std::function<void(Reply)>;
@@ -139,7 +140,7 @@ class JobRunner {
   bool TakeSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CloseLog(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_);
   void SetSpace(wal::Space space) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs the callbacks of finished calls. Without the lock.
+  // Runs the callbacks of finished calls. It is called without the lock.
   static void RunCallbacks(Finished finished);
 
   const Options options_;

@@ -30,8 +30,8 @@ class QueueServer {
   // Lets clients on this host read and write payload through shared memory. `address` is where the
   // gRPC server listens. ALREADY_EXISTS: another process listens on the socket.
   absl::Status ShareMemory(const std::string& address);
-  // Ends the Watch streams and stops their empty messages. Parked calls are ended by
-  // JobTable::Stop(). Idempotent.
+  // Ends the Watch streams and the sharing of memory, and joins the server's threads. Parked calls
+  // are ended by JobTable::Stop(). Idempotent.
   void Stop();
 
  private:

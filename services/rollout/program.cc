@@ -65,8 +65,8 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
                                           .role = rpc::Role::kRollout,
                                           .addresses = {{"grpc", address}, {"ops", ops}}};
   daemon::ControllerLink::Handlers handlers;
-  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& level) {
-    ApplyAssignments(level);
+  handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
+    ApplyAssignments(assignments);
   };
   handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };
   handlers.on_refused = [this](absl::Status why) { host_.stop(std::move(why)); };
@@ -142,7 +142,7 @@ absl::Status RolloutProgram::CheckReady() {
 // Follows the newest list of assignments. It starts sessions for new jobs, ends those of jobs that
 // are not listed or not in the phase RUN, and starts a session anew if its job moved to another
 // queue.
-void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& level) {
+void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
   // Sessions are started and stopped without the lock, since both may take long.
   std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
@@ -150,7 +150,7 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& lev
   {
     MutexLock lock(&mu_);
     if (draining_) return;
-    for (const registry::v1::Assignment& assignment : level.jobs()) {
+    for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
       kept.insert(assignment.job());

@@ -59,7 +59,8 @@ class RolloutProgram : public daemon::Program {
   void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
 
   // ApplyAssignments() and StartJob() run on the link's `deliver` thread, one at a time.
-  void ApplyAssignments(const registry::v1::HeartbeatResponse& level) ABSL_LOCKS_EXCLUDED(mu_);
+  void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Sends the controller the job's progress.

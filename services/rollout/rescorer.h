@@ -19,8 +19,8 @@ struct Member;
 // Checks the engine: it computes one sealed trajectory in `one_in` again by prefill, and compares
 // the log-probs with those from sampling. A corrupt block of the KV cache, a wrong hit in the
 // prefix cache, or a token with a wrong version shows as a difference. This work has the lowest
-// priority. The choice is a hash of group and member, so every worker, and every run of a job with
-// the same seed, makes the same choice.
+// priority. The choice is a hash of the group's ordinal and the member, so all workers, and all
+// runs of a job, make the same choice.
 //
 // A trajectory can be compared only if it was granted, sampled and sealed under one version, and
 // this version is still loaded. Others are skipped, as are those that come while kMostPending are

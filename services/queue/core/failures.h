@@ -47,11 +47,12 @@ class Failures {
 
   // A rollout dropped a group of this row. Reasons that do not lie in the row itself are ignored.
   void NoteUnusable(const RowRef& row, const std::string& reason);
-  // The row has just been quarantined. `source` is the name of its source, `why` follows its name.
+  // The row has just been quarantined. `source` is the name of its source. `why` is the part of the
+  // alarm's text that follows the row, such as "failed 3 times, last as lost".
   void NoteQuarantined(const RowRef& row, const std::string& source, const std::string& reason,
                        const std::string& why);
-  // A group was dropped, or trained. They count how often in succession its row was drawn without
-  // being trained.
+  // A group was dropped, or trained. These two functions count how often in succession its row was
+  // drawn without being trained.
   void NoteDropped(const RowRef& row, const std::string& source, const std::string& reason);
   void NoteTrained(const RowRef& row) { starved_.erase({row.source, row.index}); }
   // A group could not be scored.

@@ -61,8 +61,8 @@ std::optional<Reply> Job::TryAcquireBatch(const Caller& caller, const AcquireBat
   return HandOutSlice(caller, *batch, input.from);
 }
 
-// The data is used up before batch k. That is a failure where no batch was cut at all, or where
-// epochs are left but all rows are quarantined. The message then says what became of the groups.
+// The data is used up before batch k. That is a failure if there is no batch before k, or if all
+// rows are quarantined. The message then says what became of the groups.
 absl::Status Job::DescribeEnd(int64_t k) const {
   if (k > 0 && prompts_.quarantined() < prompts_.rows()) {
     return Error(absl::StatusCode::kOutOfRange, "END",
@@ -86,7 +86,8 @@ absl::Status Job::DescribeEnd(int64_t k) const {
                    unscorable == nullptr ? "" : absl::StrCat("; ", unscorable->Describe())));
 }
 
-// The groups of a batch from this one on, as many as fit into one answer.
+// Hands out the groups of a batch from place `from` on, as many as fit into one answer. If nobody
+// holds the batch's lease and the batch is not trained yet, it is granted to the caller.
 AcquireBatchAnswer Job::HandOutSlice(const Caller& caller, Batch& batch, uint32_t from) {
   if (!batch.lease && !batch.applied) {
     batch.lease = leases_

@@ -19,7 +19,7 @@ class RowSource {
  public:
   virtual ~RowSource() = default;
   virtual uint64_t rows(uint32_t source) const = 0;
-  // Mapped fields, sorted keys.
+  // The row as JSON: its mapped fields (SourceSpec::fields), with sorted keys.
   virtual std::string json(uint32_t source, uint64_t index) const = 0;
 };
 

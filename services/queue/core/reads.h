@@ -11,8 +11,8 @@
 // What a job answers to reads: these calls change nothing and are in no log.
 namespace sluice::queue {
 
-// What Get reads of one owner. An owner without member is the group's prompt. No names: all fields.
-// to 0: up to the end.
+// What Get reads of one owner. An owner without member is the group's prompt. Without names, all
+// fields are read. If `to` is 0, tokens are read up to the end.
 struct Want {
   TrajectoryRef owner;
   std::vector<std::string> names;

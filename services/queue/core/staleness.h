@@ -36,8 +36,8 @@ struct Verdict {
 
 // The hard bound: a trainable token sampled at version b may be trained in step k if its staleness
 // k - b is at most eta (max_staleness) and b is on the branch. With the statistic `masked` other
-// tokens are masked, and the member may not be trained if fewer than min_trainable are left; with
-// `strict` one such token is enough that it may not.
+// tokens are masked, and the member may not be trained if that leaves fewer than min_trainable.
+// With `strict` the member may not be trained if it has even one such token.
 Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Branch& branch);
 
 // How many tokens of the member break the bound in step k, apart from those masked at the cut. It

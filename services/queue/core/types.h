@@ -76,7 +76,7 @@ struct RowRef {
 struct Row {
   RowRef ref;
   std::string source;  // Name.
-  std::string json;    // Mapped fields, sorted keys.
+  std::string json;    // Its mapped fields (SourceSpec::fields), with sorted keys.
 };
 
 struct Sampling {
@@ -89,7 +89,7 @@ struct Sampling {
   bool operator==(const Sampling&) const = default;
 };
 
-// Values of the enums below are those of the wire.
+// Values of the enums below are those of the wire, except for WorkerRole.
 enum class Phase { kOpen = 1, kHold = 2, kClosed = 3, kFreed = 4 };
 enum class Statistic { kMasked = 1, kStrict = 2 };
 enum class Straggler { kWait = 1, kDrop = 2, kMask = 3, kShrink = 4 };

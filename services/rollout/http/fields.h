@@ -36,9 +36,9 @@ class Fields {
   // Keeps an error with status 400, if it is the first one. Its text is the field's name followed
   // by `message`, as in "prompt" and " is missing".
   void Fail(absl::string_view name, absl::string_view message);
-  // As Fail(), with the text "NAME is VALUE; wanted: ..".
+  // Does the same as Fail(), with the text "NAME is VALUE; wanted: ..".
   void FailUnfit(absl::string_view name, const Json& value, absl::string_view wanted);
-  // The same with the text "NAME is VALUE: this build ..".
+  // Does the same with the text "NAME is VALUE: this build ..".
   void FailUnsupported(absl::string_view name, const Json& value, absl::string_view why);
   bool ok() const { return status_.ok(); }
   // Returns OK, or the first error.

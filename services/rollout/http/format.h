@@ -48,7 +48,7 @@ class Format {
   Format(const Prepared& prepared, const Tokenizer& tokenizer)
       : prepared_(prepared), tokenizer_(tokenizer) {}
 
-  // Returns the whole response to a call that does not stream. `answers` are by index.
+  // Returns the whole response to a call that does not stream. answers[i] is the answer of index i.
   std::string Whole(const ResponseHead& head, absl::Span<const AnswerPart> answers,
                     const Usage& usage) const;
 

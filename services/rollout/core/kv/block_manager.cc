@@ -47,11 +47,11 @@ KvHash ChainKey(KvHash parent, absl::Span<const int32_t> ids, KvHash salt) {
 // The hashes of salts and of roots start from "kv_salt" and "kv_root" in ASCII, so that a salt and
 // a root of the same input differ.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
-              absl::string_view kv_dtype) {
+              absl::string_view layout_id) {
   Hasher hasher({0x6b765f73616c74, 1});
   hasher.Add(job);
   for (uint64_t word : weights_fingerprint) hasher.Add(word);
-  hasher.Add(kv_dtype);
+  hasher.Add(layout_id);
   return hasher.Get();
 }
 

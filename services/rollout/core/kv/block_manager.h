@@ -29,10 +29,11 @@ struct KvHash {
   }
 };
 
-// Hashes what the keys and values of all requests depend on beside their tokens. A look-up under
-// one salt never finds a block of another.
+// Hashes what the keys and values of all requests depend on beside their tokens. `layout_id` is
+// that of the weights. It covers their types, from which the type of the keys and values follows. A
+// look-up under one salt never finds a block of another.
 KvHash KvSalt(absl::string_view job, absl::Span<const uint64_t> weights_fingerprint,
-              absl::string_view kv_dtype);
+              absl::string_view layout_id);
 // Returns the hash from which the chains of a request start. It depends on the digest of the
 // request's adapter, which is empty without an adapter. Chains of different roots never match, so
 // a request never finds blocks of another adapter.
