@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Prints figures about the readability of the C++ sources, one per line.
 
-    tools/style_figures.py [--json] [DIRECTORY..]    default: common kernels services tools tests
+    tools/style_figures.py [--json] [DIRECTORY..]
+
+Each argument is measured by itself; several directories in one argument are measured together. The
+default is "common kernels services tools" and tests.
 
 Lines inside functions are those between the braces of a body. A function has a one-word name if
 that name is a single capitalised word (Take, Fence) or a single lower-case one with no underscore;

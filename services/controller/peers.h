@@ -30,7 +30,8 @@ class Channel;
 namespace sluice::controller {
 
 // Makes the controller's calls to queues and other daemons. The calls run on threads of this class,
-// and so do the callbacks.
+// and so do the callbacks. Two cases run on the caller's thread: Explain() without targets, and
+// every call after Stop().
 //
 // Thread-safe.
 class Peers {

@@ -177,7 +177,8 @@ std::string Difference(const JobSpec& before, const JobSpec& after) {
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&report);
   if (differencer.Compare(before, after))
-    return "no value differs; only the texts of the files or the --set options differ";
+    return "no value differs; only the texts of the files, their folders or the --set options "
+           "differ";
 
   std::vector<std::string> lines = absl::StrSplit(report, '\n', absl::SkipEmpty());
   const size_t all = lines.size();

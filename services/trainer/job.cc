@@ -175,7 +175,8 @@ absl::Status TrainingJob::Impl::Load() {
     state_ = found->state;
     cursor_ = std::move(found->cursor);
     checkpoint_ = found->path;
-    // The process that wrote this checkpoint may have died before it raised the event `checkpoint`.
+    // The process that wrote this checkpoint may have died before it raised the event `checkpoint`,
+    // so the controller takes the path from this event too.
     job_.RaiseEvent(common::v1::SEVERITY_INFO, "checkpoint_loaded", checkpoint_);
     SLUICE_RETURN_IF_ERROR(
         trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));

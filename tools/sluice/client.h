@@ -26,7 +26,8 @@ void PrintWarnings(const JobFile& file);
 // Submits a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
-// Cancels a job and returns its status right after that. A job that has ended is not changed.
+// Cancels a job and returns its status right after that. It changes nothing if the job is being
+// cancelled or was cancelled. FAILED_PRECONDITION: the job has ended, or is ending, in another way.
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A

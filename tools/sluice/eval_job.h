@@ -37,9 +37,9 @@ absl::StatusOr<PublishedVersion> ChooseVersion(const job::v1::JobStatus& job,
                                                const std::vector<PublishedVersion>& kept,
                                                std::optional<int64_t> version);
 
-// Downloads the weights of `version` (unset: the newest) from the job's trainer, while that goes on
-// training. The version is leased during the download, and every byte is checked. Errors: as
-// ChooseVersion() and WeightFetcher::Fetch().
+// Downloads the weights of `version` (unset: the newest) from the job's trainer, which goes on
+// training meanwhile. The version is leased during the download, and every byte is checked. Errors
+// are those of ChooseVersion() and WeightFetcher::Fetch().
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
                                               const TensorSet& layout);
 

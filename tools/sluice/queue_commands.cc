@@ -1,5 +1,5 @@
-// Commands that show what the queue holds of a job. The controller passes the requests on to the
-// queue.
+// Commands that show and check what the queue holds of a job. The controller passes the requests on
+// to the queue. Only the check of a data directory contacts no daemon.
 
 #include <cstdio>
 #include <memory>

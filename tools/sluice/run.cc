@@ -88,9 +88,9 @@ class Run {
   bool interrupted() const { return interrupts_seen_ > 0; }
 
  private:
-  // On the thread of Interrupts; `count` is 1 for the first signal.
+  // Runs on the thread of Interrupts; `count` is 1 for the first signal.
   void OnSignal(int count);
-  // On the thread of the supervisor.
+  // Runs on the thread of the supervisor.
   void OnDaemonChange(const DaemonState& state);
   void WriteState();
   Supervisor* supervisor() {

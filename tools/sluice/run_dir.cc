@@ -49,12 +49,12 @@ absl::Time LogsWrittenAt(const std::string& logs) {
   return newest;
 }
 
-// Removes the contents of a directory except the lock file, so that others still see the directory
-// in use.
-void RemoveAllBut(const std::string& dir, bool keep_logs) {
+// Removes the contents of a directory except the logs and the lock file. The lock file stays, so
+// that others still see that the directory is in use.
+void RemoveAllButLogs(const std::string& dir) {
   for (const std::string& path : EntriesOf(dir)) {
     const std::string name = fs::path(path).filename();
-    if (name != "lock" && (name != "logs" || !keep_logs)) (void)RemoveTree(path);
+    if (name != "lock" && name != "logs") (void)RemoveTree(path);
   }
 }
 
@@ -88,7 +88,7 @@ void RunDir::Remove() {
 }
 
 void RunDir::KeepLogs() {
-  if (temporary_) RemoveAllBut(path_, /*keep_logs=*/true);
+  if (temporary_) RemoveAllButLogs(path_);
 }
 
 void SweepRunDirs(const std::string& dir, absl::Time now) {
@@ -99,7 +99,7 @@ void SweepRunDirs(const std::string& dir, absl::Time now) {
     const absl::StatusOr<DirLock> lock = DirLock::Acquire(path);
     if (!lock.ok()) continue;
 
-    if (now - written < kLogsKeptFor) RemoveAllBut(path, /*keep_logs=*/true);
+    if (now - written < kLogsKeptFor) RemoveAllButLogs(path);
     else (void)RemoveTree(path);
   }
 }

@@ -133,8 +133,8 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     waits.edges.push_back(
         {node, node, absl::ZeroDuration(), absl::StrCat("no ", name, " works for the job"),
          "it goes on when one has registered", no_time, absl::StrCat("start a ", name)});
-    // Without a trainer, only this edge leads from the job to the one above. To missing rollouts
-    // and rewards, the waits of the trainer and the queue lead.
+    // Without a trainer, no other edge leads from the job to the one above. Missing rollouts and
+    // rewards are reached through the waits of the trainer and the queue.
     if (role == Role::kTrainer) add(name, job.state_since, "", "", "", no_time);
   }
 

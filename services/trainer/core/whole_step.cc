@@ -123,7 +123,8 @@ class WholeStep : public BatchStep {
   Clock& clock_;
   std::vector<Group> groups_;
   std::optional<SequenceBuilder> builder_;  // Made in Finish(), which knows the mean reward.
-  UpdateSums sums_;                         // Over all minibatches whose sums are finite.
+  // `stats` is over all minibatches, the other sums over those that are finite.
+  UpdateSums sums_;
 };
 
 }  // namespace

@@ -158,7 +158,7 @@ TEST(JobFile, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(Wrong("checkpoint:", "checkpiont:"),
               ElementsAre("job.yaml:1:1 SLUICE-CONFIG-0009 checkpoint.dir is missing: Directory of "
                           "the checkpoints. One is written after every_steps or every, whichever "
-                          "comes first, and at pause, SIGTERM and the end.",
+                          "comes first, and at SIGTERM and the end.",
                           "job.yaml:6:1 SLUICE-CONFIG-0003 unknown key \"checkpiont\" in the job "
                           "file. Did you mean \"checkpoint\"?"));
   EXPECT_THAT(Wrong("max_response: 512", "max_staleness: 1"),
