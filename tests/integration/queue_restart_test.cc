@@ -76,7 +76,8 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
         absl::OkStatus());
   }
 
-  // The job goes on to its end, with the ledger of a job whose queue died `times` times.
+  // The job goes on until it is cancelled, and its result is that of a job whose queue died `times`
+  // times.
   void ExpectRecovered(int times) {
     const job::v1::JobStatus end = ExpectGoesOn();
     EXPECT_EQ(end.result().restarts().at("queue"), times);

@@ -205,7 +205,7 @@ absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_beh
                                             ", the ledger has ", ToHex(ledger.hash())));
   }
 
-  // If the job went behind a durable checkpoint, the ledger also counts the branch given up.
+  // If the job gave up durable steps, the ledger also counts the branch that they are on.
   const int64_t counted = ledger.durable() + ledger.applied();
   if (went_behind ? lineage.trajectories >= counted : lineage.trajectories != counted) {
     return absl::DataLossError(
