@@ -193,7 +193,7 @@ TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
   ASSERT_NO_FATAL_FAILURE(DamageNewestCheckpoint(*job_));
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
 
-  ExpectGoesOn(/*went_behind=*/true);
+  ExpectGoesOn(/*gave_up_durable_steps=*/true);
   EXPECT_TRUE(HasEvent(*job_, "checkpoint_damaged"));
 }
 
