@@ -481,7 +481,7 @@ std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   return steps;
 }
 
-TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextTrainerGroupIsReady) {
+TEST_F(LifecycleTest, StepsAfterTheCheckpointAreGoneAsSoonAsTheNextTrainerGroupIsReady) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
