@@ -66,6 +66,7 @@ std::map<std::string, double> Measure(const RunOutcome& run) {
 std::string UnitOf(const std::string& name) {
   if (name.find("per_second") != std::string::npos) return "1/s";
   if (name == "overlap_of_decode") return "of decode time";
+  if (name == "overlap_share") return "of time after step 0";
   if (name.find("share") != std::string::npos) return "of job time";
   return "s";
 }

@@ -29,7 +29,8 @@ double MeanReward(const RunOutcome& run, size_t end) {
   return count == 0 ? 0 : sum / count;
 }
 
-double SecondsSince(const RunOutcome& run, size_t step) {
+// Returns the seconds from the report of step 0 to that of `step`.
+double SecondsToStep(const RunOutcome& run, size_t step) {
   return absl::ToDoubleSeconds(sluice::rpc::FromProto(run.steps[step].at()) -
                                sluice::rpc::FromProto(run.steps[0].at()));
 }
@@ -88,12 +89,12 @@ int main(int argc, char** argv) {
     for (size_t end = kWindow; end <= run->steps.size(); ++end) {
       if (MeanReward(*run, end) < kGoal) continue;
       report.Add({.name = absl::StrCat(name, ".seconds_to_0.8"),
-                  .value = SecondsSince(*run, end - 1),
+                  .value = SecondsToStep(*run, end - 1),
                   .unit = "s"});
       report.Add({.name = absl::StrCat(name, ".steps_to_0.8"),
                   .value = static_cast<double>(end),
                   .unit = "steps"});
-      times.push_back(SecondsSince(*run, end - 1));
+      times.push_back(SecondsToStep(*run, end - 1));
       ++reached;
       break;
     }

@@ -154,7 +154,8 @@ class FilesTest : public testing::Test {
     const auto job = Job::Submit(
         &cluster_, yaml,
         {"limits.max_steps=3", absl::StrCat("checkpoint.dir=", cluster_.dir(), "/checkpoints"),
-         "data.order.max_prompt=64", "model.max_context=128"});  // Its prompts have more tokens.
+         // This model's tokenizer makes more tokens of a prompt than that of the example.
+         "data.order.max_prompt=64", "model.max_context=128"});
     if (!job.ok()) {  // Some mistakes are found before the job is accepted.
       EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(job.status().message()), message);

@@ -16,7 +16,7 @@
 namespace sluice::integration {
 namespace {
 
-constexpr int kReplayedSteps = 12;
+constexpr int kDeterministicSteps = 12;
 
 struct Outcome {
   std::string weights;  // The last checkpoint's file.
@@ -33,7 +33,7 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
   sets.insert(sets.end(), {"run.deterministic=true", "queue.max_staleness=0",
                            absl::StrCat("resources.rollout.min=", rollouts),
                            absl::StrCat("resources.rollout.max=", rollouts)});
-  const auto job = SubmitDigits(&cluster, kReplayedSteps, sets);
+  const auto job = SubmitDigits(&cluster, kDeterministicSteps, sets);
   ASSERT_EQ(job.status(), absl::OkStatus());
 
   const auto end = (*job)->AwaitEnd(absl::Minutes(2));
@@ -50,7 +50,7 @@ void RunDigits(int rollouts, Outcome* outcome, std::vector<std::string> sets = {
 
 // The trainer's log-probs have the bits of the engine's, and every step has a gradient.
 void ExpectNoGap(const Outcome& outcome) {
-  ASSERT_EQ(outcome.reports.size(), static_cast<size_t>(kReplayedSteps));
+  ASSERT_EQ(outcome.reports.size(), static_cast<size_t>(kDeterministicSteps));
   for (const job::v1::StepReport& report : outcome.reports) {
     ASSERT_EQ(report.values().count("absdiff_max"), 1U) << report.DebugString();
     EXPECT_EQ(report.values().at("absdiff_mean"), 0) << "step " << report.k();

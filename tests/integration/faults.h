@@ -58,8 +58,8 @@ class FaultsTest : public testing::Test {
   }
 
   // The job goes on after the last fault, to its end or until it is cancelled, and its ledger
-  // balances. `went_behind`: see CheckLedgerBalances().
-  job::v1::JobStatus ExpectGoesOn(bool went_behind = false) {
+  // balances. `gave_up_durable_steps`: see CheckLedgerBalances().
+  job::v1::JobStatus ExpectGoesOn(bool gave_up_durable_steps = false) {
     EXPECT_EQ(job_->AwaitStep(fault_step_ + kStepsAfter, kLong), absl::OkStatus());
     if (steps_ == kEndless) {
       // Steps from before the fault may be reported after it, and prove nothing.
@@ -75,7 +75,7 @@ class FaultsTest : public testing::Test {
     EXPECT_EQ(end->state(),
               steps_ == kEndless ? job::v1::JOB_STATE_CANCELLED : job::v1::JOB_STATE_SUCCEEDED)
         << Text(*end);
-    EXPECT_EQ(CheckLedgerBalances(*end, went_behind), absl::OkStatus());
+    EXPECT_EQ(CheckLedgerBalances(*end, gave_up_durable_steps), absl::OkStatus());
     EXPECT_GE(end->result().steps(), fault_step_ + kStepsAfter);
     return *end;
   }

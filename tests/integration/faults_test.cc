@@ -119,7 +119,7 @@ TEST_F(FaultsTest, KillsOfRolloutRewardTrainerAndControllerInTurnDoNotEndTheJob)
   ExpectGoesOn();
 }
 
-TEST_F(FaultsTest, AKilledQueueSendsTheTrainerNowhere) {
+TEST_F(FaultsTest, AKilledQueueDoesNotSendTheTrainerBack) {
   ASSERT_NO_FATAL_FAILURE(StartJob({}, {}, kSteps));
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("queue-0"));
   const job::v1::JobStatus end = ExpectGoesOn();

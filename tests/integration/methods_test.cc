@@ -344,7 +344,7 @@ TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemen
 }
 
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.
-TEST(ServicesTest, EachIsWalkedOrServedByUserCode) {
+TEST(ServicesTest, EachIsTestedOrServedByUserCode) {
   const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",
                                        "plugin", "queue",  "registry", "rpc", "weights"};
   const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");

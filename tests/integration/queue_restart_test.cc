@@ -76,7 +76,8 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
         absl::OkStatus());
   }
 
-  // The job goes on to its end, with the ledger of a job whose queue died `times` times.
+  // The job goes on until it is cancelled, and its result is that of a job whose queue died `times`
+  // times.
   void ExpectRecovered(int times) {
     const job::v1::JobStatus end = ExpectGoesOn();
     EXPECT_EQ(end.result().restarts().at("queue"), times);
@@ -94,13 +95,13 @@ class QueueRestartTest : public FaultsTest, public testing::WithParamInterface<s
   int64_t trainer_incarnation_ = 1;
 };
 
-TEST_P(QueueRestartTest, AKilledQueueIsGoneOnWith) {
+TEST_P(QueueRestartTest, TheJobGoesOnAfterItsQueueIsKilled) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
   ASSERT_NO_FATAL_FAILURE(KillAndRestart("queue-0"));
   ExpectRecovered(1);
 }
 
-TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
+TEST_P(QueueRestartTest, TheJobGoesOnWhicheverCallItsQueueIsKilledIn) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
   const char* const calls[] = {"admit",   "put",   "seal",   "lease_tasks",
                                "acquire", "apply", "durable"};
@@ -114,7 +115,7 @@ TEST_P(QueueRestartTest, AQueueKilledInEachOfItsCallsIsGoneOnWith) {
   ExpectRecovered(static_cast<int>(std::size(calls)));
 }
 
-TEST_P(QueueRestartTest, AQueueKilledInTurnWithTheOthersIsGoneOnWith) {
+TEST_P(QueueRestartTest, TheJobGoesOnAfterKillsOfItsQueueAndTheOtherDaemonsInTurn) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
   for (const char* id : {"queue-0", "rollout-0", "queue-0", "reward-0", "queue-0", "trainer-0",
                          "queue-0", "controller-0", "queue-0"}) {
@@ -127,7 +128,7 @@ TEST_P(QueueRestartTest, AQueueKilledInTurnWithTheOthersIsGoneOnWith) {
   EXPECT_GE(restarts.at("trainer"), 1) << "at level metadata also where it asked for a restore";
 }
 
-TEST_P(QueueRestartTest, AQueueAndATrainerKilledAtOnceAreGoneOnWith) {
+TEST_P(QueueRestartTest, TheJobGoesOnAfterItsQueueAndTrainerAreKilledAtOnce) {
   ASSERT_NO_FATAL_FAILURE(StartJobAtLevel());
   ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
@@ -192,7 +193,7 @@ TEST_F(FaultsTest, ADamagedCheckpointIsSaidAndTheOneBeforeIsTaken) {
   ASSERT_NO_FATAL_FAILURE(DamageNewestCheckpoint(*job_));
   ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
 
-  ExpectGoesOn(/*went_behind=*/true);
+  ExpectGoesOn(/*gave_up_durable_steps=*/true);
   EXPECT_TRUE(HasEvent(*job_, "checkpoint_damaged"));
 }
 

@@ -41,8 +41,8 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
                 absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")}});
   ASSERT_EQ(run.status(), absl::OkStatus());
 
-  // The newest step that was printed, about one a second. The job does not end by itself, so that
-  // it cannot be over before the kill.
+  // `step` is the newest step that was printed; a line with a step comes about once a second. The
+  // job does not end by itself, so that it cannot be over before the kill.
   int step = 0, killed_at = 0, back_at = 0;
   bool ended = false;
   std::string result;

@@ -29,8 +29,8 @@ namespace {
 constexpr double kTokensPerSecond = 4;  // Of one rollout.
 constexpr int64_t kWarmUp = 100;        // The first steps, which are not counted.
 
-// The duration of a rollout: log-normal with mean 1. It depends on the id alone, so that every
-// policy meets the same rollouts.
+// The duration of a rollout: log-normal with mean 1. Apart from `sigma` it depends on the id alone,
+// so that every policy meets the same rollouts.
 double DurationOf(uint64_t id, double sigma) {
   SplitMix64 random(Mix64(id + 1));
   const auto uniform = [&] {

@@ -54,7 +54,7 @@ TEST_F(UsableCoresTest, APartOfACoreCountsAsOne) {
   EXPECT_EQ(Cores(), std::min(2, AllowedCores()));
 }
 
-TEST_F(UsableCoresTest, VersionOneTellsQuotaAndPeriodApart) {
+TEST_F(UsableCoresTest, CgroupsOfVersionOneHaveQuotaAndPeriodInTwoFiles) {
   Write("cgroup", "5:memory:/job\n4:cpu,cpuacct:/job\n");
   Write("fs/cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n");
   Write("fs/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");

@@ -31,8 +31,8 @@ inline std::ostream& operator<<(std::ostream& out, const Item& item) {
              << " bytes}";
 }
 
-// Item `n` of every list. Its payload has from none to several sectors; MakeRecord() cuts it into
-// up to three parts.
+// Item `n` of every list. Its payload has at most 299 bytes, which are several sectors in the tests
+// that make sectors small. MakeRecord() cuts it into up to three parts.
 inline Item MakeItem(uint64_t n) {
   SplitMix64 random(n);
   return {.type = static_cast<uint8_t>(random.Below(256)),

@@ -37,7 +37,8 @@ void ClearTimes(pb::Message* message) {
   }
 }
 
-// Clears the field at `path`, such as "a.b". Where a field is repeated, in each of its elements.
+// Clears the field at `path`, such as "a.b". If a field on the way is repeated, the rest of the
+// path is cleared in each of its elements.
 void ClearPath(pb::Message* message, absl::string_view path) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(path, absl::MaxSplits('.', 1));
   const pb::FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(parts.first);

@@ -186,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Job>> SubmitDigits(Cluster* cluster, int steps,
   return Job::Submit(cluster, SLUICE_SOURCE_DIR "/configs/examples/digits.yaml", std::move(sets));
 }
 
-absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_behind) {
+absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool gave_up_durable_steps) {
   const common::v1::Ledger& ledger = status.result().ledger();
   int64_t dropped = 0;
   for (const auto& [reason, count] : ledger.dropped()) dropped += count;
@@ -205,9 +205,9 @@ absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_beh
                                             ", the ledger has ", ToHex(ledger.hash())));
   }
 
-  // If the job went behind a durable checkpoint, the ledger also counts the branch given up.
+  // If the job gave up durable steps, the ledger also counts the branch that they are on.
   const int64_t counted = ledger.durable() + ledger.applied();
-  if (went_behind ? lineage.trajectories >= counted : lineage.trajectories != counted) {
+  if (gave_up_durable_steps ? lineage.trajectories >= counted : lineage.trajectories != counted) {
     return absl::DataLossError(
         absl::StrCat(file, " has ", lineage.trajectories, " trajectories: ", ledger.DebugString()));
   }

@@ -80,9 +80,10 @@ std::string Text(const job::v1::JobStatus& status);
 
 // OK if the ledger of a job that has ended balances with nothing live, and if the lineage of the
 // last checkpoint agrees with it: recomputed, the chain gives the ledger's hash, no trajectory is
-// there twice, and there are as many as the ledger counts. `went_behind`: the job went back to
-// before a durable checkpoint, so that the ledger also counts what is durable on the branch given
-// up.
-absl::Status CheckLedgerBalances(const job::v1::JobStatus& status, bool went_behind = false);
+// there twice, and there are as many as the ledger counts. `gave_up_durable_steps`: the job went
+// back to before a durable checkpoint, so that the ledger also counts what is durable on the branch
+// given up.
+absl::Status CheckLedgerBalances(const job::v1::JobStatus& status,
+                                 bool gave_up_durable_steps = false);
 
 }  // namespace sluice::integration

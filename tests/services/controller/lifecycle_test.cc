@@ -481,7 +481,7 @@ std::vector<int64_t> StoredSteps(World& world, const std::string& job) {
   return steps;
 }
 
-TEST_F(LifecycleTest, StepsBehindTheCheckpointAreGoneAsSoonAsTheNextTrainerGroupIsReady) {
+TEST_F(LifecycleTest, StepsAfterTheCheckpointAreGoneAsSoonAsTheNextTrainerGroupIsReady) {
   world_.StartFleet();
   const std::string job = world_.Run("digits");
   for (int k = 0; k < 5; ++k) world_.Step(job, k);
@@ -549,7 +549,8 @@ TEST_F(LifecycleTest, OfALongRunTheNewestStepsStayAndTheOlderOnesAreThinnedOut) 
   }
 
   const std::vector<int64_t> steps = StoredSteps(world_, job);
-  // Whenever there are 4096 reports, the newest 2048 stay, and of the older ones each 32nd.
+  // Whenever there are 4096 reports, the first 10 and the newest 2048 stay, and of those between
+  // only each n-th. n doubles as the run grows, and is 32 in the end.
   EXPECT_LE(steps.size(), 4096u);
   EXPECT_EQ(steps.back(), kSteps - 1);
   for (int64_t k = 0; k < 10; ++k) EXPECT_EQ(steps[static_cast<size_t>(k)], k);

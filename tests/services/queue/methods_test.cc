@@ -111,7 +111,7 @@ class MethodsTest : public WireTest {
 TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
   // Below 2 there is an incarnation that can be fenced.
   trainer_incarnation_ = rollout_incarnation_ = reward_incarnation_ = 2;
-  std::map<std::string, std::function<void()>> walks;
+  std::map<std::string, std::function<void()>> checks;
   v1::AdmitResponse admitted;
   v1::LeaseTasksResponse tasks;
   v1::Batch batch;
@@ -123,7 +123,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
                                     "Apply",  "Durable", "Release",        "Drop",         "Stats",
                                     "Peek",   "Watch",   "Retask"};
 
-  walks["SetJob"] = [&] {
+  checks["SetJob"] = [&] {
     v1::SetJobRequest request = JobRequest();
     auto first = Once<v1::SetJobResponse>(request);
     ASSERT_TRUE(first.ok()) << first.status();
@@ -134,21 +134,21 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(ReasonOf(Once<v1::SetJobResponse>(request).status()), "LOST_RACE");
   };
 
-  walks["Restore"] = [&] {
+  checks["Restore"] = [&] {
     auto request = For<v1::RestoreRequest>("t1");
     request.set_mode(v1::RESTORE_MODE_REPLAY);
     ExpectFenced<v1::RestoreResponse>(request);
     ExpectKeyed<v1::RestoreResponse>(request);
   };
 
-  walks["AdvanceVersion"] = [&] {
+  checks["AdvanceVersion"] = [&] {
     auto request = For<v1::AdvanceVersionRequest>("t1");
     request.mutable_next()->set_incarnation(trainer_incarnation_);
     ExpectFenced<v1::AdvanceVersionResponse>(request);
     ExpectKeyed<v1::AdvanceVersionResponse>(request);
   };
 
-  walks["Renew"] = [&] {
+  checks["Renew"] = [&] {
     auto request = For<v1::RenewRequest>("r1");
     request.add_loaded()->mutable_version()->set_incarnation(trainer_incarnation_);
     request.mutable_loaded(0)->set_verified(true);
@@ -157,7 +157,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     for (int i = 0; i < 2; ++i) EXPECT_EQ(Once<v1::RenewResponse>(request)->lost_size(), 1);
   };
 
-  walks["Admit"] = [&] {
+  checks["Admit"] = [&] {
     auto request = For<v1::AdmitRequest>("r1", true);
     request.set_room(4);
     ExpectFenced<v1::AdmitResponse>(request);
@@ -168,7 +168,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     ExpectEdge<v1::AdmitResponse>(request);
   };
 
-  walks["Put"] = [&] {
+  checks["Put"] = [&] {
     const v1::Grant& grant = admitted.grants(0);
     const auto put = [&](int64_t incarnation) {
       v1::PutHeader header;
@@ -195,7 +195,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(State(), after);
   };
 
-  walks["Seal"] = [&] {
+  checks["Seal"] = [&] {
     Sample(admitted.grants(0), admitted.grants(0).members(0));
     const v1::Member& member = admitted.grants(0).members(1);
     Sample(admitted.grants(0), member);  // Seals it, so that each Seal below is a repeat.
@@ -210,7 +210,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(State(), state);
   };
 
-  walks["LeaseTasks"] = [&] {
+  checks["LeaseTasks"] = [&] {
     auto request = For<v1::LeaseTasksRequest>("w1", true);
     request.add_rooms()->set_pool("cpu");
     request.mutable_rooms(0)->set_count(2);
@@ -222,7 +222,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     ExpectEdge<v1::LeaseTasksResponse>(request);
   };
 
-  walks["AcquireBatch"] = [&] {
+  checks["AcquireBatch"] = [&] {
     auto request = For<v1::AcquireBatchRequest>("t1");
     ExpectEdge<v1::AcquireBatchResponse>(request);
     for (const v1::Task& task : tasks.tasks()) Score(task, 1);
@@ -231,7 +231,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     batch = Once<v1::AcquireBatchResponse>(request)->batch();
   };
 
-  walks["Get"] = [&] {
+  checks["Get"] = [&] {
     std::vector<common::v1::Want> wants(1);
     wants[0].mutable_owner()->set_group(batch.groups(0).group());
 
@@ -245,7 +245,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(State(), state);
   };
 
-  walks["Apply"] = [&] {
+  checks["Apply"] = [&] {
     v1::ApplyRequest request = ApplyOf(batch);
     FillCall("t1", trainer_incarnation_, request.mutable_call());
     ExpectFenced<v1::ApplyResponse>(request);
@@ -253,7 +253,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     hash = Once<v1::ApplyResponse>(request)->ledger().hash();
   };
 
-  walks["Durable"] = [&] {
+  checks["Durable"] = [&] {
     auto request = For<v1::DurableRequest>("t1");
     request.set_version(1);
     request.set_hash(hash);
@@ -261,7 +261,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     ExpectKeyed<v1::DurableResponse>(request);
   };
 
-  walks["Release"] = [&] {
+  checks["Release"] = [&] {
     auto request = For<v1::ReleaseRequest>("r1");
     request.add_leases(admitted.grants(1).members(0).lease().id());
     request.set_reason(v1::RELEASE_REASON_DRAIN);
@@ -275,7 +275,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(State(), state);
   };
 
-  walks["Drop"] = [&] {
+  checks["Drop"] = [&] {
     auto request = For<v1::DropRequest>("r1");
     v1::DropItem& item = *request.add_items();
     item.mutable_ref()->set_group(admitted.grants(1).group());
@@ -286,16 +286,16 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     ExpectKeyed<v1::DropResponse>(request);
   };
 
-  walks["Stats"] = [&] { EXPECT_EQ(State(), State()); };
+  checks["Stats"] = [&] { EXPECT_EQ(State(), State()); };
 
-  walks["Peek"] = [&] {
+  checks["Peek"] = [&] {
     auto request = For<v1::PeekRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::PeekResponse>(request).status()));
     request.set_what(v1::PEEK_WHAT_VIOLATIONS);
     EXPECT_EQ(Once<v1::PeekResponse>(request)->rows_size(), 0);
   };
 
-  walks["Watch"] = [&] {
+  checks["Watch"] = [&] {
     const auto first = [&](int64_t incarnation) {
       v1::WatchRequest request;
       FillCall("r1", incarnation, request.mutable_call());
@@ -312,7 +312,7 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
     EXPECT_EQ(ReasonOf(first(rollout_incarnation_ - 1).second), "FENCED");
   };
 
-  walks["Retask"] = [&] {
+  checks["Retask"] = [&] {
     auto request = For<v1::RetaskRequest>("controller");
     EXPECT_TRUE(absl::IsInvalidArgument(Once<v1::RetaskResponse>(request).status()));
     request.set_mode(v1::RETASK_MODE_READMIT);
@@ -324,13 +324,14 @@ TEST_F(MethodsTest, EachMethodToleratesRepeatsAndFencesLowerIncarnations) {
   };
 
   const auto* service = v1::SetJobRequest::descriptor()->file()->FindServiceByName("QueueService");
-  ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size()) << "a method is not walked";
+  ASSERT_EQ(static_cast<size_t>(service->method_count()), order.size())
+      << "a method is not checked";
   for (int m = 0; m < service->method_count(); ++m)
-    EXPECT_TRUE(walks.contains(service->method(m)->name())) << service->method(m)->name();
+    EXPECT_TRUE(checks.contains(service->method(m)->name())) << service->method(m)->name();
 
   for (const std::string& name : order) {
     SCOPED_TRACE(name);
-    walks.at(name)();
+    checks.at(name)();
     ASSERT_FALSE(HasFatalFailure());
   }
 }

@@ -182,7 +182,7 @@ TEST_F(MirrorTest, ARedisThatIsKilledAndComesBackEmptyGetsTheNewestBooks) {
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
 
-  // It is "start" if Redis was killed before it could acknowledge an entry.
+  // The second gap is "start" if Redis was killed before it could acknowledge an entry.
   EXPECT_THAT(follower.gaps(), ElementsAre("start", AnyOf("lost", "start")));
   EXPECT_GE(follower.checked_hashes, 3) << "what waited meanwhile comes entry by entry";
   EXPECT_EQ(mirror_->state().dropped, 0u);

@@ -287,7 +287,7 @@ TEST_F(EvaluatorTest, WeightsThatWereEvaluatedAreNotAskedForAgainAndTheirValuesA
   cancel.Trigger();
 }
 
-TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore) {
+TEST_F(EvaluatorTest, ValuesWhoseStepReportIsAfterTheCheckpointAreToldOnceMore) {
   EvaluationLog log(dir_);
   ASSERT_TRUE(log.Load(0).ok());
   ASSERT_TRUE(
@@ -297,7 +297,7 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBehindTheCheckpointAreToldOnceMore)
   EXPECT_EQ(Make(/*version=*/60).TakeValues(60).at("eval/score"), 0.5);
 }
 
-TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNot) {
+TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNotToldAgain) {
   EvaluationLog log(dir_);
   ASSERT_TRUE(log.Load(0).ok());
   ASSERT_TRUE(

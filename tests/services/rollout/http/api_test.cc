@@ -243,7 +243,7 @@ TEST_F(ApiTest, APromptAloneIsToldWithoutAnAnswer) {
             (Json{{"prompt_tokens", 3}, {"completion_tokens", 0}, {"total_tokens", 3}}));
 }
 
-TEST_F(ApiTest, TokensThatNobodyAskedForAreAsManyAsFit) {
+TEST_F(ApiTest, WithoutMaxTokensAnAnswerHasTheDefaultOrAsManyTokensAsFit) {
   const auto prompt = [](size_t tokens) { return Json(std::vector<int32_t>(tokens, 4)); };
   Complete({{"prompt", {prompt(60), prompt(50)}}});
   EXPECT_EQ(requests()[0].sampling.max_tokens, 4u)
