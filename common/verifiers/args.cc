@@ -46,6 +46,15 @@ double ArgReader::Number(absl::string_view name, double fallback, double low, do
   return fallback;
 }
 
+int64_t ArgReader::Integer(absl::string_view name, int64_t fallback, int64_t low, int64_t high) {
+  const nlohmann::json* const value = Find(name);
+  if (value == nullptr) return fallback;
+  if (value->is_number_integer() && *value >= low && *value <= high) return value->get<int64_t>();
+  Complain(name, absl::StrCat("is ", value->dump(), "; a whole number from ", low, " to ", high,
+                              " is needed"));
+  return fallback;
+}
+
 std::vector<std::string> ArgReader::Strings(absl::string_view name) {
   std::vector<std::string> out;
   const nlohmann::json* const value = Find(name);

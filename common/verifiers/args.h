@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ class ArgReader {
   // These return the value, or `fallback` if it is absent or wrong; Finish() reports a wrong one.
   std::string String(absl::string_view name, absl::string_view fallback);
   bool Bool(absl::string_view name, bool fallback);
-  // The value must be in [low, high].
+  // These two need a value in [low, high].
   double Number(absl::string_view name, double fallback, double low, double high);
+  int64_t Integer(absl::string_view name, int64_t fallback, int64_t low, int64_t high);
   // A single string counts as a list of one.
   std::vector<std::string> Strings(absl::string_view name);
 

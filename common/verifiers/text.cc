@@ -59,7 +59,7 @@ absl::StatusOr<Property> MakeLength(ArgReader& reader) {
 }
 
 absl::StatusOr<Property> MakeRepetition(ArgReader& reader) {
-  const size_t n = static_cast<size_t>(reader.Number("n", 2, 1, 8));
+  const size_t n = static_cast<size_t>(reader.Integer("n", 2, 1, 8));
   return Property([n](const Answer& answer, const nlohmann::json&) {
     const std::vector<std::string> words = SplitWords(answer.text);
     if (words.size() < n) return 0.0;

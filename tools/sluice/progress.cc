@@ -94,7 +94,6 @@ void Progress::Add(const job::v1::StepReport& report) {
   done_ = report.k() + 1;
   step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
   step.score = ValueOf(report, supervised_ ? "loss" : "reward_mean").value_or(0);
-  step.generated = ValueOf(report, "tokens_generated");
   step.entropy = ValueOf(report, "entropy");
   step.kl = ValueOf(report, "kl");
   step.reward_std = ValueOf(report, "reward_std");
@@ -183,14 +182,10 @@ std::string Progress::RewardLine() const {
   const size_t from = steps_.size() > kMedianSteps ? steps_.size() - kMedianSteps : 0;
   const double seconds = last.at - steps_[from].at;
   if (seconds > 0) {
-    double generated = 0, trained = 0;
-    for (size_t i = from + 1; i < steps_.size(); ++i) {
+    double trained = 0;
+    for (size_t i = from + 1; i < steps_.size(); ++i)
       trained += static_cast<double>(steps_[i].tokens);
-      generated += steps_[i].generated.value_or(0);
-    }
-    absl::StrAppend(&line, "   tok/s",
-                    generated > 0 ? absl::StrCat(" made ", ShortCount(generated / seconds)) : "",
-                    " trained ", ShortCount(trained / seconds));
+    absl::StrAppend(&line, "   tok/s trained ", ShortCount(trained / seconds));
   }
   return line;
 }

@@ -48,7 +48,7 @@ class Progress {
     int64_t tokens = 0;  // Number of trained tokens.
     // Quantiles of the staleness of the trained tokens, in versions.
     int64_t p50 = 0, p99 = 0, max = 0;
-    std::optional<double> generated, entropy, kl, reward_std, flat_share;
+    std::optional<double> entropy, kl, reward_std, flat_share;
   };
   static std::string SpreadText(const Step& step);
   std::optional<double> SecondsLeft() const;

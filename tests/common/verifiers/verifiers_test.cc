@@ -175,6 +175,9 @@ TEST(TextTest, AnArgumentWithAWrongValueIsNamedWithItAndNotCalledMissing) {
               HasSubstr("args.words is 5; a list of strings is needed"));
   EXPECT_THAT(message({{"property", "letters"}, {"letters", 5}}),
               HasSubstr("args.letters is 5; a string is needed"));
+  EXPECT_THAT(message({{"property", "repetition"}, {"n", 2.5}}),
+              HasSubstr("args.n is 2.5; a whole number from 1 to 8 is needed"));
+  EXPECT_THAT(message({{"property", "repetition"}, {"n", 9}}), HasSubstr("args.n is 9; a whole"));
   EXPECT_THAT(message({{"property", 5}}), HasSubstr("args.property is 5; a string is needed"));
 
   EXPECT_THAT(message({{"property", "length"}}), HasSubstr("args.target, in words, is missing"));
