@@ -20,7 +20,7 @@ TEST(ExcerptTest, AnExcerptOfJsonIsUtf8WhateverItsStringsHold) {
   EXPECT_EQ(JsonExcerpt(nlohmann::json({{"a", 1}})), R"({"a":1})");
   EXPECT_EQ(JsonExcerpt(nlohmann::json(long_text)), "\"" + long_text.substr(0, 79) + "..");
   EXPECT_TRUE(IsUtf8(JsonExcerpt(nlohmann::json("\xff\xfe"))));
-  // The quote, the x and the letters y are 79 bytes, so the limit of 80 lies inside the last letter.
+  // The quote, the x and the letters y are 79 bytes, so the limit of 80 is in the last letter.
   EXPECT_TRUE(IsUtf8(JsonExcerpt(nlohmann::ordered_json("x" + std::string(77, 'y') + "\u00e9"))));
 }
 

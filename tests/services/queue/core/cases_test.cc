@@ -295,8 +295,8 @@ TEST(Case07, ALateSealOfAShrunkDroppedConsumedOrFreedGroupChangesNothing) {
     return h.SealIt(h.Rollout(), RefOf(grant, grant.members[m]), grant.members[m].lease.id);
   };
 
-  // Groups 0 and 1 shrink to their first member and are trained. Group 2 is complete, and group 3 is
-  // dropped below.
+  // Groups 0 and 1 shrink to their first member and are trained. Group 2 is complete, and group 3
+  // is dropped below.
   for (size_t g : {0, 1})
     h.Sample(h.Rollout(), admitted->grants[g], admitted->grants[g].members[0], {{{1, 0}, 3, 0}});
   for (const Member& member : admitted->grants[2].members)

@@ -334,8 +334,8 @@ class Harness {
   int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);
-  // Checks FindViolations() after every event. Tests of a large state switch this off, as it computes
-  // everything anew.
+  // Checks FindViolations() after every event. Tests of a large state switch this off, because it
+  // computes everything anew.
   bool check = true;
   std::function<void(const Event&)> after;  // Is called with each event after it was applied.
   std::vector<Event> events;                // All that were delivered.
