@@ -112,7 +112,8 @@ setup() {
   install_torch
   local build=$root/build/$preset
   stage "configure-$preset" cmake -S "$root" --preset "$preset" -DSLUICE_TORCH="$torch_dir"
-  if ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'Building'; then
+  # `grep -q` would end at the first match, and ninja, which still writes, with an error.
+  if ninja -C "$build" -n "$@" 2>/dev/null | grep 'Building' >/dev/null; then
     say "building ($preset; the first time takes some minutes, log: build/logs/build-$preset.log)"
   fi
   stage "build-$preset" ninja -C "$build" "$@"
