@@ -20,8 +20,8 @@ namespace sluice::metrics {
 
 // The metrics of a daemon are one struct of the handles below, made once from its Registry. Names
 // are sluice_<daemon>_<what>_<unit>, in base units, with `_total` on counters alone. Labels come
-// from small fixed sets. The exception is job_id, whose series are removed after the job
-// (Registry::Hold()).
+// from small fixed sets, except job_id and, beside it, the names of the job's datasets. All series
+// with a job_id are removed after the job (Registry::Hold(), Registry::Remove()).
 //
 // Handles are cheap to copy, thread-safe, and valid as long as their registry. A default handle
 // counts nothing, so that a test needs no registry for the code that it tests.

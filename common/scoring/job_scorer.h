@@ -14,8 +14,9 @@ namespace sluice {
 // INVALID_ARGUMENT: they contain a value that JSON has no form for.
 absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 
-// Makes the scorer for a job's `reward` block. CheckBuilt() (common/config/check.h) must accept the
-// job too, because an unknown `combine` counts as a sum here. Errors as Scorer::Make().
+// Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckBuilt()
+// (common/config/check.h) accept. It does not notice what they refuse: an unknown `combine` counts
+// as a sum, and `granularity` is not read. Errors as Scorer::Make().
 absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward);
 
 }  // namespace sluice

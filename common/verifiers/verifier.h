@@ -36,8 +36,8 @@ class Verifier {
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
 
   // Checks whether answers to `row` can be scored at all. INVALID_ARGUMENT: Score() would refuse
-  // the row for every answer. The checks of a job's data call this, so that they find such rows
-  // without an answer.
+  // the row for every answer. The checks of a job's data find such rows by this call, which needs
+  // no answer of the policy.
   virtual absl::Status CheckRow(const nlohmann::json& row) const = 0;
 
   // Every score is in [low, high].

@@ -130,8 +130,9 @@ void Worker::Run() {
     // An empty answer only means that no task became ready in time.
     if (status.ok() || stop_.triggered()) continue;
 
-    // NOT_YET and RESTORE_FIRST: the job is still being set up, and waits for its trainer.
-    // BUFFER_FULL: the queue is slow to acknowledge scores.
+    // By the contract of QueueClient, NOT_YET and RESTORE_FIRST say that the job is still being set
+    // up; the queue gives them only to trainers and rollouts so far. BUFFER_FULL: the queue is slow
+    // to acknowledge scores.
     const std::string reason = ReasonOf(status);
     if (reason == "NOT_YET" || reason == "RESTORE_FIRST" || reason == "BUFFER_FULL") {
       const char* const at = reason == "BUFFER_FULL" ? "queue" : "trainer";
