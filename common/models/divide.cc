@@ -24,7 +24,8 @@ constexpr double kMaxUneven = 1.25;
 constexpr int64_t kSmallWeightBytes = 2 << 20;
 
 // A tile has enough rows to use each weight often, and few enough for their activations to stay in
-// a cache. Small weights gain nothing from being used often, so their tiles have fewer rows.
+// a cache. Small weights gain nothing from being used often, so with several threads their tiles
+// have fewer rows.
 constexpr int64_t kSmallTileRows = 48;
 
 // Units of a product per thread: a thread that is late takes fewer.

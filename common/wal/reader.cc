@@ -76,10 +76,10 @@ class DirectoryReader {
     return absl::OkStatus();
   }
 
-  // Reads the newest undamaged snapshot. Several exist if a crash came before the older ones were
-  // removed. A damaged newer one may then be passed over, because the segments that it covers are
-  // recycled only after the older snapshots are removed. But all records that it says were durable
-  // must then be found in the log.
+  // Reads the newest undamaged snapshot. Several exist if a crash or a full disk kept the older
+  // ones from being removed. A damaged newer one may then be passed over, because the segments that
+  // it covers are recycled only after the older snapshots are removed. But all records that it says
+  // were durable must then be found in the log.
   absl::Status ReadSnapshots() {
     const std::vector<Position>& all = layout_->snapshots;
     if (all.empty()) return absl::OkStatus();

@@ -238,8 +238,8 @@ SLUICE_SAMPLE_INLINE TokenScore ScoreRow(const float* logits, int64_t vocab, flo
           .logsumexp = max + log_sum};
 }
 
-// The functions for one instruction set. The target attribute is on the outer functions only; what
-// they call is inlined into them.
+// The functions for one instruction set. The target attribute is on the outer functions only. The
+// functions with SLUICE_SAMPLE_INLINE are inlined into them, and so use this instruction set too.
 struct Kind {
   void (*sample)(const SampleRow*, int64_t, int64_t, float*, SampleDraw*);
   TokenScore (*score)(const float*, int64_t, float, int32_t, float*);
