@@ -68,8 +68,8 @@ class AdmissionWindow {
   void CountSealed(absl::Duration took, int64_t versions);
   // Whether the trainer waits for the next step's batch; called after each event.
   void SetWaiting(bool waits, Instant now);
-  // A step was applied. True: it ended a window, which is the first that shows max_staleness to be
-  // too small; MakeAdvice() says so in numbers.
+  // A step was applied. True: it ended a window that shows max_staleness to be too small, and the
+  // window before did not; MakeAdvice() says so in numbers.
   bool CountStep(Instant now);
 
   // The numbers of the last window in words. If they show that max_staleness is too small, also

@@ -3,8 +3,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/queue/core/explain.h"
 
-// What one parked call waits on. Causes are checked in the order in which the call itself checks
-// them, so the first that holds is the one that stops it.
+// What one parked call waits on. If several causes hold at once, the first in the order of the
+// checks below is given.
 namespace sluice::queue {
 
 WaitEdge Explainer::DescribeAdmit(const Caller& caller, Instant since) const {

@@ -52,7 +52,8 @@ class Failures {
   void NoteQuarantined(const RowRef& row, const std::string& source, const std::string& reason,
                        const std::string& why);
   // A group was dropped, or trained. These two functions count how often in succession its row was
-  // drawn without being trained.
+  // drawn without being trained. Drops as filtered, closed, prompt_too_long or bad_row do not
+  // count.
   void NoteDropped(const RowRef& row, const std::string& source, const std::string& reason);
   void NoteTrained(const RowRef& row) { starved_.erase({row.source, row.index}); }
   // A group could not be scored.

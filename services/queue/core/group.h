@@ -29,15 +29,16 @@ struct StoredPiece {
   bool lost() const;                                // Whether bytes of some column are lost.
 };
 
-// Fields of up to this size are sent with the grant of a batch or a task; others are read by Get.
+// Whole fields of a member of up to this size are sent with the grant of a batch, or of a task of
+// that member; others are read by Get.
 inline constexpr uint64_t kInlineBytes = 64;
 
 // In place of a member's index: the task or field belongs to the group as a whole.
 inline constexpr uint32_t kWholeGroup = ~0u;
 
-// How far a task is, for one member or for a whole group. A member and a group each have a list
-// with an entry for every task of Spec::tasks, in that order; entries of tasks of the other
-// granularity are done from the start.
+// How far a task is, for one member or for a whole group. A sealed member, and a group if the job
+// has a task of granularity group, each have a list with an entry for every task of Spec::tasks, in
+// that order; entries of tasks of the other granularity are done from the start.
 struct TaskProgress {
   TaskState state = TaskState::kWaiting;
   Id16 id;

@@ -19,8 +19,8 @@ namespace sluice::queue {
 
 // The groups of a job that are in memory, with the slots and the bytes they hold and the indexes
 // that find them. Others see groups as constant: the table alone changes them, so that indexes and
-// sums always agree with what the groups say. Only the progress of tasks is changed by TaskQueue.
-// Job::FindViolations checks the indexes and sums by computing them anew.
+// sums always agree with what the groups say. TaskQueue changes only the progress of tasks and the
+// generation of a group. Job::FindViolations checks the indexes and sums by computing them anew.
 //
 //   Open --> open -- Accept --> accepted -- PutInBatch --> in batch
 //             ^                  |    ^                      |
@@ -181,8 +181,8 @@ class GroupTable {
   // When the straggler time of each open group is over, in the order of time, with its ordinal. A
   // group may have left the state open since.
   std::deque<std::pair<Instant, uint64_t>> overdue_;
-  // When to check each held member (ordinal, member) for progress. The time is that of its grant,
-  // or of its last check, plus Spec::stalled_after(); it may have made progress since.
+  // When to check each held member (ordinal, member) for progress: Spec::stalled_after() after its
+  // grant, or after the last progress that the last check saw. It may have made progress since.
   std::set<std::pair<Instant, std::pair<uint64_t, uint32_t>>> stalling_;
 };
 

@@ -7,8 +7,8 @@
 // The cut: accepted groups become a batch, and what no later batch can train is dropped.
 namespace sluice::queue {
 namespace {
-// With this failpoint the cut ignores the age of tokens. A test uses it to see that Apply refuses
-// what the cut should have masked.
+// With this failpoint the cut ignores the age of tokens, and whether their versions are on the
+// branch. A test uses it to see that Apply refuses what the cut should have masked.
 bool CutIgnoresAge() { return !HitFailpoint("queue.cut.keep_over_age").ok(); }
 }  // namespace
 

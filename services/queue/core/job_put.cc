@@ -66,7 +66,7 @@ absl::Status Job::PutPiece(const Caller& caller, const Record& record, const Gro
         absl::StatusCode::kFailedPrecondition, "NOT_YET",
         absl::StrCat(record.owner.str(), ": send from token ", *watermark, ", not ", piece.at));
   }
-  // The places of the members' tokens count from the end of the prompt, so it cannot grow any more
+  // The places of a member's tokens go on where the prompt ends, so the prompt cannot grow any more
   // once a member has tokens.
   const bool begun = std::any_of(group.members.begin(), group.members.end(),
                                  [](const GroupMember& m) { return m.log.tokens() > 0; });

@@ -6,7 +6,8 @@
 // What Watch and Stats answer.
 namespace sluice::queue {
 namespace {
-// Adds acceptance and length ratio of each source, and of each eighth of the longest answer in it.
+// Adds acceptance and length ratio of each source, and in it of each eighth of the longest answer
+// that the job allows.
 void AddLengths(const Counters& counters, StatsAnswer& stats) {
   const auto add = [&](const std::string& name, const LengthBin& bin) {
     if (bin.sealed == 0) return;

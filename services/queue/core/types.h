@@ -89,7 +89,8 @@ struct Sampling {
   bool operator==(const Sampling&) const = default;
 };
 
-// Values of the enums below are those of the wire, except for WorkerRole.
+// Values of the enums below are those of the wire, except for WorkerRole, and for Statistic,
+// Straggler and Durability, which are words there.
 enum class Phase { kOpen = 1, kHold = 2, kClosed = 3, kFreed = 4 };
 enum class Statistic { kMasked = 1, kStrict = 2 };
 enum class Straggler { kWait = 1, kDrop = 2, kMask = 3, kShrink = 4 };
@@ -201,7 +202,7 @@ struct Lease {
 };
 
 // A named column of a piece, or a named value. The queue reads the columns `tokens`, I32 [count],
-// and `logprobs`, F32 [count]; it carries others unread.
+// and `logprobs`, F32 [count]. Of others it checks only that F32 and F64 numbers are finite.
 struct Field {
   std::string name;
   int dtype = 0;  // Dtype of the wire.

@@ -18,7 +18,8 @@ using Json = nlohmann::ordered_json;
 // error; later errors are dropped. Finish() returns that error, or refuses the first field that
 // was not asked for. A field that is absent or null leaves `value` unchanged.
 //
-// Include this header in .cc files only, because it is large. `object` outlives the reader.
+// Include this header in .cc files only, because nlohmann/json.hpp, which it includes, is large.
+// `object` outlives the reader.
 class Fields {
  public:
   // `path` is put before names in error messages, such as "messages[3]."; it is empty at the top.
@@ -38,7 +39,7 @@ class Fields {
   void Fail(absl::string_view name, absl::string_view message);
   // Does the same as Fail(), with the text "NAME is VALUE; wanted: ..".
   void FailUnfit(absl::string_view name, const Json& value, absl::string_view wanted);
-  // Does the same with the text "NAME is VALUE: this build ..".
+  // Does the same with the code unsupported_value and the text "NAME is VALUE: this build ..".
   void FailUnsupported(absl::string_view name, const Json& value, absl::string_view why);
   bool ok() const { return status_.ok(); }
   // Returns OK, or the first error.

@@ -55,7 +55,7 @@ std::string TokenName(const std::string& bytes) {
   return name;
 }
 
-// Returns the most likely tokens of the distribution from which this one was drawn.
+// Returns the most likely tokens at the place of this one, as TokenDetails::top has them.
 absl::Span<const TokenLogprob> Top(const TokenEvent& event) {
   return event.details == nullptr ? absl::Span<const TokenLogprob>()
                                   : absl::MakeConstSpan(event.details->top);
