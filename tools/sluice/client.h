@@ -31,7 +31,8 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A
-// step that a new trainer group trains again is delivered again.
+// step that a new trainer group trains again is delivered again, unless that group began while the
+// watch was broken.
 struct JobHandlers {
   std::function<void(const job::v1::JobStatus&)> status;
   std::function<void(const common::v1::Event&)> event;

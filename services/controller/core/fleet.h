@@ -64,7 +64,7 @@ struct Daemon {
   // Monotonic time at which the stream broke; meaningful only while stream == 0.
   absl::Duration broken_at;
   bool ever_heard = false;  // It has sent a heartbeat to this controller process.
-  bool was_lost = false;    // It was lost, and has sent no heartbeat since.
+  bool was_lost = false;    // It became lost after Restore(), and has sent no heartbeat since.
   // Newest generation of assignments that it says it has applied.
   uint64_t generation_applied = 0;
   std::map<std::string, double> load;
@@ -88,9 +88,9 @@ struct RegisterOutput {
 // thread-safe; the time comes with each call.
 class Fleet {
  public:
-  // `on_lost` is called each time an incarnation of a daemon becomes lost. `on_back` is called when
-  // a lost incarnation sends a heartbeat again, whether or not it had to register again. Neither
-  // may call the fleet.
+  // `on_lost` is called each time an incarnation of a daemon becomes lost after Restore().
+  // `on_back` is called when such an incarnation sends a heartbeat again, whether or not it had to
+  // register again. Neither may call the fleet.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)>
         on_lost;
