@@ -68,8 +68,8 @@ absl::Status Job::CheckStaleness(const Batch& batch) {
   for (const FrozenGroup& frozen : batch.groups) {
     const Group& group = *groups_.Find(frozen.id);
     for (const FrozenMember& member : frozen.members) {
-      const uint64_t over = CountOverAge(group.members[member.member], member.masked, batch.k,
-                                         spec_, engines_.branch());
+      const uint64_t over = CountOutOfBounds(group.members[member.member], member.masked, batch.k,
+                                             spec_, engines_.branch());
       if (over == 0) continue;
 
       ++counters_.violations["staleness"];

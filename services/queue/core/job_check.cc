@@ -135,8 +135,9 @@ void CheckFrozen(const Batch& batch, const FrozenGroup& frozen, const Group& gro
     const GroupMember& stored = group.members[member.member];
     audit.Expect(stored.log.crc32c() == member.crc32c, "batch ", batch.k,
                  ": a member's bytes changed after the cut");
-    audit.Expect(batch.applied || CountOverAge(stored, member.masked, batch.k, spec, branch) == 0,
-                 "batch ", batch.k, " holds tokens beyond max_staleness");
+    audit.Expect(
+        batch.applied || CountOutOfBounds(stored, member.masked, batch.k, spec, branch) == 0,
+        "batch ", batch.k, " holds tokens beyond max_staleness");
   }
 }
 

@@ -44,8 +44,8 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
   return verdict;
 }
 
-uint64_t CountOverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
-                      const Spec& spec, const Branch& branch) {
+uint64_t CountOutOfBounds(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                          const Spec& spec, const Branch& branch) {
   uint64_t over = 0;
   size_t next = 0;
   ForEachTrainable(member, [&](uint64_t first, uint64_t count, const PolicyVersion& version) {

@@ -42,7 +42,7 @@ Verdict Judge(const GroupMember& member, int64_t k, const Spec& spec, const Bran
 
 // How many tokens of the member break the bound in step k, apart from those masked at the cut. It
 // is 0 unless the queue has a fault.
-uint64_t CountOverAge(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
-                      const Spec& spec, const Branch& branch);
+uint64_t CountOutOfBounds(const GroupMember& member, const std::vector<TokenRun>& masked, int64_t k,
+                          const Spec& spec, const Branch& branch);
 
 }  // namespace sluice::queue

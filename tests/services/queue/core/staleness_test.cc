@@ -29,9 +29,9 @@ TEST(StalenessTest, TokensBeyondTheBoundLeaveTheMask) {
   EXPECT_EQ(verdict.oldest, (PolicyVersion{1, 5}));
   EXPECT_EQ(verdict.newest, (PolicyVersion{1, 7}));
   EXPECT_EQ(verdict.histogram, (std::map<int64_t, int64_t>{{0, 1}, {2, 3}}));
-  EXPECT_EQ(CountOverAge(member, verdict.masked, 7, spec, Branch()), 0u);
-  EXPECT_EQ(CountOverAge(member, {}, 7, spec, Branch()), 3u);
-  EXPECT_EQ(CountOverAge(member, verdict.masked, 8, spec, Branch()), 3u);
+  EXPECT_EQ(CountOutOfBounds(member, verdict.masked, 7, spec, Branch()), 0u);
+  EXPECT_EQ(CountOutOfBounds(member, {}, 7, spec, Branch()), 3u);
+  EXPECT_EQ(CountOutOfBounds(member, verdict.masked, 8, spec, Branch()), 3u);
 }
 
 TEST(StalenessTest, TooFewTokensLeftMakeItIllegalAndStrictAllowsNone) {
