@@ -155,8 +155,8 @@ void FileChecker::CheckModel() {
   model_ = *std::move(model);
 }
 
-// Reports a path that is not a file. If must_exist_ is false, a path that does not exist is
-// accepted, because the file may be on another host.
+// Reports `path`, which the caller has found not to be a file. If must_exist_ is false, a path that
+// does not exist is accepted, because the file may be on another host.
 void FileChecker::RefuseMissingFile(const std::string& key, const std::string& path) {
   if (IsThere(path)) {
     check_.Add(12, key, ": ", path, " is not a file");

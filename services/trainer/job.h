@@ -63,8 +63,9 @@ class TrainingJob {
   // Sets the rollouts (HOST:PORT) that work for the job now.
   void SetRollouts(std::vector<std::string> rollouts);
   // Ends the job. With `checkpoint`, the step under way is finished, a checkpoint is written, and
-  // the queue is told of it; else the job ends at once. Returns before it has ended; the phase is
-  // then `left`. A second call can only make it end sooner.
+  // the queue is told of it; else the job ends as soon as the computation under way is done, and
+  // its result is not applied. Returns before it has ended; the phase is then `left`. A second call
+  // can only make it end sooner.
   void Leave(bool checkpoint);
   // Waits until the `job` thread has ended.
   void Wait();

@@ -31,8 +31,8 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A
-// step that a new trainer group trains again is delivered again, unless that group began while the
-// watch was broken.
+// step that a new trainer group trains again is delivered again. Such steps can be missing if the
+// watch is broken at some time between the old group's last step and the new group's first one.
 struct JobHandlers {
   std::function<void(const job::v1::JobStatus&)> status;
   std::function<void(const common::v1::Event&)> event;

@@ -64,7 +64,8 @@ struct Daemon {
   // Monotonic time at which the stream broke; meaningful only while stream == 0.
   absl::Duration broken_at;
   bool ever_heard = false;  // It has sent a heartbeat to this controller process.
-  bool was_lost = false;    // It became lost after Restore(), and has sent no heartbeat since.
+  // This incarnation became lost after Restore(), and has sent no heartbeat since.
+  bool was_lost = false;
   // Newest generation of assignments that it says it has applied.
   uint64_t generation_applied = 0;
   std::map<std::string, double> load;
@@ -89,8 +90,9 @@ struct RegisterOutput {
 class Fleet {
  public:
   // `on_lost` is called each time an incarnation of a daemon becomes lost after Restore().
-  // `on_back` is called when such an incarnation sends a heartbeat again, whether or not it had to
-  // register again. Neither may call the fleet.
+  // `on_back` is called when such an incarnation sends a heartbeat again, registered anew or not.
+  // It is also called for one that was lost since Restore() and sends a heartbeat without
+  // registering. Neither may call the fleet.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)>
         on_lost;

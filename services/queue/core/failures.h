@@ -65,7 +65,7 @@ class Failures {
 
   // Null: the last group of each source was scored.
   const UnscorableRun* FindLongestUnscorable() const;
-  // Rows that were not trained in their last two draws or more.
+  // Rows that were not trained in their last two draws or more, of those that NoteDropped() counts.
   uint64_t CountStarved() const;
 
  private:

@@ -217,9 +217,9 @@ absl::Status Bad(absl::string_view message) {
   return Error(absl::StatusCode::kInvalidArgument, "BAD_PIECE", message);
 }
 
-// Whether no number has all bits of `kExponent` set: such a number is infinite or NaN. Each float
-// that a client puts is checked here, under the job's lock, so the loop goes by blocks of a fixed
-// length, which the compiler turns into vector code.
+// Whether no number has all bits of `kExponent` set: such a number is infinite or NaN. Each F32
+// and F64 number that a client puts is checked here, under the job's lock, so the loop goes by
+// blocks of a fixed length, which the compiler turns into vector code.
 template <typename Word, Word kExponent>
 bool AllFinite(const Bytes& bytes) {
   constexpr uint64_t kBlock = 64;

@@ -202,7 +202,8 @@ struct Lease {
 };
 
 // A named column of a piece, or a named value. The queue reads the columns `tokens`, I32 [count],
-// and `logprobs`, F32 [count]. Of others it checks only that F32 and F64 numbers are finite.
+// and `logprobs`, F32 [count], and the values that results need (job_put_result.cc). Of other
+// fields it checks only that F32 and F64 numbers are finite.
 struct Field {
   std::string name;
   int dtype = 0;  // Dtype of the wire.

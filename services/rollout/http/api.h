@@ -147,8 +147,8 @@ class Api {
                  const std::shared_ptr<Model>& model);
   absl::Status CheckQuota(const Call& call, size_t answers) const;
   void AddRequests(uint64_t id, Call* call);
-  // Takes what one step of the engine did for the call. It runs on the thread that delivers the
-  // events (Guests::Sink).
+  // Takes what one step of the engine did for the call, or why its requests failed. It runs on the
+  // threads that call a Guests::Sink, perhaps on two at once.
   void OnStep(uint64_t id, StepEvents events) ABSL_LOCKS_EXCLUDED(mu_);
   void TakeEvents() ABSL_LOCKS_EXCLUDED(mu_);
   void TakeStep(uint64_t id, const StepEvents& step);
