@@ -62,10 +62,12 @@ class TrainingJob {
   const JobConfig& config() const;
   // Sets the rollouts (HOST:PORT) that work for the job now.
   void SetRollouts(std::vector<std::string> rollouts);
-  // Ends the job. With `checkpoint`, the step under way is finished, a checkpoint is written, and
-  // the queue is told of it; else the job ends as soon as the computation under way is done, and
-  // its result is not applied. Returns before it has ended; the phase is then `left`. A second call
-  // can only make it end sooner.
+  // Ends the job. A wait for data ends at once, and a step that lacks data is given up. With
+  // `checkpoint`, a step whose data is all there is finished, a checkpoint of the last applied step
+  // is written, and the queue is told of it. Else the job ends as soon as the computation under
+  // way, and the checkpoint that is being written, are done; the result of the computation is not
+  // applied. Returns before the job has ended; the phase is then `left`. A second call can only
+  // make it end sooner.
   void Leave(bool checkpoint);
   // Waits until the `job` thread has ended.
   void Wait();

@@ -41,7 +41,7 @@ struct JobHandlers {
 
 // Follows a job until `until` returns true for its status or the job has ended, and returns that
 // status. If the controller goes away and comes back within `patience`, following continues after
-// the last event and step, so that none is missing or repeated.
+// the last event and step, so that none is missing or repeated but for what JobHandlers says.
 // CANCELLED: `cancel` was triggered.
 // NOT_FOUND: there is no such job.
 // UNAVAILABLE: the controller never answered, or not for `patience` by `clock`.

@@ -91,7 +91,7 @@ class Fleet {
  public:
   // `on_lost` is called each time an incarnation of a daemon becomes lost after Restore().
   // `on_back` is called when such an incarnation sends a heartbeat again, registered anew or not.
-  // It is also called for one that was lost since Restore() and sends a heartbeat without
+  // It is also called for one that Restore() added as lost and that sends a heartbeat without
   // registering. Neither may call the fleet.
   struct Listener {
     std::function<void(Instant, const Daemon&, int64_t incarnation, const std::string& cause)>

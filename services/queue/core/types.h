@@ -202,8 +202,9 @@ struct Lease {
 };
 
 // A named column of a piece, or a named value. The queue reads the columns `tokens`, I32 [count],
-// and `logprobs`, F32 [count], and the values that results need (job_put_result.cc). Of other
-// fields it checks only that F32 and F64 numbers are finite.
+// and `logprobs`, F32 [count], and the values that a task writes as `task_reward`, one F64,
+// `verdict`, `reward_status` and `reward_info`. Of other fields it checks only that F32 and F64
+// numbers are finite.
 struct Field {
   std::string name;
   int dtype = 0;  // Dtype of the wire.
