@@ -46,6 +46,10 @@ TEST(AttachTest, WithoutADescriptorToEndItTheServerDoesNotStart) {
 }
 
 TEST(AttachTest, AServerThatCannotWaitForItsClientsClosesTheirConnections) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer opens a pipe to check the type of an object, and "
+                  "reports a fault if no descriptor is left";
+#endif
   JobTable jobs({});
   AttachServer server(&jobs);
   ASSERT_EQ(server.Start("127.0.0.1:2"), absl::OkStatus());
