@@ -71,12 +71,17 @@ function(sluice_timeout out seconds)
 endfunction()
 
 # Makes one test binary:
-#   sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABELS unit TIMEOUT 60)
+#   sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABEL integration TIMEOUT 60)
 # Tests run with the source tree as SLUICE_SOURCE_DIR and the build's binaries as SLUICE_BIN_DIR.
 function(sluice_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
-  if(NOT ARG_LABELS)
-    set(ARG_LABELS unit)
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "sluice_test(${name}) does not know ${ARG_UNPARSED_ARGUMENTS}")
+  endif()
+  # One label alone: gtest_discover_tests would read a second one as the name of a property, and
+  # drop the properties that follow it.
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
@@ -91,7 +96,7 @@ function(sluice_test name)
   # CTest asks every binary for its tests before it runs the first one. The default limit of 5 s is
   # too short on a busy machine with a cold file cache.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${timeout}
+    PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()
 

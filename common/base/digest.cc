@@ -44,7 +44,7 @@ uint32_t CrcPortable(const uint8_t* p, size_t n, uint32_t crc) {
 }
 
 // Multiplies two bit-reflected polynomials modulo the CRC's polynomial.
-uint32_t Multiply(uint32_t a, uint32_t b) {
+constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
     if (a & bit) product ^= b;
@@ -54,7 +54,7 @@ uint32_t Multiply(uint32_t a, uint32_t b) {
 }
 
 // x^(8 length). Appending `length` zero bytes multiplies a CRC by this polynomial.
-uint32_t ShiftPolynomial(uint64_t length) {
+constexpr uint32_t ShiftPolynomial(uint64_t length) {
   uint32_t shift = 0x80000000u;                         // x^0
   uint32_t power = Multiply(0x00800000u, 0x80000000u);  // x^8: one byte
   // Square and multiply: `power` is x^(8 2^i) in round i.
@@ -69,7 +69,7 @@ uint32_t ShiftPolynomial(uint64_t length) {
 // Multiplies a CRC by ShiftPolynomial(length), with precomputed tables.
 class Shift {
  public:
-  explicit Shift(uint64_t length) {
+  explicit constexpr Shift(uint64_t length) : t_{} {
     const uint32_t power = ShiftPolynomial(length);
     for (uint32_t k = 0; k < 4; ++k) {
       for (uint32_t b = 0; b < 256; ++b) t_[k][b] = Multiply(b << (8 * k), power);
@@ -97,7 +97,7 @@ template <bool kCopy>
 __attribute__((target("sse4.2"), no_sanitize("thread"))) uint32_t
 CrcHardware(const uint8_t* p, size_t n, uint32_t crc, char* to) {
   constexpr size_t kLane = 128;
-  static const Shift shift(kLane);
+  static constexpr Shift shift(kLane);
 
   uint64_t wide = crc;
   const auto add_word = [&](size_t at, uint64_t* sum) __attribute__((
