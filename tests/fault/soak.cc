@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
@@ -46,8 +47,13 @@ constexpr absl::Duration kJobLimit = absl::Minutes(20);
 // The memory of a daemon is flat if the mean of the last third of its samples exceeds that of the
 // first third by at most this share of it plus these MiB.
 constexpr double kMaxGrowth = 0.10, kMaxGrowthMib = 16;
-// With fewer samples of a daemon, its growth is not judged.
+// With fewer samples of a daemon, its growth is not judged. With sanitizers it never is, because
+// they keep what is freed, and their own records grow.
+#ifdef SLUICE_SANITIZED
+constexpr size_t kMinSamples = std::numeric_limits<size_t>::max();
+#else
 constexpr size_t kMinSamples = 60;
+#endif
 
 // The resident memory of a daemon, through all its processes.
 class Memory {
