@@ -205,17 +205,15 @@ absl::StatusOr<FileDigest> DigestFile(const std::string& path) {
   return hasher.Finish();
 }
 
-absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
-  return WriteFileAtomic(path, absl::MakeConstSpan(&bytes, 1));
-}
-
-absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
-                             FileDigest* digest) {
+namespace {
+// WriteFileAtomic() for a file with the permissions `mode`.
+absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
+                         mode_t mode, FileDigest* digest) {
   Hasher hasher;
   const std::string temporary = TemporaryName(path);
   absl::Status status;
   {
-    const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
     for (size_t i = 0; i < pieces.size() && status.ok(); ++i) {
       status = digest == nullptr ? WriteAll(fd.get(), pieces[i], temporary)
@@ -232,6 +230,20 @@ absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::str
   }
   if (digest != nullptr) *digest = hasher.Finish();
   return absl::OkStatus();
+}
+}  // namespace
+
+absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
+  return WriteAtomic(path, absl::MakeConstSpan(&bytes, 1), 0644, nullptr);
+}
+
+absl::Status WriteSecretAtomic(const std::string& path, absl::string_view bytes) {
+  return WriteAtomic(path, absl::MakeConstSpan(&bytes, 1), 0600, nullptr);
+}
+
+absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
+                             FileDigest* digest) {
+  return WriteAtomic(path, pieces, 0644, digest);
 }
 
 absl::Status WriteDirAtomic(const std::string& path,

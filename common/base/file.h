@@ -52,6 +52,8 @@ absl::StatusOr<FileDigest> DigestFile(const std::string& path);
 // Writes a temporary file beside `path`, syncs it, renames it over `path` and syncs the folder.
 // After a crash either the complete old file or the complete new file is there.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes);
+// The same for a file that only its owner may read or write, such as a private key.
+absl::Status WriteSecretAtomic(const std::string& path, absl::string_view bytes);
 // The same for a file whose bytes lie in several pieces. With `digest`, the bytes are hashed while
 // they are written, so the digest describes the bytes passed in even if the disk stores other
 // bytes.
