@@ -73,7 +73,7 @@ class HttpTest : public FaultsTest {
   // A metric of rollout-0, summed over its labels.
   double Metric(const std::string& name) {
     Client client(cluster_->ops("rollout-0"));
-    client.Send("GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    client.Send("GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     double sum = 0;
     for (absl::string_view line : absl::StrSplit(client.Rest(), '\n')) {
       double value = 0;
@@ -122,8 +122,8 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
 
 TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {
   Client client(address_);
-  ASSERT_TRUE(
-      client.Send(absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: x\r\n", Bearer(), "\r\n")));
+  ASSERT_TRUE(client.Send(
+      absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: localhost\r\n", Bearer(), "\r\n")));
 
   const std::string models = client.Until("]}");
   EXPECT_TRUE(absl::StrContains(models, "\"digits\"") &&

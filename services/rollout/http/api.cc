@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/chat/text.h"
+#include "common/checkpoint/json.h"
 #include "common/prompt/prompt.h"
 #include "services/rollout/http/error.h"
 
@@ -41,6 +42,19 @@ ModelEntry EntryOf(const Model& model) {
 
 bool WantsTokens(const ApiRequest& request) {
   return request.logprobs || request.return_token_ids || request.return_versions;
+}
+
+// Whether a Host header names this machine. Without keys every process here may use the API, and a
+// web page must not be able to: its site can let its own name resolve to 127.0.0.1 (DNS rebinding),
+// but its requests still carry that name. Clients that are not browsers may send no header.
+bool IsThisHost(absl::string_view host) {
+  const size_t colon = host.rfind(':');
+  const bool port =
+      colon != absl::string_view::npos && host.find(']', colon) == absl::string_view::npos;
+  const absl::string_view name = port ? host.substr(0, colon) : host;
+  return host.empty() || absl::EqualsIgnoreCase(name, "localhost") || name == "[::1]" ||
+         (absl::StartsWith(name, "127.") &&
+          name.find_first_not_of("0123456789.") == absl::string_view::npos);
 }
 
 }  // namespace
@@ -112,6 +126,12 @@ absl::StatusOr<Route> Api::RouteRequest(const RequestHead& head) const {
                           ? "no key: send the header Authorization: Bearer KEY"
                           : "this key is not known here");
       }
+    } else if (!IsThisHost(head.host)) {
+      return Refuse(403, "foreign_host", "",
+                    absl::StrCat("the header Host names \"", Printable(head.host),
+                                 "\"; without keys the API answers to localhost, 127.0.0.1 and "
+                                 "[::1] alone: use one of them, or start the daemon with "
+                                 "--http-keys"));
     }
     if (path == "/v1/models") {
       route.kind = Route::kModels;

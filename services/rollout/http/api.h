@@ -30,6 +30,7 @@ namespace sluice::rollout::http {
 // The head of a request, whose body has not been read yet.
 struct RequestHead {
   absl::string_view method, target;  // "POST", "/v1/completions". What follows a "?" is ignored.
+  absl::string_view host;            // HOST or HOST:PORT; empty if there is no such header.
   absl::string_view authorization;   // Value of the header; empty if there is none.
   absl::string_view content_type, content_encoding;
   int64_t content_length = -1;  // -1 if not given.

@@ -224,6 +224,7 @@ class Connection : public Link,
     bodiless_ = request.method() == web::verb::head;
     RequestHead head{.method = View(request.method_string()),
                      .target = View(request.target()),
+                     .host = View(request[web::field::host]),
                      .authorization = View(request[web::field::authorization]),
                      .content_type = View(request[web::field::content_type]),
                      .content_encoding = View(request[web::field::content_encoding])};

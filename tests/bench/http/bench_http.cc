@@ -81,7 +81,7 @@ int Main(int argc, char** argv) {
   const std::string ask = rollout::http::PostText(
       "/v1/completions",
       R"({"model": "digits", "prompt": "4821=", "max_tokens": 6, "stream": true})");
-  const std::string probe = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string probe = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
   (void)MeasureTimes(&client, ask, "data: ", "[DONE]\n\n\r\n0\r\n\r\n", 10);  // Warm-up.
   const std::vector<double> probes = MeasureTimes(&client, probe, "ok\n", "", requests);
   const std::vector<double> first =

@@ -376,6 +376,22 @@ TEST_F(ApiTest, WhatTheModelCannotDoIsRefusedByName) {
   EXPECT_TRUE(requests().empty());
 }
 
+TEST_F(ApiTest, WithoutKeysOnlyThisMachineMayBeNamedAsTheHost) {
+  const auto status = [&](const std::string& host, const char* target) {
+    const auto route = api_->RouteRequest({.method = "GET", .target = target, .host = host});
+    return route.ok() ? 200 : ApiErrorOf(route.status()).status;
+  };
+
+  for (const char* host : {"", "localhost", "LocalHost:7422", "127.0.0.1", "127.0.0.1:7422",
+                           "127.1.2.3:1", "[::1]", "[::1]:7422"})
+    EXPECT_EQ(status(host, "/v1/models"), 200) << host;
+  for (const char* host :
+       {"evil.example", "evil.example:7422", "localhost.evil.example", "127.0.0.1.evil.example",
+        "127.evil:80", "[::2]:80", "10.0.0.1", "0.0.0.0:7422"})
+    EXPECT_EQ(status(host, "/v1/models"), 403) << host;
+  EXPECT_EQ(status("pod-ip:7422", "/livez"), 200) << "probes come by any name";
+}
+
 TEST_F(ApiTest, PathsAndMethodsAreCheckedByTheHeadAlone) {
   const auto status = [&](RequestHead head) {
     return ApiErrorOf(api_->RouteRequest(head).status()).status;

@@ -77,9 +77,10 @@ class Client {
 // An HTTP request that posts `body` as JSON. `more` holds further header lines, each with its CRLF.
 inline std::string PostText(absl::string_view path, absl::string_view body,
                             absl::string_view more = "") {
-  return absl::StrCat("POST ", path,
-                      " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: ",
-                      body.size(), "\r\n", more, "\r\n", body);
+  return absl::StrCat(
+      "POST ", path,
+      " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ",
+      body.size(), "\r\n", more, "\r\n", body);
 }
 
 }  // namespace sluice::rollout::http

@@ -23,7 +23,7 @@ using testing::StartsWith;
 constexpr char kPath[] = "/v1/completions";
 constexpr char kBody[] = R"({"model": "digits", "prompt": "1="})";
 constexpr char kStream[] = R"({"model": "digits", "prompt": "1=", "stream": true})";
-constexpr char kModels[] = "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n";
+constexpr char kModels[] = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 class ServerTest : public testing::Test {
  protected:
@@ -71,7 +71,7 @@ TEST_F(ServerTest, TheAnswerToAHeadHasNoBodyAndTheNextFollowsIt) {
   Start();
   Client client(server_->address());
   const auto head = [](absl::string_view path) {
-    return absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+    return absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n");
   };
   ASSERT_TRUE(client.Send(head("/livez") + head("/readyz") + head("/v1/models") + head(kPath) +
                           head("/v2") + kModels));
