@@ -121,7 +121,7 @@ struct ControllerLink::Impl {
 };
 
 void ControllerLink::Impl::RunLink() {
-  const auto channel = rpc::Connect(options.controller);
+  const auto channel = rpc::Connect(options.controller, {rpc::Role::kController});
   if (!channel.ok()) return ReportRefusal(channel.status());
   rpc::Backoff backoff(options.backoff);
   while (!cancel.triggered()) {

@@ -8,12 +8,16 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/daemon/ops_server.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/address.h"
+#include "common/rpc/credentials.h"
+#include "common/rpc/identity.h"
 #include "common/rpc/server.h"
 
 namespace sluice::daemon {
@@ -69,6 +73,8 @@ class Signals {
 // Writes gRPC's error messages to Sluice's log.
 void LogGrpc(gpr_log_func_args* args) {
   if (args->severity < GPR_LOG_SEVERITY_ERROR) return;
+  // It comes with each connection, because certificates name daemons and not their hosts.
+  if (absl::StrContains(args->message, "No match found for server name")) return;
   log::Warning("grpc", {{"message", args->message}, {"file", args->file}, {"line", args->line}});
 }
 
@@ -77,16 +83,30 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
   CLI::App app{about.summary, about.name};
   app.footer(absl::StrCat("Example: ", about.example));
   app.set_version_flag("--version", kBuild);
-  flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
 
-  app.add_option("--listen", flags->listen,
-                 "HOST:PORT for gRPC, on loopback; port 0 means any free port")
+  bool insecure = false;
+  CLI::Option* const tls =
+      app.add_option("--tls", flags->tls,
+                     "folder with tls.crt, tls.key and ca.crt, as `sluice pki issue` writes it")
+          ->envname("SLUICE_TLS");
+  app.add_flag("--insecure-loopback", insecure,
+               "work without certificates, on loopback only: every process of this machine may "
+               "then call the daemon, and is believed")
+      ->excludes(tls);
+  app.add_option("--listen", flags->listen, "HOST:PORT for gRPC; port 0 means any free port")
       ->capture_default_str();
   app.add_option("--ops", flags->ops, "HOST:PORT for /metrics, /livez and /readyz")
       ->capture_default_str();
+  app.add_option("--advertise", flags->advertise,
+                 "HOST or HOST:PORT at which other daemons reach this one, if --listen is 0.0.0.0 "
+                 "or [::]; default: --listen")
+      ->envname("SLUICE_ADVERTISE");
   if (about.role != rpc::Role::kController)
     app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
-  app.add_option("--id", flags->id, "name of this daemon in the fleet")->capture_default_str();
+  app.add_option("--id", flags->id,
+                 absl::StrCat("name of this daemon in the fleet; default: that of its certificate, "
+                              "else ",
+                              rpc::RoleName(about.role), "-0"));
   app.add_option("--data-dir", flags->data_dir, "directory to which only this daemon writes");
   app.add_option("--threads", flags->threads, "threads for computing; 0 means one per core")
       ->check(CLI::Range(0, 4096))
@@ -109,7 +129,44 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (flags->tls.empty() && !insecure) {
+    std::fprintf(stderr,
+                 "%s: error SLUICE-AUTH-0008: neither --tls nor --insecure-loopback is given\n"
+                 "hint: give --tls DIR with a folder of `sluice pki issue %s NAME`; to try things "
+                 "out on one machine, `sluice dev up` does that, or give --insecure-loopback\n",
+                 about.name.c_str(), std::string(rpc::RoleName(about.role)).c_str());
+    return 2;
+  }
   return -1;
+}
+
+// Loads the certificate and makes it that of this process. It must be for this daemon's role, and
+// names the daemon, unless it is for the whole role.
+absl::Status UseCertificate(const About& about, Flags* flags) {
+  if (!flags->tls.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const rpc::Credentials> credentials,
+                            rpc::Credentials::Load(flags->tls));
+    const rpc::Identity& identity = credentials->identity();
+    if (flags->id.empty() && identity.name != "*") flags->id = identity.name;
+    const bool named = identity.name == "*" || identity.name == flags->id;
+    if (identity.role != about.role || !named) {
+      return ErrorWith(
+          absl::StatusCode::kFailedPrecondition,
+          {.reason = "WRONG_CERTIFICATE",
+           .catalogue = "SLUICE-AUTH-0009",
+           .hint = "give --tls the folder of this daemon, or --id the name in its certificate"},
+          absl::StrCat("the certificate of ", flags->tls, " is that of ",
+                       rpc::DescribeIdentity(identity), ", but this is ", rpc::RoleName(about.role),
+                       " '", flags->id, "'"));
+    }
+    rpc::SetProcessCredentials(std::move(credentials));
+  }
+  if (flags->id.empty()) flags->id = absl::StrCat(rpc::RoleName(about.role), "-0");
+  if (rpc::IsName(flags->id)) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kInvalidArgument, {.reason = "BAD_ID"},
+                   absl::StrCat("--id ", flags->id,
+                                ": wanted: 1 to 63 of a-z, 0-9, '.', '_' and '-', first a letter "
+                                "or a digit"));
 }
 
 // Prints an error and its hint. Returns the exit code.
@@ -137,12 +194,19 @@ absl::Status RunProgram(const About& about, const Flags& flags, const MakeProgra
       const std::unique_ptr<OpsServer> ops,
       OpsServer::Start(flags.ops, &metrics, [&] { return program->CheckReady(); }));
 
-  SLUICE_RETURN_IF_ERROR(program->Start(server->address(), ops->address()));
-  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", server->address().c_str(),
-              ops->address().c_str());
+  // Nobody calls a controller at an address that it names itself.
+  std::string address = server->address(), ops_address = ops->address();
+  if (about.role != rpc::Role::kController || !flags.advertise.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(address, rpc::AdvertisedAddress(flags.advertise, address));
+    if (rpc::IsOnAllInterfaces(ops_address)) {
+      const std::string host = address.substr(0, address.rfind(':'));
+      SLUICE_ASSIGN_OR_RETURN(ops_address, rpc::AdvertisedAddress(host, ops_address));
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(program->Start(address, ops_address));
+  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", address.c_str(), ops_address.c_str());
   std::fflush(stdout);
-  log::Info("started",
-            {{"version", kBuild}, {"listening", server->address()}, {"ops", ops->address()}});
+  log::Info("started", {{"version", kBuild}, {"listening", address}, {"ops", ops_address}});
 
   const absl::Status why = signals->Wait();
   log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
@@ -168,6 +232,8 @@ const char* const malloc_conf = "oversize_threshold:0";
 int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
   Flags flags;
   if (const int code = ParseFlags(argc, argv, about, &flags); code >= 0) return code;
+  if (const absl::Status status = UseCertificate(about, &flags); !status.ok())
+    return PrintError(about, status);
   log::Level level = log::Level::kInfo;
   (void)log::ParseLevel(flags.log_level, &level);  // ParseFlags() has checked it.
   log::Init(flags.id, level);

@@ -49,12 +49,16 @@ struct About {
 
 // The values of the command line.
 struct Flags {
+  // A TLS folder (common/pki/tls_dir.h) with the daemon's certificate. Empty: no TLS.
+  std::string tls;
   std::string listen = "127.0.0.1:0";  // For gRPC. Port 0: any free port.
   std::string ops = "127.0.0.1:0";     // For HTTP: /metrics, /livez, /readyz.
-  std::string controller;              // HOST:PORT. Empty in the controller itself.
-  std::string id;                      // Name of the daemon in the fleet. Default: <role>-0.
-  std::string data_dir;                // Empty: not given.
-  int threads = 0;                     // Threads for computing. 0: one per core.
+  // HOST or HOST:PORT at which other daemons reach this one. Empty: `listen`.
+  std::string advertise;
+  std::string controller;  // HOST:PORT. Empty in the controller itself.
+  std::string id;          // Name of the daemon in the fleet. Default: <role>-0.
+  std::string data_dir;    // Empty: not given.
+  int threads = 0;         // Threads for computing. 0: one per core.
   std::string log_level = "info";
   std::map<std::string, std::string> own_flags;  // Values of About::flags, by name.
   // The value of a flag of About::flags; empty if it was not given.
@@ -81,8 +85,8 @@ class Program {
   // The gRPC services, which use the callback API. The program owns them. They are served already
   // before Start() is called.
   virtual std::vector<grpc::Service*> services() = 0;
-  // Called when the gRPC server listens on `address` and the HTTP server on `ops`. Starts threads
-  // and registers with the controller.
+  // Called when the gRPC server and the HTTP server listen. `address` and `ops` are where other hosts
+  // reach them. Starts threads and registers with the controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
   // What /readyz answers: 200 for OK, else 503 with the message. Called from the HTTP server's
   // threads.

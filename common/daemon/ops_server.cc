@@ -14,7 +14,8 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
-#include "common/rpc/channel.h"
+#include "common/rpc/address.h"
+#include "common/rpc/credentials.h"
 
 namespace sluice::daemon {
 namespace {
@@ -91,7 +92,7 @@ const std::string& OpsServer::address() const { return impl_->address; }
 absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address,
                                                             metrics::Registry* metrics,
                                                             std::function<absl::Status()> ready) {
-  SLUICE_RETURN_IF_ERROR(rpc::CheckLoopback(address));
+  SLUICE_RETURN_IF_ERROR(rpc::CheckAddress(address, rpc::ProcessCredentials() != nullptr));
 
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
   // The call returns the features that it has set up, so 0 is right where none were asked for.

@@ -6,10 +6,8 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/address.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -43,31 +41,16 @@ Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
                  metrics::Registry* metrics)
     : channel_(std::move(channel)), address_(std::move(address)), metrics_(metrics) {}
 
-absl::Status CheckLoopback(absl::string_view address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return Error(absl::StatusCode::kInvalidArgument, "BAD_ADDRESS",
-                 absl::StrCat("'", address,
-                              "' is not an address; wanted: HOST:PORT, such as 127.0.0.1:7000"));
-  }
-  const absl::string_view host = address.substr(0, colon);
-  const bool numeric = absl::StartsWith(host, "127.") &&
-                       host.find_first_not_of("0123456789.") == absl::string_view::npos;
-  if (numeric || host == "localhost" || host == "[::1]") return absl::OkStatus();
-  return ErrorWith(
-      absl::StatusCode::kInvalidArgument,
-      {.reason = "NOT_LOOPBACK", .hint = "use 127.0.0.1; this build has no TLS"},
-      absl::StrCat("address '", address, "' is not on loopback; TLS is needed off loopback"));
-}
-
 absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
-                                                 metrics::Registry* metrics) {
-  SLUICE_RETURN_IF_ERROR(CheckLoopback(address));
-  auto channel = grpc::CreateCustomChannel(std::string(address), grpc::InsecureChannelCredentials(),
+                                                 absl::Span<const Role> peers,
+                                                 const ConnectOptions& options) {
+  SLUICE_RETURN_IF_ERROR(CheckAddress(address, options.credentials != nullptr));
+  auto channel = grpc::CreateCustomChannel(std::string(address),
+                                           options.credentials == nullptr
+                                               ? grpc::InsecureChannelCredentials()
+                                               : options.credentials->MakeChannelCredentials(peers),
                                            MakeArguments());
-  return std::make_shared<Channel>(std::move(channel), std::string(address), metrics);
+  return std::make_shared<Channel>(std::move(channel), std::string(address), options.metrics);
 }
 
 }  // namespace sluice::rpc

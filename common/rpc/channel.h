@@ -5,6 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/rpc/credentials.h"
 
 namespace grpc {
 class Channel;
@@ -31,17 +33,19 @@ class Channel {
   metrics::Registry* const metrics_;
 };
 
-// Makes a channel to `address` (HOST:PORT), without connecting yet. `metrics` may be null; it
-// outlives the channel and receives the metrics sluice_rpc_client_*.
-// INVALID_ARGUMENT: `address` is not HOST:PORT, or not on loopback. Other addresses need TLS, which
-// is not built yet.
-absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
-                                                 metrics::Registry* metrics = nullptr);
+struct ConnectOptions {
+  // Outlives the channel and receives the metrics sluice_rpc_client_*. May be null.
+  metrics::Registry* metrics = nullptr;
+  // With null the channel has no TLS, and works on loopback only.
+  std::shared_ptr<const Credentials> credentials = ProcessCredentials();
+};
 
-// OK: `address` is HOST:PORT with a loopback host (127.x.x.x, ::1 in brackets, or localhost) and a
-// port from 0 to 65535.
-// INVALID_ARGUMENT BAD_ADDRESS: it is not HOST:PORT.
-// INVALID_ARGUMENT NOT_LOOPBACK: it is another host.
-absl::Status CheckLoopback(absl::string_view address);
+// Makes a channel to `address` (HOST:PORT), without connecting yet. With TLS, only a server whose
+// certificate names one of the roles `peers` is accepted.
+// INVALID_ARGUMENT BAD_ADDRESS: `address` is not HOST:PORT.
+// INVALID_ARGUMENT NOT_LOOPBACK: it is not on loopback, and there are no credentials.
+absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
+                                                 absl::Span<const Role> peers,
+                                                 const ConnectOptions& options = {});
 
 }  // namespace sluice::rpc

@@ -28,4 +28,11 @@ absl::string_view RoleName(Role role) {
   return "unknown";
 }
 
+Role ParseRole(absl::string_view name) {
+  for (int i = v1::ROLE_VIEWER; i <= v1::ROLE_TRAINER; ++i) {
+    if (RoleName(static_cast<Role>(i)) == name) return static_cast<Role>(i);
+  }
+  return Role::kUnspecified;
+}
+
 }  // namespace sluice::rpc

@@ -20,5 +20,10 @@ enum class Role {
 
 // The name of a role, such as "rollout"; "unknown" for a value that has no name.
 absl::string_view RoleName(Role role);
+// The role of that name; kUnspecified if there is none.
+Role ParseRole(absl::string_view name);
+// The roles of daemons; the others are roles of people.
+inline constexpr Role kDaemonRoles[] = {Role::kController, Role::kQueue, Role::kRollout,
+                                        Role::kReward, Role::kTrainer};
 
 }  // namespace sluice::rpc

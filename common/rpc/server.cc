@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/rpc/address.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/server_metrics.h"
 #include "common/rpc/window.h"
@@ -55,7 +56,7 @@ struct Server::Impl {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                                                       absl::Span<grpc::Service* const> services) {
-  SLUICE_RETURN_IF_ERROR(CheckLoopback(options.address));
+  SLUICE_RETURN_IF_ERROR(CheckAddress(options.address, options.credentials != nullptr));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
@@ -68,7 +69,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   }
 
   int port = 0;
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.address,
+                           options.credentials == nullptr
+                               ? grpc::InsecureServerCredentials()
+                               : options.credentials->MakeServerCredentials(options.metrics),
+                           &port);
   auto impl = std::make_unique<Impl>();
   impl->server = builder.BuildAndStart();
   // gRPC does not say why it could not bind; a used port is the usual reason.

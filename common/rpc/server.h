@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/rpc/credentials.h"
 
 namespace grpc {
 class Service;
@@ -26,8 +27,10 @@ class Channel;
 class Server {
  public:
   struct Options {
-    std::string address = "127.0.0.1:0";  // HOST:PORT on loopback. Port 0: any free port.
-    size_t receive_limit = 16 << 20;      // Bytes of one message.
+    std::string address = "127.0.0.1:0";  // HOST:PORT. Port 0: any free port.
+    // With null the server has no TLS, works on loopback only, and believes every caller.
+    std::shared_ptr<const Credentials> credentials = ProcessCredentials();
+    size_t receive_limit = 16 << 20;  // Bytes of one message.
     // Age at which a connection is closed so that the client connects again, and the time that its
     // calls have to end.
     absl::Duration connection_age = absl::Minutes(30);
@@ -37,7 +40,8 @@ class Server {
   };
 
   // `services` holds at least one service; they outlive the server.
-  // INVALID_ARGUMENT: `options.address` is not an address, or not on loopback.
+  // INVALID_ARGUMENT: `options.address` is not an address, or is not on loopback and there are no
+  // credentials.
   // ALREADY_EXISTS PORT_IN_USE: another process listens there.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
                                                        absl::Span<grpc::Service* const> services);

@@ -2,6 +2,12 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 #include "common/rpc/convert.h"
@@ -10,6 +16,7 @@
 namespace sluice::rpc {
 namespace {
 constexpr char kDomain[] = "sluice";
+constexpr char kCatalogue[] = "SLUICE-";  // All numbers of errors begin so.
 // Longest message, in bytes; a field of the details may have half of it. All metadata of a call
 // together is limited to 16 KiB.
 constexpr size_t kMaxMessageBytes = 4096;
@@ -18,6 +25,17 @@ constexpr size_t kMaxMessageBytes = 4096;
 // not UTF-8 would make the peer refuse all details, the reason included.
 std::string ToValidText(absl::string_view text, size_t limit) {
   return std::string(Utf8Prefix(Utf8Lossy(text), limit));
+}
+
+// Moves what ToGrpcStatusInText() put in front of a message into the detail. Any other message
+// stays as it is.
+void TakeDetailFromText(std::string* message, ErrorDetail* detail) {
+  const std::vector<std::string> parts = absl::StrSplit(*message, absl::MaxSplits(": ", 1));
+  const std::vector<std::string> front = absl::StrSplit(parts[0], ' ');
+  if (parts.size() != 2 || front.size() != 2 || !absl::StartsWith(front[0], kCatalogue)) return;
+  detail->catalogue = front[0];
+  detail->reason = front[1];
+  *message = parts[1];
 }
 }  // namespace
 
@@ -50,6 +68,16 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(code, message, details.SerializeAsString());
 }
 
+grpc::Status ToGrpcStatusInText(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const ErrorDetail detail = DetailOf(status);
+  SLUICE_CHECK(absl::StartsWith(detail.catalogue, kCatalogue) && !detail.reason.empty());
+  return grpc::Status(
+      static_cast<grpc::StatusCode>(status.code()),
+      ToValidText(absl::StrCat(detail.catalogue, " ", detail.reason, ": ", status.message()),
+                  kMaxMessageBytes));
+}
+
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
@@ -74,7 +102,8 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
     }
   }
 
-  const std::string message = Utf8Lossy(status.error_message());  // gRPC carries any bytes here.
+  std::string message = Utf8Lossy(status.error_message());  // gRPC carries any bytes here.
+  if (status.error_details().empty()) TakeDetailFromText(&message, &detail);
   if (detail == ErrorDetail()) return absl::Status(code, message);
   return ErrorWith(code, detail, message);
 }

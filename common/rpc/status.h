@@ -14,8 +14,12 @@ namespace sluice::rpc {
 // language can read it. Text is made valid UTF-8 and cut to limits.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Converts a status from the wire. Details that cannot be parsed, or that have another domain, are
-// left out; code and message are kept.
+// The same for an error that gRPC sends without details: catalogue and reason, both of which it
+// must have, stand in front of its message.
+grpc::Status ToGrpcStatusInText(const absl::Status& status);
+
+// Converts a status from the wire, with or without details. Details that cannot be parsed, or that
+// have another domain, are left out; code and message are kept.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace sluice::rpc

@@ -11,6 +11,7 @@
 #include "common/base/digest.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/rpc/access.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/payload.h"
@@ -166,9 +167,9 @@ class WeightsServer::Impl final : public Base {
 
   // The listener holds only a weak pointer, because the publisher may outlive the stream.
   grpc::ServerWriteReactor<weights::v1::Latest>* Watch(
-      grpc::CallbackServerContext*, const weights::v1::WatchRequest* request) override {
+      grpc::CallbackServerContext* context, const weights::v1::WatchRequest* request) override {
     const std::shared_ptr<WatchReactor> watch = WatchReactor::Make();
-    const auto publisher = FindPublisher(request->call(), {rpc::Role::kRollout}, watch);
+    const auto publisher = FindPublisher(*context, request->call(), {rpc::Role::kRollout}, watch);
     if (!publisher.ok()) {
       watch->EndStream(rpc::ToGrpcStatus(publisher.status()));
       return watch.get();
@@ -186,10 +187,10 @@ class WeightsServer::Impl final : public Base {
     return watch.get();
   }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* bytes) override {
     std::deque<grpc::ByteBuffer> frames;
-    const absl::Status status = FetchFrames(*bytes, &frames);
+    const absl::Status status = FetchFrames(*context, *bytes, &frames);
     return new FetchReactor(std::move(frames), rpc::ToGrpcStatus(status));
   }
 
@@ -265,8 +266,11 @@ class WeightsServer::Impl final : public Base {
   // entered in watches_ under the same lock, so that SetPublisher() and Stop() end it from now on.
   // UNAVAILABLE (NOT_YET): there is none.
   absl::StatusOr<std::shared_ptr<WeightPublisher>> FindPublisher(
-      const common::v1::Call& call, std::initializer_list<rpc::Role> roles,
+      const grpc::ServerContextBase& context, const common::v1::Call& call,
+      std::initializer_list<rpc::Role> roles,
       const std::shared_ptr<WatchReactor>& watch = nullptr) {
+    SLUICE_RETURN_IF_ERROR(
+        rpc::CheckJobRef(context, call.job().worker(), call.job().incarnation()));
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     MutexLock lock(&mu_);
@@ -284,7 +288,7 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* AnswerUnary(grpc::CallbackServerContext* context,
                                         const common::v1::Call& call,
                                         std::initializer_list<rpc::Role> roles, Body body) {
-    const auto publisher = FindPublisher(call, roles);
+    const auto publisher = FindPublisher(*context, call, roles);
     const absl::Status status = publisher.ok() ? body(**publisher) : publisher.status();
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(status));
@@ -292,14 +296,15 @@ class WeightsServer::Impl final : public Base {
   }
 
   // Makes the frames of the requested objects. A missing object becomes a frame that names it.
-  absl::Status FetchFrames(const grpc::ByteBuffer& bytes, std::deque<grpc::ByteBuffer>* frames) {
+  absl::Status FetchFrames(const grpc::ServerContextBase& context, const grpc::ByteBuffer& bytes,
+                           std::deque<grpc::ByteBuffer>* frames) {
     weights::v1::FetchRequest request;
     grpc::ByteBuffer copy = bytes;  // Shares the bytes; parsing empties the copy.
     if (!grpc::SerializationTraits<weights::v1::FetchRequest>::Deserialize(&copy, &request).ok())
       return absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest");
     SLUICE_ASSIGN_OR_RETURN(
         const std::shared_ptr<WeightPublisher> publisher,
-        FindPublisher(request.call(),
+        FindPublisher(context, request.call(),
                       {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);

@@ -110,7 +110,7 @@ class WeightSubscriber::Impl {
         while (!stopping_ && source_.empty()) changed_.Wait(&mu_);
         if (stopping_) return;
         source = source_;
-        const auto channel = rpc::Connect(source);
+        const auto channel = rpc::Connect(source, {rpc::Role::kTrainer, rpc::Role::kRollout});
         if (!channel.ok()) {
           log::Error("weights_source", {{"job_id", options_.job}, {"error", channel.status()}});
           // Connect() fails only if the address itself cannot be used, so wait for another one.

@@ -45,7 +45,8 @@ absl::StatusOr<std::shared_ptr<rpc::Channel>> Peers::ChannelTo(const std::string
   MutexLock lock(&mu_);
   std::shared_ptr<rpc::Channel>& channel = channels_[address];
   if (channel == nullptr) {
-    absl::StatusOr<std::shared_ptr<rpc::Channel>> made = rpc::Connect(address, metrics_);
+    absl::StatusOr<std::shared_ptr<rpc::Channel>> made =
+        rpc::Connect(address, rpc::kDaemonRoles, {.metrics = metrics_});
     if (!made.ok()) {
       channels_.erase(address);
       return made.status();

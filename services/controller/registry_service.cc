@@ -7,11 +7,28 @@
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/rpc/access.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
 #include "services/controller/translate.h"
 
 namespace sluice::controller {
+
+namespace {
+
+// A daemon registers itself, under the role of its certificate.
+absl::Status CheckSelf(const grpc::ServerContextBase& context,
+                       const registry::v1::RegisterRequest& request) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckSpeaksFor(context, request.daemon()));
+  const std::optional<rpc::Identity> caller = rpc::CallerOf(context);
+  const auto role = static_cast<rpc::Role>(request.role());
+  if (!caller || caller->role == role) return absl::OkStatus();
+  return Error(
+      absl::StatusCode::kPermissionDenied, "WRONG_ROLE",
+      absl::StrCat(rpc::DescribeIdentity(*caller), " cannot register as a ", rpc::RoleName(role)));
+}
+
+}  // namespace
 
 using registry::v1::HeartbeatRequest;
 using registry::v1::HeartbeatResponse;
@@ -21,6 +38,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
                                                     registry::v1::RegisterResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::StatusOr<RegisterInput> input = FromProto(*request);
+  if (const absl::Status self = CheckSelf(*context, *request); !self.ok()) input = self;
   if (!input.ok()) {
     reactor->Finish(rpc::ToGrpcStatus(input.status()));
     return reactor;
@@ -47,7 +65,8 @@ class RegistryService::HeartbeatStream
     : public grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>,
       public std::enable_shared_from_this<HeartbeatStream> {
  public:
-  HeartbeatStream(RegistryService* service, uint64_t stream) : service_(service), stream_(stream) {}
+  HeartbeatStream(RegistryService* service, const grpc::ServerContextBase* context, uint64_t stream)
+      : service_(service), context_(context), stream_(stream) {}
 
   void Begin() { StartRead(&request_); }
 
@@ -57,8 +76,10 @@ class RegistryService::HeartbeatStream
     HeartbeatInput input = FromProto(request_, stream_);
     {
       MutexLock lock(&mu_);
-      if (daemon_.empty()) daemon_ = input.daemon;
-      if (daemon_ != input.daemon)
+      if (daemon_.empty()) {
+        *status = rpc::CheckSpeaksFor(*context_, input.daemon);
+        if (status->ok()) daemon_ = input.daemon;
+      } else if (daemon_ != input.daemon)
         *status = absl::InvalidArgumentError(
             absl::StrCat("a heartbeat of daemon ", input.daemon, " came over the stream of daemon ",
                          daemon_, "; each daemon needs a stream of its own"));
@@ -132,6 +153,7 @@ class RegistryService::HeartbeatStream
   }
 
   RegistryService* const service_;
+  const grpc::ServerContextBase* const context_;
   const uint64_t stream_;
   HeartbeatRequest request_;  // The message that the open read fills.
 
@@ -146,9 +168,9 @@ class RegistryService::HeartbeatStream
 };
 
 grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::Heartbeat(
-    grpc::CallbackServerContext*) {
+    grpc::CallbackServerContext* context) {
   const uint64_t stream = next_stream_++;
-  auto heartbeats = std::make_shared<HeartbeatStream>(this, stream);
+  auto heartbeats = std::make_shared<HeartbeatStream>(this, context, stream);
   bool shutting_down = false;
   {
     MutexLock lock(&mu_);

@@ -2,11 +2,14 @@
 
 #include <limits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/rpc/address.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/identity.h"
 #include "sluice/common/v1/common.pb.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
@@ -208,7 +211,64 @@ void ToProto(const Job& job, job::v1::JobStatus* out) {
   for (const Worker& worker : job.assign.workers) out->add_daemons(worker.id);
 }
 
+namespace {
+
+// What a daemon may say of itself. The controller keeps all of it, for each daemon.
+constexpr int kMaxAddresses = 8, kMaxLabels = 32, kMaxDevices = 64, kMaxRunning = 1000;
+constexpr size_t kMaxTextBytes = 256;  // Of a label's key or value, or of the build.
+// Incarnations rise by one at each start, so no real one comes near. It keeps the sum of the next
+// one from overflowing, and is exact as a number of JSON.
+constexpr int64_t kMaxIncarnation = int64_t{1} << 52;
+
+absl::Status Refuse(absl::string_view field, absl::string_view why) {
+  return Error(absl::StatusCode::kInvalidArgument, "REGISTER",
+               absl::StrCat("the field ", field, " ", why));
+}
+
+absl::Status CheckRegister(const registry::v1::RegisterRequest& request) {
+  if (!rpc::IsName(request.daemon())) {
+    return Refuse("daemon", absl::StrCat("is \"", absl::CEscape(request.daemon().substr(0, 64)),
+                                         "\"; wanted: 1 to 63 of a-z, 0-9, '.', '_' and '-', first "
+                                         "a letter or a digit"));
+  }
+  if (request.incarnation() < 0 || request.incarnation() > kMaxIncarnation)
+    return Refuse("incarnation",
+                  absl::StrCat("is ", request.incarnation(), "; wanted: 0 to ", kMaxIncarnation));
+  if (request.build().size() > kMaxTextBytes)
+    return Refuse("build", absl::StrCat("has ", request.build().size(), " bytes; the limit is ",
+                                        kMaxTextBytes));
+
+  if (request.addresses_size() > kMaxAddresses)
+    return Refuse("addresses", absl::StrCat("has ", request.addresses_size(),
+                                            " entries; the limit is ", kMaxAddresses));
+  for (const auto& [listener, address] : request.addresses()) {
+    if (!rpc::IsName(listener)) return Refuse("addresses", "has a listener with a bad name");
+    // Peers that have no TLS refuse addresses off loopback themselves.
+    SLUICE_RETURN_IF_ERROR(Annotate(rpc::CheckAddress(address, /*tls=*/true),
+                                    absl::StrCat("the field addresses[", listener, "]")));
+  }
+
+  if (request.labels_size() > kMaxLabels)
+    return Refuse("labels", absl::StrCat("has ", request.labels_size(), " entries; the limit is ",
+                                         kMaxLabels));
+  for (const auto& [key, value] : request.labels()) {
+    if (key.size() > kMaxTextBytes || value.size() > kMaxTextBytes)
+      return Refuse("labels", absl::StrCat("has a text of more than ", kMaxTextBytes, " bytes"));
+  }
+
+  if (request.capacity().devices_size() > kMaxDevices)
+    return Refuse("capacity.devices", absl::StrCat("has ", request.capacity().devices_size(),
+                                                   " entries; the limit is ", kMaxDevices));
+  if (request.running_size() > kMaxRunning)
+    return Refuse("running", absl::StrCat("has ", request.running_size(), " entries; the limit is ",
+                                          kMaxRunning));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& request) {
+  SLUICE_RETURN_IF_ERROR(CheckRegister(request));
   RegisterInput input;
   DaemonRecord& daemon = input.daemon;
   daemon.id = request.daemon();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/rpc/access.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/enums.h"
 
@@ -153,6 +154,12 @@ absl::StatusOr<From> FromProto(const common::v1::Call& call) {
     return Bad("call.job.job", absl::StrCat("32 hex digits are wanted, not \"", job.job(), "\""));
   if (job.worker().empty()) return Bad("call.job.worker", "is empty");
   return From{job.job(), {job.worker(), job.incarnation()}};
+}
+
+absl::StatusOr<From> ReadCaller(const grpc::ServerContextBase& context,
+                                const common::v1::Call& call) {
+  SLUICE_RETURN_IF_ERROR(rpc::CheckJobRef(context, call.job().worker(), call.job().incarnation()));
+  return FromProto(call);
 }
 
 absl::StatusOr<Id16> RequestOf(const common::v1::Call& call) {

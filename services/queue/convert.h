@@ -14,6 +14,10 @@
 
 // Translates between messages and the core's structs. It only decides whether a message is well
 // formed; if not, INVALID_ARGUMENT names the field.
+namespace grpc {
+class ServerContextBase;
+}  // namespace grpc
+
 namespace sluice::queue {
 
 // Who makes a call, and for which job.
@@ -22,6 +26,10 @@ struct From {
   Caller caller;
 };
 absl::StatusOr<From> FromProto(const common::v1::Call& call);
+// The same for a call over the network, after a check that the certificate of its caller allows what
+// it says (rpc::CheckJobRef()).
+absl::StatusOr<From> ReadCaller(const grpc::ServerContextBase& context,
+                                const common::v1::Call& call);
 // The request id of Admit and LeaseTasks, which have no other key.
 absl::StatusOr<Id16> RequestOf(const common::v1::Call& call);
 

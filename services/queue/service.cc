@@ -91,10 +91,11 @@ class QueueServer::Impl final : public Base {
       : jobs_(jobs), metrics_(metrics), heartbeats_([this] { HeartbeatLoop(); }) {}
   ~Impl() override { Stop(); }
 
-  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext*, const v1::SetJobRequest* request,
+  grpc::ServerUnaryReactor* SetJob(grpc::CallbackServerContext* context,
+                                   const v1::SetJobRequest* request,
                                    v1::SetJobResponse* response) override {
     const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
-    const absl::StatusOr<From> from = FromProto(request->call());
+    const absl::StatusOr<From> from = ReadCaller(*context, request->call());
     absl::StatusOr<queue::SetJob> input = FromProto(*request);
     if (!from.ok() || !input.ok()) {
       reactor->End(from.ok() ? input.status() : from.status());
@@ -108,56 +109,65 @@ class QueueServer::Impl final : public Base {
     }
     return reactor.get();
   }
-  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext*, const v1::AdmitRequest* request,
+  grpc::ServerUnaryReactor* Admit(grpc::CallbackServerContext* context,
+                                  const v1::AdmitRequest* request,
                                   v1::AdmitResponse* response) override {
-    return Serve<AdmitAnswer>(request, response, "Admit");
+    return Serve<AdmitAnswer>(context, request, response, "Admit");
   }
-  grpc::ServerUnaryReactor* Seal(grpc::CallbackServerContext*, const v1::SealRequest* request,
+  grpc::ServerUnaryReactor* Seal(grpc::CallbackServerContext* context,
+                                 const v1::SealRequest* request,
                                  v1::SealResponse* response) override {
-    return Serve<ItemsAnswer>(request, response);
+    return Serve<ItemsAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext*, const v1::DropRequest* request,
+  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext* context,
+                                 const v1::DropRequest* request,
                                  v1::DropResponse* response) override {
-    return Serve<ItemsAnswer>(request, response);
+    return Serve<ItemsAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext* context,
                                        const v1::LeaseTasksRequest* request,
                                        v1::LeaseTasksResponse* response) override {
-    return Serve<LeaseTasksAnswer>(request, response, "LeaseTasks");
+    return Serve<LeaseTasksAnswer>(context, request, response, "LeaseTasks");
   }
-  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext*, const v1::RenewRequest* request,
+  grpc::ServerUnaryReactor* Renew(grpc::CallbackServerContext* context,
+                                  const v1::RenewRequest* request,
                                   v1::RenewResponse* response) override {
-    return Serve<RenewAnswer>(request, response);
+    return Serve<RenewAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext*, const v1::ReleaseRequest* request,
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override {
-    return Serve<ReleaseAnswer>(request, response);
+    return Serve<ReleaseAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* AcquireBatch(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* AcquireBatch(grpc::CallbackServerContext* context,
                                          const v1::AcquireBatchRequest* request,
                                          v1::AcquireBatchResponse* response) override {
-    return Serve<AcquireBatchAnswer>(request, response, "AcquireBatch");
+    return Serve<AcquireBatchAnswer>(context, request, response, "AcquireBatch");
   }
-  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext*, const v1::ApplyRequest* request,
+  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context,
+                                  const v1::ApplyRequest* request,
                                   v1::ApplyResponse* response) override {
-    return Serve<ApplyAnswer>(request, response);
+    return Serve<ApplyAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext* context,
                                            const v1::AdvanceVersionRequest* request,
                                            v1::AdvanceVersionResponse* response) override {
-    return Serve<AdvanceVersionAnswer>(request, response);
+    return Serve<AdvanceVersionAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* Durable(grpc::CallbackServerContext*, const v1::DurableRequest* request,
+  grpc::ServerUnaryReactor* Durable(grpc::CallbackServerContext* context,
+                                    const v1::DurableRequest* request,
                                     v1::DurableResponse* response) override {
-    return Serve<DurableAnswer>(request, response);
+    return Serve<DurableAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext*, const v1::RestoreRequest* request,
+  grpc::ServerUnaryReactor* Restore(grpc::CallbackServerContext* context,
+                                    const v1::RestoreRequest* request,
                                     v1::RestoreResponse* response) override {
-    return Serve<RestoreAnswer>(request, response);
+    return Serve<RestoreAnswer>(context, request, response);
   }
-  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext*, const v1::RetaskRequest* request,
+  grpc::ServerUnaryReactor* Retask(grpc::CallbackServerContext* context,
+                                   const v1::RetaskRequest* request,
                                    v1::RetaskResponse* response) override {
-    return Serve<RetaskAnswer>(request, response);
+    return Serve<RetaskAnswer>(context, request, response);
   }
 
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
@@ -199,21 +209,21 @@ class QueueServer::Impl final : public Base {
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Put(
-      grpc::CallbackServerContext*) override {
-    const auto stream = rpc::MakeStream<PutStream>(jobs_, &attached_);
+      grpc::CallbackServerContext* context) override {
+    const auto stream = rpc::MakeStream<PutStream>(context, jobs_, &attached_);
     stream->StartReading();
     return stream.get();
   }
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Get(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* bytes) override {
     const auto stream = rpc::MakeStream<GetStream>(context, Clock::Real());
-    if (absl::Status status = StartGet(*bytes, stream); !status.ok()) stream->End(status);
+    if (absl::Status status = StartGet(*context, *bytes, stream); !status.ok()) stream->End(status);
     return stream.get();
   }
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext*,
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest* request) override {
     const auto stream = rpc::MakeStream<WatchStream>();
-    if (absl::Status status = StartWatch(request->call(), stream); !status.ok())
+    if (absl::Status status = StartWatch(*context, request->call(), stream); !status.ok())
       stream->End(status);
     return stream.get();
   }
@@ -255,10 +265,10 @@ class QueueServer::Impl final : public Base {
   }
 
   template <typename Result, typename Request, typename Response>
-  grpc::ServerUnaryReactor* Serve(const Request* request, Response* response,
-                                  const char* parked = nullptr) {
+  grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const Request* request,
+                                  Response* response, const char* parked = nullptr) {
     const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
-    const absl::StatusOr<From> from = FromProto(request->call());
+    const absl::StatusOr<From> from = ReadCaller(*context, request->call());
     auto input = FromProto(*request);
     absl::StatusOr<std::shared_ptr<JobRunner>> runner = !from.ok()    ? from.status()
                                                         : !input.ok() ? input.status()
@@ -291,7 +301,7 @@ class QueueServer::Impl final : public Base {
   template <typename F>
   grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context, const common::v1::Call& call,
                                  F f) {
-    const absl::StatusOr<From> from = FromProto(call);
+    const absl::StatusOr<From> from = ReadCaller(*context, call);
     absl::Status status = from.status();
     if (status.ok()) {
       const auto runner = jobs_->Find(from->job);
@@ -302,10 +312,11 @@ class QueueServer::Impl final : public Base {
     return reactor;
   }
 
-  absl::Status StartGet(grpc::ByteBuffer bytes, const std::shared_ptr<GetStream>& stream) {
+  absl::Status StartGet(const grpc::ServerContextBase& context, grpc::ByteBuffer bytes,
+                        const std::shared_ptr<GetStream>& stream) {
     v1::GetRequest message;
     SLUICE_RETURN_IF_ERROR(rpc::FromBuffer(&bytes, &message));
-    SLUICE_ASSIGN_OR_RETURN(From from, FromProto(message.call()));
+    SLUICE_ASSIGN_OR_RETURN(From from, ReadCaller(context, message.call()));
     GetStream::Request request{.caller = from.caller};
     SLUICE_ASSIGN_OR_RETURN(request.runner, jobs_->Find(from.job));
     request.controller = message.lease().empty() && from.caller.incarnation == 0;
@@ -331,9 +342,9 @@ class QueueServer::Impl final : public Base {
     return absl::OkStatus();
   }
 
-  absl::Status StartWatch(const common::v1::Call& call,
+  absl::Status StartWatch(const grpc::ServerContextBase& context, const common::v1::Call& call,
                           const std::shared_ptr<WatchStream>& stream) {
-    SLUICE_ASSIGN_OR_RETURN(const From from, FromProto(call));
+    SLUICE_ASSIGN_OR_RETURN(const From from, ReadCaller(context, call));
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
     SLUICE_RETURN_IF_ERROR(
         runner->ReadJob([&](const Job& job, Instant) { return job.CheckKnown(from.caller); }));

@@ -24,8 +24,9 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   // (sluice::PutStream::Options::window_bytes).
   static constexpr uint64_t kWindowBytes = 128 << 20;
 
-  // `jobs` and `attached` outlive the stream.
-  PutStream(JobTable* jobs, const AttachServer* attached) : jobs_(jobs), attached_(attached) {}
+  // `context` is that of the call. `jobs` and `attached` outlive the stream.
+  PutStream(const grpc::ServerContextBase* context, JobTable* jobs, const AttachServer* attached)
+      : context_(context), jobs_(jobs), attached_(attached) {}
 
  private:
   void OnMessage(grpc::ByteBuffer& message) override;
@@ -39,6 +40,7 @@ class PutStream : public rpc::BidiStream<grpc::ByteBuffer, grpc::ByteBuffer>,
   void Acknowledge(uint64_t seq, uint64_t bytes, const PutBatch& batch, Reply reply)
       ABSL_LOCKS_EXCLUDED(mu_);
 
+  const grpc::ServerContextBase* const context_;
   JobTable* const jobs_;
   const AttachServer* const attached_;
   // Set from the first message on.

@@ -7,7 +7,8 @@ int main(int argc, char** argv) {
        .role = sluice::rpc::Role::kReward,
        .summary = "Scores finished answers: leases reward tasks from the queue and stores the "
                   "scores there.",
-       .example = "sluice-reward --controller 127.0.0.1:7400 --listen 127.0.0.1:7430 --ops "
+       .example = "sluice-reward --tls tls/reward-0 --controller 127.0.0.1:7400 --listen "
+                  "127.0.0.1:7430 --ops "
                   "127.0.0.1:7431"},
       [](const sluice::daemon::Host& host)
           -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {

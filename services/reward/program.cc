@@ -98,7 +98,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
 
   auto scorer = MakeScorer(assignment.spec().reward());
-  const auto queue = rpc::Connect(job.queue);
+  const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
   absl::Status status = CheckBuilt(assignment.spec());
   if (status.ok()) status = scorer.status();

@@ -7,7 +7,8 @@ int main(int argc, char** argv) {
        .role = sluice::rpc::Role::kRollout,
        .summary =
            "Samples answers under the newest verified weights and streams them to the queue.",
-       .example = "sluice-rollout --controller 127.0.0.1:7400 --listen 127.0.0.1:7420 --ops "
+       .example = "sluice-rollout --tls tls/rollout-0 --controller 127.0.0.1:7400 --listen "
+                  "127.0.0.1:7420 --ops "
                   "127.0.0.1:7421",
        .flags = sluice::rollout::RolloutFlags()},
       sluice::rollout::RolloutProgram::Make);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/rpc/access.h"
 #include "common/rpc/caller.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/status.h"
@@ -148,10 +149,10 @@ class EngineServer::Impl final : public Base {
   }
 
   grpc::ServerWriteReactor<engine::v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext*, const engine::v1::GenerateRequest* request) override {
+      grpc::CallbackServerContext* context, const engine::v1::GenerateRequest* request) override {
     const auto stream = rpc::MakeStream<GenerateStream>(guests_);
     const absl::StatusOr<Job> job =
-        CheckAndFindJob(request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
+        CheckAndFindJob(*context, request->call(), {rpc::Role::kReward, rpc::Role::kOperator});
     absl::Status status = job.status();
     if (job.ok()) status = stream->Start(job->model, *request);
     if (!status.ok()) stream->End(std::move(status));
@@ -160,11 +161,13 @@ class EngineServer::Impl final : public Base {
   }
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Score(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* context) override {
     const auto stream = rpc::MakeStream<ScoreStream>(
         guests_,
-        [this](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
-          SLUICE_ASSIGN_OR_RETURN(const Job job, CheckAndFindJob(call, {rpc::Role::kReward}));
+        [this,
+         context](const common::v1::Call& call) -> absl::StatusOr<std::shared_ptr<http::Model>> {
+          SLUICE_ASSIGN_OR_RETURN(const Job job,
+                                  CheckAndFindJob(*context, call, {rpc::Role::kReward}));
           return job.model;
         });
     keepalive_.Add(stream);
@@ -173,9 +176,10 @@ class EngineServer::Impl final : public Base {
   }
 
   grpc::ServerWriteReactor<engine::v1::EvaluateResponse>* Evaluate(
-      grpc::CallbackServerContext*, const engine::v1::EvaluateRequest* request) override {
+      grpc::CallbackServerContext* context, const engine::v1::EvaluateRequest* request) override {
     const auto stream = rpc::MakeStream<EvaluateStream>();
-    const absl::StatusOr<Job> job = CheckAndFindJob(request->call(), {rpc::Role::kTrainer});
+    const absl::StatusOr<Job> job =
+        CheckAndFindJob(*context, request->call(), {rpc::Role::kTrainer});
     absl::Status status = job.status();
     if (job.ok()) status = stream->Start(job->session, *request);
     if (!status.ok()) stream->End(std::move(status));
@@ -190,8 +194,11 @@ class EngineServer::Impl final : public Base {
   };
 
   // Checks that the caller works for the job in one of `roles`, and finds the job.
-  absl::StatusOr<Job> CheckAndFindJob(const common::v1::Call& call,
+  absl::StatusOr<Job> CheckAndFindJob(const grpc::ServerContextBase& context,
+                                      const common::v1::Call& call,
                                       std::initializer_list<rpc::Role> roles) {
+    SLUICE_RETURN_IF_ERROR(
+        rpc::CheckJobRef(context, call.job().worker(), call.job().incarnation()));
     SLUICE_RETURN_IF_ERROR(
         callers_->Check(call.job().job(), call.job().worker(), call.job().incarnation(), roles));
     return FindJob(call.job().job());

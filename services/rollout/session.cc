@@ -54,7 +54,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const Options& options,
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
                           PromptRenderer::Load(made.model, spec.chat_template, spec.sources));
   made.engine->UseTokenizer(&renderer->tokenizer());
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(options.queue));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(options.queue, {rpc::Role::kQueue}));
   log::Info("model_loaded", {{"job_id", options.job_name},
                              {"model", made.model.path},
                              {"parameters", made.model.config.NumParameters()},

@@ -247,7 +247,8 @@ absl::StatusOr<engine::v1::EvaluationResult> Evaluator::AskRollout(const std::st
   request.set_state(version.state.bytes());
   request.set_dataset(dataset);
 
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(rollout));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(rollout, {rpc::Role::kRollout}));
   rpc::ClientStream stream(*channel, *engine::v1::EvaluateRequest::descriptor(), cancel_);
   bool left = false;
   {

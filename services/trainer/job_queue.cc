@@ -15,7 +15,7 @@ namespace sluice::trainer {
 
 absl::Status JobQueue::Connect() {
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
-                          rpc::Connect(job_->config.queue));
+                          rpc::Connect(job_->config.queue, {rpc::Role::kQueue}));
   QueueClient::Options options{.job = job_->config.id,
                                .worker = job_->worker,
                                .incarnation = job_->config.incarnation,

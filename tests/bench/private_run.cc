@@ -18,6 +18,7 @@
 #include "common/rpc/channel.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/fleet.h"
+#include "tools/sluice/fleet_tls.h"
 #include "tools/sluice/supervisor.h"
 
 namespace sluice::bench {
@@ -91,7 +92,9 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   }
   cli::Supervisor supervisor({.log_dir = dir + "/logs"});
   SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet(fleet, &supervisor));
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
+  SLUICE_RETURN_IF_ERROR(cli::BecomeOperator(dir));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(controller, {rpc::Role::kController}));
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, cli::Submit(*channel, job));
   RunOutcome outcome;
   cli::JobHandlers handlers;

@@ -22,6 +22,7 @@
 #include "sluice/job/v1/job.pb.h"
 #include "tests/integration/harness/job.h"
 #include "tools/sluice/fleet.h"
+#include "tools/sluice/fleet_tls.h"
 #include "tools/sluice/supervisor.h"
 
 // Trains the example again and again on one fleet, under the supervisor of `sluice run` and `sluice
@@ -111,7 +112,8 @@ class Soak {
     SLUICE_RETURN_IF_ERROR(MakeDirs(options_.dir + "/logs"));
     SLUICE_ASSIGN_OR_RETURN(const std::string controller,
                             cli::StartFleet({.data_dir = options_.dir}, &supervisor_));
-    SLUICE_ASSIGN_OR_RETURN(controller_, rpc::Connect(controller));
+    SLUICE_RETURN_IF_ERROR(cli::BecomeOperator(options_.dir));
+    SLUICE_ASSIGN_OR_RETURN(controller_, rpc::Connect(controller, {rpc::Role::kController}));
 
     const absl::Time end = start_ + absl::Seconds(60 * options_.minutes);
     next_kill_ = start_ + absl::Seconds(options_.every);

@@ -114,7 +114,7 @@ void History::Ready() {
 }
 
 std::unique_ptr<QueueClient> Connect(const RoleOptions& options) {
-  auto channel = rpc::Connect(options.queue);
+  auto channel = rpc::Connect(options.queue, {rpc::Role::kQueue});
   SLUICE_CHECK(channel.ok());
   return std::make_unique<QueueClient>(
       *std::move(channel), QueueClient::Options{.job = kJob,

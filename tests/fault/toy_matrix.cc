@@ -130,13 +130,13 @@ class Matrix {
   // it serves, or soon after.
   absl::Status StartQueue(const std::string& failpoint) {
     SLUICE_ASSIGN_OR_RETURN(
-        queue_,
-        Process::Start({.binary = "sluice-queue",
-                        .args = {"--listen", address_, "--ops", "127.0.0.1:0", "--data-dir",
-                                 dir_ + "/queue", "--log-level", "warning", "--log-segment-bytes",
-                                 kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
-                        .env = {{"SLUICE_FAILPOINTS", failpoint}},
-                        .log = dir_ + "/queue.log"}));
+        queue_, Process::Start({.binary = "sluice-queue",
+                                .args = {"--insecure-loopback", "--listen", address_, "--ops",
+                                         "127.0.0.1:0", "--data-dir", dir_ + "/queue",
+                                         "--log-level", "warning", "--log-segment-bytes",
+                                         kSegmentBytes, "--log-snapshot-bytes", kSnapshotBytes},
+                                .env = {{"SLUICE_FAILPOINTS", failpoint}},
+                                .log = dir_ + "/queue.log"}));
 
     const absl::StatusOr<std::string> line = queue_->ReadLine(kToyPatience);
     if (!line.ok())
@@ -144,7 +144,7 @@ class Matrix {
           absl::StrCat("the queue ended before it served; see ", dir_, "/queue.log"));
 
     address_ = nlohmann::json::parse(*line).at("listening");
-    SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_));
+    SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_, {rpc::Role::kQueue}));
 
     // With a failpoint the queue may die in this call, so that waiting long is useless. If it has
     // not died, the call is made again with full patience.

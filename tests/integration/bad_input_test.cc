@@ -391,11 +391,12 @@ TEST(DaemonsTest, AUsedPortIsNamed) {
   Cluster cluster({.rollouts = 0, .rewards = 0, .trainers = 0});
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
 
-  const auto second = RunToEnd({.binary = "sluice-controller",
-                                .args = {"--listen", cluster.address("controller-0"), "--data-dir",
-                                         cluster.dir() + "/other"},
-                                .log = cluster.dir() + "/second.log"},
-                               kLong);
+  const auto second =
+      RunToEnd({.binary = "sluice-controller",
+                .args = {"--insecure-loopback", "--listen", cluster.address("controller-0"),
+                         "--data-dir", cluster.dir() + "/other"},
+                .log = cluster.dir() + "/second.log"},
+               kLong);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_EQ(second->exit, 1);
   EXPECT_THAT(second->err, AllOf(HasSubstr("error SLUICE-RPC-"),
@@ -407,10 +408,11 @@ TEST(DaemonsTest, ASecondDaemonOnOneDataDirectoryIsRefused) {
   ASSERT_EQ(cluster.Start("controller-0"), absl::OkStatus());
   const std::string dir = cluster.dir() + "/controller-0";
 
-  const auto second = RunToEnd({.binary = "sluice-controller",
-                                .args = {"--listen", "127.0.0.1:0", "--data-dir", dir},
-                                .log = cluster.dir() + "/second.log"},
-                               kLong);
+  const auto second =
+      RunToEnd({.binary = "sluice-controller",
+                .args = {"--insecure-loopback", "--listen", "127.0.0.1:0", "--data-dir", dir},
+                .log = cluster.dir() + "/second.log"},
+               kLong);
   ASSERT_EQ(second.status(), absl::OkStatus());
   EXPECT_EQ(second->exit, 1);
   EXPECT_THAT(second->err, AllOf(HasSubstr("error"), HasSubstr(dir),

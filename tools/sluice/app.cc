@@ -13,7 +13,8 @@ constexpr const char* kGroups[][2] = {
     {"job", "submit and follow jobs"},
     {"queue", "show and check what the queue holds for a job"},
     {"ckpt", "create and check model directories and checkpoints"},
-    {"config", "check and print job files"}};
+    {"config", "check and print job files"},
+    {"pki", "make and show the certificates of a fleet"}};
 
 }  // namespace
 
@@ -32,7 +33,7 @@ SluiceApp::SluiceApp()
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
-        CkptCommands(), LocalCommands()}) {
+        CkptCommands(), LocalCommands(), PkiCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

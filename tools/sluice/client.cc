@@ -12,6 +12,7 @@
 #include "common/rpc/client.h"
 #include "common/rpc/stream.h"
 #include "tools/sluice/fleet.h"
+#include "tools/sluice/fleet_tls.h"
 
 namespace sluice::cli {
 namespace {
@@ -60,14 +61,35 @@ absl::Status ReadWatch(const rpc::Channel& channel, const std::string& job, bool
   return stream.Finish();
 }
 
+// A controller, and the data directory of the fleet that it belongs to; empty if none is known.
+struct Server {
+  std::string address, fleet;
+};
+
+Server FindServer(const std::string& flag) {
+  std::string given = flag;
+  if (const char* server = std::getenv("SLUICE_SERVER"); given.empty() && server != nullptr)
+    given = server;
+  const std::string dir = FindFleetDir("");
+  const auto state = FindRunningFleet(dir);
+  const bool running = state.ok() && !state->controller.empty();
+  if (running && (given.empty() || given == state->controller)) return {state->controller, dir};
+  return {given.empty() ? kDefaultServer : given, ""};
+}
+
 }  // namespace
 
-std::string ServerAddress(const std::string& flag) {
-  if (!flag.empty()) return flag;
-  if (const char* server = std::getenv("SLUICE_SERVER"); server != nullptr && *server != '\0')
-    return server;
-  const auto state = FindRunningFleet(FindFleetDir(""));
-  return state.ok() && !state->controller.empty() ? state->controller : kDefaultServer;
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag) {
+  const Server server = FindServer(flag);
+  const char* const tls = std::getenv("SLUICE_TLS");
+  if (tls != nullptr && *tls != '\0') {
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const rpc::Credentials> credentials,
+                            rpc::Credentials::Load(tls));
+    rpc::SetProcessCredentials(std::move(credentials));
+  } else if (!server.fleet.empty()) {
+    SLUICE_RETURN_IF_ERROR(BecomeOperator(server.fleet));
+  }
+  return rpc::Connect(server.address, {rpc::Role::kController});
 }
 
 bool IsForPeople(const common::v1::Event& event) {

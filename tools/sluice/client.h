@@ -16,9 +16,11 @@
 
 namespace sluice::cli {
 
-// Returns the controller's address: `flag` (--server) if given, else $SLUICE_SERVER, else the fleet
-// that `dev up` started, else 127.0.0.1:7400.
-std::string ServerAddress(const std::string& flag);
+// Makes a channel to the controller at `flag` (--server) if given, else at $SLUICE_SERVER, else of
+// the fleet that `dev up` started, else at 127.0.0.1:7400. This process is then who the certificate
+// of the folder $SLUICE_TLS names; without it, the operator of the fleet that `dev up` started.
+// Errors as rpc::Credentials::Load() and rpc::Connect().
+absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag);
 
 // Prints the warnings about a job file on stderr, one per line.
 void PrintWarnings(const JobFile& file);

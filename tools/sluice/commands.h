@@ -31,5 +31,6 @@ std::vector<Command> QueueCommands();  // queue
 std::vector<Command> EvalCommands();   // eval
 std::vector<Command> CkptCommands();   // ckpt
 std::vector<Command> LocalCommands();  // config, version
+std::vector<Command> PkiCommands();    // pki
 
 }  // namespace sluice::cli

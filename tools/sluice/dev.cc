@@ -51,7 +51,8 @@ absl::StatusOr<FleetOptions> MakeFleetOptions(const DevOptions& options) {
                      .rewards = options.rewards,
                      .trainers = options.trainers,
                      .http = options.http,
-                     .fixed_ports = !options.free_ports};
+                     .fixed_ports = !options.free_ports,
+                     .insecure = options.insecure};
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }
@@ -109,6 +110,7 @@ ExitCode DevUp(const DevOptions& options) {
   if (!options.threads.empty()) child.argv.insert(child.argv.end(), {"--threads", options.threads});
   if (options.http) child.argv.push_back("--http");
   if (options.free_ports) child.argv.push_back("--free-ports");
+  if (options.insecure) child.argv.push_back("--insecure-loopback");
   child.stderr_path = log;
   child.dies_with_parent = false;
   child.own_session = true;
@@ -134,7 +136,8 @@ ExitCode DevUp(const DevOptions& options) {
   PrintFleet(*fleet, options.json);
   if (const auto planned = MakeFleetOptions(options); planned.ok())
     std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
-  std::fprintf(stderr, "loopback only, no TLS   data and logs in %s   ready in %.1f s\n",
+  std::fprintf(stderr, "loopback only, %s   data and logs in %s   ready in %.1f s\n",
+               options.insecure ? "no TLS" : "mTLS with an authority of its own",
                options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
   return kDone;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/access.h"
 #include "common/rpc/client.h"
 #include "common/weights/fetcher.h"
 #include "sluice/admin/v1/admin.pb.h"
@@ -59,8 +60,7 @@ absl::StatusOr<PublishedVersion> ChooseVersion(const job::v1::JobStatus& job,
 }
 
 absl::StatusOr<EvalJob> FindEvalJob(const std::string& server, const std::string& name) {
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
-                          rpc::Connect(ServerAddress(server)));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel, ConnectToController(server));
   EvalJob found;
   SLUICE_ASSIGN_OR_RETURN(found.status, GetJob(*channel, name));
   admin::v1::DaemonsResponse fleet;
@@ -102,9 +102,10 @@ absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* option
 
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
                                               const TensorSet& layout) {
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer, rpc::Connect(job.trainer));
-  const WeightFetcher fetcher({.job = job.status.job(), .worker = absl::StrCat("eval-", getpid())},
-                              layout);
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer,
+                          rpc::Connect(job.trainer, {rpc::Role::kTrainer}));
+  const WeightFetcher fetcher(
+      {.job = job.status.job(), .worker = rpc::ToolId(absl::StrCat("eval-", getpid()))}, layout);
   absl::StatusOr<StagedWeights> staged = absl::UnknownError("not tried");
   for (int i = 0; i < kTries; ++i) {
     // The lease makes the version stay while it is fetched. If it was freed before, choose again.

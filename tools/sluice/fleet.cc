@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/cores/usable_cores.h"
 #include "tools/sluice/child.h"
+#include "tools/sluice/fleet_tls.h"
 
 namespace sluice::cli {
 namespace {
@@ -125,6 +126,11 @@ std::vector<DaemonSpec> FleetSpecs(const FleetOptions& options, const CorePlan& 
     spec.role = role;
     spec.program = absl::StrCat(ProgramDir(), "/sluice-", role);
     spec.args = {"--id", spec.name, "--data-dir", absl::StrCat(options.data_dir, "/", spec.name)};
+    if (options.insecure) {
+      spec.args.push_back("--insecure-loopback");
+    } else {
+      spec.args.insert(spec.args.end(), {"--tls", FleetTlsDir(options.data_dir, spec.name)});
+    }
     spec.listen = LoopbackAddress(options, port);
     spec.ops = LoopbackAddress(options, port + 1);
     for (const CorePlan::Member& member : plan.members) {
@@ -154,6 +160,9 @@ absl::StatusOr<std::string> StartFleet(const FleetOptions& options, Supervisor* 
   const CorePlan plan = PlanCores(options);
   std::vector<DaemonSpec> specs = FleetSpecs(options, plan);
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
+  // Those of an earlier fleet on this folder go, so that commands do not use them.
+  SLUICE_RETURN_IF_ERROR(RemoveTree(absl::StrCat(options.data_dir, "/tls")));
+  if (!options.insecure) SLUICE_RETURN_IF_ERROR(IssueFleetCertificates(options.data_dir, specs));
   SLUICE_RETURN_IF_ERROR(WriteCorePlan(CoresPath(options.data_dir), plan));
   for (const DaemonSpec& spec : specs)
     SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(options.data_dir, "/", spec.name)));

@@ -31,6 +31,7 @@ struct FleetOptions {
   // Rollouts serve the OpenAI-compatible API, on the port after that of their metrics.
   bool http = false;
   bool fixed_ports = false;  // Ports from 7400 up, instead of any free ones.
+  bool insecure = false;     // Without certificates.
   int cores = 0;             // Cores to share among the daemons; 0: all that this process may use.
 };
 

@@ -67,6 +67,8 @@ void AddCounts(CLI::App* app, Dev* dev) {
   AddThreads(app, &dev->options.threads);
   app->add_flag("--free-ports", dev->options.free_ports,
                 "use any free ports instead of those from 7400 up");
+  app->add_flag("--insecure-loopback", dev->options.insecure,
+                "no certificates: every process of this machine may call the daemons");
   app->add_flag("--http", dev->options.http,
                 "rollouts serve the OpenAI-compatible API: rollout-0 on 127.0.0.1:7422, each "
                 "further one three ports higher");
@@ -96,6 +98,8 @@ std::vector<Command> FleetCommands() {
              "where the daemons keep data and logs; default: a temporary directory, whose "
              "logs are kept for a day if the run fails");
          AddThreads(app, &o->threads);
+         app->add_flag("--insecure-loopback", o->insecure,
+                       "no certificates: every process of this machine may call the daemons");
          app->add_flag("-q,--quiet", o->quiet, "print no progress");
          AddOutput(app, output.get());
          return [o, output] {

@@ -333,7 +333,7 @@ using Handler = ExitCode (*)(const JobOptions&, const Channel&);
 // Returns a function that connects to the controller and calls `handler`.
 std::function<ExitCode()> MakeRunner(OptionsPtr o, Handler handler) {
   return [o, handler] {
-    const absl::StatusOr<Channel> channel = rpc::Connect(ServerAddress(o->server));
+    const absl::StatusOr<Channel> channel = ConnectToController(o->server);
     return channel.ok() ? handler(*o, *channel) : Complain(channel.status());
   };
 }

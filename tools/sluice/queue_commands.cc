@@ -236,7 +236,7 @@ Command QueueCommand(const char* name, const char* summary, const char* example,
             AddServer(app, &o->server);
             AddOutput(app, &o->output);
             return [o, handler] {
-              const auto channel = rpc::Connect(ServerAddress(o->server));
+              const auto channel = ConnectToController(o->server);
               return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
             };
           }};
@@ -275,7 +275,7 @@ std::vector<Command> QueueCommands() {
          AddOutput(app, &o->output);
          return [o] {
            if (IsDataDir(o->job)) return CheckDataDir(*o);
-           const auto channel = rpc::Connect(ServerAddress(o->server));
+           const auto channel = ConnectToController(o->server);
            return channel.ok() ? CheckJob(*o, **channel) : Complain(channel.status());
          };
        }},

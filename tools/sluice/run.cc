@@ -17,6 +17,7 @@
 #include "tools/sluice/client.h"
 #include "tools/sluice/curve.h"
 #include "tools/sluice/fleet.h"
+#include "tools/sluice/fleet_tls.h"
 #include "tools/sluice/interrupts.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/progress.h"
@@ -58,7 +59,7 @@ absl::StatusOr<int> ChooseCount(absl::string_view role, int wanted, uint32_t nee
 // Supervised training needs neither rollout nor reward daemons.
 absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
                                              const job::v1::JobSpec& spec) {
-  FleetOptions fleet;
+  FleetOptions fleet{.insecure = options.insecure};
   const bool sampled = spec.kind() == "rl";
   const job::v1::Resources& resources = spec.resources();
   SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, ChooseCount("rollout", options.rollouts,
@@ -167,7 +168,9 @@ void Run::OnDaemonChange(const DaemonState& state) {
 }
 
 absl::StatusOr<job::v1::JobStatus> Run::SubmitAndFollow(const std::string& controller) {
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(controller));
+  SLUICE_RETURN_IF_ERROR(BecomeOperator(data_dir_));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(controller, {rpc::Role::kController}));
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, Submit(*channel, file_));
   {
     MutexLock lock(&mu_);

@@ -88,8 +88,7 @@ absl::StatusOr<std::vector<StepReport>> ReadSteps(const rpc::Channel& channel,
 }
 
 ExitCode PrintSteps(const StepsOptions& o) {
-  const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel =
-      rpc::Connect(ServerAddress(o.server));
+  const absl::StatusOr<std::shared_ptr<rpc::Channel>> channel = ConnectToController(o.server);
   if (!channel.ok()) return Complain(channel.status());
   absl::StatusOr<std::vector<StepReport>> read = ReadSteps(**channel, o);
   if (!read.ok()) return Complain(read.status());

@@ -54,7 +54,8 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   dir_ = name;
   integration::Process::Options start{
       .binary = "sluice-queue",
-      .args = {"--listen", "127.0.0.1:0", "--log-level", "warning", "--data-dir", dir_ + "/data"},
+      .args = {"--insecure-loopback", "--listen", "127.0.0.1:0", "--log-level", "warning",
+               "--data-dir", dir_ + "/data"},
       .log = dir_ + "/log"};
 
   if (!options.shared_memory) start.args.push_back("--no-shared-memory");
@@ -62,7 +63,7 @@ QueueUnderTest::QueueUnderTest(const Options& options) : options_(options) {
   // The line begins {"listening": "127.0.0.1:1234", ..
   const std::string line = Must(process_->ReadLine(absl::Seconds(20)));
   const std::vector<std::string> words = absl::StrSplit(line, '"');
-  channel_ = Must(rpc::Connect(words.at(3)));
+  channel_ = Must(rpc::Connect(words.at(3), {rpc::Role::kQueue}));
   rollout_ = std::make_unique<QueueClient>(channel_, ClientOf("r1", options.shared_memory));
   trainer_ = std::make_unique<QueueClient>(channel_, ClientOf("t1", false));
   SetUpJob();

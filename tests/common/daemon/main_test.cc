@@ -4,10 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "common/pki/tls_dir.h"
 #include "common/rpc/client.h"
 #include "sluice/queue/v1/queue.pb.h"
 #include "tests/common/daemon/http.h"
@@ -73,7 +76,7 @@ class Child {
 };
 
 TEST(MainTest, ADaemonSaysWhereItListensServesAndDrainsOnSigterm) {
-  Child child({"--listen", "127.0.0.1:0", "--id", "echo-1"});
+  Child child({"--insecure-loopback", "--listen", "127.0.0.1:0", "--id", "echo-1"});
   const auto said = nlohmann::json::parse(child.Line());
   const std::string ops = said["ops"];
 
@@ -82,7 +85,7 @@ TEST(MainTest, ADaemonSaysWhereItListensServesAndDrainsOnSigterm) {
   EXPECT_THAT(HttpGet(ops, "/metrics"), HasSubstr("sluice_build_info{role=\"queue\""));
 
   {
-    const auto channel = *rpc::Connect(said["listening"].get<std::string>());
+    const auto channel = *rpc::Connect(said["listening"].get<std::string>(), rpc::kDaemonRoles);
     queue::v1::StatsResponse response;
     ASSERT_TRUE(rpc::Call(*channel, queue::v1::StatsRequest(), &response).ok());
     EXPECT_EQ(response.version(), 7);
@@ -95,7 +98,7 @@ TEST(MainTest, ADaemonSaysWhereItListensServesAndDrainsOnSigterm) {
 }
 
 TEST(MainTest, ADaemonThatStopsItselfSaysWhyAndFails) {
-  Child child({"--id", "stops-itself"});
+  Child child({"--insecure-loopback", "--id", "stops-itself"});
   EXPECT_EQ(child.Wait(), 1);
   EXPECT_THAT(
       child.Errors(),
@@ -119,9 +122,32 @@ TEST(MainTest, HelpHasAnExample) {
 }
 
 TEST(MainTest, AnAddressOffLoopbackIsRefused) {
-  Child child({"--listen", "0.0.0.0:0"});
+  Child child({"--insecure-loopback", "--listen", "0.0.0.0:0"});
   EXPECT_EQ(child.Wait(), 1);
   EXPECT_THAT(child.Errors(), HasSubstr("TLS is needed off loopback"));
+}
+
+TEST(MainTest, ADaemonOnAllInterfacesAdvertisesAnAddressOrIsRefused) {
+  const std::string dir = testing::TempDir() + "/main_test_tls";
+  const absl::Time now = absl::Now();
+  const pki::Validity validity{now - absl::Hours(1), now + absl::Hours(1)};
+  const pki::KeyPair authority =
+      *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"}, validity);
+  const pki::Subject subject{.name = "queue-0", .uri = "spiffe://test/sluice/queue/queue-0"};
+  ASSERT_TRUE(pki::WriteTlsDir(dir, {*pki::IssueCertificate(authority, subject, validity),
+                                     authority.certificate})
+                  .ok());
+
+  Child silent({"--tls", dir, "--listen", "0.0.0.0:0"});
+  EXPECT_EQ(silent.Wait(), 1);
+  EXPECT_THAT(silent.Errors(), HasSubstr("SLUICE-RPC-0003"));
+
+  Child child({"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue"});
+  const auto said = nlohmann::json::parse(child.Line());
+  EXPECT_THAT(said["listening"].get<std::string>(), StartsWith("queue-0.queue:"));
+  kill(child.pid(), SIGTERM);
+  EXPECT_EQ(child.Wait(), 0);
+  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

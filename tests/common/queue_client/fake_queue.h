@@ -152,7 +152,7 @@ struct Served {
     grpc::Service* const services[] = {&queue};
     server = *rpc::Server::Start({}, services);
     client = std::make_unique<QueueClient>(
-        *rpc::Connect(server->address()),
+        *rpc::Connect(server->address(), {rpc::Role::kQueue}),
         QueueClient::Options{
             .job = "job",
             .worker = "rollout-0",

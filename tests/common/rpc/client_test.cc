@@ -62,7 +62,7 @@ class ClientTest : public testing::Test {
     auto server = Server::Start({.metrics = &metrics_}, services);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = *Connect(server_->address(), &metrics_);
+    channel_ = *Connect(server_->address(), {Role::kQueue}, {.metrics = &metrics_});
   }
   absl::Status Apply(const CallOptions& options) {
     ApplyRequest request;
@@ -173,14 +173,14 @@ TEST(BackoffTest, WaitsGrowToTheirLimitWithinTheJitter) {
 }
 
 TEST(ChannelTest, AddressesOffLoopbackAreRefused) {
-  EXPECT_EQ(ReasonOf(Connect("10.0.0.1:7000").status()), "NOT_LOOPBACK");
-  EXPECT_EQ(ReasonOf(Connect("0.0.0.0:7000").status()), "NOT_LOOPBACK");
-  EXPECT_EQ(ReasonOf(Connect("127.evil.example:7000").status()), "NOT_LOOPBACK");
-  EXPECT_EQ(ReasonOf(Connect("127.0.0.1").status()), "BAD_ADDRESS");
-  EXPECT_EQ(ReasonOf(Connect("127.0.0.1:70000").status()), "BAD_ADDRESS");
-  EXPECT_TRUE(Connect("127.0.0.1:7000").ok());
-  EXPECT_TRUE(Connect("localhost:7000").ok());
-  EXPECT_TRUE(Connect("[::1]:7000").ok());
+  EXPECT_EQ(ReasonOf(Connect("10.0.0.1:7000", {Role::kQueue}).status()), "NOT_LOOPBACK");
+  EXPECT_EQ(ReasonOf(Connect("0.0.0.0:7000", {Role::kQueue}).status()), "NOT_LOOPBACK");
+  EXPECT_EQ(ReasonOf(Connect("127.evil.example:7000", {Role::kQueue}).status()), "NOT_LOOPBACK");
+  EXPECT_EQ(ReasonOf(Connect("127.0.0.1", {Role::kQueue}).status()), "BAD_ADDRESS");
+  EXPECT_EQ(ReasonOf(Connect("127.0.0.1:70000", {Role::kQueue}).status()), "BAD_ADDRESS");
+  EXPECT_TRUE(Connect("127.0.0.1:7000", {Role::kQueue}).ok());
+  EXPECT_TRUE(Connect("localhost:7000", {Role::kQueue}).ok());
+  EXPECT_TRUE(Connect("[::1]:7000", {Role::kQueue}).ok());
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ TEST(ServerTest, DrainWaitsForCallsThatRun) {
   grpc::Service* const services[] = {&queue};
   auto server = Server::Start({}, services);
   ASSERT_TRUE(server.ok());
-  const auto channel = *Connect((*server)->address());
+  const auto channel = *Connect((*server)->address(), {Role::kQueue});
   auto called = std::async(std::launch::async, [&] {
     queue::v1::StatsResponse response;
     return Call(*channel, queue::v1::StatsRequest(), &response);

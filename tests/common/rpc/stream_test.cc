@@ -73,7 +73,7 @@ class StreamTest : public testing::Test {
   StreamTest() {
     grpc::Service* const services[] = {&queue_};
     server_ = *Server::Start({}, services);
-    channel_ = *Connect(server_->address());
+    channel_ = *Connect(server_->address(), {Role::kQueue});
   }
 
   EchoQueue queue_;

@@ -190,7 +190,7 @@ TEST_F(PublicationTest, AnEvaluationFetchesARelabelToo) {
   ASSERT_TRUE(publisher_->Publish(weights, {1, 1}, "").ok());
   ASSERT_TRUE(publisher_->Publish(weights, {1, 2}, "").ok());
 
-  const auto channel = *rpc::Connect(server_->address());
+  const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
   const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights);
   const auto kept = fetcher.List(*channel);
   ASSERT_TRUE(kept.ok()) << kept.status();
@@ -440,7 +440,7 @@ class OpeningWatchTest : public PublicationTest {
     std::thread lease([&] { publisher_->Lease("rollout-0", {}, absl::Minutes(1)); });
     clock.AwaitCaller();
 
-    const auto channel = *rpc::Connect(server_->address());
+    const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
     rpc::ClientStream stream(*channel, *weights::v1::WatchRequest::descriptor(), nullptr,
                              absl::Seconds(30));
     weights::v1::WatchRequest request;

@@ -13,6 +13,7 @@
 #include "common/rpc/client.h"
 #include "nlohmann/json.hpp"
 #include "sluice/admin/v1/admin.pb.h"
+#include "tools/sluice/fleet_tls.h"
 
 namespace sluice::integration {
 namespace {
@@ -30,7 +31,7 @@ std::string FreshDir() {
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options)
-    : env_(std::move(options.env)), threads_(options.threads), dir_(FreshDir()) {
+    : env_(std::move(options.env)), threads_(options.threads), tls_(options.tls), dir_(FreshDir()) {
   daemons_["controller-0"].binary = "sluice-controller";
   daemons_["queue-0"].binary = "sluice-queue";
   for (int i = 0; i < options.rollouts; ++i)
@@ -66,6 +67,15 @@ std::vector<std::string> Cluster::ids() const {
 std::string Cluster::Log(const std::string& id) const { return ReadFile(LogPath(id)).value_or(""); }
 
 absl::Status Cluster::Start() {
+  if (tls_) {
+    std::vector<cli::DaemonSpec> specs;
+    for (const auto& [id, daemon] : daemons_)
+      specs.push_back({.name = id, .role = daemon.binary.substr(sizeof("sluice-") - 1)});
+    for (const char* person : {"viewer", "submitter"})
+      specs.push_back({.name = person, .role = person});
+    SLUICE_RETURN_IF_ERROR(cli::IssueFleetCertificates(dir_, specs));
+    SLUICE_RETURN_IF_ERROR(cli::BecomeOperator(dir_));
+  }
   SLUICE_RETURN_IF_ERROR(Start("controller-0"));
   for (const std::string& id : ids()) {
     if (id != "controller-0") SLUICE_RETURN_IF_ERROR(Start(id));
@@ -81,6 +91,11 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
                   "--id",       id,
                   "--data-dir", absl::StrCat(dir_, "/", id),
                   "--threads",  absl::StrCat(threads_)};
+  if (tls_) {
+    options.args.insert(options.args.end(), {"--tls", cli::FleetTlsDir(dir_, id)});
+  } else {
+    options.args.push_back("--insecure-loopback");
+  }
   if (id != "controller-0")
     options.args.insert(options.args.end(), {"--controller", address("controller-0")});
   options.env = env_;
@@ -97,7 +112,8 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   daemon.address = said.at("listening");
   daemon.ops = said.at("ops");
 
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel, rpc::Connect(daemon.address));
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel,
+                          rpc::Connect(daemon.address, rpc::kDaemonRoles));
   MutexLock lock(&channels_mu_);
   daemon.channels.push_back(std::move(channel));
   return absl::OkStatus();
@@ -154,6 +170,7 @@ Process::Options Cluster::SluiceOptions(std::vector<std::string> args) {
                               .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")};
   options.env = {{"SLUICE_SERVER", address("controller-0")},
                  {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
+  if (tls_) options.env["SLUICE_TLS"] = cli::FleetTlsDir(dir_, cli::kFleetOperator);
   return options;
 }
 

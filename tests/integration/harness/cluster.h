@@ -20,6 +20,9 @@ struct ClusterOptions {
   int trainers = 1;
   int threads = 1;                              // Of each daemon that computes.
   std::map<std::string, std::string> env = {};  // Of all daemons.
+  // The daemons have certificates, and this process and the CLI are the operator. Without them a
+  // test may speak for any daemon.
+  bool tls = false;
 };
 
 // The real daemons on loopback, in a fresh folder: controller-0, queue-0, and as many of rollout-0,
@@ -87,6 +90,7 @@ class Cluster {
 
   const std::map<std::string, std::string> env_;
   const int threads_;
+  const bool tls_;
   std::string dir_;
   int commands_ = 0;  // How often the CLI was run.
   std::map<std::string, Daemon> daemons_;

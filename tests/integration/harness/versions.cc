@@ -23,7 +23,7 @@ void PublishedVersions::Read() {
 
   rpc::Backoff backoff({.longest = absl::Milliseconds(100)});
   do {
-    const auto channel = rpc::Connect(address_);
+    const auto channel = rpc::Connect(address_, {rpc::Role::kTrainer});
     if (!channel.ok()) continue;
     rpc::ClientStream stream(**channel, *weights::v1::WatchRequest::descriptor(), &cancel_);
     if (!stream.Write(request)) continue;

@@ -220,7 +220,7 @@ class ServiceTest : public testing::Test {
     auto server = rpc::Server::Start({.address = address}, services);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = *rpc::Connect(server_->address());
+    channel_ = *rpc::Connect(server_->address(), {rpc::Role::kController});
   }
 
   void StopController() {

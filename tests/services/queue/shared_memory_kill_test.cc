@@ -193,7 +193,7 @@ TEST(ClientProcess, DISABLED_DoesAsTold) {
   common::v1::TrajectoryRef owner;
   ASSERT_TRUE(owner.ParseFromString(absl::HexStringToBytes(getenv("CLIENT_OWNER"))));
   const std::string lease = absl::HexStringToBytes(getenv("CLIENT_LEASE"));
-  auto channel = rpc::Connect(getenv("CLIENT_QUEUE"));
+  auto channel = rpc::Connect(getenv("CLIENT_QUEUE"), {rpc::Role::kQueue});
   ASSERT_TRUE(channel.ok());
   QueueClient client(*channel,
                      {.job = "00112233445566778899aabbccddeeff", .worker = "r1", .incarnation = 1});

@@ -52,7 +52,7 @@ class WireTest : public testing::Test {
     auto started = rpc::Server::Start({}, services);
     ASSERT_TRUE(started.ok()) << started.status();
     rpc_ = *std::move(started);
-    channel_ = *rpc::Connect(rpc_->address());
+    channel_ = *rpc::Connect(rpc_->address(), {rpc::Role::kQueue});
 
     data_ = testing_data::TempPath("rows.jsonl");
     std::string rows;

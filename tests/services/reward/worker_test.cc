@@ -73,7 +73,7 @@ class WorkerTest : public testing::Test {
     Scorer scorer = *Scorer::Make({{.name = "right", .verifier = "exact"}}, Combine::kSum);
     worker_ = std::make_unique<Worker>(
         Worker::Options{.job = "job", .job_name = "digits", .worker = "reward-0"},
-        *rpc::Connect(served_.server->address()), std::move(scorer), Metrics(),
+        *rpc::Connect(served_.server->address(), {rpc::Role::kQueue}), std::move(scorer), Metrics(),
         [this](absl::Status why) { failed_.Push(why); });
   }
 

@@ -160,7 +160,9 @@ class SessionTest : public testing::Test {
     ASSERT_TRUE(restored.ok()) << restored.status();
   }
 
-  std::shared_ptr<rpc::Channel> Channel() { return *rpc::Connect(server_->address()); }
+  std::shared_ptr<rpc::Channel> Channel() {
+    return *rpc::Connect(server_->address(), rpc::kDaemonRoles);
+  }
 
   TensorSet Weights(uint64_t seed) { return *InitWeights(model_.config, seed); }
 

@@ -36,7 +36,7 @@ class LoopQueue {
     absl::StatusOr<std::unique_ptr<rpc::Server>> server = rpc::Server::Start({}, services);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = *rpc::Connect(server_->address());
+    channel_ = *rpc::Connect(server_->address(), rpc::kDaemonRoles);
   }
 
   ~LoopQueue() {
