@@ -13,26 +13,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
+#include "common/base/fd.h"
 #include "common/base/id.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 
 namespace sluice {
 namespace {
 namespace fs = std::filesystem;
-
-// Closes the descriptor when it is destroyed.
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 constexpr size_t kPieceBytes = 1 << 20;
 
@@ -51,7 +39,9 @@ std::string TemporaryName(absl::string_view path) {
 // Renames `from` to `to` in the same folder, and syncs that folder. The new name survives a crash
 // only after the sync.
 absl::Status RenameAndSync(const std::string& from, const std::string& to) {
-  if (rename(from.c_str(), to.c_str()) != 0)
+  SLUICE_ASSIGN_OR_RETURN(const PathInFolder old_name, PathInFolder::Open(from));
+  SLUICE_ASSIGN_OR_RETURN(const PathInFolder new_name, PathInFolder::Open(to));
+  if (rename(old_name.get().c_str(), new_name.get().c_str()) != 0)
     return ErrnoStatus(errno, absl::StrCat("rename ", from, " to ", to));
   const std::string parent = fs::path(WithoutTrailingSlashes(to)).parent_path().string();
   return SyncDir(parent.empty() ? "." : parent);
@@ -120,6 +110,7 @@ absl::Status ErrnoStatus(int error, absl::string_view what) {
     case EPERM: return absl::PermissionDeniedError(message);
     case ENOSPC:
     case EDQUOT: return absl::ResourceExhaustedError(message);
+    case EEXIST: return absl::AlreadyExistsError(message);
     case ENOTDIR:
     case EISDIR: return absl::FailedPreconditionError(message);
     default: return absl::UnknownError(message);
@@ -132,22 +123,21 @@ absl::StatusOr<int> OpenToRead(const std::string& path) {
 
   // Without O_NONBLOCK, opening a FIFO would wait for a writer. The flag has no effect on a regular
   // file.
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (given ? 0 : O_NONBLOCK));
-  if (fd < 0) {
-    const int error = errno;
-    // open() gives ENXIO for a socket, or for a device without a driver.
-    if (error == ENXIO && stat(path.c_str(), &info) == 0) return NotAFileError(path, info.st_mode);
-    return ErrnoStatus(error, absl::StrCat("open ", path));
+  const absl::StatusOr<int> fd = OpenPath(path, O_RDONLY | O_NOCTTY | (given ? 0 : O_NONBLOCK));
+  if (!fd.ok()) {
+    // A socket, or a device without a driver, cannot be opened.
+    const bool special = absl::IsUnknown(fd.status()) && stat(path.c_str(), &info) == 0;
+    return special ? NotAFileError(path, info.st_mode) : fd.status();
   }
 
   absl::Status status;
-  if (fstat(fd, &info) != 0) {
+  if (fstat(*fd, &info) != 0) {
     status = ErrnoStatus(errno, absl::StrCat("stat ", path));
   } else if (S_ISDIR(info.st_mode) || (!given && !S_ISREG(info.st_mode))) {
     status = NotAFileError(path, info.st_mode);
   }
-  if (status.ok()) return fd;
-  close(fd);
+  if (status.ok()) return *fd;
+  close(*fd);
   return status;
 }
 
@@ -213,8 +203,9 @@ absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_
   const std::string temporary = TemporaryName(path);
   absl::Status status;
   {
-    const Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-    if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("create ", temporary));
+    SLUICE_ASSIGN_OR_RETURN(const int opened,
+                            OpenPath(temporary, O_WRONLY | O_CREAT | O_EXCL, mode));
+    const Fd fd(opened);
     for (size_t i = 0; i < pieces.size() && status.ok(); ++i) {
       status = digest == nullptr ? WriteAll(fd.get(), pieces[i], temporary)
                                  : WriteAndHash(fd.get(), pieces[i], temporary, &hasher);
@@ -225,7 +216,7 @@ absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_
 
   if (status.ok()) status = RenameAndSync(temporary, path);
   if (!status.ok()) {
-    unlink(temporary.c_str());
+    (void)RemoveTree(temporary);  // The first error is the one to report.
     return status;
   }
   if (digest != nullptr) *digest = hasher.Finish();
@@ -264,12 +255,8 @@ absl::Status WriteDirAtomic(const std::string& path,
 
 absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& to,
                                     absl::string_view tail) {
-  const Fd fd(open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (fd.get() < 0) {
-    const int error = errno;
-    if (error == EEXIST) return absl::AlreadyExistsError(absl::StrCat(to, " exists already"));
-    return ErrnoStatus(error, absl::StrCat("create ", to));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const int opened, OpenPath(to, O_WRONLY | O_CREAT | O_EXCL, 0644));
+  const Fd fd(opened);
 
   Hasher before, after;
   SLUICE_RETURN_IF_ERROR(ReadFileInPieces(from, [&](absl::string_view piece) {
@@ -282,21 +269,34 @@ absl::StatusOr<CopiedFile> CopyFile(const std::string& from, const std::string& 
 }
 
 absl::Status SyncDir(const std::string& path) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0) return ErrnoStatus(errno, absl::StrCat("open ", path));
+  SLUICE_ASSIGN_OR_RETURN(const int opened, OpenPath(path, O_RDONLY | O_DIRECTORY));
+  const Fd fd(opened);
   if (fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync ", path));
   return absl::OkStatus();
 }
 
 absl::Status MakeDirs(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  return error ? ErrnoStatus(error.value(), absl::StrCat("mkdir ", path)) : absl::OkStatus();
+  // Each folder is made in its parent, which is opened below its root.
+  fs::path made;
+  for (const fs::path& name : fs::path(path)) {
+    made /= name;
+    if (PathExists(made.string())) continue;
+    SLUICE_ASSIGN_OR_RETURN(const PathInFolder made_in, PathInFolder::Open(made.string()));
+    if (mkdir(made_in.get().c_str(), 0777) != 0 && errno != EEXIST)
+      return ErrnoStatus(errno, absl::StrCat("mkdir ", made.string()));
+  }
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("stat ", path));
+  return S_ISDIR(info.st_mode) ? absl::OkStatus()
+                               : ErrnoStatus(ENOTDIR, absl::StrCat("mkdir ", path));
 }
 
 absl::Status RemoveTree(const std::string& path) {
+  const absl::StatusOr<PathInFolder> in_folder = PathInFolder::Open(path);
+  if (absl::IsNotFound(in_folder.status())) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(in_folder.status());
   std::error_code error;
-  fs::remove_all(path, error);
+  fs::remove_all(in_folder->get(), error);
   return error ? ErrnoStatus(error.value(), absl::StrCat("remove ", path)) : absl::OkStatus();
 }
 
@@ -306,8 +306,10 @@ bool PathExists(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<std::string>> ListDir(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const int opened, OpenPath(path, O_RDONLY | O_DIRECTORY));
+  const Fd fd(opened);
   std::error_code error;
-  fs::directory_iterator it(path, error);
+  fs::directory_iterator it(absl::StrCat("/proc/self/fd/", fd.get()), error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("list ", path));
   std::vector<std::string> names;
   for (const auto& entry : it) names.push_back(entry.path().filename().string());

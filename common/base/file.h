@@ -18,7 +18,9 @@ namespace sluice {
 // PERMISSION_DENIED: the process may not do this.
 // RESOURCE_EXHAUSTED: the disk is full.
 // FAILED_PRECONDITION: the path is a folder where a file is needed, or the other way round.
+// ALREADY_EXISTS: there is something at the path already.
 // UNKNOWN: any other reason.
+// Paths below the roots of this process are confined to them (roots.h).
 
 // Opens `path` for reading. The caller closes the descriptor.
 // FAILED_PRECONDITION: `path` is not a regular file but a directory, FIFO, socket or device.

@@ -49,8 +49,11 @@ std::string DidYouMean(const std::string& nearest) {
 
 }  // namespace
 
-Binder::Binder(std::string file_dir, std::string set_dir, Problems* problems)
-    : file_dir_(std::move(file_dir)), set_dir_(std::move(set_dir)), problems_(problems) {}
+Binder::Binder(std::string file_dir, std::string set_dir, std::string kind, Problems* problems)
+    : file_dir_(std::move(file_dir)),
+      set_dir_(std::move(set_dir)),
+      kind_(std::move(kind)),
+      problems_(problems) {}
 
 void Binder::RecordOrigin(const YamlNode& node, const std::string& path) {
   if (defaults_) origins_[path] = {"default", {0, 0, 0}};
@@ -90,10 +93,11 @@ void Binder::FillDefaults(Message* message, const std::string& path) {
 void Binder::Bind(const YamlNode& map, Message* message, const std::string& path) {
   if (map.kind != Kind::kMap) {
     problems_->Add(map.place, 5,
-                   absl::StrCat(path.empty() ? "a job file" : path, " wants a block of keys, has ",
+                   absl::StrCat(path.empty() ? "a " + kind_ : path, " wants a block of keys, has ",
                                 KindName(map)));
     return;
   }
+  if (path.empty()) file_type_ = message->GetDescriptor();
   for (const auto& [key, value] : map.map) {
     // The keys of the file are the names of the proto's fields.
     const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key.text);
@@ -109,10 +113,7 @@ void Binder::ReportUnknownKey(const YamlNode::Key& key, const Message& message,
   // Suggest a similar key of this block, or else the place of the same key elsewhere in the file.
   std::string hint = DidYouMean(NearestWord(key.text, KeysOf(type)));
   if (hint.empty()) {
-    const std::string elsewhere =
-        FindKey(*google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(
-                    "sluice.job.v1.JobSpec"),
-                key.text, "");
+    const std::string elsewhere = FindKey(*file_type_, key.text, "");
     if (elsewhere.empty())
       hint = absl::StrCat("; the keys here are ", absl::StrJoin(KeysOf(type), ", "));
     else if (elsewhere == key.text)
@@ -122,7 +123,7 @@ void Binder::ReportUnknownKey(const YamlNode::Key& key, const Message& message,
 
   problems_->Add(key.place, 3,
                  absl::StrCat("unknown key \"", key.text, "\" in ",
-                              path.empty() ? "the job file" : path, hint));
+                              path.empty() ? "the " + kind_ : path, hint));
 }
 
 void Binder::BindField(const YamlNode& node, Message* message, const FieldDescriptor* field,

@@ -9,6 +9,7 @@
 #include "common/config/yaml_tree.h"
 
 namespace google::protobuf {
+class Descriptor;
 class FieldDescriptor;
 class Message;
 }  // namespace google::protobuf
@@ -27,9 +28,9 @@ using Origins = std::map<std::string, Origin>;
 // type. Whether a value is allowed is checked later, on the message (check.h).
 class Binder {
  public:
-  // Relative paths in the job file (source 0) are resolved against `file_dir`, those in a --set
-  // against `set_dir`.
-  Binder(std::string file_dir, std::string set_dir, Problems* problems);
+  // Relative paths in the file (source 0) are resolved against `file_dir`, those in a --set against
+  // `set_dir`. `kind` is what the file is for messages, such as "job file".
+  Binder(std::string file_dir, std::string set_dir, std::string kind, Problems* problems);
 
   // Sets every value below `message` to its default.
   void FillDefaults(google::protobuf::Message* message, const std::string& path);
@@ -64,7 +65,9 @@ class Binder {
 
   const std::string file_dir_;
   const std::string set_dir_;
+  const std::string kind_;
   Problems* const problems_;
+  const google::protobuf::Descriptor* file_type_ = nullptr;  // Of the whole file.
   Origins origins_;
   bool defaults_ = false;  // The values being bound are defaults.
 };

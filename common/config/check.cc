@@ -1,13 +1,21 @@
 #include "common/config/check.h"
 
+#include <functional>
+#include <memory>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 #include "common/checkpoint/model_config.h"
+#include "common/config/fields.h"
+#include "common/config/leaves.h"
 #include "common/config/refused.h"
 #include "common/config/rules.h"
 #include "sluice/job/v1/job.pb.h"
+#include "sluice/rpc/v1/options.pb.h"
 
 namespace sluice {
 namespace {
@@ -26,6 +34,22 @@ SpecCheck ResultOf(const config::SpecProblems& found) {
   return check;
 }
 
+}  // namespace
+
+namespace {
+// Calls `visit` with each path of the spec and whether the roots of this process allow it.
+void VisitPaths(const job::v1::JobSpec& spec,
+                const std::function<void(const config::Leaf&, const absl::Status&)>& visit) {
+  const std::shared_ptr<const Roots> roots = ProcessRoots();
+  if (roots == nullptr) return;
+  config::VisitLeaves(spec, /*unset_blocks=*/false, [&](const config::Leaf& leaf) {
+    const rpc::v1::FieldRule& rule = config::RuleOf(*leaf.field);
+    if (!rule.path() || !config::IsSet(leaf)) return;
+    const std::string path = leaf.message->GetReflection()->GetString(*leaf.message, leaf.field);
+    if (path.empty() || absl::c_linear_search(rule.choices(), path)) return;
+    visit(leaf, roots->Check(path, rule.written() ? Roots::Access::kWrite : Roots::Access::kRead));
+  });
+}
 }  // namespace
 
 std::string SpecProblem::ToString() const {
@@ -52,6 +76,9 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
 
   config::SpecProblems found;
   config::CheckRules(spec, &found);
+  VisitPaths(spec, [&](const config::Leaf& leaf, const absl::Status& status) {
+    if (!status.ok()) found.Add(18, leaf.path, ": ", status.message());
+  });
   if (found.errors().empty()) config::CheckUnusual(spec, &found);
   if (found.errors().empty() && options.check_files) {
     config::CheckFiles(spec, options.files_must_exist, &found);
@@ -59,13 +86,21 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
   return ResultOf(found);
 }
 
-absl::Status CheckBuilt(const job::v1::JobSpec& spec) {
-  config::SpecProblems found;
-  config::CheckRefused(spec, &found);
-  if (found.errors().empty()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrJoin(
-      found.errors(), "; ",
-      [](std::string* out, const SpecProblem& problem) { out->append(problem.text); }));
+absl::Status CheckOnDaemon(const job::v1::JobSpec& spec, bool writes) {
+  config::SpecProblems missing;
+  config::CheckRefused(spec, &missing);
+  if (!missing.errors().empty()) {
+    return absl::UnimplementedError(absl::StrJoin(
+        missing.errors(), "; ",
+        [](std::string* out, const SpecProblem& problem) { out->append(problem.text); }));
+  }
+
+  absl::Status outside;
+  VisitPaths(spec, [&](const config::Leaf& leaf, const absl::Status& status) {
+    const bool used = writes || !config::RuleOf(*leaf.field).written();
+    if (used) outside.Update(Annotate(status, leaf.path));
+  });
+  return outside;
 }
 
 }  // namespace sluice

@@ -42,9 +42,12 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
 // fit together.
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec);
 
-// Checks that this build has every feature that the spec asks for. Daemons call it, because they
-// may be of another build than the controller that accepted the job. Unset blocks are not checked.
-// UNIMPLEMENTED: the message names every missing feature.
-absl::Status CheckBuilt(const job::v1::JobSpec& spec);
+// Checks what each daemon that works for a job must decide itself, because it may be of another
+// build than the controller that accepted the job, and has roots of its own. Unset blocks are not
+// checked.
+// UNIMPLEMENTED: this build lacks features that the spec asks for; the message names them.
+// PERMISSION_DENIED OUTSIDE_ROOTS: a path that the job reads, or with `writes` also one that it
+// writes, is outside of the roots of this process.
+absl::Status CheckOnDaemon(const job::v1::JobSpec& spec, bool writes = false);
 
 }  // namespace sluice

@@ -130,7 +130,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
   const std::filesystem::path absolute = std::filesystem::absolute(path).lexically_normal();
   if (problems.empty()) {
     Binder binder(absolute.parent_path().string(), std::filesystem::current_path().string(),
-                  &problems);
+                  "job file", &problems);
     // In order of precedence: default < preset < file and --set.
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());

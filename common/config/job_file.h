@@ -32,6 +32,7 @@ namespace sluice {
 //   0007 out of bounds                       0015 an unusable model, tokenizer or template
 //   0008 not one of the allowed words        0016 rows of a data file that the job cannot use
 //   0009 required and missing                0017 a warning: allowed, but probably a mistake
+//                                            0018 more than the operator's policy allows
 struct ConfigProblem {
   std::string file;  // As the caller named it; "--set KEY=VALUE" for a --set.
   int line = 0;      // Counted from 1; 0 means the whole file.

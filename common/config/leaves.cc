@@ -156,8 +156,37 @@ std::string LeafText(const Message& message, const FieldDescriptor& field) {
 
 void FillDefaults(Message* message) {
   Problems problems({"defaults"});
-  Binder("/", "/", &problems).FillDefaults(message, "");
+  Binder("/", "/", "job file", &problems).FillDefaults(message, "");
   SLUICE_CHECK_MSG(problems.empty(), problems.Take()[0].ToString());
+}
+
+bool IsSet(const Leaf& leaf) {
+  const Reflection& reflection = *leaf.message->GetReflection();
+  return leaf.field->is_repeated() ? reflection.FieldSize(*leaf.message, leaf.field) > 0
+                                   : reflection.HasField(*leaf.message, leaf.field);
+}
+
+std::optional<double> NumberOf(const Leaf& leaf, int index) {
+  const FieldDescriptor& field = *leaf.field;
+  const Reflection& reflection = *leaf.message->GetReflection();
+  const bool list = field.is_repeated();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return list ? reflection.GetRepeatedDouble(*leaf.message, &field, index)
+                  : reflection.GetDouble(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_INT32: return reflection.GetInt32(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return static_cast<double>(reflection.GetInt64(*leaf.message, &field));
+    case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(*leaf.message, &field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
+    default: break;
+  }
+
+  if (!IsDuration(field)) return std::nullopt;
+  const auto& duration =
+      static_cast<const google::protobuf::Duration&>(reflection.GetMessage(*leaf.message, &field));
+  return static_cast<double>(duration.seconds()) + 1e-9 * duration.nanos();
 }
 
 }  // namespace sluice::config

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -25,6 +26,12 @@ struct Leaf {
 // the default `none`; without it, they are skipped.
 void VisitLeaves(const google::protobuf::Message& message, bool unset_blocks,
                  const std::function<void(const Leaf&)>& visit);
+
+// Whether the value is given, or the list not empty. A value that is unset means `auto` or `none`.
+bool IsSet(const Leaf& leaf);
+// Returns the value as a number (for a list, the element at `index`); nullopt if it is not a
+// number. Durations are in seconds.
+std::optional<double> NumberOf(const Leaf& leaf, int index = 0);
 
 // Returns the value as a job file writes it: "5m", "8GiB", "none", "[0.9, 0.95]".
 std::string LeafText(const google::protobuf::Message& message,

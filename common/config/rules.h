@@ -6,6 +6,9 @@
 #include "absl/status/statusor.h"
 #include "common/config/spec_problems.h"
 
+namespace google::protobuf {
+class Message;
+}
 namespace sluice {
 class Verifier;
 }
@@ -22,6 +25,8 @@ namespace sluice::config {
 // Reports single values that are missing, out of bounds, or not one of the allowed words (0007,
 // 0008, 0009).
 void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems);
+// The same for any other message whose fields have rules.
+void CheckMessage(const google::protobuf::Message& message, SpecProblems* problems);
 // Checks the rules across values (0010, 0011), and rules for single values that bounds cannot
 // express.
 void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems);

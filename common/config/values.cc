@@ -35,31 +35,6 @@ std::string BoundText(double bound, const FieldRule& rule) {
   return NumberText(bound);
 }
 
-// Returns the value as a number (for a list, the element at `index`); nullopt if it is not a
-// number. Durations are in seconds.
-std::optional<double> NumberOf(const Leaf& leaf, int index) {
-  const FieldDescriptor& field = *leaf.field;
-  const Reflection& reflection = *leaf.message->GetReflection();
-  const bool list = field.is_repeated();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return list ? reflection.GetRepeatedDouble(*leaf.message, &field, index)
-                  : reflection.GetDouble(*leaf.message, &field);
-    case FieldDescriptor::CPPTYPE_INT32: return reflection.GetInt32(*leaf.message, &field);
-    case FieldDescriptor::CPPTYPE_INT64:
-      return static_cast<double>(reflection.GetInt64(*leaf.message, &field));
-    case FieldDescriptor::CPPTYPE_UINT32: return reflection.GetUInt32(*leaf.message, &field);
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return static_cast<double>(reflection.GetUInt64(*leaf.message, &field));
-    default: break;
-  }
-
-  if (!IsDuration(field)) return std::nullopt;
-  const auto& duration =
-      static_cast<const google::protobuf::Duration&>(reflection.GetMessage(*leaf.message, &field));
-  return static_cast<double>(duration.seconds()) + 1e-9 * duration.nanos();
-}
-
 void CheckBounds(const Leaf& leaf, int index, const std::string& path, SpecProblems* problems) {
   const FieldRule& rule = RuleOf(*leaf.field);
   const std::optional<double> value = NumberOf(leaf, index);
@@ -97,8 +72,7 @@ void CheckWord(const Leaf& leaf, const std::string& value, SpecProblems* problem
 void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
   const FieldDescriptor& field = *leaf.field;
   const Reflection& reflection = *leaf.message->GetReflection();
-  const bool given = field.is_repeated() ? reflection.FieldSize(*leaf.message, &field) > 0
-                                         : reflection.HasField(*leaf.message, &field);
+  const bool given = IsSet(leaf);
   // A required value must be given; a list must not be empty.
   if (RuleOf(field).required() && !given) {
     problems->Add(9, leaf.path, " is missing: ", RuleOf(field).doc());
@@ -122,6 +96,10 @@ void CheckLeaf(const Leaf& leaf, SpecProblems* problems) {
 }
 
 }  // namespace
+
+void CheckMessage(const google::protobuf::Message& message, SpecProblems* problems) {
+  VisitLeaves(message, /*unset_blocks=*/true, [&](const Leaf& leaf) { CheckLeaf(leaf, problems); });
+}
 
 void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems) {
   const bool sampled = spec.kind() == "rl";

@@ -228,7 +228,7 @@ YamlNode ParseYaml(absl::string_view text, int source, Problems* problems) {
     TreeBuilder second(source, problems);
     if (parser.HandleNextDocument(second))
       problems->Add(second.TakeRoot().place, 2,
-                    "the file has a second document; a job file has only one");
+                    "the file has a second document; only one is allowed");
     return root;
   } catch (const YAML::Exception& error) {
     problems->Add({source, error.mark.line + 1, error.mark.column + 1}, 1,

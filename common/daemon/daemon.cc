@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/daemon/ops_server.h"
 #include "common/log/log.h"
@@ -108,6 +109,16 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
                               "else ",
                               rpc::RoleName(about.role), "-0"));
   app.add_option("--data-dir", flags->data_dir, "directory to which only this daemon writes");
+  app.add_option("--read-root", flags->read_roots,
+                 "folder below which the files that jobs read must lie; may be repeated; needed "
+                 "if --listen is not on loopback, unless a --write-root is given")
+      ->envname("SLUICE_READ_ROOTS")
+      ->delimiter(':');
+  app.add_option("--write-root", flags->write_roots,
+                 "folder below which jobs write their checkpoints, which may also be read; may be "
+                 "repeated")
+      ->envname("SLUICE_WRITE_ROOTS")
+      ->delimiter(':');
   app.add_option("--threads", flags->threads, "threads for computing; 0 means one per core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -167,6 +178,29 @@ absl::Status UseCertificate(const About& about, Flags* flags) {
                    absl::StrCat("--id ", flags->id,
                                 ": wanted: 1 to 63 of a-z, 0-9, '.', '_' and '-', first a letter "
                                 "or a digit"));
+}
+
+// Confines the files of jobs to the folders that the operator gave.
+absl::Status ConfineJobs(const About& about, const Flags& flags) {
+  if (flags.read_roots.empty() && flags.write_roots.empty()) {
+    // Without TLS the server refuses such an address itself.
+    if (flags.tls.empty() || rpc::CheckAddress(flags.listen, /*tls=*/false).ok())
+      return absl::OkStatus();
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "NO_ROOTS",
+                      .catalogue = "SLUICE-AUTH-0011",
+                      .hint = "give --read-root DIR for the models and data of jobs, and "
+                              "--write-root DIR for their checkpoints"},
+                     absl::StrCat("--listen ", flags.listen,
+                                  " is not on loopback, and without --read-root and --write-root "
+                                  "jobs could name every file of this host"));
+  }
+  // The controller only checks the paths of submitted jobs; other hosts may have the folders.
+  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const Roots> roots,
+                          Roots::Open(flags.read_roots, flags.write_roots,
+                                      /*must_exist=*/about.role != rpc::Role::kController));
+  SetProcessRoots(std::move(roots));
+  return absl::OkStatus();
 }
 
 // Prints an error and its hint. Returns the exit code.
@@ -233,6 +267,8 @@ int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
   Flags flags;
   if (const int code = ParseFlags(argc, argv, about, &flags); code >= 0) return code;
   if (const absl::Status status = UseCertificate(about, &flags); !status.ok())
+    return PrintError(about, status);
+  if (const absl::Status status = ConfineJobs(about, flags); !status.ok())
     return PrintError(about, status);
   log::Level level = log::Level::kInfo;
   (void)log::ParseLevel(flags.log_level, &level);  // ParseFlags() has checked it.

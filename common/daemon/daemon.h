@@ -58,7 +58,9 @@ struct Flags {
   std::string controller;  // HOST:PORT. Empty in the controller itself.
   std::string id;          // Name of the daemon in the fleet. Default: <role>-0.
   std::string data_dir;    // Empty: not given.
-  int threads = 0;         // Threads for computing. 0: one per core.
+  // The folders of the files of jobs (common/base/roots.h). Both empty: any folder.
+  std::vector<std::string> read_roots, write_roots;
+  int threads = 0;  // Threads for computing. 0: one per core.
   std::string log_level = "info";
   std::map<std::string, std::string> own_flags;  // Values of About::flags, by name.
   // The value of a flag of About::flags; empty if it was not given.

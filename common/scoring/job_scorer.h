@@ -14,7 +14,7 @@ namespace sluice {
 // INVALID_ARGUMENT: they contain a value that JSON has no form for.
 absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 
-// Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckBuilt()
+// Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckOnDaemon()
 // (common/config/check.h) accept. It does not notice what they refuse: an unknown `combine` counts
 // as a sum, and `granularity` is not read. Errors as Scorer::Make().
 absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward);

@@ -23,10 +23,6 @@ absl::Status NoMemoryError(const char* what, uint64_t bytes) {
 }
 }  // namespace
 
-Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 absl::StatusOr<Segment> Segment::Create(const char* name, uint64_t bytes, Access access,
                                         bool touch) {
   Fd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -5,29 +5,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/fd.h"
 
 // Memory that processes of one host share. It consists of files without a name (memfd). Their
 // descriptors are passed over a unix socket (socket.h), and an allocator of offsets divides them
 // (allocator.h). Neither process trusts the other: the size of a file is fixed before its
 // descriptor is passed on, and everything that is read is checked by generation and CRC.
 namespace sluice::shm {
-
-// Owns a file descriptor, and closes it at the end.
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  ~Fd();
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 enum class Access {
   // Only the owner may write, through the mapping that it has. Nobody can make a writable mapping

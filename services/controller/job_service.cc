@@ -10,9 +10,10 @@
 #include "common/base/failpoint.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
-#include "common/log/log.h"
+#include "common/policy/policy.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
+#include "services/controller/callers.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/spec.h"
@@ -33,7 +34,8 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const abs
   return reactor;
 }
 
-absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
+absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request, const Person& person,
+                                    const Policy& policy) {
   if (request.hash().size() != 32) {
     return Error(
         absl::StatusCode::kInvalidArgument, "HASH",
@@ -49,14 +51,18 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request) {
                  absl::StrCat("the field request has ", request.request().size(),
                               " bytes, but must have 16 or be empty"));
   }
-  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec()));
+  SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec(), policy));
+  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
   return SubmitInput{.id = ToHex(RandomId16()),
                      .name = request.name(),
                      .hash = ToHex(request.hash()),
                      .spec = request.spec().SerializeAsString(),
                      .needs = NeedsOf(request.spec()),
                      .request = ToHex(request.request()),
-                     .warnings = std::move(warnings)};
+                     .warnings = std::move(warnings),
+                     .owner = person.name,
+                     .only_own = person.submitter(),
+                     .max_jobs = quota == nullptr ? std::nullopt : quota->jobs};
 }
 
 // Adds to the conflict what differs, if the spec of the existing job can be read.
@@ -66,6 +72,14 @@ absl::Status WithDifference(const absl::Status& conflict, const std::string& sto
   if (!before.ParseFromString(stored)) return conflict;
   return ErrorWith(conflict.code(), DetailOf(conflict),
                    absl::StrCat(conflict.message(), ". ", Difference(before, submitted)));
+}
+
+// The job of this id or name, if the person may see and control it.
+absl::StatusOr<const Job*> FindFor(const Person& person, const Controller& core,
+                                   const std::string& id_or_name) {
+  SLUICE_ASSIGN_OR_RETURN(const Job* job, core.Find(id_or_name));
+  SLUICE_RETURN_IF_ERROR(CheckOwner(person, *job));
+  return job;
 }
 
 // Ends a call. The text of the answer is made valid first, because it may contain what daemons,
@@ -98,14 +112,18 @@ void JobService::Describe(const Job& job, job::v1::JobStatus* out) const {
 grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* context,
                                              const job::v1::SubmitRequest* request,
                                              job::v1::SubmitResponse* response) {
-  absl::StatusOr<SubmitInput> input = InputOf(*request);
-  if (!input.ok()) return Refuse(context, input.status());
+  const Person person = PersonOf(*context);
+  absl::StatusOr<SubmitInput> input = InputOf(*request, person, *policy_);
+  if (!input.ok()) {
+    LogAudit(person, "Submit", request->name(), input.status());
+    return Refuse(context, input.status());
+  }
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto output = std::make_shared<absl::StatusOr<SubmitOutput>>(absl::UnknownError("not done"));
   loop_->Post([input = *std::move(input), output](
                   Controller& core, Instant now) { *output = core.Submit(now, input); },
-              [this, reactor, request, response, output](Controller& core) {
+              [this, person, reactor, request, response, output](Controller& core) {
                 SLUICE_FAILPOINT("controller.submit.after_store");
                 absl::Status status = output->status();
                 if (status.ok()) {
@@ -114,10 +132,11 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
                   response->set_job((*output)->job);
                   response->set_previous((*output)->previous);
                   Describe(core.jobs().at((*output)->job), response->mutable_status());
-                } else if (absl::IsAlreadyExists(status)) {
+                } else if (!DetailOf(status).current.empty()) {
                   const auto stored = store_->Get(JobKey(DetailOf(status).current, "spec"));
                   if (stored.ok()) status = WithDifference(status, stored->value, request->spec());
                 }
+                LogAudit(person, "Submit", request->name(), status);
                 Finish(reactor, response, status);
               });
   return reactor;
@@ -138,16 +157,20 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
   }
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const Person person = PersonOf(*context);
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
   loop_->Post(
-      [request, repeat](Controller& core, Instant now) {
-        *repeat = core.Cancel(now, request->job(), request->now());
+      [person, request, repeat](Controller& core, Instant now) {
+        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+        if (job.ok()) *repeat = core.Cancel(now, request->job(), request->now());
+        else *repeat = job.status();
       },
-      [this, reactor, request, response, repeat](Controller& core) {
+      [this, person, reactor, request, response, repeat](Controller& core) {
         if (repeat->ok()) {
           response->set_repeat(**repeat);
           Describe(**core.Find(request->job()), response->mutable_status());
         }
+        LogAudit(person, "Cancel", request->job(), repeat->status());
         Finish(reactor, response, repeat->status());
       });
   return reactor;
@@ -159,8 +182,8 @@ grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context,
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // The work is empty: `then` alone runs, after everything before it is stored.
   loop_->Post([](Controller&, Instant) {},
-              [this, reactor, request, response](Controller& core) {
-                const absl::StatusOr<const Job*> job = core.Find(request->job());
+              [this, person = PersonOf(*context), reactor, request, response](Controller& core) {
+                const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
                 if (job.ok()) Describe(**job, response);
                 Finish(reactor, response, job.status());
               });
@@ -172,9 +195,11 @@ grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context,
                                            job::v1::ListResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([](Controller&, Instant) {},
-              [reactor, response](Controller& core) {
+              [person = PersonOf(*context), reactor, response](Controller& core) {
                 std::vector<const Job*> jobs;
-                for (const auto& [id, job] : core.jobs()) jobs.push_back(&job);
+                for (const auto& [id, job] : core.jobs()) {
+                  if (CheckOwner(person, job).ok()) jobs.push_back(&job);
+                }
                 std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
                   return a->record.order > b->record.order;
                 });
@@ -189,19 +214,20 @@ grpc::ServerUnaryReactor* JobService::Why(grpc::CallbackServerContext* context,
                                           job::v1::WhyResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto asked = std::make_shared<Instant>();
-  loop_->Post([asked](Controller&, Instant now) { *asked = now; },
-              [this, reactor, request, response, asked](Controller& core) {
-                const absl::StatusOr<const Job*> job = core.Find(request->job());
-                if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
-                response->set_moving(core.StepsAdvance(*asked, **job));
-                Diagnose(*peers_, core, *asked, **job,
-                         [reactor, response](const std::vector<Edge>& chain,
-                                             const std::vector<std::string>& silent) {
-                           for (const Edge& edge : chain) ToProto(edge, response->add_chain());
-                           response->mutable_silent()->Add(silent.begin(), silent.end());
-                           Finish(reactor, response, absl::OkStatus());
-                         });
-              });
+  loop_->Post(
+      [asked](Controller&, Instant now) { *asked = now; },
+      [this, person = PersonOf(*context), reactor, request, response, asked](Controller& core) {
+        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
+        if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
+        response->set_moving(core.StepsAdvance(*asked, **job));
+        Diagnose(*peers_, core, *asked, **job,
+                 [reactor, response](const std::vector<Edge>& chain,
+                                     const std::vector<std::string>& silent) {
+                   for (const Edge& edge : chain) ToProto(edge, response->add_chain());
+                   response->mutable_silent()->Add(silent.begin(), silent.end());
+                   Finish(reactor, response, absl::OkStatus());
+                 });
+      });
   return reactor;
 }
 
@@ -216,11 +242,20 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
     return Refuse(context, absl::InvalidArgumentError(
                                "the request has no question; set queue_stats or queue_peek"));
 
+  const Person person = PersonOf(*context);
+  if (person.role == rpc::Role::kViewer && request->queue_peek().text()) {
+    return Refuse(context, ErrorWith(absl::StatusCode::kPermissionDenied,
+                                     {.reason = "NO_TEXT",
+                                      .catalogue = "SLUICE-AUTH-0013",
+                                      .hint = "leave out --show-text, or ask the job's owner"},
+                                     "a viewer does not see the text of prompts and answers"));
+  }
+
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post(
       [](Controller&, Instant) {},
-      [this, reactor, request, response, question](Controller& core) {
-        const absl::StatusOr<const Job*> job = core.Find(request->job());
+      [this, person, reactor, request, response, question](Controller& core) {
+        const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
         if (!job.ok()) return reactor->Finish(rpc::ToGrpcStatus(job.status()));
 
         if ((*job)->record.stage >= Stage::kFreeing) {
@@ -262,8 +297,8 @@ grpc::ServerUnaryReactor* JobService::Inspect(grpc::CallbackServerContext* conte
 }
 
 grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
-    grpc::CallbackServerContext*, const job::v1::WatchRequest* request) {
-  auto watcher = std::make_shared<Watcher>(this, *request);
+    grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) {
+  auto watcher = std::make_shared<Watcher>(this, PersonOf(*context), *request);
   bool shutting_down = false;
   {
     MutexLock lock(&mu_);

@@ -10,14 +10,19 @@
 #include "services/controller/peers.h"
 #include "sluice/job/v1/job.grpc.pb.h"
 
+namespace sluice {
+struct Policy;
+}
+
 namespace sluice::controller {
 
-// The calls of people and of the CLI: submit, cancel, describe, watch and explain jobs.
+// The calls of people and of the CLI: submit, cancel, describe, watch and explain jobs. A submitter
+// sees and controls its own jobs only (callers.h).
 class JobService : public job::v1::JobService::CallbackService {
  public:
   // All arguments outlive the service. `store` is only read, and only on the loop's thread.
-  JobService(Loop* loop, Peers* peers, meta::Store* store)
-      : loop_(loop), peers_(peers), store_(store) {}
+  JobService(Loop* loop, Peers* peers, meta::Store* store, const Policy* policy)
+      : loop_(loop), peers_(peers), store_(store), policy_(policy) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const job::v1::SubmitRequest* request,
@@ -57,6 +62,7 @@ class JobService : public job::v1::JobService::CallbackService {
   Loop* const loop_;
   Peers* const peers_;
   meta::Store* const store_;
+  const Policy* const policy_;
 
   Mutex mu_;
   std::map<Watcher*, std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mu_);

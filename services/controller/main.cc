@@ -1,5 +1,9 @@
 #include "services/controller/server.h"
 
+namespace {
+constexpr char kPolicyFlag[] = "--policy";
+}
+
 int main(int argc, char** argv) {
   const sluice::daemon::About about = {
       .name = "sluice-controller",
@@ -10,9 +14,16 @@ int main(int argc, char** argv) {
       .example =
           "sluice-controller --tls tls/controller-0 --listen 127.0.0.1:7400 --ops 127.0.0.1:7401 "
           "--data-dir ./controller",
+      .flags =
+          {{kPolicyFlag,
+            "the operator's policy.yaml, with the most that jobs may ask for and the quotas of "
+            "submitters; default: no limits",
+            "SLUICE_POLICY"}},
   };
   return sluice::daemon::Main(argc, argv, about, [](const sluice::daemon::Host& host) {
-    return sluice::controller::MakeController(
-        {.id = host.flags->id, .data_dir = host.flags->data_dir}, host);
+    return sluice::controller::MakeController({.id = host.flags->id,
+                                               .data_dir = host.flags->data_dir,
+                                               .policy_file = host.flags->OwnFlag(kPolicyFlag)},
+                                              host);
   });
 }

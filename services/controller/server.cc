@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/policy/policy.h"
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/job_service.h"
@@ -19,15 +20,17 @@ namespace {
 class Program : public daemon::Program {
  public:
   Program(const Options& options, const daemon::Host& host, DirLock lock,
-          std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Clock* clock)
+          std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Policy policy,
+          Clock* clock)
       : clock_(clock),
+        policy_(std::move(policy)),
         lock_(std::move(lock)),
         store_(std::move(store)),
         metrics_(host.metrics),
         loop_(std::move(core), store_.get(), clock),
         peers_(options.id, host.metrics),
         registry_(&loop_),
-        jobs_(&loop_, &peers_, store_.get()),
+        jobs_(&loop_, &peers_, store_.get(), &policy_),
         admin_(&loop_) {
     // The loop starts here, because calls may come before Start().
     loop_.Start(
@@ -88,6 +91,7 @@ class Program : public daemon::Program {
   }
 
   Clock* const clock_;
+  const Policy policy_;
   const DirLock lock_;
   const std::unique_ptr<meta::Store> store_;
   Metrics metrics_;
@@ -108,6 +112,10 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
         {.reason = "DATA_DIR", .catalogue = "SLUICE-CTL-0008", .hint = "give --data-dir DIR"},
         "the controller keeps jobs in its data directory, and none was given");
   }
+  Policy policy;
+  if (!options.policy_file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(policy, ReadPolicy(options.policy_file));
+  }
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(options.data_dir));
@@ -119,7 +127,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
                              {"jobs", core->jobs().size()},
                              {"daemons", core->fleet().daemons().size()}});
   return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
-                                   std::move(core), clock);
+                                   std::move(core), std::move(policy), clock);
 }
 
 }  // namespace sluice::controller

@@ -14,11 +14,13 @@ namespace sluice::controller {
 
 struct Options {
   std::string id = "controller-0";
-  std::string data_dir;    // Holds the store. Made if absent, and locked.
-  Clock* clock = nullptr;  // Null means the machine's clock.
+  std::string data_dir;     // Holds the store. Made if absent, and locked.
+  std::string policy_file;  // The operator's policy.yaml. Empty: no job is limited.
+  Clock* clock = nullptr;   // Null means the machine's clock.
 };
 
 // Builds the controller's parts, from its store to its services.
+// INVALID_ARGUMENT BAD_CONFIG: the policy file is wrong.
 // FAILED_PRECONDITION: there is no data directory in `options`, or another controller has locked
 // it, or a newer build wrote its store.
 absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options,

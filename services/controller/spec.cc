@@ -12,6 +12,7 @@
 #include "common/checkpoint/model_dir.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
+#include "common/policy/policy.h"
 #include "common/rpc/convert.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
@@ -86,9 +87,10 @@ Count CountOf(const job::v1::ReplicaRange& range) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec) {
+absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec, const Policy& policy) {
   // A file that does not exist on this host may exist on the host of the daemon that reads it.
-  const SpecCheck check = CheckJobSpec(spec, {.files_must_exist = false});
+  SpecCheck check = CheckJobSpec(spec, {.files_must_exist = false});
+  for (SpecProblem& excess : CheckCaps(policy, spec)) check.errors.push_back(std::move(excess));
   if (check.errors.empty()) {
     std::vector<std::string> warnings;
     for (const SpecProblem& warning : check.warnings) warnings.push_back(warning.text);

@@ -6,6 +6,9 @@
 #include "absl/status/statusor.h"
 #include "services/controller/core/types.h"
 
+namespace sluice {
+struct Policy;
+}
 namespace sluice::job::v1 {
 class JobSpec;
 }  // namespace sluice::job::v1
@@ -16,10 +19,11 @@ class QueueSpec;
 // Translates a job's spec into what the controller's core needs and into what the queue is told.
 namespace sluice::controller {
 
-// Checks a submitted spec as `sluice config validate` does, but without line numbers of a file.
-// Returns the warnings.
+// Checks a submitted spec as `sluice config validate` does, but without line numbers of a file, and
+// against the operator's policy and roots. Returns the warnings.
 // INVALID_ARGUMENT: the first 20 errors, one per line, and how many more there are.
-absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec);
+absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec,
+                                                   const Policy& policy);
 
 Needs NeedsOf(const job::v1::JobSpec& spec);
 

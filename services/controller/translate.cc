@@ -207,6 +207,7 @@ void ToProto(const Job& job, job::v1::JobStatus* out) {
   *out->mutable_version() = rpc::ToProto(record.version);
   out->set_message(record.message);
   out->set_code(record.code);
+  out->set_owner(record.owner);
   if (!job.assign.queue.empty() && record.stage != Stage::kOver) out->add_daemons(job.assign.queue);
   for (const Worker& worker : job.assign.workers) out->add_daemons(worker.id);
 }

@@ -3,10 +3,12 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "services/controller/callers.h"
 #include "services/controller/job_service.h"
 
 namespace sluice::controller {
@@ -21,8 +23,9 @@ namespace sluice::controller {
 class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchResponse>,
                             public std::enable_shared_from_this<Watcher> {
  public:
-  Watcher(JobService* service, const job::v1::WatchRequest& request)
+  Watcher(JobService* service, Person person, const job::v1::WatchRequest& request)
       : service_(service),
+        person_(std::move(person)),
         wanted_(request.job()),
         follow_(request.follow()),
         event_(request.after_event()),
@@ -51,6 +54,7 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   bool FillPage(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   JobService* const service_;
+  const Person person_;
   const std::string wanted_;  // Id or name.
   const bool follow_;
   std::string job_;  // Only the loop's thread uses it.

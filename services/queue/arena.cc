@@ -191,7 +191,7 @@ absl::StatusOr<Arena::Shared> Arena::ShareSegment(uint32_t segment) const {
   const auto it = state_->parts.find(segment);
   if (it == state_->parts.end())
     return absl::NotFoundError(absl::StrCat("segment ", segment, " is not in use"));
-  shm::Fd fd(fcntl(it->second->segment.fd(), F_DUPFD_CLOEXEC, 0));
+  Fd fd(fcntl(it->second->segment.fd(), F_DUPFD_CLOEXEC, 0));
   if (!fd.valid())
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptor for segment ", segment, ": ", std::strerror(errno)));

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "common/base/fd.h"
 #include "common/shm/block.h"
 #include "common/shm/segment.h"
 
@@ -46,7 +47,7 @@ class Arena {
                                            uint64_t length);
 
   struct Shared {
-    shm::Fd fd;
+    Fd fd;
     uint64_t bytes = 0;
   };
   // Returns a new read-only file descriptor of a segment, and its size.

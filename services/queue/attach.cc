@@ -21,7 +21,7 @@
 namespace sluice::queue {
 
 absl::Status AttachServer::Start(const std::string& address) {
-  stop_ = shm::Fd(eventfd(0, EFD_CLOEXEC));
+  stop_ = Fd(eventfd(0, EFD_CLOEXEC));
   if (!stop_.valid()) return ErrnoStatus(errno, "eventfd");
   SLUICE_ASSIGN_OR_RETURN(shm::Socket socket, shm::Socket::Listen("sluice-queue/" + address));
   listening_ = std::make_unique<shm::Socket>(std::move(socket));
@@ -82,7 +82,7 @@ bool AttachServer::ServeClient(Client& client) {
   if (!packet.ok()) return absl::IsDeadlineExceeded(packet.status());
 
   std::string response;
-  shm::Fd fd;
+  Fd fd;
   const absl::Status status = Answer(client, packet->bytes, &response, &fd);
   if (!status.ok()) {
     v1::AttachResponse refused;
@@ -94,7 +94,7 @@ bool AttachServer::ServeClient(Client& client) {
 }
 
 absl::Status AttachServer::Answer(Client& client, const std::string& packet, std::string* response,
-                                  shm::Fd* fd) {
+                                  Fd* fd) {
   v1::AttachRequest request;
   if (!request.ParseFromString(packet))
     return absl::InvalidArgumentError("the packet is not an AttachRequest");
@@ -117,7 +117,7 @@ absl::Status AttachServer::Answer(Client& client, const std::string& packet, std
     SLUICE_ASSIGN_OR_RETURN(shm::Segment buffer,
                             shm::Segment::Create("sluice-queue-put", kBufferBytes,
                                                  shm::Access::kEveryone, /*touch=*/false));
-    *fd = shm::Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
+    *fd = Fd(fcntl(buffer.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd->valid()) return absl::ResourceExhaustedError("no file descriptor is left");
 
     const auto session =

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/fd.h"
 #include "common/base/mutex.h"
 #include "common/shm/segment.h"
 #include "common/shm/socket.h"
@@ -59,13 +60,13 @@ class AttachServer {
   void ServeLoop();
   // Receives a packet and answers it. False if the connection has ended.
   bool ServeClient(Client& client) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status Answer(Client& client, const std::string& packet, std::string* response, shm::Fd* fd)
+  absl::Status Answer(Client& client, const std::string& packet, std::string* response, Fd* fd)
       ABSL_LOCKS_EXCLUDED(mu_);
   void EndSession(const Client& client) ABSL_LOCKS_EXCLUDED(mu_);
 
   JobTable* const jobs_;
   std::unique_ptr<shm::Socket> listening_;
-  shm::Fd stop_;  // An eventfd that wakes the thread to end it.
+  Fd stop_;  // An eventfd that wakes the thread to end it.
   std::thread thread_;
 
   mutable Mutex mu_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/rpc/access.h"
 #include "common/rpc/convert.h"
@@ -102,7 +103,9 @@ absl::StatusOr<Spec> SpecFrom(const v1::QueueSpec& in) {
   spec.max_steps = in.max_steps();
   spec.member_tokens = in.member_tokens();
   spec.token_bytes = in.token_bytes();
+  const std::shared_ptr<const Roots> roots = ProcessRoots();
   for (const v1::Source& source : in.sources()) {
+    if (roots != nullptr) SLUICE_RETURN_IF_ERROR(roots->Check(source.path(), Roots::Access::kRead));
     spec.sources.push_back({.name = source.name(),
                             .path = source.path(),
                             .weight = source.weight(),

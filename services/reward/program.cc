@@ -100,7 +100,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   auto scorer = MakeScorer(assignment.spec().reward());
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
-  absl::Status status = CheckBuilt(assignment.spec());
+  absl::Status status = CheckOnDaemon(assignment.spec());
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment.spec(), *scorer);

@@ -34,7 +34,7 @@ absl::StatusOr<EvalSpec> ReadEval(const job::v1::JobSpec& spec) {
 }  // namespace
 
 absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) {
-  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
+  SLUICE_RETURN_IF_ERROR(CheckOnDaemon(spec));
   SessionSpec read;
   const job::v1::Rollout& rollout = spec.rollout();
 

@@ -63,7 +63,7 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
 
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   const job::v1::JobSpec& spec = assignment.spec();
-  SLUICE_RETURN_IF_ERROR(CheckBuilt(spec));
+  SLUICE_RETURN_IF_ERROR(CheckOnDaemon(spec, /*writes=*/true));
   if (assignment.world() > 1 || assignment.queues_size() != 1) {
     return absl::UnimplementedError(
         absl::StrCat("the controller assigns ", assignment.world(), " trainer ranks and ",

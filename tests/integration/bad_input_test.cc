@@ -67,6 +67,19 @@ TEST_F(JobFileTest, AValueOfAnotherTypeIsNamedWithItsPlace) {
   EXPECT_THAT(finished.err, ContainsRegex("bad.yaml:[0-9]+:[0-9]+ SLUICE-CONFIG-0005 .*many"));
 }
 
+TEST_F(JobFileTest, FilesOfOtherHostsAreNotLookedForHere) {
+  const std::string model = "model.init.config=/no/such/model";
+  for (const bool remote : {false, true}) {
+    std::vector<std::string> args = {"job",   "submit", kDigits,    "--dry-run",
+                                     "--set", model,    "--server", "127.0.0.1:1"};
+    if (remote) args.push_back("--remote-files");
+    const auto finished =
+        RunToEnd({.binary = "sluice", .args = args, .log = cluster_.dir() + "/submit.log"}, kLong);
+    ASSERT_EQ(finished.status(), absl::OkStatus());
+    EXPECT_EQ(finished->exit, remote ? 0 : 2) << finished->err;
+  }
+}
+
 TEST_F(JobFileTest, AModelDirectoryThatIsNotThereIsNamedWithItsPlace) {
   const Finished finished = Validate("init: {config: digits, seed: 1}", "path: /no/such/model");
   EXPECT_EQ(finished.exit, 2);

@@ -41,7 +41,7 @@ struct JobOptions {
   std::string server, output, job, file, dir, state;
   std::string dtype = "auto";
   std::vector<std::string> sets;
-  bool watch = false, dry_run = false, best = false;
+  bool watch = false, dry_run = false, best = false, remote_files = false;
   absl::Duration timeout = absl::InfiniteDuration();
 };
 using OptionsPtr = std::shared_ptr<JobOptions>;
@@ -102,7 +102,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
 }
 
 ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
-  const JobFile file = ReadJobFile(o.file, {.sets = o.sets});
+  const JobFile file = ReadJobFile(o.file, {.sets = o.sets, .check_paths = !o.remote_files});
   if (const absl::Status problems = ProblemStatus(file.problems); !problems.ok())
     return Complain(problems);
   // With --watch the warnings are shown as the job's first events.
@@ -358,13 +358,16 @@ std::vector<Command> JobCommands() {
        "Submit a job. Submitting the same file again changes nothing while the job lives; after "
        "its end it starts a new job of that name.",
        "  sluice job submit job.yaml --watch\n  sluice job submit job.yaml --set "
-       "limits.max_steps=10",
+       "limits.max_steps=10\n  sluice job submit job.yaml --remote-files",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
          app->add_flag("--watch", o->watch, "follow the job to its end");
          app->add_flag("--dry-run", o->dry_run, "only check the file");
+         app->add_flag("--remote-files", o->remote_files,
+                       "the job's models and data lie on the daemons' hosts: do not look for them "
+                       "here; the daemons check them");
          AddServer(app, &o->server);
          AddOutput(app, &o->output);
          return MakeRunner(o, SubmitJob);

@@ -29,6 +29,13 @@ absl::Status NameTakenError(const JobRecord& record) {
                    ", that was submitted from another file or with other settings"));
 }
 
+absl::Status OthersNameError(absl::string_view name) {
+  return ErrorWith(
+      absl::StatusCode::kAlreadyExists,
+      {.reason = "CONFLICT", .catalogue = "SLUICE-CTL-0005", .hint = "choose another name"},
+      absl::StrCat("a job of another submitter has the name ", name));
+}
+
 }  // namespace
 
 Controller::Controller()
@@ -110,20 +117,25 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   std::string previous;
   if (const auto known = names_.find(input.name); known != names_.end()) {
     const JobRecord& record = jobs_.at(known->second).record;
+    const bool visible = !input.only_own || record.owner == input.owner;
     const bool same_call = !input.request.empty() && record.request == input.request;
 
     // A repeated call gets the job that its first try made, even if that has ended meanwhile.
-    if (same_call || (!IsFinal(record.state) && record.hash == input.hash))
+    if (visible && (same_call || (!IsFinal(record.state) && record.hash == input.hash)))
       return SubmitOutput{true, record.id, ""};
-    if (!IsFinal(record.state)) return NameTakenError(record);
+    if (!IsFinal(record.state))
+      return visible ? NameTakenError(record) : OthersNameError(input.name);
     previous = record.id;
   }
+
+  SLUICE_RETURN_IF_ERROR(CheckQuota(input));
 
   Job job;
   job.record.id = input.id;
   job.record.name = input.name;
   job.record.hash = input.hash;
   job.record.request = input.request;
+  job.record.owner = input.owner;
   job.record.order = static_cast<int64_t>(jobs_.size());
   job.record.created = now.wall;
   job.record.needs = input.needs;
@@ -139,6 +151,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   Job& stored = jobs_.emplace(input.id, std::move(job)).first->second;
   Emit(now, stored, Severity::kInfo, "controller", "", "submitted",
        absl::StrCat("job ", input.name, " was submitted",
+                    input.owner.empty() ? "" : absl::StrCat(" by ", input.owner),
                     previous.empty() ? ""
                                      : absl::StrCat("; the earlier job of this name, ", previous,
                                                     ", has ended")));
@@ -148,6 +161,23 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
 
   staff_due_ = true;
   return SubmitOutput{false, input.id, previous};
+}
+
+absl::Status Controller::CheckQuota(const SubmitInput& input) const {
+  if (!input.max_jobs) return absl::OkStatus();
+  uint32_t count = 0;
+  for (const std::string& id : active_) {
+    const JobRecord& record = jobs_.at(id).record;
+    count += record.owner == input.owner && !IsFinal(record.state);
+  }
+  if (count < *input.max_jobs) return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kResourceExhausted,
+      {.reason = "QUOTA",
+       .catalogue = "SLUICE-CTL-0019",
+       .hint = "wait until one of them has ended, or cancel one: `sluice job list`"},
+      absl::StrCat("submitter ", input.owner, " has ", count, count == 1 ? " job" : " jobs",
+                   " that have not ended, and the operator's quota is ", *input.max_jobs));
 }
 
 absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool at_once) {

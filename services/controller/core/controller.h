@@ -28,6 +28,9 @@ struct SubmitInput {
   // Id of this Submit, the same in all its retries. Hex; empty if there is none.
   std::string request = {};
   std::vector<std::string> warnings = {};  // About unusual settings; each becomes an event.
+  std::string owner = {};                  // Name of the submitter; empty without certificates.
+  bool only_own = false;                   // The caller may see its own jobs alone.
+  std::optional<uint32_t> max_jobs = {};   // Most jobs of this owner that have not ended.
 };
 struct SubmitOutput {
   bool repeat = false;
@@ -121,8 +124,9 @@ class Controller {
 
   // Makes a job. It is a repeat, which changes nothing, if the request is the same, or if name and
   // hash are those of a job that still lives. A job in a final state gives up its name.
-  // ALREADY_EXISTS CONFLICT: a job with this name lives and has another hash; `current` of the
-  // error is its id.
+  // ALREADY_EXISTS CONFLICT: a job with this name lives and has another hash, or is not the
+  // caller's; `current` of the error is its id.
+  // RESOURCE_EXHAUSTED QUOTA: the owner has `max_jobs` jobs that have not ended.
   // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
   // Cancels a job. `at_once` leaves out the last checkpoint; it also hurries a cancel that is under
@@ -228,6 +232,7 @@ class Controller {
   std::vector<Worker> Callers(const Job& job) const;
 
   // controller.cc: what comes in, and the store.
+  absl::Status CheckQuota(const SubmitInput& input) const;
   absl::Status LoadJob(meta::Store* store, Instant now, const std::string& id);
   void ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInput& input);
   void ApplyProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);

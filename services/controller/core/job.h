@@ -40,6 +40,8 @@ struct JobRecord {
   std::string hash;  // SHA-256 of the job file's text, its folder and the --set options. Hex.
   // Id of the Submit call that made the job. Hex; empty if that call had none.
   std::string request;
+  // Name of the person who submitted it. Empty without certificates.
+  std::string owner;
   int64_t order = 0;  // Position of its Submit among all jobs, from 0.
   absl::Time created;
   Needs needs;

@@ -16,7 +16,7 @@ std::string Controller::DescribeOtherHolders(const Job& job) const {
   for (const auto& [id, daemon] : fleet_.daemons())
     idle[daemon.record.role] += daemon.usable() ? 1 : 0;
 
-  // Daemon ids by the name of the job that holds them.
+  // Daemon ids by who holds them.
   std::map<std::string, std::vector<std::string>> held;
   // Only trainers and rollouts are counted, as queues and rewards serve any number of jobs.
   for (const Role role : {Role::kTrainer, Role::kRollout}) {
@@ -25,7 +25,10 @@ std::string Controller::DescribeOtherHolders(const Job& job) const {
       const Job& other = jobs_.at(id);
       for (const Worker& worker : other.assign.workers) {
         if (worker.role != role) continue;
-        of_role[other.record.name].push_back(worker.id);
+        // A submitter learns nothing of the jobs of others.
+        const bool same_owner = other.record.owner == job.record.owner;
+        of_role[same_owner ? absl::StrCat("job ", other.record.name) : "another submitter"]
+            .push_back(worker.id);
         const auto daemon = fleet_.daemons().find(worker.id);
         if (daemon != fleet_.daemons().end() && daemon->second.usable()) --idle[role];
       }
@@ -33,11 +36,11 @@ std::string Controller::DescribeOtherHolders(const Job& job) const {
 
     // If enough daemons of this role are free, those of other jobs are not the reason.
     if (idle[role] >= job.record.needs.of(role).min) continue;
-    for (const auto& [name, ids] : of_role)
-      held[name].insert(held[name].end(), ids.begin(), ids.end());
+    for (const auto& [holder, ids] : of_role)
+      held[holder].insert(held[holder].end(), ids.begin(), ids.end());
   }
   return absl::StrJoin(held, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, "job ", entry.first, " has ", absl::StrJoin(entry.second, " and "));
+    absl::StrAppend(out, entry.first, " has ", absl::StrJoin(entry.second, " and "));
   });
 }
 

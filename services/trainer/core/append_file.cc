@@ -9,13 +9,13 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 
 namespace sluice::trainer {
 absl::StatusOr<int64_t> AppendToFile(const std::string& path, absl::string_view bytes,
                                      const KeptBytes& find_kept) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  SLUICE_ASSIGN_OR_RETURN(const int fd, OpenPath(path, O_RDWR | O_CREAT | O_APPEND, 0644));
   const absl::Cleanup close = [fd] { ::close(fd); };
 
   struct stat info;

@@ -127,8 +127,8 @@ TEST(MainTest, AnAddressOffLoopbackIsRefused) {
   EXPECT_THAT(child.Errors(), HasSubstr("TLS is needed off loopback"));
 }
 
-TEST(MainTest, ADaemonOnAllInterfacesAdvertisesAnAddressOrIsRefused) {
-  const std::string dir = testing::TempDir() + "/main_test_tls";
+TEST(MainTest, ADaemonOnAllInterfacesNeedsRootsAndAnAddressToAdvertise) {
+  const std::string dir = testing::TempDir() + "main_test_tls";
   const absl::Time now = absl::Now();
   const pki::Validity validity{now - absl::Hours(1), now + absl::Hours(1)};
   const pki::KeyPair authority =
@@ -138,11 +138,16 @@ TEST(MainTest, ADaemonOnAllInterfacesAdvertisesAnAddressOrIsRefused) {
                                      authority.certificate})
                   .ok());
 
-  Child silent({"--tls", dir, "--listen", "0.0.0.0:0"});
+  Child rootless({"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue"});
+  EXPECT_EQ(rootless.Wait(), 1);
+  EXPECT_THAT(rootless.Errors(), HasSubstr("SLUICE-AUTH-0011"));
+
+  Child silent({"--tls", dir, "--listen", "0.0.0.0:0", "--read-root", dir});
   EXPECT_EQ(silent.Wait(), 1);
   EXPECT_THAT(silent.Errors(), HasSubstr("SLUICE-RPC-0003"));
 
-  Child child({"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue"});
+  Child child({"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue", "--read-root",
+               dir});
   const auto said = nlohmann::json::parse(child.Line());
   EXPECT_THAT(said["listening"].get<std::string>(), StartsWith("queue-0.queue:"));
   kill(child.pid(), SIGTERM);

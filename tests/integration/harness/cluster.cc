@@ -71,8 +71,9 @@ absl::Status Cluster::Start() {
     std::vector<cli::DaemonSpec> specs;
     for (const auto& [id, daemon] : daemons_)
       specs.push_back({.name = id, .role = daemon.binary.substr(sizeof("sluice-") - 1)});
-    for (const char* person : {"viewer", "submitter"})
-      specs.push_back({.name = person, .role = person});
+    specs.push_back({.name = "viewer", .role = "viewer"});
+    for (const char* submitter : {"submitter", "alice", "bob"})
+      specs.push_back({.name = submitter, .role = "submitter"});
     SLUICE_RETURN_IF_ERROR(cli::IssueFleetCertificates(dir_, specs));
     SLUICE_RETURN_IF_ERROR(cli::BecomeOperator(dir_));
   }

@@ -20,8 +20,9 @@ struct ClusterOptions {
   int trainers = 1;
   int threads = 1;                              // Of each daemon that computes.
   std::map<std::string, std::string> env = {};  // Of all daemons.
-  // The daemons have certificates, and this process and the CLI are the operator. Without them a
-  // test may speak for any daemon.
+  // The daemons have certificates, and this process and the CLI are the operator. There are also
+  // certificates of a viewer and of the submitters "submitter", "alice" and "bob". Without
+  // certificates a test may speak for any daemon.
   bool tls = false;
 };
 

@@ -19,6 +19,7 @@
 #include "common/config/job_file.h"
 #include "common/daemon/controller_link.h"
 #include "common/metrics/metrics.h"
+#include "common/policy/policy.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/server.h"
@@ -617,7 +618,7 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   spec.set_kind("sft");
   spec.clear_rollout();
   spec.clear_reward();
-  ASSERT_TRUE(CheckSpec(spec).ok()) << CheckSpec(spec).status();
+  ASSERT_TRUE(CheckSpec(spec, Policy()).ok()) << CheckSpec(spec, Policy()).status();
 
   EXPECT_EQ(NeedsOf(spec).rollouts.max, 0);
   EXPECT_EQ(NeedsOf(spec).rewards.max, 0);

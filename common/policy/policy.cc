@@ -1,0 +1,139 @@
+#include "common/policy/policy.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/status.h"
+#include "common/config/bind.h"
+#include "common/config/check.h"
+#include "common/config/fields.h"
+#include "common/config/job_file.h"
+#include "common/config/leaves.h"
+#include "common/config/rules.h"
+#include "common/config/yaml_tree.h"
+#include "sluice/job/v1/spec.pb.h"
+#include "sluice/policy/v1/policy.pb.h"
+
+namespace sluice {
+namespace {
+
+using config::Binder;
+using config::Leaf;
+using config::Problems;
+using config::YamlNode;
+
+constexpr int kBadCap = 18;
+
+// The single value `key` of a spec. Nothing if there is no such key outside of lists.
+std::optional<Leaf> FindLeaf(const job::v1::JobSpec& spec, absl::string_view key) {
+  std::optional<Leaf> found;
+  config::VisitLeaves(spec, /*unset_blocks=*/true, [&](const Leaf& leaf) {
+    if (leaf.path == key && config::IsLeaf(*leaf.field) && !leaf.field->is_repeated()) found = leaf;
+  });
+  return found;
+}
+
+// Whether the value is `auto` or `none`.
+bool IsUnset(const Leaf& leaf) {
+  return !config::UnsetWord(*leaf.field).empty() && !config::IsSet(leaf);
+}
+
+// Reads the value of a cap as the job file would read it.
+absl::StatusOr<double> ParseCap(const std::string& key, const std::string& text) {
+  Problems problems({key});
+  YamlNode root;
+  root.kind = YamlNode::Kind::kMap;
+  config::ApplySet(absl::StrCat(key, "=", text), 0, &root, &problems);
+  job::v1::JobSpec spec;
+  config::FillDefaults(&spec);
+  // A default job has no elements of lists, so their keys are not found.
+  const bool known = FindLeaf(spec, key).has_value();
+  if (problems.empty()) Binder("", "", "policy file", &problems).Bind(root, &spec, "");
+  if (!problems.empty()) return absl::InvalidArgumentError(problems.Take()[0].text);
+
+  const std::optional<Leaf> leaf = FindLeaf(spec, key);
+  const std::optional<double> most = known && leaf ? config::NumberOf(*leaf) : std::nullopt;
+  if (!most || IsUnset(*leaf)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("caps.", key, " is ", text,
+                     ", but only a number, duration or size outside of lists can have a cap"));
+  }
+  return *most;
+}
+
+// Adds the problems of values that do not fit together.
+void CheckPolicy(const policy::v1::Policy& file, const Binder& binder, Policy* policy,
+                 Problems* problems) {
+  for (const auto& [key, text] : file.caps()) {
+    const absl::StatusOr<double> most = ParseCap(key, text);
+    if (most.ok()) policy->caps.push_back({key, *most, text});
+    else problems->Add(binder.PlaceOf("caps"), 10, std::string(most.status().message()));
+  }
+  std::sort(policy->caps.begin(), policy->caps.end(),
+            [](const Policy::Cap& a, const Policy::Cap& b) { return a.key < b.key; });
+
+  std::set<std::string> named;
+  for (int i = 0; i < file.quotas_size(); ++i) {
+    const std::string& submitter = file.quotas(i).submitter();
+    if (named.insert(submitter).second) continue;
+    problems->Add(binder.PlaceOf(absl::StrCat("quotas.", i)), 10,
+                  absl::StrCat("quotas.", i, " is a second row for submitter \"", submitter, "\""));
+  }
+}
+
+}  // namespace
+
+const Policy::Quota* Policy::FindQuota(absl::string_view submitter) const {
+  const Quota* every = nullptr;
+  for (const Quota& quota : quotas) {
+    if (quota.submitter == submitter) return &quota;
+    if (quota.submitter == "*") every = &quota;
+  }
+  return every;
+}
+
+absl::StatusOr<Policy> ReadPolicy(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxJobFileBytes));
+  Problems problems({path});
+  const YamlNode root = config::ParseYaml(text, 0, &problems);
+  policy::v1::Policy file;
+  Policy policy;
+  const std::string folder = std::filesystem::absolute(path).parent_path().string();
+  Binder binder(folder, folder, "policy file", &problems);
+  binder.FillDefaults(&file, "");
+  if (problems.empty()) binder.Bind(root, &file, "");
+  if (problems.empty()) {
+    config::SpecProblems found;
+    config::CheckMessage(file, &found);
+    for (const SpecProblem& problem : found.errors())
+      problems.Add(binder.PlaceOf(problem.path), problem.number, problem.text);
+    CheckPolicy(file, binder, &policy, &problems);
+  }
+  SLUICE_RETURN_IF_ERROR(ProblemStatus(problems.Take()));
+
+  for (const policy::v1::Quota& quota : file.quotas()) {
+    Policy::Quota& row = policy.quotas.emplace_back();
+    row.submitter = quota.submitter();
+    if (quota.has_jobs()) row.jobs = quota.jobs();
+  }
+  return policy;
+}
+
+std::vector<SpecProblem> CheckCaps(const Policy& policy, const job::v1::JobSpec& spec) {
+  config::SpecProblems found;
+  for (const Policy::Cap& cap : policy.caps) {
+    const std::optional<Leaf> leaf = FindLeaf(spec, cap.key);
+    if (!leaf) continue;  // In a block that the job leaves out.
+    if (IsUnset(*leaf) && config::UnsetWord(*leaf->field) == "auto") continue;
+    if (!IsUnset(*leaf) && config::NumberOf(*leaf) <= cap.most) continue;
+    found.Add(kBadCap, cap.key, " is ", config::LeafText(*leaf->message, *leaf->field),
+              ", but the operator's policy allows at most ", cap.text);
+  }
+  return found.errors();
+}
+
+}  // namespace sluice

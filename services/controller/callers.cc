@@ -1,0 +1,37 @@
+#include "services/controller/callers.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/rpc/access.h"
+#include "services/controller/core/job.h"
+
+namespace sluice::controller {
+
+Person PersonOf(const grpc::ServerContextBase& context) {
+  std::optional<rpc::Identity> identity = rpc::CallerOf(context);
+  if (!identity) return {rpc::Role::kOperator, ""};
+  return {identity->role, std::move(identity->name)};
+}
+
+absl::Status CheckOwner(const Person& person, const Job& job) {
+  if (!person.submitter() || person.name == job.record.owner) return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kPermissionDenied,
+      {.reason = "OTHERS_JOB",
+       .catalogue = "SLUICE-AUTH-0012",
+       .hint = "ask its owner or an operator; `sluice job list` shows your own jobs"},
+      absl::StrCat("job ", job.record.name, " is not a job of submitter ", person.name));
+}
+
+void LogAudit(const Person& person, absl::string_view method, absl::string_view job,
+              const absl::Status& result) {
+  log::Info("audit", {{"role", rpc::RoleName(person.role)},
+                      {"person", person.name},
+                      {"method", method},
+                      {"job", job},
+                      {"result", absl::StatusCodeToString(result.code())},
+                      {"reason", ReasonOf(result)}});
+}
+
+}  // namespace sluice::controller
