@@ -10,6 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
 openai_version=3.54.0
+kubernetes_validate_version=1.37.0
 # Wheels of one CUDA release: the compiler, its headers, and the libraries that it needs to run.
 nvcc_wheels="nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-crt==13.5.37
   nvidia-cuda-runtime==13.5.37 nvidia-cuda-cccl==13.3.5.0.6"
@@ -85,6 +86,18 @@ install_openai() {
   say "installing openai==$openai_version into .deps/ (tests only)"
   stage pip-openai pip_install "$root/.deps/openai" "openai==$openai_version"
   touch "$root/.deps/openai-$openai_version.done"
+}
+
+# Installs what the tests of deploy/ render and check manifests with. Some hosts have a kubectl that
+# is not Debian's; it is kept.
+install_kubernetes_tools() {
+  command -v kubectl >/dev/null || install_packages kubernetes-client
+  local version=$kubernetes_validate_version
+  [ -f "$root/.deps/kubernetes-validate-$version.done" ] && return
+  say "installing kubernetes-validate==$version into .deps/ (tests only)"
+  stage pip-kubernetes-validate pip_install "$root/.deps/kubernetes-validate" \
+    "kubernetes-validate==$version"
+  touch "$root/.deps/kubernetes-validate-$version.done"
 }
 
 # Installs CUDA's compiler if there is none. It compiles the kernels without a GPU too. If it cannot

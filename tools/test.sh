@@ -16,6 +16,7 @@ done
 
 setup "$preset"
 install_openai
+install_kubernetes_tools
 install_nvcc
 say "running the tests"
 results=$root/build/$preset/results.xml

@@ -1,0 +1,259 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/file.h"
+#include "common/pki/certificate.h"
+#include "tests/deploy/checks.h"
+#include "tests/deploy/command.h"
+
+namespace sluice::deploy {
+namespace {
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// The Secrets that deploy/k8s/make-secrets.sh prints, with certificates of the real CLI.
+const Manifest& Secrets() {
+  static const Manifest secrets = [] {
+    const auto text = RunCommand({std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh",
+                           MakeTempDir().value()},
+                          {{"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}});
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.ok() ? ParseManifest(*text).value() : Manifest();
+  }();
+  return secrets;
+}
+
+class OverlayTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (!HasKubectl())
+      GTEST_SKIP() << "there is no kubectl to render deploy/k8s with; apt-get install "
+                      "kubernetes-client";
+    const absl::StatusOr<std::string> text = Render(GetParam());
+    ASSERT_TRUE(text.ok()) << text.status();
+    text_ = *text;
+    absl::StatusOr<Manifest> manifest = ParseManifest(text_);
+    ASSERT_TRUE(manifest.ok()) << manifest.status();
+    manifest_ = *std::move(manifest);
+  }
+
+  std::string text_;
+  Manifest manifest_;
+};
+INSTANTIATE_TEST_SUITE_P(All, OverlayTest, testing::Values("dev", "prod", "gpu"),
+                         [](const auto& overlay) { return overlay.param; });
+
+TEST_P(OverlayTest, EveryNameIsThatOfSomething) {
+  EXPECT_THAT(FindUnresolvedNames(manifest_, Secrets()), IsEmpty());
+}
+
+TEST_P(OverlayTest, EveryPodIsConfinedAndHasLimits) {
+  EXPECT_THAT(FindUnconfinedPods(manifest_), IsEmpty());
+}
+
+TEST_P(OverlayTest, EveryDaemonIsProbedOnItsOpsPortAndHasTimeToDrain) {
+  EXPECT_THAT(FindWrongProbes(manifest_), IsEmpty());
+}
+
+TEST_P(OverlayTest, TheNamespaceRefusesOtherPods) {
+  const Object* const fleet = Find(manifest_, "Namespace", "sluice");
+  ASSERT_NE(fleet, nullptr);
+  EXPECT_EQ(LabelsAt(fleet->yaml, "metadata.labels")["pod-security.kubernetes.io/enforce"],
+            "restricted");
+}
+
+// The table of deploy/README.md.
+TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
+  std::set<std::string> wanted = {
+      "cli -> controller 7400/TCP",     "queue -> controller 7400/TCP",
+      "rollout -> controller 7400/TCP", "reward -> controller 7400/TCP",
+      "trainer -> controller 7400/TCP", "controller -> queue 7410/TCP",
+      "controller -> rollout 7420/TCP", "controller -> reward 7430/TCP",
+      "controller -> trainer 7440/TCP", "rollout -> queue 7410/TCP",
+      "reward -> queue 7410/TCP",       "trainer -> queue 7410/TCP",
+      "rollout -> trainer 7440/TCP",    "rollout -> rollout 7420/TCP",
+      "rollout -> reward 7430/TCP",     "reward -> rollout 7420/TCP",
+      "trainer -> rollout 7420/TCP",    "trainer -> trainer 29500-29600/TCP",
+      "namespace{} pod{sluice.dev/openai-client=true} -> rollout 7422/TCP"};
+  constexpr char kPrometheus[] =
+      "namespace{kubernetes.io/metadata.name=monitoring} pod{app.kubernetes.io/name=prometheus}";
+  constexpr char kDns[] =
+      "namespace{kubernetes.io/metadata.name=kube-system} pod{k8s-app=kube-dns}";
+  for (const auto& [role, ops] : {std::pair{"controller", 7401},
+                                  {"queue", 7411},
+                                  {"rollout", 7421},
+                                  {"reward", 7431},
+                                  {"trainer", 7441},
+                                  {"cli", 0}}) {
+    if (ops != 0) wanted.insert(absl::StrCat(kPrometheus, " -> ", role, " ", ops, "/TCP"));
+    for (const char* protocol : {"TCP", "UDP"})
+      wanted.insert(absl::StrCat(role, " -> ", kDns, " 53/", protocol));
+  }
+
+  EXPECT_TRUE(DeniesByDefault(manifest_));
+  EXPECT_EQ(ListEdges(manifest_), wanted);
+}
+
+TEST_P(OverlayTest, NothingThatTheClusterGetsChangesUnnoticed) {
+  const std::string path =
+      absl::StrCat(SLUICE_SOURCE_DIR, "/tests/golden/deploy/", GetParam(), ".txt");
+  const std::string now = Describe(manifest_);
+  if (std::getenv("SLUICE_UPDATE_GOLDEN") != nullptr) {
+    ASSERT_TRUE(WriteFileAtomic(path, now).ok());
+    GTEST_SKIP() << "wrote " << path;
+  }
+
+  const absl::StatusOr<std::string> golden = ReadFile(path);
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  const auto lines = [](const std::string& text) {
+    return std::set<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+  };
+  const std::set<std::string> before = lines(*golden), after = lines(now);
+  std::string difference;
+  for (const std::string& line : before)
+    if (!after.contains(line)) absl::StrAppend(&difference, "- ", line, "\n");
+  for (const std::string& line : after)
+    if (!before.contains(line)) absl::StrAppend(&difference, "+ ", line, "\n");
+  EXPECT_TRUE(difference.empty()) << difference << "If the change is meant:\n"
+                                  << "  SLUICE_UPDATE_GOLDEN=1 " << SLUICE_BIN_DIR
+                                  << "/deploy_test --gtest_filter='*Unnoticed*'";
+}
+
+// kubernetes-validate (PyPI) has the schemas of the API server.
+TEST_P(OverlayTest, ItsObjectsFollowTheSchemasOfKubernetes136) {
+  const std::string packages = SLUICE_SOURCE_DIR "/.deps/kubernetes-validate";
+  if (!PathExists(packages))
+    GTEST_SKIP() << packages << " is not there; tools/test.sh installs it";
+  const std::string rendered = MakeTempDir().value() + "/objects.yaml";
+  ASSERT_TRUE(WriteFileAtomic(rendered, text_).ok());
+
+  const auto validate = [&](const std::string& file) {
+    return RunCommand({"python3", "-m", "kubernetes_validate", "--strict", "-k", "1.36.0", file},
+               {{"PYTHONPATH", packages}});
+  };
+  EXPECT_TRUE(validate(rendered).ok()) << validate(rendered).status();
+
+  // Strict means that a word too much is an error.
+  ASSERT_TRUE(WriteFileAtomic(rendered, absl::StrReplaceAll(text_, {{"clusterIP:", "clusterIp:"}}))
+                  .ok());
+  EXPECT_FALSE(validate(rendered).ok());
+}
+
+// A change of a good manifest, and the sentence of the check that finds it.
+struct Fault {
+  const char* text;
+  const char* replacement;
+  std::vector<std::string> (*check)(const Manifest&);
+  const char* finding;
+};
+
+std::vector<std::string> Names(const Manifest& manifest) {
+  return FindUnresolvedNames(manifest, Secrets());
+}
+
+const Fault kFaults[] = {
+    {"runAsNonRoot: true", "runAsNonRoot: false", FindUnconfinedPods, "runAsNonRoot"},
+    {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false",
+     FindUnconfinedPods, "readOnlyRootFilesystem"},
+    {"automountServiceAccountToken: false", "automountServiceAccountToken: true",
+     FindUnconfinedPods, "automountServiceAccountToken"},
+    {"defaultMode: 288", "defaultMode: 420", FindUnconfinedPods, "defaultMode"},
+    {"enableServiceLinks: false", "hostNetwork: true", FindUnconfinedPods,
+     "hostNetwork"},
+    {"            cpu: 250m\n            ephemeral-storage: 128Mi\n"
+     "            memory: 512Mi", "            cpu: 250m\n            ephemeral-storage: 128Mi\n"
+     "            memory: 256Mi", FindUnconfinedPods, "resources.requests.memory"},
+    {"terminationGracePeriodSeconds: 600", "terminationGracePeriodSeconds: 30",
+     FindWrongProbes, "terminationGracePeriodSeconds"},
+    {"path: /readyz", "path: /livez", FindWrongProbes, "readinessProbe"},
+    {"secretName: sluice-tls-queue", "secretName: sluice-tls-qeue", Names,
+     "no Secret sluice-tls-qeue"},
+    {"claimName: checkpoints", "claimName: checkpoint", Names,
+     "no PersistentVolumeClaim checkpoint"},
+    {"--controller=controller:7400", "--controller=controller:7401x", Names,
+     "no Service has the address controller:7401x"},
+    {"--id=$(POD_NAME)", "--id=$(POD)", Names, "no variable POD is set"},
+    {"image: sluice-queue:dev", "image: sluice-qeue:dev", Names,
+     "no image sluice-qeue:dev"},
+    {"targetPort: ops", "targetPort: opps", Names, "no port opps"},
+    {"serviceName: trainer", "serviceName: trainers", Names,
+     "no Service trainers"},
+};
+
+TEST(ChecksTest, EachFindsTheFaultsThatItIsFor) {
+  if (!HasKubectl()) GTEST_SKIP() << "there is no kubectl";
+  const absl::StatusOr<std::string> good = Render("dev");
+  ASSERT_TRUE(good.ok()) << good.status();
+
+  for (const Fault& fault : kFaults) {
+    const std::string bad = absl::StrReplaceAll(*good, {{fault.text, fault.replacement}});
+    ASSERT_NE(*good, bad) << fault.text;
+
+    EXPECT_THAT(fault.check(ParseManifest(bad).value()), Contains(HasSubstr(fault.finding)));
+  }
+}
+
+TEST(EdgesTest, AnEdgeThatOneEndRefusesIsClosed) {
+  if (!HasKubectl()) GTEST_SKIP() << "there is no kubectl";
+  Manifest manifest = ParseManifest(Render("dev").value()).value();
+  ASSERT_TRUE(ListEdges(manifest).contains("rollout -> trainer 7440/TCP"));
+
+  std::erase_if(manifest, [](const Object& object) {
+    return object.kind == "NetworkPolicy" && object.name == "trainer";
+  });
+
+  EXPECT_FALSE(ListEdges(manifest).contains("rollout -> trainer 7440/TCP"));
+}
+
+TEST(SecretsTest, EachRoleGetsACertificateForAllDaemonsOfIt) {
+  for (const auto& [role, name] : {std::pair{"controller", "*"},
+                                   {"queue", "*"},
+                                   {"rollout", "*"},
+                                   {"reward", "*"},
+                                   {"trainer", "*"},
+                                   {"submitter", "cluster"}}) {
+    const Object* const secret = Find(Secrets(), "Secret", absl::StrCat("sluice-tls-", role));
+    ASSERT_NE(secret, nullptr) << role;
+    EXPECT_EQ(TextAt(secret->yaml, "metadata.namespace"), "sluice");
+    const auto data = LabelsAt(secret->yaml, "data");
+    const auto decode = [&](const char* key) {
+      std::string text;
+      EXPECT_TRUE(data.contains(key) && absl::Base64Unescape(data.at(key), &text)) << key;
+      return text;
+    };
+
+    const pki::KeyPair pair{decode("tls.crt"), decode("tls.key")};
+
+    EXPECT_TRUE(pki::CheckKeyPair(pair, decode("ca.crt"), absl::Now()).ok());
+    EXPECT_EQ(pki::ParseCertificate(pair.certificate)->subject.uri,
+              absl::StrCat("spiffe://sluice/sluice/", role, "/", name));
+  }
+}
+
+TEST(SecretsTest, ASecondCallRenewsTheCertificatesUnderTheSameAuthority) {
+  const std::string script = std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh",
+                    dir = MakeTempDir().value();
+  const std::map<std::string, std::string> env = {
+      {"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}};
+  const auto read = [&](const char* key) {
+    const Manifest secrets =
+        ParseManifest(RunCommand({script, dir, "--namespace", "other"}, env).value()).value();
+    EXPECT_NE(Find(secrets, "Namespace", "other"), nullptr);
+    return LabelsAt(Find(secrets, "Secret", "sluice-tls-queue")->yaml, "data").at(key);
+  };
+
+  EXPECT_EQ(read("ca.crt"), read("ca.crt"));
+  EXPECT_NE(read("tls.crt"), read("tls.crt"));
+}
+
+}  // namespace
+}  // namespace sluice::deploy
