@@ -13,8 +13,8 @@ namespace sluice::deploy {
 // INTERNAL: it ended with another exit code than 0; the message has its stderr.
 // NOT_FOUND: there is no such program.
 absl::StatusOr<std::string> RunCommand(const std::vector<std::string>& command,
-                                const std::map<std::string, std::string>& env = {},
-                                absl::Duration timeout = absl::Minutes(2));
+                                       const std::map<std::string, std::string>& env = {},
+                                       absl::Duration timeout = absl::Minutes(2));
 
 // A new folder, which is removed when this process ends.
 absl::StatusOr<std::string> MakeTempDir();

@@ -61,9 +61,8 @@ std::set<std::string> ListAllowed(const Manifest& manifest, const std::string& d
       for (const YAML::Node& rule : rules) {
         for (const std::string& peer :
              ListPeers(At(rule, direction == "ingress" ? "from" : "to"), roles)) {
-          const std::string who =
-              direction == "ingress" ? absl::StrCat(peer, " -> ", role)
-                                     : absl::StrCat(role, " -> ", peer);
+          const std::string who = direction == "ingress" ? absl::StrCat(peer, " -> ", role)
+                                                         : absl::StrCat(role, " -> ", peer);
           const YAML::Node ports = At(rule, "ports");
           if (!ports.IsDefined()) edges.insert(absl::StrCat(who, " any port"));
           for (const YAML::Node& port : ports)

@@ -37,8 +37,7 @@ std::vector<Instruction> ReadInstructions(const std::string& dockerfile) {
 
   std::vector<Instruction> instructions;
   for (const absl::string_view line : absl::StrSplit(joined, '\n', absl::SkipWhitespace())) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    const std::pair<std::string, std::string> parts = absl::StrSplit(line, absl::MaxSplits(' ', 1));
     instructions.push_back({parts.first, std::string(absl::StripAsciiWhitespace(parts.second))});
   }
   return instructions;

@@ -23,7 +23,8 @@ const std::string kFolder = std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s";
 // The minor version of kubectl 1.x, such as 20; -1 if there is no kubectl.
 int KubectlMinor() {
   static const int minor = [] {
-    const absl::StatusOr<std::string> text = RunCommand({"kubectl", "version", "--client", "-o", "json"});
+    const absl::StatusOr<std::string> text =
+        RunCommand({"kubectl", "version", "--client", "-o", "json"});
     if (!text.ok()) return -1;
     // Some builds add a word or a plus sign to the number.
     const std::string version = TextAt(YAML::Load(*text), "clientVersion.gitVersion");
@@ -60,8 +61,7 @@ absl::StatusOr<std::string> RenderInOldWords(const std::string& overlay) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(copy)) {
     if (entry.path().filename() != "kustomization.yaml") continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(entry.path().string()));
-    SLUICE_RETURN_IF_ERROR(
-        WriteFileAtomic(entry.path().string(), InOldWords(entry.path(), text)));
+    SLUICE_RETURN_IF_ERROR(WriteFileAtomic(entry.path().string(), InOldWords(entry.path(), text)));
   }
   return RunCommand({"kubectl", "kustomize", absl::StrCat(copy, "/overlays/", overlay)});
 }

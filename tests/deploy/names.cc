@@ -37,7 +37,8 @@ class NameCheck {
 
  private:
   void Want(bool holds, const std::string& otherwise) {
-    if (!holds) findings_.push_back(absl::StrCat(object_->kind, "/", object_->name, ": ", otherwise));
+    if (!holds)
+      findings_.push_back(absl::StrCat(object_->kind, "/", object_->name, ": ", otherwise));
   }
 
   bool HasPods(const YAML::Node& selector) const {

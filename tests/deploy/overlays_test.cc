@@ -23,9 +23,9 @@ using testing::IsEmpty;
 // The Secrets that deploy/k8s/make-secrets.sh prints, with certificates of the real CLI.
 const Manifest& Secrets() {
   static const Manifest secrets = [] {
-    const auto text = RunCommand({std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh",
-                           MakeTempDir().value()},
-                          {{"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}});
+    const auto text = RunCommand(
+        {std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh", MakeTempDir().value()},
+        {{"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}});
     EXPECT_TRUE(text.ok()) << text.status();
     return text.ok() ? ParseManifest(*text).value() : Manifest();
   }();
@@ -74,15 +74,24 @@ TEST_P(OverlayTest, TheNamespaceRefusesOtherPods) {
 // The table of deploy/README.md.
 TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
   std::set<std::string> wanted = {
-      "cli -> controller 7400/TCP",     "queue -> controller 7400/TCP",
-      "rollout -> controller 7400/TCP", "reward -> controller 7400/TCP",
-      "trainer -> controller 7400/TCP", "controller -> queue 7410/TCP",
-      "controller -> rollout 7420/TCP", "controller -> reward 7430/TCP",
-      "controller -> trainer 7440/TCP", "rollout -> queue 7410/TCP",
-      "reward -> queue 7410/TCP",       "trainer -> queue 7410/TCP",
-      "rollout -> trainer 7440/TCP",    "rollout -> rollout 7420/TCP",
-      "rollout -> reward 7430/TCP",     "reward -> rollout 7420/TCP",
-      "trainer -> rollout 7420/TCP",    "trainer -> trainer 29500-29600/TCP",
+      "cli -> controller 7400/TCP",
+      "queue -> controller 7400/TCP",
+      "rollout -> controller 7400/TCP",
+      "reward -> controller 7400/TCP",
+      "trainer -> controller 7400/TCP",
+      "controller -> queue 7410/TCP",
+      "controller -> rollout 7420/TCP",
+      "controller -> reward 7430/TCP",
+      "controller -> trainer 7440/TCP",
+      "rollout -> queue 7410/TCP",
+      "reward -> queue 7410/TCP",
+      "trainer -> queue 7410/TCP",
+      "rollout -> trainer 7440/TCP",
+      "rollout -> rollout 7420/TCP",
+      "rollout -> reward 7430/TCP",
+      "reward -> rollout 7420/TCP",
+      "trainer -> rollout 7420/TCP",
+      "trainer -> trainer 29500-29600/TCP",
       "namespace{} pod{sluice.dev/openai-client=true} -> rollout 7422/TCP"};
   constexpr char kPrometheus[] =
       "namespace{kubernetes.io/metadata.name=monitoring} pod{app.kubernetes.io/name=prometheus}";
@@ -131,20 +140,19 @@ TEST_P(OverlayTest, NothingThatTheClusterGetsChangesUnnoticed) {
 // kubernetes-validate (PyPI) has the schemas of the API server.
 TEST_P(OverlayTest, ItsObjectsFollowTheSchemasOfKubernetes136) {
   const std::string packages = SLUICE_SOURCE_DIR "/.deps/kubernetes-validate";
-  if (!PathExists(packages))
-    GTEST_SKIP() << packages << " is not there; tools/test.sh installs it";
+  if (!PathExists(packages)) GTEST_SKIP() << packages << " is not there; tools/test.sh installs it";
   const std::string rendered = MakeTempDir().value() + "/objects.yaml";
   ASSERT_TRUE(WriteFileAtomic(rendered, text_).ok());
 
   const auto validate = [&](const std::string& file) {
     return RunCommand({"python3", "-m", "kubernetes_validate", "--strict", "-k", "1.36.0", file},
-               {{"PYTHONPATH", packages}});
+                      {{"PYTHONPATH", packages}});
   };
   EXPECT_TRUE(validate(rendered).ok()) << validate(rendered).status();
 
   // Strict means that a word too much is an error.
-  ASSERT_TRUE(WriteFileAtomic(rendered, absl::StrReplaceAll(text_, {{"clusterIP:", "clusterIp:"}}))
-                  .ok());
+  ASSERT_TRUE(
+      WriteFileAtomic(rendered, absl::StrReplaceAll(text_, {{"clusterIP:", "clusterIp:"}})).ok());
   EXPECT_FALSE(validate(rendered).ok());
 }
 
@@ -162,18 +170,19 @@ std::vector<std::string> Names(const Manifest& manifest) {
 
 const Fault kFaults[] = {
     {"runAsNonRoot: true", "runAsNonRoot: false", FindUnconfinedPods, "runAsNonRoot"},
-    {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false",
-     FindUnconfinedPods, "readOnlyRootFilesystem"},
+    {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", FindUnconfinedPods,
+     "readOnlyRootFilesystem"},
     {"automountServiceAccountToken: false", "automountServiceAccountToken: true",
      FindUnconfinedPods, "automountServiceAccountToken"},
     {"defaultMode: 288", "defaultMode: 420", FindUnconfinedPods, "defaultMode"},
-    {"enableServiceLinks: false", "hostNetwork: true", FindUnconfinedPods,
-     "hostNetwork"},
+    {"enableServiceLinks: false", "hostNetwork: true", FindUnconfinedPods, "hostNetwork"},
     {"            cpu: 250m\n            ephemeral-storage: 128Mi\n"
-     "            memory: 512Mi", "            cpu: 250m\n            ephemeral-storage: 128Mi\n"
-     "            memory: 256Mi", FindUnconfinedPods, "resources.requests.memory"},
-    {"terminationGracePeriodSeconds: 600", "terminationGracePeriodSeconds: 30",
-     FindWrongProbes, "terminationGracePeriodSeconds"},
+     "            memory: 512Mi",
+     "            cpu: 250m\n            ephemeral-storage: 128Mi\n"
+     "            memory: 256Mi",
+     FindUnconfinedPods, "resources.requests.memory"},
+    {"terminationGracePeriodSeconds: 600", "terminationGracePeriodSeconds: 30", FindWrongProbes,
+     "terminationGracePeriodSeconds"},
     {"path: /readyz", "path: /livez", FindWrongProbes, "readinessProbe"},
     {"secretName: sluice-tls-queue", "secretName: sluice-tls-qeue", Names,
      "no Secret sluice-tls-qeue"},
@@ -182,11 +191,9 @@ const Fault kFaults[] = {
     {"--controller=controller:7400", "--controller=controller:7401x", Names,
      "no Service has the address controller:7401x"},
     {"--id=$(POD_NAME)", "--id=$(POD)", Names, "no variable POD is set"},
-    {"image: sluice-queue:dev", "image: sluice-qeue:dev", Names,
-     "no image sluice-qeue:dev"},
+    {"image: sluice-queue:dev", "image: sluice-qeue:dev", Names, "no image sluice-qeue:dev"},
     {"targetPort: ops", "targetPort: opps", Names, "no port opps"},
-    {"serviceName: trainer", "serviceName: trainers", Names,
-     "no Service trainers"},
+    {"serviceName: trainer", "serviceName: trainers", Names, "no Service trainers"},
 };
 
 TEST(ChecksTest, EachFindsTheFaultsThatItIsFor) {

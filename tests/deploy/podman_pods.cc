@@ -44,8 +44,7 @@ class Converter {
     // The address of a Service is that of its only pod, so addresses are given first.
     int next = kFirstAddress;
     for (const Object& object : rendered_)
-      if (PodSpec(object).IsDefined())
-        addresses_[object.name] = absl::StrCat(subnet_, ".", next++);
+      if (PodSpec(object).IsDefined()) addresses_[object.name] = absl::StrCat(subnet_, ".", next++);
     for (const Object& object : rendered_)
       if (PodSpec(object).IsDefined()) SLUICE_RETURN_IF_ERROR(WritePod(object));
     return absl::OkStatus();
