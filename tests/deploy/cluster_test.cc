@@ -35,8 +35,7 @@ std::string Variable(const char* name, const std::string& otherwise) {
 class ClusterTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (Variable("KUBECONFIG", "").empty())
-      GTEST_SKIP() << "KUBECONFIG names no cluster to run on";
+    if (Variable("KUBECONFIG", "").empty()) GTEST_SKIP() << "KUBECONFIG names no cluster to run on";
     ASSERT_TRUE(HasKubectl()) << "there is a KUBECONFIG, but no kubectl";
     // A fleet that is there already is somebody's.
     const absl::StatusOr<std::string> there =
@@ -78,14 +77,13 @@ class ClusterTest : public testing::Test {
     constexpr char kArgument[] = "- --set=checkpoint.dir=/checkpoints\n";
     SLUICE_CHECK(absl::StrContains(objects, kArgument));
     objects = absl::StrReplaceAll(
-        objects,
-        {{"image: sluice-",
-          absl::StrCat("image: ", registry, registry.empty() ? "" : "/", "sluice-")},
-         {":dev\n", absl::StrCat(":", Variable("SLUICE_TEST_TAG", "dev"), "\n")},
-         {kArgument, absl::StrCat(kArgument,
-                                  "        - --set=limits.wall=2h\n"
-                                  "        - --set=limits.max_steps=40000\n"
-                                  "        - --set=limits.restarts_per_hour=100\n")}});
+        objects, {{"image: sluice-",
+                   absl::StrCat("image: ", registry, registry.empty() ? "" : "/", "sluice-")},
+                  {":dev\n", absl::StrCat(":", Variable("SLUICE_TEST_TAG", "dev"), "\n")},
+                  {kArgument, absl::StrCat(kArgument,
+                                           "        - --set=limits.wall=2h\n"
+                                           "        - --set=limits.max_steps=40000\n"
+                                           "        - --set=limits.restarts_per_hour=100\n")}});
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/secrets.yaml", secrets));
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(dir_ + "/objects.yaml", objects));
     for (const char* file : {"/secrets.yaml", "/objects.yaml"})
@@ -96,10 +94,9 @@ class ClusterTest : public testing::Test {
   static absl::Status AwaitRollout(absl::Duration timeout) {
     for (const char* object : {"statefulset/controller", "statefulset/queue", "deployment/rollout",
                                "deployment/reward", "statefulset/trainer"})
-      SLUICE_RETURN_IF_ERROR(
-          Fleet({"rollout", "status", object,
-                 absl::StrCat("--timeout=", absl::ToInt64Seconds(timeout), "s")})
-              .status());
+      SLUICE_RETURN_IF_ERROR(Fleet({"rollout", "status", object,
+                                    absl::StrCat("--timeout=", absl::ToInt64Seconds(timeout), "s")})
+                                 .status());
     return absl::OkStatus();
   }
 
@@ -108,9 +105,8 @@ class ClusterTest : public testing::Test {
     if (forward_ == nullptr || !forward_->running()) {
       SLUICE_ASSIGN_OR_RETURN(
           forward_, integration::Process::Start({.binary = "/usr/bin/env",
-                                                 .args = {"kubectl", "-n", "sluice",
-                                                          "port-forward", "service/controller",
-                                                          ":7400"}}));
+                                                 .args = {"kubectl", "-n", "sluice", "port-forward",
+                                                          "service/controller", ":7400"}}));
       // "Forwarding from 127.0.0.1:40123 -> 7400"
       SLUICE_ASSIGN_OR_RETURN(const std::string line, forward_->ReadLine(absl::Seconds(30)));
       const std::vector<std::string> words = absl::StrSplit(line, ' ');
@@ -185,9 +181,8 @@ TEST_F(ClusterTest, AJobSurvivesLostPodsARollingUpdateAndADrainedNode) {
     if (HasFatalFailure()) return;
   }
 
-  Disturb("rolling update of all", [&] {
-    return Fleet({"rollout", "restart", "deployment,statefulset"}).status();
-  });
+  Disturb("rolling update of all",
+          [&] { return Fleet({"rollout", "restart", "deployment,statefulset"}).status(); });
   if (HasFatalFailure()) return;
 
   // Volumes may tie the other pods to their node, so only those without one must move.

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -62,6 +63,24 @@ TEST_P(OverlayTest, EveryPodIsConfinedAndHasLimits) {
 
 TEST_P(OverlayTest, EveryDaemonIsProbedOnItsOpsPortAndHasTimeToDrain) {
   EXPECT_THAT(FindWrongProbes(manifest_), IsEmpty());
+}
+
+TEST_P(OverlayTest, EachDaemonKnowsItsFlagsAndVariables) {
+  for (const Object& object : manifest_) {
+    if (!PodSpec(object).IsDefined() || RoleOf(object) == "cli") continue;
+    const YAML::Node daemon = PodSpec(object)["containers"][0];
+    const absl::StatusOr<std::string> help =
+        RunCommand({absl::StrCat(SLUICE_BIN_DIR, "/sluice-", RoleOf(object)), "--help"});
+    ASSERT_TRUE(help.ok()) << help.status();
+    for (const YAML::Node& argument : daemon["args"]) {
+      const std::string flag = argument.Scalar().substr(0, argument.Scalar().find('='));
+      EXPECT_THAT(*help, HasSubstr(absl::StrCat(flag, " "))) << object.name;
+    }
+    for (const YAML::Node& variable : daemon["env"]) {
+      const std::string name = TextAt(variable, "name");
+      if (absl::StartsWith(name, "SLUICE_")) EXPECT_THAT(*help, HasSubstr(name)) << object.name;
+    }
+  }
 }
 
 TEST_P(OverlayTest, TheNamespaceRefusesOtherPods) {
