@@ -78,7 +78,7 @@ std::vector<daemon::About::Flag> RolloutFlags() {
            "needs keys and TLS; default: no API",
            "SLUICE_HTTP"},
           {kKeysFlag,
-           "file of the API's bearer keys, which only its owner may read; each line is NAME KEY "
+           "file of the API's bearer keys, which not every user may read; each line is NAME KEY "
            "[MOST_ANSWERS]; default: no key is needed",
            "SLUICE_HTTP_KEYS"},
           {kAdaptersFlag,

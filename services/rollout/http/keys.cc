@@ -25,10 +25,11 @@ absl::StatusOr<Keys> Keys::Load(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFile));
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+  // A group may read it, because Kubernetes mounts Secrets with the group of the pod.
+  if ((info.st_mode & S_IRWXO) != 0) {
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
                      {.hint = absl::StrCat("chmod 600 ", path)},
-                     absl::StrCat(path, ": others than its owner may read these keys"));
+                     absl::StrCat(path, ": every user of the host may read these keys"));
   }
   return Parse(text, path);
 }

@@ -26,7 +26,7 @@ class Keys {
   static constexpr size_t kShortest = 16;  // Least bytes of a key.
 
   // INVALID_ARGUMENT: a line is wrong; the message has its number, but never its key.
-  // FAILED_PRECONDITION: others than the owner may read the file, or it has no key.
+  // FAILED_PRECONDITION: others than the owner and the group may read the file, or it has no key.
   static absl::StatusOr<Keys> Load(const std::string& path);
   static absl::StatusOr<Keys> Parse(absl::string_view text, absl::string_view source);
 

@@ -62,6 +62,19 @@ TEST_F(TlsDirTest, OnlyTheOwnerMayReadTheKey) {
   EXPECT_TRUE(ReadTlsDir(dir_, kToday).ok());
 }
 
+// A kubelet writes the files of a Secret with `defaultMode`, gives them to root and to the pod's
+// `fsGroup`, and links to them as WriteTlsDir() does.
+TEST_F(TlsDirTest, ASecretThatKubernetesHasMountedIsRead) {
+  ASSERT_TRUE(WriteTlsDir(dir_, Issue()).ok());
+  ASSERT_EQ(chmod(dir_.c_str(), 03777), 0);
+  for (const char* name : {kCertificateFile, kKeyFile, kAuthorityFile})
+    ASSERT_EQ(chmod(Path(name).c_str(), 0440), 0);
+
+  const absl::Status status = ReadTlsDir(dir_, kToday).status();
+
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(TlsDirTest, AMissingFileIsNamed) {
   ASSERT_TRUE(WriteTlsDir(dir_, Issue()).ok());
   ASSERT_EQ(unlink(Path(kAuthorityFile).c_str()), 0);

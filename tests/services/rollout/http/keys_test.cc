@@ -48,10 +48,12 @@ TEST(KeysTest, ABrokenLineIsNamedByNumberAndItsKeyIsNot) {
 TEST(KeysTest, AFileThatOthersMayReadIsRefused) {
   const std::string path = testing_data::TempPath("api_keys");
   ASSERT_TRUE(WriteFileAtomic(path, kText).ok());
-  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_EQ(Keys::Load(path).status().code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
-  EXPECT_TRUE(Keys::Load(path).ok());
+  for (const mode_t mode : {0600, 0440}) {  // Kubernetes mounts Secrets with 0440.
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    EXPECT_TRUE(Keys::Load(path).ok());
+  }
 }
 
 }  // namespace
