@@ -1,5 +1,5 @@
-// The overlay `dev` on a real cluster: the one of KUBECONFIG. The namespace `sluice` is made and, at
-// the end, removed. The images must be where the nodes find them:
+// The overlay `dev` on a real cluster: the one of KUBECONFIG. The namespace `sluice` is made, and
+// removed at the end. The images must be where the nodes find them:
 //   SLUICE_TEST_REGISTRY=registry.example/team   names are then registry.example/team/sluice-queue
 //   SLUICE_TEST_TAG=dev
 
