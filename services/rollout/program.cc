@@ -253,29 +253,33 @@ void RolloutProgram::ReportProgress(const std::string& job, bool ready, PolicyVe
   link_->SetProgress(progress);
 }
 
+void RolloutProgram::EndAllJobs(absl::Duration grace) {
+  std::map<std::string, Job> jobs;
+  {
+    MutexLock lock(&mu_);
+    jobs.swap(jobs_);
+  }
+  for (const auto& [id, job] : jobs) EndJob(id, job, grace, "this server is shutting down");
+}
+
 void RolloutProgram::Drain() {
   {
     MutexLock lock(&mu_);
     draining_ = true;
   }
   if (http_ != nullptr) http_->api().Drain();
-
-  // After Stop() no assignment can start another session.
-  if (link_ != nullptr) {
-    link_->SetDraining();
-    link_->Stop();
-  }
-  std::map<std::string, Job> jobs;
-  {
-    MutexLock lock(&mu_);
-    jobs.swap(jobs_);
-  }
+  if (link_ != nullptr) link_->SetDraining();
 
   // Calls of the API get the grace time to end. What still runs then ends with an error, for which
   // there is a little more time.
   if (http_ != nullptr && !http_->AwaitIdle(options_.grace)) log::Warning("api_calls_cut_short");
-  for (const auto& [id, job] : jobs)
-    EndJob(id, job, options_.grace, "this server is shutting down");
+
+  // Heartbeats go on meanwhile: the controller gives the answers of a daemon that has left to
+  // others at once.
+  EndAllJobs(options_.grace);
+  // After Stop() no assignment can start another session, and until then one may have.
+  if (link_ != nullptr) link_->Stop();
+  EndAllJobs(absl::ZeroDuration());
   engine_.Shutdown();
   if (http_ == nullptr) return;
   (void)http_->AwaitIdle(kLastAnswers);

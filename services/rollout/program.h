@@ -57,6 +57,7 @@ class RolloutProgram : public daemon::Program {
   void PublishModels(const std::string& id, Job* job);
   // Ends the job's session and the requests that the API and EngineService made of it.
   void EndJob(const std::string& id, const Job& job, absl::Duration grace, absl::string_view why);
+  void EndAllJobs(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mu_);
 
   // ApplyAssignments() and StartJob() run on the link's `deliver` thread, one at a time.
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments)

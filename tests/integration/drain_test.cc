@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include "absl/strings/match.h"
 #include "tests/integration/faults.h"
 
 namespace sluice::integration {
@@ -38,6 +40,35 @@ INSTANTIATE_TEST_SUITE_P(Of, DrainTest,
                            const std::string id = info.param;
                            return id.substr(0, id.find('-'));
                          });
+
+// The controller gives the answers of a daemon that has left to others, so a rollout must not seem
+// to have left while its answers use their grace time. Here they cannot end, because the queue
+// stands still, until the controller misses the queue.
+TEST(DrainGraceTest, ARolloutStaysWithTheControllerUntilItsAnswersHaveEnded) {
+  Cluster cluster({.env = {{"SLUICE_DRAIN_GRACE", "1h"}}});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(&cluster, kEndless);
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
+  // It stops itself with an answer that is about to be sealed.
+  ASSERT_EQ(cluster.Arm("rollout-0", "rollout.seal.before", "stop", 1), absl::OkStatus());
+  ASSERT_EQ(cluster.process("rollout-0").AwaitStopped(), absl::OkStatus());
+  cluster.Signal("queue-0", SIGSTOP);
+  ASSERT_EQ(cluster.process("queue-0").AwaitStopped(), absl::OkStatus());
+
+  cluster.Signal("rollout-0", SIGTERM);
+  cluster.Signal("rollout-0", SIGCONT);
+  ASSERT_EQ((*job)->AwaitEvent("daemon_lost", kLong), absl::OkStatus());
+  for (const common::v1::Event& event : (*job)->events())
+    ASSERT_FALSE(absl::StartsWith(event.code(), "daemon_") && event.daemon() == "rollout-0")
+        << event.code() << ": " << event.message();
+
+  cluster.Signal("queue-0", SIGCONT);
+  const auto exit = cluster.process("rollout-0").Await(kLong);
+  ASSERT_EQ(exit.status(), absl::OkStatus());
+  EXPECT_EQ(*exit, 0) << cluster.Log("rollout-0");
+  EXPECT_EQ((*job)->AwaitEvent("daemon_left", kLong), absl::OkStatus());
+}
 
 TEST(IdleTest, AnIdleFleetEndsWithZero) {
   Cluster cluster;
