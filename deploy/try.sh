@@ -3,7 +3,7 @@
 # the example job has SUCCEEDED. Must run as root.
 #   deploy/try.sh [--bin DIR] [--keep]
 # --bin DIR takes the programs of a build, such as build/test/bin, instead of building them from
-# source in an image, which takes half an hour on two cores. --keep leaves the pods running.
+# source in an image, which takes a quarter of an hour on two cores. --keep leaves the pods running.
 #
 # buildah builds (chroot isolation), `podman play kube` runs the pod templates (runc, cgroupfs).
 # Everything is kept in build/try/. Where no registry can be reached, debootstrap makes the base
