@@ -11,25 +11,13 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/mutex.h"
+#include "common/redis/endpoint.h"
 
-struct redisContext;
+struct redisReader;
 
-// A simple client connection to one Redis server, over hiredis.
+// A simple client connection to one Redis server. hiredis formats the commands and parses the
+// answers.
 namespace sluice::redis {
-
-struct Endpoint {
-  std::string host = "127.0.0.1";
-  int port = 6379;
-  int db = 0;
-  // Empty: none. It is never part of a URL, because URLs appear in process lists and logs.
-  std::string password;
-
-  std::string str() const;  // HOST:PORT/DB, for people.
-};
-
-// Parses redis://HOST[:PORT][/DB], with an IPv6 host in brackets.
-// INVALID_ARGUMENT BAD_URL: it has another form, or contains a user or password.
-absl::StatusOr<Endpoint> ParseUrl(absl::string_view url);
 
 // The answer of Redis to one command. Which of the fields is set depends on `kind`.
 struct Reply {
@@ -45,10 +33,12 @@ struct Reply {
 // The words of one command, such as {"GET", "key"}.
 using Command = std::vector<std::string>;
 
+class Socket;
+
 // Not thread-safe, except Break().
 class Connection {
  public:
-  // Each wait, for the connection or for the next answer, ends after `timeout`.
+  // Each call of Connect() or Run() ends after `timeout`, apart from the time to resolve the host.
   explicit Connection(Endpoint endpoint, absl::Duration timeout = absl::Seconds(2));
   ~Connection();
   Connection(const Connection&) = delete;
@@ -56,8 +46,8 @@ class Connection {
 
   // Closes the old connection if there is one, connects, authenticates and selects the database.
   // UNAVAILABLE: no server answers there, or not in time.
-  // FAILED_PRECONDITION: Redis refuses (password, database, still loading, ..); the message is its
-  // own.
+  // FAILED_PRECONDITION: Redis refuses (password, database, still loading, ..), and the message is
+  // its own; or its certificate is not accepted (Socket::Connect()).
   // CANCELLED: Break() was called.
   absl::Status Connect() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -67,23 +57,31 @@ class Connection {
   absl::StatusOr<std::vector<Reply>> Run(absl::Span<const Command> commands)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Ends a wait for an answer at once, and makes later calls of Connect() and Run() fail. A
-  // Connect() that has no connection yet may still wait for its timeout. May be called from any
+  // Ends a wait at once, and makes later calls of Connect() and Run() fail. May be called from any
   // thread.
   void Break() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Closes the connection, and returns the error that says why it is lost.
-  absl::Status CloseWithError(absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_);
-  // CANCELLED if Break() was called, else OK.
-  absl::Status CheckNotBroken() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::vector<Reply>> RunUntil(absl::Duration deadline,
+                                              absl::Span<const Command> commands)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Reply> ReadReply(absl::Duration deadline);
+  void Close() ABSL_LOCKS_EXCLUDED(mu_);
+  // Closes the connection, and returns `why` with what it was about.
+  absl::Status CloseWithError(absl::string_view what, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct FreeReader {
+    void operator()(redisReader* reader) const;
+  };
 
   const Endpoint endpoint_;
   const absl::Duration timeout_;
-  Mutex mu_;  // Held while the socket is opened or closed, never during a wait.
+  std::unique_ptr<redisReader, FreeReader> reader_;  // Parses answers. Made anew by Connect().
+  Mutex mu_;  // Held while the socket is made or destroyed, never during a wait.
   // Null without a connection. Only the user's thread writes it, and does so under mu_, so that
   // Break() may read it under mu_ on another thread. The user's thread reads it without mu_.
-  redisContext* context_ = nullptr;
+  std::unique_ptr<Socket> socket_;
   bool broken_ ABSL_GUARDED_BY(mu_) = false;
 };
 

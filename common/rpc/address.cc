@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/loopback.h"
 #include "common/base/status.h"
 
 namespace sluice::rpc {
@@ -26,12 +26,6 @@ bool IsHost(absl::string_view host) {
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
   return !host.empty() && host.size() <= kMaxHostBytes &&
          host.find_first_not_of(kAllowed) == absl::string_view::npos;
-}
-
-bool IsLoopback(absl::string_view host) {
-  const bool numeric = absl::StartsWith(host, "127.") &&
-                       host.find_first_not_of("0123456789.") == absl::string_view::npos;
-  return numeric || host == "localhost" || host == "[::1]";
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 
 #include <grpcpp/impl/codegen/service_type.h>
 
-#include <cstdlib>
-
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,28 +13,26 @@
 
 namespace sluice::queue {
 namespace {
-constexpr char kMirrorFlag[] = "--mirror", kMirrorPasswordFlag[] = "--mirror-password-file";
+constexpr char kMirrorFlag[] = "--mirror", kMirrorPasswordFlag[] = "--mirror-password-file",
+               kMirrorCaFlag[] = "--mirror-ca";
 constexpr char kMemoryFlag[] = "--memory", kNoSharedMemoryFlag[] = "--no-shared-memory";
 constexpr char kSegmentFlag[] = "--log-segment-bytes", kSnapshotFlag[] = "--log-snapshot-bytes";
 constexpr char kMirrorPasswordVariable[] = "SLUICE_MIRROR_PASSWORD";
 
 // Makes the ledger mirror. Null if none is asked for.
 absl::StatusOr<std::shared_ptr<LedgerMirror>> MakeMirror(const daemon::Host& host) {
-  const std::string url = host.flags->OwnFlag(kMirrorFlag),
-                    file = host.flags->OwnFlag(kMirrorPasswordFlag);
-  if (url.empty() && file.empty()) return nullptr;
-  if (url.empty())
-    return absl::InvalidArgumentError(absl::StrCat(kMirrorPasswordFlag, " is given without ",
-                                                   kMirrorFlag, ", which names the Redis"));
-
-  absl::StatusOr<redis::Endpoint> endpoint = redis::ParseUrl(url);
-  if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
-  if (!file.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(endpoint->password, ReadFile(file, 4096));
-    absl::StripTrailingAsciiWhitespace(&endpoint->password);
-  } else if (const char* password = std::getenv(kMirrorPasswordVariable); password != nullptr) {
-    endpoint->password = password;
+  const redis::EndpointFlags flags = {.url = host.flags->OwnFlag(kMirrorFlag),
+                                      .password_file = host.flags->OwnFlag(kMirrorPasswordFlag),
+                                      .password_variable = kMirrorPasswordVariable,
+                                      .ca_file = host.flags->OwnFlag(kMirrorCaFlag)};
+  if (flags.url.empty()) {
+    if (flags.password_file.empty() && flags.ca_file.empty()) return nullptr;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.ca_file.empty() ? kMirrorPasswordFlag : kMirrorCaFlag,
+                     " is given without ", kMirrorFlag, ", which names the Redis"));
   }
+  absl::StatusOr<redis::Endpoint> endpoint = redis::MakeEndpoint(flags);
+  if (!endpoint.ok()) return Annotate(endpoint.status(), kMirrorFlag);
 
   const auto mirror =
       std::make_shared<LedgerMirror>(LedgerMirror::Options{.redis = *std::move(endpoint)});
@@ -107,12 +102,16 @@ std::vector<daemon::About::Flag> QueueProgram::Flags() {
       {kNoSharedMemoryFlag, "send all payload in messages, also to and from clients on this host",
        "", Kind::kSwitch},
       {kMirrorFlag,
-       "redis://HOST[:PORT][/DB] that gets a copy of each job's ledger as a stream; default: no "
-       "copy",
+       "rediss://HOST[:PORT][/DB], a Redis with TLS that gets a copy of each job's ledger as a "
+       "stream; redis://.. without TLS on loopback only; default: no copy",
        "SLUICE_MIRROR"},
       {kMirrorPasswordFlag,
        absl::StrCat("file with the password of that Redis; default: the environment variable ",
                     kMirrorPasswordVariable),
+       ""},
+      {kMirrorCaFlag,
+       "PEM file with the authorities that may have signed the certificate of that Redis; default: "
+       "those of the system",
        ""},
       {kSegmentFlag,
        "bytes of each file of a log, which is allocated in advance; at least 65536 [67108864]", ""},

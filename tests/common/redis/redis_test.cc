@@ -6,29 +6,64 @@
 
 #include <thread>
 
+#include "common/base/file.h"
+#include "common/base/status.h"
 #include "tests/integration/harness/redis_server.h"
 
 namespace sluice::redis {
 namespace {
 using integration::RedisServer;
+using testing::HasSubstr;
 
 TEST(RedisUrlTest, HostPortAndDatabaseAreRead) {
-  EXPECT_EQ(ParseUrl("redis://cache")->str(), "cache:6379/0");
-  EXPECT_EQ(ParseUrl("redis://10.0.0.1:7000/3")->str(), "10.0.0.1:7000/3");
+  EXPECT_EQ(ParseUrl("rediss://cache")->str(), "cache:6379/0");
+  EXPECT_EQ(ParseUrl("rediss://10.0.0.1:7000/3")->str(), "10.0.0.1:7000/3");
   EXPECT_EQ(ParseUrl("redis://[::1]:7000/")->str(), "[::1]:7000/0");
   EXPECT_EQ(ParseUrl("redis://[::1]")->host, "::1");
+  EXPECT_TRUE(ParseUrl("rediss://cache")->tls);
+  EXPECT_FALSE(ParseUrl("redis://localhost")->tls);
 }
 
 TEST(RedisUrlTest, AnythingElseIsRefusedByName) {
-  for (const char* url : {"", "cache", "rediss://cache", "redis://", "redis://:1",
-                          "redis://cache:", "redis://cache:0", "redis://cache:65536",
-                          "redis://cache:x", "redis://cache/-1", "redis://cache/x", "redis://[::1",
-                          "redis://[::1]x", "redis://user:word@cache"}) {
-    EXPECT_EQ(ParseUrl(url).status().code(), absl::StatusCode::kInvalidArgument) << url;
+  for (const char* url : {"", "cache", "http://cache", "redis://", "redis://:1",
+                          "rediss://cache:", "rediss://cache:0", "rediss://cache:65536",
+                          "rediss://cache:x", "rediss://cache/-1", "rediss://cache/x",
+                          "redis://[::1", "redis://[::1]x", "rediss://user:word@cache"}) {
+    EXPECT_EQ(ReasonOf(ParseUrl(url).status()), "BAD_URL") << url;
   }
 
-  EXPECT_THAT(ParseUrl("redis://:hush@cache").status().message(),
-              testing::Not(testing::HasSubstr("hush")));
+  EXPECT_THAT(ParseUrl("rediss://:hush@cache").status().message(), testing::Not(HasSubstr("hush")));
+}
+
+TEST(RedisUrlTest, AnotherHostIsReachedByTlsAlone) {
+  for (const char* url : {"redis://cache", "redis://10.0.0.1:7000/3", "redis://[2001:db8::1]"}) {
+    const absl::Status refused = ParseUrl(url).status();
+    EXPECT_EQ(ReasonOf(refused), "NOT_LOOPBACK") << url;
+    EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-AUTH-0020");
+  }
+  EXPECT_THAT(DetailOf(ParseUrl("redis://10.0.0.1:7000/3").status()).hint,
+              HasSubstr("rediss://10.0.0.1:7000/3"));
+}
+
+TEST(RedisEndpointTest, ThePasswordIsReadFromItsFileWithoutTheLastNewline) {
+  const std::string file = testing::TempDir() + "/redis_password";
+  ASSERT_TRUE(WriteFileAtomic(file, "hush\n").ok());
+  EXPECT_EQ(MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file})->password, "hush");
+
+  ASSERT_TRUE(WriteFileAtomic(file, "hush\nhush\n").ok());
+  EXPECT_EQ(ReasonOf(MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file}).status()),
+            "BAD_PASSWORD");
+  EXPECT_TRUE(absl::IsNotFound(
+      MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file + ".none"}).status()));
+}
+
+TEST(RedisEndpointTest, ACaFileNeedsTlsAndMustBeThere) {
+  const std::string file = testing::TempDir() + "/redis_ca.crt";
+  ASSERT_TRUE(WriteFileAtomic(file, "any").ok());
+  EXPECT_EQ(ReasonOf(MakeEndpoint({.url = "redis://127.0.0.1", .ca_file = file}).status()),
+            "NO_TLS");
+  EXPECT_TRUE(absl::IsNotFound(
+      MakeEndpoint({.url = "rediss://127.0.0.1", .ca_file = file + ".none"}).status()));
 }
 
 TEST(RedisTest, CommandsGoTogetherAndEachHasItsAnswer) {
@@ -54,7 +89,7 @@ TEST(RedisTest, CommandsGoTogetherAndEachHasItsAnswer) {
 }
 
 TEST(RedisTest, APasswordIsNeededAndMustBeRight) {
-  const auto server = RedisServer::Start("secret");
+  const auto server = RedisServer::Start({.password = "secret"});
   ASSERT_NE(server, nullptr);
   for (const char* password : {"", "wrong", "secret"}) {
     Endpoint endpoint = server->endpoint();

@@ -7,9 +7,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/pki/tls_dir.h"
 
 namespace sluice::integration {
 namespace {
@@ -26,13 +31,16 @@ int FindFreePort() {
 }
 }  // namespace
 
-std::unique_ptr<RedisServer> RedisServer::Start(const std::string& password) {
+std::unique_ptr<RedisServer> RedisServer::Start(Options options) {
   signal(SIGPIPE, SIG_IGN);  // As every daemon does.
+  std::string dir = (std::filesystem::temp_directory_path() / "sluice_redis_XXXXXX").string();
+  SLUICE_CHECK(mkdtemp(dir.data()) != nullptr);
+  std::unique_ptr<RedisServer> server(new RedisServer);
+  server->options_ = std::move(options);
+  server->dir_ = dir;
   absl::Status status;
   for (int tries = 0; tries < 5; ++tries) {  // Another process may take the port first.
-    std::unique_ptr<RedisServer> server(new RedisServer);
     server->port_ = FindFreePort();
-    server->password_ = password;
     status = server->Restart();
     if (status.ok()) return server;
   }
@@ -40,14 +48,40 @@ std::unique_ptr<RedisServer> RedisServer::Start(const std::string& password) {
   return nullptr;
 }
 
+RedisServer::~RedisServer() {
+  process_ = nullptr;
+  std::filesystem::remove_all(dir_);
+}
+
+redis::Endpoint RedisServer::endpoint() const {
+  redis::Endpoint endpoint{.port = port_, .password = options_.password};
+  if (!options_.tls_dir.empty()) {
+    endpoint.tls = true;
+    endpoint.ca_file = absl::StrCat(options_.tls_dir, "/", pki::kAuthorityFile);
+  }
+  return endpoint;
+}
+
 absl::Status RedisServer::Restart() {
-  std::vector<std::string> args = {"--port", absl::StrCat(port_), "--bind", "127.0.0.1",   "--save",
-                                   "",       "--appendonly",      "no",     "--daemonize", "no"};
-  if (!password_.empty()) args.insert(args.end(), {"--requirepass", password_});
+  const std::string port = absl::StrCat(port_);
+  std::vector<std::string> args = {
+      "--bind",        "127.0.0.1", "--save",       "",
+      "--daemonize",   "no",        "--appendonly", options_.durable ? "yes" : "no",
+      "--appendfsync", "always"};
+  if (options_.tls_dir.empty()) {
+    args.insert(args.end(), {"--port", port});
+  } else {
+    const std::string dir = absl::StrCat(options_.tls_dir, "/");
+    args.insert(args.end(), {"--port", "0", "--tls-port", port, "--tls-auth-clients", "no",
+                             "--tls-cert-file", dir + pki::kCertificateFile, "--tls-key-file",
+                             dir + pki::kKeyFile, "--tls-ca-cert-file", dir + pki::kAuthorityFile});
+  }
+  if (!options_.password.empty()) args.insert(args.end(), {"--requirepass", options_.password});
+  args.insert(args.end(), options_.args.begin(), options_.args.end());
   connection_ = nullptr;
-  SLUICE_ASSIGN_OR_RETURN(process_, Process::Start({.binary = "/usr/bin/redis-server",
-                                                    .args = args,
-                                                    .working_dir = testing::TempDir()}));
+  SLUICE_ASSIGN_OR_RETURN(
+      process_,
+      Process::Start({.binary = "/usr/bin/redis-server", .args = args, .working_dir = dir_}));
   std::string said;
   while (true) {
     const absl::StatusOr<std::string> line = process_->ReadLine(kPatience);

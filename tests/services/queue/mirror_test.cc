@@ -2,6 +2,9 @@
 
 #include <signal.h>
 
+#include "common/base/status.h"
+#include "common/metrics/metrics.h"
+#include "services/queue/program.h"
 #include "tests/services/queue/core/harness.h"
 #include "tests/services/queue/ledger_follower.h"
 
@@ -17,7 +20,7 @@ const std::string kJob = std::string(32, 'a');
 class MirrorTest : public testing::Test {
  protected:
   void SetUp() override {
-    redis_ = RedisServer::Start(password_);
+    redis_ = RedisServer::Start({.password = password_});
     ASSERT_NE(redis_, nullptr);
   }
 
@@ -274,6 +277,18 @@ TEST_F(MirrorPasswordTest, AWrongPasswordHoldsNothingUpUntilItIsRight) {
   LedgerFollower follower(redis_.get(), kJob);
   ASSERT_TRUE(follower.FollowTo(noted_));
   follower.ExpectIs(h_.job());
+}
+
+TEST(MirrorFlagsTest, ARedisOnAnotherHostWithoutTlsIsRefusedBeforeAnythingIsSent) {
+  daemon::Flags flags;
+  flags.own_flags["--mirror"] = "redis://10.0.0.1:6379";
+  metrics::Registry metrics;
+
+  const absl::Status refused = QueueProgram::Make({.flags = &flags, .metrics = &metrics}).status();
+
+  EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-AUTH-0020");
+  EXPECT_THAT(std::string(refused.message()),
+              testing::StartsWith("--mirror: redis://10.0.0.1:6379/0"));
 }
 
 }  // namespace

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace sluice::redis {
+
+// Where a Redis is, and how to reach it.
+struct Endpoint {
+  std::string host = "127.0.0.1";
+  int port = 6379;
+  int db = 0;
+  bool tls = false;
+  // PEM file with the authorities that may have signed the server's certificate. Empty: those of
+  // the system. Used with `tls` only.
+  std::string ca_file;
+  // Empty: none. It is never part of a URL, because URLs appear in process lists and logs.
+  std::string password;
+
+  std::string str() const;  // HOST:PORT/DB, for people.
+};
+
+// Parses redis://HOST[:PORT][/DB] or, for TLS, rediss://HOST[:PORT][/DB]; an IPv6 host is in
+// brackets.
+// INVALID_ARGUMENT BAD_URL: it has another form, or contains a user or password.
+// INVALID_ARGUMENT NOT_LOOPBACK: it is a redis:// to a host that is not on loopback. Password and
+// data would go over the network in clear.
+absl::StatusOr<Endpoint> ParseUrl(absl::string_view url);
+
+// Where a Redis is, as a daemon's command line says it.
+struct EndpointFlags {
+  std::string url;
+  std::string password_file;      // Empty: none.
+  std::string password_variable;  // Environment variable with the password if there is no file.
+  std::string ca_file;            // Empty: none.
+};
+// Parses the URL, reads the password, and checks that the CA file can be read.
+// INVALID_ARGUMENT: as ParseUrl(); or `ca_file` is given without TLS; or the password has a newline
+// within.
+// Else the errors of ReadFile().
+absl::StatusOr<Endpoint> MakeEndpoint(const EndpointFlags& flags);
+
+}  // namespace sluice::redis
