@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kApplicationId = 0x534c4943;  // "SLIC": marks the file as Sluice's.
 constexpr int kFormat = 1;                  // PRAGMA user_version.
-constexpr size_t kMaxKey = 512;
-constexpr size_t kMaxValue = 16u << 20;
 
 absl::Status SqliteError(sqlite3* db, int code, absl::string_view what) {
   const std::string message =
@@ -183,7 +181,7 @@ class SqliteStore : public Store {
   // transactions, commits them together and wakes their callers. Transactions that arrive meanwhile
   // wait, and one of their callers becomes the next leader.
   absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) override {
-    for (const Op& op : ops) SLUICE_RETURN_IF_ERROR(CheckSizes(op));
+    for (const Op& op : ops) SLUICE_RETURN_IF_ERROR(internal::CheckSizes(op));
     Pending mine{&compares, &ops};
     queue_mu_.Lock();
     queue_.push_back(&mine);
@@ -221,18 +219,6 @@ class SqliteStore : public Store {
     absl::StatusOr<int64_t> result = absl::UnknownError("not committed");
     bool done = false;
   };
-
-  static absl::Status CheckSizes(const Op& op) {
-    if (op.key.empty() || op.key.size() > kMaxKey) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a key has ", op.key.size(), " bytes; it must have 1 to ", kMaxKey));
-    }
-    if (op.value && op.value->size() > kMaxValue) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the value of ", op.key, " has ", op.value->size(), " bytes; the limit is ", kMaxValue));
-    }
-    return absl::OkStatus();
-  }
 
   // Checks that the file is Sluice's, creates the tables of a new one, and prepares the statements
   // of the writer.
@@ -321,11 +307,7 @@ class SqliteStore : public Store {
       const int64_t current = row.ok() && *row ? get_revision_.Number(0) : 0;
       get_revision_.Reset();
       if (!row.ok()) return *fatal = row.status();
-      if (current != compare.revision) {
-        return ErrorWith(
-            absl::StatusCode::kAborted, {.reason = "LOST_RACE", .current = absl::StrCat(current)},
-            absl::StrCat(compare.key, " is at revision ", current, ", not ", compare.revision));
-      }
+      if (current != compare.revision) return internal::LostRaceError(compare, current);
     }
 
     if (ops.empty()) return revision_;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/meta/lease.h"
 
 namespace sluice::meta {
 
@@ -24,6 +25,8 @@ struct Entry {
 struct Compare {
   std::string key;
   int64_t revision = 0;
+
+  bool operator==(const Compare&) const = default;
 };
 
 // A change by a transaction: it sets `key`, or deletes it if there is no value. To delete an absent
@@ -31,6 +34,8 @@ struct Compare {
 struct Op {
   std::string key;
   std::optional<std::string> value;
+
+  bool operator==(const Op&) const = default;
 };
 
 // The controller's store: an ordered map from keys to values. It is changed by transactions, which
@@ -39,10 +44,16 @@ struct Op {
 // uses
 //   names/N  jobs/ID/{spec,hash,status,result,events/SEQ,steps/K}  assign/ID  daemons/ID
 //
-// Every call may return these errors; a transaction that fails has changed nothing.
+// One process at a time has the store open. Each kind of store ensures that.
+//
+// Every call may return these errors. Except after UNAVAILABLE, a transaction that fails has
+// changed nothing.
 // INVALID_ARGUMENT: a key does not have 1 to 512 bytes, or a value has more than 16 MiB.
-// UNAVAILABLE: the store is away for now; try again later.
-// RESOURCE_EXHAUSTED DISK_FULL: the disk is full.
+// UNAVAILABLE: the store is away for now; try the same again later. A transaction may have been
+// done. If the next call of Txn() repeats it, it is done once; any other call of Txn() does it
+// first.
+// RESOURCE_EXHAUSTED DISK_FULL or STORE_FULL: there is no room.
+// ABORTED LEASE_LOST: another process has taken the store. This one must end.
 // DATA_LOSS: the store is damaged.
 //
 // Thread-safe. Calls block for the disk or the network.
@@ -64,6 +75,14 @@ class Store {
   // (0: it does not exist).
   virtual absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) = 0;
 
+  // OK: this process may act on what the store holds. Ask before each act that others can see.
+  // UNAVAILABLE: it may not for now, because it has not heard from the store for too long.
+  // ABORTED LEASE_LOST: it may never again.
+  virtual absl::Status CheckMayAct() { return absl::OkStatus(); }
+
+  // How often the store has lost data and got it back from this process's memory.
+  virtual int64_t times_rebuilt() const { return 0; }
+
   // Sets one key and returns its revision. With `expected`, it does so only if the key is at that
   // revision (0: it does not exist yet).
   // ABORTED LOST_RACE: as in Txn().
@@ -77,17 +96,37 @@ class Store {
   }
 };
 
+// Where the store is, and what its kind needs to open it.
+struct Target {
+  std::string url;  // sqlite:FILE, redis://HOST[:PORT][/DB] or rediss://HOST[:PORT][/DB].
+  // The rest is for Redis only. See redis::EndpointFlags.
+  std::string password_file, ca_file;
+  // Before each key, so that several fleets can share a Redis.
+  std::string prefix = "sluice";
+  // The name of this process, which others are told while it has the store.
+  std::string holder;
+  LeaseTimes lease;
+};
+
 // A kind of store that Open() knows.
 struct Kind {
-  const char* name;  // What stands before the colon in sqlite:DIR/meta.db.
+  const char* name;  // What stands before the colon of Target::url.
   const char* doc;
-  absl::StatusOr<std::unique_ptr<Store>> (*open)(const std::string& where);
+  absl::StatusOr<std::unique_ptr<Store>> (*open)(const Target& target);
 };
 // All kinds of store that this build has.
 const std::vector<Kind>& Kinds();
 
-// Opens the store at `KIND:WHERE`.
+// Opens the store.
 // INVALID_ARGUMENT: there is no such kind; the message lists the known ones.
-absl::StatusOr<std::unique_ptr<Store>> Open(absl::string_view url);
+// UNAVAILABLE HELD: another process has it; `current` of the error is its Target::holder.
+absl::StatusOr<std::unique_ptr<Store>> Open(const Target& target);
+
+namespace internal {
+// The checks that each kind of store makes of a change.
+absl::Status CheckSizes(const Op& op);
+// The error of a compare that does not hold: `compare.key` is at revision `current`.
+absl::Status LostRaceError(const Compare& compare, int64_t current);
+}  // namespace internal
 
 }  // namespace sluice::meta

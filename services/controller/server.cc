@@ -119,8 +119,9 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(options.data_dir));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<meta::Store> store,
-                          meta::Open(absl::StrCat("sqlite:", options.data_dir, "/meta.db")));
+  SLUICE_ASSIGN_OR_RETURN(
+      std::unique_ptr<meta::Store> store,
+      meta::Open({.url = absl::StrCat("sqlite:", options.data_dir, "/meta.db")}));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
                           Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
   log::Info("store_opened", {{"dir", options.data_dir},

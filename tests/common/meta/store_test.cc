@@ -16,13 +16,17 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/meta/sqlite.h"
+#include "common/pki/tls_dir.h"
+#include "tests/integration/harness/redis_server.h"
 
 namespace sluice::meta {
 namespace {
 
+using integration::RedisServer;
 using ::testing::ElementsAre;
 
 std::vector<std::string> Keys(const std::vector<Entry>& entries) {
@@ -44,16 +48,47 @@ class TempDir {
 
 class StoreTest : public testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { Reopen(); }
+  void SetUp() override {
+    target_.holder = "the test";
+    // Otherwise to open an empty Redis would take seconds.
+    target_.lease.renew = absl::Milliseconds(200);
+    target_.lease.poll = absl::Milliseconds(50);
+    if (GetParam() == "sqlite") {
+      target_.url = absl::StrCat("sqlite:", dir_.path, "/store");
+    } else {
+      RedisServer::Options options{.durable = true};
+      if (GetParam() == "rediss") options.tls_dir = MakeTlsDir();
+      server_ = RedisServer::Start(options);
+      ASSERT_NE(server_, nullptr);
+      target_.url = absl::StrCat(GetParam(), "://", server_->endpoint().str());
+      target_.ca_file = server_->endpoint().ca_file;
+    }
+    Reopen();
+  }
+
+  std::string MakeTlsDir() {
+    const absl::Time now = absl::Now();
+    const pki::KeyPair authority =
+        *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"},
+                            {now - absl::Hours(1), now + absl::Hours(2)});
+    const pki::KeyPair pair = *pki::IssueCertificate(
+        authority, {.name = "redis", .uri = "spiffe://test/redis", .hosts = {"127.0.0.1"}},
+        {now - absl::Hours(1), now + absl::Hours(1)});
+    const std::string dir = dir_.path + "/tls";
+    EXPECT_TRUE(pki::WriteTlsDir(dir, {.pair = pair, .authority = authority.certificate}).ok());
+    return dir;
+  }
+
   void Reopen() {
     store_.reset();
-    absl::StatusOr<std::unique_ptr<Store>> store =
-        Open(absl::StrCat(GetParam(), ":", dir_.path, "/store"));
+    absl::StatusOr<std::unique_ptr<Store>> store = Open(target_);
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
 
   TempDir dir_;
+  std::unique_ptr<RedisServer> server_;
+  Target target_;
   std::unique_ptr<Store> store_;
 };
 
@@ -157,6 +192,18 @@ TEST_P(StoreTest, WhatWasAnsweredIsThereAfterAReopen) {
   EXPECT_THAT(Keys(*store_->List("")), ElementsAre("a", "b"));
 }
 
+TEST_P(StoreTest, AValueOfTheLimitIsKept) {
+  const std::string value(16u << 20, 'v');
+  ASSERT_TRUE(store_->Put("a", value).ok());
+  Reopen();
+  EXPECT_TRUE(store_->Get("a").value().value == value);
+}
+
+TEST_P(StoreTest, ItMayBeActedOnWhileItIsOpen) {
+  EXPECT_TRUE(store_->CheckMayAct().ok());
+  EXPECT_EQ(store_->times_rebuilt(), 0);
+}
+
 TEST_P(StoreTest, RefusesAKeyOrValueOverTheLimit) {
   EXPECT_EQ(store_->Put("", "1").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->Put(std::string(513, 'k'), "1").status().code(),
@@ -198,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()),
                          [](const auto& info) { return info.param; });
 
 TEST(OpenTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
-  const absl::Status status = Open("etcd:here").status();
+  const absl::Status status = Open({.url = "etcd:here"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("sqlite"));
 }

@@ -47,7 +47,7 @@ class World {
     std::string name = (std::filesystem::temp_directory_path() / "sluice_ctl_XXXXXX").string();
     SLUICE_CHECK(mkdtemp(name.data()) != nullptr);
     dir_ = name;
-    store_ = *meta::Open(absl::StrCat("sqlite:", dir_, "/meta.db"));
+    store_ = *meta::Open({.url = absl::StrCat("sqlite:", dir_, "/meta.db")});
     Restart();
   }
 

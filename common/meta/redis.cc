@@ -1,0 +1,513 @@
+#include "common/meta/redis.h"
+
+#include <map>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/clock.h"
+#include "common/base/id.h"
+#include "common/base/loopback.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/log/log.h"
+#include "common/meta/redis_check.h"
+#include "common/meta/redis_scripts.h"
+#include "common/redis/redis.h"
+
+namespace sluice::meta {
+namespace {
+
+constexpr char kRedisFormat[] = "1";
+constexpr char kPasswordVariable[] = "SLUICE_STORE_PASSWORD";
+// Of one exchange with Redis. A transaction makes two at most: to connect, and to write.
+constexpr absl::Duration kCallTimeout = absl::Seconds(1);
+constexpr absl::Duration kLoadTimeout = absl::Seconds(30);
+constexpr size_t kMaxPrefix = 64;
+constexpr size_t kBytesPerCall = 1 << 20;  // About how many are written back in one exchange.
+constexpr char kScanCount[] = "200";
+
+absl::Status AwayError(absl::string_view message) {
+  return ErrorWith(absl::StatusCode::kUnavailable,
+                   {"STORE_AWAY", "SLUICE-META-0005", "", absl::Seconds(1)}, message);
+}
+
+// The part of a lease that people read.
+std::string HolderOf(const std::string& lease) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(lease, absl::MaxSplits(' ', 1));
+  return parts.second;
+}
+
+absl::Status HeldError(const std::string& where, const std::string& holder) {
+  return ErrorWith(absl::StatusCode::kUnavailable, {.reason = "HELD", .current = holder},
+                   absl::StrCat("the store in Redis at ", where, " is held by ", holder));
+}
+
+absl::Status LeaseLostError(const std::string& holder) {
+  return ErrorWith(absl::StatusCode::kAborted,
+                   {.reason = "LEASE_LOST",
+                    .catalogue = "SLUICE-META-0011",
+                    .hint = "start this process again; it then waits until the other one ends",
+                    .current = holder},
+                   absl::StrCat("the lease of the store has gone to ", holder));
+}
+
+// The answer of a script: a word, and what follows it.
+struct Verdict {
+  std::string word;
+  std::string rest;
+};
+
+absl::StatusOr<Verdict> VerdictOf(const redis::Reply& reply) {
+  using Kind = redis::Reply::Kind;
+  if (reply.kind == Kind::kError && absl::StartsWith(reply.text, "OOM")) {
+    return ErrorWith(
+        absl::StatusCode::kResourceExhausted,
+        {"STORE_FULL", "SLUICE-META-0012", "raise `maxmemory` of that Redis", absl::Seconds(1)},
+        absl::StrCat("Redis is full: ", reply.text));
+  }
+  if (reply.kind == Kind::kError) return AwayError(absl::StrCat("Redis says: ", reply.text));
+  if (reply.kind != Kind::kList || reply.list.empty())
+    return AwayError("the answer of Redis to a script is not a list");
+  return Verdict{reply.list[0].text, reply.list.size() > 1 ? reply.list[1].text : ""};
+}
+
+int64_t RevisionOf(absl::string_view text) {
+  int64_t revision = 0;
+  return absl::SimpleAtoi(text, &revision) ? revision : -1;
+}
+
+class RedisStore : public Store {
+ public:
+  RedisStore(redis::Endpoint endpoint, const Target& target)
+      : endpoint_(std::move(endpoint)),
+        times_(target.lease),
+        prefix_(target.prefix),
+        token_(absl::StrCat(ToHex(RandomId16()), " ", target.holder)),
+        redis_(endpoint_, kCallTimeout),
+        lease_redis_(endpoint_, kCallTimeout),
+        lease_(target.lease) {}
+
+  ~RedisStore() override {
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
+    // The next process need not wait for the lease's end. If this fails, it waits.
+    if (taken_ && lease_redis_.Connect().ok()) (void)Eval(lease_redis_, kRelease, {});
+  }
+
+  absl::Status Init() {
+    redis::Connection redis(endpoint_, kLoadTimeout);
+    SLUICE_RETURN_IF_ERROR(redis.Connect());
+    SLUICE_RETURN_IF_ERROR(CheckRedis(redis, endpoint_.str()));
+    SLUICE_RETURN_IF_ERROR(AwaitClaim(redis));
+    SLUICE_RETURN_IF_ERROR(Take(redis));
+    // It is renewed from now on, because to load may take longer than it lasts.
+    thread_ = std::thread([this] { RenewLease(); });
+    return Load(redis);
+  }
+
+  absl::StatusOr<Entry> Get(absl::string_view key) override {
+    MutexLock lock(&mu_);
+    const auto it = entries_.find(key);
+    if (it != entries_.end()) return EntryOf(it->first, it->second);
+    return absl::NotFoundError(absl::StrCat("no key ", key, " in the job store"));
+  }
+
+  absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix, absl::string_view after,
+                                          int limit) override {
+    MutexLock lock(&mu_);
+    auto it = after < prefix ? entries_.lower_bound(prefix) : entries_.upper_bound(after);
+    std::vector<Entry> entries;
+    for (; it != entries_.end() && absl::StartsWith(it->first, prefix); ++it) {
+      entries.push_back(EntryOf(it->first, it->second));
+      if (limit > 0 && entries.size() == static_cast<size_t>(limit)) break;
+    }
+    return entries;
+  }
+
+  absl::StatusOr<int64_t> Txn(std::vector<Compare> compares, std::vector<Op> ops) override {
+    for (const Op& op : ops) SLUICE_RETURN_IF_ERROR(internal::CheckSizes(op));
+    MutexLock call(&call_mu_);
+
+    // A transaction whose outcome is unknown is done first. It may be this one.
+    if (pending_) {
+      const bool repeat = pending_->compares == compares && pending_->ops == ops;
+      const absl::StatusOr<int64_t> done = WritePending();
+      if (!done.ok() || repeat) return done;
+    }
+
+    SLUICE_RETURN_IF_ERROR(CheckMayAct());
+    for (const Compare& compare : compares) {
+      const int64_t current = CurrentRevision(compare.key);
+      if (current != compare.revision) return internal::LostRaceError(compare, current);
+    }
+    if (ops.empty()) return revision();
+    pending_ = Pending{std::move(compares), std::move(ops)};
+    return WritePending();
+  }
+
+  absl::Status CheckMayAct() override {
+    MutexLock lock(&mu_);
+    if (lease_.lost()) return LeaseLostError(lost_to_);
+    if (lease_.MayAct(Clock::Real()->Monotonic())) return absl::OkStatus();
+    return AwayError(absl::StrCat("the lease of the store could not be renewed in time: ",
+                                  renew_error_.empty() ? "no answer yet" : renew_error_));
+  }
+
+  int64_t times_rebuilt() const override {
+    MutexLock lock(&mu_);
+    return times_rebuilt_;
+  }
+
+ private:
+  struct Stored {
+    std::string value;
+    int64_t revision = 0;
+  };
+  struct Pending {
+    std::vector<Compare> compares;
+    std::vector<Op> ops;
+  };
+
+  static Entry EntryOf(const std::string& key, const Stored& stored) {
+    return {key, stored.value, stored.revision};
+  }
+
+  std::string Key(absl::string_view part) const { return absl::StrCat(prefix_, ":", part); }
+
+  int64_t revision() const {
+    MutexLock lock(&mu_);
+    return revision_;
+  }
+
+  int64_t CurrentRevision(const std::string& key) const {
+    MutexLock lock(&mu_);
+    const auto it = entries_.find(key);
+    return it == entries_.end() ? 0 : it->second.revision;
+  }
+
+  // Opening. --------------------------------------------------------------------------------------
+
+  // An empty Redis may have been flushed under a process that has the data in memory and claims it
+  // with its next renewal.
+  absl::Status AwaitClaim(redis::Connection& redis) {
+    const std::vector<redis::Command> ask = {{"EXISTS", Key("state"), Key("lease")}};
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
+    if (said[0].kind == redis::Reply::Kind::kNumber && said[0].number == 0)
+      Clock::Real()->Sleep(times_.renew + times_.poll);
+    return absl::OkStatus();
+  }
+
+  absl::Status Take(redis::Connection& redis) {
+    const absl::Duration sent = Clock::Real()->Monotonic();
+    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict, Eval(redis, kTake, {LeaseTime(), kRedisFormat}));
+    if (verdict.word == "held") return HeldError(endpoint_.str(), HolderOf(verdict.rest));
+    if (verdict.word == "format") {
+      return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                       {"STORE", "SLUICE-META-0006", "run the build that wrote it, or a newer one"},
+                       absl::StrCat("the store in Redis at ", endpoint_.str(), " has format ",
+                                    verdict.rest, "; this build reads format ", kRedisFormat));
+    }
+
+    MutexLock lock(&mu_);
+    taken_ = true;
+    revision_ = RevisionOf(verdict.rest);
+    lease_.OnGranted(sent);
+    return absl::OkStatus();
+  }
+
+  absl::Status Load(redis::Connection& redis) {
+    std::string cursor = "0";
+    do {
+      const std::vector<redis::Command> ask = {
+          {"HSCAN", Key("values"), cursor, "COUNT", kScanCount}};
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
+      if (said[0].list.size() != 2)
+        return AwayError(absl::StrCat("Redis does not list the store: ", said[0].text));
+      cursor = said[0].list[0].text;
+      const std::vector<redis::Reply>& found = said[0].list[1].list;
+
+      MutexLock lock(&mu_);
+      for (size_t i = 0; i + 1 < found.size(); i += 2) {
+        const std::pair<absl::string_view, absl::string_view> parts =
+            absl::StrSplit(found[i + 1].text, absl::MaxSplits(' ', 1));
+        const int64_t revision = RevisionOf(parts.first);
+        if (revision <= 0 || revision > revision_) {
+          return ErrorWith(
+              absl::StatusCode::kDataLoss,
+              {"STORE_DAMAGED", "SLUICE-META-0003", "put the data of that Redis back from a copy"},
+              absl::StrCat("Redis at ", endpoint_.str(), ", ", Key("values"), ", key ",
+                           found[i].text, ": its revision is not within 1 to ", revision_));
+        }
+        entries_[found[i].text] = {std::string(parts.second), revision};
+      }
+    } while (cursor != "0");
+    return absl::OkStatus();
+  }
+
+  // Writing. --------------------------------------------------------------------------------------
+
+  std::string LeaseTime() const { return absl::StrCat(absl::ToInt64Milliseconds(times_.ttl)); }
+
+  // Runs a script with the lease as its first argument.
+  absl::StatusOr<Verdict> Eval(redis::Connection& redis, const char* script,
+                               std::vector<std::string> args) {
+    std::vector<redis::Command> commands = {
+        {"EVAL", script, "4", Key("lease"), Key("state"), Key("values"), Key("rebuilt"), token_}};
+    for (std::string& arg : args) commands[0].push_back(std::move(arg));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis.Run(commands));
+    return VerdictOf(replies[0]);
+  }
+
+  // Connects if there is no connection, and runs the script.
+  absl::StatusOr<Verdict> CallScript(const char* script, std::vector<std::string> args)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    if (!connected_) {
+      if (absl::Status status = redis_.Connect(); !status.ok()) return AwayError(status.message());
+      connected_ = true;
+    }
+    absl::StatusOr<Verdict> verdict = Eval(redis_, script, std::move(args));
+    if (verdict.ok() || absl::IsResourceExhausted(verdict.status())) return verdict;
+    // What Redis refuses today (it is loading, or has become a replica) may work over the next
+    // connection.
+    connected_ = false;
+    return AwayError(verdict.status().message());
+  }
+
+  // Does the pending transaction. It stays pending if its outcome is unknown.
+  absl::StatusOr<int64_t> WritePending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    // Each turn but the last removes an obstacle: an expired lease, or lost data.
+    for (int turn = 0; turn < 3; ++turn) {
+      SLUICE_RETURN_IF_ERROR(CheckMayAct());
+      const int64_t before = revision(), after = before + 1;
+      std::vector<std::string> args = {absl::StrCat(before), absl::StrCat(after)};
+      for (const Op& op : pending_->ops) {
+        args.push_back(op.value ? "put" : "delete");
+        args.push_back(op.key);
+        args.push_back(op.value ? absl::StrCat(after, " ", *op.value) : "");
+      }
+
+      const absl::StatusOr<Verdict> verdict = CallScript(kWrite, std::move(args));
+      if (!verdict.ok()) {
+        if (absl::IsResourceExhausted(verdict.status())) pending_.reset();
+        return verdict.status();
+      }
+      if (verdict->word == "done") return ApplyPending(after);
+      if (verdict->word == "lease" && !verdict->rest.empty())
+        return LoseLease(HolderOf(verdict->rest));
+      if (verdict->word == "lease") {
+        SLUICE_RETURN_IF_ERROR(RenewOnce(redis_).status());
+      } else if (RevisionOf(verdict->rest) < before) {
+        SLUICE_RETURN_IF_ERROR(WriteBack(verdict->rest));
+      } else {
+        return LoseLease(
+            absl::StrCat("another process, which has written revision ", verdict->rest));
+      }
+    }
+    return AwayError("Redis loses the store again and again");
+  }
+
+  int64_t ApplyPending(int64_t after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    MutexLock lock(&mu_);
+    SLUICE_CHECK(after == revision_ + 1);
+    revision_ = after;
+    for (Op& op : pending_->ops) {
+      if (op.value) entries_[op.key] = {*std::move(op.value), after};
+      else entries_.erase(op.key);
+    }
+    pending_.reset();
+    return after;
+  }
+
+  // Writes all of memory to Redis, beside what is there, and then puts it in its place at once.
+  absl::Status WriteBack(const std::string& theirs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    log::Error("store_lost_data", {{"redis", endpoint_.str()},
+                                   {"its_revision", theirs},
+                                   {"our_revision", revision()},
+                                   {"next", "everything is written back from memory"}});
+    // The copy is of one revision, because only Txn() changes memory, and it holds call_mu_ too.
+    std::vector<redis::Command> commands = {{"DEL", Key("rebuilt")}};
+    std::string next;
+    do {
+      next = AddEntries(next, &commands);
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, Send(commands));
+      for (const redis::Reply& reply : replies) {
+        if (reply.kind == redis::Reply::Kind::kError) return VerdictOf(reply).status();
+      }
+      commands.clear();
+      // To write a large store takes longer than the lease lasts, and the thread that renews it may
+      // be this one.
+      if (IsRenewalDue()) SLUICE_RETURN_IF_ERROR(RenewOnce(redis_).status());
+    } while (!next.empty());
+
+    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
+                            CallScript(kInstall, {kRedisFormat, absl::StrCat(revision())}));
+    if (verdict.word != "done") return AwayError("the lease ended while data was written back");
+    log::Warning("store_rebuilt", {{"redis", endpoint_.str()}, {"revision", revision()}});
+    MutexLock lock(&mu_);
+    ++times_rebuilt_;
+    return absl::OkStatus();
+  }
+
+  // Adds commands that write the entries from key `first` on, up to about kBytesPerCall. Returns
+  // the key to go on with; empty: all are written.
+  std::string AddEntries(const std::string& first, std::vector<redis::Command>* commands) {
+    MutexLock lock(&mu_);
+    size_t bytes = 0;
+    for (auto it = entries_.lower_bound(first); it != entries_.end(); ++it) {
+      if (bytes >= kBytesPerCall) return it->first;
+      bytes += it->first.size() + it->second.value.size();
+      commands->push_back({"HSET", Key("rebuilt"), it->first,
+                           absl::StrCat(it->second.revision, " ", it->second.value)});
+    }
+    return "";
+  }
+
+  absl::StatusOr<std::vector<redis::Reply>> Send(const std::vector<redis::Command>& commands)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    absl::StatusOr<std::vector<redis::Reply>> replies = redis_.Run(commands);
+    if (replies.ok()) return replies;
+    connected_ = false;
+    return AwayError(replies.status().message());
+  }
+
+  // The lease. ------------------------------------------------------------------------------------
+
+  void RenewLease() {
+    bool connected = false;
+    while (AwaitRenewal()) {
+      const int64_t ours = revision();
+      const absl::Status connection = connected ? absl::OkStatus() : lease_redis_.Connect();
+      absl::StatusOr<int64_t> theirs =
+          connection.ok() ? RenewOnce(lease_redis_) : NoteNoAnswer(connection);
+      connected = theirs.ok();
+      if (connected && *theirs < ours) RepairIfBehind();
+    }
+  }
+
+  // Waits until the lease is to be renewed. False: it never is again.
+  bool AwaitRenewal() ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    while (!stopping_ && !lease_.lost()) {
+      const absl::Duration left = lease_.next() - Clock::Real()->Monotonic();
+      if (left <= absl::ZeroDuration()) return true;
+      changed_.WaitFor(&mu_, left);
+    }
+    return false;
+  }
+
+  bool IsRenewalDue() const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return lease_.next() <= Clock::Real()->Monotonic();
+  }
+
+  // Renews the lease over `redis`. Returns the revision that Redis is at.
+  absl::StatusOr<int64_t> RenewOnce(redis::Connection& redis) ABSL_LOCKS_EXCLUDED(mu_) {
+    const absl::Duration sent = Clock::Real()->Monotonic();
+    const absl::StatusOr<Verdict> verdict =
+        Eval(redis, kRenew, {LeaseTime(), absl::StrCat(revision())});
+    if (!verdict.ok()) return NoteNoAnswer(verdict.status());
+    if (verdict->word == "lost") return LoseLease(HolderOf(verdict->rest));
+
+    MutexLock lock(&mu_);
+    lease_.OnGranted(sent);
+    renew_error_.clear();
+    return RevisionOf(verdict->rest);
+  }
+
+  absl::Status NoteNoAnswer(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    lease_.OnNoAnswer(Clock::Real()->Monotonic());
+    renew_error_ = std::string(why.message());
+    return AwayError(why.message());
+  }
+
+  absl::Status LoseLease(const std::string& holder) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    lease_.OnLost();
+    lost_to_ = holder;
+    return LeaseLostError(holder);
+  }
+
+  // Writes everything back if Redis has lost data, so that a store in which nothing changes is
+  // complete too. A failure does not matter: the next renewal finds the same.
+  void RepairIfBehind() ABSL_LOCKS_EXCLUDED(call_mu_) {
+    MutexLock call(&call_mu_);
+    // Asked again under call_mu_, where no transaction changes either revision.
+    const absl::StatusOr<Verdict> verdict =
+        CallScript(kRenew, {LeaseTime(), absl::StrCat(revision())});
+    if (verdict.ok() && verdict->word == "held" && RevisionOf(verdict->rest) < revision())
+      (void)WriteBack(verdict->rest);
+  }
+
+  const redis::Endpoint endpoint_;
+  const LeaseTimes times_;
+  const std::string prefix_;
+  const std::string token_;  // The value of P:lease while this process has it.
+
+  // Held during a transaction, so that Redis and memory change in the same order.
+  Mutex call_mu_;
+  redis::Connection redis_ ABSL_GUARDED_BY(call_mu_);
+  bool connected_ ABSL_GUARDED_BY(call_mu_) = false;
+  // A transaction that Redis may or may not have done.
+  std::optional<Pending> pending_ ABSL_GUARDED_BY(call_mu_);
+
+  redis::Connection lease_redis_;  // Used by the lease's thread alone while it runs.
+
+  mutable Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);  // Never held while Redis is asked.
+  CondVar changed_;
+  // All that Redis has at `revision_`. Changed under call_mu_ too.
+  std::map<std::string, Stored, std::less<>> entries_ ABSL_GUARDED_BY(mu_);
+  int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
+  Lease lease_ ABSL_GUARDED_BY(mu_);
+  bool taken_ ABSL_GUARDED_BY(mu_) = false;       // The lease was taken when it was opened.
+  std::string lost_to_ ABSL_GUARDED_BY(mu_);      // Who has the lease, if it is lost.
+  std::string renew_error_ ABSL_GUARDED_BY(mu_);  // Why the last renewal failed.
+  int64_t times_rebuilt_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
+
+absl::Status CheckPrefix(const std::string& prefix) {
+  constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
+  if (!prefix.empty() && prefix.size() <= kMaxPrefix &&
+      prefix.find_first_not_of(kAllowed) == std::string::npos)
+    return absl::OkStatus();
+  return Error(absl::StatusCode::kInvalidArgument, "BAD_PREFIX",
+               absl::StrCat("the prefix \"", prefix, "\" of the store's keys; wanted: 1 to ",
+                            kMaxPrefix, " of a-z, A-Z, 0-9, '.', '_', ':' and '-'"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target) {
+  SLUICE_RETURN_IF_ERROR(CheckPrefix(target.prefix));
+  SLUICE_ASSIGN_OR_RETURN(redis::Endpoint endpoint,
+                          redis::MakeEndpoint({.url = target.url,
+                                               .password_file = target.password_file,
+                                               .password_variable = kPasswordVariable,
+                                               .ca_file = target.ca_file}));
+  if (endpoint.password.empty() && !IsLoopback(endpoint.host)) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.reason = "NO_PASSWORD",
+                      .catalogue = "SLUICE-AUTH-0022",
+                      .hint = absl::StrCat("set `requirepass` in that Redis, and give the password "
+                                           "by file or in ",
+                                           kPasswordVariable)},
+                     absl::StrCat("the store in Redis at ", endpoint.str(),
+                                  " is not on loopback, and no password is given"));
+  }
+  auto store = std::make_unique<RedisStore>(std::move(endpoint), target);
+  SLUICE_RETURN_IF_ERROR(store->Init());
+  return store;
+}
+
+}  // namespace sluice::meta

@@ -1,0 +1,76 @@
+#pragma once
+
+// The Lua scripts of the store on Redis. Redis runs each as a whole or, if it refuses it, not at
+// all.
+namespace sluice::meta {
+
+// Every script gets the keys P:lease, P:state and P:values, and as its first argument the lease of
+// the caller.
+
+// Takes the lease, if no other process has it. Arguments: lease, its time in ms, format.
+// Returns held HOLDER | format N | taken REVISION.
+constexpr char kTake[] = R"(
+  local held = redis.call('GET', KEYS[1])
+  if held and held ~= ARGV[1] then return {'held', held} end
+  local state = redis.call('HMGET', KEYS[2], 'format', 'revision')
+  if state[1] and state[1] ~= ARGV[3] then return {'format', state[1]} end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  redis.call('HSET', KEYS[2], 'format', ARGV[3], 'by', ARGV[1])
+  return {'taken', state[2] or '0'}
+)";
+
+// Renews the lease. If it has expired, it is taken again, unless another process has had it since.
+// Where the revision is lower than the caller's, it does not count who had it: that Redis has lost
+// data. Arguments: lease, its time in ms, the caller's revision.
+// Returns lost HOLDER | held REVISION.
+constexpr char kRenew[] = R"(
+  local held = redis.call('GET', KEYS[1])
+  if held and held ~= ARGV[1] then return {'lost', held} end
+  local state = redis.call('HMGET', KEYS[2], 'by', 'revision')
+  local revision = state[2] or '0'
+  if not held and state[1] and state[1] ~= ARGV[1] and tonumber(revision) >= tonumber(ARGV[3]) then
+    return {'lost', state[1]}
+  end
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return {'held', revision}
+)";
+
+// Does one transaction. Arguments: lease, the revision before it, the revision after it, then the
+// kind, key and value of each op. Only the holder of the lease writes, and it uses no revision for
+// two transactions, so a Redis that is at the revision after it has done it already.
+// Returns done | lease HOLDER | revision N.
+constexpr char kWrite[] = R"(
+  local held = redis.call('GET', KEYS[1])
+  if held ~= ARGV[1] then return {'lease', held or ''} end
+  local revision = redis.call('HGET', KEYS[2], 'revision') or '0'
+  if revision == ARGV[3] then return {'done'} end
+  if revision ~= ARGV[2] then return {'revision', revision} end
+  for i = 4, #ARGV, 3 do
+    if ARGV[i] == 'put' then
+      redis.call('HSET', KEYS[3], ARGV[i + 1], ARGV[i + 2])
+    else
+      redis.call('HDEL', KEYS[3], ARGV[i + 1])
+    end
+  end
+  redis.call('HSET', KEYS[2], 'revision', ARGV[3])
+  return {'done'}
+)";
+
+// Puts what was written back to P:rebuilt in the place of what is there.
+// Arguments: lease, format, revision. Returns done | lease HOLDER.
+constexpr char kInstall[] = R"(
+  local held = redis.call('GET', KEYS[1])
+  if held ~= ARGV[1] then return {'lease', held or ''} end
+  redis.call('DEL', KEYS[3])
+  if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('RENAME', KEYS[4], KEYS[3]) end
+  redis.call('HSET', KEYS[2], 'format', ARGV[2], 'revision', ARGV[3], 'by', ARGV[1])
+  return {'done'}
+)";
+
+// Gives the lease back, if it is still this process's.
+constexpr char kRelease[] = R"(
+  if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+  return {'done'}
+)";
+
+}  // namespace sluice::meta

@@ -1,0 +1,343 @@
+// The store on a real redis-server to which everything happens: killed connections, lost answers,
+// pauses, restarts, lost data, and another process that takes the lease.
+
+#include "common/meta/redis.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/status.h"
+#include "tests/integration/harness/redis_server.h"
+
+namespace sluice::meta {
+namespace {
+using integration::RedisServer;
+using testing::HasSubstr;
+
+class RedisStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    server_ = RedisServer::Start({.durable = true});
+    ASSERT_NE(server_, nullptr);
+    target_.url = absl::StrCat("redis://", server_->endpoint().str());
+    target_.holder = "the first";
+    target_.lease.renew = absl::Milliseconds(200);
+    target_.lease.poll = absl::Milliseconds(50);
+  }
+
+  void OpenStore() {
+    store_ = nullptr;
+    absl::StatusOr<std::unique_ptr<Store>> store = OpenRedis(target_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+  }
+
+  // Repeats a transaction until the store answers.
+  absl::StatusOr<int64_t> Persist(const std::vector<Compare>& compares,
+                                  const std::vector<Op>& ops) {
+    while (true) {
+      absl::StatusOr<int64_t> revision = store_->Txn(compares, ops);
+      if (!absl::IsUnavailable(revision.status())) return revision;
+    }
+  }
+
+  std::string RevisionInRedis() { return server_->Run({"HGET", "sluice:state", "revision"}).text; }
+  std::string ValueInRedis(const std::string& key) {
+    return server_->Run({"HGET", "sluice:values", key}).text;
+  }
+
+  std::unique_ptr<RedisServer> server_;
+  Target target_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(RedisStoreTest, OneProcessAtATimeHasItAndTheOthersAreToldWho) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  Target other = target_;
+  other.holder = "the second";
+
+  const absl::Status held = OpenRedis(other).status();
+  EXPECT_TRUE(absl::IsUnavailable(held));
+  EXPECT_EQ(ReasonOf(held), "HELD");
+  EXPECT_EQ(DetailOf(held).current, "the first");
+
+  store_ = nullptr;  // It gives the lease back.
+  target_ = other;
+  OpenStore();
+  EXPECT_EQ(store_->Get("a")->value, "1");
+}
+
+TEST_F(RedisStoreTest, TwoFleetsShareARedisUnderTwoPrefixes) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  Target other = target_;
+  other.prefix = "another:fleet";
+  const auto second = OpenRedis(other);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE(absl::IsNotFound((*second)->Get("a").status()));
+}
+
+TEST_F(RedisStoreTest, AWriteWhoseAnswerWasLostIsDoneOnce) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+
+  // A stopped Redis gets the request, and executes it once it goes on, after the store has given
+  // the answer up.
+  server_->Signal(SIGSTOP);
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("b", "2").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("b").status())) << "it is not known to be done";
+  server_->Signal(SIGCONT);
+
+  const absl::StatusOr<int64_t> revision = Persist({}, {{"b", "2"}});
+  ASSERT_TRUE(revision.ok()) << revision.status();
+  EXPECT_EQ(*revision, 2);
+  EXPECT_EQ(RevisionInRedis(), "2");
+  EXPECT_EQ(ValueInRedis("b"), "2 2");
+}
+
+TEST_F(RedisStoreTest, AnotherWriteComesAfterTheOneWhoseAnswerWasLost) {
+  OpenStore();
+  server_->Signal(SIGSTOP);
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("a", "1").status()));
+  server_->Signal(SIGCONT);
+
+  const absl::StatusOr<int64_t> revision = Persist({}, {{"a", "2"}});
+
+  ASSERT_TRUE(revision.ok()) << revision.status();
+  EXPECT_EQ(*revision, 2);
+  EXPECT_EQ(ValueInRedis("a"), "2 2");
+}
+
+TEST_F(RedisStoreTest, KilledConnectionsNeitherLoseNorRepeatAWrite) {
+  OpenStore();
+  std::atomic<bool> over = false;
+  std::atomic<int> killed = 0;
+  std::thread killer([&] {
+    redis::Connection connection(server_->endpoint(), integration::kLong);
+    ASSERT_TRUE(connection.Connect().ok());
+    const redis::Command kill = {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"};
+    while (!over) {
+      const auto replies = connection.Run({&kill, 1});
+      ASSERT_TRUE(replies.ok()) << replies.status();
+      killed += static_cast<int>((*replies)[0].number);
+    }
+  });
+
+  constexpr int kWrites = 100;
+  for (int i = 1; i <= kWrites; ++i) {
+    // Each write goes on from the one before, so a lost or repeated one would be seen.
+    const absl::StatusOr<int64_t> revision =
+        Persist({{"count", i - 1}}, {{"count", absl::StrCat(i)}});
+    ASSERT_TRUE(revision.ok()) << revision.status();
+    ASSERT_EQ(*revision, i);
+  }
+  over = true;
+  killer.join();
+
+  EXPECT_GT(killed, 10) << "too few connections were killed to show anything";
+  EXPECT_EQ(ValueInRedis("count"), absl::StrCat(kWrites, " ", kWrites));
+}
+
+TEST_F(RedisStoreTest, AKilledRedisIsReadFromMemoryAndIsWrittenOnceItIsBack) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  server_->Kill();
+
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("b", "2").status()));
+  EXPECT_EQ(store_->Get("a")->value, "1");
+  EXPECT_EQ(store_->List("")->size(), 1u);
+
+  ASSERT_TRUE(server_->Restart().ok());
+  ASSERT_TRUE(Persist({}, {{"b", "2"}}).ok());
+  EXPECT_EQ(store_->times_rebuilt(), 0);
+  OpenStore();
+  EXPECT_EQ(store_->List("")->size(), 2u);
+}
+
+TEST_F(RedisStoreTest, AFlushedRedisGetsEverythingBackWithTheNextWrite) {
+  target_.lease.renew = absl::Hours(1);  // The write finds it first.
+  target_.lease.ttl = absl::Hours(3);
+  ASSERT_NE(server_->Run({"HSET", "sluice:state", "format", "1"}).kind,
+            redis::Reply::Kind::kError);  // It is not empty, so to open it takes no hour.
+  OpenStore();
+  // More than goes in one piece.
+  const std::string large(700 << 10, 'x');
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(store_->Put(absl::StrCat("large", i), large).ok());
+  server_->Run({"FLUSHALL"});
+
+  const absl::StatusOr<int64_t> revision = store_->Put("small", "y");
+
+  ASSERT_TRUE(revision.ok()) << revision.status();
+  EXPECT_EQ(*revision, 6);
+  EXPECT_EQ(store_->times_rebuilt(), 1);
+  OpenStore();
+  EXPECT_EQ(store_->List("")->size(), 6u);
+  EXPECT_EQ(store_->Get("large4")->value, large);
+  EXPECT_EQ(store_->Get("large4")->revision, 5);
+}
+
+TEST_F(RedisStoreTest, AFlushedRedisGetsEverythingBackThoughNothingIsWritten) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  server_->Run({"FLUSHALL"});
+  while (ValueInRedis("a").empty()) {  // Until the next renewal of the lease.
+  }
+  EXPECT_EQ(RevisionInRedis(), "1");
+  while (store_->times_rebuilt() == 0) {
+  }
+}
+
+TEST_F(RedisStoreTest, AnEmptyRedisIsNotTakenFromTheProcessThatHasTheData) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  Target other = target_;
+  other.holder = "the second";
+  other.lease.renew = absl::Seconds(3);  // It gives the first one much time.
+
+  server_->Run({"FLUSHALL"});
+  EXPECT_EQ(ReasonOf(OpenRedis(other).status()), "HELD");
+  EXPECT_EQ(ValueInRedis("a"), "1 1");
+}
+
+TEST_F(RedisStoreTest, ARedisThatWasRolledBackGetsWhatItHasLost) {
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  const std::string files = server_->dir(), copy = files + "_copy";
+  std::filesystem::copy(files, copy, std::filesystem::copy_options::recursive);
+  ASSERT_TRUE(store_->Put("b", "2").ok());
+  ASSERT_TRUE(store_->Txn({}, {{"a", std::nullopt}}).ok());
+
+  server_->Kill();
+  std::filesystem::remove_all(files);
+  std::filesystem::rename(copy, files);
+  ASSERT_TRUE(server_->Restart().ok());
+  ASSERT_EQ(RevisionInRedis(), "1") << "the files were not those of before";
+
+  const absl::StatusOr<int64_t> revision = Persist({}, {{"c", "4"}});
+
+  ASSERT_TRUE(revision.ok()) << revision.status();
+  EXPECT_EQ(*revision, 4);
+  EXPECT_GE(store_->times_rebuilt(), 1);
+  OpenStore();
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("a").status()));
+  EXPECT_EQ(store_->Get("b")->revision, 2);
+  EXPECT_EQ(store_->Get("c")->revision, 4);
+}
+
+TEST_F(RedisStoreTest, WhoHasLostTheLeaseWritesNothing) {
+  target_.lease = {.ttl = absl::Hours(3),
+                   .renew = absl::Hours(1)};  // It does not notice by itself.
+  ASSERT_NE(server_->Run({"HSET", "sluice:state", "format", "1"}).kind, redis::Reply::Kind::kError);
+  OpenStore();
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  server_->Run({"DEL", "sluice:lease"});  // As if it had been paused until the lease ended.
+  Target other = target_;
+  other.holder = "the second";
+  const auto second = OpenRedis(other);
+  ASSERT_TRUE(second.ok()) << second.status();
+
+  const absl::Status lost = store_->Put("a", "2").status();
+
+  EXPECT_TRUE(absl::IsAborted(lost));
+  EXPECT_EQ(ReasonOf(lost), "LEASE_LOST");
+  EXPECT_EQ(DetailOf(lost).current, "the second");
+  EXPECT_EQ(ReasonOf(store_->CheckMayAct()), "LEASE_LOST");
+  EXPECT_EQ(ValueInRedis("a"), "1 1");
+  store_ = nullptr;  // It does not give back what it no longer has.
+  EXPECT_TRUE((*second)->Put("a", "3").ok());
+}
+
+TEST_F(RedisStoreTest, AnExpiredLeaseIsLostToWhoeverHasHadItSinceEvenIfThatOneIsGone) {
+  target_.lease = {.ttl = absl::Hours(3), .renew = absl::Hours(1)};
+  ASSERT_NE(server_->Run({"HSET", "sluice:state", "format", "1"}).kind, redis::Reply::Kind::kError);
+  OpenStore();
+  server_->Run({"DEL", "sluice:lease"});
+  ASSERT_TRUE(OpenRedis(target_).ok());  // It has the lease, and gives it back at once.
+
+  EXPECT_EQ(ReasonOf(store_->Put("a", "2").status()), "LEASE_LOST");
+}
+
+TEST_F(RedisStoreTest, WhileTheLeaseCannotBeRenewedNothingMayBeActedOn) {
+  target_.lease.ttl = absl::Seconds(2);
+  target_.lease.margin = absl::Milliseconds(500);
+  OpenStore();
+  server_->Signal(SIGSTOP);
+  while (store_->CheckMayAct().ok()) {
+  }
+  EXPECT_TRUE(absl::IsUnavailable(store_->CheckMayAct()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("a", "1").status()));
+
+  server_->Signal(SIGCONT);
+  EXPECT_TRUE(Persist({}, {{"a", "1"}}).ok());
+}
+
+TEST_F(RedisStoreTest, AFullRedisIsSaidToBeFullAndTakesMoreLater) {
+  OpenStore();
+  server_->Run({"CONFIG", "SET", "maxmemory", "1"});
+  const absl::Status full = store_->Put("a", "1").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_EQ(ReasonOf(full), "STORE_FULL");
+  server_->Run({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_EQ(*Persist({}, {{"a", "2"}}), 1);
+}
+
+TEST_F(RedisStoreTest, ASettingThatLosesJobsIsRefusedByName) {
+  const auto refusal = [&](const std::string& name, const std::string& value,
+                           const std::string& good) {
+    server_->Run({"CONFIG", "SET", name, value});
+    const absl::Status refused = OpenRedis(target_).status();
+    server_->Run({"CONFIG", "SET", name, good});
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+    EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-META-0010");
+    EXPECT_THAT(DetailOf(refused).hint, HasSubstr(name));
+    return std::string(refused.message());
+  };
+  EXPECT_THAT(refusal("appendonly", "no", "yes"), HasSubstr("appendonly no"));
+  EXPECT_THAT(refusal("appendfsync", "no", "always"), HasSubstr("appendfsync no"));
+  EXPECT_THAT(refusal("maxmemory-policy", "allkeys-lru", "noeviction"),
+              HasSubstr("maxmemory-policy allkeys-lru"));
+  OpenStore();
+}
+
+TEST_F(RedisStoreTest, AClusterAndAReplicaAreRefused) {
+  server_ = RedisServer::Start({.durable = true, .args = {"--cluster-enabled", "yes"}});
+  ASSERT_NE(server_, nullptr);
+  target_.url = absl::StrCat("redis://", server_->endpoint().str());
+  EXPECT_THAT(std::string(OpenRedis(target_).status().message()), HasSubstr("cluster-enabled"));
+
+  server_ = RedisServer::Start({.durable = true, .args = {"--replicaof", "127.0.0.1 1"}});
+  ASSERT_NE(server_, nullptr);
+  target_.url = absl::StrCat("redis://", server_->endpoint().str());
+  EXPECT_THAT(std::string(OpenRedis(target_).status().message()), HasSubstr("replica"));
+}
+
+TEST_F(RedisStoreTest, ANewerFormatAndADamagedValueAreRefused) {
+  server_->Run({"HSET", "sluice:state", "format", "2"});
+  EXPECT_EQ(DetailOf(OpenRedis(target_).status()).catalogue, "SLUICE-META-0006");
+
+  server_->Run({"HSET", "sluice:state", "format", "1"});
+  server_->Run({"HSET", "sluice:values", "a", "no revision"});
+  const absl::Status damaged = OpenRedis(target_).status();
+  EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(damaged.message()), HasSubstr("sluice:values, key a"));
+}
+
+TEST(OpenRedisTest, OffLoopbackTlsAndAPasswordAreNeeded) {
+  EXPECT_EQ(DetailOf(OpenRedis({.url = "redis://10.0.0.1"}).status()).catalogue,
+            "SLUICE-AUTH-0020");
+  EXPECT_EQ(DetailOf(OpenRedis({.url = "rediss://10.0.0.1"}).status()).catalogue,
+            "SLUICE-AUTH-0022");
+  EXPECT_EQ(ReasonOf(OpenRedis({.url = "redis://127.0.0.1", .prefix = "a b"}).status()),
+            "BAD_PREFIX");
+}
+
+}  // namespace
+}  // namespace sluice::meta
