@@ -125,7 +125,8 @@ absl::StatusOr<int> OpenPath(const std::string& path, int flags, mode_t mode) {
     return fd;
   }
 
-  const bool writes = (flags & O_PATH) == 0 && (flags & (O_ACCMODE | O_CREAT | O_TRUNC)) != O_RDONLY;
+  const bool writes =
+      (flags & O_PATH) == 0 && (flags & (O_ACCMODE | O_CREAT | O_TRUNC)) != O_RDONLY;
   if (writes && root->access == Roots::Access::kRead)
     return OutsideError(path,
                         absl::StrCat(" lies below ", root->path, ", which jobs may only read"));

@@ -87,8 +87,8 @@ class Program {
   // The gRPC services, which use the callback API. The program owns them. They are served already
   // before Start() is called.
   virtual std::vector<grpc::Service*> services() = 0;
-  // Called when the gRPC server and the HTTP server listen. `address` and `ops` are where other hosts
-  // reach them. Starts threads and registers with the controller.
+  // Called when the gRPC server and the HTTP server listen. `address` and `ops` are where other
+  // hosts reach them. Starts threads and registers with the controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
   // What /readyz answers: 200 for OK, else 503 with the message. Called from the HTTP server's
   // threads.

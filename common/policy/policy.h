@@ -24,7 +24,7 @@ struct Policy {
     std::string text;  // As the file writes it, such as "8GiB".
   };
   struct Quota {
-    std::string submitter;  // "*": each submitter without a row of its own.
+    std::string submitter;         // "*": each submitter without a row of its own.
     std::optional<uint32_t> jobs;  // Most jobs that have not ended.
   };
 

@@ -40,9 +40,9 @@ std::optional<Identity> CallerOf(const grpc::ServerContextBase& context);
 // "nobody" without one.
 std::string ToolId(absl::string_view tool);
 
-// Whether the caller may speak for the daemon or person `id`, as it does in its call. A daemon speaks
-// for the id in its certificate. A person's tools have ids of their own, "TOOL@NAME". Without TLS
-// the caller's word is believed.
+// Whether the caller may speak for the daemon or person `id`, as it does in its call. A daemon
+// speaks for the id in its certificate. A person's tools have ids of their own, "TOOL@NAME".
+// Without TLS the caller's word is believed.
 // PERMISSION_DENIED WRONG_ID: its certificate names another.
 absl::Status CheckSpeaksFor(const grpc::ServerContextBase& context, absl::string_view id);
 

@@ -18,8 +18,8 @@ absl::Status CheckAddress(absl::string_view address, bool tls);
 // Whether a server on `address` listens on all interfaces: 0.0.0.0:PORT or [::]:PORT.
 bool IsOnAllInterfaces(absl::string_view address);
 
-// The address at which other hosts reach a server that listens on `listening`: `advertise`, which is
-// HOST:PORT, or HOST for the port of `listening`. Empty: `listening` itself.
+// The address at which other hosts reach a server that listens on `listening`: `advertise`, which
+// is HOST:PORT, or HOST for the port of `listening`. Empty: `listening` itself.
 // INVALID_ARGUMENT BAD_ADDRESS: `advertise` is neither, or its host means all interfaces.
 // INVALID_ARGUMENT NO_ADVERTISED_ADDRESS: `advertise` is empty, and the server listens on all
 // interfaces.

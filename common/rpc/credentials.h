@@ -27,7 +27,8 @@ class Credentials {
  public:
   static constexpr absl::Duration kRereadPeriod = absl::Seconds(10);
 
-  // FAILED_PRECONDITION, NOT_FOUND, INVALID_ARGUMENT: the folder cannot be used (pki::ReadTlsDir()).
+  // FAILED_PRECONDITION, NOT_FOUND, INVALID_ARGUMENT: the folder cannot be used, as
+  // pki::ReadTlsDir() says.
   // UNAUTHENTICATED: the certificate carries no identity (ParseIdentity()).
   static absl::StatusOr<std::shared_ptr<const Credentials>> Load(
       const std::string& dir, absl::Duration reread = kRereadPeriod);
@@ -55,9 +56,9 @@ class Credentials {
   const std::string domain_;
 };
 
-// The credentials of this process, which servers and channels use unless they are given others. Null
-// until they are set: then servers and channels work without TLS, on loopback only. Set them before
-// the first server or channel is made.
+// The credentials of this process, which servers and channels use unless they are given others.
+// Null until they are set: then servers and channels work without TLS, on loopback only. Set them
+// before the first server or channel is made.
 void SetProcessCredentials(std::shared_ptr<const Credentials> credentials);
 std::shared_ptr<const Credentials> ProcessCredentials();
 

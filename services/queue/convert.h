@@ -26,8 +26,8 @@ struct From {
   Caller caller;
 };
 absl::StatusOr<From> FromProto(const common::v1::Call& call);
-// The same for a call over the network, after a check that the certificate of its caller allows what
-// it says (rpc::CheckJobRef()).
+// The same for a call over the network, after a check that the certificate of its caller allows
+// what it says (rpc::CheckJobRef()).
 absl::StatusOr<From> ReadCaller(const grpc::ServerContextBase& context,
                                 const common::v1::Call& call);
 // The request id of Admit and LeaseTasks, which have no other key.

@@ -146,8 +146,8 @@ TEST(MainTest, ADaemonOnAllInterfacesNeedsRootsAndAnAddressToAdvertise) {
   EXPECT_EQ(silent.Wait(), 1);
   EXPECT_THAT(silent.Errors(), HasSubstr("SLUICE-RPC-0003"));
 
-  Child child({"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue", "--read-root",
-               dir});
+  Child child(
+      {"--tls", dir, "--listen", "0.0.0.0:0", "--advertise", "queue-0.queue", "--read-root", dir});
   const auto said = nlohmann::json::parse(child.Line());
   EXPECT_THAT(said["listening"].get<std::string>(), StartsWith("queue-0.queue:"));
   kill(child.pid(), SIGTERM);

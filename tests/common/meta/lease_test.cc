@@ -1,5 +1,5 @@
-// Properties of the leader's lease: several processes and a store, with clocks that run at different
-// rates, late and lost messages, pauses, kills, and a store that is away, over seeds.
+// Properties of the leader's lease over seeds: several processes and a store, with clocks that run
+// at different rates, late and lost messages, pauses, kills, and a store that is away.
 
 #include "common/meta/lease.h"
 
