@@ -345,8 +345,8 @@ TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemen
 
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsTestedOrServedByUserCode) {
-  const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",
-                                       "plugin", "queue",  "registry", "rpc", "weights"};
+  const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",    "plugin",
+                                       "policy", "queue",  "registry", "rpc", "weights"};
   const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");
   ASSERT_EQ(folders.status(), absl::OkStatus());
   EXPECT_EQ(std::set<std::string>(folders->begin(), folders->end()), known);
