@@ -10,14 +10,15 @@
 
 namespace sluice::daemon {
 
-// Returns the whole answer to GET `path`, or an empty text if the connection fails. `address` is
-// 127.0.0.1:PORT.
+// Returns the whole answer to GET `path`, or an empty text if the connection fails. `address` is an
+// IPv4 address with a port.
 inline std::string HttpGet(const std::string& address, const std::string& path) {
+  const size_t colon = address.rfind(':');
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in peer{};
   peer.sin_family = AF_INET;
-  peer.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + address.rfind(':') + 1)));
-  peer.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  peer.sin_port = htons(static_cast<uint16_t>(std::atoi(address.c_str() + colon + 1)));
+  (void)inet_pton(AF_INET, address.substr(0, colon).c_str(), &peer.sin_addr);
   std::string answer;
 
   if (connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) == 0) {

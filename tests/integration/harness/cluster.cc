@@ -40,6 +40,7 @@ Cluster::Cluster(ClusterOptions options)
     daemons_[absl::StrCat("reward-", i)].binary = "sluice-reward";
   for (int i = 0; i < options.trainers; ++i)
     daemons_[absl::StrCat("trainer-", i)].binary = "sluice-trainer";
+  for (const auto& [id, place] : options.placements) daemons_.at(id).place = place;
 }
 
 Cluster::~Cluster() {
@@ -66,17 +67,30 @@ std::vector<std::string> Cluster::ids() const {
 
 std::string Cluster::Log(const std::string& id) const { return ReadFile(LogPath(id)).value_or(""); }
 
-absl::Status Cluster::Start() {
-  if (tls_) {
-    std::vector<cli::DaemonSpec> specs;
-    for (const auto& [id, daemon] : daemons_)
-      specs.push_back({.name = id, .role = daemon.binary.substr(sizeof("sluice-") - 1)});
-    specs.push_back({.name = "viewer", .role = "viewer"});
-    for (const char* submitter : {"submitter", "alice", "bob"})
-      specs.push_back({.name = submitter, .role = "submitter"});
-    SLUICE_RETURN_IF_ERROR(cli::IssueFleetCertificates(dir_, specs));
-    SLUICE_RETURN_IF_ERROR(cli::BecomeOperator(dir_));
+// Makes the certificates as a person does, with the CLI.
+absl::Status Cluster::IssueCertificates() {
+  const std::string ca = dir_ + "/ca";
+  std::vector<std::vector<std::string>> commands = {{"pki", "init", ca}};
+  const auto add = [&](const std::string& role, const std::string& name) {
+    commands.push_back(
+        {"pki", "issue", role, name, "--ca", ca, "--out", cli::FleetTlsDir(dir_, name)});
+  };
+  for (const auto& [id, daemon] : daemons_) add(daemon.binary.substr(sizeof("sluice-") - 1), id);
+  for (const char* submitter : {"submitter", "alice", "bob"}) add("submitter", submitter);
+  add("viewer", "viewer");
+  add("operator", cli::kFleetOperator);
+
+  for (const std::vector<std::string>& command : commands) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const Finished done,
+        RunToEnd({.binary = "sluice", .args = command, .log = dir_ + "/pki.log"}, kStart));
+    if (done.exit != 0) return absl::InternalError(absl::StrCat("sluice pki: ", done.err));
   }
+  return cli::BecomeOperator(dir_);
+}
+
+absl::Status Cluster::Start() {
+  if (tls_) SLUICE_RETURN_IF_ERROR(IssueCertificates());
   SLUICE_RETURN_IF_ERROR(Start("controller-0"));
   for (const std::string& id : ids()) {
     if (id != "controller-0") SLUICE_RETURN_IF_ERROR(Start(id));
@@ -84,14 +98,26 @@ absl::Status Cluster::Start() {
   return absl::OkStatus();
 }
 
+std::vector<std::string> Cluster::ListenArgs(const Daemon& daemon) const {
+  if (daemon.place.address.empty()) return {"--listen", daemon.address, "--ops", daemon.ops};
+  const auto on_all_interfaces = [](const std::string& address) {
+    return absl::StrCat("0.0.0.0", address.substr(address.rfind(':')));
+  };
+  return {"--listen",     on_all_interfaces(daemon.address),
+          "--ops",        on_all_interfaces(daemon.ops),
+          "--advertise",  daemon.place.address,
+          "--read-root",  SLUICE_SOURCE_DIR "/configs",
+          "--write-root", dir_};
+}
+
 absl::Status Cluster::Start(const std::string& id, const std::string& failpoints) {
   Daemon& daemon = daemons_.at(id);
-  Process::Options options = {.binary = daemon.binary, .log = LogPath(id)};
-  options.args = {"--listen",   daemon.address,
-                  "--ops",      daemon.ops,
-                  "--id",       id,
-                  "--data-dir", absl::StrCat(dir_, "/", id),
-                  "--threads",  absl::StrCat(threads_)};
+  Process::Options options = {
+      .binary = daemon.binary, .log = LogPath(id), .network = daemon.place.network};
+  options.args = ListenArgs(daemon);
+  options.args.insert(options.args.end(),
+                      {"--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads",
+                       absl::StrCat(threads_)});
   if (tls_) {
     options.args.insert(options.args.end(), {"--tls", cli::FleetTlsDir(dir_, id)});
   } else {

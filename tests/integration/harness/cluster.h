@@ -24,9 +24,15 @@ struct ClusterOptions {
   // certificates of a viewer and of the submitters "submitter", "alice" and "bob". Without
   // certificates a test may speak for any daemon.
   bool tls = false;
+  // A daemon that runs on another host (tests/fault/network), by its id. Needs `tls`.
+  struct Placement {
+    std::string address;  // The host's IP address.
+    std::string network;  // The path of its network namespace.
+  };
+  std::map<std::string, Placement> placements = {};
 };
 
-// The real daemons on loopback, in a fresh folder: controller-0, queue-0, and as many of rollout-0,
+// The real daemons, on loopback unless they are placed elsewhere, in a fresh folder: controller-0, queue-0, and as many of rollout-0,
 // rollout-1, .., reward-0, .. and trainer-0, .. as the options say. A daemon that is started again
 // keeps its id, its addresses and its data directory, as under a supervisor, but none is started
 // again by itself. At the end the folder is removed. If the test has failed it is kept, and its
@@ -80,12 +86,15 @@ class Cluster {
  private:
   struct Daemon {
     std::string binary;
+    ClusterOptions::Placement place;
     std::string address = "127.0.0.1:0", ops = "127.0.0.1:0";
     std::unique_ptr<Process> process;
     // One for each start; guarded by channels_mu_.
     std::vector<std::shared_ptr<rpc::Channel>> channels;
   };
   std::string LogPath(const std::string& id) const { return dir_ + "/" + id + ".log"; }
+  absl::Status IssueCertificates();
+  std::vector<std::string> ListenArgs(const Daemon& daemon) const;
   Process::Options SluiceOptions(std::vector<std::string> args);
   void PrintLogs() const;
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -15,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/fd.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 
@@ -71,6 +73,10 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
       merged ? -1 : open(options.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (!merged && log < 0) return ErrnoStatus(errno, options.log);
 
+  const Fd network(options.network.empty() ? -1
+                                           : open(options.network.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!options.network.empty() && !network.valid()) return ErrnoStatus(errno, options.network);
+
   int out[2];
   if (pipe2(out, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   const pid_t parent = getpid();
@@ -87,7 +93,9 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
     sigprocmask(SIG_SETMASK, &none, nullptr);
     dup2(out[1], STDOUT_FILENO);
     dup2(merged ? out[1] : log, STDERR_FILENO);
-    const bool there = options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0;
+    const bool there =
+        (options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0) &&
+        (!network.valid() || setns(network.get(), CLONE_NEWNET) == 0);
     // The parent may have died before prctl().
     if (getppid() == parent && there) execve(argv[0], argv.data(), envp.data());
     _exit(127);

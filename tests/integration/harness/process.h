@@ -26,6 +26,7 @@ class Process {
     std::map<std::string, std::string> env;  // Added to the test's own, or in place of it.
     std::string log;                         // Path for stderr; empty: it goes with stdout.
     std::string working_dir;                 // Empty: the test's.
+    std::string network;                     // Path of a network namespace. Empty: the test's.
   };
 
   static absl::StatusOr<std::unique_ptr<Process>> Start(const Options& options);
