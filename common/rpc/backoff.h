@@ -9,7 +9,7 @@ namespace sluice::rpc {
 // `jitter`.
 struct BackoffOptions {
   absl::Duration first = absl::Milliseconds(50);
-  absl::Duration longest = absl::Seconds(5);
+  absl::Duration longest = absl::Seconds(2);
   double factor = 1.6;
   double jitter = 0.2;
 };

@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/rpc/address.h"
+#include "common/rpc/keepalive.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -18,16 +19,18 @@ grpc::ChannelArguments MakeArguments() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // Call() retries, as the contracts allow.
   // Do not use a proxy that the environment names.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Find a dead peer during a call: ping after 30 s, wait 10 s for the answer.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  // Find a dead peer during a call.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   // 0: pings are not limited while no data is sent.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Find a peer within a second after it has come back. The library's own delays grow to two
+  // Find a peer within seconds after it has come back. The library's own delays grow to two
   // minutes.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1'000);
+  // In spite of its name, this is how long one try may take. TCP and TLS need three round trips. If
+  // the first packet is lost, it is sent again after 1 s and 3 s.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 16 << 10);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);

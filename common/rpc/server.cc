@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/rpc/address.h"
 #include "common/rpc/channel.h"
+#include "common/rpc/keepalive.h"
 #include "common/rpc/server_metrics.h"
 #include "common/rpc/window.h"
 
@@ -28,9 +29,13 @@ void SetLimits(const Server::Options& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
-  // Clients ping every 30 s (channel.cc). The server closes connections that ping more often than
-  // every 20 s.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 20'000);
+  // A client that has vanished must not keep its parked calls and streams.
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingAfterMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // The server closes connections whose client pings more often than this.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kPingAfterMs / 2);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                               static_cast<int>(absl::ToInt64Milliseconds(options.connection_age)));
   builder->AddChannelArgument(

@@ -107,7 +107,8 @@ void Cable::Run() {
     pollfd entries[] = {{.fd = near_.get(), .events = POLLIN},
                         {.fd = far_.get(), .events = POLLIN},
                         {.fd = woken_.get(), .events = POLLIN}};
-    const timespec timeout = absl::ToTimespec(std::clamp(next, absl::ZeroDuration(), absl::Hours(1)));
+    const timespec timeout =
+        absl::ToTimespec(std::clamp(next, absl::ZeroDuration(), absl::Hours(1)));
     (void)ppoll(entries, std::size(entries), &timeout, nullptr);
   }
 }

@@ -57,9 +57,9 @@ std::string Hosts::NetworkPath(const std::string& name) {
 absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Make(const std::vector<std::string>& names) {
   std::unique_ptr<Hosts> hosts(new Hosts);
   SLUICE_RETURN_IF_ERROR(LeaveMachine());
-  SLUICE_RETURN_IF_ERROR(RunIp({"link set lo up", "link add switch type bridge",
-                                absl::StrCat("addr add ", kPrefix, "1/24 dev switch"),
-                                "link set switch up"}));
+  SLUICE_RETURN_IF_ERROR(
+      RunIp({"link set lo up", "link add switch type bridge",
+             absl::StrCat("addr add ", kPrefix, "1/24 dev switch"), "link set switch up"}));
 
   int number = 2;
   for (const std::string& name : names) {
@@ -73,11 +73,11 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Make(const std::vector<std::string
       SLUICE_RETURN_IF_ERROR(
           RunIp(absl::StrCat("link add ", port, " type veth peer name eth0 netns ", name)));
     }
-    SLUICE_RETURN_IF_ERROR(RunIp(
-        {absl::StrCat("link set ", port, " master switch"), absl::StrCat("link set ", port, " up"),
-         absl::StrCat("-n ", name, " addr add ", address, "/24 dev eth0"),
-         absl::StrCat("-n ", name, " link set lo up"),
-         absl::StrCat("-n ", name, " link set eth0 up")}));
+    SLUICE_RETURN_IF_ERROR(RunIp({absl::StrCat("link set ", port, " master switch"),
+                                  absl::StrCat("link set ", port, " up"),
+                                  absl::StrCat("-n ", name, " addr add ", address, "/24 dev eth0"),
+                                  absl::StrCat("-n ", name, " link set lo up"),
+                                  absl::StrCat("-n ", name, " link set eth0 up")}));
   }
   return hosts;
 }

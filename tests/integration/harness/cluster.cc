@@ -115,9 +115,8 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   Process::Options options = {
       .binary = daemon.binary, .log = LogPath(id), .network = daemon.place.network};
   options.args = ListenArgs(daemon);
-  options.args.insert(options.args.end(),
-                      {"--id", id, "--data-dir", absl::StrCat(dir_, "/", id), "--threads",
-                       absl::StrCat(threads_)});
+  options.args.insert(options.args.end(), {"--id", id, "--data-dir", absl::StrCat(dir_, "/", id),
+                                           "--threads", absl::StrCat(threads_)});
   if (tls_) {
     options.args.insert(options.args.end(), {"--tls", cli::FleetTlsDir(dir_, id)});
   } else {

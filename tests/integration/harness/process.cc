@@ -93,9 +93,8 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const Options& options) 
     sigprocmask(SIG_SETMASK, &none, nullptr);
     dup2(out[1], STDOUT_FILENO);
     dup2(merged ? out[1] : log, STDERR_FILENO);
-    const bool there =
-        (options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0) &&
-        (!network.valid() || setns(network.get(), CLONE_NEWNET) == 0);
+    const bool there = (options.working_dir.empty() || chdir(options.working_dir.c_str()) == 0) &&
+                       (!network.valid() || setns(network.get(), CLONE_NEWNET) == 0);
     // The parent may have died before prctl().
     if (getppid() == parent && there) execve(argv[0], argv.data(), envp.data());
     _exit(127);
