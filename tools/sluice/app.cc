@@ -32,7 +32,7 @@ SluiceApp::SluiceApp()
     groups[name] = app_.add_subcommand(name, summary);
   }
   for (const std::vector<Command>& table :
-       {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
+       {FleetCommands(), JobCommands(), ControlCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
         CkptCommands(), LocalCommands(), PkiCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);

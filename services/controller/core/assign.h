@@ -25,7 +25,8 @@ struct JobView {
   // or nothing.
   bool started = false;
   bool ending = false;            // It keeps what it has and gets nothing more.
-  std::string queue;              // Empty if it has none yet. A job never changes its queue.
+  // Empty if it has none yet. A job never changes its queue, also while it is paused.
+  std::string queue;
   std::vector<std::string> held;  // Daemons that work for the job now, without the queue.
 };
 

@@ -72,7 +72,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, reque
                                                 stop_checkpoint, step, version,
                                                 reported_incarnation, reported_k, last_event,
                                                 restarts, restarted, ledger, ledger_final,
-                                                checkpoint, told_findings, folded, eval, owner)
+                                                checkpoint, told_findings, folded, eval, owner, paused,
+                                                retried)
 
 // These functions are written out, because stored records have keys of an earlier build, which are
 // not the names of the fields: gang and gang_whole.

@@ -76,7 +76,10 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
     }
   }
 
-  if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
+  if (job.record.state == JobState::kWaiting) {
+    job.assign.phase = QueuePhase::kOpen;  // A resumed job was on HOLD.
+    SetState(now, job, JobState::kStarting, "", "");
+  }
   MarkChanged(job);
 }
 
@@ -163,7 +166,9 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
 
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
-  assignment.phase = stops ? AssignmentPhase::kStop : AssignmentPhase::kRun;
+  assignment.phase = !stops                                   ? AssignmentPhase::kRun
+                     : job.record.target == JobState::kPaused ? AssignmentPhase::kHold
+                                                              : AssignmentPhase::kStop;
   assignment.checkpoint = stops && trainer && job.record.stop_checkpoint;
 
   assignment.queues = {AddressOf(job.assign.queue)};
