@@ -69,8 +69,8 @@ absl::Status CheckControl(const ControlRequest& request) {
     case job::v1::VERB_PIN:
     case job::v1::VERB_RESCORE:
     case job::v1::VERB_READMIT:
-      return NotServed(
-          absl::StrCat(absl::StripPrefix(job::v1::Verb_Name(request.verb()), "VERB_"), " of a job"));
+      return NotServed(absl::StrCat(absl::StripPrefix(job::v1::Verb_Name(request.verb()), "VERB_"),
+                                    " of a job"));
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("there is no verb ", static_cast<int>(request.verb()),

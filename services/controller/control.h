@@ -25,8 +25,8 @@ absl::Status CheckControl(const job::v1::ControlRequest& request);
 
 // Does what a checked request asks of `job`, which is the person's. Returns whether it was a
 // repeat. Call it on the loop's thread; `store` is only read.
-absl::StatusOr<bool> DoVerb(Controller& core, Instant now, meta::Store& store,
-                            const Policy& policy, const Person& person, const Job& job,
+absl::StatusOr<bool> DoVerb(Controller& core, Instant now, meta::Store& store, const Policy& policy,
+                            const Person& person, const Job& job,
                             const job::v1::ControlRequest& request);
 
 }  // namespace sluice::controller

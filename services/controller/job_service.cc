@@ -159,8 +159,7 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
           return;
         }
         // A deleted job has no status afterwards.
-        if (request->verb() == job::v1::VERB_DELETE)
-          Describe(**job, response->mutable_status());
+        if (request->verb() == job::v1::VERB_DELETE) Describe(**job, response->mutable_status());
         *repeat = DoVerb(core, now, *store_, *policy_, person, **job, *request);
       },
       [this, person, reactor, request, response, repeat](Controller& core) {

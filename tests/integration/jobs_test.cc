@@ -150,5 +150,65 @@ TEST(JobsTest, ACancelledJobIsRetriedFromItsLastCheckpointAndAnEndedOneIsDeleted
   Sluice(cluster, {"job", "describe", "digits"}, 5);
 }
 
+// Whether the daemon works for the job.
+std::function<bool(const job::v1::JobStatus&)> Works(const std::string& daemon, bool works = true) {
+  return [daemon, works](const job::v1::JobStatus& status) {
+    const auto& daemons = status.daemons();
+    return (std::find(daemons.begin(), daemons.end(), daemon) != daemons.end()) == works;
+  };
+}
+
+TEST(JobsTest, ARolloutJoinsARunningJobAndIsUsefulAndAnotherIsDrainedAndComesBack) {
+  Cluster cluster({.rollouts = 2});
+  for (const char* id : {"controller-0", "queue-0", "rollout-0", "reward-0", "trainer-0"})
+    ASSERT_EQ(cluster.Start(id), absl::OkStatus());
+  const auto job = SubmitNamed(&cluster, "digits", kEndless, {"resources.rollout.max=2"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster.Start("rollout-1"), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStatus(Works("rollout-1"), kLong), absl::OkStatus());
+
+  // Without the first rollout, all further answers come from the second.
+  Sluice(cluster, {"daemon", "drain", "rollout-0"});
+  ASSERT_EQ((*job)->AwaitStatus(Works("rollout-0", false), kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep((*job)->steps() + kStepsAfter, kLong), absl::OkStatus());
+
+  Sluice(cluster, {"daemon", "undrain", "rollout-0"});
+  ASSERT_EQ((*job)->AwaitStatus(Works("rollout-0"), kLong), absl::OkStatus());
+  Sluice(cluster, {"daemon", "drain", "rollout-1"});
+  ASSERT_EQ((*job)->AwaitStatus(Works("rollout-1", false), kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep((*job)->steps() + kStepsAfter, kLong), absl::OkStatus());
+
+  const auto list = cluster.Sluice({"daemon", "list"});
+  ASSERT_EQ(list.status(), absl::OkStatus());
+  EXPECT_THAT(list->out, testing::ContainsRegex("rollout-1 +rollout +drained"));
+  Sluice(cluster, {"job", "cancel", "digits"});
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  EXPECT_EQ(end->result().restarts().at("rollout"), 0);
+}
+
+TEST(JobsTest, ADrainedTrainerHandsTheJobToAnotherWithoutTrainingAStepTwice) {
+  Cluster cluster({.trainers = 2});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitNamed(&cluster, "digits", kEndless);
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
+  Sluice(cluster, {"daemon", "drain", "trainer-0"});
+  ASSERT_EQ((*job)->AwaitStatus(Works("trainer-1"), kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStatus(Works("trainer-0", false), kLong), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep((*job)->steps() + kStepsAfter, kLong), absl::OkStatus());
+
+  Sluice(cluster, {"job", "cancel", "digits"});
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  EXPECT_EQ(end->result().restarts().at("trainer"), 0);
+  std::set<int64_t> trained;
+  for (const job::v1::StepReport& step : (*job)->reports())
+    EXPECT_TRUE(trained.insert(step.k()).second) << "step " << step.k() << " was trained twice";
+}
+
 }  // namespace
 }  // namespace sluice::integration

@@ -51,9 +51,9 @@ ControlRequest RequestOf(const ControlOptions& o, job::v1::Verb verb) {
 ExitCode CancelOne(const ControlOptions& o, const rpc::Channel& channel) {
   ControlRequest request = RequestOf(o, job::v1::VERB_CANCEL);
   request.set_now(o.now);
-  return SendControl(o, channel, request,
-                     absl::StrCat(o.job, " is being cancelled; `sluice job wait ", o.job,
-                                  "` waits for its end"));
+  return SendControl(
+      o, channel, request,
+      absl::StrCat(o.job, " is being cancelled; `sluice job wait ", o.job, "` waits for its end"));
 }
 
 ExitCode PauseOne(const ControlOptions& o, const rpc::Channel& channel) {
@@ -65,9 +65,10 @@ ExitCode PauseOne(const ControlOptions& o, const rpc::Channel& channel) {
 }
 
 ExitCode ResumeOne(const ControlOptions& o, const rpc::Channel& channel) {
-  return SendControl(o, channel, RequestOf(o, job::v1::VERB_RESUME),
-                     absl::StrCat(o.job, " goes on when enough daemons are free; `sluice job watch ",
-                                  o.job, "` follows it"));
+  return SendControl(
+      o, channel, RequestOf(o, job::v1::VERB_RESUME),
+      absl::StrCat(o.job, " goes on when enough daemons are free; `sluice job watch ", o.job,
+                   "` follows it"));
 }
 
 ExitCode RetryOne(const ControlOptions& o, const rpc::Channel& channel) {
@@ -77,10 +78,11 @@ ExitCode RetryOne(const ControlOptions& o, const rpc::Channel& channel) {
   ControlRequest request = RequestOf(o, job::v1::VERB_RETRY);
   request.set_job(job->job());
   request.set_incarnation(job->incarnation());
-  return SendControl(
-      o, channel, request,
-      absl::StrCat(o.job, " goes on from its last checkpoint when enough daemons are free; "
-                   "`sluice job watch ", o.job, "` follows it"));
+  return SendControl(o, channel, request,
+                     absl::StrCat(o.job,
+                                  " goes on from its last checkpoint when enough daemons are free; "
+                                  "`sluice job watch ",
+                                  o.job, "` follows it"));
 }
 
 ExitCode DeleteOne(const ControlOptions& o, const rpc::Channel& channel) {
@@ -146,13 +148,12 @@ std::vector<Command> ControlCommands() {
                      "Let a failed or cancelled job go on from its last checkpoint, with a new "
                      "limits.wall.",
                      "  sluice job retry digits", RetryOne),
-      ControlCommand("delete",
-                     "Delete an ended job from the controller: its events, steps and result. Its "
-                     "checkpoints stay.",
-                     "  sluice job delete digits\n  sluice job delete digits --yes", DeleteOne,
-                     [](CLI::App* app, ControlOptions* o) {
-                       app->add_flag("--yes", o->yes, "do not ask");
-                     }),
+      ControlCommand(
+          "delete",
+          "Delete an ended job from the controller: its events, steps and result. Its "
+          "checkpoints stay.",
+          "  sluice job delete digits\n  sluice job delete digits --yes", DeleteOne,
+          [](CLI::App* app, ControlOptions* o) { app->add_flag("--yes", o->yes, "do not ask"); }),
   };
 }
 

@@ -27,9 +27,11 @@ class Planner {
     for (const std::string& id : job.held) {
       const auto it = daemons_.find(id);
       if (it == daemons_.end() || !it->second.present || it->second.role == Role::kQueue) continue;
+      if (it->second.drained && !job.ending) continue;
       staff->of(it->second.role).push_back(id);
       ++load_[id];
     }
+    for (const std::string& id : job.leaving) ++load_[id];
   }
 
   // Adds daemons of `role` until the job has `want` of them. With `whole`, all that are missing are
@@ -115,6 +117,11 @@ class Planner {
 }  // namespace
 
 std::vector<std::string>& JobStaff::of(Role role) {
+  SLUICE_CHECK(role != Role::kQueue);
+  return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
+}
+
+const std::vector<std::string>& JobStaff::of(Role role) const {
   SLUICE_CHECK(role != Role::kQueue);
   return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
 }

@@ -180,13 +180,12 @@ absl::Status Controller::CheckQuota(const std::string& owner,
     count += record.owner == owner && !IsFinal(record.state);
   }
   if (count < *max_jobs) return absl::OkStatus();
-  return ErrorWith(
-      absl::StatusCode::kResourceExhausted,
-      {.reason = "QUOTA",
-       .catalogue = "SLUICE-CTL-0019",
-       .hint = "wait until one of them has ended, or cancel one: `sluice job list`"},
-      absl::StrCat("submitter ", owner, " has ", count, count == 1 ? " job" : " jobs",
-                   " that have not ended, and the operator's quota is ", *max_jobs));
+  return ErrorWith(absl::StatusCode::kResourceExhausted,
+                   {.reason = "QUOTA",
+                    .catalogue = "SLUICE-CTL-0019",
+                    .hint = "wait until one of them has ended, or cancel one: `sluice job list`"},
+                   absl::StrCat("submitter ", owner, " has ", count, count == 1 ? " job" : " jobs",
+                                " that have not ended, and the operator's quota is ", *max_jobs));
 }
 
 absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterInput& input) {
@@ -280,7 +279,8 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
     MarkChanged(job);
   }
 
-  if (!job.live()) return;
+  // What a leaving worker says of its end is no end of the job.
+  if (!job.live() || worker.leaving) return;
   if (trainer && progress.phase == "done") {
     OnTrainerDone(now, job, progress.cause);
   } else if (progress.phase == "failed") {

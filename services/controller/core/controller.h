@@ -47,9 +47,9 @@ struct StoredJob {
 absl::StatusOr<StoredJob> ReadStoredJob(meta::Store* store, const std::string& id);
 
 struct RetryInput {
-  std::string job;  // Id or name.
-  int64_t incarnation = 0;  // The one of the trainer group that is given up.
-  StoredJob stored;  // Of ReadStoredJob(); unused if the job has not ended.
+  std::string job;                        // Id or name.
+  int64_t incarnation = 0;                // The one of the trainer group that is given up.
+  StoredJob stored;                       // Of ReadStoredJob(); unused if the job has not ended.
   std::optional<uint32_t> max_jobs = {};  // As in SubmitInput.
 };
 
@@ -177,6 +177,11 @@ class Controller {
   absl::Status Heartbeat(Instant now, const HeartbeatInput& input);
   void StreamClosed(Instant now, const std::string& daemon, uint64_t stream);
 
+  // Turns draining of a daemon on or off. A drained daemon hands over its work as far as others can
+  // go on with it, and gets no new work. A queue keeps its jobs and gets no further one.
+  // NOT_FOUND DAEMON: there is no such daemon.
+  absl::Status Drain(Instant now, const std::string& daemon, bool on);
+
   // The answer to a call of Outbox::set_jobs.
   void OnSetJobAnswer(Instant now, const SetJobCall& call,
                       const absl::StatusOr<SetJobAnswer>& answer);
@@ -258,6 +263,8 @@ class Controller {
   // staffing.cc: who works for which job, and what the daemons and the queue are told.
   void StaffJobs(Instant now);
   void StaffJob(Instant now, Job& job, const JobStaff& staff);
+  // Takes the workers from the job that were to leave and have left.
+  void RemoveLeftWorkers(Instant now, Job& job);
   void OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
                     const std::string& cause);
   void OnQueueLost(Instant now, Job& job, const Daemon& daemon, const std::string& cause);

@@ -55,7 +55,7 @@ void Controller::Advance(Instant now, Job& job) {
 int Controller::CountReady(const Job& job, Role role) const {
   int ready = 0;
   for (const Worker& worker : job.assign.workers) {
-    if (worker.role != role) continue;
+    if (worker.role != role || worker.leaving) continue;
     const auto daemon = fleet_.daemons().find(worker.id);
     if (daemon == fleet_.daemons().end()) continue;
     const auto progress = daemon->second.progress.find(job.record.id);
@@ -106,6 +106,7 @@ std::vector<std::string> Controller::ListNotReady(const Job& job) const {
 }
 
 void Controller::AdvanceLive(Instant now, Job& job) {
+  RemoveLeftWorkers(now, job);
   switch (job.record.state) {
     case JobState::kWaiting: return;  // StaffJobs() starts it.
     case JobState::kStarting:
@@ -263,8 +264,9 @@ void Controller::Fail(Instant now, Job& job, std::string code, std::string messa
   BeginEnd(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
 
-// Begins the end, or a pause. The state FINISHING, CANCELLING or PAUSING is stored before anything is
-// undone, so a restarted controller goes on with it. A failure shows its code and cause from here on.
+// Begins the end, or a pause. The state FINISHING, CANCELLING or PAUSING is stored before anything
+// is undone, so a restarted controller goes on with it. A failure shows its code and cause from
+// here on.
 void Controller::BeginEnd(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
                           std::string message) {
   job.record.target = target;

@@ -151,6 +151,8 @@ struct Worker {
   std::string id;
   Role role = Role::kRollout;
   int64_t incarnation = 0;
+  // It is to hand over its work and leave; the job goes on without it.
+  bool leaving = false;
   bool operator==(const Worker&) const = default;
 };
 

@@ -1,4 +1,5 @@
-// What people do to a job after its Submit: cancel, pause, resume, retry and delete it.
+// What people do to a job after its Submit (cancel, pause, resume, retry and delete it), and to a
+// daemon.
 
 #include <algorithm>
 #include <utility>
@@ -66,7 +67,8 @@ absl::StatusOr<bool> Controller::Pause(Instant now, const std::string& id_or_nam
         IsFinal(state) ? "only a job that has not ended can be paused"
                        : absl::StrCat("wait for its end: `sluice job wait ", job.record.name, "`"));
 
-  BeginEnd(now, job, JobState::kPaused, true, "", "the trainer ends its step and writes a checkpoint");
+  BeginEnd(now, job, JobState::kPaused, true, "",
+           "the trainer ends its step and writes a checkpoint");
   return false;
 }
 
@@ -112,14 +114,13 @@ absl::StatusOr<bool> Controller::Retry(Instant now, const RetryInput& input) {
                               "submit its file again, with a larger limits.max_steps or another "
                               "name");
   if (input.incarnation != job.assign.trainer_incarnation) {
-    return ErrorWith(absl::StatusCode::kFailedPrecondition,
-                     {.reason = "NOT_YET",
-                      .catalogue = "SLUICE-CTL-0021",
-                      .hint = absl::StrCat("look at it again: `sluice job describe ", record.name,
-                                           "`")},
-                     absl::StrCat("job ", record.name, " has incarnation ",
-                                  job.assign.trainer_incarnation, " of its trainers by now, not ",
-                                  input.incarnation));
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "NOT_YET",
+         .catalogue = "SLUICE-CTL-0021",
+         .hint = absl::StrCat("look at it again: `sluice job describe ", record.name, "`")},
+        absl::StrCat("job ", record.name, " has incarnation ", job.assign.trainer_incarnation,
+                     " of its trainers by now, not ", input.incarnation));
   }
   SLUICE_RETURN_IF_ERROR(CheckFreed(job, "retried"));
   SLUICE_RETURN_IF_ERROR(CheckQuota(record.owner, input.max_jobs));
@@ -170,9 +171,9 @@ absl::StatusOr<bool> Controller::Retry(Instant now, const RetryInput& input) {
 // The queue of an ended job still has its data until the stage kOver.
 absl::Status Controller::CheckFreed(const Job& job, absl::string_view verb) const {
   if (job.record.stage == Stage::kOver) return absl::OkStatus();
-  const std::string message = absl::StrCat("queue ", job.assign.queue,
-                                           " has not freed the data of job ", job.record.name,
-                                           " yet; it cannot be ", verb);
+  const std::string message =
+      absl::StrCat("queue ", job.assign.queue, " has not freed the data of job ", job.record.name,
+                   " yet; it cannot be ", verb);
   const auto queue = fleet_.daemons().find(job.assign.queue);
   if (queue != fleet_.daemons().end() && queue->second.present()) {
     return ErrorWith(absl::StatusCode::kUnavailable,
@@ -204,6 +205,27 @@ absl::Status Controller::Delete(const std::string& id_or_name,
   unsaved_.erase(id);
   jobs_.erase(id);
   out_.jobs.insert(id);
+  return absl::OkStatus();
+}
+
+absl::Status Controller::Drain(Instant now, const std::string& id, bool on) {
+  Daemon* const daemon = fleet_.Find(id);
+  if (daemon == nullptr) {
+    return ErrorWith(
+        absl::StatusCode::kNotFound,
+        {.reason = "DAEMON", .catalogue = "SLUICE-CTL-0023", .hint = "see `sluice daemon list`"},
+        absl::StrCat("there is no daemon \"", id.substr(0, 80), "\""));
+  }
+  if (daemon->record.drained == on) return absl::OkStatus();
+  daemon->record.drained = on;
+  Save(*daemon);
+  staff_due_ = true;
+  for (const std::string& job : active_) {
+    const AssignRecord& assign = jobs_.at(job).assign;
+    if (assign.queue != id && assign.Find(id) == nullptr) continue;
+    Emit(now, jobs_.at(job), Severity::kInfo, RoleName(daemon->record.role), id, "drain",
+         absl::StrCat("an operator ", on ? "drains " : "has ended the drain of ", id));
+  }
   return absl::OkStatus();
 }
 

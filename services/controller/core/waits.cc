@@ -197,8 +197,8 @@ void Controller::AddSilentDaemons(Instant now, const Job& job, Waits& waits) con
   }
 }
 
-// An ending or pausing job waits for the workers that have not left yet, then for the queue to complete the
-// ledger.
+// An ending or pausing job waits for the workers that have not left yet, then for the queue to
+// complete the ledger.
 void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
   const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
     waits.edges.push_back({waits.root,

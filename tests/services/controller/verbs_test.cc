@@ -35,8 +35,8 @@ class VerbsTest : public testing::Test {
   }
 
   absl::StatusOr<bool> Retry(const std::string& job, int64_t incarnation) {
-    const absl::StatusOr<bool> repeat = world_.core->Retry(
-        world_.now(), {job, incarnation, *ReadStoredJob(world_.store(), job)});
+    const absl::StatusOr<bool> repeat =
+        world_.core->Retry(world_.now(), {job, incarnation, *ReadStoredJob(world_.store(), job)});
     world_.Settle();
     return repeat;
   }
