@@ -5,7 +5,9 @@
 #include "common/base/id.h"
 #include "common/daemon/admin_service.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/status.h"
 #include "common/rpc/text.h"
+#include "services/controller/callers.h"
 #include "services/controller/translate.h"
 
 namespace sluice::controller {
@@ -27,7 +29,7 @@ void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v
                        (job.assign.queue == record.id && job.record.stage != Stage::kOver);
     if (works) out->add_jobs(id);
   }
-  out->set_draining(daemon.draining);
+  out->set_draining(daemon.draining || record.drained);
   *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());
 }
@@ -44,6 +46,22 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
     rpc::MakeTextValid(response);
     reactor->Finish(grpc::Status::OK);
   });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const admin::v1::DrainRequest* request,
+                                              admin::v1::DrainResponse*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto status = std::make_shared<absl::Status>();
+  loop_->Post(
+      [request, status](Controller& core, Instant now) {
+        *status = core.Drain(now, request->daemon(), request->on());
+      },
+      [person = PersonOf(*context), reactor, request, status](Controller&) {
+        LogAudit(person, request->on() ? "Drain" : "Undrain", request->daemon(), *status, "daemon");
+        reactor->Finish(rpc::ToGrpcStatus(*status));
+      });
   return reactor;
 }
 

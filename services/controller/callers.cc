@@ -24,12 +24,12 @@ absl::Status CheckOwner(const Person& person, const Job& job) {
       absl::StrCat("job ", job.record.name, " is not a job of submitter ", person.name));
 }
 
-void LogAudit(const Person& person, absl::string_view method, absl::string_view job,
-              const absl::Status& result) {
+void LogAudit(const Person& person, absl::string_view method, absl::string_view target,
+              const absl::Status& result, absl::string_view kind) {
   log::Info("audit", {{"role", rpc::RoleName(person.role)},
                       {"person", person.name},
                       {"method", method},
-                      {"job", job},
+                      {kind, target},
                       {"result", absl::StatusCodeToString(result.code())},
                       {"reason", ReasonOf(result)}});
 }

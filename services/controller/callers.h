@@ -30,8 +30,9 @@ Person PersonOf(const grpc::ServerContextBase& context);
 // PERMISSION_DENIED OTHERS_JOB
 absl::Status CheckOwner(const Person& person, const Job& job);
 
-// Writes to the log who asked for a change, and how it ended. `job` may be what the person wrote.
-void LogAudit(const Person& person, absl::string_view method, absl::string_view job,
-              const absl::Status& result);
+// Writes to the log who asked for a change, and how it ended. `target` may be what the person
+// wrote; `kind` says what it names.
+void LogAudit(const Person& person, absl::string_view method, absl::string_view target,
+              const absl::Status& result, absl::string_view kind = "job");
 
 }  // namespace sluice::controller

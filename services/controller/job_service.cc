@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/base/failpoint.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
@@ -14,6 +13,7 @@
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
 #include "services/controller/callers.h"
+#include "services/controller/control.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/spec.h"
@@ -145,32 +145,31 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* context,
                                               const job::v1::ControlRequest* request,
                                               job::v1::ControlResponse* response) {
-  if (request->verb() != job::v1::VERB_CANCEL) {
-    if (!job::v1::Verb_IsValid(request->verb()) || request->verb() == job::v1::VERB_UNSPECIFIED) {
-      return Refuse(context,
-                    absl::InvalidArgumentError(absl::StrCat(
-                        "there is no verb ", static_cast<int>(request->verb()), "; use CANCEL")));
-    }
-    return Refuse(context, NotBuilt(absl::StrCat(
-                               absl::StripPrefix(job::v1::Verb_Name(request->verb()), "VERB_"),
-                               " of a job")));
-  }
+  if (const absl::Status status = CheckControl(*request); !status.ok())
+    return Refuse(context, status);
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const Person person = PersonOf(*context);
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
   loop_->Post(
-      [person, request, repeat](Controller& core, Instant now) {
+      [this, person, request, response, repeat](Controller& core, Instant now) {
         const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
-        if (job.ok()) *repeat = core.Cancel(now, request->job(), request->now());
-        else *repeat = job.status();
+        if (!job.ok()) {
+          *repeat = job.status();
+          return;
+        }
+        // A deleted job has no status afterwards.
+        if (request->verb() == job::v1::VERB_DELETE) Describe(**job, response->mutable_status());
+        *repeat = DoVerb(core, now, *store_, *policy_, person, **job, *request);
       },
       [this, person, reactor, request, response, repeat](Controller& core) {
         if (repeat->ok()) {
           response->set_repeat(**repeat);
-          Describe(**core.Find(request->job()), response->mutable_status());
+          const absl::StatusOr<const Job*> job = core.Find(request->job());
+          if (request->verb() != job::v1::VERB_DELETE && job.ok())
+            Describe(**job, response->mutable_status());
         }
-        LogAudit(person, "Cancel", request->job(), repeat->status());
+        LogAudit(person, VerbName(request->verb()), request->job(), repeat->status());
         Finish(reactor, response, repeat->status());
       });
   return reactor;

@@ -27,7 +27,7 @@ class JobService : public job::v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const job::v1::SubmitRequest* request,
                                    job::v1::SubmitResponse* response) override;
-  // Serves CANCEL. Other verbs give UNIMPLEMENTED, and the message names the verb.
+  // Serves the verbs of control.h. Others give UNIMPLEMENTED, and the message names the verb.
   grpc::ServerUnaryReactor* Control(grpc::CallbackServerContext* context,
                                     const job::v1::ControlRequest* request,
                                     job::v1::ControlResponse* response) override;

@@ -15,7 +15,8 @@ namespace {
 constexpr absl::Duration kSeriesLifetime = absl::Minutes(10);
 constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  JobState::kRunning,
                                 JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
-                                JobState::kCancelling, JobState::kCancelled, JobState::kFailed};
+                                JobState::kCancelling, JobState::kCancelled, JobState::kFailed,
+                                JobState::kPausing,    JobState::kPaused};
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;

@@ -31,6 +31,8 @@ job::v1::JobState StateToProto(JobState state) {
     case JobState::kCancelling: return job::v1::JOB_STATE_CANCELLING;
     case JobState::kCancelled: return job::v1::JOB_STATE_CANCELLED;
     case JobState::kFailed: return job::v1::JOB_STATE_FAILED;
+    case JobState::kPausing: return job::v1::JOB_STATE_PAUSING;
+    case JobState::kPaused: return job::v1::JOB_STATE_PAUSED;
   }
   return job::v1::JOB_STATE_UNSPECIFIED;
 }
@@ -337,8 +339,7 @@ void ToProto(const DesiredState& desired, const Controller& core,
     to.set_job(assignment.job);
     to.set_incarnation(assignment.incarnation);
     for (const Worker& peer : assignment.peers) ToProto(peer, to.add_peers());
-    to.set_phase(assignment.phase == AssignmentPhase::kRun ? registry::v1::ASSIGNMENT_PHASE_RUN
-                                                           : registry::v1::ASSIGNMENT_PHASE_STOP);
+    to.set_phase(static_cast<registry::v1::AssignmentPhase>(assignment.phase));
     to.set_checkpoint(assignment.checkpoint);
     to.mutable_spec()->ParseFromString(core.jobs().at(assignment.job).spec);
     to.set_protocol(kProtocol);

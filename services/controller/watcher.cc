@@ -31,11 +31,14 @@ void JobService::Watcher::Begin(Controller& core) {
 }
 
 void JobService::Watcher::SendNext(Controller& core) {
+  const auto job = core.jobs().find(job_);
+  if (job == core.jobs().end())
+    return End(Error(absl::StatusCode::kNotFound, "JOB", "the job was deleted"));
   bool over = false;
   {
     MutexLock lock(&mu_);
     if (ended_ || writing_) return;
-    if (page_.empty() && !FillPage(core.jobs().at(job_))) {
+    if (page_.empty() && !FillPage(job->second)) {
       over = !follow_;
     } else {
       open_ = std::move(page_.front());

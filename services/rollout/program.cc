@@ -22,6 +22,9 @@ namespace sluice::rollout {
 namespace {
 // Time for the API to send its last errors after the jobs have ended.
 constexpr absl::Duration kLastAnswers = absl::Seconds(1);
+// Time for running answers to end before a job leaves this worker in the phase HOLD. What is
+// sampled of the others goes to the queue, and other workers go on with them.
+constexpr absl::Duration kHandOver = absl::Seconds(1);
 
 // Returns true if other rollout daemons work for the job too. The peers include this daemon.
 bool HasOtherRollouts(const registry::v1::Assignment& assignment) {
@@ -146,11 +149,12 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
   // Sessions are started and stopped without the lock, since both may take long.
   std::vector<std::pair<std::string, Job>> ended;
   std::vector<const registry::v1::Assignment*> fresh;
-  std::set<std::string> kept;
+  std::set<std::string> kept, held;
   {
     MutexLock lock(&mu_);
     if (draining_) return;
     for (const registry::v1::Assignment& assignment : assignments.jobs()) {
+      if (assignment.phase() == registry::v1::ASSIGNMENT_PHASE_HOLD) held.insert(assignment.job());
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
         continue;
       kept.insert(assignment.job());
@@ -183,7 +187,8 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
   }
 
   for (const auto& [id, job] : ended) {
-    EndJob(id, job, absl::ZeroDuration(), absl::StrCat("job ", job.name, " has left this worker"));
+    EndJob(id, job, held.contains(id) ? kHandOver : absl::ZeroDuration(),
+           absl::StrCat("job ", job.name, " has left this worker"));
     if (!kept.contains(id)) callers_.RemoveJob(id);
     link_->RemoveProgress(id);
   }

@@ -333,9 +333,16 @@ TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemen
     failpoint.set_action("explode");
     EXPECT_EQ(CallOnce(daemon, failpoint).code(), absl::StatusCode::kInvalidArgument);
     ExpectUnimplemented(daemon, admin::v1::LogsRequest(), &called_);
-    ExpectUnimplemented(daemon, admin::v1::DrainRequest(), &called_);
+    if (id != "controller-0") ExpectUnimplemented(daemon, admin::v1::DrainRequest(), &called_);
     ExpectUnimplemented(daemon, admin::v1::BackupRequest(), &called_);
   }
+
+  admin::v1::DrainRequest drain;
+  drain.set_daemon("rollout-0");
+  drain.set_on(true);
+  CallTwice<admin::v1::DrainResponse>(cluster_.controller(), drain);
+  drain.set_daemon("nobody");
+  EXPECT_EQ(ReasonOf(CallOnce(cluster_.controller(), drain)), "DAEMON");
 
   const auto daemons =
       CallTwice<admin::v1::DaemonsResponse>(cluster_.controller(), admin::v1::DaemonsRequest());

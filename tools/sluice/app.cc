@@ -11,6 +11,7 @@ namespace {
 constexpr const char* kGroups[][2] = {
     {"dev", "run daemons on this machine, to try things out"},
     {"job", "submit and follow jobs"},
+    {"daemon", "show the daemons of a fleet, and take one out of work"},
     {"queue", "show and check what the queue holds for a job"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
@@ -32,8 +33,8 @@ SluiceApp::SluiceApp()
     groups[name] = app_.add_subcommand(name, summary);
   }
   for (const std::vector<Command>& table :
-       {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
-        CkptCommands(), LocalCommands(), PkiCommands()}) {
+       {FleetCommands(), JobCommands(), ControlCommands(), DaemonCommands(), StepsCommands(),
+        QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(), PkiCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -144,13 +144,19 @@ absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std
   return response;
 }
 
+absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
+                                                    const job::v1::ControlRequest& request) {
+  job::v1::ControlResponse response;
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
+  return response;
+}
+
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job) {
   job::v1::ControlRequest request;
   request.set_job(job);
   request.set_verb(job::v1::VERB_CANCEL);
-  job::v1::ControlResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-  return response.status();
+  SLUICE_ASSIGN_OR_RETURN(job::v1::ControlResponse response, ControlJob(channel, request));
+  return std::move(*response.mutable_status());
 }
 
 absl::StatusOr<job::v1::JobStatus> ReadJob(const rpc::Channel& channel, const std::string& job,

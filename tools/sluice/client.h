@@ -30,6 +30,8 @@ absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, cons
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
 // Cancels a job and returns its status right after that. It changes nothing if the job is being
 // cancelled or was cancelled. FAILED_PRECONDITION: the job has ended, or is ending, in another way.
+absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
+                                                    const job::v1::ControlRequest& request);
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A

@@ -263,19 +263,6 @@ ExitCode JobEvents(const JobOptions& o, const Channel& channel) {
   return kDone;
 }
 
-ExitCode CancelOne(const JobOptions& o, const Channel& channel) {
-  const absl::StatusOr<JobStatus> job = CancelJob(*channel, o.job);
-  if (!job.ok()) return Complain(job.status());
-  if (WantsJson(o)) PrintMessage(*job);
-  if (IsFinal(job->state()))
-    std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(),
-                 StateName(job->state()).c_str());
-  else
-    std::fprintf(stderr, "%s is being cancelled; `sluice job wait %s` waits for its end\n",
-                 o.job.c_str(), o.job.c_str());
-  return kDone;
-}
-
 // Returns the checkpoint in `dir` that the options ask for. For `job` see FindNewestCheckpoint().
 absl::StatusOr<std::string> FindCheckpointIn(const std::string& dir, const std::string& job,
                                              const JobOptions& o) {
@@ -401,15 +388,6 @@ std::vector<Command> JobCommands() {
       JobCommand("job", "events", "Show what happened to a job.",
                  "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
                  true),
-      {"job", "cancel", "Cancel a job; it writes a last checkpoint before it ends.",
-       "  sluice job cancel digits\n  sluice job cancel digits -o json",
-       [](CLI::App* app) {
-         auto o = std::make_shared<JobOptions>();
-         app->add_option("JOB", o->job, "name or id of the job")->required();
-         AddServer(app, &o->server);
-         AddOutput(app, &o->output);
-         return MakeRunner(o, CancelOne);
-       }},
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
        "  sluice job export digits --best -o out/\n"

@@ -225,9 +225,10 @@ bool IsDataDir(const std::string& name) {
   return name.find('/') != std::string::npos || name == "." || PathExists(name + "/jobs");
 }
 
-using Handler = ExitCode (*)(const QueueOptions&, const rpc::Channel&);
+using QueueHandler = ExitCode (*)(const QueueOptions&, const rpc::Channel&);
 
-Command QueueCommand(const char* name, const char* summary, const char* example, Handler handler,
+Command QueueCommand(const char* name, const char* summary, const char* example,
+                     QueueHandler handler,
                      std::function<void(CLI::App*, QueueOptions*)> extra = {}) {
   return {"queue", name, summary, example, [handler, extra](CLI::App* app) {
             auto o = std::make_shared<QueueOptions>();

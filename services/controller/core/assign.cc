@@ -27,9 +27,11 @@ class Planner {
     for (const std::string& id : job.held) {
       const auto it = daemons_.find(id);
       if (it == daemons_.end() || !it->second.present || it->second.role == Role::kQueue) continue;
+      if (it->second.drained && !job.ending) continue;
       staff->of(it->second.role).push_back(id);
       ++load_[id];
     }
+    for (const std::string& id : job.leaving) ++load_[id];
   }
 
   // Adds daemons of `role` until the job has `want` of them. With `whole`, all that are missing are
@@ -50,7 +52,8 @@ class Planner {
 
   // Adds the daemons that the minimum lacks, as far as usable ones are left, and sets `lacks`.
   // Trainers are added all or none, because a trainer group needs all its ranks.
-  void FillMinimum(const Needs& needs, JobStaff* staff) {
+  void FillMinimum(const JobView& job, JobStaff* staff) {
+    const Needs& needs = job.needs;
     if (staff->queue.empty()) {
       const std::vector<std::string> queues = Candidates(Role::kQueue, {});
       if (!queues.empty()) {
@@ -61,7 +64,7 @@ class Planner {
     Fill(Role::kTrainer, needs.trainers.min, true, staff);
     Fill(Role::kRollout, needs.rollouts.min, false, staff);
     Fill(Role::kReward, needs.rewards.min, false, staff);
-    staff->lacks = Lacks(needs, staff);
+    staff->lacks = Lacks(job, staff);
   }
 
   // Undoes KeepHeld() and FillMinimum() for a job that cannot start.
@@ -89,9 +92,14 @@ class Planner {
     return ids;
   }
 
-  static std::string Lacks(const Needs& needs, JobStaff* staff) {
+  std::string Lacks(const JobView& job, JobStaff* staff) const {
+    const Needs& needs = job.needs;
     std::vector<std::string> lacks;
+    const auto queue = daemons_.find(staff->queue);
     if (staff->queue.empty()) lacks.push_back("a queue");
+    // A job that was paused has its data there.
+    else if (!job.started && (queue == daemons_.end() || !queue->second.usable))
+      lacks.push_back(absl::StrCat("its queue ", staff->queue));
     for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
       const int have = static_cast<int>(staff->of(role).size());
       if (const int min = needs.of(role).min; have < min) {
@@ -113,6 +121,11 @@ std::vector<std::string>& JobStaff::of(Role role) {
   return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
 }
 
+const std::vector<std::string>& JobStaff::of(Role role) const {
+  SLUICE_CHECK(role != Role::kQueue);
+  return role == Role::kTrainer ? trainers : role == Role::kRollout ? rollouts : rewards;
+}
+
 std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
                                        const std::vector<DaemonView>& daemons) {
   std::sort(jobs.begin(), jobs.end(), [](const JobView& a, const JobView& b) {
@@ -128,7 +141,7 @@ std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
   for (const JobView& job : jobs) {
     if (job.ending) continue;
     JobStaff& staff = plan[job.id];
-    planner.FillMinimum(job.needs, &staff);
+    planner.FillMinimum(job, &staff);
     if (!job.started && !staff.lacks.empty()) planner.GiveBack(&staff);
   }
   for (const JobView& job : jobs) {

@@ -64,15 +64,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Result, job, state, steps, secon
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Count, min, max)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollouts, rewards, wall,
                                                 start, stall_warn, stall_fail, restarts_per_hour)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation, leaving)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FoldedSteps, tokens, staleness)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, request, order, created,
-                                                needs, state, code, message, conditions,
-                                                running_since, ended, target, stage,
-                                                stop_checkpoint, step, version,
-                                                reported_incarnation, reported_k, last_event,
-                                                restarts, restarted, ledger, ledger_final,
-                                                checkpoint, told_findings, folded, eval, owner)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
+    JobRecord, id, name, hash, request, order, created, needs, state, code, message, conditions,
+    running_since, ended, target, stage, stop_checkpoint, step, version, reported_incarnation,
+    reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings,
+    folded, eval, owner, paused, retried)
 
 // These functions are written out, because stored records have keys of an earlier build, which are
 // not the names of the fields: gang and gang_whole.
@@ -102,7 +100,7 @@ void from_json(const nlohmann::json& json, AssignRecord& record) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build,
                                                 protocol_min, protocol_max, addresses, labels,
-                                                capacity, events_stored)
+                                                capacity, events_stored, drained)
 
 namespace {
 // Text from daemons may contain bytes that are not UTF-8; they are replaced.

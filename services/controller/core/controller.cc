@@ -76,6 +76,17 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store,
   return controller;
 }
 
+absl::StatusOr<StoredJob> ReadStoredJob(meta::Store* store, const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(meta::Entry spec, store->Get(JobKey(id, "spec")));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps, store->List(JobKey(id, "steps/")));
+  StoredJob stored{std::move(spec.value), {}};
+  for (const meta::Entry& entry : steps) {
+    SLUICE_ASSIGN_OR_RETURN(const StepReport step, Decode<StepReport>(entry.key, entry.value));
+    stored.steps[step.k] = SummaryOf(step);
+  }
+  return stored;
+}
+
 absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry status, store->Get(JobKey(id, "status")));
   Job job;
@@ -91,17 +102,14 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   revisions_[assign.key] = assign.revision;
 
   if (job.record.stage != Stage::kOver) {
-    SLUICE_ASSIGN_OR_RETURN(meta::Entry spec, store->Get(JobKey(id, "spec")));
-    job.spec = std::move(spec.value);
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> steps,
-                            store->List(JobKey(id, "steps/")));
-    for (const meta::Entry& entry : steps) {
-      SLUICE_ASSIGN_OR_RETURN(const StepReport step, Decode<StepReport>(entry.key, entry.value));
-      job.steps[step.k] = SummaryOf(step);
-      job.learning.Add(job.steps[step.k].signal);  // No event: it was raised when the step came.
-    }
+    SLUICE_ASSIGN_OR_RETURN(StoredJob stored, ReadStoredJob(store, id));
+    job.spec = std::move(stored.spec);
+    job.steps = std::move(stored.steps);
+    // No event: it was raised when the step came.
+    for (const auto& [k, step] : job.steps) job.learning.Add(step.signal);
     active_.insert(id);
   }
+  next_order_ = std::max(next_order_, job.record.order + 1);
 
   Job& loaded = jobs_.emplace(id, std::move(job)).first->second;
   if (loaded.live() && loaded.started()) {
@@ -128,7 +136,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
     previous = record.id;
   }
 
-  SLUICE_RETURN_IF_ERROR(CheckQuota(input));
+  SLUICE_RETURN_IF_ERROR(CheckQuota(input.owner, input.max_jobs));
 
   Job job;
   job.record.id = input.id;
@@ -136,7 +144,7 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   job.record.hash = input.hash;
   job.record.request = input.request;
   job.record.owner = input.owner;
-  job.record.order = static_cast<int64_t>(jobs_.size());
+  job.record.order = next_order_++;
   job.record.created = now.wall;
   job.record.needs = input.needs;
   job.spec = input.spec;
@@ -163,46 +171,21 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   return SubmitOutput{false, input.id, previous};
 }
 
-absl::Status Controller::CheckQuota(const SubmitInput& input) const {
-  if (!input.max_jobs) return absl::OkStatus();
+absl::Status Controller::CheckQuota(const std::string& owner,
+                                    std::optional<uint32_t> max_jobs) const {
+  if (!max_jobs) return absl::OkStatus();
   uint32_t count = 0;
   for (const std::string& id : active_) {
     const JobRecord& record = jobs_.at(id).record;
-    count += record.owner == input.owner && !IsFinal(record.state);
+    count += record.owner == owner && !IsFinal(record.state);
   }
-  if (count < *input.max_jobs) return absl::OkStatus();
-  return ErrorWith(
-      absl::StatusCode::kResourceExhausted,
-      {.reason = "QUOTA",
-       .catalogue = "SLUICE-CTL-0019",
-       .hint = "wait until one of them has ended, or cancel one: `sluice job list`"},
-      absl::StrCat("submitter ", input.owner, " has ", count, count == 1 ? " job" : " jobs",
-                   " that have not ended, and the operator's quota is ", *input.max_jobs));
-}
-
-absl::StatusOr<bool> Controller::Cancel(Instant now, const std::string& id_or_name, bool at_once) {
-  SLUICE_ASSIGN_OR_RETURN(const Job* found, Find(id_or_name));
-  Job& job = jobs_.at(found->record.id);
-  const JobState state = job.record.state;
-  if (state == JobState::kCancelled) return true;
-
-  if (state == JobState::kCancelling) {
-    // A second cancel with `at_once` does not wait for the checkpoint any longer.
-    if (at_once && job.record.stage == Stage::kStopTrainers) {
-      job.record.stop_checkpoint = false;
-      EnterStage(now, job, Stage::kStopAll);
-    }
-    return true;
-  }
-
-  if (IsFinal(state) || job.record.stage != Stage::kNone) {
-    return Error(absl::StatusCode::kFailedPrecondition, "NOT_YET",
-                 absl::StrCat("job ", job.record.name, " is ", StateName(state),
-                              "; it cannot be cancelled any more"));
-  }
-  BeginEnd(now, job, JobState::kCancelled, !at_once, "",
-           at_once ? "cancelled at once" : "cancelled");
-  return false;
+  if (count < *max_jobs) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kResourceExhausted,
+                   {.reason = "QUOTA",
+                    .catalogue = "SLUICE-CTL-0019",
+                    .hint = "wait until one of them has ended, or cancel one: `sluice job list`"},
+                   absl::StrCat("submitter ", owner, " has ", count, count == 1 ? " job" : " jobs",
+                                " that have not ended, and the operator's quota is ", *max_jobs));
 }
 
 absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterInput& input) {
@@ -296,7 +279,8 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
     MarkChanged(job);
   }
 
-  if (!job.live()) return;
+  // What a leaving worker says of its end is no end of the job.
+  if (!job.live() || worker.leaving) return;
   if (trainer && progress.phase == "done") {
     OnTrainerDone(now, job, progress.cause);
   } else if (progress.phase == "failed") {
@@ -443,8 +427,8 @@ absl::StatusOr<const Job*> Controller::Find(const std::string& id_or_name) const
 
 double Controller::Seconds(const Job& job, absl::Time now) {
   if (job.record.running_since == absl::InfiniteFuture()) return 0;
-  return absl::ToDoubleSeconds(
-      std::max(std::min(job.record.ended, now) - job.record.running_since, absl::ZeroDuration()));
+  const absl::Time end = std::min({job.record.ended, job.record.paused, now});
+  return absl::ToDoubleSeconds(std::max(end - job.record.running_since, absl::ZeroDuration()));
 }
 
 void Controller::Emit(Instant now, Job& job, Severity severity, absl::string_view role,
@@ -471,14 +455,23 @@ void Controller::Save(const Daemon& daemon) {
   PutGuarded(DaemonKey(daemon.record.id), Encode(daemon.record));
 }
 
+void Controller::RemoveGuarded(const std::string& key) {
+  if (const auto revision = revisions_.find(key); revision != revisions_.end()) {
+    out_.compares.push_back({key, revision->second});
+    revisions_.erase(revision);
+  }
+  out_.ops.push_back({key, std::nullopt});
+}
+
 // A transaction has at most one put and one compare per key; a later value replaces the earlier
 // one.
 void Controller::PutGuarded(std::string key, std::string value) {
   for (meta::Op& op : out_.ops) {
-    if (op.key == key) {
-      op.value = std::move(value);
-      return;
-    }
+    if (op.key != key) continue;
+    op.value = std::move(value);
+    const bool removed = std::find(guarded_.begin(), guarded_.end(), key) == guarded_.end();
+    if (removed) guarded_.push_back(std::move(key));  // By RemoveGuarded(), in this transaction.
+    return;
   }
 
   // Revision 0 means that the key must not exist yet.

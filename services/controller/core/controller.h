@@ -39,6 +39,20 @@ struct SubmitOutput {
   std::string previous;
 };
 
+// The part of a job that is only in the store once the job is over.
+struct StoredJob {
+  std::string spec;                      // As Job::spec.
+  std::map<int64_t, StepSummary> steps;  // As Job::steps.
+};
+absl::StatusOr<StoredJob> ReadStoredJob(meta::Store* store, const std::string& id);
+
+struct RetryInput {
+  std::string job;                        // Id or name.
+  int64_t incarnation = 0;                // The one of the trainer group that is given up.
+  StoredJob stored;                       // Of ReadStoredJob(); unused if the job has not ended.
+  std::optional<uint32_t> max_jobs = {};  // As in SubmitInput.
+};
+
 struct HeartbeatInput {
   std::string daemon;
   int64_t incarnation = 0;
@@ -52,7 +66,11 @@ struct HeartbeatInput {
 };
 
 // A worker's part in a job, as the controller sends it; see registry.v1.Assignment.
-enum class AssignmentPhase { kRun = 1, kStop = 3 };
+enum class AssignmentPhase {
+  kRun = 1,
+  kHold = 2,  // Leave, and hand over what others can go on with.
+  kStop = 3,  // Leave; nobody goes on with what is not finished.
+};
 struct DaemonAssignment {
   std::string job;
   int64_t incarnation = 0;    // The trainer group's for a trainer, else the daemon's own.
@@ -129,16 +147,40 @@ class Controller {
   // RESOURCE_EXHAUSTED QUOTA: the owner has `max_jobs` jobs that have not ended.
   // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
-  // Cancels a job. `at_once` leaves out the last checkpoint; it also hurries a cancel that is under
-  // way. Returns whether the job was already being cancelled or had been cancelled.
-  // FAILED_PRECONDITION NOT_YET: the job has ended, or is ending, for another reason.
+  // These act on the job of this id or name. Each returns whether the job was in the wanted state,
+  // or on the way to it, already.
+  // FAILED_PRECONDITION NOT_YET: the job's state contradicts the verb; the hint says what would
+  // work.
   // NOT_FOUND JOB: there is no such job.
+  //
+  // Cancels a job. `at_once` leaves out the last checkpoint; it also hurries a cancel that is under
+  // way.
   absl::StatusOr<bool> Cancel(Instant now, const std::string& job, bool at_once);
+
+  // Pauses a job: the step under way ends, the trainer writes a checkpoint, and all daemons leave.
+  // Its queue keeps what is sampled and scored.
+  absl::StatusOr<bool> Pause(Instant now, const std::string& job);
+  // Lets a paused job wait for daemons again.
+  absl::StatusOr<bool> Resume(Instant now, const std::string& job);
+  // Lets a FAILED or CANCELLED job wait for daemons again, to go on from its last checkpoint. Its
+  // limits.wall and limits.restarts_per_hour count anew. A call is keyed by the incarnation.
+  // ALREADY_EXISTS CONFLICT: a later job has taken the name, and lives.
+  // RESOURCE_EXHAUSTED QUOTA: as for Submit().
+  // UNAVAILABLE NOT_FREED: the queue is just freeing the job's data.
+  absl::StatusOr<bool> Retry(Instant now, const RetryInput& input);
+  // Removes an ended job and its records, whose keys below jobs/ID/ the caller lists.
+  // UNAVAILABLE NOT_FREED: as for Retry().
+  absl::Status Delete(const std::string& job, const std::vector<std::string>& keys);
 
   // These do what Fleet's calls of the same names do, and apply the effects on the jobs.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
   absl::Status Heartbeat(Instant now, const HeartbeatInput& input);
   void StreamClosed(Instant now, const std::string& daemon, uint64_t stream);
+
+  // Turns draining of a daemon on or off. A drained daemon hands over its work as far as others can
+  // go on with it, and gets no new work. A queue keeps its jobs and gets no further one.
+  // NOT_FOUND DAEMON: there is no such daemon.
+  absl::Status Drain(Instant now, const std::string& daemon, bool on);
 
   // The answer to a call of Outbox::set_jobs.
   void OnSetJobAnswer(Instant now, const SetJobCall& call,
@@ -195,6 +237,7 @@ class Controller {
   void EnterStage(Instant now, Job& job, Stage stage);
   // Sets the final state and stores the result.
   void Finalize(Instant now, Job& job);
+  void FinishPause(Instant now, Job& job);
   void OnQueueBack(Instant now, Job& job, const SetJobCall& call, const SetJobAnswer& answer);
   // Counts a restart; too many within an hour fail the job. Call it after the event that reports
   // the restart.
@@ -220,6 +263,8 @@ class Controller {
   // staffing.cc: who works for which job, and what the daemons and the queue are told.
   void StaffJobs(Instant now);
   void StaffJob(Instant now, Job& job, const JobStaff& staff);
+  // Takes the workers from the job that were to leave and have left.
+  void RemoveLeftWorkers(Instant now, Job& job);
   void OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
                     const std::string& cause);
   void OnQueueLost(Instant now, Job& job, const Daemon& daemon, const std::string& cause);
@@ -231,8 +276,13 @@ class Controller {
   // group's.
   std::vector<Worker> Callers(const Job& job) const;
 
+  // verbs.cc: what people do to a job after its Submit.
+  void EndPause(Instant now, Job& job);
+  // OK if the queue has freed the data of the ended job.
+  absl::Status CheckFreed(const Job& job, absl::string_view verb) const;
+
   // controller.cc: what comes in, and the store.
-  absl::Status CheckQuota(const SubmitInput& input) const;
+  absl::Status CheckQuota(const std::string& owner, std::optional<uint32_t> max_jobs) const;
   absl::Status LoadJob(meta::Store* store, Instant now, const std::string& id);
   void ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInput& input);
   void ApplyProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
@@ -254,10 +304,12 @@ class Controller {
   // Adds a put to the transaction, with a compare that fails if another process has changed the
   // key.
   void PutGuarded(std::string key, std::string value);
+  void RemoveGuarded(const std::string& key);
 
   std::map<std::string, Job> jobs_;           // By id.
   std::map<std::string, std::string> names_;  // To ids: the job that took each name last.
   std::set<std::string> active_;              // Jobs whose stage is not kOver.
+  int64_t next_order_ = 0;                    // JobRecord::order of the next job.
   Fleet fleet_;
   // By daemon id; steps_stored and events_stored are left empty.
   std::map<std::string, DesiredState> desired_;

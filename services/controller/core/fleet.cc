@@ -67,10 +67,12 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
   }
 
   const uint64_t events = output.repeat ? daemon.record.events_stored : 0;
+  const bool drained = daemon.record.drained;
   if (!output.repeat) daemon = Daemon{};
   daemon.record = reported;
   daemon.record.incarnation = output.incarnation;
   daemon.record.events_stored = events;
+  daemon.record.drained = drained;
   daemon.generation_applied = input.generation;
 
   // Until its first heartbeat the daemon is suspect: it keeps its work but gets no new work.

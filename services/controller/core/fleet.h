@@ -36,6 +36,8 @@ struct DaemonRecord {
   std::map<std::string, std::string> labels;
   std::string capacity;        // The serialised registry.v1.Capacity, opaque to the core. Hex.
   uint64_t events_stored = 0;  // Highest seq of this incarnation's events that is stored.
+  // An operator wants it to give back its work and to get no new one.
+  bool drained = false;
 };
 
 // How far a daemon is with a job, as of its last heartbeat.
@@ -71,8 +73,9 @@ struct Daemon {
   std::map<std::string, double> load;
   std::map<std::string, Progress> progress;  // By job id.
 
-  bool present() const { return liveness != Liveness::kLost; }              // It keeps its work.
-  bool usable() const { return liveness == Liveness::kLive && !draining; }  // It may get new work.
+  bool present() const { return liveness != Liveness::kLost; }  // It keeps its work.
+  // It may get new work.
+  bool usable() const { return liveness == Liveness::kLive && !draining && !record.drained; }
 };
 
 struct RegisterInput {

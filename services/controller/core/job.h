@@ -15,10 +15,10 @@ namespace sluice::controller {
 // The phase that SetJob asks of the queue; the numbers are those of queue.v1.Phase.
 enum class QueuePhase { kOpen = 1, kHold = 2, kClosed = 3, kFreed = 4 };
 
-// How far the end of a job has come. A stage ends when what it names has happened, or when its time
-// limit has passed.
+// How far the end of a job has come, or its pause, which has the first two stages alone. A stage
+// ends when what it names has happened, or when its time limit has passed.
 enum class Stage {
-  kNone,          // The job is not ending.
+  kNone,          // The job is not ending or pausing.
   kStopTrainers,  // The trainers write a last checkpoint and leave; the queue admits nothing more.
   kStopAll,       // All other workers leave too.
   kClosing,       // The queue drops what is left of the job and reports the final ledger.
@@ -51,8 +51,11 @@ struct JobRecord {
   std::vector<std::string> conditions;
   absl::Time running_since = absl::InfiniteFuture();  // Time of the first RUNNING.
   absl::Time ended = absl::InfiniteFuture();
+  absl::Time paused = absl::InfiniteFuture();  // Since when it is PAUSED.
+  // The incarnation of the trainer group that the last retry gave up; -1 if there was no retry.
+  int64_t retried = -1;
 
-  // The final state that the end leads to; meaningless while stage is kNone.
+  // The final state that the end leads to, or kPaused; meaningless while stage is kNone.
   JobState target = JobState::kWaiting;
   Stage stage = Stage::kNone;
   bool stop_checkpoint = false;  // Trainers write a checkpoint before they leave.
@@ -111,10 +114,10 @@ StepSummary SummaryOf(const StepReport& step);
 struct Job {
   JobRecord record;
   AssignRecord assign;
-  // The serialised job.v1.JobSpec, opaque to the core. Empty once the job is over.
+  // The serialised job.v1.JobSpec, opaque to the core. Empty while the job is over.
   std::string spec;
   // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint
-  // removes the later ones, so they form one line of training. Empty once the job is over.
+  // removes the later ones, so they form one line of training. Empty while the job is over.
   std::map<int64_t, StepSummary> steps;
   // For each time that this process dropped steps: the first of them. A watcher goes back there.
   std::vector<int64_t> dropped_from;
@@ -144,7 +147,11 @@ struct Job {
   // Seconds between successive step reports: the last 20, newest last.
   std::vector<double> step_seconds;
 
-  bool live() const { return !IsFinal(record.state) && record.stage == Stage::kNone; }
+  // Whether it runs, or waits for daemons.
+  bool live() const {
+    return !IsFinal(record.state) && record.stage == Stage::kNone &&
+           record.state != JobState::kPaused;
+  }
   bool started() const { return record.state != JobState::kWaiting; }
 };
 

@@ -49,13 +49,13 @@ std::string EndText(const Job& job, absl::Duration ledger) {
 void Controller::Advance(Instant now, Job& job) {
   // AdvanceLive() may begin the end, whose first stage may be over at once.
   if (job.live()) AdvanceLive(now, job);
-  if (!job.live()) AdvanceEnding(now, job);
+  if (job.record.stage != Stage::kNone) AdvanceEnding(now, job);
 }
 
 int Controller::CountReady(const Job& job, Role role) const {
   int ready = 0;
   for (const Worker& worker : job.assign.workers) {
-    if (worker.role != role) continue;
+    if (worker.role != role || worker.leaving) continue;
     const auto daemon = fleet_.daemons().find(worker.id);
     if (daemon == fleet_.daemons().end()) continue;
     const auto progress = daemon->second.progress.find(job.record.id);
@@ -106,6 +106,7 @@ std::vector<std::string> Controller::ListNotReady(const Job& job) const {
 }
 
 void Controller::AdvanceLive(Instant now, Job& job) {
+  RemoveLeftWorkers(now, job);
   switch (job.record.state) {
     case JobState::kWaiting: return;  // StaffJobs() starts it.
     case JobState::kStarting:
@@ -263,16 +264,18 @@ void Controller::Fail(Instant now, Job& job, std::string code, std::string messa
   BeginEnd(now, job, JobState::kFailed, false, std::move(code), std::move(message));
 }
 
-// Begins the end. The state FINISHING or CANCELLING is stored before anything is undone, so a
-// restarted controller goes on with the end. A failure shows its code and cause from here on.
+// Begins the end, or a pause. The state FINISHING, CANCELLING or PAUSING is stored before anything
+// is undone, so a restarted controller goes on with it. A failure shows its code and cause from
+// here on.
 void Controller::BeginEnd(Instant now, Job& job, JobState target, bool checkpoint, std::string code,
                           std::string message) {
   job.record.target = target;
   job.record.stop_checkpoint = checkpoint;
   job.record.conditions.clear();
 
-  const JobState ending =
-      target == JobState::kCancelled ? JobState::kCancelling : JobState::kFinishing;
+  const JobState ending = target == JobState::kCancelled ? JobState::kCancelling
+                          : target == JobState::kPaused  ? JobState::kPausing
+                                                         : JobState::kFinishing;
   SetState(now, job, ending, std::move(code), std::move(message));
   EnterStage(now, job,
              // Only a trainer group that is there can write a checkpoint.
@@ -309,8 +312,8 @@ void Controller::EnterStage(Instant now, Job& job, Stage stage) {
   MarkChanged(job);
 }
 
-// A worker has left a job when it is lost, or when it has applied the assignments that say STOP and
-// either reports no progress of the job any more or says that it no longer works on it.
+// A worker has left a job when it is lost, or when it has applied the assignments that say STOP or
+// HOLD and either reports no progress of the job any more or says that it no longer works on it.
 bool Controller::HasLeft(const Job& job, const Worker& worker) const {
   const auto daemon = fleet_.daemons().find(worker.id);
   const auto desired = desired_.find(worker.id);
@@ -325,7 +328,7 @@ bool Controller::HasLeft(const Job& job, const Worker& worker) const {
   // If the queue has the job, the STOP is still to be handed out; else the daemon was never told of
   // the job.
   if (assignment == assignments.end()) return !job.assign.opened;
-  if (assignment->phase != AssignmentPhase::kStop) return false;
+  if (assignment->phase == AssignmentPhase::kRun) return false;
 
   const auto progress = daemon->second.progress.find(job.record.id);
   if (progress == daemon->second.progress.end()) return true;
@@ -352,14 +355,17 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
     const bool late = spent() >= job.record.needs.start;
     if (late) {
       Emit(now, job, Severity::kError, "controller", "", "late",
-           absl::StrCat("the trainer did not leave within ", DurationText(spent()),
-                        "; the job ends without a last checkpoint"));
+           absl::StrCat("the trainer did not leave within ", DurationText(spent()), "; the job ",
+                        job.record.target == JobState::kPaused ? "is paused" : "ends",
+                        " without a last checkpoint"));
     }
     if (late || all_left(true)) EnterStage(now, job, Stage::kStopAll);
   }
 
-  if (job.record.stage == Stage::kStopAll && (spent() >= kLeaveTime || all_left(false)))
+  if (job.record.stage == Stage::kStopAll && (spent() >= kLeaveTime || all_left(false))) {
+    if (job.record.target == JobState::kPaused) return FinishPause(now, job);
     EnterStage(now, job, Stage::kClosing);
+  }
 
   if (job.record.stage == Stage::kClosing && (!queue_may_know_job || spent() >= kCloseTime)) {
     if (queue_may_know_job) {
@@ -376,6 +382,29 @@ void Controller::AdvanceEnding(Instant now, Job& job) {
       (!queue_may_know_job || (queue_there && spent() >= kFreeTime))) {
     EnterStage(now, job, Stage::kOver);
   }
+}
+
+// The queue keeps the job's data under the phase HOLD. What a worker still holds there that has not
+// left in time is taken from it, so that others can go on with it after the pause.
+void Controller::FinishPause(Instant now, Job& job) {
+  for (const Worker& worker : Callers(job)) {
+    if (!job.assign.opened || HasLeft(job, worker)) continue;
+    out_.releases.push_back({job.record.id, job.assign.queue, AddressOf(job.assign.queue),
+                             worker.id, worker.incarnation});
+  }
+  job.assign.workers.clear();
+  job.assign.trainers_complete = false;
+  // Revision 0: the queue has never heard of the job.
+  if (job.assign.revision > 0) ++job.assign.revision;
+  job.call_not_before = now.mono;
+
+  job.record.stage = Stage::kNone;
+  job.record.paused = now.wall;
+  job.stage_durations.clear();
+  SetState(now, job, JobState::kPaused, "",
+           absl::StrCat("`sluice job resume ", job.record.name, "` goes on with step ",
+                        job.record.step));
+  staff_due_ = true;
 }
 
 // The final state and the result are stored in one transaction, before the queue is told to free
@@ -415,8 +444,11 @@ void Controller::OnSetJobAnswer(Instant now, const SetJobCall& call,
   job.call_in_flight = false;
   const Daemon* queue = fleet_.Find(call.queue);
 
-  // The answer is that of an earlier queue process; CollectSetJobs() asks the present one.
-  if (queue == nullptr || queue->record.incarnation != call.queue_incarnation) return;
+  // The answer is that of an earlier queue process, or of the queue that the job had before it was
+  // retried; CollectSetJobs() asks the present one.
+  if (queue == nullptr || queue->record.incarnation != call.queue_incarnation ||
+      call.queue != job.assign.queue)
+    return;
 
   const bool closing = call.phase == QueuePhase::kClosed && job.record.stage == Stage::kClosing;
   if (!answer.ok()) {

@@ -13,7 +13,8 @@ void Controller::StaffJobs(Instant now) {
   staff_due_ = false;
   std::vector<DaemonView> daemons;
   for (const auto& [id, daemon] : fleet_.daemons()) {
-    daemons.push_back({id, daemon.record.role, daemon.present(), daemon.usable()});
+    daemons.push_back(
+        {id, daemon.record.role, daemon.present(), daemon.usable(), daemon.record.drained});
   }
 
   std::vector<JobView> jobs;
@@ -22,7 +23,8 @@ void Controller::StaffJobs(Instant now) {
     if (job.record.stage >= Stage::kFreeing) continue;
     JobView view{
         id, job.record.order, job.record.needs, job.started(), !job.live(), job.assign.queue, {}};
-    for (const Worker& worker : job.assign.workers) view.held.push_back(worker.id);
+    for (const Worker& worker : job.assign.workers)
+      (worker.leaving ? view.leaving : view.held).push_back(worker.id);
     jobs.push_back(std::move(view));
   }
 
@@ -39,10 +41,24 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
     return;
   }
 
+  // Who is not in the plan any more leaves, and stays listed until it has left.
   std::vector<Worker> workers;
+  bool trainer_leaves = false;
+  for (const Worker& worker : job.assign.workers) {
+    const std::vector<std::string>& planned = staff.of(worker.role);
+    if (std::find(planned.begin(), planned.end(), worker.id) != planned.end()) continue;
+    workers.push_back(worker);
+    workers.back().leaving = true;
+    trainer_leaves |= worker.role == Role::kTrainer;
+  }
+
+  // A leaving trainer ends its step under the trainer group's incarnation, so the next group is
+  // formed once it has left.
   const auto add = [&](Role role, const std::vector<std::string>& ids) {
-    for (const std::string& id : ids)
+    for (const std::string& id : ids) {
+      if (role == Role::kTrainer && trainer_leaves && job.assign.Find(id) == nullptr) continue;
       workers.push_back({id, role, fleet_.Find(id)->record.incarnation});
+    }
   };
   add(Role::kTrainer, staff.trainers);
   add(Role::kRollout, staff.rollouts);
@@ -51,15 +67,18 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
             [](const Worker& a, const Worker& b) { return a.id < b.id; });
 
   // A new trainer group is formed once all ranks are assigned.
-  const bool forms_group = !job.assign.trainers_complete &&
+  const bool forms_group = !job.assign.trainers_complete && !trainer_leaves &&
                            static_cast<int>(staff.trainers.size()) == job.record.needs.trainers.min;
   if (workers == job.assign.workers && !forms_group && job.started()) return;
 
   for (const Worker& worker : workers) {
     const Worker* before = job.assign.Find(worker.id);
     if (before != nullptr && *before == worker) continue;
-    Emit(now, job, Severity::kInfo, RoleName(worker.role), worker.id, "assigned",
-         absl::StrCat(RoleName(worker.role), " ", worker.id, " works for the job"));
+    Emit(now, job, Severity::kInfo, RoleName(worker.role), worker.id,
+         worker.leaving ? "released" : "assigned",
+         absl::StrCat(
+             RoleName(worker.role), " ", worker.id,
+             worker.leaving ? " hands over its work and leaves the job" : " works for the job"));
   }
 
   job.assign.workers = std::move(workers);
@@ -76,7 +95,25 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
     }
   }
 
-  if (job.record.state == JobState::kWaiting) SetState(now, job, JobState::kStarting, "", "");
+  if (job.record.state == JobState::kWaiting) {
+    job.assign.phase = QueuePhase::kOpen;  // A resumed job was on HOLD.
+    SetState(now, job, JobState::kStarting, "", "");
+  }
+  MarkChanged(job);
+}
+
+void Controller::RemoveLeftWorkers(Instant now, Job& job) {
+  std::vector<Worker>& workers = job.assign.workers;
+  const auto left = std::remove_if(workers.begin(), workers.end(), [&](const Worker& worker) {
+    if (!worker.leaving || !HasLeft(job, worker)) return false;
+    if (worker.role == Role::kTrainer) job.assign.trainers_complete = false;
+    return true;
+  });
+  if (left == workers.end()) return;
+  workers.erase(left, workers.end());
+  ++job.assign.revision;
+  job.call_not_before = now.mono;
+  staff_due_ = true;
   MarkChanged(job);
 }
 
@@ -100,13 +137,14 @@ void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarna
     }
 
     const Role role = worker->role;
+    const bool leaving = worker->leaving;
     job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
     if (trainer) job.assign.trainers_complete = false;
     ++job.assign.revision;
     job.call_not_before = now.mono;
     MarkChanged(job);
 
-    if (daemon.draining) {
+    if (daemon.draining || leaving) {
       Emit(now, job, Severity::kInfo, RoleName(role), daemon.record.id, "daemon_left",
            absl::StrCat(daemon.record.id, ": ", cause));
     } else {
@@ -163,8 +201,11 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
 
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
-  assignment.phase = stops ? AssignmentPhase::kStop : AssignmentPhase::kRun;
-  assignment.checkpoint = stops && trainer && job.record.stop_checkpoint;
+  const bool others_go_on = stops ? job.record.target == JobState::kPaused : worker.leaving;
+  assignment.phase = others_go_on ? AssignmentPhase::kHold
+                     : stops      ? AssignmentPhase::kStop
+                                  : AssignmentPhase::kRun;
+  assignment.checkpoint = trainer && (stops ? job.record.stop_checkpoint : worker.leaving);
 
   assignment.queues = {AddressOf(job.assign.queue)};
   std::vector<std::string> trainers, rollouts;

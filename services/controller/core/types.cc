@@ -42,6 +42,8 @@ absl::string_view StateName(JobState state) {
     case JobState::kCancelling: return "CANCELLING";
     case JobState::kCancelled: return "CANCELLED";
     case JobState::kFailed: return "FAILED";
+    case JobState::kPausing: return "PAUSING";
+    case JobState::kPaused: return "PAUSED";
   }
   return "";
 }

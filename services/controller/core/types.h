@@ -23,7 +23,8 @@ std::string DurationText(absl::Duration duration);
 
 // A job goes WAITING -> STARTING -> RUNNING <-> RECOVERING, then FINISHING or CANCELLING, then to a
 // final state. A job that fails passes through FINISHING too: its daemons leave and the queue
-// completes the ledger before the state is FAILED.
+// completes the ledger before the state is FAILED. A paused job goes through PAUSING to PAUSED, and
+// back to WAITING when it is resumed. Records store the numbers, so a new state comes last.
 enum class JobState {
   kWaiting,   // Not enough daemons are free for the job.
   kStarting,  // Daemons are assigned, but not all of them are ready.
@@ -34,6 +35,8 @@ enum class JobState {
   kCancelling,
   kCancelled,
   kFailed,
+  kPausing,  // The trainer writes a checkpoint, and the daemons leave.
+  kPaused,   // It has no daemons but its queue, which keeps the data.
 };
 absl::string_view StateName(JobState state);  // "WAITING", and so on.
 bool IsFinal(JobState state);
@@ -148,6 +151,8 @@ struct Worker {
   std::string id;
   Role role = Role::kRollout;
   int64_t incarnation = 0;
+  // It is to hand over its work and leave; the job goes on without it.
+  bool leaving = false;
   bool operator==(const Worker&) const = default;
 };
 

@@ -117,6 +117,12 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
     return waits;
   }
 
+  if (job.record.state == JobState::kPaused) {
+    add("", job.state_since, "the job is paused", "",
+        absl::StrCat("`sluice job resume ", job.record.name, "`"), no_time);
+    return waits;
+  }
+
   std::map<Role, int> working;
   const auto works = [&](const std::string& id, Role role) {
     waits.roles[id] = std::string(RoleName(role));
@@ -191,8 +197,8 @@ void Controller::AddSilentDaemons(Instant now, const Job& job, Waits& waits) con
   }
 }
 
-// An ending job waits for the workers that have not left yet, then for the queue to complete the
-// ledger.
+// An ending or pausing job waits for the workers that have not left yet, then for the queue to
+// complete the ledger.
 void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
   const auto add = [&](const std::string& daemon, std::string cause, std::string next) {
     waits.edges.push_back({waits.root,
@@ -214,7 +220,8 @@ void Controller::AddLeaving(Instant now, const Job& job, Waits& waits) const {
         absl::StrCat(worker.id, worker.role == Role::kTrainer && job.record.stop_checkpoint
                                     ? " writes the last checkpoint"
                                     : " has not left the job yet"),
-        "the job goes on to its end without it");
+        job.record.target == JobState::kPaused ? "the job is paused without it"
+                                               : "the job goes on to its end without it");
   }
 }
 

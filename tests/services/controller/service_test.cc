@@ -519,16 +519,50 @@ TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhere
               HasSubstr("rows.jsonl:1:1: no column \"question\" for field prompt"));
 }
 
-TEST_F(ServiceTest, AVerbThatIsNotBuiltIsRefusedByName) {
+TEST_F(ServiceTest, AVerbOrFieldThatIsNotBuiltIsRefusedByName) {
   (void)Submit(Spec("digits"));
-  job::v1::ControlRequest pause;
-  pause.set_job("digits");
-  pause.set_verb(job::v1::VERB_PAUSE);
+  const auto refusal = [&](const job::v1::ControlRequest& request) {
+    job::v1::ControlResponse response;
+    const absl::Status refused = rpc::Call(*channel_, request, &response);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+    return std::string(refused.message());
+  };
+  job::v1::ControlRequest request;
+  request.set_job("digits");
+  request.set_verb(job::v1::VERB_ROLLBACK);
+  EXPECT_THAT(refusal(request), HasSubstr("ROLLBACK of a job"));
+  request.set_verb(job::v1::VERB_PAUSE);
+  request.set_keep_warm(true);
+  EXPECT_THAT(refusal(request), HasSubstr("keep_warm of PAUSE"));
+}
 
+TEST_F(ServiceTest, ADeletedJobIsGoneAlsoForThoseWhoWatchIt) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  job::v1::ControlRequest request;
+  request.set_job(job);
+  request.set_verb(job::v1::VERB_CANCEL);
   job::v1::ControlResponse response;
-  const absl::Status refused = rpc::Call(*channel_, pause, &response);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("PAUSE"));
+  ASSERT_TRUE(rpc::Call(*channel_, request, &response).ok());
+  WaitFor(job, job::v1::JOB_STATE_CANCELLED);
+
+  job::v1::WatchRequest watch;
+  watch.set_job(job);
+  watch.set_follow(true);
+  rpc::ClientStream stream(*channel_, *job::v1::WatchRequest::descriptor());
+  ASSERT_TRUE(stream.Write(watch));
+  stream.WritesDone();
+  job::v1::WatchResponse seen;
+  ASSERT_TRUE(stream.Read(&seen));
+
+  request.set_verb(job::v1::VERB_DELETE);
+  ASSERT_EQ(rpc::Call(*channel_, request, &response), absl::OkStatus());
+  EXPECT_EQ(response.status().job(), job) << "the status before the deletion";
+  while (stream.Read(&seen)) {
+  }
+  EXPECT_EQ(ReasonOf(stream.Finish()), "JOB");
+  EXPECT_EQ(ReasonOf(rpc::Call(*channel_, request, &response)), "JOB");
 }
 
 TEST_F(ServiceTest, ALostRolloutIsReleasedAtTheQueue) {

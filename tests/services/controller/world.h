@@ -193,6 +193,9 @@ class World {
       queue.revisions[call.job] = call.revision;
       core->OnSetJobAnswer(now(), call,
                            SetJobAnswer{queue.restored.contains(call.job), queue.ledger});
+      if (call.phase != QueuePhase::kFreed) continue;
+      queue.revisions.erase(call.job);
+      queue.restored.erase(call.job);
     }
     Commit();
   }
@@ -232,7 +235,7 @@ class World {
     Settle();
     for (auto& [id, actor] : actors) {
       for (const DaemonAssignment& assignment : actor.desired.assignments) {
-        if (assignment.phase == AssignmentPhase::kStop) actor.progress.erase(assignment.job);
+        if (assignment.phase != AssignmentPhase::kRun) actor.progress.erase(assignment.job);
       }
       std::erase_if(actor.progress, [&](const auto& entry) {
         return std::none_of(actor.desired.assignments.begin(), actor.desired.assignments.end(),
