@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/meta/backup.h"
 #include "common/policy/policy.h"
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
@@ -46,7 +47,7 @@ class Program : public daemon::Program {
         peers_(options.id, host.metrics),
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
-        admin_(&loop_) {
+        admin_(&loop_, store_.get()) {
     // The loop starts here, because calls may come before Start().
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
@@ -147,6 +148,14 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
                                                       const daemon::Host& host, Policy policy,
                                                       std::optional<DirLock> lock,
                                                       std::unique_ptr<meta::Store> store) {
+  SLUICE_ASSIGN_OR_RETURN(const bool half, meta::IsHalfRestored(*store));
+  if (half) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "STORE",
+                      .catalogue = "SLUICE-META-0016",
+                      .hint = "run `sluice meta restore` with --yes again, to its end"},
+                     "a restore of the job store was broken off, so jobs are missing in it");
+  }
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
                           Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
