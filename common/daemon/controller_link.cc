@@ -28,6 +28,7 @@ constexpr size_t kMaxSteps = 10'000;
 constexpr size_t kMaxEvents = 1'000;
 constexpr size_t kMaxPerHeartbeat = 256;  // Most step reports, and most events, in one message.
 constexpr absl::Duration kDefaultInterval = absl::Seconds(2);
+constexpr int kSilentIntervals = 3;
 
 // Whether an error of Register or Heartbeat will not go away by trying again.
 bool IsFinal(const absl::Status& status) {
@@ -76,6 +77,7 @@ struct ControllerLink::Impl {
   bool send_now ABSL_GUARDED_BY(mu) = false;  // Something must be sent at once.
   int64_t incarnation ABSL_GUARDED_BY(mu) = 0;
   absl::Duration interval ABSL_GUARDED_BY(mu) = kDefaultInterval;  // Between two heartbeats.
+  absl::Time heard ABSL_GUARDED_BY(mu);  // When the controller answered last.
 
   // What goes to the controller.
   std::map<std::string, registry::v1::Progress, std::less<>> progress ABSL_GUARDED_BY(mu);
@@ -105,6 +107,9 @@ struct ControllerLink::Impl {
   absl::Status RunHeartbeats(const rpc::Channel& channel);
   registry::v1::HeartbeatRequest ComposeHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
   bool AwaitNextHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
+  // Waits until the controller is silent, and then cancels the stream. Returns false if the stream
+  // has broken, or the link is stopped, before that.
+  bool CancelIfSilent(rpc::ClientStream* stream) ABSL_LOCKS_EXCLUDED(mu);
   void ReportRefusal(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu);
 
   // Called on a stream's reader thread. `newest` is the highest generation of this stream.
@@ -121,7 +126,7 @@ struct ControllerLink::Impl {
 };
 
 void ControllerLink::Impl::RunLink() {
-  const auto channel = rpc::Connect(options.controller, {rpc::Role::kController});
+  const auto channel = rpc::ConnectToLeader(options.controller);
   if (!channel.ok()) return ReportRefusal(channel.status());
   rpc::Backoff backoff(options.backoff);
   while (!cancel.triggered()) {
@@ -163,7 +168,7 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
       {.give_up = absl::InfiniteDuration(), .cancel = &cancel, .backoff = options.backoff}));
 
   log::Info("registered",
-            {{"controller", options.controller}, {"incarnation", response.incarnation()}});
+            {{"controller", channel.address()}, {"incarnation", response.incarnation()}});
 
   MutexLock lock(&mu);
   if (response.has_beat()) interval = rpc::FromProto(response.beat());
@@ -181,7 +186,9 @@ absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel) {
   {
     MutexLock lock(&mu);
     broken = false;
+    heard = absl::Now();
   }
+  const rpc::Channel::Peer peer = channel.peer();
   rpc::ClientStream stream(channel, *registry::v1::HeartbeatRequest::descriptor(), &cancel);
   std::thread reader([&] {
     uint64_t newest = 0;
@@ -192,13 +199,39 @@ absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel) {
     changed.NotifyAll();
   });
 
+  // A thread of its own, because Write() blocks while a paused controller reads nothing.
+  bool silent = false;
+  std::thread watch([&] { silent = CancelIfSilent(&stream); });
+
   while (stream.Write(ComposeHeartbeat()) && AwaitNextHeartbeat()) {
   }
   // If Write() failed, the reader must be ended here. If the server ended the stream, its status is
   // kept.
   stream.TryCancel();
-  reader.join();
-  return stream.Finish();
+  reader.join();  // It has set `broken`, so `watch` ends too.
+  watch.join();
+  const absl::Status status = stream.Finish();
+  if (!silent) return status;
+
+  const absl::Status why =
+      absl::UnavailableError(absl::StrCat(peer.name, " does not answer heartbeats"));
+  (void)peer.MoveOn(why);
+  return why;
+}
+
+bool ControllerLink::Impl::CancelIfSilent(rpc::ClientStream* stream) {
+  {
+    MutexLock lock(&mu);
+    while (true) {
+      if (broken || stopped) return false;
+      const absl::Time until = heard + std::max(options.silence, kSilentIntervals * interval);
+      const absl::Duration left = until - absl::Now();
+      if (left <= absl::ZeroDuration()) break;
+      changed.WaitFor(&mu, left);
+    }
+  }
+  stream->TryCancel();
+  return true;
 }
 
 registry::v1::HeartbeatRequest ControllerLink::Impl::ComposeHeartbeat() {
@@ -242,6 +275,7 @@ void ControllerLink::Impl::ReportRefusal(const absl::Status& why) {
 void ControllerLink::Impl::HandleResponse(registry::v1::HeartbeatResponse response,
                                           uint64_t* newest) {
   MutexLock lock(&mu);
+  heard = absl::Now();
   // Forget the reports that are stored: for each job named here, those of all steps up to k.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {

@@ -30,16 +30,17 @@ namespace sluice::daemon {
 // The connection of a daemon to its controller. It registers the daemon and sends heartbeats. It
 // receives the daemon's assignments, and sends progress, step reports and events.
 //
-// The daemon may start before its controller, and may outlive it. After any failure the link
-// connects again with the same boot id, so the daemon keeps its incarnation. It then sends again
-// the step reports and events that were not stored.
+// The daemon may start before its controller, and may outlive it. After any failure, and when the
+// controller does not answer heartbeats, the link connects again, to the controller that leads
+// (rpc::ConnectToLeader), with the same boot id, so the daemon keeps its incarnation. It then sends
+// again the step reports and events that were not stored.
 //
-// Thread-safe. Owns two threads: `link` registers and writes heartbeats (and starts a reader for
-// each stream); `deliver` runs the handlers, so that a slow handler delays no heartbeat.
+// Thread-safe. Owns two threads: `link` registers and writes heartbeats (and starts a reader and a
+// watch for each stream); `deliver` runs the handlers, so that a slow handler delays no heartbeat.
 class ControllerLink {
  public:
   struct Options {
-    std::string controller;  // HOST:PORT.
+    std::string controller;  // HOST:PORT, or several with commas between, of which one leads.
     std::string id;          // The daemon's id.
     rpc::Role role = rpc::Role::kUnspecified;
     std::map<std::string, std::string> addresses;  // HOST:PORT by listener: "grpc", "ops".
@@ -49,6 +50,11 @@ class ControllerLink {
     uint32_t protocol_min = kProtocol;
     uint32_t protocol_max = kProtocol;
     rpc::BackoffOptions backoff;
+    // Each heartbeat is answered. After this long without an answer, and three intervals of
+    // heartbeats, the controller counts as gone: it may be paused, while another one leads. This is
+    // shorter than its lease of the store, so the daemon has left it before it could wake as a
+    // former leader.
+    absl::Duration silence = absl::Seconds(6);
   };
 
   // They run on the `deliver` thread, one at a time. Each may be empty.

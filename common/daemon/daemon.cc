@@ -27,14 +27,19 @@ namespace {
 // How long calls that are still open after Program::Drain() may go on.
 constexpr absl::Duration kLastCalls = absl::Seconds(2);
 
-// Blocks SIGTERM and SIGINT in all threads, so that the main thread can wait for them. Make it
-// before any thread starts. SIGPIPE is ignored.
+// Blocks SIGTERM, SIGINT and SIGUSR1 in all threads, so that the main thread can wait for them. Make
+// it before any thread starts. SIGPIPE is ignored.
 class Signals {
  public:
+  // Why a program ends, and what comes after it; nothing if the daemon ends.
+  struct End {
+    absl::Status why;
+    MakeProgram next;
+  };
+
   Signals() {
     sigemptyset(&set_);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGINT);
+    for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);
   }
@@ -48,20 +53,34 @@ class Signals {
     kill(getpid(), SIGTERM);
   }
 
-  // Waits for a signal or Stop(). Returns OK for a signal.
-  absl::Status Wait() ABSL_LOCKS_EXCLUDED(mu_) {
-    int signal = 0;
-    sigwait(&set_, &signal);
-
+  // Makes Wait() return `next`. May be called from any thread.
+  void Replace(MakeProgram next) ABSL_LOCKS_EXCLUDED(mu_) {
     MutexLock lock(&mu_);
-    // From now on the process drains, and later calls of Stop() send no signal. An earlier Stop()
-    // may have sent one that still waits; it would kill the process below, so it is taken away.
-    stopped_ = true;
-    const timespec no_wait{};
-    while (sigtimedwait(&set_, nullptr, &no_wait) > 0) {
+    next_ = std::move(next);
+    kill(getpid(), SIGUSR1);
+  }
+
+  // Waits for a signal, Stop() or Replace(). `why` is OK for a signal.
+  End Wait() ABSL_LOCKS_EXCLUDED(mu_) {
+    while (true) {
+      int signal = 0;
+      sigwait(&set_, &signal);
+
+      MutexLock lock(&mu_);
+      // SIGUSR1 wakes this thread for Replace(), and means nothing if it comes from outside.
+      if (signal == SIGUSR1 && next_) return {absl::OkStatus(), std::exchange(next_, nullptr)};
+      if (signal == SIGUSR1) continue;
+
+      // From now on the process drains, and later calls of Stop() send no signal. An earlier Stop()
+      // may have sent one that still waits; it would kill the process below, so it is taken away.
+      stopped_ = true;
+      next_ = nullptr;
+      const timespec no_wait{};
+      while (sigtimedwait(&set_, nullptr, &no_wait) > 0) {
+      }
+      pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next signal kills.
+      return {why_, nullptr};
     }
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);  // The next signal kills.
-    return why_;
   }
 
  private:
@@ -69,6 +88,7 @@ class Signals {
   Mutex mu_;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status why_ ABSL_GUARDED_BY(mu_);
+  MakeProgram next_ ABSL_GUARDED_BY(mu_);
 };
 
 // Writes gRPC's error messages to Sluice's log.
@@ -103,7 +123,9 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
                  "or [::]; default: --listen")
       ->envname("SLUICE_ADVERTISE");
   if (about.role != rpc::Role::kController)
-    app.add_option("--controller", flags->controller, "HOST:PORT of the controller");
+    app.add_option("--controller", flags->controller,
+                   "HOST:PORT of the controller; if there are several, all of them with commas "
+                   "between");
   app.add_option("--id", flags->id,
                  absl::StrCat("name of this daemon in the fleet; default: that of its certificate, "
                               "else ",
@@ -213,43 +235,67 @@ int PrintError(const About& about, const absl::Status& status) {
   return 1;
 }
 
-absl::Status RunProgram(const About& about, const Flags& flags, const MakeProgram& make,
-                        Signals* signals) {
-  metrics::Registry metrics;
-  metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
-  const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); }};
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Program> program, make(host));
-
-  const std::vector<grpc::Service*> services = program->services();
-  SLUICE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<rpc::Server> server,
-      rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
+// Serves the calls of a program until it ends. Sets the addresses in `flags` to those on which it
+// listened.
+absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* flags,
+                                   metrics::Registry* metrics, bool first, Signals* signals) {
+  const std::vector<grpc::Service*> services = program.services();
+  rpc::Server::Options options{.address = flags->listen, .metrics = metrics};
+  if (services.empty()) options.refusal = [&program] { return program.Refusal(); };
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
+                          rpc::Server::Start(options, services));
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<OpsServer> ops,
-      OpsServer::Start(flags.ops, &metrics, [&] { return program->CheckReady(); }));
+      OpsServer::Start(flags->ops, metrics, [&]() -> absl::StatusOr<std::string> {
+        SLUICE_RETURN_IF_ERROR(program.CheckReady());
+        return program.ready_text();
+      }));
+  flags->listen = server->address();
+  flags->ops = ops->address();
 
   // Nobody calls a controller at an address that it names itself.
   std::string address = server->address(), ops_address = ops->address();
-  if (about.role != rpc::Role::kController || !flags.advertise.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(address, rpc::AdvertisedAddress(flags.advertise, address));
+  if (about.role != rpc::Role::kController || !flags->advertise.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(address, rpc::AdvertisedAddress(flags->advertise, address));
     if (rpc::IsOnAllInterfaces(ops_address)) {
       const std::string host = address.substr(0, address.rfind(':'));
       SLUICE_ASSIGN_OR_RETURN(ops_address, rpc::AdvertisedAddress(host, ops_address));
     }
   }
-  SLUICE_RETURN_IF_ERROR(program->Start(address, ops_address));
-  std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", address.c_str(), ops_address.c_str());
-  std::fflush(stdout);
-  log::Info("started", {{"version", kBuild}, {"listening", address}, {"ops", ops_address}});
+  SLUICE_RETURN_IF_ERROR(program.Start(address, ops_address));
+  if (first) {
+    std::printf("{\"listening\": \"%s\", \"ops\": \"%s\"}\n", address.c_str(), ops_address.c_str());
+    std::fflush(stdout);
+    log::Info("started", {{"version", kBuild}, {"listening", address}, {"ops", ops_address}});
+  }
 
-  const absl::Status why = signals->Wait();
-  log::Info("draining", {{"why", why.ok() ? absl::string_view("asked to") : why.message()}});
+  const Signals::End end = signals->Wait();
+  if (!end.next)
+    log::Info("draining",
+              {{"why", end.why.ok() ? absl::string_view("asked to") : end.why.message()}});
   // Clients must see NOT_SERVING before the program stops taking work.
   server->SetServing(false);
-  program->Drain();
+  program.Drain();
   server->Drain(kLastCalls);
-  log::Info("ended");
-  return why;
+  return end;
+}
+
+absl::Status RunProgram(const About& about, Flags flags, MakeProgram make, Signals* signals) {
+  metrics::Registry metrics;
+  metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
+  const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); },
+                  [signals](MakeProgram next) { signals->Replace(std::move(next)); }};
+
+  for (bool first = true;; first = false) {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Program> program, make(host));
+    SLUICE_ASSIGN_OR_RETURN(Signals::End end,
+                            Serve(about, *program, &flags, &metrics, first, signals));
+    if (!end.next) {
+      log::Info("ended");
+      return end.why;
+    }
+    make = std::move(end.next);
+  }
 }
 
 }  // namespace

@@ -55,9 +55,10 @@ struct Flags {
   std::string ops = "127.0.0.1:0";     // For HTTP: /metrics, /livez, /readyz.
   // HOST or HOST:PORT at which other daemons reach this one. Empty: `listen`.
   std::string advertise;
-  std::string controller;  // HOST:PORT. Empty in the controller itself.
-  std::string id;          // Name of the daemon in the fleet. Default: <role>-0.
-  std::string data_dir;    // Empty: not given.
+  // HOST:PORT, or several with commas between, of which one leads. Empty in the controller itself.
+  std::string controller;
+  std::string id;        // Name of the daemon in the fleet. Default: <role>-0.
+  std::string data_dir;  // Empty: not given.
   // The folders of the files of jobs (common/base/roots.h). Both empty: any folder.
   std::vector<std::string> read_roots, write_roots;
   int threads = 0;  // Threads for computing. 0: one per core.
@@ -70,6 +71,10 @@ struct Flags {
   }
 };
 
+class Program;
+struct Host;
+using MakeProgram = std::function<absl::StatusOr<std::unique_ptr<Program>>(const Host& host)>;
+
 // What Main() lends to a program. It outlives the program.
 struct Host {
   const Flags* flags = nullptr;
@@ -77,28 +82,32 @@ struct Host {
   // Ends the daemon as SIGTERM does. With an error, the error is printed and the exit code is 1.
   // May be called from any thread.
   std::function<void(absl::Status why)> stop;
+  // Ends this program, and goes on with the one that `next` makes, on the same addresses. It has no
+  // effect on a daemon that is ending. May be called from any thread, once.
+  std::function<void(MakeProgram next)> replace;
 };
 
-// One daemon, from its start to its end. All calls come from the main thread, except CheckReady().
+// One daemon, from its start to its end. All calls come from the main thread, except CheckReady(),
+// ready_text() and Refusal().
 class Program {
  public:
   virtual ~Program() = default;
 
   // The gRPC services, which use the callback API. The program owns them. They are served already
-  // before Start() is called.
+  // before Start() is called. If there are none, every call gets Refusal().
   virtual std::vector<grpc::Service*> services() = 0;
+  virtual absl::Status Refusal() { return absl::UnavailableError("this daemon serves no calls"); }
   // Called when the gRPC server and the HTTP server listen. `address` and `ops` are where other
   // hosts reach them. Starts threads and registers with the controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;
-  // What /readyz answers: 200 for OK, else 503 with the message. Called from the HTTP server's
-  // threads.
+  // What /readyz answers: 200 with ready_text() for OK, else 503 with the message. Called from the
+  // HTTP server's threads.
   virtual absl::Status CheckReady() { return absl::OkStatus(); }
+  virtual std::string ready_text() { return "ok"; }
   // Takes no new work, ends or gives back what it holds, and finishes parked calls. Health is
   // NOT_SERVING by now. Calls are still answered, and are cancelled shortly after this returns.
   virtual void Drain() = 0;
 };
-
-using MakeProgram = std::function<absl::StatusOr<std::unique_ptr<Program>>(const Host& host)>;
 
 // The whole main() of a daemon. Parses the flags, makes the program, starts it, prints
 // {"listening": .., "ops": ..} as the first line of stdout, and waits for SIGTERM or SIGINT. A

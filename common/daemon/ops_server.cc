@@ -52,7 +52,7 @@ void OpenAndCloseConnection(int port, bool ipv6) {
 
 struct OpsServer::Impl {
   metrics::Registry* metrics = nullptr;
-  std::function<absl::Status()> ready;
+  std::function<absl::StatusOr<std::string>()> ready;
   mg_context* context = nullptr;
   std::string address;
   int port = 0;
@@ -89,9 +89,9 @@ OpsServer::OpsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OpsServer::~OpsServer() = default;
 const std::string& OpsServer::address() const { return impl_->address; }
 
-absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address,
-                                                            metrics::Registry* metrics,
-                                                            std::function<absl::Status()> ready) {
+absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
+    absl::string_view address, metrics::Registry* metrics,
+    std::function<absl::StatusOr<std::string>()> ready) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckAddress(address, rpc::ProcessCredentials() != nullptr));
 
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
@@ -143,9 +143,10 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view ad
   mg_set_request_handler(
       impl->context, "/readyz$",
       [](mg_connection* connection, void* self) {
-        const absl::Status ready = static_cast<Impl*>(self)->ready();
-        if (ready.ok()) return SendResponse(connection, 200, "text/plain", "ok\n");
-        return SendResponse(connection, 503, "text/plain", absl::StrCat(ready.message(), "\n"));
+        const absl::StatusOr<std::string> ready = static_cast<Impl*>(self)->ready();
+        return SendResponse(
+            connection, ready.ok() ? 200 : 503, "text/plain",
+            absl::StrCat(ready.ok() ? *ready : std::string(ready.status().message()), "\n"));
       },
       impl.get());
   return std::unique_ptr<OpsServer>(new OpsServer(std::move(impl)));

@@ -14,17 +14,17 @@ class Registry;
 namespace sluice::daemon {
 
 // An HTTP server for operators and monitors: /metrics (Prometheus text), /livez (200 while the
-// process answers) and /readyz (200, or 503 with the reason). Owns its threads, which end in the
+// process answers) and /readyz (200 with a word, or 503 with the reason). Owns its threads, which end in the
 // destructor.
 class OpsServer {
  public:
   // Listens on `address`, HOST:PORT on loopback; port 0 means any free port. `metrics` outlives the
-  // server. `ready` is called from the server's threads.
+  // server. `ready` gives what /readyz says, and is called from the server's threads.
   // INVALID_ARGUMENT: `address` is not an address, or not on loopback.
   // ALREADY_EXISTS PORT_IN_USE: another process listens there.
-  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address,
-                                                          metrics::Registry* metrics,
-                                                          std::function<absl::Status()> ready);
+  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(
+      absl::string_view address, metrics::Registry* metrics,
+      std::function<absl::StatusOr<std::string>()> ready);
   ~OpsServer();
   OpsServer(const OpsServer&) = delete;
   OpsServer& operator=(const OpsServer&) = delete;

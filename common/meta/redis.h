@@ -11,7 +11,7 @@ namespace sluice::meta {
 // the store is destroyed, so one process at a time has it open. Under the prefix P there are
 //   P:lease   the lease: a token and `target.holder`; a key that expires
 //   P:state   a hash: `format`, `revision` (of the newest transaction), `by` (the lease under which
-//             the store was last taken or rebuilt)
+//             the store was last taken, written or rebuilt)
 //   P:values  a hash: the store's keys, each with "<revision> <value>"
 //
 // The whole content is also in memory, from which Get() and List() answer, so they neither wait nor

@@ -37,7 +37,8 @@ constexpr char kRenew[] = R"(
 
 // Does one transaction. Arguments: lease, the revision before it, the revision after it, then the
 // kind, key and value of each op. Only the holder of the lease writes, and it uses no revision for
-// two transactions, so a Redis that is at the revision after it has done it already.
+// two transactions, so a Redis that is at the revision after it has done it already. `by` names the
+// writer of each revision in the append-only file of Redis, which is thereby a history of who led.
 // Returns done | lease HOLDER | revision N.
 constexpr char kWrite[] = R"(
   local held = redis.call('GET', KEYS[1])
@@ -52,7 +53,7 @@ constexpr char kWrite[] = R"(
       redis.call('HDEL', KEYS[3], ARGV[i + 1])
     end
   end
-  redis.call('HSET', KEYS[2], 'revision', ARGV[3])
+  redis.call('HSET', KEYS[2], 'revision', ARGV[3], 'by', ARGV[1])
   return {'done'}
 )";
 

@@ -4,11 +4,16 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <map>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/rpc/address.h"
 #include "common/rpc/keepalive.h"
+#include "common/rpc/leader_search.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -38,22 +43,70 @@ grpc::ChannelArguments MakeArguments() {
   return arguments;
 }
 
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, absl::Span<const Role> peers,
+                                           const ConnectOptions& options) {
+  return grpc::CreateCustomChannel(address,
+                                   options.credentials == nullptr
+                                       ? grpc::InsecureChannelCredentials()
+                                       : options.credentials->MakeChannelCredentials(peers),
+                                   MakeArguments());
+}
+
 }  // namespace
+
+struct Channel::Leaders {
+  Leaders(std::vector<std::string> addresses, const ConnectOptions& options)
+      : count(static_cast<int>(addresses.size())), options(options), search(std::move(addresses)) {}
+
+  const int count;
+  const ConnectOptions options;
+  Mutex mu;
+  LeaderSearch search ABSL_GUARDED_BY(mu);
+  // By address. They stay until the end, because calls may be under way.
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels ABSL_GUARDED_BY(mu);
+};
 
 Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
                  metrics::Registry* metrics)
     : channel_(std::move(channel)), address_(std::move(address)), metrics_(metrics) {}
 
+Channel::Peer Channel::peer() const {
+  if (leaders_ == nullptr) return {channel_.get(), address_, address_, nullptr};
+  MutexLock lock(&leaders_->mu);
+  const std::string& address = leaders_->search.current();
+  std::shared_ptr<grpc::Channel>& channel = leaders_->channels[address];
+  if (channel == nullptr) channel = MakeChannel(address, {Role::kController}, leaders_->options);
+  const std::string& by = leaders_->search.named_by();
+  return {channel.get(), address,
+          by.empty() ? address : absl::StrCat(address, " (the leader, says ", by, ")"), leaders_};
+}
+
+int Channel::peers() const { return leaders_ == nullptr ? 1 : leaders_->count; }
+
+bool Channel::Peer::MoveOn(const absl::Status& why) const {
+  if (leaders == nullptr) return false;
+  MutexLock lock(&leaders->mu);
+  return leaders->search.OnFailed(address, why);
+}
+
 absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                  absl::Span<const Role> peers,
                                                  const ConnectOptions& options) {
   SLUICE_RETURN_IF_ERROR(CheckAddress(address, options.credentials != nullptr));
-  auto channel = grpc::CreateCustomChannel(std::string(address),
-                                           options.credentials == nullptr
-                                               ? grpc::InsecureChannelCredentials()
-                                               : options.credentials->MakeChannelCredentials(peers),
-                                           MakeArguments());
-  return std::make_shared<Channel>(std::move(channel), std::string(address), options.metrics);
+  return std::make_shared<Channel>(MakeChannel(std::string(address), peers, options),
+                                   std::string(address), options.metrics);
+}
+
+absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(absl::string_view addresses,
+                                                         const ConnectOptions& options) {
+  const std::vector<std::string> list = SplitAddresses(addresses);
+  // An empty list is no address either.
+  if (list.empty()) return CheckAddress(addresses, options.credentials != nullptr);
+  for (const std::string& address : list)
+    SLUICE_RETURN_IF_ERROR(CheckAddress(address, options.credentials != nullptr));
+  auto channel = std::make_shared<Channel>(nullptr, std::string(addresses), options.metrics);
+  channel->leaders_ = std::make_shared<Channel::Leaders>(list, options);
+  return channel;
 }
 
 }  // namespace sluice::rpc

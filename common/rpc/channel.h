@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -17,20 +18,43 @@ class Registry;
 
 namespace sluice::rpc {
 
-// A connection to one address. It is made at the first call, and made again after a loss.
-// Thread-safe; share one per peer.
+// A connection to one address, or to the one of several controllers that leads. It is made at the
+// first call, and made again after a loss. Thread-safe; share one per peer.
 class Channel {
+ private:
+  struct Leaders;
+
  public:
+  // Where a call goes.
+  struct Peer {
+    grpc::Channel* channel = nullptr;  // Lives as long as the Channel.
+    std::string address;               // HOST:PORT
+    std::string name;  // The address for people; says who named it as the leader, if one did.
+    std::shared_ptr<Leaders> leaders;  // Null if there is no other controller.
+
+    // Call it if a call has failed with `why`, so that the next one may go to another controller
+    // (leader_search.h). Returns whether it does.
+    bool MoveOn(const absl::Status& why) const;
+  };
+
   Channel(std::shared_ptr<grpc::Channel> channel, std::string address, metrics::Registry* metrics);
 
-  grpc::Channel* grpc_channel() const { return channel_.get(); }
-  const std::string& address() const { return address_; }
+  // The peer of the next call.
+  Peer peer() const;
+  // The name of that peer, for people.
+  std::string address() const { return peer().name; }
+  // How many addresses were given.
+  int peers() const;
   metrics::Registry* metrics() const { return metrics_; }  // May be null.
 
  private:
-  const std::shared_ptr<grpc::Channel> channel_;
+  friend absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(
+      absl::string_view addresses, const struct ConnectOptions& options);
+
+  const std::shared_ptr<grpc::Channel> channel_;  // Null if there are leaders_.
   const std::string address_;
   metrics::Registry* const metrics_;
+  std::shared_ptr<Leaders> leaders_;  // Null for a channel to one address.
 };
 
 struct ConnectOptions {
@@ -47,5 +71,11 @@ struct ConnectOptions {
 absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                  absl::Span<const Role> peers,
                                                  const ConnectOptions& options = {});
+
+// Makes a channel to the one of these controllers that leads. `addresses` is HOST:PORT, or several
+// of them with commas between. A call that fails goes on to another one; see LeaderSearch.
+// Errors as Connect().
+absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(absl::string_view addresses,
+                                                         const ConnectOptions& options = {});
 
 }  // namespace sluice::rpc

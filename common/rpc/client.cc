@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
+#include "common/rpc/leader_search.h"
 #include "common/rpc/method.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
@@ -20,8 +21,11 @@
 namespace sluice::rpc {
 namespace {
 
+// Longest wait before an attempt at another controller.
+constexpr absl::Duration kOtherPeer = absl::Milliseconds(200);
+
 // Makes one attempt.
-absl::Status CallOnce(const Channel& channel, const Method& method,
+absl::Status CallOnce(grpc::Channel* channel, const Method& method,
                       const google::protobuf::Message& request, google::protobuf::Message* response,
                       absl::Time deadline, Cancel* cancel) {
   grpc::ClientContext context;
@@ -35,18 +39,22 @@ absl::Status CallOnce(const Channel& channel, const Method& method,
   const grpc::Status status =
       grpc::internal::BlockingUnaryCall<google::protobuf::Message, google::protobuf::Message,
                                         google::protobuf::MessageLite,
-                                        google::protobuf::MessageLite>(
-          channel.grpc_channel(), rpc_method, &context, request, response);
+                                        google::protobuf::MessageLite>(channel, rpc_method,
+                                                                       &context, request, response);
   if (cancel != nullptr) cancel->RemoveCallback(id);
   return FromGrpcStatus(status);
 }
 
-// CANCELLED without our own token comes from a server that shuts down, so the call may be repeated
-// like after UNAVAILABLE.
+// Whether another attempt may succeed. CANCELLED without our own token comes from a server that
+// shuts down, so it counts like UNAVAILABLE.
+bool IsPassing(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
+}
+
+// A standby refuses a call before it does anything.
 bool MayRepeat(const Method& method, const absl::Status& status) {
-  return method.repeat != Repeat::kNever &&
-         (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-          absl::IsCancelled(status));
+  return method.repeat != Repeat::kNever || ReasonOf(status) == kStandby;
 }
 
 void CountAttempt(const Channel& channel, const Method& method, absl::Duration took) {
@@ -85,26 +93,30 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
 
   const absl::Duration deadline =
       options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
+  // If there are several controllers, one that does not answer leaves time for the others.
   const absl::Duration give_up =
-      options.give_up > absl::ZeroDuration() ? options.give_up : deadline;
+      options.give_up > absl::ZeroDuration() ? options.give_up : deadline * channel.peers();
   const absl::Time end = absl::Now() + give_up;
 
   Backoff backoff(options.backoff);
   while (true) {
     const absl::Time start = absl::Now();
-    const absl::Status status = CallOnce(channel, method, request, response,
+    const Channel::Peer peer = channel.peer();
+    const absl::Status status = CallOnce(peer.channel, method, request, response,
                                          std::min(start + deadline, end), options.cancel);
     CountAttempt(channel, method, absl::Now() - start);
 
     if (status.ok()) return status;
     // The caller gets this error if this was the last attempt.
-    const absl::Status error =
-        Annotate(status, absl::StrCat(method.name, " at ", channel.address()));
+    const absl::Status error = Annotate(status, absl::StrCat(method.name, " at ", peer.name));
     if (options.cancel != nullptr && options.cancel->triggered())
       return Annotate(absl::CancelledError("cancelled"), method.name);
+    if (!IsPassing(status)) return error;
+    const bool moved = peer.MoveOn(status);
     if (!MayRepeat(method, status)) return error;
 
-    const absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
+    absl::Duration wait = backoff.Next(DetailOf(status).retry_after);
+    if (moved) wait = std::min(wait, kOtherPeer);
     // Another attempt would come too late.
     if (absl::Now() + wait >= end) return error;
     CountRetry(channel, method, status);

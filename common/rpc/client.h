@@ -15,8 +15,8 @@ namespace sluice::rpc {
 struct CallOptions {
   // Deadline of one attempt. Zero: the method's own deadline.
   absl::Duration deadline = absl::ZeroDuration();
-  // Time limit of the call with all its attempts. Zero: one `deadline`. InfiniteDuration(): until
-  // the call succeeds, fails for good or is cancelled.
+  // Time limit of the call with all its attempts. Zero: one `deadline` for each address of the
+  // channel. InfiniteDuration(): until the call succeeds, fails for good or is cancelled.
   absl::Duration give_up = absl::ZeroDuration();
   Cancel* cancel = nullptr;  // Ends the call and its waits. May be null.
   BackoffOptions backoff;
@@ -32,7 +32,8 @@ struct CallOptions {
 // If the method is SAFE or KEYED, the call is repeated after UNAVAILABLE, DEADLINE_EXCEEDED, and a
 // CANCELLED that the server sends when it shuts down. It waits as `backoff` says, or longer if the
 // server's RetryInfo asks for it. Other errors, and all errors of NEVER methods, are returned at
-// once. Errors carry the server's ErrorDetail; their message begins with method and address.
+// once. On a channel of ConnectToLeader() the next attempt goes to another controller, if there is
+// one, and then soon; an attempt that a standby refuses is repeated for all methods. Errors carry the server's ErrorDetail; their message begins with method and address.
 // CANCELLED: `cancel` was triggered.
 //
 // Thread-safe.

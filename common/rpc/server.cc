@@ -1,5 +1,6 @@
 #include "common/rpc/server.h"
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -16,6 +17,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/keepalive.h"
 #include "common/rpc/server_metrics.h"
+#include "common/rpc/status.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -52,9 +54,28 @@ absl::Status PortInUse(const std::string& address) {
                    absl::StrCat("cannot listen on ", address, ": the port is in use"));
 }
 
+// Ends every call with an error.
+class RefusingService : public grpc::CallbackGenericService {
+ public:
+  explicit RefusingService(std::function<absl::Status()> refusal) : refusal_(std::move(refusal)) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    class Refused : public grpc::ServerGenericBidiReactor {
+     public:
+      explicit Refused(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+      void OnDone() override { delete this; }
+    };
+    return new Refused(refusal_());
+  }
+
+ private:
+  const std::function<absl::Status()> refusal_;
+};
+
 }  // namespace
 
 struct Server::Impl {
+  std::unique_ptr<RefusingService> refusing;  // Outlives the server.
   std::unique_ptr<grpc::Server> server;
   std::atomic<bool> drained{false};
 };
@@ -66,7 +87,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  if (options.metrics != nullptr) {
+  auto impl = std::make_unique<Impl>();
+  if (options.refusal) {
+    SLUICE_CHECK(services.empty());
+    impl->refusing = std::make_unique<RefusingService>(options.refusal);
+    builder.RegisterCallbackGenericService(impl->refusing.get());
+  }
+  // A refused call may have any path, which must not become a label.
+  if (options.metrics != nullptr && !options.refusal) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
         interceptors;
     interceptors.push_back(ServerMetrics(options.metrics));
@@ -79,14 +107,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                                ? grpc::InsecureServerCredentials()
                                : options.credentials->MakeServerCredentials(options.metrics),
                            &port);
-  auto impl = std::make_unique<Impl>();
   impl->server = builder.BuildAndStart();
   // gRPC does not say why it could not bind; a used port is the usual reason.
   if (port == 0) return PortInUse(options.address);
   SLUICE_CHECK_MSG(impl->server != nullptr, "gRPC refuses to start the server; its log says why");
 
   const std::string host = options.address.substr(0, options.address.rfind(':'));
-  return std::unique_ptr<Server>(new Server(std::move(impl), absl::StrCat(host, ":", port)));
+  std::unique_ptr<Server> server(new Server(std::move(impl), absl::StrCat(host, ":", port)));
+  if (options.refusal) server->SetServing(false);
+  return server;
 }
 
 Server::Server(std::unique_ptr<Impl> impl, std::string address)

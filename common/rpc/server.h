@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -37,9 +39,13 @@ class Server {
     absl::Duration connection_grace = absl::Minutes(5);
     // Receives sluice_rpc_server_*. May be null; outlives the server.
     metrics::Registry* metrics = nullptr;
+    // If set, every call but those of grpc.health.v1 gets the error that this returns, health
+    // reports NOT_SERVING, and `services` is empty. Called from gRPC's threads.
+    std::function<absl::Status()> refusal;
   };
 
-  // `services` holds at least one service; they outlive the server.
+  // `services` holds at least one service, unless `options.refusal` is set; they outlive the
+  // server.
   // INVALID_ARGUMENT: `options.address` is not an address, or is not on loopback and there are no
   // credentials.
   // ALREADY_EXISTS PORT_IN_USE: another process listens there.

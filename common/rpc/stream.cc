@@ -23,18 +23,19 @@ using RawStream = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 struct ClientStream::Impl {
   const Method& method;
-  const std::string address;
+  const Channel::Peer peer;
   rpc::Cancel* const cancel;
   grpc::ClientContext context;
   std::unique_ptr<RawStream> stream;
   int64_t cancel_id = 0;
   absl::Status parse_error;  // Why a message could not be parsed. Set by the reading thread.
+  bool reads_ended = false;  // The call is over, and has a status of its own.
   bool finished = false;
 };
 
 ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descriptor& request,
                            rpc::Cancel* cancel, absl::Duration deadline)
-    : impl_(new Impl{MethodOf(&request), channel.address(), cancel}) {
+    : impl_(new Impl{MethodOf(&request), channel.peer(), cancel}) {
   if (deadline != absl::InfiniteDuration())
     impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
 
@@ -44,7 +45,7 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
                                          grpc::internal::RpcMethod::BIDI_STREAMING);
   impl_->stream.reset(
       grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>::Create(
-          channel.grpc_channel(), method, &impl_->context));
+          impl_->peer.channel, method, &impl_->context));
 
   if (cancel != nullptr)
     impl_->cancel_id = cancel->AddCallback([impl = impl_.get()] { impl->context.TryCancel(); });
@@ -53,7 +54,8 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
 ClientStream::~ClientStream() {
   if (impl_->cancel != nullptr) impl_->cancel->RemoveCallback(impl_->cancel_id);
   if (impl_->finished) return;
-  impl_->context.TryCancel();
+  // To cancel a call that is over would replace its status, which says where the next one goes.
+  if (!impl_->reads_ended) impl_->context.TryCancel();
   (void)Finish();
 }
 
@@ -78,7 +80,7 @@ absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& heade
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeFrame(header, payload));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+      absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }
 
 absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite& header,
@@ -86,14 +88,17 @@ absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite&
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeSharedFrame(header, shared));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat(impl_->method.name, " at ", impl_->address, ": the stream is broken"));
+      absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }
 
 void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
 
 bool ClientStream::Read(google::protobuf::Message* message) {
   grpc::ByteBuffer buffer;
-  if (!impl_->stream->Read(&buffer)) return false;
+  if (!impl_->stream->Read(&buffer)) {
+    impl_->reads_ended = true;
+    return false;
+  }
   const grpc::Status status =
       grpc::SerializationTraits<google::protobuf::Message>::Deserialize(&buffer, message);
   if (status.ok()) return true;
@@ -104,7 +109,10 @@ bool ClientStream::Read(google::protobuf::Message* message) {
 
 bool ClientStream::ReadFrame(Frame* frame) {
   grpc::ByteBuffer buffer;
-  if (!impl_->stream->Read(&buffer)) return false;
+  if (!impl_->stream->Read(&buffer)) {
+    impl_->reads_ended = true;
+    return false;
+  }
   impl_->parse_error = DecodeFrame(buffer, frame);
   if (impl_->parse_error.ok()) return true;
   impl_->context.TryCancel();
@@ -120,8 +128,9 @@ absl::Status ClientStream::Finish() {
   for (grpc::ByteBuffer rest; impl_->stream->Read(&rest);) {
   }
   const absl::Status status = FromGrpcStatus(impl_->stream->Finish());
+  if (absl::IsUnavailable(status)) (void)impl_->peer.MoveOn(status);
   return Annotate(impl_->parse_error.ok() ? status : impl_->parse_error,
-                  absl::StrCat(impl_->method.name, " at ", impl_->address));
+                  absl::StrCat(impl_->method.name, " at ", impl_->peer.name));
 }
 
 }  // namespace sluice::rpc

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Prints the Secrets with the certificates of a fleet, one per role, for `kubectl apply -f -`.
+# Prints the Secrets of a fleet, for `kubectl apply -f -`: the certificates, one per role, and the
+# certificate and password of its Redis.
 #   deploy/k8s/make-secrets.sh DIR [--namespace NAME] [--domain DOMAIN] [--days N]
-# DIR keeps the authority (DIR/ca), which the first call makes, and your own certificate as operator
-# (DIR/operator), for SLUICE_TLS. Keep DIR off the cluster. A later call with the same DIR issues
-# new certificates; the daemons take them up within minutes, without a restart.
+# DIR keeps the authority (DIR/ca) and the password of Redis (DIR/redis-password), which the first
+# call makes, and your own certificate as operator (DIR/operator), for SLUICE_TLS. Keep DIR off the
+# cluster. A later call with the same DIR issues new certificates; the daemons take them up within
+# minutes, without a restart.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -19,7 +21,7 @@ while [ $# -gt 0 ]; do
     --namespace) namespace=${2:?--namespace needs a name}; shift 2 ;;
     --domain) domain=${2:?--domain needs a name}; shift 2 ;;
     --days) days=${2:?--days needs a number}; shift 2 ;;
-    -h | --help) sed -n '2,6s/^# \?//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \?//p' "$0"; exit 0 ;;
     -*) fail "unknown argument $1" "$0 --help" 2 ;;
     *) [ -z "$dir" ] || fail "two folders are given, $dir and $1" "$0 --help" 2; dir=$1; shift ;;
   esac
@@ -62,3 +64,27 @@ YAML
 sed "s/^  name: sluice$/  name: $namespace/" "$here/base/namespace.yaml"
 for role in controller queue rollout reward trainer; do print_secret "$role" '*'; done
 print_secret submitter cluster
+
+# The Redis of `prod`. Its certificate is for the host name of its Service, which its clients check;
+# as a caller of daemons it would be a viewer.
+[ -f "$dir/redis-password" ] ||
+  (umask 077 && head -c 32 /dev/urandom | base64 -w0 | tr -d '+/=' >"$dir/redis-password")
+"$sluice" pki issue viewer redis --ca "$dir/ca" --out "$keys/redis" --days "$days" \
+  --host redis --host "redis.$namespace.svc" --host localhost >&2
+cat <<YAML
+---
+apiVersion: v1
+kind: Secret
+metadata:
+  name: sluice-redis
+  namespace: $namespace
+  labels:
+    app.kubernetes.io/name: sluice
+type: Opaque
+data:
+  ca.crt: $(base64 -w0 "$keys/redis/ca.crt")
+  tls.crt: $(base64 -w0 "$keys/redis/tls.crt")
+  tls.key: $(base64 -w0 "$keys/redis/tls.key")
+  password: $(base64 -w0 "$dir/redis-password")
+  redis.conf: $(printf 'requirepass %s\n' "$(cat "$dir/redis-password")" | base64 -w0)
+YAML

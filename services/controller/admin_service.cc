@@ -1,10 +1,15 @@
 #include "services/controller/admin_service.h"
 
 #include <memory>
+#include <utility>
+#include <vector>
 
+#include "common/base/digest.h"
 #include "common/base/id.h"
 #include "common/daemon/admin_service.h"
+#include "common/meta/backup.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/server_stream.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
 #include "services/controller/callers.h"
@@ -12,6 +17,8 @@
 
 namespace sluice::controller {
 namespace {
+
+constexpr size_t kPieceBytes = 1 << 20;
 
 void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v1::Daemon* out) {
   const DaemonRecord& record = daemon.record;
@@ -33,6 +40,34 @@ void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v
   *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());
 }
+
+// Sends a copy of the store piece by piece.
+class BackupStream : public rpc::WriteStream<admin::v1::BackupResponse> {
+ public:
+  void SendCopy(std::string copy) {
+    copy_ = std::move(copy);
+    SendNext();
+  }
+
+ private:
+  void OnSent() override { SendNext(); }
+
+  void SendNext() {
+    if (offset_ == copy_.size()) return End(absl::OkStatus());
+    const absl::string_view data = absl::string_view(copy_).substr(offset_, kPieceBytes);
+    admin::v1::BackupResponse piece;
+    piece.set_offset(offset_);
+    piece.set_data(std::string(data));
+    piece.set_crc32c(Crc32c(data));
+    offset_ += data.size();
+    piece.set_end(offset_ == copy_.size());
+    Send(std::move(piece));
+  }
+
+  // Set once, before the first piece; then used by the thread that sends the next piece.
+  std::string copy_;
+  size_t offset_ = 0;
+};
 
 }  // namespace
 
@@ -63,6 +98,19 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
         reactor->Finish(rpc::ToGrpcStatus(*status));
       });
   return reactor;
+}
+
+grpc::ServerWriteReactor<admin::v1::BackupResponse>* AdminService::Backup(
+    grpc::CallbackServerContext* context, const admin::v1::BackupRequest*) {
+  auto stream = rpc::MakeStream<BackupStream>();
+  backups_.Run([this, stream, person = PersonOf(*context)] {
+    // One call, so all of it is of the same moment.
+    const absl::StatusOr<std::vector<meta::Entry>> entries = store_->List("");
+    LogAudit(person, "Backup", "", entries.status());
+    if (entries.ok()) stream->SendCopy(meta::EncodeBackup(*entries));
+    else stream->End(entries.status());
+  });
+  return stream.get();
 }
 
 grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext*,

@@ -12,6 +12,8 @@ namespace sluice::controller {
 namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 constexpr absl::Duration kStoreRetry = absl::Milliseconds(200);
+// The loop turns once in kTick at least. After a pause of this length the process was away.
+constexpr absl::Duration kAway = absl::Seconds(2);
 }  // namespace
 
 Loop::~Loop() { Stop(); }
@@ -58,6 +60,7 @@ void Loop::Run() {
     }
 
     const Instant now{clock_->Now(), clock_->Monotonic()};
+    NoteAbsence(now);
     const bool tick = now.mono >= next_tick;
     for (const Item& item : items) item.work(*core_, now);
     if (tick) {
@@ -81,38 +84,59 @@ void Loop::Run() {
   }
 }
 
-bool Loop::Commit(const Outbox& out) {
-  if (out.ops.empty()) {
-    core_->OnCommitted(0);
-    return true;
+void Loop::NoteAbsence(Instant now) {
+  const absl::Duration away = now.mono - std::exchange(last_turn_, now.mono);
+  if (away >= kAway) {
+    log::Warning("was_away", {{"seconds", absl::ToDoubleSeconds(away)}});
+    core_->OnAway(now, away);
   }
-  SLUICE_FAILPOINT("controller.store.before_commit");
-  bool away = false;
+  const int64_t rebuilt = store_->times_rebuilt();
+  if (std::exchange(times_rebuilt_, rebuilt) != rebuilt) core_->OnStoreRebuilt(now);
+}
+
+bool Loop::Commit(const Outbox& out) {
+  int64_t revision = 0;
+  if (!out.ops.empty()) {
+    SLUICE_FAILPOINT("controller.store.before_commit");
+    const bool stored = Persist([&] {
+      const absl::Duration began = clock_->Monotonic();
+      const absl::StatusOr<int64_t> done = store_->Txn(out.compares, out.ops);
+      sinks_.transaction_tried(done.ok() ? "ok" : "error", clock_->Monotonic() - began);
+      if (done.ok()) revision = *done;
+      return done.status();
+    });
+    if (!stored) return false;
+  }
+  core_->OnCommitted(revision);
+  if (!out.ops.empty()) SLUICE_FAILPOINT("controller.store.after_commit");
+  return Persist([&] { return store_->CheckMayAct(); });
+}
+
+bool Loop::Persist(const std::function<absl::Status()>& attempt) {
   while (true) {
-    const absl::Duration began = clock_->Monotonic();
-    const absl::StatusOr<int64_t> revision = store_->Txn(out.compares, out.ops);
-    sinks_.transaction_tried(revision.ok() ? "ok" : "error", clock_->Monotonic() - began);
-    if (revision.ok()) {
-      if (away) log::Info("store_back");
-      core_->OnCommitted(*revision);
-      SLUICE_FAILPOINT("controller.store.after_commit");
+    const absl::Status status = attempt();
+    if (status.ok()) {
+      if (away_.exchange(false)) log::Info("store_back");
       return true;
     }
 
+    if (ReasonOf(status) == "LEASE_LOST") {
+      sinks_.lost(status);
+      return false;
+    }
     // A compare failed or a record was refused. Trying again cannot help. If this process went on,
     // it might send orders that contradict those of another controller.
-    if (absl::IsAborted(revision.status()) || absl::IsInvalidArgument(revision.status())) {
+    if (absl::IsAborted(status) || absl::IsInvalidArgument(status)) {
       log::Error(
           "store_lost",
-          {{"cause", revision.status()},
+          {{"cause", status},
            {"next", "make sure that only one controller uses this store, then start it again"}});
       SLUICE_CHECK_MSG(false, "another process has changed the job store, or it refuses a record");
     }
 
-    if (!away)
-      log::Error("store_away", {{"cause", revision.status()},
-                                {"next", "the controller tries again until it works"}});
-    away = true;
+    if (!away_.exchange(true))
+      log::Error("store_away",
+                 {{"cause", status}, {"next", "the controller tries again until it works"}});
     if (IsStopping()) return false;
     absl::SleepFor(kStoreRetry);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -16,10 +17,15 @@
 namespace sluice::controller {
 
 // Runs the core on one thread, named `loop`, one input after the other. The effects of all inputs
-// that have come so far are stored in one transaction, and only then sent to others. While the
-// store fails, nothing is sent and no new input is taken; the transaction is tried again until it
-// works, and the daemons go on under the assignments that they hold. If another process has changed
-// the store, this process aborts at once, because what it believes may be wrong.
+// that have come so far are stored in one transaction, and only then sent to others, as long as the
+// store says that this process may act. While the store fails, nothing is sent and no new input is
+// taken; the transaction is tried again until it works, and the daemons go on under the assignments
+// that they hold. The time that this takes, and that in which the process is paused, counts as
+// Controller::OnAway().
+//
+// If another process has taken the store's lease, this one sends nothing any more and calls
+// Sinks::lost. If another process has changed the store without that, this one aborts at once,
+// because what it believes may be wrong.
 //
 // Thread-safe.
 class Loop {
@@ -37,6 +43,8 @@ class Loop {
     std::function<void(Controller&)> tick;  // Runs four times a second.
     // How long a try of a transaction took; `outcome` is "ok" or "error".
     std::function<void(const char* outcome, absl::Duration)> transaction_tried;
+    // Another process leads; must end this one.
+    std::function<void(const absl::Status&)> lost;
   };
   using Work = std::function<void(Controller&, Instant)>;
   using Then = std::function<void(Controller&)>;
@@ -58,20 +66,32 @@ class Loop {
   // run on the loop's thread.
   void Post(Work work, Then then = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // Whether the store is away, so that nothing that is posted is done for now.
+  bool away() const { return away_; }
+
  private:
   struct Item {
     Work work;
     Then then;
   };
   void Run();
-  // Stores the transaction. Returns false if the loop was stopped while the store failed.
+  // Tells the core if this process was away since the last turn.
+  void NoteAbsence(Instant now);
+  // Stores the transaction, and waits until this process may act on it. Returns false if the loop
+  // must end.
   bool Commit(const Outbox& out);
+  // Tries until it works. Returns false if the loop was stopped meanwhile, or if another process
+  // has the store.
+  bool Persist(const std::function<absl::Status()>& attempt);
   bool IsStopping() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::unique_ptr<Controller> core_;
   meta::Store* const store_;
   Clock* const clock_;
   Sinks sinks_;
+  std::atomic<bool> away_ = false;
+  absl::Duration last_turn_ = absl::InfiniteDuration();  // End of the last wait for inputs.
+  int64_t times_rebuilt_ = 0;                            // As the store last said.
 
   Mutex mu_;
   CondVar posted_;

@@ -1,7 +1,8 @@
 #include "services/controller/server.h"
 
 namespace {
-constexpr char kPolicyFlag[] = "--policy";
+constexpr char kPolicyFlag[] = "--policy", kStoreFlag[] = "--store",
+               kPasswordFlag[] = "--store-password-file", kCaFlag[] = "--store-ca";
 }
 
 int main(int argc, char** argv) {
@@ -15,15 +16,32 @@ int main(int argc, char** argv) {
           "sluice-controller --tls tls/controller-0 --listen 127.0.0.1:7400 --ops 127.0.0.1:7401 "
           "--data-dir ./controller",
       .flags =
-          {{kPolicyFlag,
+          {{kStoreFlag,
+            "rediss://HOST[:PORT][/DB], a Redis with TLS that keeps the jobs; redis://.. without "
+            "TLS on loopback only. Several controllers with the same store replace each other: "
+            "one leads, the others stand by. Default: an SQLite file in --data-dir",
+            "SLUICE_STORE"},
+           {kPasswordFlag,
+            "file with the password of that Redis; default: the environment variable "
+            "SLUICE_STORE_PASSWORD",
+            "SLUICE_STORE_PASSWORD_FILE"},
+           {kCaFlag,
+            "PEM file with the authorities that may have signed the certificate of that Redis; "
+            "default: those of the system",
+            "SLUICE_STORE_CA"},
+           {kPolicyFlag,
             "the operator's policy.yaml, with the most that jobs may ask for and the quotas of "
             "submitters; default: no limits",
             "SLUICE_POLICY"}},
   };
   return sluice::daemon::Main(argc, argv, about, [](const sluice::daemon::Host& host) {
-    return sluice::controller::MakeController({.id = host.flags->id,
-                                               .data_dir = host.flags->data_dir,
-                                               .policy_file = host.flags->OwnFlag(kPolicyFlag)},
-                                              host);
+    return sluice::controller::MakeController(
+        {.id = host.flags->id,
+         .store = {.url = host.flags->OwnFlag(kStoreFlag),
+                   .password_file = host.flags->OwnFlag(kPasswordFlag),
+                   .ca_file = host.flags->OwnFlag(kCaFlag)},
+         .data_dir = host.flags->data_dir,
+         .policy_file = host.flags->OwnFlag(kPolicyFlag)},
+        host);
   });
 }

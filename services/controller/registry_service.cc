@@ -28,6 +28,15 @@ absl::Status CheckSelf(const grpc::ServerContextBase& context,
       absl::StrCat(rpc::DescribeIdentity(*caller), " cannot register as a ", rpc::RoleName(role)));
 }
 
+// While the store is away nothing can be answered. The daemon then looks for another controller.
+absl::Status CheckStore(const Loop& loop) {
+  if (!loop.away()) return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kUnavailable,
+      {.reason = "STORE_AWAY", .catalogue = "SLUICE-META-0005", .retry_after = absl::Seconds(1)},
+      "the job store does not answer");
+}
+
 }  // namespace
 
 using registry::v1::HeartbeatRequest;
@@ -39,6 +48,7 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   absl::StatusOr<RegisterInput> input = FromProto(*request);
   if (const absl::Status self = CheckSelf(*context, *request); !self.ok()) input = self;
+  else if (const absl::Status store = CheckStore(*loop_); !store.ok()) input = store;
   if (!input.ok()) {
     reactor->Finish(rpc::ToGrpcStatus(input.status()));
     return reactor;
@@ -179,6 +189,8 @@ grpc::ServerBidiReactor<HeartbeatRequest, HeartbeatResponse>* RegistryService::H
   }
   if (shutting_down) {
     heartbeats->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller is shutting down"));
+  } else if (const absl::Status store = CheckStore(*loop_); !store.ok()) {
+    heartbeats->End(rpc::ToGrpcStatus(store));
   } else {
     heartbeats->Begin();
   }

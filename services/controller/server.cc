@@ -1,10 +1,15 @@
 #include "services/controller/server.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/meta/backup.h"
 #include "common/policy/policy.h"
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
@@ -13,13 +18,24 @@
 #include "services/controller/metrics.h"
 #include "services/controller/peers.h"
 #include "services/controller/registry_service.h"
+#include "services/controller/standby.h"
 
 namespace sluice::controller {
 namespace {
 
+// Ends a leader that has lost its lease. There is nothing to save, and whatever it still did would
+// contradict the new leader. Its supervisor starts it again, as a standby with nothing in memory.
+void EndAtOnce(const absl::Status& why) {
+  log::Error("lease_lost", {{"cause", why}, {"next", DetailOf(why).hint}});
+  std::fprintf(stderr, "sluice-controller: error %s: %s\nhint: %s\n",
+               DetailOf(why).catalogue.c_str(), std::string(why.message()).c_str(),
+               DetailOf(why).hint.c_str());
+  std::_Exit(1);
+}
+
 class Program : public daemon::Program {
  public:
-  Program(const Options& options, const daemon::Host& host, DirLock lock,
+  Program(const Options& options, const daemon::Host& host, std::optional<DirLock> lock,
           std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Policy policy,
           Clock* clock)
       : clock_(clock),
@@ -31,7 +47,7 @@ class Program : public daemon::Program {
         peers_(options.id, host.metrics),
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
-        admin_(&loop_) {
+        admin_(&loop_, store_.get()) {
     // The loop starts here, because calls may come before Start().
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
@@ -51,7 +67,8 @@ class Program : public daemon::Program {
          .transaction_tried =
              [this](const char* outcome, absl::Duration took) {
                metrics_.RecordTransaction(outcome, took);
-             }});
+             },
+         .lost = &EndAtOnce});
   }
   // The gRPC server has ended by now. The loop ends before the members that it calls are destroyed.
   ~Program() override {
@@ -59,12 +76,18 @@ class Program : public daemon::Program {
     loop_.Stop();
   }
 
+  std::string ready_text() override { return "leader"; }
   std::vector<grpc::Service*> services() override { return {&registry_, &jobs_, &admin_}; }
   absl::Status Start(const std::string&, const std::string&) override { return absl::OkStatus(); }
 
   // The jobs go on under the assignments that their daemons hold, and the next controller takes
   // them up.
   void Drain() override {
+    // Calls that wait for the store would hold up the end until it is back.
+    if (loop_.away()) {
+      log::Info("ended", {{"while", "the job store was away"}});
+      std::_Exit(0);
+    }
     registry_.Shutdown();
     jobs_.Shutdown();
     peers_.Stop();
@@ -92,7 +115,7 @@ class Program : public daemon::Program {
 
   Clock* const clock_;
   const Policy policy_;
-  const DirLock lock_;
+  const std::optional<DirLock> lock_;  // Of the folder of an SQLite file.
   const std::unique_ptr<meta::Store> store_;
   Metrics metrics_;
   Loop loop_;
@@ -102,33 +125,78 @@ class Program : public daemon::Program {
   AdminService admin_;
 };
 
+// Whether the flags of the store belong together.
+absl::Status CheckStoreFlags(const meta::Target& store) {
+  if (store.url.empty() && !(store.password_file.empty() && store.ca_file.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(store.password_file.empty() ? "--store-ca" : "--store-password-file",
+                     " is given without --store, which names the Redis"));
+  }
+  const bool redis =
+      absl::StartsWith(store.url, "redis://") || absl::StartsWith(store.url, "rediss://");
+  if (store.url.empty() || redis) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "STORE",
+                    .catalogue = "SLUICE-META-0001",
+                    .hint = "name a Redis, or leave --store away and give --data-dir DIR"},
+                   absl::StrCat("--store ", store.url,
+                                ": wanted rediss://HOST[:PORT][/DB], or redis://.. on loopback"));
+}
+
+// Builds the controller that leads, on a store that is this process's alone.
+absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
+                                                      const daemon::Host& host, Policy policy,
+                                                      std::optional<DirLock> lock,
+                                                      std::unique_ptr<meta::Store> store) {
+  SLUICE_ASSIGN_OR_RETURN(const bool half, meta::IsHalfRestored(*store));
+  if (half) {
+    return ErrorWith(absl::StatusCode::kFailedPrecondition,
+                     {.reason = "STORE",
+                      .catalogue = "SLUICE-META-0016",
+                      .hint = "run `sluice meta restore` with --yes again, to its end"},
+                     "a restore of the job store was broken off, so jobs are missing in it");
+  }
+  Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
+                          Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
+  log::Info("leading", {{"store", options.store.url.empty() ? options.data_dir : options.store.url},
+                        {"jobs", core->jobs().size()},
+                        {"daemons", core->fleet().daemons().size()}});
+  return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
+                                   std::move(core), std::move(policy), clock);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options,
                                                                 const daemon::Host& host) {
-  if (options.data_dir.empty()) {
-    return ErrorWith(
-        absl::StatusCode::kFailedPrecondition,
-        {.reason = "DATA_DIR", .catalogue = "SLUICE-CTL-0008", .hint = "give --data-dir DIR"},
-        "the controller keeps jobs in its data directory, and none was given");
-  }
+  SLUICE_RETURN_IF_ERROR(CheckStoreFlags(options.store));
   Policy policy;
   if (!options.policy_file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(policy, ReadPolicy(options.policy_file));
   }
-  Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
+  if (!options.store.url.empty()) {
+    return std::make_unique<Standby>(
+        options.store, host,
+        [options, policy](const daemon::Host& host, std::unique_ptr<meta::Store> store) {
+          return Lead(options, host, policy, std::nullopt, std::move(store));
+        });
+  }
+
+  if (options.data_dir.empty()) {
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition,
+        {.reason = "DATA_DIR",
+         .catalogue = "SLUICE-CTL-0008",
+         .hint = "give --data-dir DIR, or --store with a Redis"},
+        "the controller keeps jobs in its data directory or in a Redis, and none was given");
+  }
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<meta::Store> store,
       meta::Open({.url = absl::StrCat("sqlite:", options.data_dir, "/meta.db")}));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
-                          Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
-  log::Info("store_opened", {{"dir", options.data_dir},
-                             {"jobs", core->jobs().size()},
-                             {"daemons", core->fleet().daemons().size()}});
-  return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
-                                   std::move(core), std::move(policy), clock);
+  return Lead(options, host, std::move(policy), std::move(lock), std::move(store));
 }
 
 }  // namespace sluice::controller

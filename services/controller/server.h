@@ -14,15 +14,20 @@ namespace sluice::controller {
 
 struct Options {
   std::string id = "controller-0";
-  std::string data_dir;     // Holds the store. Made if absent, and locked.
+  // The store in a Redis, which several controllers share (meta::Target). An empty URL: the store
+  // is an SQLite file in `data_dir`.
+  meta::Target store;
+  std::string data_dir;     // Holds the SQLite file. Made if absent, and locked.
   std::string policy_file;  // The operator's policy.yaml. Empty: no job is limited.
   Clock* clock = nullptr;   // Null means the machine's clock.
 };
 
-// Builds the controller's parts, from its store to its services.
+// Builds the controller's parts, from its store to its services. With a store in a Redis it is a
+// Standby until it has the store's lease.
 // INVALID_ARGUMENT BAD_CONFIG: the policy file is wrong.
-// FAILED_PRECONDITION: there is no data directory in `options`, or another controller has locked
-// it, or a newer build wrote its store.
+// INVALID_ARGUMENT: the flags of the store do not belong together, or its URL names no Redis.
+// FAILED_PRECONDITION: there is neither a store nor a data directory in `options`, or another
+// controller has locked the directory, or a newer build wrote its store.
 absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& options,
                                                                 const daemon::Host& host);
 

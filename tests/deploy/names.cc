@@ -117,8 +117,10 @@ class NameCheck {
       Want(set.contains((*it)[1]), absl::StrCat("no variable ", (*it)[1].str(), " is set"));
   }
 
-  // The image of the Dockerfile's target T is sluice-T, and has a tag.
+  // The image of the Dockerfile's target T is sluice-T, and has a tag. That of Redis is its own.
   void CheckImage(const std::string& image) {
+    static const std::regex kRedis(R"(.*/redis:[\w.-]+)");
+    if (std::regex_match(image, kRedis)) return;
     static const std::regex kImage(R"((?:.*/)?sluice-(\w+):[\w.-]+)");
     std::smatch match;
     const bool named = std::regex_match(image, match, kImage) &&

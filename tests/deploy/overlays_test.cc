@@ -11,9 +11,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
+#include "common/meta/store.h"
 #include "common/pki/certificate.h"
 #include "tests/deploy/checks.h"
 #include "tests/deploy/command.h"
+#include "tests/integration/harness/redis_server.h"
 
 namespace sluice::deploy {
 namespace {
@@ -67,10 +69,11 @@ TEST_P(OverlayTest, EveryDaemonIsProbedOnItsOpsPortAndHasTimeToDrain) {
 
 TEST_P(OverlayTest, EachDaemonKnowsItsFlagsAndVariables) {
   for (const Object& object : manifest_) {
-    if (!PodSpec(object).IsDefined() || RoleOf(object) == "cli") continue;
+    const std::string role = RoleOf(object);
+    if (!PodSpec(object).IsDefined() || role == "cli" || role == "redis") continue;
     const YAML::Node daemon = PodSpec(object)["containers"][0];
     const absl::StatusOr<std::string> help =
-        RunCommand({absl::StrCat(SLUICE_BIN_DIR, "/sluice-", RoleOf(object)), "--help"});
+        RunCommand({absl::StrCat(SLUICE_BIN_DIR, "/sluice-", role), "--help"});
     ASSERT_TRUE(help.ok()) << help.status();
     for (const YAML::Node& argument : daemon["args"]) {
       const std::string flag = argument.Scalar().substr(0, argument.Scalar().find('='));
@@ -121,7 +124,13 @@ TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
                                   {"rollout", 7421},
                                   {"reward", 7431},
                                   {"trainer", 7441},
+                                  {"redis", 0},
                                   {"cli", 0}}) {
+    // The jobs of `dev` are in a file of the controller.
+    if (role == std::string("redis")) {
+      if (GetParam() == "dev") continue;
+      wanted.insert("controller -> redis 6379/TCP");
+    }
     if (ops != 0) wanted.insert(absl::StrCat(kPrometheus, " -> ", role, " ", ops, "/TCP"));
     for (const char* protocol : {"TCP", "UDP"})
       wanted.insert(absl::StrCat(role, " -> ", kDns, " 53/", protocol));
@@ -265,20 +274,62 @@ TEST(SecretsTest, EachRoleGetsACertificateForAllDaemonsOfIt) {
   }
 }
 
+// The real redis-server with the arguments of the manifest and the files of the Secret.
+TEST(RedisTest, TheRedisOfProdHasTheSettingsThatTheControllerDemands) {
+  if (!HasKubectl()) GTEST_SKIP() << "there is no kubectl";
+  const Manifest prod = ParseManifest(Render("prod").value()).value();
+  const Object* const secret = Find(Secrets(), "Secret", "sluice-redis");
+  const Object* const redis = Find(prod, "StatefulSet", "redis");
+  ASSERT_TRUE(secret != nullptr && redis != nullptr);
+  const std::string dir = MakeTempDir().value();
+  for (const auto& [name, encoded] : LabelsAt(secret->yaml, "data")) {
+    std::string content;
+    ASSERT_TRUE(absl::Base64Unescape(encoded, &content)) << name;
+    ASSERT_TRUE(WriteSecretAtomic(absl::StrCat(dir, "/", name), content).ok());
+  }
+
+  const std::string port = absl::StrCat(integration::FindFreePort());
+  std::vector<std::string> args;
+  for (const YAML::Node& argument : PodSpec(*redis)["containers"][0]["args"]) {
+    args.push_back(absl::StrReplaceAll(
+        argument.Scalar(), {{"/etc/sluice/redis", dir}, {"/data", dir}, {"6379", port}}));
+  }
+  ASSERT_EQ(args[0], "redis-server");
+  args.erase(args.begin());
+  const auto server =
+      integration::Process::Start({.binary = "/usr/bin/redis-server", .args = args});
+  ASSERT_TRUE(server.ok()) << server.status();
+  while (true) {
+    const absl::StatusOr<std::string> line = (*server)->ReadLine(integration::kLong);
+    ASSERT_TRUE(line.ok()) << line.status();
+    if (absl::StrContains(*line, "Ready to accept connections")) break;
+  }
+
+  const auto store =
+      meta::Open({.url = absl::StrCat("rediss://localhost:", port),
+                  .password_file = dir + "/password",
+                  .ca_file = dir + "/ca.crt",
+                  .holder = "test",
+                  .lease = {.renew = absl::Milliseconds(1), .poll = absl::Milliseconds(1)}});
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE((*store)->Put("a", "1").ok());
+}
+
 TEST(SecretsTest, ASecondCallRenewsTheCertificatesUnderTheSameAuthority) {
   const std::string script = std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh",
                     dir = MakeTempDir().value();
   const std::map<std::string, std::string> env = {
       {"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}};
-  const auto read = [&](const char* key) {
+  const auto read = [&](const char* secret, const char* key) {
     const Manifest secrets =
         ParseManifest(RunCommand({script, dir, "--namespace", "other"}, env).value()).value();
     EXPECT_NE(Find(secrets, "Namespace", "other"), nullptr);
-    return LabelsAt(Find(secrets, "Secret", "sluice-tls-queue")->yaml, "data").at(key);
+    return LabelsAt(Find(secrets, "Secret", secret)->yaml, "data").at(key);
   };
 
-  EXPECT_EQ(read("ca.crt"), read("ca.crt"));
-  EXPECT_NE(read("tls.crt"), read("tls.crt"));
+  EXPECT_EQ(read("sluice-tls-queue", "ca.crt"), read("sluice-tls-queue", "ca.crt"));
+  EXPECT_NE(read("sluice-tls-queue", "tls.crt"), read("sluice-tls-queue", "tls.crt"));
+  EXPECT_EQ(read("sluice-redis", "password"), read("sluice-redis", "password"));
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ constexpr const char* kGroups[][2] = {
     {"queue", "show and check what the queue holds for a job"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
-    {"pki", "make and show the certificates of a fleet"}};
+    {"pki", "make and show the certificates of a fleet"},
+    {"meta", "copy the controller's job store, and restore it"}};
 
 }  // namespace
 
@@ -34,7 +35,8 @@ SluiceApp::SluiceApp()
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), ControlCommands(), DaemonCommands(), StepsCommands(),
-        QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(), PkiCommands()}) {
+        QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(), PkiCommands(),
+        MetaCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -89,7 +89,7 @@ absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::str
   } else if (!server.fleet.empty()) {
     SLUICE_RETURN_IF_ERROR(BecomeOperator(server.fleet));
   }
-  return rpc::Connect(server.address, {rpc::Role::kController});
+  return rpc::ConnectToLeader(server.address);
 }
 
 bool IsForPeople(const common::v1::Event& event) {

@@ -17,9 +17,10 @@
 namespace sluice::cli {
 
 // Makes a channel to the controller at `flag` (--server) if given, else at $SLUICE_SERVER, else of
-// the fleet that `dev up` started, else at 127.0.0.1:7400. This process is then who the certificate
+// the fleet that `dev up` started, else at 127.0.0.1:7400. Of several addresses, with commas between,
+// it finds the one that leads (rpc::ConnectToLeader). This process is then who the certificate
 // of the folder $SLUICE_TLS names; without it, the operator of the fleet that `dev up` started.
-// Errors as rpc::Credentials::Load() and rpc::Connect().
+// Errors as rpc::Credentials::Load() and rpc::ConnectToLeader().
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag);
 
 // Prints the warnings about a job file on stderr, one per line.

@@ -34,5 +34,6 @@ std::vector<Command> EvalCommands();     // eval
 std::vector<Command> CkptCommands();     // ckpt
 std::vector<Command> LocalCommands();    // config, version
 std::vector<Command> PkiCommands();      // pki
+std::vector<Command> MetaCommands();     // meta
 
 }  // namespace sluice::cli

@@ -27,7 +27,8 @@ inline void AddOutput(CLI::App* app, std::string* output, bool lines = false) {
 inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option(
       "--server", *server,
-      "HOST:PORT of the controller; default: $SLUICE_SERVER, else the fleet of `dev up`");
+      "HOST:PORT of the controller, or of all its replicas with commas between; default: "
+      "$SLUICE_SERVER, else the fleet of `dev up`");
 }
 
 inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {

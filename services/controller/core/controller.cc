@@ -386,6 +386,23 @@ void Controller::StreamClosed(Instant now, const std::string& daemon, uint64_t s
   staff_due_ = true;
 }
 
+void Controller::OnAway(Instant now, absl::Duration away) {
+  fleet_.OnAway(now, away);
+  for (const std::string& id : active_) {
+    Job& job = jobs_.at(id);
+    job.state_since += away;
+    job.stage_since += away;
+    job.last_advance += away;
+  }
+}
+
+void Controller::OnStoreRebuilt(Instant now) {
+  for (const std::string& id : active_) {
+    Emit(now, jobs_.at(id), Severity::kWarning, "controller", "", "store_rebuilt",
+         "the job store had lost data, and got everything back from the controller's memory");
+  }
+}
+
 void Controller::Tick(Instant now) { fleet_.Tick(now); }
 
 Outbox Controller::Take(Instant now) {

@@ -186,6 +186,13 @@ class Controller {
   void OnSetJobAnswer(Instant now, const SetJobCall& call,
                       const absl::StatusOr<SetJobAnswer>& answer);
 
+  // This process was paused, or waited for its store, for `away` up to now. Call it before anything
+  // that has come meanwhile. The time counts neither as silence of daemons nor as a stall of jobs.
+  void OnAway(Instant now, absl::Duration away);
+  // The store has lost data, and got it back from this process. Every job that has not ended gets
+  // an event.
+  void OnStoreRebuilt(Instant now);
+
   // Looks for silent daemons. Call it about four times a second.
   void Tick(Instant now);
 

@@ -19,7 +19,7 @@ absl::string_view LivenessName(Liveness liveness) {
 }
 
 void Fleet::Restore(Instant now, DaemonRecord record, bool working) {
-  started_ = now.mono;
+  back_since_ = now.mono;
   Daemon daemon;
   daemon.liveness = working ? Liveness::kSuspect : Liveness::kLost;
   daemon.last_heard = daemon.broken_at = now.mono;
@@ -117,8 +117,16 @@ void Fleet::StreamClosed(Instant now, const std::string& id, uint64_t stream) {
   if (daemon->draining) Lose(now, *daemon, "it drained and left");
 }
 
+void Fleet::OnAway(Instant now, absl::Duration away) {
+  back_since_ = now.mono;
+  for (auto& [id, daemon] : daemons_) {
+    daemon.last_heard += away;
+    daemon.broken_at += away;
+  }
+}
+
 void Fleet::Tick(Instant now) {
-  const bool grace = now.mono - started_ < kGrace;
+  const bool grace = now.mono - back_since_ < kGrace;
   for (auto& [id, daemon] : daemons_) {
     if (!daemon.present()) continue;
     const absl::Duration silence = now.mono - daemon.last_heard;

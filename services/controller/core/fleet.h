@@ -21,7 +21,7 @@ inline constexpr absl::Duration kSuspectAfter = absl::Seconds(6);
 inline constexpr absl::Duration kLostAfter = absl::Seconds(10);
 // A daemon whose heartbeat stream has broken is lost if it opens no new one for this long.
 inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);
-// How long after the controller's own start no daemon counts as lost.
+// How long no daemon counts as lost after the controller has started, or was away.
 inline constexpr absl::Duration kGrace = absl::Seconds(10);
 
 // The record of a daemon that is stored at daemons/ID.
@@ -124,6 +124,10 @@ class Fleet {
   // Call it when a stream has ended. A daemon that was draining is then lost at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);
 
+  // The controller could hear no daemon for `away`, up to now: that was not their silence. They have
+  // kGrace again to come back.
+  void OnAway(Instant now, absl::Duration away);
+
   // Marks silent daemons as suspect or lost.
   void Tick(Instant now);
 
@@ -136,8 +140,8 @@ class Fleet {
 
   const Listener listener_;
   std::map<std::string, Daemon> daemons_;
-  // Time of the last Restore(), which is the controller's own start.
-  absl::Duration started_ = -absl::InfiniteDuration();
+  // Time of the last Restore(), which is the controller's own start, or of OnAway().
+  absl::Duration back_since_ = -absl::InfiniteDuration();
 };
 
 }  // namespace sluice::controller

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/convert.h"
+#include "common/rpc/leader_search.h"
 #include "common/rpc/server.h"
 #include "common/rpc/server_stream.h"
 #include "sluice/registry/v1/registry.grpc.pb.h"
@@ -38,8 +43,7 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
                                      RegisterResponse* response) override {
     auto* reactor = context->DefaultReactor();
     response->set_incarnation(incarnation);
-    // The period is so long that a heartbeat is sent only because something has changed.
-    response->mutable_beat()->set_seconds(3600);
+    *response->mutable_beat() = rpc::ToProto(beat);
     reactor->Finish(rpc::ToGrpcStatus(refusal));
     registered.Push(*request);
     return reactor;
@@ -54,6 +58,8 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
   }
 
   int64_t incarnation = 5;
+  // So long that a heartbeat is sent only because something has changed.
+  absl::Duration beat = absl::Hours(1);
   absl::Status refusal;
   std::function<HeartbeatResponse(const HeartbeatRequest&)> answer;
   Handed<RegisterRequest> registered;
@@ -64,7 +70,7 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
 class ControllerLinkTest : public testing::Test {
  protected:
   // Starts a server for `registry`. The first server picks an address, and later ones listen on the
-  // same one. Declare the server after its registry, so that it ends before it.
+  // same one unless the test clears address_. Declare the server after its registry, so that it ends before it.
   std::unique_ptr<rpc::Server> Serve(FakeRegistry* registry) {
     grpc::Service* const services[] = {registry};
     rpc::Server::Options options;
@@ -81,7 +87,8 @@ class ControllerLinkTest : public testing::Test {
             .id = "rollout-0",
             .role = rpc::Role::kRollout,
             .addresses = {{"grpc", "127.0.0.1:1"}},
-            .backoff = {.first = absl::Milliseconds(1), .longest = absl::Milliseconds(5)}},
+            .backoff = {.first = absl::Milliseconds(1), .longest = absl::Milliseconds(5)},
+            .silence = absl::Milliseconds(50)},
         ControllerLink::Handlers{
             .on_registered = [this](int64_t incarnation) { incarnations_.Push(incarnation); },
             .on_assigned =
@@ -340,6 +347,42 @@ TEST_F(ControllerLinkTest, ADrainIsToldOnce) {
 
   link->SetDraining();
   registry.beats.PopUntil([](const auto& beat) { return beat.draining(); });
+}
+
+TEST_F(ControllerLinkTest, OfSeveralControllersItFindsTheOneThatLeads) {
+  FakeRegistry registry;
+  const auto server = Serve(&registry);
+  rpc::Server::Options options;
+  options.refusal = [] {
+    return ErrorWith(absl::StatusCode::kUnavailable, {.reason = rpc::kStandby}, "a standby");
+  };
+  const auto standby = rpc::Server::Start(options, {});
+  ASSERT_TRUE(standby.ok()) << standby.status();
+  address_ = absl::StrCat((*standby)->address(), ",", address_);
+
+  const auto link = Link();
+  link->Start();
+
+  EXPECT_EQ(registry.registered.Pop().daemon(), "rollout-0");
+  EXPECT_EQ(incarnations_.Pop(), 5);
+}
+
+// It is paused, or cannot reach its store, while another one leads.
+TEST_F(ControllerLinkTest, AControllerThatAnswersNoHeartbeatIsLeftForAnother) {
+  FakeRegistry silent, other;
+  silent.beat = other.beat = absl::Milliseconds(1);
+  other.answer = [](const HeartbeatRequest&) { return Assignments(7); };
+  const auto first = Serve(&silent);
+  const std::string first_address = std::exchange(address_, "");
+  const auto second = Serve(&other);
+  address_ = absl::StrCat(first_address, ",", address_);
+
+  const auto link = Link();
+  link->Start();
+
+  EXPECT_EQ(silent.registered.Pop().incarnation(), 0);
+  EXPECT_EQ(other.registered.Pop().incarnation(), 5) << "it keeps its incarnation";
+  EXPECT_EQ(assignments_.Pop().generation(), 7u);
 }
 
 }  // namespace

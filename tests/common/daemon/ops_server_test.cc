@@ -18,7 +18,7 @@ using testing::StartsWith;
 TEST(OpsServerTest, ServesMetricsAndLiveness) {
   metrics::Registry metrics;
   metrics.AddCounter("sluice_test_total", "Test.").Add(3);
-  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [] { return "ok"; });
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string& address = (*server)->address();
 
@@ -32,9 +32,11 @@ TEST(OpsServerTest, ServesMetricsAndLiveness) {
 TEST(OpsServerTest, ReadinessNamesItsReason) {
   metrics::Registry metrics;
   std::atomic<bool> ready{false};
-  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [&] {
-    return ready ? absl::OkStatus() : absl::UnavailableError("no weights yet");
-  });
+  const auto server =
+      OpsServer::Start("127.0.0.1:0", &metrics, [&]() -> absl::StatusOr<std::string> {
+        if (!ready) return absl::UnavailableError("no weights yet");
+        return "ok";
+      });
   ASSERT_TRUE(server.ok());
   const std::string answer = HttpGet((*server)->address(), "/readyz");
 
@@ -47,10 +49,9 @@ TEST(OpsServerTest, ReadinessNamesItsReason) {
 
 TEST(OpsServerTest, APortInUseIsNamed) {
   metrics::Registry metrics;
-  const auto first = OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); });
+  const auto first = OpsServer::Start("127.0.0.1:0", &metrics, [] { return "ok"; });
   ASSERT_TRUE(first.ok());
-  const auto second =
-      OpsServer::Start((*first)->address(), &metrics, [] { return absl::OkStatus(); });
+  const auto second = OpsServer::Start((*first)->address(), &metrics, [] { return "ok"; });
 
   EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/meta/backup.h"
 #include "common/meta/sqlite.h"
 #include "common/pki/tls_dir.h"
 #include "tests/integration/harness/redis_server.h"
@@ -241,6 +242,67 @@ std::vector<std::string> KindNames() {
   for (const Kind& kind : Kinds()) names.push_back(kind.name);
   return names;
 }
+TEST_P(StoreTest, ABackupRestoresEveryEntryIntoAnEmptyStore) {
+  // More than one transaction of a restore takes, in number and in bytes.
+  for (int i = 0; i < 3; ++i)
+    ASSERT_TRUE(store_->Put(absl::StrCat("large", i), std::string(700 << 10, 'x')).ok());
+  std::vector<Op> ops;
+  for (int i = 0; i < 1200; ++i) ops.push_back({absl::StrCat("small", i), absl::StrCat(i)});
+  ASSERT_TRUE(store_->Txn({}, ops).ok());
+  ASSERT_TRUE(store_->Put("zero", std::string("\0\xff", 2)).ok());
+  const std::vector<Entry> before = store_->List("").value();
+  const std::string copy = EncodeBackup(before);
+  for (const Entry& entry : before) ASSERT_TRUE(store_->Txn({}, {{entry.key, std::nullopt}}).ok());
+
+  const absl::StatusOr<std::vector<Entry>> read = DecodeBackup(copy);
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(RestoreBackup(*store_, *read, /*replace=*/false), absl::OkStatus());
+
+  const std::vector<Entry> after = store_->List("").value();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].key, before[i].key);
+    EXPECT_EQ(after[i].value, before[i].value) << after[i].key;
+  }
+  EXPECT_FALSE(IsHalfRestored(*store_).value());
+}
+
+TEST_P(StoreTest, ARestoreReplacesWhatIsThereOnlyIfToldTo) {
+  ASSERT_TRUE(store_->Put("old", "1").ok());
+  const std::vector<Entry> entries = {{.key = "new", .value = "2"}};
+
+  EXPECT_EQ(ReasonOf(RestoreBackup(*store_, entries, /*replace=*/false)), "NOT_EMPTY");
+  EXPECT_EQ(store_->Get("old").value().value, "1");
+
+  ASSERT_EQ(RestoreBackup(*store_, entries, /*replace=*/true), absl::OkStatus());
+  EXPECT_THAT(Keys(store_->List("").value()), ElementsAre("new"));
+}
+
+TEST_P(StoreTest, ARestoreThatWasBrokenOffIsSeen) {
+  // A value over the limit ends it.
+  const std::vector<Entry> entries = {{.key = "a", .value = "1"},
+                                      {.key = "b", .value = std::string((16u << 20) + 1, 'x')}};
+  EXPECT_FALSE(RestoreBackup(*store_, entries, /*replace=*/false).ok());
+  EXPECT_TRUE(IsHalfRestored(*store_).value());
+
+  EXPECT_EQ(RestoreBackup(*store_, {entries[0]}, /*replace=*/true), absl::OkStatus());
+  EXPECT_FALSE(IsHalfRestored(*store_).value());
+  EXPECT_THAT(Keys(store_->List("").value()), ElementsAre("a"));
+}
+
+TEST(BackupTest, EveryCutAndEveryFlippedByteIsFound) {
+  const std::string copy =
+      EncodeBackup({{.key = "jobs/1/spec", .value = "spec"}, {.key = "names/a", .value = ""}});
+  ASSERT_TRUE(DecodeBackup(copy).ok());
+  for (size_t i = 0; i < copy.size(); ++i) {
+    EXPECT_FALSE(DecodeBackup(copy.substr(0, i)).ok()) << i;
+    std::string bad = copy;
+    bad[i] = static_cast<char>(bad[i] ^ 0x10);
+    EXPECT_FALSE(DecodeBackup(bad).ok()) << i;
+  }
+  EXPECT_FALSE(DecodeBackup(copy + "x").ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()),
                          [](const auto& info) { return info.param; });
 

@@ -7,12 +7,17 @@
 #include <algorithm>
 #include <iostream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/rpc/cancel.h"
 #include "common/rpc/client.h"
 #include "nlohmann/json.hpp"
 #include "sluice/admin/v1/admin.pb.h"
+#include "sluice/job/v1/job.pb.h"
 #include "tools/sluice/fleet_tls.h"
 
 namespace sluice::integration {
@@ -28,11 +33,20 @@ std::string FreshDir() {
   return name;
 }
 
+bool IsController(const std::string& id) { return absl::StartsWith(id, "controller-"); }
+
 }  // namespace
 
 Cluster::Cluster(ClusterOptions options)
-    : env_(std::move(options.env)), threads_(options.threads), tls_(options.tls), dir_(FreshDir()) {
-  daemons_["controller-0"].binary = "sluice-controller";
+    : controllers_(options.controllers),
+      store_(std::move(options.store)),
+      env_(std::move(options.env)),
+      threads_(options.threads),
+      tls_(options.tls),
+      dir_(FreshDir()) {
+  SLUICE_CHECK(controllers_ == 1 || !store_.empty());
+  for (int i = 0; i < controllers_; ++i)
+    daemons_[absl::StrCat("controller-", i)].binary = "sluice-controller";
   daemons_["queue-0"].binary = "sluice-queue";
   for (int i = 0; i < options.rollouts; ++i)
     daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
@@ -91,9 +105,14 @@ absl::Status Cluster::IssueCertificates() {
 
 absl::Status Cluster::Start() {
   if (tls_) SLUICE_RETURN_IF_ERROR(IssueCertificates());
-  SLUICE_RETURN_IF_ERROR(Start("controller-0"));
+  for (int i = 0; i < controllers_; ++i)
+    SLUICE_RETURN_IF_ERROR(Start(absl::StrCat("controller-", i)));
+  if (controllers_ > 1) {
+    MutexLock lock(&channels_mu_);
+    SLUICE_ASSIGN_OR_RETURN(leader_, rpc::ConnectToLeader(controllers()));
+  }
   for (const std::string& id : ids()) {
-    if (id != "controller-0") SLUICE_RETURN_IF_ERROR(Start(id));
+    if (!IsController(id)) SLUICE_RETURN_IF_ERROR(Start(id));
   }
   return absl::OkStatus();
 }
@@ -110,6 +129,18 @@ std::vector<std::string> Cluster::ListenArgs(const Daemon& daemon) const {
           "--write-root", dir_};
 }
 
+std::string Cluster::controllers() const {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < controllers_; ++i)
+    addresses.push_back(address(absl::StrCat("controller-", i)));
+  return absl::StrJoin(addresses, ",");
+}
+
+const rpc::Channel& Cluster::controller() const {
+  MutexLock lock(&channels_mu_);
+  return leader_ != nullptr ? *leader_ : *daemons_.at("controller-0").channels.back();
+}
+
 absl::Status Cluster::Start(const std::string& id, const std::string& failpoints) {
   Daemon& daemon = daemons_.at(id);
   Process::Options options = {
@@ -122,8 +153,11 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   } else {
     options.args.push_back("--insecure-loopback");
   }
-  if (id != "controller-0")
-    options.args.insert(options.args.end(), {"--controller", address("controller-0")});
+  if (!IsController(id)) {
+    options.args.insert(options.args.end(), {"--controller", controllers()});
+  } else if (!store_.empty()) {
+    options.args.insert(options.args.end(), {"--store", store_});
+  }
   options.env = env_;
   options.env["SLUICE_FAILPOINTS"] = failpoints;
   SLUICE_ASSIGN_OR_RETURN(daemon.process, Process::Start(options));
@@ -174,6 +208,24 @@ absl::StatusOr<int> Cluster::Terminate(const std::string& id, absl::Duration tim
   return process(id).Await(timeout);
 }
 
+absl::StatusOr<std::string> Cluster::AwaitLeader(absl::Duration timeout, const std::string& but) {
+  const absl::Time deadline = absl::Now() + timeout;
+  rpc::Cancel never;
+  do {
+    for (const std::string& id : ids()) {
+      if (!IsController(id) || id == but || !process(id).running()) continue;
+      // One that is paused does not answer, and a standby refuses.
+      job::v1::ListResponse jobs;
+      const absl::Duration limit = absl::Seconds(1);
+      const absl::Status asked = rpc::Call(*channel(id), job::v1::ListRequest(), &jobs,
+                                           {.deadline = limit, .give_up = limit});
+      if (asked.ok()) return id;
+    }
+  } while (!never.WaitFor(absl::Milliseconds(50)) && absl::Now() < deadline);
+  return absl::DeadlineExceededError(
+      absl::StrCat("no controller leads after ", absl::FormatDuration(timeout)));
+}
+
 absl::Status Cluster::Arm(const std::string& id, const std::string& failpoint,
                           const std::string& action, int nth) {
   admin::v1::FailpointRequest request;
@@ -194,8 +246,7 @@ Process::Options Cluster::SluiceOptions(std::vector<std::string> args) {
   Process::Options options = {.binary = "sluice",
                               .args = std::move(args),
                               .log = absl::StrCat(dir_, "/sluice-", commands_++, ".log")};
-  options.env = {{"SLUICE_SERVER", address("controller-0")},
-                 {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
+  options.env = {{"SLUICE_SERVER", controllers()}, {"SLUICE_DATA_DIR", absl::StrCat(dir_, "/cli")}};
   if (tls_) options.env["SLUICE_TLS"] = cli::FleetTlsDir(dir_, cli::kFleetOperator);
   return options;
 }

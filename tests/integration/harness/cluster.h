@@ -15,6 +15,9 @@
 namespace sluice::integration {
 
 struct ClusterOptions {
+  // Replicas, of which one leads. More than one need a `store`.
+  int controllers = 1;
+  std::string store = {};  // The Redis that keeps the jobs (--store). Empty: SQLite.
   int rollouts = 1;
   int rewards = 1;
   int trainers = 1;
@@ -32,8 +35,8 @@ struct ClusterOptions {
   std::map<std::string, Placement> placements = {};
 };
 
-// The real daemons in a fresh folder, on loopback unless they are placed elsewhere: controller-0,
-// queue-0, and as many of rollout-0, rollout-1, .., reward-0, .. and trainer-0, .. as the options
+// The real daemons in a fresh folder, on loopback unless they are placed elsewhere: queue-0, and as
+// many of controller-0, .., rollout-0, rollout-1, .., reward-0, .. and trainer-0, .. as the options
 // say. A daemon that is started again keeps its id, its addresses and its data directory, as under
 // a supervisor, but none is started again by itself. At the end the folder is removed. If the test
 // has failed it is kept, and its name and the ends of the logs are printed.
@@ -64,6 +67,9 @@ class Cluster {
   absl::Status Arm(const std::string& id, const std::string& failpoint, const std::string& action,
                    int nth);
 
+  // Waits until a controller other than `but` leads, and returns its id.
+  absl::StatusOr<std::string> AwaitLeader(absl::Duration timeout, const std::string& but = "");
+
   const std::string& dir() const { return dir_; }
   std::vector<std::string> ids() const;
   std::string address(const std::string& id) const { return daemons_.at(id).address; }
@@ -73,7 +79,8 @@ class Cluster {
   // the process with std::bad_weak_ptr.
   std::shared_ptr<rpc::Channel> channel(const std::string& id) const
       ABSL_LOCKS_EXCLUDED(channels_mu_);
-  const rpc::Channel& controller() const { return *channel("controller-0"); }
+  // Goes to the controller that leads.
+  const rpc::Channel& controller() const ABSL_LOCKS_EXCLUDED(channels_mu_);
   Process& process(const std::string& id) { return *daemons_.at(id).process; }
   std::string Log(const std::string& id) const;
 
@@ -98,6 +105,11 @@ class Cluster {
   Process::Options SluiceOptions(std::vector<std::string> args);
   void PrintLogs() const;
 
+  // The addresses of all controllers, with commas between.
+  std::string controllers() const;
+
+  const int controllers_;
+  const std::string store_;
   const std::map<std::string, std::string> env_;
   const int threads_;
   const bool tls_;
@@ -105,6 +117,8 @@ class Cluster {
   int commands_ = 0;  // How often the CLI was run.
   std::map<std::string, Daemon> daemons_;
   mutable Mutex channels_mu_;
+  // To the leader of several controllers, whose addresses never change. Null if there is only one.
+  std::shared_ptr<rpc::Channel> leader_ ABSL_GUARDED_BY(channels_mu_);
 };
 
 }  // namespace sluice::integration

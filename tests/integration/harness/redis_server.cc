@@ -19,6 +19,7 @@
 namespace sluice::integration {
 namespace {
 constexpr absl::Duration kPatience = absl::Seconds(30);
+}  // namespace
 
 int FindFreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -29,7 +30,6 @@ int FindFreePort() {
   close(fd);
   return ok ? ntohs(address.sin_port) : 0;
 }
-}  // namespace
 
 std::unique_ptr<RedisServer> RedisServer::Start(Options options) {
   signal(SIGPIPE, SIG_IGN);  // As every daemon does.

@@ -9,6 +9,9 @@
 
 namespace sluice::integration {
 
+// A port of loopback on which nobody listens now.
+int FindFreePort();
+
 // A redis-server of Debian's package on a free port of loopback.
 class RedisServer {
  public:
