@@ -226,7 +226,8 @@ absl::Status RunProgram(const About& about, const Flags& flags, const MakeProgra
       rpc::Server::Start({.address = flags.listen, .metrics = &metrics}, services));
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<OpsServer> ops,
-      OpsServer::Start(flags.ops, &metrics, [&] { return program->CheckReady(); }));
+      OpsServer::Start(
+          flags.ops, &metrics, [&] { return program->CheckReady(); }, program->routes()));
 
   // Nobody calls a controller at an address that it names itself.
   std::string address = server->address(), ops_address = ops->address();
