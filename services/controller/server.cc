@@ -1,5 +1,6 @@
 #include "services/controller/server.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "services/controller/metrics.h"
 #include "services/controller/peers.h"
 #include "services/controller/registry_service.h"
+#include "services/controller/ui/ui.h"
 
 namespace sluice::controller {
 namespace {
@@ -21,7 +23,7 @@ class Program : public daemon::Program {
  public:
   Program(const Options& options, const daemon::Host& host, DirLock lock,
           std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Policy policy,
-          Clock* clock)
+          std::optional<std::vector<std::string>> ui_hosts, Clock* clock)
       : clock_(clock),
         policy_(std::move(policy)),
         lock_(std::move(lock)),
@@ -32,6 +34,7 @@ class Program : public daemon::Program {
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
         admin_(&loop_) {
+    if (ui_hosts) ui_.emplace(&loop_, &peers_, store_.get(), *std::move(ui_hosts));
     // The loop starts here, because calls may come before Start().
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
@@ -60,6 +63,10 @@ class Program : public daemon::Program {
   }
 
   std::vector<grpc::Service*> services() override { return {&registry_, &jobs_, &admin_}; }
+  std::vector<daemon::HttpRoute> routes() override {
+    if (!ui_) return {};
+    return {ui_->MakeRoute()};
+  }
   absl::Status Start(const std::string&, const std::string&) override { return absl::OkStatus(); }
 
   // The jobs go on under the assignments that their daemons hold, and the next controller takes
@@ -100,6 +107,7 @@ class Program : public daemon::Program {
   RegistryService registry_;
   JobService jobs_;
   AdminService admin_;
+  std::optional<Ui> ui_;
 };
 
 }  // namespace
@@ -116,6 +124,10 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
   if (!options.policy_file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(policy, ReadPolicy(options.policy_file));
   }
+  std::optional<std::vector<std::string>> ui_hosts;
+  if (options.ui != "none") {
+    SLUICE_ASSIGN_OR_RETURN(ui_hosts, ParseUiHosts(options.ui));
+  }
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_RETURN_IF_ERROR(MakeDirs(options.data_dir));
   SLUICE_ASSIGN_OR_RETURN(DirLock lock, DirLock::Acquire(options.data_dir));
@@ -128,7 +140,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
                              {"jobs", core->jobs().size()},
                              {"daemons", core->fleet().daemons().size()}});
   return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
-                                   std::move(core), std::move(policy), clock);
+                                   std::move(core), std::move(policy), std::move(ui_hosts), clock);
 }
 
 }  // namespace sluice::controller
