@@ -54,7 +54,9 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
       Sluice({"dev", "up", "--data-dir", dir_ + "/elsewhere", "--trainers", "2", "--free-ports"});
   ASSERT_EQ(up.exit, 0) << up.err;
   EXPECT_THAT(up.out, HasSubstr("trainer-1"));
-  EXPECT_THAT(up.err, HasSubstr("threads: 2 rollouts x"));
+  EXPECT_THAT(up.err,
+              AllOf(HasSubstr("threads: 2 rollouts x"),
+                    HasSubstr("watch it in a browser: http://127.0.0.1:"), HasSubstr("/ui\n")));
   EXPECT_THAT(Sluice({"dev", "status"}).out, HasSubstr("trainer-1"));
 
   for (const char* name : {"one", "two"}) {
