@@ -68,6 +68,14 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
     EXPECT_EQ(runs.exit, 0) << runs.out << runs.err;
   }
 
+  const Finished newest = Sluice({"job", "list", "--limit", "1"});
+  EXPECT_THAT(newest.out, AllOf(HasSubstr("two"), ::testing::Not(HasSubstr("one"))));
+  EXPECT_THAT(newest.err, HasSubstr("the newest 1 of 2 jobs; --limit 0 lists all"));
+  EXPECT_THAT(Sluice({"job", "list", "--state", "running", "--limit", "0"}).out,
+              AllOf(HasSubstr("one"), HasSubstr("two")));
+  EXPECT_THAT(Sluice({"job", "list", "--state", "failed"}).out, ::testing::Not(HasSubstr("two")));
+  EXPECT_EQ(Sluice({"job", "list", "--state", "flying"}).exit, 2);
+
   EXPECT_EQ(Sluice({"dev", "down"}).exit, 0);
   EXPECT_EQ(Sluice({"dev", "status"}).exit, 5);
   EXPECT_FALSE(PathExists(dir_ + "/state/sluice/fleet"));
