@@ -27,8 +27,7 @@
 namespace sluice::controller {
 namespace {
 
-// Number of jobs on a page of List, if the caller names none and at most.
-constexpr size_t kUsualPage = 100, kLongestPage = 1000;
+constexpr size_t kLongestPage = 1000;  // Most jobs on a page of List.
 
 absl::Status NotBuilt(absl::string_view what) {
   return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT",
@@ -99,7 +98,7 @@ absl::Status ListJobs(const Person& person, const Controller& core,
                                                    absl::CEscape(request.page().substr(0, 40)),
                                                    "\" was not given by an answer of List"));
   const size_t limit =
-      request.limit() == 0 ? kUsualPage : std::min<size_t>(request.limit(), kLongestPage);
+      request.limit() == 0 ? kLongestPage : std::min<size_t>(request.limit(), kLongestPage);
 
   std::set<absl::string_view> states;  // Empty: all.
   for (const int state : request.states())
