@@ -74,7 +74,7 @@ class UiPageTest : public testing::Test {
 };
 
 TEST_F(UiPageTest, ThePageTellsWhatToTypeFirstAndThenShowsTheJobToItsEnd) {
-  ASSERT_NO_FATAL_FAILURE(Start({.rollouts = 2, .tls = true}));
+  ASSERT_NO_FATAL_FAILURE(Start({.rollouts = 2}));
   ASSERT_EQ(browser_->Open(url_), absl::OkStatus());
   AwaitText("No jobs yet");
   AwaitText("sluice job submit configs/examples/digits.yaml");
