@@ -49,6 +49,21 @@ function(sluice_library name)
   add_library(sluice::${name} ALIAS sluice_${name})
 endfunction()
 
+# Makes the bytes of files part of a library, so that the program needs no files at run time:
+#   sluice_embed(controller NAMESPACE sluice::controller::page FILES ui/page/app.js)
+# app.js becomes the absl::string_view app_js.
+function(sluice_embed name)
+  cmake_parse_arguments(ARG "" "NAMESPACE" "FILES" ${ARGN})
+  list(TRANSFORM ARG_FILES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  set(out "${CMAKE_CURRENT_BINARY_DIR}/${name}_embedded.cc")
+  set(script "${CMAKE_SOURCE_DIR}/cmake/embed.cmake")
+  add_custom_command(OUTPUT "${out}"
+    COMMAND "${CMAKE_COMMAND}" "-DOUT=${out}" "-DNAMESPACE=${ARG_NAMESPACE}" "-DFILES=${ARG_FILES}"
+      -P "${script}"
+    DEPENDS ${ARG_FILES} "${script}" VERBATIM)
+  target_sources(sluice_${name} PRIVATE "${out}")
+endfunction()
+
 # Adds the folder's op.cu to sluice_<name> if CUDA is enabled. As on the CPU, a multiply-add is
 # fused only if the source says so. The library's CPU code is the reference of the CUDA checks.
 function(sluice_cuda name)

@@ -100,6 +100,11 @@ install_kubernetes_tools() {
   touch "$root/.deps/kubernetes-validate-$version.done"
 }
 
+# Installs the browser in which the tests open the controller's web page.
+install_browser() {
+  command -v chromium >/dev/null || install_packages chromium
+}
+
 # Installs CUDA's compiler if there is none. It compiles the kernels without a GPU too. If it cannot
 # be installed, that is not an error: tools/gpu_check.sh then reports that it is missing.
 install_nvcc() {

@@ -246,10 +246,13 @@ absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* 
                           rpc::Server::Start(options, services));
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<OpsServer> ops,
-      OpsServer::Start(flags->ops, metrics, [&]() -> absl::StatusOr<std::string> {
-        SLUICE_RETURN_IF_ERROR(program.CheckReady());
-        return program.ready_text();
-      }));
+      OpsServer::Start(
+          flags->ops, metrics,
+          [&]() -> absl::StatusOr<std::string> {
+            SLUICE_RETURN_IF_ERROR(program.CheckReady());
+            return program.ready_text();
+          },
+          program.routes()));
   flags->listen = server->address();
   flags->ops = ops->address();
 

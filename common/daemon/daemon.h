@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/daemon/http_route.h"
 #include "common/rpc/role.h"
 
 namespace grpc {
@@ -97,6 +98,9 @@ class Program {
   // before Start() is called. If there are none, every call gets Refusal().
   virtual std::vector<grpc::Service*> services() = 0;
   virtual absl::Status Refusal() { return absl::UnavailableError("this daemon serves no calls"); }
+  // The pages that the HTTP server has beside the usual ones. Asked for once. They are served
+  // already before Start() is called, and until the program is destroyed.
+  virtual std::vector<HttpRoute> routes() { return {}; }
   // Called when the gRPC server and the HTTP server listen. `address` and `ops` are where other
   // hosts reach them. Starts threads and registers with the controller.
   virtual absl::Status Start(const std::string& address, const std::string& ops) = 0;

@@ -20,14 +20,40 @@
 namespace sluice::daemon {
 namespace {
 
-// Sends a whole response with `code` 200 or 503, and returns the code.
-int SendResponse(mg_connection* connection, int code, const char* type, absl::string_view body) {
-  const std::string head = absl::StrCat(
-      "HTTP/1.1 ", code, code == 200 ? " OK" : " Service Unavailable", "\r\nContent-Type: ", type,
-      "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
+// Sends the whole response, or its head alone, and returns its status.
+int SendResponse(mg_connection* connection, const HttpResponse& response, bool with_body = true) {
+  std::string head = absl::StrCat(
+      "HTTP/1.1 ", response.status, " ", mg_get_response_code_text(connection, response.status),
+      "\r\nContent-Type: ", response.type, "\r\nContent-Length: ", response.body.size());
+  for (const auto& [name, value] : response.headers)
+    absl::StrAppend(&head, "\r\n", name, ": ", value);
+  absl::StrAppend(&head, "\r\nConnection: close\r\n\r\n");
   mg_write(connection, head.data(), head.size());
-  mg_write(connection, body.data(), body.size());
-  return code;
+  if (with_body) mg_write(connection, response.body.data(), response.body.size());
+  return response.status;
+}
+
+// Answers a request to one of the daemon's own routes.
+int AnswerRoute(mg_connection* connection, void* data) {
+  const HttpRoute& route = *static_cast<const HttpRoute*>(data);
+  const mg_request_info& info = *mg_get_request_info(connection);
+  // The library also matches /pages for the route /page. With 0 it answers by itself.
+  const char next = info.local_uri[route.path.size()];
+  if (next != '\0' && next != '/') return 0;
+
+  const absl::string_view method = info.request_method;
+  if (method != "GET" && method != "HEAD") {
+    return SendResponse(connection, {.status = 405,
+                                     .body = "this page can only be read; use GET\n",
+                                     .headers = {{"Allow", "GET, HEAD"}}});
+  }
+
+  const char* const host = mg_get_header(connection, "Host");
+  const HttpResponse response =
+      route.answer({.path = info.local_uri,
+                    .query = info.query_string == nullptr ? "" : info.query_string,
+                    .host = host == nullptr ? "" : host});
+  return SendResponse(connection, response, /*with_body=*/method == "GET");
 }
 
 // Opens a connection to a local port and closes it at once.
@@ -53,6 +79,7 @@ void OpenAndCloseConnection(int port, bool ipv6) {
 struct OpsServer::Impl {
   metrics::Registry* metrics = nullptr;
   std::function<absl::StatusOr<std::string>()> ready;
+  std::vector<HttpRoute> routes;
   mg_context* context = nullptr;
   std::string address;
   int port = 0;
@@ -91,7 +118,7 @@ const std::string& OpsServer::address() const { return impl_->address; }
 
 absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
     absl::string_view address, metrics::Registry* metrics,
-    std::function<absl::StatusOr<std::string>()> ready) {
+    std::function<absl::StatusOr<std::string>()> ready, std::vector<HttpRoute> routes) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckAddress(address, rpc::ProcessCredentials() != nullptr));
 
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
@@ -100,6 +127,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
   auto impl = std::make_unique<Impl>();
   impl->metrics = metrics;
   impl->ready = std::move(ready);
+  impl->routes = std::move(routes);
 
   const std::string host(address.substr(0, address.rfind(':')));
   // The library accepts only numeric hosts.
@@ -107,7 +135,10 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
                                 ? absl::StrCat("127.0.0.1", address.substr(host.size()))
                                 : std::string(address);
 
-  const char* options[] = {"listening_ports",    ports.c_str(), "num_threads", "2",
+  // A browser opens several connections at once, and each holds a thread while it is open. A
+  // probe of /livez must still find one.
+  const char* const threads = impl->routes.empty() ? "2" : "16";
+  const char* options[] = {"listening_ports",    ports.c_str(), "num_threads", threads,
                            "request_timeout_ms", "5000",        nullptr};
   mg_callbacks callbacks{};
   // The library's messages are dropped: an error is returned as a status.
@@ -130,25 +161,25 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
   mg_set_request_handler(
       impl->context, "/metrics$",
       [](mg_connection* connection, void* self) {
-        return SendResponse(connection, 200, "text/plain; version=0.0.4; charset=utf-8",
-                            static_cast<Impl*>(self)->metrics->Text());
+        return SendResponse(connection, {.type = "text/plain; version=0.0.4; charset=utf-8",
+                                         .body = static_cast<Impl*>(self)->metrics->Text()});
       },
       impl.get());
   mg_set_request_handler(
       impl->context, "/livez$",
-      [](mg_connection* connection, void*) {
-        return SendResponse(connection, 200, "text/plain", "ok\n");
-      },
+      [](mg_connection* connection, void*) { return SendResponse(connection, {.body = "ok\n"}); },
       nullptr);
   mg_set_request_handler(
       impl->context, "/readyz$",
       [](mg_connection* connection, void* self) {
         const absl::StatusOr<std::string> ready = static_cast<Impl*>(self)->ready();
-        return SendResponse(
-            connection, ready.ok() ? 200 : 503, "text/plain",
-            absl::StrCat(ready.ok() ? *ready : std::string(ready.status().message()), "\n"));
+        if (ready.ok()) return SendResponse(connection, {.body = absl::StrCat(*ready, "\n")});
+        return SendResponse(connection, {.status = 503,
+                                         .body = absl::StrCat(ready.status().message(), "\n")});
       },
       impl.get());
+  for (HttpRoute& route : impl->routes)
+    mg_set_request_handler(impl->context, route.path.c_str(), AnswerRoute, &route);
   return std::unique_ptr<OpsServer>(new OpsServer(std::move(impl)));
 }
 

@@ -124,11 +124,13 @@ class Connection {
   sqlite3* db_ = nullptr;
 };
 
-// The least string above all that begin with `prefix`. Empty if there is none.
+// A string above all keys that begin with `prefix`, and below all other keys that follow them.
 std::string PrefixEnd(absl::string_view prefix) {
   std::string end(prefix);
   while (!end.empty() && static_cast<unsigned char>(end.back()) == 0xff) end.pop_back();
-  if (!end.empty()) end.back() = static_cast<char>(end.back() + 1);
+  // No key follows. One has at most 512 bytes.
+  if (end.empty()) return std::string(513, '\xff');
+  end.back() = static_cast<char>(end.back() + 1);
   return end;
 }
 
@@ -142,8 +144,7 @@ class SqliteStore : public Store {
     SLUICE_RETURN_IF_ERROR(Annotate(reader_.Open(path), path));
     SLUICE_RETURN_IF_ERROR(list_.Prepare(reader_.get(),
                                          "SELECT key, value, revision FROM kv WHERE key >= ?1 AND "
-                                         "key > ?2 AND (?3 = x'' OR key < ?3) "
-                                         "ORDER BY key LIMIT ?4"));
+                                         "key < ?2 ORDER BY key LIMIT ?3"));
     return get_.Prepare(reader_.get(), "SELECT value, revision FROM kv WHERE key = ?1");
   }
 
@@ -161,13 +162,16 @@ class SqliteStore : public Store {
 
   absl::StatusOr<std::vector<Entry>> List(absl::string_view prefix, absl::string_view after,
                                           int limit) override {
+    // With one bound on each side, SQLite reads the wanted keys alone. With a further condition on
+    // the key it would read all that follow too, until it has found `limit` of them.
+    const std::string begin =
+        after < prefix ? std::string(prefix) : absl::StrCat(after, absl::string_view("\0", 1));
     const std::string end = PrefixEnd(prefix);
     MutexLock lock(&read_mu_);
-    list_.Bind(1, prefix);
-    list_.Bind(2, after);
-    list_.Bind(3, absl::string_view(end));
+    list_.Bind(1, absl::string_view(begin));
+    list_.Bind(2, absl::string_view(end));
     // SQLite takes a negative limit as none.
-    list_.Bind(4, limit > 0 ? int64_t{limit} : int64_t{-1});
+    list_.Bind(3, limit > 0 ? int64_t{limit} : int64_t{-1});
     std::vector<Entry> entries;
     absl::StatusOr<bool> row = list_.Step();
     for (; row.ok() && *row; row = list_.Step())

@@ -1,6 +1,8 @@
 #include "services/controller/admin_service.h"
 
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,7 +22,19 @@ namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v1::Daemon* out) {
+// Ids of the jobs that each daemon works for, by its id.
+std::map<std::string, std::vector<std::string>> JobsByDaemon(const Controller& core) {
+  std::map<std::string, std::vector<std::string>> jobs;
+  for (const std::string& id : core.active()) {
+    const Job& job = core.jobs().at(id);
+    if (!job.assign.queue.empty()) jobs[job.assign.queue].push_back(id);
+    for (const Worker& worker : job.assign.workers) jobs[worker.id].push_back(id);
+  }
+  return jobs;
+}
+
+void ToProto(const Daemon& daemon, Instant now, const std::vector<std::string>& jobs,
+             admin::v1::Daemon* out) {
   const DaemonRecord& record = daemon.record;
   out->set_daemon(record.id);
   out->set_role(controller::ToProto(record.role));
@@ -31,11 +45,7 @@ void ToProto(const Daemon& daemon, Instant now, const Controller& core, admin::v
   if (const auto capacity = FromHex(record.capacity); capacity.ok())
     out->mutable_capacity()->ParseFromString(*capacity);
   out->mutable_load()->insert(daemon.load.begin(), daemon.load.end());
-  for (const auto& [id, job] : core.jobs()) {
-    const bool works = job.assign.Find(record.id) != nullptr ||
-                       (job.assign.queue == record.id && job.record.stage != Stage::kOver);
-    if (works) out->add_jobs(id);
-  }
+  out->mutable_jobs()->Add(jobs.begin(), jobs.end());
   out->set_draining(daemon.draining || record.drained);
   *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());
@@ -76,8 +86,9 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
                                                 admin::v1::DaemonsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([reactor, response](Controller& core, Instant now) {
+    std::map<std::string, std::vector<std::string>> jobs = JobsByDaemon(core);
     for (const auto& [id, daemon] : core.fleet().daemons())
-      ToProto(daemon, now, core, response->add_daemons());
+      ToProto(daemon, now, jobs[id], response->add_daemons());
     rpc::MakeTextValid(response);
     reactor->Finish(grpc::Status::OK);
   });

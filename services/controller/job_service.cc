@@ -1,9 +1,13 @@
 #include "services/controller/job_service.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/failpoint.h"
@@ -22,6 +26,8 @@
 
 namespace sluice::controller {
 namespace {
+
+constexpr size_t kLongestPage = 1000;  // Most jobs on a page of List.
 
 absl::Status NotBuilt(absl::string_view what) {
   return Error(absl::StatusCode::kUnimplemented, "NOT_BUILT",
@@ -80,6 +86,41 @@ absl::StatusOr<const Job*> FindFor(const Person& person, const Controller& core,
   SLUICE_ASSIGN_OR_RETURN(const Job* job, core.Find(id_or_name));
   SLUICE_RETURN_IF_ERROR(CheckOwner(person, *job));
   return job;
+}
+
+// Fills in one page of the jobs that the person may see. A page begins below the order of the last
+// job of the page before, so jobs that are submitted meanwhile move nothing.
+absl::Status ListJobs(const Person& person, const Controller& core,
+                      const job::v1::ListRequest& request, job::v1::ListResponse* response) {
+  int64_t below = std::numeric_limits<int64_t>::max();
+  if (!request.page().empty() && !absl::SimpleAtoi(request.page(), &below))
+    return absl::InvalidArgumentError(absl::StrCat("page \"",
+                                                   absl::CEscape(request.page().substr(0, 40)),
+                                                   "\" was not given by an answer of List"));
+  const size_t limit =
+      request.limit() == 0 ? kLongestPage : std::min<size_t>(request.limit(), kLongestPage);
+
+  std::set<absl::string_view> states;  // Empty: all.
+  for (const int state : request.states())
+    states.insert(absl::StripPrefix(job::v1::JobState_Name(static_cast<job::v1::JobState>(state)),
+                                    "JOB_STATE_"));
+
+  std::vector<const Job*> jobs;
+  for (const auto& [id, job] : core.jobs()) {
+    // An operator does not need CheckOwner(), which makes an error for each job of others.
+    if (person.submitter() && person.name != job.record.owner) continue;
+    if (!states.empty() && !states.contains(StateName(job.record.state))) continue;
+    response->set_total(response->total() + 1);
+    if (job.record.order < below) jobs.push_back(&job);
+  }
+
+  const auto end = jobs.begin() + static_cast<std::ptrdiff_t>(std::min(limit, jobs.size()));
+  std::partial_sort(jobs.begin(), end, jobs.end(),
+                    [](const Job* a, const Job* b) { return a->record.order > b->record.order; });
+  for (auto job = jobs.begin(); job != end; ++job) ToProto(**job, response->add_jobs());
+  if (end != jobs.end() && end != jobs.begin())
+    response->set_next(absl::StrCat((*std::prev(end))->record.order));
+  return absl::OkStatus();
 }
 
 // Ends a call. The text of the answer is made valid first, because it may contain what daemons,
@@ -190,20 +231,12 @@ grpc::ServerUnaryReactor* JobService::Get(grpc::CallbackServerContext* context,
 }
 
 grpc::ServerUnaryReactor* JobService::List(grpc::CallbackServerContext* context,
-                                           const job::v1::ListRequest*,
+                                           const job::v1::ListRequest* request,
                                            job::v1::ListResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Post([](Controller&, Instant) {},
-              [person = PersonOf(*context), reactor, response](Controller& core) {
-                std::vector<const Job*> jobs;
-                for (const auto& [id, job] : core.jobs()) {
-                  if (CheckOwner(person, job).ok()) jobs.push_back(&job);
-                }
-                std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
-                  return a->record.order > b->record.order;
-                });
-                for (const Job* job : jobs) ToProto(*job, response->add_jobs());
-                Finish(reactor, response, absl::OkStatus());
+              [person = PersonOf(*context), reactor, request, response](Controller& core) {
+                Finish(reactor, response, ListJobs(person, core, *request, response));
               });
   return reactor;
 }

@@ -1,9 +1,19 @@
+#include "common/base/loopback.h"
 #include "services/controller/server.h"
 
 namespace {
 constexpr char kPolicyFlag[] = "--policy", kStoreFlag[] = "--store",
-               kPasswordFlag[] = "--store-password-file", kCaFlag[] = "--store-ca";
+               kPasswordFlag[] = "--store-password-file", kCaFlag[] = "--store-ca",
+               kUiFlag[] = "--ui";
+
+// The value of --ui, or its default.
+std::string UiOf(const sluice::daemon::Flags& flags) {
+  const std::string hosts = flags.OwnFlag(kUiFlag);
+  if (!hosts.empty()) return hosts;
+  const std::string host = flags.ops.substr(0, flags.ops.rfind(':'));
+  return sluice::IsLoopback(host) ? "localhost" : "none";
 }
+}  // namespace
 
 int main(int argc, char** argv) {
   const sluice::daemon::About about = {
@@ -32,7 +42,12 @@ int main(int argc, char** argv) {
            {kPolicyFlag,
             "the operator's policy.yaml, with the most that jobs may ask for and the quotas of "
             "submitters; default: no limits",
-            "SLUICE_POLICY"}},
+            "SLUICE_POLICY"},
+           {kUiFlag,
+            "hosts, separated by commas, by which browsers may open the web page /ui of --ops. The "
+            "page needs no certificate: whoever reaches the port sees what a viewer sees. Default: "
+            "localhost if --ops is on loopback, else the page is off. none: off",
+            "SLUICE_UI"}},
   };
   return sluice::daemon::Main(argc, argv, about, [](const sluice::daemon::Host& host) {
     return sluice::controller::MakeController(
@@ -41,7 +56,8 @@ int main(int argc, char** argv) {
                    .password_file = host.flags->OwnFlag(kPasswordFlag),
                    .ca_file = host.flags->OwnFlag(kCaFlag)},
          .data_dir = host.flags->data_dir,
-         .policy_file = host.flags->OwnFlag(kPolicyFlag)},
+         .policy_file = host.flags->OwnFlag(kPolicyFlag),
+         .ui = UiOf(*host.flags)},
         host);
   });
 }

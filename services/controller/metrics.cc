@@ -125,10 +125,11 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
     // A job that was already over when this controller started has no series. The series of an
     // ended job end after kSeriesLifetime. Two jobs of one name would share their series, so only
     // the newest has them.
-    const bool newest = *core.Find(job.record.name) == &job;
     const bool shown = jobs_.count(id) > 0;
-    const bool over = shown ? IsFinal(job.record.state) && now - job.state_since >= kSeriesLifetime
-                            : job.record.stage == Stage::kOver;
+    if (!shown && job.record.stage == Stage::kOver) continue;
+    const bool newest = *core.Find(job.record.name) == &job;
+    const bool over =
+        shown && IsFinal(job.record.state) && now - job.state_since >= kSeriesLifetime;
     if (newest && !over) UpdateJob(job, now);
     else jobs_.erase(id);
   }

@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,9 +21,13 @@
 #include "services/controller/peers.h"
 #include "services/controller/registry_service.h"
 #include "services/controller/standby.h"
+#include "services/controller/ui/ui.h"
 
 namespace sluice::controller {
 namespace {
+
+// Hosts by which browsers may open the web page; without a value there is no page.
+using UiHosts = std::optional<std::vector<std::string>>;
 
 // Ends a leader that has lost its lease. There is nothing to save, and whatever it still did would
 // contradict the new leader. Its supervisor starts it again, as a standby with nothing in memory.
@@ -37,7 +43,7 @@ class Program : public daemon::Program {
  public:
   Program(const Options& options, const daemon::Host& host, std::optional<DirLock> lock,
           std::unique_ptr<meta::Store> store, std::unique_ptr<Controller> core, Policy policy,
-          Clock* clock)
+          UiHosts ui_hosts, Clock* clock)
       : clock_(clock),
         policy_(std::move(policy)),
         lock_(std::move(lock)),
@@ -48,6 +54,7 @@ class Program : public daemon::Program {
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
         admin_(&loop_, store_.get()) {
+    if (ui_hosts) ui_.emplace(&loop_, &peers_, store_.get(), *std::move(ui_hosts));
     // The loop starts here, because calls may come before Start().
     loop_.Start(
         {.set_job = [this](Controller& core, const SetJobCall& call) { SetJob(core, call); },
@@ -78,6 +85,10 @@ class Program : public daemon::Program {
 
   std::string ready_text() override { return "leader"; }
   std::vector<grpc::Service*> services() override { return {&registry_, &jobs_, &admin_}; }
+  std::vector<daemon::HttpRoute> routes() override {
+    if (!ui_) return {};
+    return {ui_->MakeRoute()};
+  }
   absl::Status Start(const std::string&, const std::string&) override { return absl::OkStatus(); }
 
   // The jobs go on under the assignments that their daemons hold, and the next controller takes
@@ -123,6 +134,7 @@ class Program : public daemon::Program {
   RegistryService registry_;
   JobService jobs_;
   AdminService admin_;
+  std::optional<Ui> ui_;
 };
 
 // Whether the flags of the store belong together.
@@ -146,6 +158,7 @@ absl::Status CheckStoreFlags(const meta::Target& store) {
 // Builds the controller that leads, on a store that is this process's alone.
 absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
                                                       const daemon::Host& host, Policy policy,
+                                                      UiHosts ui_hosts,
                                                       std::optional<DirLock> lock,
                                                       std::unique_ptr<meta::Store> store) {
   SLUICE_ASSIGN_OR_RETURN(const bool half, meta::IsHalfRestored(*store));
@@ -163,7 +176,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
                         {"jobs", core->jobs().size()},
                         {"daemons", core->fleet().daemons().size()}});
   return std::make_unique<Program>(options, host, std::move(lock), std::move(store),
-                                   std::move(core), std::move(policy), clock);
+                                   std::move(core), std::move(policy), std::move(ui_hosts), clock);
 }
 
 }  // namespace
@@ -175,11 +188,15 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
   if (!options.policy_file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(policy, ReadPolicy(options.policy_file));
   }
+  UiHosts ui_hosts;
+  if (options.ui != "none") {
+    SLUICE_ASSIGN_OR_RETURN(ui_hosts, ParseUiHosts(options.ui));
+  }
   if (!options.store.url.empty()) {
     return std::make_unique<Standby>(
         options.store, host,
-        [options, policy](const daemon::Host& host, std::unique_ptr<meta::Store> store) {
-          return Lead(options, host, policy, std::nullopt, std::move(store));
+        [options, policy, ui_hosts](const daemon::Host& host, std::unique_ptr<meta::Store> store) {
+          return Lead(options, host, policy, ui_hosts, std::nullopt, std::move(store));
         });
   }
 
@@ -196,7 +213,8 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<meta::Store> store,
       meta::Open({.url = absl::StrCat("sqlite:", options.data_dir, "/meta.db")}));
-  return Lead(options, host, std::move(policy), std::move(lock), std::move(store));
+  return Lead(options, host, std::move(policy), std::move(ui_hosts), std::move(lock),
+              std::move(store));
 }
 
 }  // namespace sluice::controller

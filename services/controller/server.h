@@ -19,7 +19,9 @@ struct Options {
   meta::Target store;
   std::string data_dir;     // Holds the SQLite file. Made if absent, and locked.
   std::string policy_file;  // The operator's policy.yaml. Empty: no job is limited.
-  Clock* clock = nullptr;   // Null means the machine's clock.
+  // Hosts by which browsers may open the web page (ui/ui.h), separated by commas. none: no page.
+  std::string ui = "none";
+  Clock* clock = nullptr;  // Null means the machine's clock.
 };
 
 // Builds the controller's parts, from its store to its services. With a store in a Redis it is a

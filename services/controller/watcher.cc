@@ -38,18 +38,19 @@ void JobService::Watcher::SendNext(Controller& core) {
   {
     MutexLock lock(&mu_);
     if (ended_ || writing_) return;
-    if (page_.empty() && !FillPage(job->second)) {
-      over = !follow_;
-    } else {
-      open_ = std::move(page_.front());
-      rpc::MakeTextValid(&open_);
-      page_.pop_front();
-      writing_ = true;
-      quiet_since_ = absl::InfiniteDuration();
-      StartWrite(&open_);
-    }
+    if (page_.empty() && !FillPage(job->second)) over = !follow_;
+    else WriteFirst();
   }
   if (over) End(absl::OkStatus());
+}
+
+void JobService::Watcher::WriteFirst() {
+  open_ = std::move(page_.front());
+  rpc::MakeTextValid(&open_);
+  page_.pop_front();
+  writing_ = true;
+  quiet_since_ = absl::InfiniteDuration();
+  StartWrite(&open_);
 }
 
 bool JobService::Watcher::FillPage(const Job& job) {
@@ -103,11 +104,13 @@ void JobService::Watcher::SendKeepalive(absl::Duration now) {
 }
 
 void JobService::Watcher::OnWriteDone(bool ok) {
+  if (!ok) return End(absl::CancelledError("the client left"));
   {
     MutexLock lock(&mu_);
     writing_ = false;
+    // Only a new page needs the loop's thread, for which others wait too.
+    if (!ended_ && !page_.empty()) return WriteFirst();
   }
-  if (!ok) return End(absl::CancelledError("the client left"));
   service_->loop_->Post([](Controller&, Instant) {},
                         [self = shared_from_this()](Controller& core) { self->SendNext(core); });
 }

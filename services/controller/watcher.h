@@ -50,6 +50,8 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   void OnDone() override;
 
  private:
+  // Sends the first message of page_, which has one. No write is open.
+  void WriteFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Fills page_ from the store. Returns false if there is nothing new.
   bool FillPage(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

@@ -54,7 +54,9 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
       Sluice({"dev", "up", "--data-dir", dir_ + "/elsewhere", "--trainers", "2", "--free-ports"});
   ASSERT_EQ(up.exit, 0) << up.err;
   EXPECT_THAT(up.out, HasSubstr("trainer-1"));
-  EXPECT_THAT(up.err, HasSubstr("threads: 2 rollouts x"));
+  EXPECT_THAT(up.err,
+              AllOf(HasSubstr("threads: 2 rollouts x"),
+                    HasSubstr("watch it in a browser: http://127.0.0.1:"), HasSubstr("/ui\n")));
   EXPECT_THAT(Sluice({"dev", "status"}).out, HasSubstr("trainer-1"));
 
   for (const char* name : {"one", "two"}) {
@@ -65,6 +67,14 @@ TEST_F(DevFleetTest, TwoJobsRunAtOnceOnTwoTrainersAndEachCommandFindsTheFleet) {
     const Finished runs = Sluice({"job", "wait", name, "--for", "RUNNING", "--timeout", "2m"});
     EXPECT_EQ(runs.exit, 0) << runs.out << runs.err;
   }
+
+  const Finished newest = Sluice({"job", "list", "--limit", "1"});
+  EXPECT_THAT(newest.out, AllOf(HasSubstr("two"), ::testing::Not(HasSubstr("one"))));
+  EXPECT_THAT(newest.err, HasSubstr("the newest 1 of 2 jobs; --limit 0 lists all"));
+  EXPECT_THAT(Sluice({"job", "list", "--state", "running", "--limit", "0"}).out,
+              AllOf(HasSubstr("one"), HasSubstr("two")));
+  EXPECT_THAT(Sluice({"job", "list", "--state", "failed"}).out, ::testing::Not(HasSubstr("two")));
+  EXPECT_EQ(Sluice({"job", "list", "--state", "flying"}).exit, 2);
 
   EXPECT_EQ(Sluice({"dev", "down"}).exit, 0);
   EXPECT_EQ(Sluice({"dev", "status"}).exit, 5);

@@ -45,6 +45,14 @@ void PrintFleet(const FleetState& state, bool json) {
   std::fputs(Table(rows).c_str(), stdout);
 }
 
+// Says where the controller's web page is.
+void PrintPage(const FleetState& state) {
+  for (const DaemonState& daemon : state.daemons) {
+    if (daemon.role == "controller")
+      std::fprintf(stderr, "watch it in a browser: http://%s/ui\n", daemon.ops.c_str());
+  }
+}
+
 absl::StatusOr<FleetOptions> MakeFleetOptions(const DevOptions& options) {
   FleetOptions fleet{.data_dir = options.data_dir,
                      .rollouts = options.rollouts,
@@ -77,6 +85,7 @@ ExitCode DevUp(const DevOptions& options) {
         "a fleet already runs on %s, with the options of its start; `sluice dev down` ends it\n",
         options.data_dir.c_str());
     PrintFleet(*running, options.json);
+    PrintPage(*running);
     return kDone;
   }
 
@@ -139,6 +148,7 @@ ExitCode DevUp(const DevOptions& options) {
   std::fprintf(stderr, "loopback only, %s   data and logs in %s   ready in %.1f s\n",
                options.insecure ? "no TLS" : "mTLS with an authority of its own",
                options.data_dir.c_str(), absl::ToDoubleSeconds(absl::Now() - start));
+  PrintPage(*fleet);
   return kDone;
 }
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <map>
@@ -40,7 +41,8 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 struct JobOptions {
   std::string server, output, job, file, dir, state;
   std::string dtype = "auto";
-  std::vector<std::string> sets;
+  std::vector<std::string> sets, states;
+  int limit = 50;  // Of a list; 0: no limit.
   bool watch = false, dry_run = false, best = false, remote_files = false;
   absl::Duration timeout = absl::InfiniteDuration();
 };
@@ -133,11 +135,47 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
   return o.watch ? WatchJob(channel, response->job(), WantsJson(o)) : kDone;
 }
 
+// The state that a person means. INVALID_ARGUMENT: there is no such state.
+absl::StatusOr<job::v1::JobState> ParseState(const std::string& text) {
+  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
+  if (job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(text)), &state) &&
+      state != job::v1::JOB_STATE_UNSPECIFIED)
+    return state;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no state ", text,
+                   "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, "
+                   "FAILED, .."));
+}
+
+// Reads as many of the newest jobs as the options ask for, page by page.
+absl::StatusOr<job::v1::ListResponse> ReadJobs(const JobOptions& o, const rpc::Channel& channel) {
+  job::v1::ListRequest request;
+  for (const std::string& text : o.states) {
+    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobState state, ParseState(text));
+    request.add_states(state);
+  }
+
+  constexpr int kPage = 1000;  // The longest that the controller gives.
+  job::v1::ListResponse all;
+  do {
+    const int left = o.limit == 0 ? kPage : o.limit - all.jobs_size();
+    request.set_limit(static_cast<uint32_t>(std::min(left, kPage)));
+    request.set_page(all.next());
+    job::v1::ListResponse page;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &page));
+    all.clear_next();
+    all.MergeFrom(page);
+  } while (!all.next().empty() && (o.limit == 0 || all.jobs_size() < o.limit));
+  return all;
+}
+
 ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
-  job::v1::ListResponse response;
-  if (const absl::Status status = rpc::Call(*channel, job::v1::ListRequest(), &response);
-      !status.ok())
-    return Complain(status);
+  const absl::StatusOr<job::v1::ListResponse> read = ReadJobs(o, *channel);
+  if (!read.ok()) return Complain(read.status());
+  const job::v1::ListResponse& response = *read;
+  if (!response.next().empty())
+    std::fprintf(stderr, "the newest %d of %llu jobs; --limit 0 lists all\n", response.jobs_size(),
+                 static_cast<unsigned long long>(response.total()));
   if (WantsJson(o)) return PrintMessage(response), kDone;
   if (o.output == "jsonl") {
     for (const JobStatus& job : response.jobs()) PrintLine(job);
@@ -185,10 +223,10 @@ ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
   });
   const std::string wanted = absl::AsciiStrToUpper(o.state);
   job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
-  if (!wanted.empty() && !job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", wanted), &state)) {
-    return Complain(absl::InvalidArgumentError(absl::StrCat(
-        "no state ", o.state,
-        "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, FAILED, ..")));
+  if (!wanted.empty()) {
+    const absl::StatusOr<job::v1::JobState> parsed = ParseState(wanted);
+    if (!parsed.ok()) return Complain(parsed.status());
+    state = *parsed;
   }
 
   Mutex mu;
@@ -359,9 +397,14 @@ std::vector<Command> JobCommands() {
          AddOutput(app, &o->output);
          return MakeRunner(o, SubmitJob);
        }},
-      {"job", "list", "List all jobs, newest first.", "  sluice job list",
+      {"job", "list", "List jobs, newest first.",
+       "  sluice job list\n  sluice job list --state running --state failed --limit 0",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
+         app->add_option("--limit", o->limit, "most jobs to list; 0: all")
+             ->check(CLI::Range(0, 1 << 30))
+             ->capture_default_str();
+         app->add_option("--state", o->states, "only jobs in this state; may be repeated");
          AddServer(app, &o->server);
          AddOutput(app, &o->output, true);
          return MakeRunner(o, ListJobs);

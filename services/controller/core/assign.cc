@@ -16,6 +16,9 @@ class Planner {
  public:
   explicit Planner(const std::vector<DaemonView>& daemons) {
     for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
+    for (const auto& [id, daemon] : daemons_) {
+      if (daemon.usable && daemon.present) usable_[daemon.role].push_back(id);
+    }
   }
 
   // Puts into `staff` the daemons that the job has and keeps.
@@ -81,14 +84,18 @@ class Planner {
  private:
   // Usable daemons that may take one more job, the least loaded first.
   std::vector<std::string> Candidates(Role role, const std::vector<std::string>& have) {
-    std::vector<std::string> ids;
-    for (const auto& [id, daemon] : daemons_) {
-      if (daemon.role != role || !daemon.usable || !daemon.present) continue;
-      if (ServesOneJob(role) && load_[id] > 0) continue;
-      if (std::find(have.begin(), have.end(), id) == have.end()) ids.push_back(id);
+    // This is asked for each job and role, so loads are looked up once and not while sorting.
+    std::vector<std::pair<int, const std::string*>> free;  // With their loads.
+    for (const std::string& id : usable_[role]) {
+      const auto entry = load_.find(id);
+      const int load = entry == load_.end() ? 0 : entry->second;
+      if (ServesOneJob(role) && load > 0) continue;
+      if (std::find(have.begin(), have.end(), id) == have.end()) free.emplace_back(load, &id);
     }
-    std::stable_sort(ids.begin(), ids.end(),
-                     [&](const auto& a, const auto& b) { return load_[a] < load_[b]; });
+    std::stable_sort(free.begin(), free.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<std::string> ids;
+    for (const auto& [load, id] : free) ids.push_back(*id);
     return ids;
   }
 
@@ -111,7 +118,9 @@ class Planner {
   }
 
   std::map<std::string, DaemonView> daemons_;  // By id.
-  std::map<std::string, int> load_;            // Number of jobs that a daemon has, by its id.
+  // Ids of the daemons that are usable and present, in their order.
+  std::map<Role, std::vector<std::string>> usable_;
+  std::map<std::string, int> load_;  // Number of jobs that a daemon has, by its id.
 };
 
 }  // namespace

@@ -206,6 +206,8 @@ class Controller {
   // nor such a name.
   absl::StatusOr<const Job*> Find(const std::string& id_or_name) const;
   const std::map<std::string, Job>& jobs() const { return jobs_; }  // By id.
+  // Ids of the jobs whose end is not over (Stage::kOver).
+  const std::set<std::string>& active() const { return active_; }
   const Fleet& fleet() const { return fleet_; }
   DesiredState DesiredStateOf(const std::string& daemon) const;
   // The address of the daemon's gRPC listener. Empty if it is unknown.

@@ -242,11 +242,14 @@ void Controller::RefreshDesiredStates() {
     }
   }
 
+  // This runs for each batch of inputs, and most daemons of a large fleet have no assignment.
   for (const auto& [id, daemon] : fleet_.daemons()) {
     if (!daemon.ever_heard) continue;  // Its first heartbeat says which generation it has applied.
     DesiredState& desired = desired_[id];
     const bool behind = daemon.generation_applied > desired.generation;
-    std::vector<DaemonAssignment>& wanted = assignments[id];
+    std::vector<DaemonAssignment> wanted;
+    if (const auto found = assignments.find(id); found != assignments.end())
+      wanted = std::move(found->second);
     if (wanted == desired.assignments && !behind) continue;
     desired.assignments = std::move(wanted);
     desired.generation = std::max(desired.generation, daemon.generation_applied) + 1;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/clock.h"
+#include "common/base/loopback.h"
 #include "common/base/status.h"
 #include "common/chat/text.h"
 #include "common/checkpoint/json.h"
@@ -44,17 +45,9 @@ bool WantsTokens(const ApiRequest& request) {
   return request.logprobs || request.return_token_ids || request.return_versions;
 }
 
-// Whether a Host header names this machine. Without keys every process here may use the API, and a
-// web page must not be able to: its site can let its own name resolve to 127.0.0.1 (DNS rebinding),
-// but its requests still carry that name. Clients that are not browsers may send no header.
-bool IsThisHost(absl::string_view host) {
-  const size_t colon = host.rfind(':');
-  const bool port =
-      colon != absl::string_view::npos && host.find(']', colon) == absl::string_view::npos;
-  const absl::string_view name = port ? host.substr(0, colon) : host;
-  return host.empty() || absl::EqualsIgnoreCase(name, "localhost") || name == "[::1]" ||
-         (absl::StartsWith(name, "127.") &&
-          name.find_first_not_of("0123456789.") == absl::string_view::npos);
+// Without keys every process here may use the API, and a web page must not; see HostOfHeader().
+bool IsThisHost(absl::string_view header) {
+  return header.empty() || IsLoopback(HostOfHeader(header));
 }
 
 }  // namespace

@@ -10,9 +10,10 @@
 
 namespace sluice::daemon {
 
-// Returns the whole answer to GET `path`, or an empty text if the connection fails. `address` is an
-// IPv4 address with a port.
-inline std::string HttpGet(const std::string& address, const std::string& path) {
+// Returns the whole answer to a request, or an empty text if the connection fails. `address` is
+// an IPv4 address with a port.
+inline std::string HttpAsk(const std::string& address, const std::string& method,
+                           const std::string& path, const std::string& host = "localhost") {
   const size_t colon = address.rfind(':');
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in peer{};
@@ -23,7 +24,7 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
 
   if (connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof(peer)) == 0) {
     const std::string request =
-        "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        method + " " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
     if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
       char buffer[4096];
       for (ssize_t n = 0; (n = read(fd, buffer, sizeof(buffer))) > 0;)
@@ -33,6 +34,10 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
 
   close(fd);
   return answer;
+}
+
+inline std::string HttpGet(const std::string& address, const std::string& path) {
+  return HttpAsk(address, "GET", path);
 }
 
 }  // namespace sluice::daemon

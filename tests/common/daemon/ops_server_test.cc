@@ -12,7 +12,9 @@
 namespace sluice::daemon {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(OpsServerTest, ServesMetricsAndLiveness) {
@@ -45,6 +47,48 @@ TEST(OpsServerTest, ReadinessNamesItsReason) {
 
   ready = true;
   EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(OpsServerTest, ARouteOfTheDaemonAnswersForItsPathAndThoseBelowIt) {
+  metrics::Registry metrics;
+  const HttpRoute route{"/page", [](const HttpRequest& request) {
+                          return HttpResponse{
+                              .status = 404,
+                              .type = "text/html",
+                              .body = request.path + " " + request.query + " " + request.host,
+                              .headers = {{"X-Test", "yes"}}};
+                        }};
+  const auto server =
+      OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); }, {route});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string& address = (*server)->address();
+
+  const std::string answer = HttpAsk(address, "GET", "/page/a%20b?c=%20", "Somewhere:7");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n"));
+  EXPECT_THAT(answer, HasSubstr("X-Test: yes\r\n"));
+  EXPECT_THAT(answer, EndsWith("/page/a b c=%20 Somewhere:7"));
+  EXPECT_THAT(HttpAsk(address, "HEAD", "/page"), EndsWith("\r\n\r\n"));
+  EXPECT_THAT(HttpGet(address, "/pages"), Not(HasSubstr("X-Test")));
+  EXPECT_THAT(HttpGet(address, "/livez"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(OpsServerTest, ARouteOfTheDaemonCanOnlyBeRead) {
+  metrics::Registry metrics;
+  std::atomic<int> calls{0};
+  const HttpRoute route{"/page", [&](const HttpRequest&) {
+                          ++calls;
+                          return HttpResponse{};
+                        }};
+  const auto server =
+      OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); }, {route});
+  ASSERT_TRUE(server.ok()) << server.status();
+
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    const std::string answer = HttpAsk((*server)->address(), method, "/page");
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 405")) << method;
+    EXPECT_THAT(answer, HasSubstr("Allow: GET, HEAD")) << method;
+  }
+  EXPECT_EQ(calls, 0);
 }
 
 TEST(OpsServerTest, APortInUseIsNamed) {

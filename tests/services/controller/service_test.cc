@@ -365,6 +365,40 @@ TEST_F(ServiceTest, WhatAQueueAndATrainerSayInBadBytesLeavesEveryCallAnswered) {
   EXPECT_EQ(list.jobs_size(), 2);
 }
 
+TEST_F(ServiceTest, ListGivesPagesThatNewJobsDoNotMove) {
+  for (const char* name : {"one", "two", "three", "four"})
+    ASSERT_EQ(Submit(Spec(name)).status(), absl::OkStatus());
+  const auto list = [&](job::v1::ListRequest request, job::v1::ListResponse* response) {
+    response->Clear();
+    const absl::Status status = rpc::Call(*channel_, request, response);
+    std::vector<std::string> names;
+    for (const job::v1::JobStatus& job : response->jobs()) names.push_back(job.name());
+    return std::make_pair(status.code(), names);
+  };
+  const auto is = [](std::vector<std::string> names) {
+    return Pair(absl::StatusCode::kOk, ::testing::ElementsAreArray(names));
+  };
+
+  job::v1::ListResponse page;
+  job::v1::ListRequest request;
+  request.set_limit(3);
+  EXPECT_THAT(list(request, &page), is({"four", "three", "two"}));
+  EXPECT_EQ(page.total(), 4u);
+  ASSERT_EQ(Submit(Spec("five")).status(), absl::OkStatus());
+  request.set_page(page.next());
+  EXPECT_THAT(list(request, &page), is({"one"}));
+  EXPECT_EQ(page.next(), "");
+  EXPECT_EQ(page.total(), 5u);
+
+  request.Clear();
+  request.add_states(job::v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(list(request, &page), is({}));
+  request.add_states(job::v1::JOB_STATE_WAITING);
+  EXPECT_THAT(list(request, &page), is({"five", "four", "three", "two", "one"}));
+  request.set_page("nonsense");
+  EXPECT_EQ(list(request, &page).first, absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(ServiceTest, AWatchResumesWithoutGapOrDuplicateAcrossARestartOfTheController) {
   StartFleet();
   const std::string job = Submit(Spec("digits"))->job();
