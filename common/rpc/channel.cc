@@ -4,10 +4,12 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <atomic>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/rpc/address.h"
+#include "common/rpc/process_metrics.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -35,7 +37,12 @@ grpc::ChannelArguments MakeArguments() {
   return arguments;
 }
 
+std::atomic<metrics::Registry*> process_metrics{nullptr};
+
 }  // namespace
+
+void SetProcessMetrics(metrics::Registry* metrics) { process_metrics = metrics; }
+metrics::Registry* ProcessMetrics() { return process_metrics; }
 
 Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
                  metrics::Registry* metrics)
@@ -50,7 +57,9 @@ absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                ? grpc::InsecureChannelCredentials()
                                                : options.credentials->MakeChannelCredentials(peers),
                                            MakeArguments());
-  return std::make_shared<Channel>(std::move(channel), std::string(address), options.metrics);
+  metrics::Registry* const metrics =
+      options.metrics == nullptr ? ProcessMetrics() : options.metrics;
+  return std::make_shared<Channel>(std::move(channel), std::string(address), metrics);
 }
 
 }  // namespace sluice::rpc

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
+#include "common/metrics/metrics.h"
 #include "common/policy/policy.h"
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
@@ -28,7 +29,7 @@ class Program : public daemon::Program {
         store_(std::move(store)),
         metrics_(host.metrics),
         loop_(std::move(core), store_.get(), clock),
-        peers_(options.id, host.metrics),
+        peers_(options.id),
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
         admin_(&loop_) {
@@ -45,7 +46,7 @@ class Program : public daemon::Program {
          .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
          .tick =
              [this](Controller& core) {
-               metrics_.Update(core, clock_->Monotonic());
+               metrics_.Update(core, {clock_->Now(), clock_->Monotonic()});
                jobs_.SendKeepalives(clock_->Monotonic());
              },
          .transaction_tried =
@@ -124,6 +125,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
       meta::Open({.url = absl::StrCat("sqlite:", options.data_dir, "/meta.db")}));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
                           Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
+  metrics::AddDiskMetrics(host.metrics, "store", [dir = options.data_dir] { return dir; });
   log::Info("store_opened", {{"dir", options.data_dir},
                              {"jobs", core->jobs().size()},
                              {"daemons", core->fleet().daemons().size()}});
