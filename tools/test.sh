@@ -17,6 +17,7 @@ done
 setup "$preset"
 install_openai
 install_kubernetes_tools
+install_grafana_schema
 install_nvcc
 say "running the tests"
 results=$root/build/$preset/results.xml
