@@ -158,7 +158,9 @@ TEST(MonitoringTest, TheCodeAndTheTableHaveTheSameNames) {
 TEST(MonitoringTest, NamesEndWithTheirUnit) {
   for (const Metric& metric : TheTable().metrics) {
     EXPECT_EQ(absl::EndsWith(metric.name, "_total"), metric.type == "counter") << metric.name;
-    if (absl::StrContains(metric.name, "duration")) EXPECT_THAT(metric.name, HasSubstr("_seconds"));
+    if (absl::StrContains(metric.name, "duration")) {
+      EXPECT_THAT(metric.name, HasSubstr("_seconds"));
+    }
   }
 }
 

@@ -99,8 +99,9 @@ TEST_F(MonitoringTest, EveryPanelShowsDataOfAFleetThatWorksAndRecovers) {
   ASSERT_EQ(job_->AwaitStep(5, kLong), absl::OkStatus());
   std::map<std::string, std::string> queries = ReadPanels();
   ASSERT_GE(queries.size(), 30u);
-  for (const monitoring::Recorded& recorded :
-       monitoring::ReadTable(kMonitoring + "/table.yaml")->recorded)
+  const auto table = monitoring::ReadTable(kMonitoring + "/table.yaml");
+  ASSERT_TRUE(table.ok()) << table.status();
+  for (const monitoring::Recorded& recorded : table->recorded)
     queries[recorded.record] = recorded.record;
 
   const absl::Time killed = absl::Now();
