@@ -48,8 +48,10 @@ check_format() {
 
 check_columns() {
   say "no line above 100 columns"
+  # The excluded files are made of deploy/monitoring/table.yaml.
   git ls-files '*.cc' '*.h' '*.cu' '*.cuh' '*.inc' '*.proto' '*.py' '*.sh' '*.cmake' '*.yaml' \
-    '*CMakeLists.txt' | python3 -c '
+    '*CMakeLists.txt' ':!deploy/monitoring/rules.yaml' ':!deploy/monitoring/prometheusrule.yaml' |
+    python3 -c '
 import sys
 long = 0
 for path in sys.stdin.read().split("\n")[:-1]:

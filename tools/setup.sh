@@ -11,6 +11,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
 openai_version=3.54.0
 kubernetes_validate_version=1.37.0
+grafana_schema_version=13.2.3
+typescript_version=7.0.2
 # Wheels of one CUDA release: the compiler, its headers, and the libraries that it needs to run.
 nvcc_wheels="nvidia-cuda-nvcc==13.5.37 nvidia-nvvm==13.5.37 nvidia-cuda-crt==13.5.37
   nvidia-cuda-runtime==13.5.37 nvidia-cuda-cccl==13.3.5.0.6"
@@ -103,6 +105,17 @@ install_kubernetes_tools() {
 # Installs the browser in which the tests open the controller's web page.
 install_browser() {
   command -v chromium >/dev/null || install_packages chromium
+}
+
+# Installs the types of Grafana's dashboards, if there is an npm. Without them the test that checks
+# the dashboards against them is skipped.
+install_grafana_schema() {
+  local done=$root/.deps/grafana-schema-$grafana_schema_version.done
+  [ -f "$done" ] || ! command -v npm >/dev/null && return
+  say "installing @grafana/schema@$grafana_schema_version into .deps/ (tests only)"
+  stage npm-grafana-schema npm install --no-audit --no-fund --prefix "$root/.deps/grafana" \
+    "@grafana/schema@$grafana_schema_version" "typescript@$typescript_version"
+  touch "$done"
 }
 
 # Installs CUDA's compiler if there is none. It compiles the kernels without a GPU too. If it cannot

@@ -18,6 +18,7 @@ setup "$preset"
 install_openai
 install_kubernetes_tools
 install_browser
+install_grafana_schema
 install_nvcc
 say "running the tests"
 results=$root/build/$preset/results.xml

@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/roots.h"
 #include "common/base/status.h"
@@ -19,6 +21,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/identity.h"
+#include "common/rpc/process_metrics.h"
 #include "common/rpc/server.h"
 
 namespace sluice::daemon {
@@ -235,6 +238,20 @@ int PrintError(const About& about, const absl::Status& status) {
   return 1;
 }
 
+// Adds sluice_rpc_certificate_expiry_timestamp_seconds if the process has a certificate.
+void AddCertificateMetrics(metrics::Registry* metrics) {
+  const std::shared_ptr<const rpc::Credentials> credentials = rpc::ProcessCredentials();
+  if (credentials == nullptr) return;
+  const metrics::Gauge expiry = metrics->AddGauge(
+      "sluice_rpc_certificate_expiry_timestamp_seconds",
+      "Unix time at which the certificate in the TLS folder ends; 0 if it cannot be read.");
+  metrics->BeforeCollect([credentials, expiry] {
+    const absl::Time ends = credentials->ReadExpiry();
+    const bool read = ends != absl::InfinitePast();
+    expiry.Set(read ? absl::ToDoubleSeconds(ends - absl::UnixEpoch()) : 0);
+  });
+}
+
 // Serves the calls of a program until it ends. Sets the addresses in `flags` to those on which it
 // listened.
 absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* flags,
@@ -286,6 +303,9 @@ absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* 
 absl::Status RunProgram(const About& about, Flags flags, MakeProgram make, Signals* signals) {
   metrics::Registry metrics;
   metrics::AddProcessMetrics(&metrics, rpc::RoleName(about.role), kBuild);
+  AddCertificateMetrics(&metrics);
+  rpc::SetProcessMetrics(&metrics);
+  const auto unset = absl::MakeCleanup([] { rpc::SetProcessMetrics(nullptr); });
   const Host host{&flags, &metrics, [signals](absl::Status why) { signals->Stop(std::move(why)); },
                   [signals](MakeProgram next) { signals->Replace(std::move(next)); }};
 

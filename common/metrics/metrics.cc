@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "common/base/mutex.h"
@@ -54,25 +55,46 @@ absl::Span<const double> Tokens() {
                                        2048, 4096, 8192, 16384, 32768, 65536, 131072};
   return kBounds;
 }
+absl::Span<const double> Nats() {
+  static constexpr double kBounds[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};
+  return kBounds;
+}
 
 struct Registry::Impl {
+  using Key = std::pair<std::string, std::string>;  // A label and its value.
+
+  explicit Impl(Clock* clock) : clock(clock) {}
+
+  Clock* const clock;
   prometheus::Registry registry;
   Mutex mu;
   std::vector<std::function<void()>> updates ABSL_GUARDED_BY(mu);
   struct Series {
     Labels labels;
+    bool is_gauge = false;
     std::function<void()> remove;
   };
-  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);  // By address of the metric.
-  std::map<std::pair<std::string, std::string>, int> holds
-      ABSL_GUARDED_BY(mu);  // By label and value; never 0.
+  std::map<const void*, Series> series ABSL_GUARDED_BY(mu);    // By address of the metric.
+  std::map<Key, int> holds ABSL_GUARDED_BY(mu);                // Never 0.
+  std::map<Key, absl::Duration> released ABSL_GUARDED_BY(mu);  // When the last hold was released.
 
-  void Remove(const std::string& label, absl::string_view value) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  void Remove(const Key& key, bool only_gauges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     for (auto it = series.begin(); it != series.end();) {
-      const auto found = it->second.labels.find(label);
-      const bool matches = found != it->second.labels.end() && found->second == value;
+      const auto found = it->second.labels.find(key.first);
+      const bool matches = found != it->second.labels.end() && found->second == key.second &&
+                           (it->second.is_gauge || !only_gauges);
       if (matches) it->second.remove();
       it = matches ? series.erase(it) : std::next(it);
+    }
+  }
+
+  void RemoveExpired() ABSL_LOCKS_EXCLUDED(mu) {
+    MutexLock lock(&mu);
+    const absl::Duration now = clock->Monotonic();
+    for (auto it = released.begin(); it != released.end();) {
+      const bool expired = now - it->second >= kKept;
+      if (expired) Remove(it->first, /*only_gauges=*/false);
+      it = expired ? released.erase(it) : std::next(it);
     }
   }
 
@@ -82,12 +104,13 @@ struct Registry::Impl {
       ABSL_LOCKS_EXCLUDED(mu) {
     MutexLock lock(&mu);
     Metric* const metric = &family.Add(labels, std::forward<Args>(args)...);
-    series.try_emplace(metric, Series{labels, [&family, metric] { family.Remove(metric); }});
+    series.try_emplace(metric, Series{labels, std::is_same_v<Metric, prometheus::Gauge>,
+                                      [&family, metric] { family.Remove(metric); }});
     return metric;
   }
 };
 
-Registry::Registry() : impl_(std::make_unique<Impl>()) {}
+Registry::Registry(Clock* clock) : impl_(std::make_unique<Impl>(clock)) {}
 Registry::~Registry() = default;
 
 Counter Registry::AddCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
@@ -117,26 +140,27 @@ Histogram Registry::AddHistogram(absl::string_view name, absl::string_view help,
 }
 
 std::shared_ptr<void> Registry::Hold(absl::string_view label, absl::string_view value) {
-  std::pair<std::string, std::string> key(label, value);
+  const Impl::Key key(label, value);
   {
     MutexLock lock(&impl_->mu);
     ++impl_->holds[key];
+    impl_->released.erase(key);
   }
   const auto release = [impl = impl_.get(), key](void*) {
     MutexLock lock(&impl->mu);
     const auto held = impl->holds.find(key);
     SLUICE_CHECK(held != impl->holds.end() && held->second > 0);
-    // The last hold removes the series.
     if (--held->second > 0) return;
     impl->holds.erase(held);
-    impl->Remove(key.first, key.second);
+    impl->Remove(key, /*only_gauges=*/true);
+    impl->released[key] = impl->clock->Monotonic();
   };
   return std::shared_ptr<void>(impl_.get(), release);
 }
 
 void Registry::Remove(absl::string_view label, absl::string_view value) {
   MutexLock lock(&impl_->mu);
-  impl_->Remove(std::string(label), value);
+  impl_->Remove({std::string(label), std::string(value)}, /*only_gauges=*/false);
 }
 
 void Registry::BeforeCollect(std::function<void()> update) {
@@ -145,6 +169,7 @@ void Registry::BeforeCollect(std::function<void()> update) {
 }
 
 std::string Registry::Text() {
+  impl_->RemoveExpired();
   std::vector<std::function<void()>> updates;
   {
     MutexLock lock(&impl_->mu);

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 
 namespace prometheus {
 class Counter;
@@ -21,7 +23,7 @@ namespace sluice::metrics {
 // The metrics of a daemon are one struct of the handles below, made once from its Registry. Names
 // are sluice_<daemon>_<what>_<unit>, in base units, with `_total` on counters alone. Labels come
 // from small fixed sets, except job_id and, beside it, the names of the job's datasets. All series
-// with a job_id are removed after the job (Registry::Hold(), Registry::Remove()).
+// with a job_id end after the job (Registry::Hold(), Registry::Remove()).
 //
 // Handles are cheap to copy, thread-safe, and valid as long as their registry. A default handle
 // counts nothing, so that a test needs no registry for the code that it tests.
@@ -64,12 +66,14 @@ class Histogram {
 };
 
 // Upper bounds of histogram buckets: RpcSeconds() for calls and decode steps, FsyncSeconds() for
-// fsyncs, LongSeconds() for long work; Versions() for staleness, Tokens() for lengths.
+// fsyncs, LongSeconds() for long work; Versions() for staleness, Tokens() for lengths, Nats() for
+// distances of log-probs, whose bucket of 0 counts equal bits.
 absl::Span<const double> RpcSeconds();
 absl::Span<const double> FsyncSeconds();
 absl::Span<const double> LongSeconds();
 absl::Span<const double> Versions();
 absl::Span<const double> Tokens();
+absl::Span<const double> Nats();
 
 // All metrics of one process.
 //
@@ -77,7 +81,11 @@ absl::Span<const double> Tokens();
 // lock, so keep the handle.
 class Registry {
  public:
-  Registry();
+  // Counters and histograms that nobody holds any more are kept for this long, so that a scrape
+  // still sees how they ended.
+  static constexpr absl::Duration kKept = absl::Minutes(10);
+
+  explicit Registry(Clock* clock = Clock::Real());  // `clock` outlives the registry.
   ~Registry();
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
@@ -88,8 +96,9 @@ class Registry {
                          absl::Span<const double> buckets, const Labels& labels = {});
 
   // Keeps all series that have the label `label` = `value`. When the last hold on the same pair is
-  // released, these series are removed. Take the hold before the handles, and keep it at least as
-  // long as them. The registry outlives it.
+  // released, its gauges are removed at once, because their values no longer hold, and the other
+  // series after kKept, unless they are held again. Take the hold before the handles, and keep it
+  // at least as long as them. The registry outlives it.
   std::shared_ptr<void> Hold(absl::string_view label, absl::string_view value);
   // Removes all series that have the label `label` = `value`. Their handles must not be used any
   // more.
@@ -112,8 +121,11 @@ class Registry {
 // resident_memory_bytes, open_fds}.
 void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_view version);
 
-// Adds sluice_disk_{free,size}_bytes of the file system that contains `path`, with the label mount
-// = `mount`: log, checkpoint or cache. The free space is what an ordinary user may still take.
-void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path);
+// Adds sluice_disk_{free,size}_bytes of the file system that contains the folder, with the label
+// mount = `mount`: log, store or checkpoint. The free space is what an ordinary user may still
+// take. `folder` is called before each Text(); while it returns an empty path, or one that does not
+// exist, there are no series.
+void AddDiskMetrics(Registry* registry, absl::string_view mount,
+                    std::function<std::string()> folder);
 
 }  // namespace sluice::metrics

@@ -63,16 +63,23 @@ void AddProcessMetrics(Registry* registry, absl::string_view role, absl::string_
   });
 }
 
-void AddDiskMetrics(Registry* registry, absl::string_view mount, std::string path) {
-  const Labels labels = {{"mount", std::string(mount)}};
-  const Gauge free =
-      registry->AddGauge("sluice_disk_free_bytes", "Free space on the disk.", labels);
-  const Gauge size = registry->AddGauge("sluice_disk_size_bytes", "Size of the disk.", labels);
+void AddDiskMetrics(Registry* registry, absl::string_view mount,
+                    std::function<std::string()> folder) {
+  const std::string name(mount);
+  // Without the lock, one of two scrapes could remove a gauge that the other one sets.
+  const auto lock = std::make_shared<Mutex>();
   registry->BeforeCollect([=] {
+    MutexLock held(lock.get());
     struct statvfs disk{};
-    if (statvfs(path.c_str(), &disk) != 0) return;
-    free.Set(static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize));
-    size.Set(static_cast<double>(disk.f_blocks) * static_cast<double>(disk.f_frsize));
+    const std::string path = folder();
+    if (path.empty() || statvfs(path.c_str(), &disk) != 0) return registry->Remove("mount", name);
+
+    const auto set = [&](const char* metric, const char* help, auto blocks) {
+      registry->AddGauge(metric, help, {{"mount", name}})
+          .Set(static_cast<double>(blocks) * static_cast<double>(disk.f_frsize));
+    };
+    set("sluice_disk_free_bytes", "Free space on the disk of the folder.", disk.f_bavail);
+    set("sluice_disk_size_bytes", "Size of the disk of the folder.", disk.f_blocks);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <atomic>
 #include <map>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/keepalive.h"
 #include "common/rpc/leader_search.h"
+#include "common/rpc/process_metrics.h"
 #include "common/rpc/window.h"
 
 namespace sluice::rpc {
@@ -43,6 +45,8 @@ grpc::ChannelArguments MakeArguments() {
   return arguments;
 }
 
+std::atomic<metrics::Registry*> process_metrics{nullptr};
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, absl::Span<const Role> peers,
                                            const ConnectOptions& options) {
   return grpc::CreateCustomChannel(address,
@@ -66,9 +70,14 @@ struct Channel::Leaders {
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels ABSL_GUARDED_BY(mu);
 };
 
+void SetProcessMetrics(metrics::Registry* metrics) { process_metrics = metrics; }
+metrics::Registry* ProcessMetrics() { return process_metrics; }
+
 Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
                  metrics::Registry* metrics)
-    : channel_(std::move(channel)), address_(std::move(address)), metrics_(metrics) {}
+    : channel_(std::move(channel)),
+      address_(std::move(address)),
+      metrics_(metrics == nullptr ? ProcessMetrics() : metrics) {}
 
 Channel::Peer Channel::peer() const {
   if (leaders_ == nullptr) return {channel_.get(), address_, address_, nullptr};

@@ -58,7 +58,7 @@ class Channel {
 };
 
 struct ConnectOptions {
-  // Outlives the channel and receives the metrics sluice_rpc_client_*. May be null.
+  // Outlives the channel and receives the metrics sluice_rpc_client_*. Null: process_metrics.h.
   metrics::Registry* metrics = nullptr;
   // With null the channel has no TLS, and works on loopback only.
   std::shared_ptr<const Credentials> credentials = ProcessCredentials();

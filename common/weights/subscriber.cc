@@ -251,6 +251,7 @@ class WeightSubscriber::Impl {
           log::Warning("weights_fetch_failed", {{"job_id", options_.job},
                                                 {"version", rpc::FromProto(latest.version()).str()},
                                                 {"error", staged.status()}});
+          if (options_.on_download_failed) options_.on_download_failed(staged.status());
         }
       }
       for (const weights::v1::ReportRequest& report : reports) {

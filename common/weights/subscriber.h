@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
@@ -35,6 +36,8 @@ class WeightSubscriber {
     // Used for the back-off after a failed download and after a refusal; null means the real clock.
     // Must outlive the subscriber.
     Clock* clock = nullptr;
+    // Called after a download failed, on the downloading thread, with the reason. May be empty.
+    std::function<void(const absl::Status& why)> on_download_failed;
   };
   // Called with each version that is ready, on the downloading thread. It must not block for long.
   // No further version is offered until OnActivated() or OnRefused() has been called for this one.

@@ -5,7 +5,6 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
 
 namespace sluice::controller {
 namespace {
@@ -17,6 +16,16 @@ constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  Job
                                 JobState::kRecovering, JobState::kFinishing, JobState::kSucceeded,
                                 JobState::kCancelling, JobState::kCancelled, JobState::kFailed,
                                 JobState::kPausing,    JobState::kPaused};
+
+// For how long a lost daemon is missed.
+constexpr absl::Duration kMissed = absl::Hours(1);
+
+// Whether nobody waits for the daemon to come back. Pods that are replaced come back under other
+// names, so the old ones must not count as lost for ever.
+bool HasLeft(const Daemon& daemon, absl::Duration now) {
+  return !daemon.present() &&
+         (daemon.draining || !daemon.was_lost || now - daemon.last_heard >= kMissed);
+}
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -39,6 +48,14 @@ double MaxStaleness(const Job& job) {
 
 Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
   registry_->AddGauge("sluice_controller_leader", "1 if this controller leads.").Set(1);
+  // Prometheus cannot tell how much a series has grown that begins with its first event.
+  for (const char* role : {"queue", "trainer"}) RecoveryTime(role);
+}
+
+metrics::Histogram Metrics::RecoveryTime(const char* role) {
+  return registry_->AddHistogram("sluice_controller_recovery_duration_seconds",
+                                 "Time from RECOVERING to RUNNING.", metrics::LongSeconds(),
+                                 {{"role", role}});
 }
 
 void Metrics::RecordTransaction(const char* outcome, absl::Duration took) {
@@ -68,13 +85,15 @@ Metrics::JobGauges& Metrics::GaugesOf(const Job& job) {
       registry_->AddGauge("sluice_job_stalled_since_timestamp_seconds",
                           "Unix time since when no step has ended; 0 while steps advance.", labels);
   gauges.last_step = registry_->AddGauge("sluice_job_last_step_timestamp_seconds",
-                                         "Unix time at which the last step ended.", labels);
+                                         "Unix time at which the last step ended, or at which the "
+                                         "job began to start, if that is later.",
+                                         labels);
   gauges.step_duration = registry_->AddGauge("sluice_job_step_duration_seconds",
                                              "Median duration of the last 20 steps.", labels);
   return gauges;
 }
 
-void Metrics::UpdateJob(const Job& job, absl::Duration now) {
+void Metrics::UpdateJob(const Job& job, Instant now) {
   JobGauges& gauges = GaugesOf(job);
   if (gauges.over) return;
   gauges.over = job.record.stage == Stage::kOver;
@@ -82,40 +101,43 @@ void Metrics::UpdateJob(const Job& job, absl::Duration now) {
   gauges.max_staleness.Set(MaxStaleness(job));
   const bool stalled =
       std::count(job.record.conditions.begin(), job.record.conditions.end(), "Stalled") > 0;
-  const double ago = absl::ToDoubleSeconds(now - job.last_advance);
-  gauges.stalled_since.Set(stalled ? absl::ToUnixSeconds(absl::Now()) - ago : 0);
-  const bool stepped = job.last_step_at != absl::InfinitePast();
-  gauges.last_step.Set(stepped ? absl::ToDoubleSeconds(job.last_step_at - absl::UnixEpoch()) : 0);
+  const absl::Time advanced = now.wall - (now.mono - job.last_advance);
+  gauges.stalled_since.Set(stalled ? absl::ToDoubleSeconds(advanced - absl::UnixEpoch()) : 0);
+  // A job that waits for daemons takes no steps, and must not look as if it hung once it starts.
+  if (job.record.state == JobState::kWaiting || job.record.state == JobState::kPaused)
+    gauges.began = now.wall;
+  if (gauges.began == absl::InfinitePast()) gauges.began = now.wall - (now.mono - job.state_since);
+  const absl::Time last_step = std::max(job.last_step_at, gauges.began);
+  gauges.last_step.Set(absl::ToDoubleSeconds(last_step - absl::UnixEpoch()));
   gauges.step_duration.Set(Median(job.step_seconds));
 
   if (job.record.state == JobState::kRecovering &&
       gauges.recovering_since == absl::InfiniteDuration()) {
-    gauges.recovering_since = now;
+    gauges.recovering_since = now.mono;
     // AdvanceLive() gives this code to a job whose queue does not serve.
     gauges.recovering_role = job.record.code == "SLUICE-CTL-0011" ? "queue" : "trainer";
   } else if (job.record.state == JobState::kRunning &&
              gauges.recovering_since != absl::InfiniteDuration()) {
-    registry_
-        ->AddHistogram("sluice_controller_recovery_duration_seconds",
-                       "Time from RECOVERING to RUNNING.", metrics::LongSeconds(),
-                       {{"role", gauges.recovering_role}})
-        .Observe(absl::ToDoubleSeconds(now - gauges.recovering_since));
+    RecoveryTime(gauges.recovering_role)
+        .Observe(absl::ToDoubleSeconds(now.mono - gauges.recovering_since));
     gauges.recovering_since = absl::InfiniteDuration();
   }
 }
 
-void Metrics::Update(const Controller& core, absl::Duration now) {
+void Metrics::Update(const Controller& core, Instant now) {
   std::map<std::pair<Role, Liveness>, int> daemons;
   for (const Role role : kRoles) {
     for (const Liveness liveness : {Liveness::kLive, Liveness::kSuspect, Liveness::kLost})
       daemons[{role, liveness}] = 0;
   }
   for (const auto& [id, daemon] : core.fleet().daemons())
-    ++daemons[{daemon.record.role, daemon.liveness}];
+    if (!HasLeft(daemon, now.mono)) ++daemons[{daemon.record.role, daemon.liveness}];
 
   for (const auto& [key, count] : daemons) {
     registry_
-        ->AddGauge("sluice_controller_daemons", "Registered daemons, by role and state.",
+        ->AddGauge("sluice_controller_daemons",
+                   "Daemons by role and state. One that has left, or was lost an hour ago, does "
+                   "not count.",
                    {{"role", std::string(RoleName(key.first))},
                     {"state", std::string(LivenessName(key.second))}})
         .Set(count);
@@ -129,7 +151,7 @@ void Metrics::Update(const Controller& core, absl::Duration now) {
     if (!shown && job.record.stage == Stage::kOver) continue;
     const bool newest = *core.Find(job.record.name) == &job;
     const bool over =
-        shown && IsFinal(job.record.state) && now - job.state_since >= kSeriesLifetime;
+        shown && IsFinal(job.record.state) && now.mono - job.state_since >= kSeriesLifetime;
     if (newest && !over) UpdateJob(job, now);
     else jobs_.erase(id);
   }

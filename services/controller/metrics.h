@@ -17,8 +17,8 @@ class Metrics {
  public:
   explicit Metrics(metrics::Registry* registry);  // `registry` outlives the metrics.
 
-  // Sets all gauges from the core's state. `now` is monotonic.
-  void Update(const Controller& core, absl::Duration now);
+  // Sets all gauges from the core's state.
+  void Update(const Controller& core, Instant now);
   // Records how long a transaction of the store took, and whether it worked.
   void RecordTransaction(const char* outcome, absl::Duration took);
 
@@ -27,12 +27,15 @@ class Metrics {
     std::shared_ptr<void> series;  // Keeps the job's series exported.
     std::map<JobState, metrics::Gauge> state;
     metrics::Gauge max_staleness, stalled_since, last_step, step_duration;
+    absl::Time began = absl::InfinitePast();  // When the job last had its daemons assigned.
     absl::Duration recovering_since = absl::InfiniteDuration();
     const char* recovering_role = "";
     bool over = false;
   };
   JobGauges& GaugesOf(const Job& job);
-  void UpdateJob(const Job& job, absl::Duration now);
+  // Of jobs that recovered because a daemon of this role was missing.
+  metrics::Histogram RecoveryTime(const char* role);
+  void UpdateJob(const Job& job, Instant now);
 
   metrics::Registry* const registry_;
   std::map<std::string, JobGauges> jobs_;  // By id.

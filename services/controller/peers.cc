@@ -31,8 +31,7 @@ struct Gathering {
 };
 }  // namespace
 
-Peers::Peers(std::string id, metrics::Registry* metrics)
-    : id_(std::move(id)), metrics_(metrics), pool_(kThreads) {}
+Peers::Peers(std::string id) : id_(std::move(id)), pool_(kThreads) {}
 
 Peers::~Peers() { Stop(); }
 
@@ -45,8 +44,7 @@ absl::StatusOr<std::shared_ptr<rpc::Channel>> Peers::ChannelTo(const std::string
   MutexLock lock(&mu_);
   std::shared_ptr<rpc::Channel>& channel = channels_[address];
   if (channel == nullptr) {
-    absl::StatusOr<std::shared_ptr<rpc::Channel>> made =
-        rpc::Connect(address, rpc::kDaemonRoles, {.metrics = metrics_});
+    absl::StatusOr<std::shared_ptr<rpc::Channel>> made = rpc::Connect(address, rpc::kDaemonRoles);
     if (!made.ok()) {
       channels_.erase(address);
       return made.status();

@@ -36,8 +36,8 @@ namespace sluice::controller {
 // Thread-safe.
 class Peers {
  public:
-  // `id` is this controller's and goes into each call. `metrics` outlives the peers.
-  Peers(std::string id, metrics::Registry* metrics);
+  // `id` is this controller's and goes into each call.
+  explicit Peers(std::string id);
   // Calls Stop().
   ~Peers();
 
@@ -69,7 +69,6 @@ class Peers {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::string id_;
-  metrics::Registry* const metrics_;
   rpc::Cancel cancel_;
   Mutex mu_;
   // By address.

@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/meta/backup.h"
+#include "common/metrics/metrics.h"
 #include "common/policy/policy.h"
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
@@ -50,7 +51,7 @@ class Program : public daemon::Program {
         store_(std::move(store)),
         metrics_(host.metrics),
         loop_(std::move(core), store_.get(), clock),
-        peers_(options.id, host.metrics),
+        peers_(options.id),
         registry_(&loop_),
         jobs_(&loop_, &peers_, store_.get(), &policy_),
         admin_(&loop_, store_.get()) {
@@ -68,7 +69,7 @@ class Program : public daemon::Program {
          .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
          .tick =
              [this](Controller& core) {
-               metrics_.Update(core, clock_->Monotonic());
+               metrics_.Update(core, {clock_->Now(), clock_->Monotonic()});
                jobs_.SendKeepalives(clock_->Monotonic());
              },
          .transaction_tried =
@@ -213,6 +214,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> MakeController(const Options& o
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<meta::Store> store,
       meta::Open({.url = absl::StrCat("sqlite:", options.data_dir, "/meta.db")}));
+  metrics::AddDiskMetrics(host.metrics, "store", [dir = options.data_dir] { return dir; });
   return Lead(options, host, std::move(policy), std::move(ui_hosts), std::move(lock),
               std::move(store));
 }

@@ -42,7 +42,8 @@ class Metrics::Writer {
     if (fresh) {
       it->second = registry_->AddHistogram(
           "sluice_queue_staleness_versions",
-          "Staleness of a trained trajectory's oldest trained token, in versions.",
+          "Staleness of a trained trajectory's oldest trained token, gained until its seal "
+          "(in_flight), from the seal to the cut (in_queue), and in total (at_cut).",
           metrics::Versions(), Labels("where", where));
     }
     for (const auto& [age, count] : counts) {
@@ -63,8 +64,9 @@ class Metrics::Writer {
              "accepted - durable - applied - live - dropped; it must be 0.", Number(ledger.gap()));
   }
   void WriteEvents(const Counters& counters) {
-    SetLabelled("ledger_violations_total", "Broken rules.", "rule", {"staleness", "conflict"},
-                counters.violations);
+    SetLabelled("ledger_violations_total",
+                "Broken rules: staleness refused at Apply, conflict of a second write.", "rule",
+                {"staleness", "conflict"}, counters.violations);
     SetLabelled("fenced_calls_total", "Calls of older incarnations.", "role",
                 {"rollout", "reward", "trainer"}, counters.fenced);
     SetLabelled("repeated_calls_total", "Calls recognised as repeats.", "call", kKeyedCalls,
@@ -76,11 +78,14 @@ class Metrics::Writer {
   }
   void WriteContents(const StatsAnswer& stats) {
     for (const auto& [state, count] : stats.groups)
-      SetGauge("groups", "Groups by state.", Number(count), "state", state);
+      SetGauge("groups", "Groups by state; filtered ones and quarantined prompts too.",
+               Number(count), "state", state);
     for (const char* state : {"used", "overdue"})
-      SetGauge("slots", "Slots by state.", Number(stats.slots.at(state)), "state", state);
+      SetGauge("slots", "Slots by state: used, and overdue, of steps already cut.",
+               Number(stats.slots.at(state)), "state", state);
     SetGauge("stored_bytes", "Payload held.", Number(stats.bytes.at("stored")));
-    SetGauge("reserved_bytes", "Payload reserved.", Number(stats.bytes.at("reserved")));
+    SetGauge("reserved_bytes", "Payload reserved, against the quota.",
+             Number(stats.bytes.at("reserved")));
     for (const auto& [call, count] : stats.waiting)
       SetGauge("waiting_calls", "Calls parked now.", count, "call", call);
   }

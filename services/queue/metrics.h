@@ -12,10 +12,10 @@
 
 namespace sluice::queue {
 
-// The metrics sluice_queue_*, most with the label job_id (the job's name); README.md has the table.
-// Ledgers and states are read from the cores before each scrape; waits are observed as they end. A
-// job's series begin with the job, at zero if possible, and end `kept` after it was closed or
-// freed.
+// The metrics sluice_queue_*, most with the label job_id (the job's name);
+// deploy/monitoring/metrics.md lists them. Ledgers and states are read from the cores before each
+// scrape; waits are observed as they end. A job's series begin with the job, at zero if possible,
+// and end `kept` after it was closed or freed.
 //
 // Thread-safe.
 class Metrics {

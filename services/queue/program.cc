@@ -165,8 +165,7 @@ QueueProgram::QueueProgram(const daemon::Host& host, std::optional<DirLock> lock
       admin_(daemon::MakeAdminService(
           [this](const std::string& job) { return server_.Explain(job); })) {
   host.metrics->BeforeCollect([metrics = metrics_] { metrics->Update(); });
-  if (!host.flags->data_dir.empty())
-    metrics::AddDiskMetrics(host.metrics, "log", host.flags->data_dir);
+  metrics::AddDiskMetrics(host.metrics, "log", [dir = host.flags->data_dir] { return dir; });
 }
 
 QueueProgram::~QueueProgram() {

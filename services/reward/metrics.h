@@ -7,8 +7,8 @@
 
 namespace sluice::reward {
 
-// The metrics of one job. Its series are removed when the last copy of this object is destroyed. A
-// default-constructed object counts nothing.
+// The metrics of one job. When the last copy of this object is destroyed, its gauges end, and the
+// other series ten minutes later. A default-constructed object counts nothing.
 struct Metrics {
   std::shared_ptr<void> series;  // Keeps the job's series.
   // Answers that got a number, got none (unscorable), or whose lease was lost meanwhile.

@@ -65,22 +65,34 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
                                  "Answers that were continued from a prefix.", job);
   nonfinite = registry->AddCounter("sluice_rollout_nonfinite_rows_total",
                                    "Rows of logits that were not finite.", job);
-  verify_failures = registry->AddCounter("sluice_weights_verify_failures_total",
-                                         "Activations whose fingerprint was not the published one.",
-                                         labelled("stage", "activate"));
   decode_step = registry->AddHistogram("sluice_rollout_decode_step_duration_seconds",
                                        "Time of one engine step.", metrics::RpcSeconds());
   response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.",
                                            metrics::Tokens(), job);
-  pause = registry->AddHistogram("sluice_weights_update_duration_seconds",
-                                 "Time of a weight update, by phase.", metrics::RpcSeconds(),
-                                 labelled("phase", "pause"));
 
-  // The bucket of 0 counts answers whose log-probs have the same bits.
-  constexpr double kNats[] = {0, 1e-6, 1e-4, 1e-3, 0.01, 0.02, 0.1, 1};
+  const auto update = [&](const char* name) {
+    return registry->AddHistogram("sluice_weights_update_duration_seconds",
+                                  "Time of a weight update, by phase.", metrics::LongSeconds(),
+                                  labelled("phase", name));
+  };
+  fetch = update("fetch");
+  pause = update("pause");
+  fetched_bytes = registry->AddCounter("sluice_weights_bytes_total",
+                                       "Bytes of weights, by what was done with them.",
+                                       labelled("kind", "fetched"));
+  const auto failures = [&](const char* stage) {
+    return registry->AddCounter("sluice_weights_verify_failures_total",
+                                "Versions whose bytes were not those that were published, by where "
+                                "this was found.",
+                                labelled("stage", stage));
+  };
+  damaged_downloads = failures("fetch");
+  refused_activations = failures("activate");
+
   rescore_gap = registry->AddHistogram(
       "sluice_rollout_rescore_gap_nats",
-      "Mean distance between a sealed answer's log-probs and those of a new prefill.", kNats, job);
+      "Mean distance between a sealed answer's log-probs and those of a new prefill.",
+      metrics::Nats(), job);
 }
 
 }  // namespace sluice::rollout

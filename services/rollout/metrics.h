@@ -8,8 +8,8 @@
 namespace sluice::rollout {
 
 // The metrics of one job's session. metrics.cc has their names and help texts. When the last copy
-// is gone, the series that are labelled with the job are removed. A default-constructed one counts
-// nothing.
+// is gone, the gauges that are labelled with the job end, and the other series ten minutes later. A
+// default-constructed one counts nothing.
 struct Metrics {
   std::shared_ptr<void> series;               // Keeps the job's series alive.
   metrics::Gauge running, waiting, unsealed;  // Numbers of answers.
@@ -22,8 +22,12 @@ struct Metrics {
   metrics::Counter preemptions;
   metrics::Counter tokens_generated, tokens_resumed;
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Numbers of answers.
-  metrics::Counter migrated, resumed, nonfinite, verify_failures;
-  metrics::Histogram decode_step, response_tokens, pause;
+  metrics::Counter migrated, resumed, nonfinite;
+  metrics::Histogram decode_step, response_tokens;
+  // New weights: time from the announcement to the end of the download, time without sampling, and
+  // versions whose bytes were not those that were published.
+  metrics::Histogram fetch, pause;
+  metrics::Counter fetched_bytes, damaged_downloads, refused_activations;
   metrics::Histogram rescore_gap;  // In nats; see Rescorer.
 
   Metrics() = default;

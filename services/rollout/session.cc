@@ -140,10 +140,18 @@ void Session::StartParts() {
 
   // New weights, for this engine and for the engines of evaluations.
   weights_ = std::make_unique<WeightSubscriber>(
-      WeightSubscriber::Options{
-          .job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
-      *made_.layout, made_.fingerprint,
-      [this](StagedWeights staged) { loop_->Activate(std::move(staged)); });
+      WeightSubscriber::Options{.job = options_.job,
+                                .worker = options_.worker,
+                                .incarnation = options_.incarnation,
+                                .on_download_failed =
+                                    [this](const absl::Status& why) {
+                                      if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
+                                    }},
+      *made_.layout, made_.fingerprint, [this](StagedWeights staged) {
+        metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
+        metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
+        loop_->Activate(std::move(staged));
+      });
   SetWeightsSource(options_.weights);
   {
     const WeightFetcher::Caller caller{
@@ -351,7 +359,7 @@ void Session::OnStep(StepEvents events) {
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {
   if (!activation.accepted) {
     ++refused_;
-    metrics_.verify_failures.Add();
+    metrics_.refused_activations.Add();
     weights_->OnRefused(staged.version, activation.cause,
                         activation.blame.empty() ? "" : activation.blame.front());
     return;

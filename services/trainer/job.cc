@@ -213,9 +213,9 @@ absl::Status TrainingJob::Impl::Connect() {
   // first one of this run.
   const std::optional<PublishedVersion> unfinished = PublishUnfinishedEvaluation();
   checkpoints_.StartWriting(queue_.client(), checkpoint_, version());
-  publication_ =
-      std::make_unique<Publication>(publisher_.get(), queue_.client(), job_.clock,
-                                    restored.published, [this] { queue_.CancelReading(); });
+  publication_ = std::make_unique<Publication>(publisher_.get(), queue_.client(), job_.clock,
+                                               metrics_.publish(), restored.published,
+                                               [this] { queue_.CancelReading(); });
 
   const auto publishes =
       job_.waits.Begin({.kind = "VERSION",

@@ -32,6 +32,24 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
       registry->AddHistogram("sluice_trainer_checkpoint_duration_seconds",
                              "Time from the start of a checkpoint until the queue knows of it.",
                              metrics::LongSeconds(), labels_);
+  // From the start, because an alert needs the zero before the first one.
+  const auto nonfinite = [&](const char* what) {
+    return registry->AddCounter("sluice_trainer_nonfinite_total",
+                                "Steps skipped because a number was not finite, by kind of number.",
+                                with("what", what));
+  };
+  nonfinite_logprob_ = nonfinite("logprob");
+  nonfinite_gradient_ = nonfinite("gradient");
+  const auto update = [&](const char* name) {
+    return registry->AddHistogram("sluice_weights_update_duration_seconds",
+                                  "Time of a weight update, by phase.", metrics::LongSeconds(),
+                                  with("phase", name));
+  };
+  publishing_ = {.encode = update("encode"),
+                 .commit = update("commit"),
+                 .bytes = registry->AddCounter("sluice_weights_bytes_total",
+                                               "Bytes of weights, by what was done with them.",
+                                               with("kind", "published"))};
   version_ =
       registry->AddGauge("sluice_trainer_policy_version",
                          "Number of steps that the weights contain.", with("policy", "policy"));
@@ -94,14 +112,8 @@ void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, 
         ->AddCounter("sluice_trainer_skipped_steps_total",
                      "Steps that did not change the weights, by reason.", labels)
         .Add();
-    if (result.skipped == "nonfinite_logprob" || result.skipped == "nonfinite_gradient") {
-      labels = labels_;
-      labels["what"] = result.skipped == "nonfinite_logprob" ? "logprob" : "gradient";
-      registry_
-          ->AddCounter("sluice_trainer_nonfinite_total",
-                       "Steps skipped because a number was not finite, by kind of number.", labels)
-          .Add();
-    }
+    if (result.skipped == "nonfinite_logprob") nonfinite_logprob_.Add();
+    if (result.skipped == "nonfinite_gradient") nonfinite_gradient_.Add();
   }
   if (result.reward_count > 0) reward_mean_.Set(result.reward_mean);
   SetIfPresent(result, "reward_std", reward_std_);

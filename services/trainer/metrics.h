@@ -14,8 +14,15 @@ struct PhaseSeconds {
   double wait_data = 0, forward_backward = 0, optim = 0, apply = 0, publish = 0, checkpoint = 0;
 };
 
-// The metrics of one job. Its series end when the last copy of this object is destroyed. A
-// default-constructed object counts nothing. Not thread-safe.
+// What publishing takes; see Publication. The handles are thread-safe.
+struct PublishMetrics {
+  metrics::Histogram encode;  // Time to make and store chunks and manifest.
+  metrics::Histogram commit;  // Time until the queue knows the version.
+  metrics::Counter bytes;     // Of chunks.
+};
+
+// The metrics of one job. When the last copy of this object is destroyed, its gauges end, and the
+// other series ten minutes later. A default-constructed object counts nothing. Not thread-safe.
 class Metrics {
  public:
   Metrics() = default;
@@ -26,6 +33,7 @@ class Metrics {
   // `eval/heldout/reward`, ..
   void RecordEvaluation(const std::map<std::string, double>& values);
   void RecordCheckpoint(double seconds) const { checkpoint_seconds_.Observe(seconds); }
+  const PublishMetrics& publish() const { return publishing_; }
 
  private:
   void SetIfPresent(const StepResult& result, const char* name, const metrics::Gauge& gauge);
@@ -35,7 +43,9 @@ class Metrics {
   std::shared_ptr<void> series_;  // Keeps the job's series exported.
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
+  metrics::Counter nonfinite_logprob_, nonfinite_gradient_;
   metrics::Histogram checkpoint_seconds_;
+  PublishMetrics publishing_;
   metrics::Gauge version_, reward_mean_, reward_std_, flat_groups_, grad_norm_, entropy_, kl_ref_,
       kl_behav_theta_, gap_mean_, gap_max_;
   metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_;

@@ -11,6 +11,7 @@
 #include "common/daemon/controller_link.h"
 #include "common/daemon/cores.h"
 #include "common/log/log.h"
+#include "common/metrics/metrics.h"
 #include "common/rpc/convert.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/trainer.h"
@@ -29,6 +30,10 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
       weights_(std::make_unique<WeightsServer>(&callers_)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
   SetComputeThreads([cores = cores_] { return cores->threads(); });
+  metrics::AddDiskMetrics(host.metrics, "checkpoint", [dir = checkpoint_dir_] {
+    MutexLock lock(&dir->mu);
+    return dir->path;
+  });
 }
 
 TrainerProgram::~TrainerProgram() = default;
@@ -107,6 +112,7 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
       job_.reset();
     }
     current.reset();  // Waits for its threads.
+    SetCheckpointDir("");
     if (assignment == nullptr || assignment->job() != id) {
       link_->RemoveProgress(id);
       callers_.RemoveJob(id);
@@ -126,6 +132,7 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
 
+  SetCheckpointDir(config->checkpoint_dir);
   TrainingJob::Hooks hooks;
   hooks.on_standing = [this, id, incarnation](const TrainingJob::Standing& standing) {
     ReportStanding(id, incarnation, standing);
@@ -136,6 +143,11 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
                                            weights_.get(), host_.metrics, std::move(hooks));
   MutexLock lock(&mu_);
   job_ = std::move(job);
+}
+
+void TrainerProgram::SetCheckpointDir(const std::string& path) {
+  MutexLock lock(&checkpoint_dir_->mu);
+  checkpoint_dir_->path = path;
 }
 
 void TrainerProgram::ReportStanding(const std::string& job, int64_t incarnation,

@@ -43,6 +43,7 @@ class TrainerProgram : public daemon::Program {
   // Starts, ends or replaces the job as `assignment` says. Null means that there is no job.
   void FollowAssignment(const registry::v1::Assignment* assignment);
   void StartJob(const registry::v1::Assignment& assignment);
+  void SetCheckpointDir(const std::string& path);
   void ReportStanding(const std::string& job, int64_t incarnation,
                       const TrainingJob::Standing& standing);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
@@ -53,6 +54,14 @@ class TrainerProgram : public daemon::Program {
   const std::unique_ptr<WeightsServer> weights_;
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
+
+  // The folder of the job's checkpoints; empty without a job. The metrics read it too, which may
+  // outlive this program.
+  struct CheckpointDir {
+    Mutex mu;
+    std::string path ABSL_GUARDED_BY(mu);
+  };
+  const std::shared_ptr<CheckpointDir> checkpoint_dir_ = std::make_shared<CheckpointDir>();
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

@@ -13,10 +13,12 @@
 namespace sluice::trainer {
 
 Publication::Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
-                         std::optional<PolicyVersion> published, std::function<void()> failed)
+                         const PublishMetrics& metrics, std::optional<PolicyVersion> published,
+                         std::function<void()> failed)
     : weights_(weights),
       queue_(queue),
       clock_(clock),
+      metrics_(metrics),
       published_(published),
       worker_(std::move(failed)) {}
 
@@ -34,6 +36,9 @@ absl::Status Publication::Publish(const TensorSet& weights, PolicyVersion versio
   SLUICE_FAILPOINT_STATUS("trainer.publish.before");
   SLUICE_ASSIGN_OR_RETURN(const PublishedVersion latest,
                           weights_->Publish(weights, version, "", hold_until));
+  const absl::Duration encoded = clock_->Monotonic();
+  metrics_.encode.Observe(absl::ToDoubleSeconds(encoded - start));
+  metrics_.bytes.Add(static_cast<double>(weights_->nodes().back().bytes));
 
   queue::v1::AdvanceVersionRequest request;
   {
@@ -45,9 +50,11 @@ absl::Status Publication::Publish(const TensorSet& weights, PolicyVersion versio
   request.set_manifest(latest.manifest);
   SLUICE_RETURN_IF_ERROR(queue_->AdvanceVersion(std::move(request)).status());
 
+  const absl::Duration end = clock_->Monotonic();
+  metrics_.commit.Observe(absl::ToDoubleSeconds(end - encoded));
   MutexLock lock(&mu_);
   published_ = version;
-  seconds_ += absl::ToDoubleSeconds(clock_->Monotonic() - start);
+  seconds_ += absl::ToDoubleSeconds(end - start);
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "common/base/mutex.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
+#include "services/trainer/metrics.h"
 #include "services/trainer/one_slot_worker.h"
 
 namespace sluice {
@@ -30,7 +31,8 @@ class Publication {
   // publication has failed for good. The job must then end: it would wait for data for ever,
   // because no engine samples for versions that never come.
   Publication(WeightPublisher* weights, QueueClient* queue, Clock* clock,
-              std::optional<PolicyVersion> published, std::function<void()> failed);
+              const PublishMetrics& metrics, std::optional<PolicyVersion> published,
+              std::function<void()> failed);
   // Cancel the queue's calls before. Versions that are not published by then will not be.
   ~Publication() = default;
   Publication(const Publication&) = delete;
@@ -57,6 +59,7 @@ class Publication {
   WeightPublisher* const weights_;
   QueueClient* const queue_;
   Clock* const clock_;
+  const PublishMetrics metrics_;
 
   mutable Mutex mu_;
   std::optional<PolicyVersion> published_ ABSL_GUARDED_BY(mu_);

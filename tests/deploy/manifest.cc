@@ -18,7 +18,7 @@ namespace sluice::deploy {
 namespace {
 namespace fs = std::filesystem;
 
-const std::string kFolder = std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s";
+const std::string kFolder = std::string(SLUICE_SOURCE_DIR) + "/deploy";
 
 // The minor version of kubectl 1.x, such as 20; -1 if there is no kubectl.
 int KubectlMinor() {
@@ -63,7 +63,7 @@ absl::StatusOr<std::string> RenderInOldWords(const std::string& overlay) {
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(entry.path().string()));
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(entry.path().string(), InOldWords(entry.path(), text)));
   }
-  return RunCommand({"kubectl", "kustomize", absl::StrCat(copy, "/overlays/", overlay)});
+  return RunCommand({"kubectl", "kustomize", absl::StrCat(copy, "/k8s/overlays/", overlay)});
 }
 
 void AddLines(const YAML::Node& node, const std::string& path, std::set<std::string>* lines) {
@@ -88,7 +88,7 @@ bool HasKubectl() { return KubectlMinor() >= 0; }
 
 absl::StatusOr<std::string> Render(const std::string& overlay) {
   if (KubectlMinor() < 21) return RenderInOldWords(overlay);
-  return RunCommand({"kubectl", "kustomize", absl::StrCat(kFolder, "/overlays/", overlay)});
+  return RunCommand({"kubectl", "kustomize", absl::StrCat(kFolder, "/k8s/overlays/", overlay)});
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {

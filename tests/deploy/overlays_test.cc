@@ -1,20 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <set>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/meta/store.h"
 #include "common/pki/certificate.h"
 #include "tests/deploy/checks.h"
 #include "tests/deploy/command.h"
+#include "tests/deploy/golden.h"
 #include "tests/integration/harness/redis_server.h"
 
 namespace sluice::deploy {
@@ -141,28 +140,7 @@ TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
 }
 
 TEST_P(OverlayTest, NothingThatTheClusterGetsChangesUnnoticed) {
-  const std::string path =
-      absl::StrCat(SLUICE_SOURCE_DIR, "/tests/golden/deploy/", GetParam(), ".txt");
-  const std::string now = Describe(manifest_);
-  if (std::getenv("SLUICE_UPDATE_GOLDEN") != nullptr) {
-    ASSERT_TRUE(WriteFileAtomic(path, now).ok());
-    GTEST_SKIP() << "wrote " << path;
-  }
-
-  const absl::StatusOr<std::string> golden = ReadFile(path);
-  ASSERT_TRUE(golden.ok()) << golden.status();
-  const auto lines = [](const std::string& text) {
-    return std::set<std::string>(absl::StrSplit(text, '\n', absl::SkipEmpty()));
-  };
-  const std::set<std::string> before = lines(*golden), after = lines(now);
-  std::string difference;
-  for (const std::string& line : before)
-    if (!after.contains(line)) absl::StrAppend(&difference, "- ", line, "\n");
-  for (const std::string& line : after)
-    if (!before.contains(line)) absl::StrAppend(&difference, "+ ", line, "\n");
-  EXPECT_TRUE(difference.empty()) << difference << "If the change is meant:\n"
-                                  << "  SLUICE_UPDATE_GOLDEN=1 " << SLUICE_BIN_DIR
-                                  << "/deploy_test --gtest_filter='*Unnoticed*'";
+  EXPECT_EQ(CompareWithGolden(GetParam(), manifest_), "");
 }
 
 // kubernetes-validate (PyPI) has the schemas of the API server.

@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "common/queue_client/queue_client.h"
+#include "tests/integration/harness/prometheus.h"
 #include "tests/integration/queue_scene.h"
 
 // What a running queue refuses to take from workers, so that it is never trained on.
@@ -94,10 +95,17 @@ TEST_F(OverAgeTest, TokensTooOldLeaveTheMaskAtTheCut) {
   EXPECT_EQ(member.masked(0).count(), 2U);
 }
 
-TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {
+TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApplyAndFireAnAlert) {
+  const auto prometheus =
+      Prometheus::Start({.targets = {cluster_.ops("queue-0")},
+                         .rules = SLUICE_SOURCE_DIR "/deploy/monitoring/rules.yaml",
+                         .dir = cluster_.dir()});
+  ASSERT_TRUE(prometheus.ok()) << prometheus.status();
   ASSERT_EQ(cluster_.Arm("queue-0", "queue.cut.keep_over_age", "error", 1), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(WriteSecondStep());
   const queue::v1::Batch batch = Acquire(1);
+  ASSERT_EQ((*prometheus)->AwaitSeries("sluice_queue_ledger_violations_total"), absl::OkStatus());
+  ASSERT_EQ((*prometheus)->AwaitSilent("SluiceLedgerBroken"), absl::OkStatus());
 
   queue::v1::ApplyRequest apply;
   *apply.mutable_call() = CallOf(trainer_);
@@ -110,6 +118,8 @@ TEST_F(OverAgeTest, TokensTooOldThatABlindCutLetThroughAreRefusedAtApply) {
   EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("max_staleness"), std::string::npos) << status;
   EXPECT_EQ(State(), before);
+
+  EXPECT_EQ((*prometheus)->AwaitFiring("SluiceLedgerBroken"), absl::OkStatus());
 }
 
 }  // namespace

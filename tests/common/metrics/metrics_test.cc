@@ -100,28 +100,54 @@ TEST(MetricsTest, SeriesEndWithTheLastHoldOnTheirLabel) {
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_slots{job_id=\"a\"} 1"));
 }
 
-TEST(MetricsTest, SeriesThatNobodyHoldsAnyMoreAreGoneAndMayBeginAnew) {
-  Registry registry;
+// A job that fails at once, for instance because a number is not finite, must be seen by the next
+// scrape.
+TEST(MetricsTest, CountersThatNobodyHoldsAnyMoreEndTenMinutesLaterAndGaugesAtOnce) {
+  ManualClock clock;
+  Registry registry(&clock);
   {
     const std::shared_ptr<void> held = registry.Hold("job_id", "a");
     registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(3);
     registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "b"}}).Add(3);
+    registry.AddGauge("sluice_queue_slots", "Slots.", {{"job_id", "a"}}).Set(1);
   }
 
+  clock.Advance(Registry::kKept - absl::Seconds(1));
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 3"));
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("sluice_queue_slots{")));
+
+  clock.Advance(absl::Seconds(1));
   EXPECT_THAT(registry.Text(), Not(HasSubstr("job_id=\"a\"")));
   EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"b\"} 3"));
-
-  const std::shared_ptr<void> again = registry.Hold("job_id", "a");
-  registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add();
-  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 1"));
 }
 
-TEST(MetricsTest, DisksAreMeasured) {
+TEST(MetricsTest, CountersThatAreHeldAgainGoOn) {
+  ManualClock clock;
+  Registry registry(&clock);
+  const auto count = [&] {
+    registry.AddCounter("sluice_queue_accepted_total", "Accepted.", {{"job_id", "a"}}).Add(3);
+  };
+  std::shared_ptr<void> held = registry.Hold("job_id", "a");
+  count();
+  held.reset();
+
+  held = registry.Hold("job_id", "a");
+  clock.Advance(2 * Registry::kKept);
+  count();
+
+  EXPECT_THAT(registry.Text(), HasSubstr("sluice_queue_accepted_total{job_id=\"a\"} 6"));
+}
+
+TEST(MetricsTest, DisksAreMeasuredWhileTheirFolderIsKnown) {
   Registry registry;
-  AddDiskMetrics(&registry, "log", "/");
+  std::string folder = "/";
+  AddDiskMetrics(&registry, "log", [&] { return folder; });
   const std::string text = registry.Text();
   EXPECT_THAT(text, testing::ContainsRegex("\nsluice_disk_size_bytes.mount=\"log\". [1-9]"));
   EXPECT_THAT(text, HasSubstr("\nsluice_disk_free_bytes{mount=\"log\"} "));
+
+  folder.clear();
+  EXPECT_THAT(registry.Text(), Not(HasSubstr("mount")));
 }
 
 TEST(MetricsTest, ProcessMetricsAreThere) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -88,11 +89,17 @@ TEST(Examples, OfEveryHelpTextParse) {
   for (const std::string& command : commands) EXPECT_EQ(Complaint(command), "") << command;
 }
 
-TEST(Examples, OfTheReadmesParse) {
+TEST(Examples, OfTheReadmesAndRunbooksParse) {
   size_t found = 0;
-  for (const char* readme :
-       {"README.md", "services/controller/README.md", "services/queue/README.md",
-        "services/rollout/README.md", "services/reward/README.md", "services/trainer/README.md"}) {
+  std::vector<std::string> pages = {"README.md"};
+  for (const char* daemon : {"controller", "queue", "rollout", "reward", "trainer"})
+    pages.push_back(absl::StrCat("services/", daemon, "/README.md"));
+  const std::string runbooks = "deploy/monitoring/runbooks";
+  for (const auto& entry :
+       std::filesystem::directory_iterator(absl::StrCat(SLUICE_SOURCE_DIR "/", runbooks)))
+    pages.push_back(absl::StrCat(runbooks, "/", entry.path().filename().string()));
+
+  for (const std::string& readme : pages) {
     const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(SLUICE_SOURCE_DIR "/", readme));
     ASSERT_TRUE(text.ok()) << text.status();
     std::string typed;  // Lines with a prompt. Other code is diagrams and output.
@@ -106,7 +113,7 @@ TEST(Examples, OfTheReadmesParse) {
     }
   }
 
-  EXPECT_GE(found, 10u);
+  EXPECT_GE(found, 30u);
 }
 
 TEST(Examples, NameFilesOfThisTreeWhereTheyNameConfigs) {
