@@ -27,9 +27,12 @@ SluiceApp::SluiceApp()
       "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not "
       "allowed, 5 not found, 6 time-out,\n"
       "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
+  // One command at most: else an argument that is named like a command, such as a job "run", would
+  // begin a second one.
+  app_.require_subcommand(0, 1);
   std::map<std::string, CLI::App*> groups;
   for (const auto& [name, summary] : kGroups) {
-    groups[name] = app_.add_subcommand(name, summary);
+    groups[name] = app_.add_subcommand(name, summary)->require_subcommand(0, 1);
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),

@@ -24,13 +24,13 @@ struct Command {
   bool hidden = false;
 };
 
-std::vector<Command> FleetCommands();  // run, dev
-std::vector<Command> JobCommands();    // job, why
-std::vector<Command> StepsCommands();  // job steps
-std::vector<Command> QueueCommands();  // queue
-std::vector<Command> EvalCommands();   // eval
-std::vector<Command> CkptCommands();   // ckpt
-std::vector<Command> LocalCommands();  // config, version
-std::vector<Command> PkiCommands();    // pki
+std::vector<Command> FleetCommands();       // run, dev
+std::vector<Command> JobCommands();         // job, why
+std::vector<Command> StepsCommands();       // job steps
+std::vector<Command> QueueCommands();       // queue
+std::vector<Command> EvalCommands();        // eval
+std::vector<Command> CkptCommands();        // ckpt
+std::vector<Command> LocalCommands();       // config, version
+std::vector<Command> PkiCommands();         // pki
 
 }  // namespace sluice::cli
