@@ -32,5 +32,6 @@ std::vector<Command> EvalCommands();        // eval
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PkiCommands();         // pki
+std::vector<Command> ExplainCommands();     // explain
 
 }  // namespace sluice::cli
