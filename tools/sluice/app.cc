@@ -14,6 +14,7 @@ constexpr const char* kGroups[][2] = {
     {"queue", "show and check what the queue holds for a job"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
+    {"context", "name fleets, so that commands find them"},
     {"pki", "make and show the certificates of a fleet"}};
 
 }  // namespace
@@ -36,7 +37,8 @@ SluiceApp::SluiceApp()
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
-        CkptCommands(), LocalCommands(), PkiCommands(), ExplainCommands()}) {
+        CkptCommands(), LocalCommands(), PkiCommands(), ExplainCommands(),
+        ContextCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

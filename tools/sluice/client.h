@@ -16,11 +16,17 @@
 
 namespace sluice::cli {
 
-// Makes a channel to the controller at `flag` (--server) if given, else at $SLUICE_SERVER, else of
-// the fleet that `dev up` started, else at 127.0.0.1:7400. This process is then who the certificate
-// of the folder $SLUICE_TLS names; without it, the operator of the fleet that `dev up` started.
-// Errors as rpc::Credentials::Load() and rpc::Connect().
+// Makes a channel to the controller at `flag` (--server) if given, else of --context, else at
+// $SLUICE_SERVER, else of $SLUICE_CONTEXT or the current context (context.h), else of the fleet
+// that `dev up` started, else at 127.0.0.1:7400.
+//
+// This process is then who a certificate names: that of --context, else of the folder $SLUICE_TLS,
+// else of the operator of the fleet that `dev up` started if that is meant, else of the context.
+// Errors as ChooseContext(), rpc::Credentials::Load() and rpc::Connect().
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag);
+// The address that ConnectToController() would take, or an empty text if nobody named one and no
+// fleet of `dev up` runs.
+absl::StatusOr<std::string> FindController(const std::string& flag);
 
 // Prints the warnings about a job file on stderr, one per line.
 void PrintWarnings(const JobFile& file);

@@ -33,5 +33,6 @@ std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PkiCommands();         // pki
 std::vector<Command> ExplainCommands();     // explain
+std::vector<Command> ContextCommands();     // context
 
 }  // namespace sluice::cli
