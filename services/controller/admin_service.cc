@@ -41,6 +41,7 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
   loop_->Post([reactor, response](Controller& core, Instant now) {
     for (const auto& [id, daemon] : core.fleet().daemons())
       ToProto(daemon, now, core, response->add_daemons());
+    *response->mutable_now() = rpc::ToProto(now.wall);
     rpc::MakeTextValid(response);
     reactor->Finish(grpc::Status::OK);
   });

@@ -37,7 +37,7 @@ SluiceApp::SluiceApp()
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
-        CkptCommands(), LocalCommands(), PkiCommands(), ExplainCommands(),
+        CkptCommands(), LocalCommands(), PkiCommands(), DoctorCommands(), ExplainCommands(),
         ContextCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);

@@ -32,6 +32,7 @@ std::vector<Command> EvalCommands();        // eval
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PkiCommands();         // pki
+std::vector<Command> DoctorCommands();      // doctor
 std::vector<Command> ExplainCommands();     // explain
 std::vector<Command> ContextCommands();     // context
 
