@@ -34,6 +34,7 @@ std::vector<Command> LocalCommands();       // config, version
 std::vector<Command> PkiCommands();         // pki
 std::vector<Command> DoctorCommands();      // doctor
 std::vector<Command> ExplainCommands();     // explain
+std::vector<Command> TopCommands();         // top
 std::vector<Command> ContextCommands();     // context
 
 }  // namespace sluice::cli
