@@ -36,5 +36,6 @@ std::vector<Command> DoctorCommands();      // doctor
 std::vector<Command> ExplainCommands();     // explain
 std::vector<Command> TopCommands();         // top
 std::vector<Command> ContextCommands();     // context
+std::vector<Command> CompletionCommands();  // completion
 
 }  // namespace sluice::cli
