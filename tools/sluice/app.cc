@@ -38,7 +38,7 @@ SluiceApp::SluiceApp()
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), StepsCommands(), QueueCommands(), EvalCommands(),
         CkptCommands(), LocalCommands(), PkiCommands(), DoctorCommands(), ExplainCommands(),
-        TopCommands(), ContextCommands(), CompletionCommands()}) {
+        TopCommands(), ContextCommands(), CompletionCommands(), BugReportCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -37,5 +37,6 @@ std::vector<Command> ExplainCommands();     // explain
 std::vector<Command> TopCommands();         // top
 std::vector<Command> ContextCommands();     // context
 std::vector<Command> CompletionCommands();  // completion
+std::vector<Command> BugReportCommands();   // bug-report
 
 }  // namespace sluice::cli
