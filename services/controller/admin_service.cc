@@ -89,6 +89,7 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
     std::map<std::string, std::vector<std::string>> jobs = JobsByDaemon(core);
     for (const auto& [id, daemon] : core.fleet().daemons())
       ToProto(daemon, now, jobs[id], response->add_daemons());
+    *response->mutable_now() = rpc::ToProto(now.wall);
     rpc::MakeTextValid(response);
     reactor->Finish(grpc::Status::OK);
   });

@@ -15,6 +15,7 @@ constexpr const char* kGroups[][2] = {
     {"queue", "show and check what the queue holds for a job"},
     {"ckpt", "create and check model directories and checkpoints"},
     {"config", "check and print job files"},
+    {"context", "name fleets, so that commands find them"},
     {"pki", "make and show the certificates of a fleet"},
     {"meta", "copy the controller's job store, and restore it"}};
 
@@ -29,14 +30,18 @@ SluiceApp::SluiceApp()
       "Exit codes: 0 done, 1 failed, 2 misuse or bad config, 3 job failed or cancelled, 4 not "
       "allowed, 5 not found, 6 time-out,\n"
       "7 unreachable, 8 conflict, 130 Ctrl-C. Results go to stdout, all else to stderr.");
+  // One command at most: else an argument that is named like a command, such as a job "run", would
+  // begin a second one.
+  app_.require_subcommand(0, 1);
   std::map<std::string, CLI::App*> groups;
   for (const auto& [name, summary] : kGroups) {
-    groups[name] = app_.add_subcommand(name, summary);
+    groups[name] = app_.add_subcommand(name, summary)->require_subcommand(0, 1);
   }
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), ControlCommands(), DaemonCommands(), StepsCommands(),
         QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(), PkiCommands(),
-        MetaCommands()}) {
+        MetaCommands(), DoctorCommands(), ExplainCommands(), TopCommands(), ContextCommands(),
+        CompletionCommands(), BugReportCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

@@ -13,6 +13,7 @@
 #include "services/trainer/core/checkpoint.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
 
 namespace sluice::cli {
@@ -129,12 +130,8 @@ ExitCode VerifyCheckpoints(const std::vector<std::string>& paths, const std::str
                     {"ledger_hash", one.ledger_hash}});
   }
 
-  std::fputs(
-      (output == "json"
-           ? json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"
-           : Table(rows))
-          .c_str(),
-      stdout);
+  if (IsData(output)) PrintData(json, output);
+  else std::fputs(Table(rows).c_str(), stdout);
   return damaged ? kFailed : kDone;
 }
 
@@ -173,7 +170,7 @@ std::vector<Command> CkptCommands() {
          auto o = std::make_shared<VerifyOptions>();
          app->add_option("DIR", o->paths, "model directory, checkpoint, or folder of checkpoints")
              ->required();
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output, {"jsonl"});
          return [o] { return VerifyCheckpoints(o->paths, o->output); };
        }},
   };

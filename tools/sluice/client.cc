@@ -1,9 +1,11 @@
 #include "tools/sluice/client.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/id.h"
@@ -11,6 +13,7 @@
 #include "common/rpc/backoff.h"
 #include "common/rpc/client.h"
 #include "common/rpc/stream.h"
+#include "tools/sluice/context.h"
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/fleet_tls.h"
 
@@ -24,6 +27,18 @@ struct Cursor {
   uint64_t event = 0;
   std::optional<int64_t> step;
 };
+
+// The state that a person means. INVALID_ARGUMENT: there is no such state.
+absl::StatusOr<job::v1::JobState> ParseState(const std::string& text) {
+  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
+  if (job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(text)), &state) &&
+      state != job::v1::JOB_STATE_UNSPECIFIED)
+    return state;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no state ", text,
+                   "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, "
+                   "FAILED, .."));
+}
 
 // Reads one Watch stream to its end. With `follow`, also returns once `until` holds for a status,
 // and sets *reached.
@@ -61,35 +76,58 @@ absl::Status ReadWatch(const rpc::Channel& channel, const std::string& job, bool
   return stream.Finish();
 }
 
-// A controller, and the data directory of the fleet that it belongs to; empty if none is known.
+// A controller, and who this process is to it.
 struct Server {
-  std::string address, fleet;
+  std::string address;  // Empty: nobody named one, and no fleet of `dev up` runs.
+  std::string fleet;    // The data directory of its fleet of `dev up`. Empty: it is another fleet.
+  std::string tls;      // A TLS folder. Empty: none was named.
 };
 
-Server FindServer(const std::string& flag) {
-  std::string given = flag;
-  if (const char* server = std::getenv("SLUICE_SERVER"); given.empty() && server != nullptr)
-    given = server;
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// --server is above --context, both are above the environment, and that is above the current
+// context. A fleet of `dev up` is what is left.
+absl::StatusOr<Server> FindServer(const std::string& flag) {
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<ChosenContext> chosen, ChooseContext(ContextFlag()));
+  const bool by_flag = chosen && chosen->by_flag;
+  Server server = {.address = flag, .tls = Variable("SLUICE_TLS")};
+  if (server.address.empty() && by_flag) server.address = chosen->context.server;
+  if (server.address.empty()) server.address = Variable("SLUICE_SERVER");
+  if (server.address.empty() && chosen) server.address = chosen->context.server;
+  if (by_flag && !chosen->context.tls.empty()) server.tls = chosen->context.tls;
+
   const std::string dir = FindFleetDir("");
   const auto state = FindRunningFleet(dir);
-  const bool running = state.ok() && !state->controller.empty();
-  if (running && (given.empty() || given == state->controller)) return {state->controller, dir};
-  return {given.empty() ? kDefaultServer : given, ""};
+  const bool runs = state.ok() && !state->controller.empty();
+  if (runs && (server.address.empty() || server.address == state->controller)) {
+    server.address = state->controller;
+    server.fleet = dir;
+  } else if (server.tls.empty() && chosen) {
+    server.tls = chosen->context.tls;
+  }
+  return server;
 }
 
 }  // namespace
 
+absl::StatusOr<std::string> FindController(const std::string& flag) {
+  SLUICE_ASSIGN_OR_RETURN(const Server server, FindServer(flag));
+  return server.address;
+}
+
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag) {
-  const Server server = FindServer(flag);
-  const char* const tls = std::getenv("SLUICE_TLS");
-  if (tls != nullptr && *tls != '\0') {
+  SLUICE_ASSIGN_OR_RETURN(const Server server, FindServer(flag));
+  if (!server.tls.empty()) {
     SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const rpc::Credentials> credentials,
-                            rpc::Credentials::Load(tls));
+                            rpc::Credentials::Load(server.tls));
     rpc::SetProcessCredentials(std::move(credentials));
   } else if (!server.fleet.empty()) {
     SLUICE_RETURN_IF_ERROR(BecomeOperator(server.fleet));
   }
-  return rpc::ConnectToLeader(server.address);
+  return rpc::ConnectToLeader(server.address.empty() ? kDefaultServer : server.address);
 }
 
 bool IsForPeople(const common::v1::Event& event) {
@@ -134,6 +172,28 @@ absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, cons
   job::v1::SubmitResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
   return response;
+}
+
+absl::StatusOr<job::v1::ListResponse> ReadJobs(const rpc::Channel& channel,
+                                               const std::vector<std::string>& states, int limit) {
+  job::v1::ListRequest request;
+  for (const std::string& text : states) {
+    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobState state, ParseState(text));
+    request.add_states(state);
+  }
+
+  constexpr int kPage = 1000;  // The longest that the controller gives.
+  job::v1::ListResponse all;
+  do {
+    const int left = limit == 0 ? kPage : limit - all.jobs_size();
+    request.set_limit(static_cast<uint32_t>(std::min(left, kPage)));
+    request.set_page(all.next());
+    job::v1::ListResponse page;
+    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &page));
+    all.clear_next();
+    all.MergeFrom(page);
+  } while (!all.next().empty() && (limit == 0 || all.jobs_size() < limit));
+  return all;
 }
 
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job) {

@@ -16,23 +16,33 @@
 
 namespace sluice::cli {
 
-// Makes a channel to the controller at `flag` (--server) if given, else at $SLUICE_SERVER, else of
-// the fleet that `dev up` started, else at 127.0.0.1:7400. Of several addresses, with commas between,
-// it finds the one that leads (rpc::ConnectToLeader). This process is then who the certificate
-// of the folder $SLUICE_TLS names; without it, the operator of the fleet that `dev up` started.
-// Errors as rpc::Credentials::Load() and rpc::ConnectToLeader().
+// Makes a channel to the controller at `flag` (--server) if given, else of --context, else at
+// $SLUICE_SERVER, else of $SLUICE_CONTEXT or the current context (context.h), else of the fleet
+// that `dev up` started, else at 127.0.0.1:7400. Of several addresses, with commas between, it finds
+// the one that leads (rpc::ConnectToLeader).
+//
+// This process is then who a certificate names: that of --context, else of the folder $SLUICE_TLS,
+// else of the operator of the fleet that `dev up` started if that is meant, else of the context.
+// Errors as ChooseContext(), rpc::Credentials::Load() and rpc::ConnectToLeader().
 absl::StatusOr<std::shared_ptr<rpc::Channel>> ConnectToController(const std::string& flag);
+// The address that ConnectToController() would take, or an empty text if nobody named one and no
+// fleet of `dev up` runs.
+absl::StatusOr<std::string> FindController(const std::string& flag);
 
 // Prints the warnings about a job file on stderr, one per line.
 void PrintWarnings(const JobFile& file);
 
 // Submits a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
+// Reads jobs page by page, newest first: those in one of `states`, or all if there are none, and at
+// most `limit` of them, or all if it is 0. INVALID_ARGUMENT: there is no such state.
+absl::StatusOr<job::v1::ListResponse> ReadJobs(const rpc::Channel& channel,
+                                               const std::vector<std::string>& states, int limit);
 absl::StatusOr<job::v1::JobStatus> GetJob(const rpc::Channel& channel, const std::string& job);
-// Cancels a job and returns its status right after that. It changes nothing if the job is being
-// cancelled or was cancelled. FAILED_PRECONDITION: the job has ended, or is ending, in another way.
 absl::StatusOr<job::v1::ControlResponse> ControlJob(const rpc::Channel& channel,
                                                     const job::v1::ControlRequest& request);
+// Cancels a job and returns its status right after that. It changes nothing if the job is being
+// cancelled or was cancelled. FAILED_PRECONDITION: the job has ended, or is ending, in another way.
 absl::StatusOr<job::v1::JobStatus> CancelJob(const rpc::Channel& channel, const std::string& job);
 
 // Functions that are called, in order, with what a watch of a job delivers. Each may be empty. A

@@ -24,16 +24,22 @@ struct Command {
   bool hidden = false;
 };
 
-std::vector<Command> FleetCommands();    // run, dev
-std::vector<Command> JobCommands();      // job, why
-std::vector<Command> ControlCommands();  // job pause, resume, cancel, retry, delete
-std::vector<Command> DaemonCommands();   // daemon
-std::vector<Command> StepsCommands();    // job steps
-std::vector<Command> QueueCommands();    // queue
-std::vector<Command> EvalCommands();     // eval
-std::vector<Command> CkptCommands();     // ckpt
-std::vector<Command> LocalCommands();    // config, version
-std::vector<Command> PkiCommands();      // pki
-std::vector<Command> MetaCommands();     // meta
+std::vector<Command> FleetCommands();       // run, dev
+std::vector<Command> JobCommands();         // job, why
+std::vector<Command> ControlCommands();     // job pause, resume, cancel, retry, delete
+std::vector<Command> DaemonCommands();      // daemon
+std::vector<Command> StepsCommands();       // job steps
+std::vector<Command> QueueCommands();       // queue
+std::vector<Command> EvalCommands();        // eval
+std::vector<Command> CkptCommands();        // ckpt
+std::vector<Command> LocalCommands();       // config, version
+std::vector<Command> PkiCommands();         // pki
+std::vector<Command> MetaCommands();        // meta
+std::vector<Command> DoctorCommands();      // doctor
+std::vector<Command> ExplainCommands();     // explain
+std::vector<Command> TopCommands();         // top
+std::vector<Command> ContextCommands();     // context
+std::vector<Command> CompletionCommands();  // completion
+std::vector<Command> BugReportCommands();   // bug-report
 
 }  // namespace sluice::cli

@@ -12,6 +12,7 @@
 #include "tools/sluice/commands.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 
 namespace sluice::cli {
 namespace {
@@ -31,7 +32,7 @@ ExitCode SendControl(const ControlOptions& o, const rpc::Channel& channel,
                      const ControlRequest& request, const std::string& done) {
   const absl::StatusOr<ControlResponse> response = ControlJob(channel, request);
   if (!response.ok()) return Complain(response.status());
-  if (o.output == "json") std::fputs(ToJsonText(response->status()).c_str(), stdout);
+  if (IsData(o.output)) PrintData(ToJson(response->status()), o.output);
   if (IsFinal(response->status().state()) && request.verb() != job::v1::VERB_DELETE) {
     std::fprintf(stderr, "%s has ended: it is %s\n", o.job.c_str(),
                  StateName(response->status().state()).c_str());
@@ -119,7 +120,7 @@ Command ControlCommand(const char* name, const char* summary, const char* exampl
             auto o = std::make_shared<ControlOptions>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             AddServer(app, &o->server);
-            AddOutput(app, &o->output);
+            AddFormats(app, &o->output);
             if (extra != nullptr) extra(app, o.get());
             return [o, handler] {
               const auto channel = ConnectToController(o->server);

@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "sluice/admin/v1/admin.pb.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/daemon_text.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
 
 namespace sluice::cli {
@@ -27,16 +27,9 @@ struct DaemonOptions {
 };
 using DaemonHandler = ExitCode (*)(const DaemonOptions&, const rpc::Channel&);
 
-std::string DescribeState(const admin::v1::Daemon& daemon) {
-  if (daemon.lost()) return "lost";
-  if (daemon.draining()) return daemon.jobs().empty() ? "drained" : "draining";
-  return daemon.jobs().empty() ? "free" : "works";
-}
-
 // The names of the jobs that the caller may see, by id.
 absl::StatusOr<std::map<std::string, std::string>> JobNames(const rpc::Channel& channel) {
-  job::v1::ListResponse jobs;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, job::v1::ListRequest(), &jobs));
+  SLUICE_ASSIGN_OR_RETURN(const job::v1::ListResponse jobs, ReadJobs(channel, {}, 0));
   std::map<std::string, std::string> names;
   for (const job::v1::JobStatus& job : jobs.jobs()) names[job.job()] = job.name();
   return names;
@@ -47,8 +40,14 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
   if (const absl::Status status = rpc::Call(channel, admin::v1::DaemonsRequest(), &response);
       !status.ok())
     return Complain(status);
-  if (o.output == "json") {
-    std::fputs(ToJsonText(response).c_str(), stdout);
+  if (IsData(o.output)) {
+    const nlohmann::ordered_json json = ToJson(response);
+    PrintData(o.output == "jsonl" ? json["daemons"] : json, o.output);
+    return kDone;
+  }
+  if (o.output == "name") {
+    for (const admin::v1::Daemon& daemon : response.daemons())
+      std::printf("%s\n", daemon.daemon().c_str());
     return kDone;
   }
 
@@ -65,8 +64,8 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
     const auto address = daemon.addresses().find("grpc");
     rows.push_back(
         {daemon.daemon(),
-         absl::AsciiStrToLower(absl::StripPrefix(rpc::v1::Role_Name(daemon.role()), "ROLE_")),
-         DescribeState(daemon), jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
+         RoleText(daemon.role()),
+         DaemonStateText(daemon), jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
          absl::StrCat(absl::FormatDuration(
                           absl::Trunc(rpc::FromProto(daemon.silent()), absl::Milliseconds(100))),
                       " ago"),
@@ -105,7 +104,7 @@ Command DaemonCommand(const char* name, const char* summary, const char* example
   return {"daemon", name, summary, example, [handler, of_one](CLI::App* app) {
             auto o = std::make_shared<DaemonOptions>();
             if (of_one) app->add_option("DAEMON", o->daemon, "id of the daemon")->required();
-            else AddOutput(app, &o->output);
+            else AddFormats(app, &o->output, {"jsonl", "name"});
             AddServer(app, &o->server);
             return [o, handler] {
               const auto channel = ConnectToController(o->server);

@@ -17,6 +17,7 @@
 #include "tools/sluice/child.h"
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/interrupts.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/progress.h"
 #include "tools/sluice/supervisor.h"
 #include "tools/sluice/table.h"
@@ -26,9 +27,11 @@ namespace {
 
 constexpr absl::Duration kGrace = absl::Seconds(15);  // Time for daemons to drain.
 
-void PrintFleet(const FleetState& state, bool json) {
-  if (json) {
-    std::fputs(FleetStateJson(state).c_str(), stdout);
+void PrintFleet(const FleetState& state, const std::string& output) {
+  if (IsData(output))
+    return PrintData(nlohmann::ordered_json::parse(FleetStateJson(state)), output);
+  if (output == "name") {
+    for (const DaemonState& daemon : state.daemons) std::printf("%s\n", daemon.name.c_str());
     return;
   }
   std::vector<std::vector<std::string>> rows{
@@ -84,7 +87,7 @@ ExitCode DevUp(const DevOptions& options) {
         stderr,
         "a fleet already runs on %s, with the options of its start; `sluice dev down` ends it\n",
         options.data_dir.c_str());
-    PrintFleet(*running, options.json);
+    PrintFleet(*running, options.output);
     PrintPage(*running);
     return kDone;
   }
@@ -142,7 +145,7 @@ ExitCode DevUp(const DevOptions& options) {
 
   const auto fleet = ReadFleetState(options.data_dir);
   if (!fleet.ok()) return Complain(fleet.status());
-  PrintFleet(*fleet, options.json);
+  PrintFleet(*fleet, options.output);
   if (const auto planned = MakeFleetOptions(options); planned.ok())
     std::fprintf(stderr, "%s\n", PlanText(PlanCores(*planned)).c_str());
   std::fprintf(stderr, "loopback only, %s   data and logs in %s   ready in %.1f s\n",
@@ -251,7 +254,7 @@ ExitCode DevDown(const DevOptions& options) {
 ExitCode DevStatus(const DevOptions& options) {
   const absl::StatusOr<FleetState> state = FindRunningFleet(options.data_dir);
   if (!state.ok()) return Complain(state.status());
-  PrintFleet(*state, options.json);
+  PrintFleet(*state, options.output);
   return kDone;
 }
 

@@ -17,7 +17,7 @@ struct DevOptions {
   bool http = false;        // The rollouts serve the OpenAI-compatible API.
   bool free_ports = false;  // Use any free ports instead of 7400 and up.
   bool insecure = false;    // The daemons work without certificates.
-  bool json = false;
+  std::string output = "table";  // The format of the list of daemons; see output.h.
 };
 
 ExitCode DevUp(const DevOptions& options);

@@ -20,6 +20,7 @@
 #include "tools/sluice/commands.h"
 #include "tools/sluice/eval_job.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
 
 namespace sluice::cli {
@@ -159,12 +160,7 @@ ExitCode RunEval(EvalFlags& flags) {
                  options.engine.model_path.c_str(), absl::StrJoin(result->ignored, ", ").c_str());
   }
 
-  if (flags.output == "json") {
-    std::printf("%s\n", ToJson(*result)
-                            .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
-                            .c_str());
-    return kDone;
-  }
+  if (IsData(flags.output)) return PrintData(ToJson(*result), flags.output), kDone;
 
   std::vector<std::vector<std::string>> rows = {
       {"score", absl::StrFormat("%.4f", result->score_mean)}};
@@ -263,7 +259,7 @@ std::vector<Command> EvalCommands() {
          app->add_option("--keep", o.keep, "number of rows whose answers are in the JSON result")
              ->check(NumberIn<uint32_t>(0))
              ->capture_default_str();
-         AddOutput(app, &f->output);
+         AddFormats(app, &f->output);
          return [f] { return RunEval(*f); };
        }}};
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/error_catalogue.h"
 #include "common/base/status.h"
 
 namespace sluice::cli {
@@ -40,6 +41,8 @@ ExitCode Complain(const absl::Status& status) {
         "another";
   }
   if (!hint.empty()) std::fprintf(stderr, "hint: %s\n", hint.c_str());
+  if (FindError(detail.catalogue) != nullptr)
+    std::fprintf(stderr, "more: sluice explain %s\n", detail.catalogue.c_str());
   return ExitCodeOf(status);
 }
 

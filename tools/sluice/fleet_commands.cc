@@ -5,6 +5,7 @@
 #include "tools/sluice/dev.h"
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/run.h"
 
 namespace sluice::cli {
@@ -12,7 +13,7 @@ namespace {
 
 struct Dev {
   DevOptions options;
-  std::string output = "table", role, signal = "KILL";
+  std::string role, signal = "KILL";
 };
 
 // Makes a command of `dev`. `extra` adds its options beyond -o and --data-dir.
@@ -31,10 +32,9 @@ Command DevCommand(const char* name, const char* summary, const char* example,
             absl::StrCat(
                 "where the daemons keep data and logs; default: that of the fleet that runs, else ",
                 DefaultDataDir()));
-        AddOutput(app, &dev->output);
+        AddFormats(app, &dev->options.output, {"name"});
         if (extra) extra(app, dev.get());
         return [dev, run] {
-          dev->options.json = dev->output == "json";
           dev->options.data_dir = FindFleetDir(dev->options.data_dir);
           return run(*dev);
         };
@@ -85,7 +85,6 @@ std::vector<Command> FleetCommands() {
        "--rollouts 2 -o json",
        [](CLI::App* app) {
          auto o = std::make_shared<RunOptions>();
-         auto output = std::make_shared<std::string>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
          app->add_option("--rollouts", o->rollouts,
@@ -101,11 +100,8 @@ std::vector<Command> FleetCommands() {
          app->add_flag("--insecure-loopback", o->insecure,
                        "no certificates: every process of this machine may call the daemons");
          app->add_flag("-q,--quiet", o->quiet, "print no progress");
-         AddOutput(app, output.get());
-         return [o, output] {
-           o->json = *output == "json";
-           return RunJob(*o);
-         };
+         AddFormats(app, &o->output);
+         return [o] { return RunJob(*o); };
        }},
       DevCommand("up", "Start the daemons and leave a supervisor that keeps them running.",
                  "  sluice dev up --rollouts 2\n  sluice dev up --trainers 2 --threads "

@@ -24,8 +24,10 @@
 #include "tools/sluice/curve.h"
 #include "tools/sluice/export.h"
 #include "tools/sluice/interrupts.h"
+#include "tools/sluice/job_text.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/progress.h"
 #include "tools/sluice/table.h"
 #include "tools/sluice/why_text.h"
@@ -48,18 +50,8 @@ struct JobOptions {
 };
 using OptionsPtr = std::shared_ptr<JobOptions>;
 
-bool WantsJson(const JobOptions& o) { return o.output == "json"; }
-void PrintMessage(const google::protobuf::Message& message) {
-  std::fputs(ToJsonText(message).c_str(), stdout);
-}
-void PrintLine(const google::protobuf::Message& message) {
-  std::printf("%s\n", ToJson(message)
-                          .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
-                          .c_str());
-}
-
-std::string TimeText(const google::protobuf::Timestamp& time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S", rpc::FromProto(time), absl::LocalTimeZone());
+void PrintMessage(const google::protobuf::Message& message, const std::string& output) {
+  PrintData(ToJson(message), output);
 }
 
 ExitCode ReportEnd(const JobStatus& status) {
@@ -68,7 +60,7 @@ ExitCode ReportEnd(const JobStatus& status) {
   return kJobFailed;
 }
 
-ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
+ExitCode WatchJob(const Channel& channel, const std::string& job, const std::string& output) {
   rpc::Cancel cancel;
   Interrupts interrupts([&](int) { cancel.Trigger(); });
   ProgressPrinter printer(stderr, false);
@@ -98,7 +90,7 @@ ExitCode WatchJob(const Channel& channel, const std::string& job, bool json) {
   }
 
   if (!status.ok()) return Complain(status.status());
-  if (json) PrintMessage(status->result());
+  if (IsData(output)) PrintMessage(status->result(), output);
   else std::fputs(ResultTable(status->result(), Utf8Terminal()).c_str(), stdout);
   return ReportEnd(*status);
 }
@@ -116,7 +108,7 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
 
   const absl::StatusOr<job::v1::SubmitResponse> response = Submit(*channel, file);
   if (!response.ok()) return Complain(response.status());
-  if (!o.watch && WantsJson(o)) PrintMessage(*response);
+  if (!o.watch && IsData(o.output)) PrintMessage(*response, o.output);
   else if (!o.watch) std::printf("%s\n", response->status().name().c_str());
 
   const std::string& name = response->status().name();
@@ -132,85 +124,31 @@ ExitCode SubmitJob(const JobOptions& o, const Channel& channel) {
                  "%s now means this job; the one before it has ended: `sluice job describe %s`\n",
                  name.c_str(), response->previous().c_str());
   }
-  return o.watch ? WatchJob(channel, response->job(), WantsJson(o)) : kDone;
-}
-
-// The state that a person means. INVALID_ARGUMENT: there is no such state.
-absl::StatusOr<job::v1::JobState> ParseState(const std::string& text) {
-  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
-  if (job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(text)), &state) &&
-      state != job::v1::JOB_STATE_UNSPECIFIED)
-    return state;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no state ", text,
-                   "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, "
-                   "FAILED, .."));
-}
-
-// Reads as many of the newest jobs as the options ask for, page by page.
-absl::StatusOr<job::v1::ListResponse> ReadJobs(const JobOptions& o, const rpc::Channel& channel) {
-  job::v1::ListRequest request;
-  for (const std::string& text : o.states) {
-    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobState state, ParseState(text));
-    request.add_states(state);
-  }
-
-  constexpr int kPage = 1000;  // The longest that the controller gives.
-  job::v1::ListResponse all;
-  do {
-    const int left = o.limit == 0 ? kPage : o.limit - all.jobs_size();
-    request.set_limit(static_cast<uint32_t>(std::min(left, kPage)));
-    request.set_page(all.next());
-    job::v1::ListResponse page;
-    SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &page));
-    all.clear_next();
-    all.MergeFrom(page);
-  } while (!all.next().empty() && (o.limit == 0 || all.jobs_size() < o.limit));
-  return all;
+  return o.watch ? WatchJob(channel, response->job(), o.output) : kDone;
 }
 
 ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
-  const absl::StatusOr<job::v1::ListResponse> read = ReadJobs(o, *channel);
-  if (!read.ok()) return Complain(read.status());
-  const job::v1::ListResponse& response = *read;
-  if (!response.next().empty())
-    std::fprintf(stderr, "the newest %d of %llu jobs; --limit 0 lists all\n", response.jobs_size(),
-                 static_cast<unsigned long long>(response.total()));
-  if (WantsJson(o)) return PrintMessage(response), kDone;
-  if (o.output == "jsonl") {
-    for (const JobStatus& job : response.jobs()) PrintLine(job);
-    return kDone;
+  const absl::StatusOr<job::v1::ListResponse> response = ReadJobs(*channel, o.states, o.limit);
+  if (!response.ok()) return Complain(response.status());
+  if (!response->next().empty())
+    std::fprintf(stderr, "the newest %d of %llu jobs; --limit 0 lists all\n", response->jobs_size(),
+                 static_cast<unsigned long long>(response->total()));
+  if (IsData(o.output)) {
+    const nlohmann::ordered_json json = ToJson(*response);
+    PrintData(o.output == "jsonl" ? json["jobs"] : json, o.output);
+  } else {
+    std::fputs(JobListText(*response, o.output, absl::LocalTimeZone()).c_str(), stdout);
   }
-
-  std::vector<std::vector<std::string>> rows{
-      {"NAME", "STATE", "STEP", "CREATED", "JOB", "MESSAGE"}};
-  for (const JobStatus& job : response.jobs()) {
-    rows.push_back({job.name(), StateName(job.state()), absl::StrCat(job.step()),
-                    TimeText(job.created()), job.job(), job.message()});
-  }
-  std::fputs(Table(rows).c_str(), stdout);
   return kDone;
 }
 
 ExitCode DescribeJob(const JobOptions& o, const Channel& channel) {
   const absl::StatusOr<JobStatus> job = GetJob(*channel, o.job);
   if (!job.ok()) return Complain(job.status());
-  if (WantsJson(o)) return PrintMessage(*job), kDone;
-  std::fputs(
-      Table({{"name", job->name()},
-             {"job", job->job()},
-             {"state", StateName(job->state())},
-             {"message", absl::StrCat(job->code(), job->code().empty() ? "" : ": ",
-                                      job->message().empty() ? "none" : job->message())},
-             {"conditions",
-              job->conditions().empty() ? "none" : absl::StrJoin(job->conditions(), ", ")},
-             {"created", TimeText(job->created())},
-             {"step", absl::StrCat(job->step())},
-             {"version", absl::StrCat(job->version().incarnation(), ".", job->version().number())},
-             {"daemons", job->daemons().empty() ? "none" : absl::StrJoin(job->daemons(), ", ")}})
-          .c_str(),
-      stdout);
-  if (job->has_result()) std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
+  if (IsData(o.output)) return PrintMessage(*job, o.output), kDone;
+  std::fputs(JobText(*job, o.output, absl::LocalTimeZone()).c_str(), stdout);
+  if (job->has_result() && o.output != "name")
+    std::printf("\n%s", ResultTable(job->result(), Utf8Terminal()).c_str());
   return kDone;
 }
 
@@ -261,7 +199,7 @@ ExitCode WaitJob(const JobOptions& o, const Channel& channel) {
   }
 
   if (!status.ok()) return Complain(status.status());
-  if (WantsJson(o)) PrintMessage(*status);
+  if (IsData(o.output)) PrintMessage(*status, o.output);
   else std::printf("%s\n", StateName(status->state()).c_str());
   if (status->state() == state) return kDone;
   // The job succeeded, but another final state was wanted.
@@ -278,25 +216,12 @@ ExitCode JobEvents(const JobOptions& o, const Channel& channel) {
   handlers.event = [&](const common::v1::Event& event) { events.push_back(event); };
   const absl::StatusOr<JobStatus> status = ReadJob(*channel, o.job, handlers);
   if (!status.ok()) return Complain(status.status());
-  if (o.output == "jsonl") {
-    for (const common::v1::Event& event : events) PrintLine(event);
-  } else if (WantsJson(o)) {
+  if (IsData(o.output)) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const common::v1::Event& event : events) json.push_back(ToJson(event));
-    std::printf("%s\n",
-                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    PrintData(json, o.output);
   } else {
-    std::vector<std::vector<std::string>> rows{
-        {"SEQ", "TIME", "SEVERITY", "DAEMON", "CODE", "MESSAGE"}};
-    for (const common::v1::Event& event : events) {
-      rows.push_back(
-          {absl::StrCat(event.seq()), TimeText(event.at()),
-           std::string(absl::StripPrefix(common::v1::Severity_Name(event.severity()), "SEVERITY_")),
-           event.daemon(), event.code(),
-           absl::StrCat(event.message(),
-                        event.count() > 1 ? absl::StrCat(" (", event.count(), " times)") : "")});
-    }
-    std::fputs(Table(rows).c_str(), stdout);
+    std::fputs(EventsText(events, o.output, absl::LocalTimeZone()).c_str(), stdout);
   }
   return kDone;
 }
@@ -348,7 +273,7 @@ ExitCode WhyJob(const JobOptions& o, const Channel& channel) {
   job::v1::WhyResponse response;
   if (const absl::Status status = rpc::Call(*channel, request, &response); !status.ok())
     return Complain(status);
-  if (WantsJson(o)) return PrintMessage(response), kDone;
+  if (IsData(o.output)) return PrintMessage(response, o.output), kDone;
   std::fputs(WhyText(*job, response).c_str(), stdout);
   return kDone;
 }
@@ -365,12 +290,13 @@ std::function<ExitCode()> MakeRunner(OptionsPtr o, Handler handler) {
 
 // Makes a command with the argument JOB and the options --server and -o.
 Command JobCommand(const char* group, const char* name, const char* summary, const char* example,
-                   Handler handler, bool lines = false) {
-  return {group, name, summary, example, [handler, lines](CLI::App* app) {
+                   Handler handler, std::initializer_list<const char*> formats = {}) {
+  const std::vector<const char*> more = formats;
+  return {group, name, summary, example, [handler, more](CLI::App* app) {
             auto o = std::make_shared<JobOptions>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             AddServer(app, &o->server);
-            AddOutput(app, &o->output, lines);
+            AddFormats(app, &o->output, more);
             return MakeRunner(o, handler);
           }};
 }
@@ -394,11 +320,12 @@ std::vector<Command> JobCommands() {
                        "the job's models and data lie on the daemons' hosts: do not look for them "
                        "here; the daemons check them");
          AddServer(app, &o->server);
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output);
          return MakeRunner(o, SubmitJob);
        }},
       {"job", "list", "List jobs, newest first.",
-       "  sluice job list\n  sluice job list --state running --state failed --limit 0",
+       "  sluice job list\n  sluice job list --state running --state failed --limit 0\n"
+       "  sluice job list -o wide\n  sluice job list -o name",
        [](CLI::App* app) {
          auto o = std::make_shared<JobOptions>();
          app->add_option("--limit", o->limit, "most jobs to list; 0: all")
@@ -406,15 +333,16 @@ std::vector<Command> JobCommands() {
              ->capture_default_str();
          app->add_option("--state", o->states, "only jobs in this state; may be repeated");
          AddServer(app, &o->server);
-         AddOutput(app, &o->output, true);
+         AddFormats(app, &o->output, {"wide", "jsonl", "name"});
          return MakeRunner(o, ListJobs);
        }},
       JobCommand("job", "describe", "Show a job's state and, at its end, its result.",
-                 "  sluice job describe digits -o json", DescribeJob),
+                 "  sluice job describe digits\n  sluice job describe digits -o yaml", DescribeJob,
+                 {"wide", "name"}),
       JobCommand("job", "watch", "Follow a job to its end; Ctrl-C detaches, and the job continues.",
                  "  sluice job watch digits",
                  [](const JobOptions& o, const Channel& channel) {
-                   return WatchJob(channel, o.job, WantsJson(o));
+                   return WatchJob(channel, o.job, o.output);
                  }),
       {"job", "wait", "Wait until a job is in a state, or has ended.",
        "  sluice job wait digits --for SUCCEEDED --timeout 5m",
@@ -425,12 +353,12 @@ std::vector<Command> JobCommands() {
          AddDuration(app, "--timeout", &o->timeout,
                      "longest time to wait; after it, exit with code 6");
          AddServer(app, &o->server);
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output);
          return MakeRunner(o, WaitJob);
        }},
       JobCommand("job", "events", "Show what happened to a job.",
                  "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
-                 true),
+                 {"wide", "jsonl"}),
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
        "  sluice job export digits --best -o out/\n"

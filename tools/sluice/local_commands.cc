@@ -13,6 +13,7 @@
 #include "tools/sluice/commands.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 
 namespace sluice::cli {
 namespace {
@@ -34,7 +35,7 @@ nlohmann::ordered_json ProblemsJson(const std::vector<ConfigProblem>& problems) 
 ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>& sets,
                         const std::string& output) {
   const JobFile file = ReadJobFile(path, {.sets = sets});
-  if (output == "json") {
+  if (IsData(output)) {
     nlohmann::ordered_json json = {{"file", path}, {"valid", file.problems.empty()}};
     json["problems"] = ProblemsJson(file.problems);
     json["warnings"] = ProblemsJson(file.warnings);
@@ -42,14 +43,13 @@ ExitCode ValidateConfig(const std::string& path, const std::vector<std::string>&
     json["spec"] = file.problems.empty() ? ToJson(*file.spec) : nlohmann::ordered_json(nullptr);
     json["origins"] = file.problems.empty() ? nlohmann::ordered_json(file.origins)
                                             : nlohmann::ordered_json(nullptr);
-    std::printf("%s\n",
-                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    PrintData(json, output);
   } else if (file.problems.empty()) {
     std::fputs(JobFileText(*file.spec).c_str(), stdout);
     PrintWarnings(file);
   }
   if (file.problems.empty()) return kDone;
-  return output == "json" ? kMisuse : Complain(ProblemStatus(file.problems));
+  return IsData(output) ? kMisuse : Complain(ProblemStatus(file.problems));
 }
 
 struct ConfigOptions {
@@ -68,7 +68,7 @@ std::vector<Command> LocalCommands() {
          auto o = std::make_shared<ConfigOptions>();
          app->add_option("FILE", o->file, "the job file")->required();
          AddSets(app, &o->sets);
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output);
          return [o] { return ValidateConfig(o->file, o->sets, o->output); };
        }},
       {"config", "defaults",
@@ -83,11 +83,10 @@ std::vector<Command> LocalCommands() {
       {"", "version", "Print the version.", "  sluice version\n  sluice version -o json",
        [](CLI::App* app) {
          auto output = std::make_shared<std::string>();
-         AddOutput(app, output.get());
+         AddFormats(app, output.get());
          return [output] {
-           if (*output == "json")
-             std::printf("{\"version\": \"%s\", \"protocol\": %u}\n", daemon::kBuild,
-                         daemon::kProtocol);
+           if (IsData(*output))
+             PrintData({{"version", daemon::kBuild}, {"protocol", daemon::kProtocol}}, *output);
            else std::printf("sluice %s, protocol %u\n", daemon::kBuild, daemon::kProtocol);
            return kDone;
          };

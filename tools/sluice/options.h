@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/config/scalar.h"
+#include "tools/sluice/context.h"
 
 namespace sluice::cli {
 
@@ -28,7 +29,10 @@ inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option(
       "--server", *server,
       "HOST:PORT of the controller, or of all its replicas with commas between; default: "
-      "$SLUICE_SERVER, else the fleet of `dev up`");
+      "$SLUICE_SERVER, else that of the context, else the fleet of `dev up`");
+  app->add_option("--context", ContextFlag(),
+                  "name of a fleet, as `sluice context list` shows it; default: $SLUICE_CONTEXT, "
+                  "else the current one");
 }
 
 inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {
@@ -37,7 +41,7 @@ inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {
          "KEY=VALUE that replaces the file's, as in trainer.optimizer.lr=1e-3; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->take_all();
+      ->allow_extra_args(false);
 }
 
 inline void AddDuration(CLI::App* app, const std::string& name, absl::Duration* value,

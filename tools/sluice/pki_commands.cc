@@ -12,6 +12,7 @@
 #include "common/rpc/identity.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
 
 namespace sluice::cli {
@@ -130,7 +131,7 @@ ExitCode ShowPki(const PkiOptions& o) {
   const absl::Time now = absl::Now();
   const absl::Status usable = pki::ReadTlsDir(o.dir, now).status();
   const double days = absl::FDivDuration(certificate->validity.until - now, kDay);
-  if (o.output == "json") {
+  if (IsData(o.output)) {
     const nlohmann::ordered_json json = {
         {"dir", o.dir},
         {"identity", certificate->subject.uri},
@@ -140,8 +141,7 @@ ExitCode ShowPki(const PkiOptions& o) {
         {"until", absl::ToUnixSeconds(certificate->validity.until)},
         {"usable", usable.ok()},
         {"error", std::string(usable.message())}};
-    std::printf("%s\n",
-                json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    PrintData(json, o.output);
   } else {
     std::fputs(
         Table({{"IDENTITY", "UNTIL", "DAYS LEFT", "USABLE"},
@@ -207,7 +207,7 @@ std::vector<Command> PkiCommands() {
        [](CLI::App* app) {
          auto o = std::make_shared<PkiOptions>();
          app->add_option("DIR", o->dir, "a folder of `sluice pki issue`")->required();
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output);
          return [o] { return ShowPki(*o); };
        }},
   };

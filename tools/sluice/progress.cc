@@ -1,11 +1,7 @@
 #include "tools/sluice/progress.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 
 #include "absl/strings/numbers.h"
@@ -14,35 +10,13 @@
 #include "absl/time/clock.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tools/sluice/curve.h"
+#include "tools/sluice/terminal.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr int kSparklinePoints = 40;
 constexpr int kMedianSteps = 20;
-
-// Whether lines can be redrawn in place. That needs escape sequences, which NO_COLOR and TERM=dumb
-// ask to leave out.
-bool IsTerminal(std::FILE* out) {
-  const char* term = std::getenv("TERM");
-  return isatty(fileno(out)) && std::getenv("NO_COLOR") == nullptr &&
-         (term == nullptr || absl::string_view(term) != "dumb");
-}
-
-int TerminalColumns(std::FILE* out) {
-  winsize size{};
-  return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 120;
-}
-
-// Returns the first `columns` characters of a line. Each UTF-8 character counts as one column.
-std::string CutToColumns(const std::string& line, int columns) {
-  int width = 0;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if ((static_cast<unsigned char>(line[i]) & 0xc0) != 0x80 && ++width > columns)
-      return line.substr(0, i);
-  }
-  return line;
-}
 
 // Returns the lowest staleness such that a share `q` of the tokens is at or below it.
 int64_t Quantile(const std::map<int64_t, int64_t>& counts, int64_t total, double q) {

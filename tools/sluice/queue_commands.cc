@@ -17,6 +17,7 @@
 #include "tools/sluice/fsck_text.h"
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/queue_text.h"
 
 namespace sluice::cli {
@@ -29,11 +30,6 @@ struct QueueOptions {
   std::string server, output, job, group;
   bool show_text = false;
 };
-
-bool IsJson(const QueueOptions& o) { return o.output == "json"; }
-void PrintJson(const Json& json) {
-  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-}
 
 absl::StatusOr<queue::v1::StatsResponse> GetStats(const rpc::Channel& channel,
                                                   const std::string& job) {
@@ -85,7 +81,8 @@ Json RowsJson(const std::vector<PeekRow>& rows) {
 ExitCode ShowStats(const QueueOptions& o, const rpc::Channel& channel) {
   const absl::StatusOr<queue::v1::StatsResponse> stats = GetStats(channel, o.job);
   if (!stats.ok()) return Complain(stats.status());
-  std::fputs((IsJson(o) ? ToJsonText(*stats) : StatsText(*stats)).c_str(), stdout);
+  if (IsData(o.output)) PrintData(ToJson(*stats), o.output);
+  else std::fputs(StatsText(*stats).c_str(), stdout);
   return kDone;
 }
 
@@ -135,7 +132,7 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
     };
   }
 
-  if (!IsJson(o)) {
+  if (!IsData(o.output)) {
     std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
     return kDone;
   }
@@ -146,7 +143,7 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
     for (Json& member : group["json"]["members"])
       member["text"] = decode(member.value("ids", std::vector<int32_t>()));
   }
-  PrintJson({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}});
+  PrintData({{"group", std::move(group)}, {"tasks", RowsJson(*tasks)}}, o.output);
   return kDone;
 }
 
@@ -163,14 +160,15 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
     *rows = *std::move(found);
   }
 
-  if (!IsJson(o)) {
+  if (!IsData(o.output)) {
     std::fputs(PeekText(answers).c_str(), stdout);
     return kDone;
   }
-  PrintJson({{"groups", RowsJson(answers.groups)},
+  PrintData({{"groups", RowsJson(answers.groups)},
              {"tasks", RowsJson(answers.tasks)},
              {"batches", RowsJson(answers.batches)},
-             {"prompts", RowsJson(answers.prompts)}});
+             {"prompts", RowsJson(answers.prompts)}},
+            o.output);
   return kDone;
 }
 
@@ -194,11 +192,12 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
 
   const int64_t gap = LedgerGap(ledger);
   if (gap != 0) damage.push_back(absl::StrCat("the ledger is off by ", gap, " trajectories"));
-  if (IsJson(o)) {
-    PrintJson({{"job", job->job()},
+  if (IsData(o.output)) {
+    PrintData({{"job", job->job()},
                {"balanced", gap == 0},
                {"ledger", ToJson(ledger)},
-               {"damage", damage}});
+               {"damage", damage}},
+              o.output);
   } else {
     std::printf("%s\n", LedgerLine(ledger).c_str());
     for (const std::string& line : damage) std::printf("damage: %s\n", line.c_str());
@@ -211,8 +210,8 @@ ExitCode CheckJob(const QueueOptions& o, const rpc::Channel& channel) {
 ExitCode CheckDataDir(const QueueOptions& o) {
   const absl::StatusOr<queue::FsckReport> report = queue::FsckDataDir(o.job);
   if (!report.ok()) return Complain(report.status());
-  if (IsJson(o)) {
-    PrintJson(FsckJson(*report, o.job));
+  if (IsData(o.output)) {
+    PrintData(FsckJson(*report, o.job), o.output);
   } else {
     std::fputs(FsckText(*report, o.job).c_str(), stdout);
   }
@@ -235,7 +234,7 @@ Command QueueCommand(const char* name, const char* summary, const char* example,
             app->add_option("JOB", o->job, "name or id of the job")->required();
             if (extra) extra(app, o.get());
             AddServer(app, &o->server);
-            AddOutput(app, &o->output);
+            AddFormats(app, &o->output);
             return [o, handler] {
               const auto channel = ConnectToController(o->server);
               return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
@@ -273,7 +272,7 @@ std::vector<Command> QueueCommands() {
                          "name or id of a job, or a data directory; nothing is written")
              ->required();
          AddServer(app, &o->server);
-         AddOutput(app, &o->output);
+         AddFormats(app, &o->output);
          return [o] {
            if (IsDataDir(o->job)) return CheckDataDir(*o);
            const auto channel = ConnectToController(o->server);

@@ -20,6 +20,7 @@
 #include "tools/sluice/fleet_tls.h"
 #include "tools/sluice/interrupts.h"
 #include "tools/sluice/json_output.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/progress.h"
 #include "tools/sluice/run_dir.h"
 #include "tools/sluice/supervisor.h"
@@ -238,8 +239,8 @@ absl::StatusOr<job::v1::JobStatus> Run::RunToEnd() {
   return status;
 }
 
-void PrintResult(const job::v1::JobStatus& status, bool json) {
-  if (json) std::fputs(ToJsonText(status.result()).c_str(), stdout);
+void PrintResult(const job::v1::JobStatus& status, const std::string& output) {
+  if (IsData(output)) PrintData(ToJson(status.result()), output);
   else std::fputs(ResultTable(status.result(), Utf8Terminal()).c_str(), stdout);
   std::fflush(stdout);
 }
@@ -262,7 +263,7 @@ ExitCode RunJob(const RunOptions& options) {
   const bool succeeded = status.ok() && status->state() == job::v1::JOB_STATE_SUCCEEDED;
   RemoveFleetState(dir->path());
 
-  if (status.ok()) PrintResult(*status, options.json);
+  if (status.ok()) PrintResult(*status, options.output);
   // Keep the logs only of a run that failed.
   if (succeeded || run.interrupted()) {
     dir->Remove();

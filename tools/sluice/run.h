@@ -15,8 +15,8 @@ struct RunOptions {
   std::string threads;  // In the form of ParseThreads(); empty: the daemons share the cores.
   // Empty: a temporary directory; if the job fails, its logs are kept.
   std::string data_dir;
-  bool insecure = false;  // The daemons work without certificates.
-  bool json = false;
+  bool insecure = false;         // The daemons work without certificates.
+  std::string output = "table";  // The format of the result; see output.h.
   bool quiet = false;
 };
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -24,6 +25,7 @@
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/options.h"
+#include "tools/sluice/output.h"
 #include "tools/sluice/table.h"
 
 namespace sluice::cli {
@@ -104,8 +106,16 @@ ExitCode PrintSteps(const StepsOptions& o) {
   const int64_t newest = steps.back().k();
   std::erase_if(
       steps, [&](const StepReport& step) { return step.k() % o.every != 0 && step.k() != newest; });
-  if (o.output == "table") {
-    const auto rows = StepRows(steps, o.columns);
+  if (o.output == "name") {
+    for (const StepReport& step : steps) std::printf("%lld\n", static_cast<long long>(step.k()));
+  } else if (o.output == "yaml") {
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const StepReport& step : steps)
+      json.push_back(nlohmann::ordered_json::parse(StepJson(step)));
+    PrintData(json, o.output);
+  } else if (!IsData(o.output)) {
+    const bool all = o.output == "wide" && o.columns.empty();
+    const auto rows = StepRows(steps, all ? std::vector<std::string>{"all"} : o.columns);
     if (!rows.ok()) return Complain(rows.status());
     std::fputs(Table(*rows).c_str(), stdout);
   } else {
@@ -185,7 +195,7 @@ std::vector<Command> StepsCommands() {
                     "names of columns, separated by commas, or all; default: the usual columns")
                  ->type_name("NAME,..");
              AddServer(app, &o->server);
-             AddOutput(app, &o->output, true);
+             AddFormats(app, &o->output, {"wide", "jsonl", "name"});
              return [o] { return PrintSteps(*o); };
            }}};
 }

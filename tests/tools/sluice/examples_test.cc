@@ -135,5 +135,13 @@ TEST(Examples, AnUnknownFlagOrCommandIsSeen) {
   EXPECT_NE(Complaint("sluice eval model --data heldout.jsonl .."), "");
 }
 
+TEST(Examples, AnArgumentMayBeNamedLikeACommandAndFollowAnOption) {
+  EXPECT_EQ(Complaint("sluice why dev"), "");
+  EXPECT_EQ(Complaint("sluice job describe list -o json"), "");
+  EXPECT_EQ(Complaint("sluice doctor job --job job.yaml"), "");
+  EXPECT_EQ(Complaint("sluice job submit --set name=a --set run.seed=2 job.yaml"), "");
+  EXPECT_NE(Complaint("sluice version version"), "");
+}
+
 }  // namespace
 }  // namespace sluice::cli

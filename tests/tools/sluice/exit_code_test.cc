@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/base/status.h"
+
 namespace sluice::cli {
 namespace {
 
@@ -17,6 +19,18 @@ TEST(ExitCode, EachKindOfErrorHasItsOwn) {
   EXPECT_EQ(ExitCodeOf(absl::AlreadyExistsError("")), 8);
   EXPECT_EQ(ExitCodeOf(absl::FailedPreconditionError("")), 8);
   EXPECT_EQ(ExitCodeOf(absl::CancelledError("")), 130);
+}
+
+TEST(Complain, NamesTheCommandThatExplainsANumber) {
+  const auto complain = [](const char* catalogue) {
+    testing::internal::CaptureStderr();
+    Complain(
+        ErrorWith(absl::StatusCode::kNotFound, {.catalogue = catalogue, .hint = "look"}, "gone"));
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(complain("SLUICE-CTL-0006"),
+            "error SLUICE-CTL-0006: gone\nhint: look\nmore: sluice explain SLUICE-CTL-0006\n");
+  EXPECT_EQ(complain(""), "error: gone\nhint: look\n");
 }
 
 }  // namespace

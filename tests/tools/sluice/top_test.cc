@@ -1,0 +1,85 @@
+#include "tools/sluice/top.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "sluice/admin/v1/admin.pb.h"
+#include "sluice/job/v1/job.pb.h"
+
+namespace sluice::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+job::v1::JobStatus& AddJob(job::v1::ListResponse* list, const std::string& name,
+                           job::v1::JobState state, int64_t step) {
+  job::v1::JobStatus& job = *list->add_jobs();
+  job.set_name(name);
+  job.set_job("id-of-" + name);
+  job.set_state(state);
+  job.set_step(step);
+  return job;
+}
+
+TEST(Top, ShowsRunningJobsFirstWithTheirSpeed) {
+  job::v1::ListResponse list;
+  AddJob(&list, "new", job::v1::JOB_STATE_SUCCEEDED, 9);
+  AddJob(&list, "old", job::v1::JOB_STATE_RUNNING, 10).add_daemons("queue-0");
+  StepRates rates;
+  rates.Add(list, absl::Seconds(0));
+  list.mutable_jobs(1)->set_step(13);
+  rates.Add(list, absl::Seconds(6));
+
+  EXPECT_EQ(TopJobsText(list, rates, 10),
+            "2 jobs: 1 RUNNING, 1 SUCCEEDED\n"
+            "NAME  STATE      STEP  STEPS/MIN  DAEMONS  CONDITIONS  MESSAGE\n"
+            "old   RUNNING    13    30.0       1        -           \n"
+            "new   SUCCEEDED  9     -          0        -           \n");
+  EXPECT_THAT(TopJobsText(list, rates, 1), HasSubstr("and 1 more: `sluice job list`\n"));
+  EXPECT_THAT(TopJobsText(list, rates, 1), Not(HasSubstr("\nnew")));
+}
+
+TEST(Top, ASpeedIsThatOfTheLastHalfMinute) {
+  job::v1::ListResponse list;
+  job::v1::JobStatus& job = AddJob(&list, "a", job::v1::JOB_STATE_RUNNING, 0);
+  StepRates rates;
+  EXPECT_LT(rates.PerMinute("id-of-a"), 0);
+  for (int second = 0; second <= 120; ++second) {
+    job.set_step(second < 60 ? second : 60);  // One step a second, then none.
+    rates.Add(list, absl::Seconds(second));
+    if (second == 59) EXPECT_NEAR(rates.PerMinute("id-of-a"), 60, 1e-6);
+  }
+  EXPECT_NEAR(rates.PerMinute("id-of-a"), 0, 1e-6);
+
+  job.set_step(40);  // Back to a checkpoint.
+  rates.Add(list, absl::Seconds(121));
+  EXPECT_LT(rates.PerMinute("id-of-a"), 0);
+}
+
+TEST(Top, ShowsLostDaemonsFirstAndTheNamesOfJobs) {
+  job::v1::ListResponse list;
+  AddJob(&list, "digits", job::v1::JOB_STATE_RUNNING, 0);
+  admin::v1::DaemonsResponse daemons;
+  admin::v1::Daemon& working = *daemons.add_daemons();
+  working.set_daemon("queue-0");
+  working.set_role(rpc::v1::ROLE_QUEUE);
+  working.add_jobs("id-of-digits");
+  (*working.mutable_load())["slots"] = 3;
+  (*working.mutable_addresses())["grpc"] = "127.0.0.1:7410";
+  working.set_build("0.1.0");
+  admin::v1::Daemon& lost = *daemons.add_daemons();
+  lost.set_daemon("trainer-0");
+  lost.set_role(rpc::v1::ROLE_TRAINER);
+  lost.set_lost(true);
+  lost.mutable_silent()->set_seconds(64);
+
+  EXPECT_EQ(TopDaemonsText(daemons, list, 10),
+            "2 daemons: 1 lost, 1 working\n"
+            "DAEMON     ROLE     STATE    HEARD      ADDRESS         BUILD  JOBS    LOAD\n"
+            "trainer-0  trainer  lost     1m04s ago  -                      -       \n"
+            "queue-0    queue    working  0s ago     127.0.0.1:7410  0.1.0  digits  slots 3\n");
+}
+
+}  // namespace
+}  // namespace sluice::cli
