@@ -30,8 +30,8 @@ namespace {
 // How long calls that are still open after Program::Drain() may go on.
 constexpr absl::Duration kLastCalls = absl::Seconds(2);
 
-// Blocks SIGTERM, SIGINT and SIGUSR1 in all threads, so that the main thread can wait for them. Make
-// it before any thread starts. SIGPIPE is ignored.
+// Blocks SIGTERM, SIGINT and SIGUSR1 in all threads, so that the main thread can wait for them.
+// Make it before any thread starts. SIGPIPE is ignored.
 class Signals {
  public:
   // Why a program ends, and what comes after it; nothing if the daemon ends.
@@ -261,15 +261,14 @@ absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* 
   if (services.empty()) options.refusal = [&program] { return program.Refusal(); };
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
                           rpc::Server::Start(options, services));
-  SLUICE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<OpsServer> ops,
-      OpsServer::Start(
-          flags->ops, metrics,
-          [&]() -> absl::StatusOr<std::string> {
-            SLUICE_RETURN_IF_ERROR(program.CheckReady());
-            return program.ready_text();
-          },
-          program.routes()));
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
+                          OpsServer::Start(
+                              flags->ops, metrics,
+                              [&]() -> absl::StatusOr<std::string> {
+                                SLUICE_RETURN_IF_ERROR(program.CheckReady());
+                                return program.ready_text();
+                              },
+                              program.routes()));
   flags->listen = server->address();
   flags->ops = ops->address();
 

@@ -174,8 +174,8 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
       [](mg_connection* connection, void* self) {
         const absl::StatusOr<std::string> ready = static_cast<Impl*>(self)->ready();
         if (ready.ok()) return SendResponse(connection, {.body = absl::StrCat(*ready, "\n")});
-        return SendResponse(connection, {.status = 503,
-                                         .body = absl::StrCat(ready.status().message(), "\n")});
+        return SendResponse(connection,
+                            {.status = 503, .body = absl::StrCat(ready.status().message(), "\n")});
       },
       impl.get());
   for (HttpRoute& route : impl->routes)

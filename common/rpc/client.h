@@ -33,7 +33,8 @@ struct CallOptions {
 // CANCELLED that the server sends when it shuts down. It waits as `backoff` says, or longer if the
 // server's RetryInfo asks for it. Other errors, and all errors of NEVER methods, are returned at
 // once. On a channel of ConnectToLeader() the next attempt goes to another controller, if there is
-// one, and then soon; an attempt that a standby refuses is repeated for all methods. Errors carry the server's ErrorDetail; their message begins with method and address.
+// one, and then soon; an attempt that a standby refuses is repeated for all methods. Errors carry
+// the server's ErrorDetail; their message begins with method and address.
 // CANCELLED: `cancel` was triggered.
 //
 // Thread-safe.

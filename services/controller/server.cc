@@ -159,8 +159,7 @@ absl::Status CheckStoreFlags(const meta::Target& store) {
 // Builds the controller that leads, on a store that is this process's alone.
 absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
                                                       const daemon::Host& host, Policy policy,
-                                                      UiHosts ui_hosts,
-                                                      std::optional<DirLock> lock,
+                                                      UiHosts ui_hosts, std::optional<DirLock> lock,
                                                       std::unique_ptr<meta::Store> store) {
   SLUICE_ASSIGN_OR_RETURN(const bool half, meta::IsHalfRestored(*store));
   if (half) {

@@ -44,6 +44,9 @@ constexpr Rule kNotRun[] = {
     {"export SLUICE_TLS=~/sluice-ca", "needs a port-forward to a cluster"},
     {"SLUICE_TLS=~/sluice-ca", "needs a port-forward to a cluster"},
     {"curl ", "the port is not free on every host: http_test calls the same"},
+    {"sluice job submit job.yaml --set model.path=out", "the job of this test has no model.path"},
+    {"sluice meta restore jobs.backup --store ",
+     "needs a Redis with TLS: the tests of `meta` have"},
     {"sluice completion fish | source", "is for fish: completion_test runs it there"},
 };
 
@@ -68,6 +71,10 @@ constexpr Rule kBefore[] = {
     {"sluice ckpt init ", "rm -rf model; "},
     {"sluice bug-report ", "rm -f report.tar.gz; "},
     {"sluice completion zsh", "mkdir -p ~/.zsh; "},
+    {"sluice meta backup ", "rm -f jobs.backup; "},
+    {"sluice job retry digits", "sluice job wait digits --for CANCELLED --timeout 2m; "},
+    {"sluice job delete digits --yes",
+     "sluice job cancel digits --now; sluice job wait digits --for CANCELLED --timeout 2m; "},
     // A file of its own, so that other commands still find the fleet.
     {"sluice context ",
      "export XDG_CONFIG_HOME=$PWD/contexts; sluice context set prod --server "
@@ -89,6 +96,7 @@ constexpr Rule kReplaced[] = {
     {"/var/lib/sluice/queue-0", "stopped/queue-0"},
     {"job export digits --best", "job export evaluated --best"},
     {"job wait digits --for SUCCEEDED", "job wait evaluated --for SUCCEEDED"},
+    {"rollout-1", "rollout-0"},
     {"digits@1200", "digits@$(($(sluice job steps digits --last 1 -o name) + 1))"},
     {"queue peek digits 1:2f",
      "queue peek digits $(sluice queue peek digits -o json | grep -m 1 '\"id\"' | cut -d '\"' -f "
@@ -102,6 +110,8 @@ constexpr Rule kExits[] = {
     {"sluice doctor", "1"},                  // The host may have a fault.
     {"sluice eval digits@1200", "5"},        // The job goes on, and forgets old versions
     {"sluice queue peek digits 1:2f", "5"},  // and old groups.
+    {"sluice job delete digits", "2"},       // Nobody can be asked.
+    {"sluice job delete digits --yes", "0"},
 };
 
 // Commands run in this order, those of one line in the order in which they are read.
@@ -115,7 +125,12 @@ const std::vector<std::vector<const char*>>& Phases() {
       {},  // All others.
       {"sluice job export "},
       {"sluice eval "},
+      {"sluice job pause "},
+      {"sluice job wait digits --for PAUSED"},
+      {"sluice job resume "},
       {"sluice job cancel "},
+      {"sluice job retry "},
+      {"sluice job delete "},
       {"sluice dev kill "},
       {"sluice dev down"}};
   return *phases;

@@ -18,8 +18,8 @@ namespace sluice::cli {
 
 // Makes a channel to the controller at `flag` (--server) if given, else of --context, else at
 // $SLUICE_SERVER, else of $SLUICE_CONTEXT or the current context (context.h), else of the fleet
-// that `dev up` started, else at 127.0.0.1:7400. Of several addresses, with commas between, it finds
-// the one that leads (rpc::ConnectToLeader).
+// that `dev up` started, else at 127.0.0.1:7400. Of several addresses, with commas between, it
+// finds the one that leads (rpc::ConnectToLeader).
 //
 // This process is then who a certificate names: that of --context, else of the folder $SLUICE_TLS,
 // else of the operator of the fleet that `dev up` started if that is meant, else of the context.

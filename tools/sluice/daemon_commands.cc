@@ -62,14 +62,12 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
       jobs.push_back(name == names->end() ? "(another submitter's)" : name->second);
     }
     const auto address = daemon.addresses().find("grpc");
-    rows.push_back(
-        {daemon.daemon(),
-         RoleText(daemon.role()),
-         DaemonStateText(daemon), jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
-         absl::StrCat(absl::FormatDuration(
-                          absl::Trunc(rpc::FromProto(daemon.silent()), absl::Milliseconds(100))),
-                      " ago"),
-         address == daemon.addresses().end() ? "-" : address->second});
+    rows.push_back({daemon.daemon(), RoleText(daemon.role()), DaemonStateText(daemon),
+                    jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
+                    absl::StrCat(absl::FormatDuration(absl::Trunc(rpc::FromProto(daemon.silent()),
+                                                                  absl::Milliseconds(100))),
+                                 " ago"),
+                    address == daemon.addresses().end() ? "-" : address->second});
   }
   std::fputs(Table(rows).c_str(), stdout);
   return kDone;

@@ -17,14 +17,6 @@
 namespace sluice::cli {
 
 // Options that several commands have.
-inline void AddOutput(CLI::App* app, std::string* output, bool lines = false) {
-  *output = "table";
-  app->add_option("-o,--output", *output, "format of the result")
-      ->check(CLI::IsMember(lines ? std::set<std::string>{"table", "json", "jsonl"}
-                                  : std::set<std::string>{"table", "json"}))
-      ->capture_default_str();
-}
-
 inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option(
       "--server", *server,

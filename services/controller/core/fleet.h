@@ -124,8 +124,8 @@ class Fleet {
   // Call it when a stream has ended. A daemon that was draining is then lost at once.
   void StreamClosed(Instant now, const std::string& id, uint64_t stream);
 
-  // The controller could hear no daemon for `away`, up to now: that was not their silence. They have
-  // kGrace again to come back.
+  // The controller could hear no daemon for `away`, up to now: that was not their silence. They
+  // have kGrace again to come back.
   void OnAway(Instant now, absl::Duration away);
 
   // Marks silent daemons as suspect or lost.

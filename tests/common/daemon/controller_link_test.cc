@@ -70,7 +70,8 @@ class FakeRegistry : public registry::v1::RegistryService::CallbackService {
 class ControllerLinkTest : public testing::Test {
  protected:
   // Starts a server for `registry`. The first server picks an address, and later ones listen on the
-  // same one unless the test clears address_. Declare the server after its registry, so that it ends before it.
+  // same one unless the test clears address_. Declare the server after its registry, so that it
+  // ends before it.
   std::unique_ptr<rpc::Server> Serve(FakeRegistry* registry) {
     grpc::Service* const services[] = {registry};
     rpc::Server::Options options;
