@@ -28,18 +28,6 @@ struct Cursor {
   std::optional<int64_t> step;
 };
 
-// The state that a person means. INVALID_ARGUMENT: there is no such state.
-absl::StatusOr<job::v1::JobState> ParseState(const std::string& text) {
-  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
-  if (job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(text)), &state) &&
-      state != job::v1::JOB_STATE_UNSPECIFIED)
-    return state;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no state ", text,
-                   "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, "
-                   "FAILED, .."));
-}
-
 // Reads one Watch stream to its end. With `follow`, also returns once `until` holds for a status,
 // and sets *reached.
 absl::Status ReadWatch(const rpc::Channel& channel, const std::string& job, bool follow,
@@ -172,6 +160,17 @@ absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, cons
   job::v1::SubmitResponse response;
   SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
   return response;
+}
+
+absl::StatusOr<job::v1::JobState> ParseState(const std::string& text) {
+  job::v1::JobState state = job::v1::JOB_STATE_UNSPECIFIED;
+  if (job::v1::JobState_Parse(absl::StrCat("JOB_STATE_", absl::AsciiStrToUpper(text)), &state) &&
+      state != job::v1::JOB_STATE_UNSPECIFIED)
+    return state;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no state ", text,
+                   "; there are WAITING, STARTING, RUNNING, FINISHING, SUCCEEDED, CANCELLED, "
+                   "FAILED, .."));
 }
 
 absl::StatusOr<job::v1::ListResponse> ReadJobs(const rpc::Channel& channel,

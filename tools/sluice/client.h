@@ -34,6 +34,8 @@ void PrintWarnings(const JobFile& file);
 
 // Submits a loaded job file. ALREADY_EXISTS: another job has the name.
 absl::StatusOr<job::v1::SubmitResponse> Submit(const rpc::Channel& channel, const JobFile& file);
+// The state that a person means, such as `running`. INVALID_ARGUMENT: there is no such state.
+absl::StatusOr<job::v1::JobState> ParseState(const std::string& text);
 // Reads jobs page by page, newest first: those in one of `states`, or all if there are none, and at
 // most `limit` of them, or all if it is 0. INVALID_ARGUMENT: there is no such state.
 absl::StatusOr<job::v1::ListResponse> ReadJobs(const rpc::Channel& channel,

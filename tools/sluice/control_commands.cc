@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/json_output.h"

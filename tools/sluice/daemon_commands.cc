@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
+#include "nlohmann/json.hpp"
 #include "sluice/admin/v1/admin.pb.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"

@@ -164,7 +164,7 @@ TEST(BackoffTest, WaitsGrowToTheirLimitWithinTheJitter) {
     const double wait = absl::ToDoubleSeconds(backoff.Next());
     EXPECT_GE(wait, want * 0.799);
     EXPECT_LE(wait, want * 1.201);
-    want = std::min(want * 1.6, 5.0);
+    want = std::min(want * 1.6, 2.0);
   }
 
   EXPECT_EQ(backoff.Next(absl::Hours(1)), absl::Hours(1));

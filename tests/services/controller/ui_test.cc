@@ -26,7 +26,7 @@ class UiTest : public testing::Test {
  protected:
   // The world's core runs on a loop from now on; what it has stored is in its store.
   void Serve(std::vector<std::string> hosts = {}) {
-    peers_.emplace("controller-0", &metrics_);
+    peers_.emplace("controller-0");
     loop_.emplace(std::move(world_.core), world_.store(), &world_.clock);
     loop_->Start({.set_job = [](Controller&, const SetJobCall&) {},
                   .release = [](const ReleaseCall&) {},
