@@ -133,13 +133,14 @@ TEST_F(RewardProgramTest, AQueueAddressThatIsNoneFailsTheJobAndNotTheDaemon) {
   EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
 }
 
-TEST_F(RewardProgramTest, TheSeriesOfAJobEndWhenItLeaves) {
+TEST_F(RewardProgramTest, TheGaugesOfAJobEndWhenItLeavesAndItsCountersStay) {
   controller_.Assign("127.0.0.1:1");
   controller_.AwaitApplied();
   EXPECT_THAT(metrics_.Text(), HasSubstr("sluice_reward_tasks{job_id=\"digits\""));
   controller_.Assign("");
   EXPECT_EQ(controller_.AwaitApplied().progress_size(), 0);
-  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_id=\"digits\"")));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("sluice_reward_tasks{job_id=\"digits\"")));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("sluice_reward_evaluations_total{job_id=\"digits\""));
 }
 
 TEST_F(RewardProgramTest, AJobThatIsBeingStartedWhenTheDaemonDrainsIsStoppedToo) {
@@ -160,7 +161,8 @@ TEST_F(RewardProgramTest, AJobThatIsBeingStartedWhenTheDaemonDrainsIsStoppedToo)
   drained.get();
   close(ends[0]);
 
-  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_id=\"digits\""))) << "its worker runs";
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("sluice_reward_tasks{job_id=\"digits\"")))
+      << "its worker runs";
 }
 
 }  // namespace
