@@ -5,6 +5,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -107,17 +108,21 @@ TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {
   }
 }
 
-TEST(LoopTest, AJobsSeriesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
+TEST(LoopTest, AJobsGaugesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
   const auto first = SubmitDigits(&cluster, /*steps=*/2);
   ASSERT_EQ(first.status(), absl::OkStatus());
   ASSERT_EQ((*first)->AwaitEnd(absl::Minutes(1)).status(), absl::OkStatus());
 
-  for (const char* id : {"trainer-0", "rollout-0", "reward-0"}) {
+  const std::pair<const char*, const char*> gauges[] = {
+      {"trainer-0", "sluice_trainer_policy_version{job_id=\"digits\""},
+      {"rollout-0", "sluice_rollout_requests{job_id=\"digits\""},
+      {"reward-0", "sluice_reward_tasks{job_id=\"digits\""}};
+  for (const auto& [id, gauge] : gauges) {
     // The controller may tell the workers a little after the job's end.
     const absl::Time deadline = absl::Now() + absl::Minutes(1);
-    while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), "job_id=\"digits\"") &&
+    while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), gauge) &&
            absl::Now() < deadline)
       std::this_thread::yield();
     EXPECT_LT(absl::Now(), deadline) << id;
