@@ -122,8 +122,7 @@ TEST(LoopTest, AJobsGaugesLeaveItsWorkersWithItAndItsNameMayBeTakenAgain) {
   for (const auto& [id, gauge] : gauges) {
     // The controller may tell the workers a little after the job's end.
     const absl::Time deadline = absl::Now() + absl::Minutes(1);
-    while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), gauge) &&
-           absl::Now() < deadline)
+    while (absl::StrContains(HttpGet(cluster.ops(id), "/metrics"), gauge) && absl::Now() < deadline)
       std::this_thread::yield();
     EXPECT_LT(absl::Now(), deadline) << id;
   }
