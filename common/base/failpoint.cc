@@ -91,7 +91,9 @@ absl::Status HitFailpoint(absl::string_view name) {
 
   if (action == "kill") kill(getpid(), SIGKILL);
   if (action == "stop") {
-    kill(getpid(), SIGSTOP);
+    // kill(getpid(), ..) may stop the process through another thread, and this one would go on for
+    // a moment, past the failpoint.
+    raise(SIGSTOP);
     return absl::OkStatus();  // SIGCONT arrived: the process continues normally.
   }
   return Error(absl::StatusCode::kUnavailable, "FAILPOINT", absl::StrCat("failpoint ", name));
