@@ -123,8 +123,4 @@ Json ToJson(const Message& message) {
   return out;
 }
 
-std::string ToJsonText(const Message& message) {
-  return ToJson(message).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace sluice::cli

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 #include "nlohmann/json_fwd.hpp"
 
 namespace google::protobuf {
@@ -16,8 +14,5 @@ namespace sluice::cli {
 // durations have protobuf's JSON form, a number that is not finite is null, and map keys are
 // sorted.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
-
-// As ToJson(), as text indented by two spaces, with a newline at the end.
-std::string ToJsonText(const google::protobuf::Message& message);
 
 }  // namespace sluice::cli

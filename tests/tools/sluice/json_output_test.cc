@@ -7,12 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/output.h"
 
 namespace sluice::cli {
 namespace {
 
 TEST(JsonOutput, AnEmptyResultHasEveryField) {
-  EXPECT_EQ(ToJsonText(job::v1::JobResult()), R"({
+  EXPECT_EQ(FormatData(ToJson(job::v1::JobResult()), "json"), R"({
   "job": "",
   "state": "",
   "steps": 0,
