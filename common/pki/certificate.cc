@@ -83,11 +83,11 @@ absl::StatusOr<std::vector<X509Ptr>> ReadCertificates(absl::string_view pem) {
   return certificates;
 }
 
-std::string KeyText(EVP_PKEY* key) {
+Secret KeyText(EVP_PKEY* key) {
   const Bio bio(BIO_new(BIO_s_mem()));
   SLUICE_CHECK(
       PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1);
-  return TextOf(bio.get());
+  return Secret(TextOf(bio.get()));
 }
 
 std::string CertificateText(X509* certificate) {
@@ -266,7 +266,7 @@ absl::StatusOr<KeyPair> IssueCertificate(const KeyPair& authority, const Subject
   SLUICE_RETURN_IF_ERROR(CheckValidity(validity));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain,
                           ReadCertificates(authority.certificate));
-  SLUICE_ASSIGN_OR_RETURN(const Key authority_key, ReadKey(authority.key));
+  SLUICE_ASSIGN_OR_RETURN(const Key authority_key, ReadKey(authority.key.Reveal()));
   X509* const issuer = chain.front().get();
   const Certificate about = Describe(issuer);
   if (!about.is_authority || !BelongsTogether(issuer, authority_key.get())) {
@@ -303,7 +303,7 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
 
 absl::Status CheckKeyPair(const KeyPair& pair, absl::string_view authority, absl::Time now) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ReadCertificates(pair.certificate));
-  SLUICE_ASSIGN_OR_RETURN(const Key key, ReadKey(pair.key));
+  SLUICE_ASSIGN_OR_RETURN(const Key key, ReadKey(pair.key.Reveal()));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<X509Ptr> authorities, ReadCertificates(authority));
   X509* const leaf = chain.front().get();
   if (!BelongsTogether(leaf, key.get())) {

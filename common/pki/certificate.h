@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/secret.h"
 
 // X.509 certificates with ECDSA keys on the curve P-256. All texts are PEM.
 namespace sluice::pki {
@@ -14,7 +15,7 @@ namespace sluice::pki {
 // A certificate and its private key.
 struct KeyPair {
   std::string certificate;
-  std::string key;
+  Secret key;
 };
 
 // Whom a certificate names.

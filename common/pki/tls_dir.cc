@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -70,7 +71,8 @@ std::string TargetOf(const std::string& path) {
 absl::StatusOr<TlsFiles> ReadOnce(const std::string& dir, absl::Time now) {
   TlsFiles files;
   SLUICE_ASSIGN_OR_RETURN(files.pair.certificate, ReadOne(dir, kCertificateFile));
-  SLUICE_ASSIGN_OR_RETURN(files.pair.key, ReadOne(dir, kKeyFile));
+  SLUICE_ASSIGN_OR_RETURN(std::string key, ReadOne(dir, kKeyFile));
+  files.pair.key = Secret(std::move(key));
   SLUICE_ASSIGN_OR_RETURN(files.authority, ReadOne(dir, kAuthorityFile));
   SLUICE_RETURN_IF_ERROR(CheckKeyMode(absl::StrCat(dir, "/", kKeyFile)));
   SLUICE_RETURN_IF_ERROR(
@@ -96,7 +98,8 @@ absl::Status WriteTlsDir(const std::string& dir, const TlsFiles& files) {
   SLUICE_RETURN_IF_ERROR(MakeDirs(dir));
   SLUICE_RETURN_IF_ERROR(WriteDirAtomic(absl::StrCat(dir, "/", set), [&](const std::string& to) {
     SLUICE_RETURN_IF_ERROR(WriteFileAtomic(absl::StrCat(to, "/", kAuthorityFile), files.authority));
-    SLUICE_RETURN_IF_ERROR(WriteSecretAtomic(absl::StrCat(to, "/", kKeyFile), files.pair.key));
+    SLUICE_RETURN_IF_ERROR(
+        WriteSecretAtomic(absl::StrCat(to, "/", kKeyFile), files.pair.key.Reveal()));
     return WriteFileAtomic(absl::StrCat(to, "/", kCertificateFile), files.pair.certificate);
   }));
 

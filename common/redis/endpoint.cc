@@ -93,13 +93,14 @@ absl::StatusOr<Endpoint> MakeEndpoint(const EndpointFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(Endpoint endpoint, ParseUrl(flags.url));
 
   if (!flags.password_file.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(endpoint.password, ReadFile(flags.password_file, kMaxPassword));
-    absl::StripTrailingAsciiWhitespace(&endpoint.password);
+    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadFile(flags.password_file, kMaxPassword));
+    absl::StripTrailingAsciiWhitespace(&text);
+    endpoint.password = Secret(std::move(text));
   } else if (const char* password = std::getenv(flags.password_variable.c_str());
              password != nullptr) {
-    endpoint.password = password;
+    endpoint.password = Secret(password);
   }
-  if (absl::StrContains(endpoint.password, '\n')) {
+  if (absl::StrContains(endpoint.password.Reveal(), '\n')) {
     return ErrorWith(
         absl::StatusCode::kInvalidArgument,
         {.reason = "BAD_PASSWORD", .hint = "write the password alone into the file"},

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/base/secret.h"
 
 namespace sluice::redis {
 
@@ -18,7 +19,7 @@ struct Endpoint {
   // the system. Used with `tls` only.
   std::string ca_file;
   // Empty: none. It is never part of a URL, because URLs appear in process lists and logs.
-  std::string password;
+  Secret password;
 
   std::string str() const;  // HOST:PORT/DB, for people.
 };

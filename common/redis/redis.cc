@@ -72,7 +72,7 @@ absl::Status Connection::Connect() {
     return CloseWithError("no connection", status);
 
   std::vector<Command> hello;
-  if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password});
+  if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password.Reveal()});
   hello.push_back({"SELECT", absl::StrCat(endpoint_.db)});
   hello.push_back({"PING"});
 

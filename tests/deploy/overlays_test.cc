@@ -244,7 +244,7 @@ TEST(SecretsTest, EachRoleGetsACertificateForAllDaemonsOfIt) {
       return text;
     };
 
-    const pki::KeyPair pair{decode("tls.crt"), decode("tls.key")};
+    const pki::KeyPair pair{decode("tls.crt"), Secret(decode("tls.key"))};
 
     EXPECT_TRUE(pki::CheckKeyPair(pair, decode("ca.crt"), absl::Now()).ok());
     EXPECT_EQ(pki::ParseCertificate(pair.certificate)->subject.uri,

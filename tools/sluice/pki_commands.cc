@@ -55,7 +55,7 @@ ExitCode InitPki(const PkiOptions& o) {
                          {now - kClockSlack, now + o.days * kDay});
   if (!authority.ok()) return Complain(authority.status());
   absl::Status status = MakeDirs(o.dir);
-  if (status.ok()) status = WriteSecretAtomic(key, authority->key);
+  if (status.ok()) status = WriteSecretAtomic(key, authority->key.Reveal());
   if (status.ok())
     status = WriteFileAtomic(absl::StrCat(o.dir, "/", pki::kAuthorityFile), authority->certificate);
   if (!status.ok()) return Complain(status);
@@ -69,16 +69,15 @@ ExitCode InitPki(const PkiOptions& o) {
 }
 
 absl::StatusOr<pki::KeyPair> ReadAuthority(const std::string& dir) {
-  pki::KeyPair authority;
-  for (const auto& [name, text] : {std::pair{pki::kAuthorityFile, &authority.certificate},
-                                   std::pair{pki::kAuthorityKeyFile, &authority.key}}) {
-    absl::StatusOr<std::string> read = ReadFile(absl::StrCat(dir, "/", name));
-    if (!read.ok())
-      return ErrorWith(read.status().code(), {.hint = "make an authority with `sluice pki init`"},
-                       read.status().message());
-    *text = *std::move(read);
-  }
-  return authority;
+  const auto read = [&](const char* name) -> absl::StatusOr<std::string> {
+    absl::StatusOr<std::string> text = ReadFile(absl::StrCat(dir, "/", name));
+    if (text.ok()) return text;
+    return ErrorWith(text.status().code(), {.hint = "make an authority with `sluice pki init`"},
+                     text.status().message());
+  };
+  SLUICE_ASSIGN_OR_RETURN(std::string certificate, read(pki::kAuthorityFile));
+  SLUICE_ASSIGN_OR_RETURN(std::string key, read(pki::kAuthorityKeyFile));
+  return pki::KeyPair{std::move(certificate), Secret(std::move(key))};
 }
 
 absl::Status Issue(const PkiOptions& o, rpc::Identity* identity, absl::Time* until) {

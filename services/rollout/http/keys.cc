@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/digest.h"
 #include "common/base/file.h"
+#include "common/base/secret.h"
 #include "common/base/status.h"
 
 namespace sluice::rollout::http {
@@ -22,7 +23,8 @@ constexpr absl::string_view kScheme = "Bearer ";
 }  // namespace
 
 absl::StatusOr<Keys> Keys::Load(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxFile));
+  SLUICE_ASSIGN_OR_RETURN(std::string text, ReadFile(path, kMaxFile));
+  const Secret secret(std::move(text));
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
   // A group may read it, because Kubernetes mounts Secrets with the group of the pod.
@@ -31,7 +33,7 @@ absl::StatusOr<Keys> Keys::Load(const std::string& path) {
                      {.hint = absl::StrCat("chmod 600 ", path)},
                      absl::StrCat(path, ": every user of the host may read these keys"));
   }
-  return Parse(text, path);
+  return Parse(secret.Reveal(), path);
 }
 
 absl::StatusOr<Keys> Keys::Parse(absl::string_view text, absl::string_view source) {

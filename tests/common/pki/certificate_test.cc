@@ -122,8 +122,9 @@ TEST(CertificateTest, TextsThatAreCutOrForeignAreRefusedWithoutACrash) {
     EXPECT_EQ(ReasonOf(ParseCertificate(cut).status()), "BAD_PEM") << size;
     EXPECT_EQ(Reason({cut, pair.key}, authority, kNow), "BAD_PEM") << size;
   }
-  for (size_t size = 0; size + 2 < pair.key.size(); ++size)
-    EXPECT_EQ(Reason({pair.certificate, pair.key.substr(0, size)}, authority, kNow), "BAD_PEM");
+  const std::string& key = pair.key.Reveal();
+  for (size_t size = 0; size + 2 < key.size(); ++size)
+    EXPECT_EQ(Reason({pair.certificate, Secret(key.substr(0, size))}, authority, kNow), "BAD_PEM");
   // A second certificate that is cut is not dropped in silence.
   EXPECT_EQ(Reason({absl::StrCat(pair.certificate, authority.certificate.substr(0, 200)), pair.key},
                    authority, kNow),

@@ -45,7 +45,7 @@ TEST_F(TlsDirTest, WhatIsWrittenIsReadAndReplaced) {
 
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->pair.certificate, second.pair.certificate);
-  EXPECT_EQ(read->pair.key, second.pair.key);
+  EXPECT_EQ(read->pair.key.Reveal(), second.pair.key.Reveal());
   EXPECT_EQ(ListDir(dir_)->size(), 5u);  // Three links, `..data`, and the present set.
 }
 

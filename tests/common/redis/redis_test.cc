@@ -48,7 +48,8 @@ TEST(RedisUrlTest, AnotherHostIsReachedByTlsAlone) {
 TEST(RedisEndpointTest, ThePasswordIsReadFromItsFileWithoutTheLastNewline) {
   const std::string file = testing::TempDir() + "/redis_password";
   ASSERT_TRUE(WriteFileAtomic(file, "hush\n").ok());
-  EXPECT_EQ(MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file})->password, "hush");
+  EXPECT_EQ(MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file})->password.Reveal(),
+            "hush");
 
   ASSERT_TRUE(WriteFileAtomic(file, "hush\nhush\n").ok());
   EXPECT_EQ(ReasonOf(MakeEndpoint({.url = "redis://127.0.0.1", .password_file = file}).status()),
@@ -93,7 +94,7 @@ TEST(RedisTest, APasswordIsNeededAndMustBeRight) {
   ASSERT_NE(server, nullptr);
   for (const char* password : {"", "wrong", "secret"}) {
     Endpoint endpoint = server->endpoint();
-    endpoint.password = password;
+    endpoint.password = Secret(password);
     Connection connection(endpoint);
     EXPECT_EQ(connection.Connect().ok(), std::string(password) == "secret") << password;
   }

@@ -54,7 +54,7 @@ RedisServer::~RedisServer() {
 }
 
 redis::Endpoint RedisServer::endpoint() const {
-  redis::Endpoint endpoint{.port = port_, .password = options_.password};
+  redis::Endpoint endpoint{.port = port_, .password = Secret(std::string(options_.password))};
   if (!options_.tls_dir.empty()) {
     endpoint.tls = true;
     endpoint.ca_file = absl::StrCat(options_.tls_dir, "/", pki::kAuthorityFile);

@@ -265,7 +265,7 @@ class MirrorPasswordTest : public MirrorTest {
 
 TEST_F(MirrorPasswordTest, AWrongPasswordHoldsNothingUpUntilItIsRight) {
   LedgerMirror::Options options = MirrorOptions();
-  options.redis.password = "wrong";
+  options.redis.password = Secret("wrong");
   StartMirror(options);
   h_.Start();
   RunSteps(3);

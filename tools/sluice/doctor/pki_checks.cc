@@ -59,22 +59,18 @@ Finding CheckKeyMode(const DoctorInputs& in) {
 
 Finding CheckChain(const DoctorInputs& in) {
   if (in.tls_dir.empty()) return Skip(kNoTlsDir);
-  pki::TlsFiles files;
-  for (const auto& [name, text] : {std::pair{pki::kCertificateFile, &files.pair.certificate},
-                                   std::pair{pki::kKeyFile, &files.pair.key},
-                                   std::pair{pki::kAuthorityFile, &files.authority}}) {
-    absl::StatusOr<std::string> read = ReadFile(TlsPath(in, name), 1 << 20);
-    if (!read.ok()) return Skip("see pki.files");
-    *text = *std::move(read);
-  }
-  const absl::StatusOr<pki::Certificate> certificate =
-      pki::ParseCertificate(files.pair.certificate);
+  absl::StatusOr<std::string> crt = ReadFile(TlsPath(in, pki::kCertificateFile), 1 << 20),
+                              key = ReadFile(TlsPath(in, pki::kKeyFile), 1 << 20),
+                              authority = ReadFile(TlsPath(in, pki::kAuthorityFile), 1 << 20);
+  if (!crt.ok() || !key.ok() || !authority.ok()) return Skip("see pki.files");
+  const pki::KeyPair pair{.certificate = *std::move(crt), .key = Secret(*std::move(key))};
+  const absl::StatusOr<pki::Certificate> certificate = pki::ParseCertificate(pair.certificate);
   absl::Status status = certificate.status();
   // In the middle of its life: its end is what pki.expiry looks at.
   if (status.ok()) {
     const pki::Validity& validity = certificate->validity;
-    status = pki::CheckKeyPair(files.pair, files.authority,
-                               validity.from + (validity.until - validity.from) / 2);
+    status =
+        pki::CheckKeyPair(pair, *authority, validity.from + (validity.until - validity.from) / 2);
   }
   if (status.ok()) return Pass("the key is that of the certificate, which ca.crt has signed");
   return Fail(
