@@ -29,9 +29,11 @@ struct Armed {
 };
 
 absl::Status CheckAction(absl::string_view action) {
-  if (action == "kill" || action == "stop" || action == "error") return absl::OkStatus();
+  for (const char* known : {"kill", "stop", "hang", "error"}) {
+    if (action == known) return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, error"));
+      absl::StrCat("failpoint action \"", action, "\" is none of kill, stop, hang, error"));
 }
 
 Mutex mu;
@@ -96,6 +98,7 @@ absl::Status HitFailpoint(absl::string_view name) {
     raise(SIGSTOP);
     return absl::OkStatus();  // SIGCONT arrived: the process continues normally.
   }
+  while (action == "hang") pause();
   return Error(absl::StatusCode::kUnavailable, "FAILPOINT", absl::StrCat("failpoint ", name));
 }
 }  // namespace sluice

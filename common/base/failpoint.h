@@ -12,7 +12,7 @@ namespace sluice {
 // nothing can arm them, and the macros cost a call that returns at once. Only failpoint.cc is
 // compiled differently, so the code that is tested is the code that is shipped.
 //
-//   SLUICE_FAILPOINT("trainer.step.before_apply");         // Actions: kill, stop.
+//   SLUICE_FAILPOINT("trainer.step.before_apply");         // Actions: kill, stop, hang.
 //   SLUICE_FAILPOINT_STATUS("wal.segment.rename.before");  // Also error: the function around it
 //                                                          // returns UNAVAILABLE.
 //
@@ -20,8 +20,8 @@ namespace sluice {
 // the admin call Failpoint. It acts at its n-th hit (1 unless given), once. A process ends with a
 // message if the environment names an unknown action.
 //
-// Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT),
-// error.
+// Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT), hang
+// (the thread goes no further), error.
 //
 // Thread-safe.
 

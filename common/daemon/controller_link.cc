@@ -15,6 +15,7 @@
 #include "common/base/id.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/watchdog.h"
 #include "common/log/log.h"
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
@@ -104,7 +105,7 @@ struct ControllerLink::Impl {
   // Called on the link thread.
   void RunLink();
   absl::Status Register(const rpc::Channel& channel);
-  absl::Status RunHeartbeats(const rpc::Channel& channel);
+  absl::Status RunHeartbeats(const rpc::Channel& channel, Watchdog::Loop* loop);
   registry::v1::HeartbeatRequest ComposeHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
   bool AwaitNextHeartbeat() ABSL_LOCKS_EXCLUDED(mu);
   // Waits until the controller is silent, and then cancels the stream. Returns false if the stream
@@ -126,6 +127,7 @@ struct ControllerLink::Impl {
 };
 
 void ControllerLink::Impl::RunLink() {
+  Watchdog::Loop loop(ProcessWatchdog(), "link");
   const auto channel = rpc::ConnectToLeader(options.controller);
   if (!channel.ok()) return ReportRefusal(channel.status());
   rpc::Backoff backoff(options.backoff);
@@ -135,7 +137,7 @@ void ControllerLink::Impl::RunLink() {
       // RunHeartbeats() returns when the stream ends. The daemon then registers again, because the
       // controller may have restarted.
       backoff.Reset();
-      status = RunHeartbeats(**channel);
+      status = RunHeartbeats(**channel, &loop);
     }
     if (cancel.triggered()) return;
     if (IsFinal(status)) return ReportRefusal(status);
@@ -182,7 +184,8 @@ absl::Status ControllerLink::Impl::Register(const rpc::Channel& channel) {
   return absl::OkStatus();
 }
 
-absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel) {
+absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel,
+                                                 Watchdog::Loop* loop) {
   {
     MutexLock lock(&mu);
     broken = false;
@@ -203,8 +206,15 @@ absl::Status ControllerLink::Impl::RunHeartbeats(const rpc::Channel& channel) {
   bool silent = false;
   std::thread watch([&] { silent = CancelIfSilent(&stream); });
 
-  while (stream.Write(ComposeHeartbeat()) && AwaitNextHeartbeat()) {
-  }
+  // All but Write() takes no longer than `interval`.
+  do {
+    loop->Tick();
+    const registry::v1::HeartbeatRequest heartbeat = ComposeHeartbeat();
+    loop->Rest();
+    if (!stream.Write(heartbeat)) break;
+    loop->Tick();
+  } while (AwaitNextHeartbeat());
+  loop->Rest();
   // If Write() failed, the reader must be ended here. If the server ended the stream, its status is
   // kept.
   stream.TryCancel();

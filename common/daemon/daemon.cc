@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/base/roots.h"
 #include "common/base/status.h"
+#include "common/base/watchdog.h"
 #include "common/daemon/ops_server.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
@@ -147,6 +148,11 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
   app.add_option("--threads", flags->threads, "threads for computing; 0 means one per core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  app.add_option("--stall-limit", flags->stall_limit,
+                 "how long a loop of this daemon may be silent before /livez answers 503, so that "
+                 "it is started anew; long work says itself how long it may take")
+      ->envname("SLUICE_STALL_LIMIT")
+      ->capture_default_str();
   app.add_option("--log-level", flags->log_level, "lowest level that is logged")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
@@ -228,6 +234,17 @@ absl::Status ConfineJobs(const About& about, const Flags& flags) {
   return absl::OkStatus();
 }
 
+absl::Status SetStallLimit(const Flags& flags) {
+  absl::Duration limit;
+  if (!absl::ParseDuration(flags.stall_limit, &limit) || limit <= absl::ZeroDuration()) {
+    return ErrorWith(
+        absl::StatusCode::kInvalidArgument, {.hint = "give a duration above 0, such as 30s or 2m"},
+        absl::StrCat("--stall-limit ", flags.stall_limit, ": this is not a duration above 0"));
+  }
+  ProcessWatchdog()->SetLimit(limit);
+  return absl::OkStatus();
+}
+
 // Prints an error and its hint. Returns the exit code.
 int PrintError(const About& about, const absl::Status& status) {
   const ErrorDetail detail = DetailOf(status);
@@ -262,13 +279,13 @@ absl::StatusOr<Signals::End> Serve(const About& about, Program& program, Flags* 
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<rpc::Server> server,
                           rpc::Server::Start(options, services));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<OpsServer> ops,
-                          OpsServer::Start(
-                              flags->ops, metrics,
-                              [&]() -> absl::StatusOr<std::string> {
-                                SLUICE_RETURN_IF_ERROR(program.CheckReady());
-                                return program.ready_text();
-                              },
-                              program.routes()));
+                          OpsServer::Start(flags->ops, metrics,
+                                           {.live = [] { return ProcessWatchdog()->Check(); },
+                                            .ready = [&]() -> absl::StatusOr<std::string> {
+                                              SLUICE_RETURN_IF_ERROR(program.CheckReady());
+                                              return program.ready_text();
+                                            }},
+                                           program.routes()));
   flags->listen = server->address();
   flags->ops = ops->address();
 
@@ -337,6 +354,8 @@ int Main(int argc, char** argv, const About& about, const MakeProgram& make) {
   if (const absl::Status status = UseCertificate(about, &flags); !status.ok())
     return PrintError(about, status);
   if (const absl::Status status = ConfineJobs(about, flags); !status.ok())
+    return PrintError(about, status);
+  if (const absl::Status status = SetStallLimit(flags); !status.ok())
     return PrintError(about, status);
   log::Level level = log::Level::kInfo;
   (void)log::ParseLevel(flags.log_level, &level);  // ParseFlags() has checked it.

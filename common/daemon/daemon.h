@@ -63,6 +63,8 @@ struct Flags {
   // The folders of the files of jobs (common/base/roots.h). Both empty: any folder.
   std::vector<std::string> read_roots, write_roots;
   int threads = 0;  // Threads for computing. 0: one per core.
+  // How long one of the daemon's loops may be silent before /livez answers 503 (Watchdog).
+  std::string stall_limit = "30s";
   std::string log_level = "info";
   std::map<std::string, std::string> own_flags;  // Values of About::flags, by name.
   // The value of a flag of About::flags; empty if it was not given.

@@ -56,6 +56,12 @@ int AnswerRoute(mg_connection* connection, void* data) {
   return SendResponse(connection, response, /*with_body=*/method == "GET");
 }
 
+int AnswerProbe(mg_connection* connection, const absl::StatusOr<std::string>& answer) {
+  if (answer.ok()) return SendResponse(connection, {.body = absl::StrCat(*answer, "\n")});
+  return SendResponse(connection,
+                      {.status = 503, .body = absl::StrCat(answer.status().message(), "\n")});
+}
+
 // Opens a connection to a local port and closes it at once.
 void OpenAndCloseConnection(int port, bool ipv6) {
   const int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -78,7 +84,7 @@ void OpenAndCloseConnection(int port, bool ipv6) {
 
 struct OpsServer::Impl {
   metrics::Registry* metrics = nullptr;
-  std::function<absl::StatusOr<std::string>()> ready;
+  Probes probes;
   std::vector<HttpRoute> routes;
   mg_context* context = nullptr;
   std::string address;
@@ -116,9 +122,10 @@ OpsServer::OpsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OpsServer::~OpsServer() = default;
 const std::string& OpsServer::address() const { return impl_->address; }
 
-absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
-    absl::string_view address, metrics::Registry* metrics,
-    std::function<absl::StatusOr<std::string>()> ready, std::vector<HttpRoute> routes) {
+absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(absl::string_view address,
+                                                            metrics::Registry* metrics,
+                                                            Probes probes,
+                                                            std::vector<HttpRoute> routes) {
   SLUICE_RETURN_IF_ERROR(rpc::CheckAddress(address, rpc::ProcessCredentials() != nullptr));
 
   static const bool initialized = mg_init_library(MG_FEATURES_DEFAULT) != 0;
@@ -126,7 +133,7 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
   SLUICE_CHECK(initialized || MG_FEATURES_DEFAULT == 0);
   auto impl = std::make_unique<Impl>();
   impl->metrics = metrics;
-  impl->ready = std::move(ready);
+  impl->probes = std::move(probes);
   impl->routes = std::move(routes);
 
   const std::string host(address.substr(0, address.rfind(':')));
@@ -167,15 +174,15 @@ absl::StatusOr<std::unique_ptr<OpsServer>> OpsServer::Start(
       impl.get());
   mg_set_request_handler(
       impl->context, "/livez$",
-      [](mg_connection* connection, void*) { return SendResponse(connection, {.body = "ok\n"}); },
-      nullptr);
+      [](mg_connection* connection, void* self) {
+        const absl::Status live = static_cast<Impl*>(self)->probes.live();
+        return AnswerProbe(connection, live.ok() ? absl::StatusOr<std::string>("ok") : live);
+      },
+      impl.get());
   mg_set_request_handler(
       impl->context, "/readyz$",
       [](mg_connection* connection, void* self) {
-        const absl::StatusOr<std::string> ready = static_cast<Impl*>(self)->ready();
-        if (ready.ok()) return SendResponse(connection, {.body = absl::StrCat(*ready, "\n")});
-        return SendResponse(connection,
-                            {.status = 503, .body = absl::StrCat(ready.status().message(), "\n")});
+        return AnswerProbe(connection, static_cast<Impl*>(self)->probes.ready());
       },
       impl.get());
   for (HttpRoute& route : impl->routes)

@@ -15,19 +15,24 @@ class Registry;
 
 namespace sluice::daemon {
 
-// An HTTP server for operators and monitors: /metrics (Prometheus text), /livez (200 while the
-// process answers) and /readyz (200 with a word, or 503 with the reason), and the daemon's own
-// routes. Owns its threads, which end in the destructor.
+// An HTTP server for operators and monitors: /metrics (Prometheus text), /livez and /readyz (200, or
+// 503 with the reason), and the daemon's own routes. Owns its threads, which end in the destructor.
 class OpsServer {
  public:
+  // What the probes answer; called from the server's threads.
+  struct Probes {
+    // An error: the process should be started anew.
+    std::function<absl::Status()> live;
+    // A word on what the daemon does, such as "ok". An error: it can do no work now.
+    std::function<absl::StatusOr<std::string>()> ready;
+  };
   // Listens on `address`, HOST:PORT on loopback; port 0 means any free port. `metrics` outlives the
-  // server. `ready` gives what /readyz says. It is called from the server's threads, as are the
-  // routes.
+  // server. The routes too are called from the server's threads.
   // INVALID_ARGUMENT: `address` is not an address, or not on loopback.
   // ALREADY_EXISTS PORT_IN_USE: another process listens there.
-  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(
-      absl::string_view address, metrics::Registry* metrics,
-      std::function<absl::StatusOr<std::string>()> ready, std::vector<HttpRoute> routes = {});
+  static absl::StatusOr<std::unique_ptr<OpsServer>> Start(absl::string_view address,
+                                                          metrics::Registry* metrics, Probes probes,
+                                                          std::vector<HttpRoute> routes = {});
   ~OpsServer();
   OpsServer(const OpsServer&) = delete;
   OpsServer& operator=(const OpsServer&) = delete;

@@ -47,6 +47,7 @@ bool Loop::IsStopping() {
 void Loop::Run() {
   absl::Duration next_tick = clock_->Monotonic();
   while (true) {
+    watched_.Tick();
     std::deque<Item> items;
     {
       MutexLock lock(&mu_);
@@ -138,6 +139,7 @@ bool Loop::Persist(const std::function<absl::Status()>& attempt) {
       log::Error("store_away",
                  {{"cause", status}, {"next", "the controller tries again until it works"}});
     if (IsStopping()) return false;
+    watched_.Tick();  // A store that is away is no reason to start the controller anew.
     absl::SleepFor(kStoreRetry);
   }
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/watchdog.h"
 #include "common/meta/store.h"
 #include "services/controller/core/controller.h"
 
@@ -92,6 +93,7 @@ class Loop {
   std::atomic<bool> away_ = false;
   absl::Duration last_turn_ = absl::InfiniteDuration();  // End of the last wait for inputs.
   int64_t times_rebuilt_ = 0;                            // As the store last said.
+  Watchdog::Loop watched_{ProcessWatchdog(), "controller"};
 
   Mutex mu_;
   CondVar posted_;

@@ -5,8 +5,10 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/failpoint.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/base/watchdog.h"
 #include "common/log/log.h"
 #include "services/queue/memory.h"
 
@@ -343,10 +345,15 @@ void JobTable::LoadLoop() {
   }
 }
 
+// It takes the lock of each job at least each kRebalance, so that a job whose lock is never free
+// again stops this loop, and the watchdog sees it.
 void JobTable::TimerLoop() {
+  Watchdog::Loop loop(ProcessWatchdog(), "timer");
   Instant rebalance = options_.clock->Monotonic() + kRebalance,
           trim = options_.clock->Monotonic() + kTrim;
   while (true) {
+    loop.Tick();
+    SLUICE_FAILPOINT("queue.timer");
     std::vector<std::shared_ptr<JobRunner>> due;
     {
       MutexLock lock(&mu_);

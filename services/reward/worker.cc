@@ -19,7 +19,9 @@
 namespace sluice::reward {
 namespace {
 
-constexpr char kPool[] = "cpu";       // The pool of tasks that this daemon leases from.
+constexpr char kPool[] = "cpu";  // The pool of tasks that this daemon leases from.
+// The built-in verifiers take milliseconds.
+constexpr absl::Duration kLongestScore = absl::Minutes(1);
 constexpr size_t kMaxInfo = 4096;     // Most bytes of the field reward_info.
 constexpr size_t kMaxRowDepth = 100;  // Nesting of lists and objects in a row.
 
@@ -192,6 +194,7 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
          .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(),
                                " it leased: task ", tasks[i].name(), " of ", GroupOf(tasks[i]))});
 
+    watched_.Begin("scores an answer", kLongestScore);
     const absl::Duration begin = Clock::Real()->Monotonic();
     const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
     const absl::StatusOr<nlohmann::json> row = ParseRow(tasks[i].row().json());
@@ -210,6 +213,7 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
     metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
     (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
     SLUICE_FAILPOINT("reward.scored");
+    watched_.Rest();  // The queue may be slow to take scores.
     SLUICE_RETURN_IF_ERROR(PutScore(tasks[i], score));
   }
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
+#include "common/base/watchdog.h"
 #include "common/daemon/waits.h"
 #include "common/log/throttle.h"
 #include "common/queue_client/lease_keeper.h"
@@ -83,6 +84,7 @@ class Worker {
   mutable Mutex mu_;
   // Leases whose score the queue has not acknowledged yet.
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
+  Watchdog::Loop watched_{ProcessWatchdog(), "score"};
   std::thread thread_;
 };
 

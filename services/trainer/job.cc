@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
+#include "common/base/watchdog.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/cores/core_share.h"
@@ -27,6 +28,10 @@
 #include "services/trainer/step_reporter.h"
 
 namespace sluice::trainer {
+namespace {
+// Neither loading nor training one batch takes as long as this. Waits are not watched.
+constexpr absl::Duration kLongestWork = absl::Hours(1);
+}  // namespace
 
 class TrainingJob::Impl {
  public:
@@ -108,6 +113,7 @@ class TrainingJob::Impl {
 
   // Empty while the job waits for data, because other daemons may use its cores then.
   std::optional<CoreShare::Busy> busy_;
+  Watchdog::Loop watched_{ProcessWatchdog(), "train"};
 
   // Made in this order and destroyed in reverse: later ones hold pointers to earlier ones.
   std::unique_ptr<Trainer> trainer_;
@@ -134,7 +140,9 @@ class TrainingJob::Impl {
 void TrainingJob::Impl::Run() {
   busy_.emplace(cores_);
   ReportStanding(false, "loading");
+  watched_.Begin("loads the newest checkpoint, or the model", kLongestWork);
   absl::Status status = Load();
+  watched_.Rest();
   if (status.ok()) status = Connect();
   if (status.ok()) status = Train();
   busy_.reset();
@@ -360,12 +368,18 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
     step.batch.lease = slice->lease;
     step.batch.crc32c = slice->crc32c;
     const auto waits = job_.waits.Begin(trains);
-    SLUICE_RETURN_IF_ERROR(trainer_->Add(k, std::move(slice->groups)));
+    watched_.Begin("trains a batch", kLongestWork);
+    absl::Status added = trainer_->Add(k, std::move(slice->groups));
+    watched_.Rest();
+    SLUICE_RETURN_IF_ERROR(added);
   }
 
   {
     const auto waits = job_.waits.Begin(trains);
-    SLUICE_ASSIGN_OR_RETURN(step.result, trainer_->Finish(k));
+    watched_.Begin("trains a batch", kLongestWork);
+    absl::StatusOr<StepResult> result = trainer_->Finish(k);
+    watched_.Rest();
+    SLUICE_ASSIGN_OR_RETURN(step.result, std::move(result));
   }
   step.batch.skipped = step.result.skipped;
   for (LineageEntry& entry : step.batch.lineage) entry.skipped = step.result.skipped;

@@ -289,7 +289,7 @@ TEST(FailpointDeathTest, AnUnknownActionInTheEnvironmentIsRefused) {
         setenv("SLUICE_FAILPOINTS", "test.point=kil", 1);
         (void)HitFailpoint("test.point");
       },
-      "failpoint action \"kil\" is none of kill, stop, error");
+      "failpoint action \"kil\" is none of kill, stop, hang, error");
 }
 
 }  // namespace

@@ -17,10 +17,15 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
+// Probes of a daemon that is well.
+OpsServer::Probes Well() {
+  return {.live = [] { return absl::OkStatus(); }, .ready = [] { return "ok"; }};
+}
+
 TEST(OpsServerTest, ServesMetricsAndLiveness) {
   metrics::Registry metrics;
   metrics.AddCounter("sluice_test_total", "Test.").Add(3);
-  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, [] { return "ok"; });
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, Well());
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string& address = (*server)->address();
 
@@ -31,21 +36,29 @@ TEST(OpsServerTest, ServesMetricsAndLiveness) {
   EXPECT_THAT(HttpGet(address, "/etc/passwd"), StartsWith("HTTP/1.1 404"));
 }
 
-TEST(OpsServerTest, ReadinessNamesItsReason) {
+TEST(OpsServerTest, ProbesNameTheirReasons) {
   metrics::Registry metrics;
-  std::atomic<bool> ready{false};
+  std::atomic<bool> well{false};
+  const auto say_live = [&] {
+    return well ? absl::OkStatus() : absl::UnavailableError("the loop has stopped");
+  };
+  const auto say_ready = [&]() -> absl::StatusOr<std::string> {
+    if (!well) return absl::UnavailableError("no weights yet");
+    return "serving";
+  };
   const auto server =
-      OpsServer::Start("127.0.0.1:0", &metrics, [&]() -> absl::StatusOr<std::string> {
-        if (!ready) return absl::UnavailableError("no weights yet");
-        return "ok";
-      });
+      OpsServer::Start("127.0.0.1:0", &metrics, {.live = say_live, .ready = say_ready});
   ASSERT_TRUE(server.ok());
-  const std::string answer = HttpGet((*server)->address(), "/readyz");
+  const std::string live = HttpGet((*server)->address(), "/livez"),
+                    ready = HttpGet((*server)->address(), "/readyz");
 
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 503"));
-  EXPECT_THAT(answer, HasSubstr("no weights yet"));
+  EXPECT_THAT(live, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(live, HasSubstr("the loop has stopped"));
+  EXPECT_THAT(ready, StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(ready, HasSubstr("no weights yet"));
 
-  ready = true;
+  well = true;
+  EXPECT_THAT(HttpGet((*server)->address(), "/livez"), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), StartsWith("HTTP/1.1 200"));
 }
 
@@ -58,8 +71,7 @@ TEST(OpsServerTest, ARouteOfTheDaemonAnswersForItsPathAndThoseBelowIt) {
                               .body = request.path + " " + request.query + " " + request.host,
                               .headers = {{"X-Test", "yes"}}};
                         }};
-  const auto server =
-      OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); }, {route});
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, Well(), {route});
   ASSERT_TRUE(server.ok()) << server.status();
   const std::string& address = (*server)->address();
 
@@ -79,8 +91,7 @@ TEST(OpsServerTest, ARouteOfTheDaemonCanOnlyBeRead) {
                           ++calls;
                           return HttpResponse{};
                         }};
-  const auto server =
-      OpsServer::Start("127.0.0.1:0", &metrics, [] { return absl::OkStatus(); }, {route});
+  const auto server = OpsServer::Start("127.0.0.1:0", &metrics, Well(), {route});
   ASSERT_TRUE(server.ok()) << server.status();
 
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
@@ -93,9 +104,9 @@ TEST(OpsServerTest, ARouteOfTheDaemonCanOnlyBeRead) {
 
 TEST(OpsServerTest, APortInUseIsNamed) {
   metrics::Registry metrics;
-  const auto first = OpsServer::Start("127.0.0.1:0", &metrics, [] { return "ok"; });
+  const auto first = OpsServer::Start("127.0.0.1:0", &metrics, Well());
   ASSERT_TRUE(first.ok());
-  const auto second = OpsServer::Start((*first)->address(), &metrics, [] { return "ok"; });
+  const auto second = OpsServer::Start((*first)->address(), &metrics, Well());
 
   EXPECT_EQ(ReasonOf(second.status()), "PORT_IN_USE");
   EXPECT_THAT(std::string(second.status().message()), HasSubstr((*first)->address()));

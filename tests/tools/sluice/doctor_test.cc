@@ -97,7 +97,9 @@ class DoctorTest : public ::testing::Test {
     IssueCertificate(in_.now - absl::Hours(24), in_.now + absl::Hours(24 * 90));
 
     metrics::AddProcessMetrics(&metrics_, "queue", daemon::kBuild);
-    ops_ = *daemon::OpsServer::Start("127.0.0.1:0", &metrics_, [] { return absl::OkStatus(); });
+    ops_ = *daemon::OpsServer::Start(
+        "127.0.0.1:0", &metrics_,
+        {.live = [] { return absl::OkStatus(); }, .ready = [] { return "ok"; }});
     in_.server = listener_.address;
     FleetAnswer answer{.address = in_.server, .asked = in_.now, .answered = in_.now};
     for (const auto& [role, name] :

@@ -3,9 +3,17 @@
 #include <pthread.h>
 
 #include "common/base/clock.h"
+#include "common/base/failpoint.h"
 #include "common/base/status.h"
 
 namespace sluice {
+namespace {
+
+// A large model on few cores takes long, but not as long as this.
+constexpr absl::Duration kLongestStep = absl::Minutes(5);
+constexpr absl::Duration kLongestActivation = absl::Minutes(10);
+
+}  // namespace
 
 StepLoop::StepLoop(Engine* engine, KvPolicy kv, CoreShare* cores, Sink* sink)
     : engine_(engine), kv_(kv), cores_(cores), sink_(sink), stats_(engine->Stats()) {
@@ -75,7 +83,9 @@ StepLoop::Inbox StepLoop::TakeInbox(bool idle) {
   if ((idle || paused_) && empty()) {
     const absl::Duration start = Clock::Real()->Monotonic();
     busy_.reset();
+    watched_.Rest();
     while ((idle || paused_) && empty()) changed_.Wait(&mu_);
+    watched_.Tick();
     busy_.emplace(cores_);
     times_.idle += Clock::Real()->Monotonic() - start;
   }
@@ -104,7 +114,9 @@ StepEvents StepLoop::ApplyRequests(Inbox* inbox) {
 // Activates new weights and tells the sink. An error means that the engine is broken.
 absl::Status StepLoop::ActivateStaged(const StagedWeights& staged) {
   const absl::Duration start = Clock::Real()->Monotonic();
+  watched_.Begin("activates new weights", kLongestActivation);
   SLUICE_ASSIGN_OR_RETURN(const Activation activation, engine_->ActivateWeights(staged, kv_));
+  watched_.Tick();
   {
     MutexLock lock(&mu_);
     times_.activate += Clock::Real()->Monotonic() - start;
@@ -128,8 +140,11 @@ void StepLoop::Run() {
       sink_->OnStep(std::move(refused));
     if (engine_->idle() || Paused()) continue;
 
+    SLUICE_FAILPOINT("rollout.step");
+    watched_.Begin("takes a step", kLongestStep);
     const absl::Duration start = Clock::Real()->Monotonic();
     absl::StatusOr<StepEvents> events = engine_->Step();
+    watched_.Tick();
     if (!events.ok()) return sink_->OnBroken(events.status());
     {
       const absl::Duration took = Clock::Real()->Monotonic() - start;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/base/watchdog.h"
 #include "common/cores/core_share.h"
 #include "common/weights/staged.h"
 #include "services/rollout/core/engine/engine.h"
@@ -91,6 +92,7 @@ class StepLoop {
 
   // Used by the step thread. Holds the daemon's cores; empty while the thread waits.
   std::optional<CoreShare::Busy> busy_;
+  Watchdog::Loop watched_{ProcessWatchdog(), "decode"};
 
   std::thread thread_;
 };
