@@ -2,7 +2,11 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
+
 #include "common/base/failpoint.h"
+#include "common/log/log.h"
+#include "common/rpc/access.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
@@ -28,10 +32,10 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext*,
+  grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context,
                                       const admin::v1::FailpointRequest* request,
                                       admin::v1::FailpointResponse*) override {
-    return AnswerFailpoint(*request);
+    return AnswerFailpoint(*context, *request);
   }
 
  private:
@@ -42,11 +46,27 @@ absl::Status Arm(const admin::v1::FailpointRequest& request) {
   return ArmFailpoint(request.name(), request.action(), static_cast<int>(request.nth()));
 }
 
+// Who has armed what, for the operator's log. Without TLS nobody knows who calls.
+void LogFailpoint(const grpc::ServerContextBase& context,
+                  const admin::v1::FailpointRequest& request, const absl::Status& result) {
+  const std::optional<rpc::Identity> caller = rpc::CallerOf(context);
+  log::Info("audit", {{"role", caller ? rpc::RoleName(caller->role) : ""},
+                      {"person", caller ? caller->name : ""},
+                      {"method", "Failpoint"},
+                      {"failpoint", request.name()},
+                      {"action", request.action()},
+                      {"result", absl::StatusCodeToString(result.code())}});
+}
+
 class FailpointReactor final : public grpc::ServerUnaryReactor {
  public:
-  explicit FailpointReactor(const admin::v1::FailpointRequest& request) : request_(request) {
+  FailpointReactor(const grpc::ServerContextBase& context,
+                   const admin::v1::FailpointRequest& request)
+      : request_(request) {
     later_ = kHasFailpoints && (request.action() == "kill" || request.action() == "stop");
-    Finish(rpc::ToGrpcStatus(later_ ? absl::OkStatus() : Arm(request_)));
+    const absl::Status status = later_ ? absl::OkStatus() : Arm(request_);
+    LogFailpoint(context, request_, status);
+    Finish(rpc::ToGrpcStatus(status));
   }
 
   void OnDone() override {
@@ -61,8 +81,9 @@ class FailpointReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request) {
-  return new FailpointReactor(request);
+grpc::ServerUnaryReactor* AnswerFailpoint(const grpc::ServerContextBase& context,
+                                          const admin::v1::FailpointRequest& request) {
+  return new FailpointReactor(context, request);
 }
 
 std::unique_ptr<grpc::Service> MakeAdminService(

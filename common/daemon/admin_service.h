@@ -6,6 +6,7 @@
 #include <vector>
 
 namespace grpc {
+class ServerContextBase;
 class ServerUnaryReactor;
 class Service;
 }  // namespace grpc
@@ -26,11 +27,12 @@ namespace sluice::daemon {
 std::unique_ptr<grpc::Service> MakeAdminService(
     std::function<std::vector<common::v1::WaitEdge>(const std::string& job)> explain);
 
-// Answers a Failpoint call, for a daemon with an admin service of its own. An action that ends or
-// stops the process is armed only after the answer is sent, so that the answer is not lost. The
-// reactor deletes itself.
+// Answers a Failpoint call, for a daemon with an admin service of its own, and logs it as an event
+// `audit`. An action that ends or stops the process is armed only after the answer is sent, so that
+// the answer is not lost. The reactor deletes itself.
 // UNIMPLEMENTED: this build has no failpoints.
 // INVALID_ARGUMENT: no such action.
-grpc::ServerUnaryReactor* AnswerFailpoint(const admin::v1::FailpointRequest& request);
+grpc::ServerUnaryReactor* AnswerFailpoint(const grpc::ServerContextBase& context,
+                                          const admin::v1::FailpointRequest& request);
 
 }  // namespace sluice::daemon

@@ -13,9 +13,7 @@ namespace {
 // arrived.
 constexpr absl::Duration kListDelay = absl::Milliseconds(50);
 
-bool IsNeverListed(Role role) {
-  return role == Role::kController || role == Role::kSubmitter || role == Role::kOperator;
-}
+bool IsNeverListed(Role role) { return role == Role::kController || role == Role::kOperator; }
 
 absl::Status NotListed(absl::string_view what) {
   return ErrorWith(absl::StatusCode::kUnavailable,

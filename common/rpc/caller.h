@@ -35,9 +35,8 @@ class CallerTable {
 
   // Checks a caller.
   // OK: `worker` is listed for `job` with `incarnation` and one of `roles`.
-  // OK: `worker` was never listed for `job`, `incarnation` is 0, and `roles` contains kController,
-  // kSubmitter or kOperator. The controller and people's tools are in no list, so their word is
-  // trusted.
+  // OK: `worker` was never listed for `job`, `incarnation` is 0, and `roles` contains kController
+  // or kOperator. They are in no list, so their word is trusted.
   // ABORTED FENCED: a higher incarnation is listed; `current` is that incarnation.
   // UNAVAILABLE NOT_LISTED, with a time to retry: the job, the worker or the incarnation is not
   // known here yet.

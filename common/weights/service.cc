@@ -197,15 +197,14 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context,
                                   const weights::v1::LeaseRequest* request,
                                   weights::v1::LeaseResponse*) override {
-    return AnswerUnary(
-        context, request->call(),
-        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
-        [&](WeightPublisher& publisher) {
-          publisher.Lease(request->call().job().worker(),
-                          {request->manifests().begin(), request->manifests().end()},
-                          rpc::FromProto(request->ttl()));
-          return absl::OkStatus();
-        });
+    return AnswerUnary(context, request->call(),
+                       {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
+                       [&](WeightPublisher& publisher) {
+                         publisher.Lease(request->call().job().worker(),
+                                         {request->manifests().begin(), request->manifests().end()},
+                                         rpc::FromProto(request->ttl()));
+                         return absl::OkStatus();
+                       });
   }
 
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
@@ -228,8 +227,7 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const weights::v1::ListRequest* request,
                                  weights::v1::ListResponse* response) override {
-    return AnswerUnary(context, request->call(),
-                       {rpc::Role::kController, rpc::Role::kSubmitter, rpc::Role::kOperator},
+    return AnswerUnary(context, request->call(), {rpc::Role::kController, rpc::Role::kOperator},
                        [&](WeightPublisher& publisher) {
                          for (const WeightPublisher::Node& node : publisher.nodes()) {
                            weights::v1::VersionNode* const out = response->add_nodes();
@@ -304,8 +302,7 @@ class WeightsServer::Impl final : public Base {
       return absl::InvalidArgumentError("the request cannot be parsed as a FetchRequest");
     SLUICE_ASSIGN_OR_RETURN(
         const std::shared_ptr<WeightPublisher> publisher,
-        FindPublisher(context, request.call(),
-                      {rpc::Role::kRollout, rpc::Role::kSubmitter, rpc::Role::kOperator}));
+        FindPublisher(context, request.call(), {rpc::Role::kRollout, rpc::Role::kOperator}));
     for (int index = 0; index < request.objects_size(); ++index) {
       const weights::v1::ObjectRange& want = request.objects(index);
       weights::v1::FetchHeader header;

@@ -125,10 +125,10 @@ grpc::ServerWriteReactor<admin::v1::BackupResponse>* AdminService::Backup(
   return stream.get();
 }
 
-grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* AdminService::Failpoint(grpc::CallbackServerContext* context,
                                                   const admin::v1::FailpointRequest* request,
                                                   admin::v1::FailpointResponse*) {
-  return daemon::AnswerFailpoint(*request);
+  return daemon::AnswerFailpoint(*context, *request);
 }
 
 }  // namespace sluice::controller

@@ -232,6 +232,12 @@ uint64_t JobRunner::Run(const Caller& caller, Input input, Done done) {
   return call;
 }
 
+absl::Status JobRunner::CheckWasListed(const Caller& caller) {
+  if (caller.incarnation == 0) return absl::OkStatus();
+  MutexLock lock(&mu_);
+  return job_->CheckWasListed(caller);
+}
+
 void JobRunner::ForgetCall(uint64_t call) {
   Finished finished;
   {

@@ -75,6 +75,10 @@ class JobRunner {
   // Applies an event and returns the call's number. `done` runs once, outside the lock: before this
   // returns, or, for a parked call or one whose event is not durable yet, on another thread.
   uint64_t Run(const Caller& caller, Input input, Done done) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether the caller may call for this job at all. All callers are checked before their requests
+  // are looked at. The controller, which alone has no incarnation, is in no list.
+  // UNAVAILABLE NOT_LISTED: the controller never listed it.
+  absl::Status CheckWasListed(const Caller& caller) ABSL_LOCKS_EXCLUDED(mu_);
   // Tells the job that the client of a call is gone. `done` may still run if an answer was under
   // way.
   void ForgetCall(uint64_t call) ABSL_LOCKS_EXCLUDED(mu_);

@@ -269,12 +269,17 @@ class QueueServer::Impl final : public Base {
                                   Response* response, const char* parked = nullptr) {
     const std::shared_ptr<CallReactor> reactor = CallReactor::Make();
     const absl::StatusOr<From> from = ReadCaller(*context, request->call());
+    const absl::StatusOr<std::shared_ptr<JobRunner>> runner =
+        from.ok() ? jobs_->Find(from->job) : from.status();
+    absl::Status status = runner.status();
+    if (status.ok()) status = (*runner)->CheckWasListed(from->caller);
+    if (!status.ok()) {
+      reactor->End(status);
+      return reactor.get();
+    }
     auto input = FromProto(*request);
-    absl::StatusOr<std::shared_ptr<JobRunner>> runner = !from.ok()    ? from.status()
-                                                        : !input.ok() ? input.status()
-                                                                      : jobs_->Find(from->job);
-    if (!runner.ok()) {
-      reactor->End(runner.status());
+    if (!input.ok()) {
+      reactor->End(input.status());
       return reactor.get();
     }
 
@@ -320,6 +325,7 @@ class QueueServer::Impl final : public Base {
     GetStream::Request request{.caller = from.caller};
     SLUICE_ASSIGN_OR_RETURN(request.runner, jobs_->Find(from.job));
     request.controller = message.lease().empty() && from.caller.incarnation == 0;
+    SLUICE_RETURN_IF_ERROR(request.runner->CheckWasListed(request.caller));
     if (!request.controller) {
       SLUICE_ASSIGN_OR_RETURN(request.lease, Id16::FromBytes(message.lease()));
     }

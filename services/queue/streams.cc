@@ -30,6 +30,7 @@ void PutStream::OnReadsDone() {
 absl::Status PutStream::Open(const v1::PutHeader& header) {
   SLUICE_ASSIGN_OR_RETURN(From from, ReadCaller(*context_, header.call()));
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<JobRunner> runner, jobs_->Find(from.job));
+  SLUICE_RETURN_IF_ERROR(runner->CheckWasListed(from.caller));
   if (!header.session().empty()) {
     session_ = attached_->Find(header.session(), from.job, from.caller);
     // The client's connection to the socket has broken. It must open the stream again, with another

@@ -141,7 +141,10 @@ class EngineServer::Impl final : public Base {
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const engine::v1::DescribeRequest* request,
                                      engine::v1::DescribeResponse* response) override {
-    const absl::StatusOr<Job> job = FindJob(request->call().job().job());
+    const absl::StatusOr<Job> job =
+        CheckAndFindJob(*context, request->call(),
+                        {rpc::Role::kController, rpc::Role::kRollout, rpc::Role::kReward,
+                         rpc::Role::kTrainer, rpc::Role::kOperator});
     if (job.ok()) rollout::Describe(*job->session, response);
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(rpc::ToGrpcStatus(job.status()));

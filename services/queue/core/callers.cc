@@ -88,6 +88,10 @@ absl::Status Callers::CheckCaller(const Caller& caller, WorkerRole role) {
   return CheckListed(caller, role);
 }
 
+absl::Status Callers::CheckWasListed(const Caller& caller) const {
+  return fence_.contains(caller.worker) ? absl::OkStatus() : NotListed(caller);
+}
+
 bool Callers::IsFenced(const Caller& caller) const {
   const auto fence = fence_.find(caller.worker);
   return fence != fence_.end() && caller.incarnation < fence->second;

@@ -94,6 +94,9 @@ class Job {
   // Whether the caller may Watch the job. ABORTED FENCED: a newer incarnation of it was listed.
   // UNAVAILABLE: it is not listed.
   absl::Status CheckKnown(const Caller& caller) const { return callers_.CheckKnown(caller); }
+  absl::Status CheckWasListed(const Caller& caller) const {
+    return callers_.CheckWasListed(caller);
+  }
 
   const std::string& id() const { return options_.id; }
   const Spec& spec() const { return spec_; }

@@ -40,7 +40,7 @@ TEST_F(CallerTableTest, WhatWasNotHeardOfYetIsAskedToComeAgain) {
 }
 
 TEST_F(CallerTableTest, PeopleAndTheControllerAreBelievedWhereTheyMayCall) {
-  constexpr Role kPeople[] = {Role::kRollout, Role::kSubmitter};
+  constexpr Role kPeople[] = {Role::kRollout, Role::kOperator};
   EXPECT_TRUE(table_.Check("job", "eval-17", 0, kPeople).ok());
   EXPECT_EQ(Reason("job", "eval-17", 0, kRollouts), "NOT_LISTED");
   EXPECT_EQ(Reason("job", "rollout-0", 0, kPeople), "FENCED")
