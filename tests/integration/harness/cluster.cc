@@ -55,6 +55,7 @@ Cluster::Cluster(ClusterOptions options)
   for (int i = 0; i < options.trainers; ++i)
     daemons_[absl::StrCat("trainer-", i)].binary = "sluice-trainer";
   for (const auto& [id, place] : options.placements) daemons_.at(id).place = place;
+  for (const auto& [id, args] : options.args) daemons_.at(id).args = args;
 }
 
 Cluster::~Cluster() {
@@ -158,6 +159,7 @@ absl::Status Cluster::Start(const std::string& id, const std::string& failpoints
   } else if (!store_.empty()) {
     options.args.insert(options.args.end(), {"--store", store_});
   }
+  options.args.insert(options.args.end(), daemon.args.begin(), daemon.args.end());
   options.env = env_;
   options.env["SLUICE_FAILPOINTS"] = failpoints;
   SLUICE_ASSIGN_OR_RETURN(daemon.process, Process::Start(options));

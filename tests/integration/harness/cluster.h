@@ -23,6 +23,8 @@ struct ClusterOptions {
   int trainers = 1;
   int threads = 1;                              // Of each daemon that computes.
   std::map<std::string, std::string> env = {};  // Of all daemons.
+  // More arguments of a daemon, by its id.
+  std::map<std::string, std::vector<std::string>> args = {};
   // The daemons have certificates, and this process and the CLI are the operator. There are also
   // certificates of a viewer and of the submitters "submitter", "alice" and "bob". Without
   // certificates a test may speak for any daemon.
@@ -94,6 +96,7 @@ class Cluster {
   struct Daemon {
     std::string binary;
     ClusterOptions::Placement place;
+    std::vector<std::string> args;  // Besides those that all daemons have.
     std::string address = "127.0.0.1:0", ops = "127.0.0.1:0";
     std::unique_ptr<Process> process;
     // One for each start; guarded by channels_mu_.
