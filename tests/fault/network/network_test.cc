@@ -238,9 +238,11 @@ TEST_P(SlowNetworkTest, TheRolloutConnectsAndSamplesAndIsNotGivenUp) {
   hosts().cable().SetQuality(GetParam().quality, GetParam().quality);
   ASSERT_NO_FATAL_FAILURE(StartFleet());
   const absl::Time began = absl::Now();
-  // The steps of this job are so short that dozens of versions appear while one travels.
+  // Large steps, because the digits job otherwise publishes up to a hundred versions a second, and
+  // each would be gone before a rollout at this distance has fetched it.
   ASSERT_NO_FATAL_FAILURE(
-      StartJob(kEndless, {"queue.max_staleness=100", "weights.retain_versions=100"}));
+      StartJob(kEndless, {"queue.groups_per_step=32", "rollout.group.size=8", "rollout.group.min=8",
+                          "queue.max_staleness=100", "weights.retain_versions=100"}));
   ASSERT_NO_FATAL_FAILURE(AwaitTokensOfBoth());
   const double both = SecondsSince(began);
 
