@@ -20,8 +20,8 @@ namespace sluice {
 // the admin call Failpoint. It acts at its n-th hit (1 unless given), once. A process ends with a
 // message if the environment names an unknown action.
 //
-// Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT), hang
-// (the thread goes no further), error.
+// Actions: kill (the process sends itself SIGKILL), stop (SIGSTOP; it continues after SIGCONT),
+// hang (the thread goes no further), error.
 //
 // Thread-safe.
 

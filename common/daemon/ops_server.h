@@ -15,8 +15,9 @@ class Registry;
 
 namespace sluice::daemon {
 
-// An HTTP server for operators and monitors: /metrics (Prometheus text), /livez and /readyz (200, or
-// 503 with the reason), and the daemon's own routes. Owns its threads, which end in the destructor.
+// An HTTP server for operators and monitors: /metrics (Prometheus text), /livez and /readyz (200,
+// or 503 with the reason), and the daemon's own routes. Owns its threads, which end in the
+// destructor.
 class OpsServer {
  public:
   // What the probes answer; called from the server's threads.

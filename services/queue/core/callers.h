@@ -48,8 +48,8 @@ class Callers {
   absl::Status CheckCaller(const Caller& caller, WorkerRole role);
   // Makes both checks for any role and counts nothing, so reads can use it too.
   absl::Status CheckKnown(const Caller& caller) const;
-  // UNAVAILABLE: the caller was never listed, so it has no business with this job. A worker that has
-  // left the list may still repeat calls.
+  // UNAVAILABLE: the caller was never listed, so it has no business with this job. A worker that
+  // has left the list may still repeat calls.
   absl::Status CheckWasListed(const Caller& caller) const;
   // Whether a newer incarnation of the worker was listed. Counts nothing.
   bool IsFenced(const Caller& caller) const;
