@@ -90,8 +90,12 @@ class Printer {
   void PrintField(const Message& message, const FieldDescriptor& field,
                   const std::string& rule_path, const std::string& key, int indent) {
     const Reflection& reflection = *message.GetReflection();
-    if (config::IsLeaf(field))
-      return PrintLine(absl::StrCat(key, " ", config::LeafText(message, field)), field, rule_path);
+    if (config::IsLeaf(field)) {
+      const std::string text = config::LeafText(message, field);
+      // Nobody has given this path, and a job file cannot say so, as an empty path is refused.
+      if (config::RuleOf(field).path() && text == "\"\"") return;
+      return PrintLine(absl::StrCat(key, " ", text), field, rule_path);
+    }
     if (field.is_repeated()) {
       const int size = reflection.FieldSize(message, &field);
       PrintLine(size == 0 ? key + " []" : key, field, rule_path);

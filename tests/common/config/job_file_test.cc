@@ -151,6 +151,17 @@ TEST(JobFile, APrintedSpecLoadsToItself) {
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*file.spec, *again.spec));
 }
 
+TEST(JobFile, APrintedSpecWithoutAModelPathLoadsToItself) {
+  const JobFile file = Parse(kMinimal, {"model={init: {config: /configs/tiny}}"});
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
+  ASSERT_EQ(file.spec->model().path(), "");
+
+  const JobFile again = Parse(JobFileText(*file.spec));
+  ASSERT_THAT(ProblemLines(again), ElementsAre());
+
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*file.spec, *again.spec));
+}
+
 TEST(JobFile, AnUnknownKeyNamesTheNearest) {
   EXPECT_THAT(Wrong("lr: 1e-3", "learnig_rate: 1e-3"),
               ElementsAre("job.yaml:8:15 SLUICE-CONFIG-0003 unknown key \"learnig_rate\" in "
