@@ -144,11 +144,11 @@ ReportFiles CollectFleet(const rpc::Channel& channel, const std::vector<std::str
   const absl::Status listed = rpc::Call(channel, admin::v1::DaemonsRequest(), &daemons);
   files["daemons.json"] =
       listed.ok() ? FormatData(scrub.ScrubJson(ToJson(daemons)), "json") : ErrorText(listed);
-  job::v1::ListResponse list;
-  const absl::Status asked = rpc::Call(channel, job::v1::ListRequest(), &list);
+  const absl::StatusOr<job::v1::ListResponse> list = ReadJobs(channel, /*states=*/{}, /*limit=*/0);
   files["jobs.json"] =
-      asked.ok() ? FormatData(scrub.ScrubJson(ToJson(list)), "json") : ErrorText(asked);
-  for (const job::v1::JobStatus& job : ChooseJobs(list, jobs))
+      list.ok() ? FormatData(scrub.ScrubJson(ToJson(*list)), "json") : ErrorText(list.status());
+  if (!list.ok()) return files;
+  for (const job::v1::JobStatus& job : ChooseJobs(*list, jobs))
     CollectJob(channel, job, scrub, &files);
   return files;
 }

@@ -42,7 +42,7 @@ struct FleetView {
 
 absl::StatusOr<FleetView> AskController(const rpc::Channel& channel, const TopOptions& o) {
   FleetView view;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, job::v1::ListRequest(), &view.jobs));
+  SLUICE_ASSIGN_OR_RETURN(view.jobs, ReadJobs(channel, /*states=*/{}, /*limit=*/0));
   if (o.what == "daemons")
     SLUICE_RETURN_IF_ERROR(rpc::Call(channel, admin::v1::DaemonsRequest(), &view.daemons));
   return view;
