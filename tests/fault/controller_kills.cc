@@ -29,7 +29,7 @@ using integration::Cluster;
 using integration::kLong;
 using integration::RedisServer;
 
-enum class Fault { kKill, kKillBoth, kPause, kRedisKill, kRedisPause, kFlush };
+enum class Fault { kKill, kKillBoth, kPause, kRedisKill, kRedisPause, kFlush, kOutage };
 
 const char* NameOf(Fault fault) {
   switch (fault) {
@@ -39,6 +39,7 @@ const char* NameOf(Fault fault) {
     case Fault::kRedisKill: return "Redis killed";
     case Fault::kRedisPause: return "Redis paused";
     case Fault::kFlush: return "Redis flushed";
+    case Fault::kOutage: return "all of them away";
   }
   return "";
 }
@@ -55,6 +56,7 @@ double Quantile(std::vector<double> values, double share) {
 
 struct Options {
   int kills = 50;
+  absl::Duration outage;  // Zero: none.
   uint64_t seed = 1;
   bool as_json = false;
 };
@@ -81,6 +83,7 @@ class ControllerKills {
       if (kill % 10 == 8) SLUICE_RETURN_IF_ERROR(Do(Fault::kFlush));
       if (kill % 10 == 0) SLUICE_RETURN_IF_ERROR(Do(Fault::kKillBoth));
     }
+    if (options_.outage > absl::ZeroDuration()) SLUICE_RETURN_IF_ERROR(Do(Fault::kOutage));
     return Judge();
   }
 
@@ -156,6 +159,13 @@ class ControllerKills {
         redis_->Signal(SIGCONT);
         return absl::OkStatus();
       case Fault::kFlush: redis_->Run({"FLUSHALL"}); return absl::OkStatus();
+      case Fault::kOutage:
+        for (const char* id : kControllers) SLUICE_RETURN_IF_ERROR(cluster_->Kill(id));
+        redis_->Kill();
+        pause_.WaitFor(options_.outage);
+        SLUICE_RETURN_IF_ERROR(redis_->Restart());
+        for (const char* id : kControllers) SLUICE_RETURN_IF_ERROR(cluster_->Start(id));
+        return absl::OkStatus();
     }
     return absl::OkStatus();
   }
@@ -252,17 +262,27 @@ int main(int argc, char** argv) {
   CLI::App app{
       "Kills the leading one of two controllers, which keep their jobs in a Redis, while a job\n"
       "trains; in between it pauses the leader, kills both, and kills, pauses and flushes the\n"
-      "Redis. Fails if a job is lost, the ledger does not balance, the trainer is started again,\n"
-      "or two controllers lead at a time.",
+      "Redis. With --outage all three are then away for so long. Fails if a job\n"
+      "is lost, the ledger does not balance, a step is missing, the trainer is started again, or\n"
+      "two controllers lead at a time.",
       "controller_kills"};
   app.footer("Exit code 0: nothing wrong was found, 1: something was, 2: misused.");
   Options options;
   app.add_option("--kills", options.kills, "how often the leader is killed")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::NonNegativeNumber);
+  std::string outage = "0s";
+  app.add_option("--outage", outage,
+                 "after the kills, how long all controllers and the Redis are away, such as 1h")
+      ->capture_default_str();
   app.add_option("--seed", options.seed, "seed of the times of the faults")->capture_default_str();
   app.add_flag("--json", options.as_json, "print the report as one JSON object");
   CLI11_PARSE(app, argc, argv);
+  if (!absl::ParseDuration(outage, &options.outage) || options.outage < absl::ZeroDuration()) {
+    std::fprintf(stderr, "error: --outage %s is not a duration\nhint: give one such as 90s or 1h\n",
+                 outage.c_str());
+    return 2;
+  }
   signal(SIGPIPE, SIG_IGN);
   ControllerKills run(options);
   const absl::Status status = run.Run();
