@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
+#include "common/base/trace.h"
 
 namespace sluice::log {
 namespace {
@@ -88,7 +89,8 @@ bool ParseLevel(absl::string_view text, Level* level) {
 bool Enabled(Level level) { return level >= GetState().lowest.load(std::memory_order_relaxed); }
 
 std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
-                       absl::string_view event, std::initializer_list<Field> fields) {
+                       absl::string_view event, std::initializer_list<Field> fields,
+                       absl::string_view trace_id) {
   std::string line = "{";
   AppendField(&line, "ts", QuoteJson(ts));
   AppendField(&line, "level", QuoteJson(kLevelNames[static_cast<int>(level)]));
@@ -101,14 +103,16 @@ std::string FormatLine(absl::string_view ts, Level level, absl::string_view daem
   for (const Field& field : fields) {
     if (field.key != "job_id") AppendField(&line, field.key, ToJson(field.value));
   }
+  if (!trace_id.empty()) AppendField(&line, "trace_id", QuoteJson(trace_id));
   return line + "}";
 }
 
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
   if (!Enabled(level)) return;
   const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  GetState().logger->log(spdlog::level::info, "{}",
-                         FormatLine(ts, level, GetState().daemon, event, fields));
+  GetState().logger->log(
+      spdlog::level::info, "{}",
+      FormatLine(ts, level, GetState().daemon, event, fields, CurrentTrace().id));
 }
 
 }  // namespace sluice::log

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 
 // Logs are JSON lines on stderr. Each line is one event with its fields, as this example, which is
-// broken in two to fit:
+// broken in two to fit. A line that is written in a trace (base/trace.h) ends with its `trace_id`.
 //   {"ts":"2026-01-02T03:04:05.678Z","level":"info","daemon":"queue-0","job_id":"digits",
 //    "event":"batch_cut","k":12}
 namespace sluice::log {
@@ -74,8 +74,10 @@ inline void Error(absl::string_view event, std::initializer_list<Field> fields =
   Write(Level::kError, event, fields);
 }
 
-// The line that Write() would write, without the newline and with `ts` as its time. For tests.
+// The line that Write() would write, without the newline and with `ts` as its time, in a trace of
+// this id, or in none if it is empty. For tests.
 std::string FormatLine(absl::string_view ts, Level level, absl::string_view daemon,
-                       absl::string_view event, std::initializer_list<Field> fields);
+                       absl::string_view event, std::initializer_list<Field> fields,
+                       absl::string_view trace_id = "");
 
 }  // namespace sluice::log

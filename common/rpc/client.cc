@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/base/trace.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/leader_search.h"
 #include "common/rpc/method.h"
@@ -27,8 +28,9 @@ constexpr absl::Duration kOtherPeer = absl::Milliseconds(200);
 // Makes one attempt.
 absl::Status CallOnce(grpc::Channel* channel, const Method& method,
                       const google::protobuf::Message& request, google::protobuf::Message* response,
-                      absl::Time deadline, Cancel* cancel) {
+                      absl::Time deadline, Cancel* cancel, const Trace& trace) {
   grpc::ClientContext context;
+  context.AddMetadata(kTraceHeader, FormatTraceparent(trace));
   if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 
   // Another thread may end the call through `cancel`.
@@ -98,12 +100,13 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
       options.give_up > absl::ZeroDuration() ? options.give_up : deadline * channel.peers();
   const absl::Time end = absl::Now() + give_up;
 
+  const Trace trace = CurrentTrace().empty() ? MakeTrace() : CurrentTrace();
   Backoff backoff(options.backoff);
   while (true) {
     const absl::Time start = absl::Now();
     const Channel::Peer peer = channel.peer();
     const absl::Status status = CallOnce(peer.channel, method, request, response,
-                                         std::min(start + deadline, end), options.cancel);
+                                         std::min(start + deadline, end), options.cancel, trace);
     CountAttempt(channel, method, absl::Now() - start);
 
     if (status.ok()) return status;

@@ -35,6 +35,9 @@ struct CallOptions {
 // once. On a channel of ConnectToLeader() the next attempt goes to another controller, if there is
 // one, and then soon; an attempt that a standby refuses is repeated for all methods. Errors carry
 // the server's ErrorDetail; their message begins with method and address.
+//
+// Each attempt carries the header `traceparent` of the thread's trace (base/trace.h), or of a fresh
+// one if it has none.
 // CANCELLED: `cancel` was triggered.
 //
 // Thread-safe.

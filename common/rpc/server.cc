@@ -17,6 +17,7 @@
 #include "common/rpc/channel.h"
 #include "common/rpc/keepalive.h"
 #include "common/rpc/server_metrics.h"
+#include "common/rpc/server_trace.h"
 #include "common/rpc/status.h"
 #include "common/rpc/window.h"
 
@@ -94,10 +95,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
     builder.RegisterCallbackGenericService(impl->refusing.get());
   }
   // A refused call may have any path, which must not become a label.
-  if (options.metrics != nullptr && !options.refusal) {
+  if (!options.refusal) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
         interceptors;
-    interceptors.push_back(ServerMetrics(options.metrics));
+    if (options.metrics != nullptr) interceptors.push_back(ServerMetrics(options.metrics));
+    interceptors.push_back(ServerTrace());
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
 

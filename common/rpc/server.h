@@ -25,6 +25,8 @@ class Channel;
 // its calls. Services use the callback API, where a reactor must not block: a call that waits is
 // parked (kept in a list of the service's state machine) and finished from there.
 //
+// A service's method runs in the trace of its call (server_trace.h).
+//
 // Thread-safe.
 class Server {
  public:

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/base/trace.h"
 #include "common/rpc/method.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
@@ -38,6 +39,9 @@ ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descr
     : impl_(new Impl{MethodOf(&request), channel.peer(), cancel}) {
   if (deadline != absl::InfiniteDuration())
     impl_->context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+
+  const Trace& trace = CurrentTrace();
+  impl_->context.AddMetadata(kTraceHeader, FormatTraceparent(trace.empty() ? MakeTrace() : trace));
 
   // On the wire, a stream in one direction is a stream in both directions that carries only one
   // message on the other side.

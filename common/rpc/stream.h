@@ -25,7 +25,8 @@ class ClientStream {
  public:
   // Opens the method that takes messages of type `request` (rpc/method.h), as in
   // ClientStream(channel, *PutMessage::descriptor()). Triggering `cancel` ends the stream; it may
-  // be null, and outlives the stream.
+  // be null, and outlives the stream. The call carries the trace of the thread that opens it, or a
+  // fresh one (base/trace.h).
   ClientStream(const Channel& channel, const google::protobuf::Descriptor& request,
                Cancel* cancel = nullptr, absl::Duration deadline = absl::InfiniteDuration());
   // Cancels the call if Finish() was not called.

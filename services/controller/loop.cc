@@ -35,7 +35,7 @@ void Loop::Stop() {
 void Loop::Post(Work work, Then then) {
   MutexLock lock(&mu_);
   if (stopping_) return;
-  items_.push_back({std::move(work), std::move(then)});
+  items_.push_back({std::move(work), std::move(then), CurrentTrace()});
   posted_.NotifyAll();
 }
 
@@ -63,7 +63,10 @@ void Loop::Run() {
     const Instant now{clock_->Now(), clock_->Monotonic()};
     NoteAbsence(now);
     const bool tick = now.mono >= next_tick;
-    for (const Item& item : items) item.work(*core_, now);
+    for (const Item& item : items) {
+      const TraceScope scope(item.trace);
+      item.work(*core_, now);
+    }
     if (tick) {
       next_tick = now.mono + kTick;
       core_->Tick(now);
@@ -79,6 +82,7 @@ void Loop::Run() {
     for (const std::string& job : out.jobs) sinks_.job_changed(*core_, job);
     for (const std::string& job : out.diagnose) sinks_.diagnose(*core_, job);
     for (const Item& item : items) {
+      const TraceScope scope(item.trace);
       if (item.then) item.then(*core_);
     }
     if (tick) sinks_.tick(*core_);

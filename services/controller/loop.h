@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/trace.h"
 #include "common/base/watchdog.h"
 #include "common/meta/store.h"
 #include "services/controller/core/controller.h"
@@ -64,7 +65,7 @@ class Loop {
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Runs `work` with the core and the time, and `then` once the effects of `work` are stored. Both
-  // run on the loop's thread.
+  // run on the loop's thread, in the trace of the thread that posts them.
   void Post(Work work, Then then = {}) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Whether the store is away, so that nothing that is posted is done for now.
@@ -74,6 +75,7 @@ class Loop {
   struct Item {
     Work work;
     Then then;
+    Trace trace;
   };
   void Run();
   // Tells the core if this process was away since the last turn.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/base/trace.h"
+
 namespace sluice::controller {
 
 Pool::Pool(int threads) {
@@ -14,7 +16,10 @@ void Pool::Run(std::function<void()> task) {
   {
     MutexLock lock(&mu_);
     if (!stopping_) {
-      tasks_.push_back(std::move(task));
+      tasks_.push_back([trace = CurrentTrace(), task = std::move(task)] {
+        const TraceScope scope(trace);
+        task();
+      });
       changed_.NotifyOne();
       return;
     }

@@ -3,7 +3,9 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/trace.h"
 #include "tools/sluice/commands.h"
+#include "tools/sluice/options.h"
 
 namespace sluice::cli {
 namespace {
@@ -59,6 +61,11 @@ ExitCode SluiceApp::Run() {
     std::fputs(app_.help().c_str(), stderr);  // CLI11 returns the help of the chosen group here.
     return kMisuse;
   }
+
+  // All calls of one command are one trace.
+  const Trace trace = MakeTrace();
+  SetProcessTrace(trace);
+  if (VerboseFlag()) std::fprintf(stderr, "trace %s\n", trace.id.c_str());
   return runners_.at(chosen)();
 }
 

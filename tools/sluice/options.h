@@ -16,6 +16,12 @@
 
 namespace sluice::cli {
 
+// Whether -v was given.
+inline bool& VerboseFlag() {
+  static bool verbose = false;
+  return verbose;
+}
+
 // Options that several commands have.
 inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option(
@@ -25,6 +31,8 @@ inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option("--context", ContextFlag(),
                   "name of a fleet, as `sluice context list` shows it; default: $SLUICE_CONTEXT, "
                   "else the current one");
+  app->add_flag("-v,--verbose", VerboseFlag(),
+                "print on stderr the trace id of the command, which the daemons' log lines have");
 }
 
 inline void AddSets(CLI::App* app, std::vector<std::string>* sets) {

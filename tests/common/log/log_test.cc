@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/status.h"
+#include "common/base/trace.h"
 
 namespace sluice::log {
 namespace {
@@ -39,6 +40,20 @@ TEST(LogTest, AStatusIsLoggedAsItsTextAndReason) {
                   {"end", absl::OkStatus()}}));
   EXPECT_EQ(parsed["cause"], "ABORTED: 2 < 3 (FENCED)");
   EXPECT_EQ(parsed["end"], "OK");
+}
+
+TEST(LogTest, ALineThatIsWrittenInATraceEndsWithItsId) {
+  const Trace trace = MakeTrace();
+  testing::internal::CaptureStderr();
+  {
+    const TraceScope scope(trace);
+    Info("inside", {{"n", 1}});
+  }
+  Info("outside");
+  const std::string written = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(written, testing::HasSubstr("\"event\":\"inside\",\"n\":1,\"trace_id\":\"" +
+                                          trace.id + "\"}\n"));
+  EXPECT_THAT(written, testing::HasSubstr("\"event\":\"outside\"}\n"));
 }
 
 TEST(LogTest, LevelsAreParsedByName) {
