@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "common/base/failpoint.h"
+#include "common/daemon/log_lines.h"
 #include "common/log/log.h"
 #include "common/rpc/access.h"
+#include "common/rpc/server_stream.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
@@ -30,6 +32,16 @@ class AdminServiceImpl final : public admin::v1::AdminService::CallbackService {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
+  }
+
+  grpc::ServerWriteReactor<admin::v1::LogsResponse>* Logs(
+      grpc::CallbackServerContext*, const admin::v1::LogsRequest* request) override {
+    auto stream = rpc::MakeStream<rpc::WriteStream<admin::v1::LogsResponse>>();
+    // What is kept of a job is little, so all messages may wait in memory.
+    for (admin::v1::LogsResponse& response : ReadLogLines(*request))
+      stream->Send(std::move(response));
+    stream->End(absl::OkStatus());
+    return stream.get();
   }
 
   grpc::ServerUnaryReactor* Failpoint(grpc::CallbackServerContext* context,

@@ -20,7 +20,8 @@ class WaitEdge;
 namespace sluice::daemon {
 
 // Makes the AdminService of every daemon except the controller, which has its own. Explain answers
-// with what `explain` returns for one job (by its id). Failpoint arms a failpoint in builds that
+// with what `explain` returns for one job (by its id). Logs sends the lines that this process keeps
+// of a job (log_lines.h). Failpoint arms a failpoint in builds that
 // have them, and is UNIMPLEMENTED elsewhere.
 //
 // `explain` runs on gRPC's threads and must not block.

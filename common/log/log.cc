@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/base/trace.h"
+#include "common/log/job_lines.h"
 
 namespace sluice::log {
 namespace {
@@ -61,6 +62,19 @@ void AppendField(std::string* line, absl::string_view key, absl::string_view jso
   absl::StrAppend(line, line->size() > 1 ? "," : "", QuoteJson(key), ":", json);
 }
 
+// Longest line that is kept in memory. Of a longer one only the event is.
+constexpr size_t kLongestKept = 64 << 10;
+
+// The job that the line names. Empty: none.
+absl::string_view JobNameOf(std::initializer_list<Field> fields) {
+  for (const Field& field : fields) {
+    if (field.key != "job_id") continue;
+    const auto* const name = std::get_if<std::string>(&field.value.variant());
+    return name == nullptr ? "" : absl::string_view(*name);
+  }
+  return "";
+}
+
 std::string StatusToText(const absl::Status& status) {
   const std::string reason = ReasonOf(status);
   return absl::StrCat(absl::StatusCodeToString(status.code()), status.ok() ? "" : ": ",
@@ -107,12 +121,39 @@ std::string FormatLine(absl::string_view ts, Level level, absl::string_view daem
   return line + "}";
 }
 
-void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
+namespace {
+
+// Writes a line, and keeps it for the job with this id, or if `job` is empty for the one that its
+// field `job_id` names.
+void WriteLine(absl::string_view job, Level level, absl::string_view event,
+               std::initializer_list<Field> fields) {
   if (!Enabled(level)) return;
-  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  GetState().logger->log(
-      spdlog::level::info, "{}",
-      FormatLine(ts, level, GetState().daemon, event, fields, CurrentTrace().id));
+  const absl::Time now = absl::Now();
+  const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone());
+  const std::string& daemon = GetState().daemon;
+  const std::string& trace = CurrentTrace().id;
+  std::string line = FormatLine(ts, level, daemon, event, fields, trace);
+  GetState().logger->log(spdlog::level::info, "{}", line);
+
+  const absl::string_view name = JobNameOf(fields);
+  if (job.empty() && name.empty()) return;
+  if (line.size() > kLongestKept)
+    line = FormatLine(ts, level, daemon, event, {{"job_id", name}, {"bytes_left_out", line.size()}},
+                      trace);
+  JobLines::Line kept{.at = now, .level = level, .json = std::move(line)};
+  if (job.empty()) ProcessJobLines().Add(name, std::move(kept));
+  else ProcessJobLines().AddTo(job, std::move(kept));
+}
+
+}  // namespace
+
+void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
+  WriteLine("", level, event, fields);
+}
+
+void WriteFor(absl::string_view job, Level level, absl::string_view event,
+              std::initializer_list<Field> fields) {
+  WriteLine(job, level, event, fields);
 }
 
 }  // namespace sluice::log

@@ -59,6 +59,8 @@ bool Enabled(Level level);
 
 // Writes one line, if its level is enabled. A field `job_id` comes right before the event, the
 // other fields after it. Bytes that are not UTF-8 are replaced. Thread-safe: lines do not mix.
+//
+// A line with a `job_id` is also kept in memory for a while, for `sluice job logs` (job_lines.h).
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields = {});
 
 inline void Debug(absl::string_view event, std::initializer_list<Field> fields = {}) {
@@ -73,6 +75,11 @@ inline void Warning(absl::string_view event, std::initializer_list<Field> fields
 inline void Error(absl::string_view event, std::initializer_list<Field> fields = {}) {
   Write(Level::kError, event, fields);
 }
+
+// Writes a line of the job with this id (32 hex digits), whichever name its `job_id` has. For a
+// process that knows many jobs of one name.
+void WriteFor(absl::string_view job, Level level, absl::string_view event,
+              std::initializer_list<Field> fields = {});
 
 // The line that Write() would write, without the newline and with `ts` as its time, in a trace of
 // this id, or in none if it is empty. For tests.

@@ -106,7 +106,8 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
         *status = core.Drain(now, request->daemon(), request->on());
       },
       [person = PersonOf(*context), reactor, request, status](Controller&) {
-        LogAudit(person, request->on() ? "Drain" : "Undrain", request->daemon(), *status, "daemon");
+        LogAudit(person, request->on() ? "Drain" : "Undrain",
+                 {.text = request->daemon(), .kind = "daemon"}, *status);
         reactor->Finish(rpc::ToGrpcStatus(*status));
       });
   return reactor;
@@ -118,7 +119,7 @@ grpc::ServerWriteReactor<admin::v1::BackupResponse>* AdminService::Backup(
   backups_.Run([this, stream, person = PersonOf(*context)] {
     // One call, so all of it is of the same moment.
     const absl::StatusOr<std::vector<meta::Entry>> entries = store_->List("");
-    LogAudit(person, "Backup", "", entries.status());
+    LogAudit(person, "Backup", {}, entries.status());
     if (entries.ok()) stream->SendCopy(meta::EncodeBackup(*entries));
     else stream->End(entries.status());
   });

@@ -24,14 +24,15 @@ absl::Status CheckOwner(const Person& person, const Job& job) {
       absl::StrCat("job ", job.record.name, " is not a job of submitter ", person.name));
 }
 
-void LogAudit(const Person& person, absl::string_view method, absl::string_view target,
-              const absl::Status& result, absl::string_view kind) {
-  log::Info("audit", {{"role", rpc::RoleName(person.role)},
-                      {"person", person.name},
-                      {"method", method},
-                      {kind, target},
-                      {"result", absl::StatusCodeToString(result.code())},
-                      {"reason", ReasonOf(result)}});
+void LogAudit(const Person& person, absl::string_view method, const AuditTarget& target,
+              const absl::Status& result) {
+  const log::Field role = {"role", rpc::RoleName(person.role)}, name = {"person", person.name},
+                   what = {"method", method}, about = {target.kind, target.text},
+                   code = {"result", absl::StatusCodeToString(result.code())},
+                   reason = {"reason", ReasonOf(result)};
+  if (target.job_id.empty()) return log::Info("audit", {role, name, what, about, code, reason});
+  log::WriteFor(target.job_id, log::Level::kInfo, "audit",
+                {{"job_id", target.job_name}, role, name, what, about, code, reason});
 }
 
 }  // namespace sluice::controller

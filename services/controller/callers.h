@@ -30,9 +30,16 @@ Person PersonOf(const grpc::ServerContextBase& context);
 // PERMISSION_DENIED OTHERS_JOB
 absl::Status CheckOwner(const Person& person, const Job& job);
 
-// Writes to the log who asked for a change, and how it ended. `target` may be what the person
-// wrote; `kind` says what it names.
-void LogAudit(const Person& person, absl::string_view method, absl::string_view target,
-              const absl::Status& result, absl::string_view kind = "job");
+// What an audit line is about.
+struct AuditTarget {
+  std::string text;          // What the person wrote.
+  std::string kind = "job";  // What it names.
+  // The job, if the person may see it: the line is then one of the job's. Empty: none.
+  std::string job_id, job_name;
+};
+
+// Writes to the log who asked for a change, and how it ended.
+void LogAudit(const Person& person, absl::string_view method, const AuditTarget& target,
+              const absl::Status& result);
 
 }  // namespace sluice::controller

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/failpoint.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
@@ -20,6 +21,7 @@
 #include "services/controller/control.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/diagnose.h"
+#include "services/controller/log_relay.h"
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
 #include "services/controller/watcher.h"
@@ -156,7 +158,7 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
   const Person person = PersonOf(*context);
   absl::StatusOr<SubmitInput> input = InputOf(*request, person, *policy_);
   if (!input.ok()) {
-    LogAudit(person, "Submit", request->name(), input.status());
+    LogAudit(person, "Submit", {.text = request->name()}, input.status());
     return Refuse(context, input.status());
   }
 
@@ -167,7 +169,10 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
               [this, person, reactor, request, response, output](Controller& core) {
                 SLUICE_FAILPOINT("controller.submit.after_store");
                 absl::Status status = output->status();
+                AuditTarget target = {.text = request->name()};
                 if (status.ok()) {
+                  target.job_id = (*output)->job;
+                  target.job_name = request->name();
                   response->set_repeat((*output)->repeat);
                   response->set_created(!(*output)->repeat);
                   response->set_job((*output)->job);
@@ -177,7 +182,7 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
                   const auto stored = store_->Get(JobKey(DetailOf(status).current, "spec"));
                   if (stored.ok()) status = WithDifference(status, stored->value, request->spec());
                 }
-                LogAudit(person, "Submit", request->name(), status);
+                LogAudit(person, "Submit", target, status);
                 Finish(reactor, response, status);
               });
   return reactor;
@@ -192,25 +197,28 @@ grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* conte
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const Person person = PersonOf(*context);
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
+  auto target = std::make_shared<AuditTarget>(AuditTarget{.text = request->job()});
   loop_->Post(
-      [this, person, request, response, repeat](Controller& core, Instant now) {
+      [this, person, request, response, repeat, target](Controller& core, Instant now) {
         const absl::StatusOr<const Job*> job = FindFor(person, core, request->job());
         if (!job.ok()) {
           *repeat = job.status();
           return;
         }
+        target->job_id = (*job)->record.id;
+        target->job_name = (*job)->record.name;
         // A deleted job has no status afterwards.
         if (request->verb() == job::v1::VERB_DELETE) Describe(**job, response->mutable_status());
         *repeat = DoVerb(core, now, *store_, *policy_, person, **job, *request);
       },
-      [this, person, reactor, request, response, repeat](Controller& core) {
+      [this, person, reactor, request, response, repeat, target](Controller& core) {
         if (repeat->ok()) {
           response->set_repeat(**repeat);
           const absl::StatusOr<const Job*> job = core.Find(request->job());
           if (request->verb() != job::v1::VERB_DELETE && job.ok())
             Describe(**job, response->mutable_status());
         }
-        LogAudit(person, VerbName(request->verb()), request->job(), repeat->status());
+        LogAudit(person, VerbName(request->verb()), *target, repeat->status());
         Finish(reactor, response, repeat->status());
       });
   return reactor;
@@ -339,13 +347,18 @@ grpc::ServerWriteReactor<job::v1::WatchResponse>* JobService::Watch(
   }
 
   if (request->logs()) {
-    watcher->End(NotBuilt("watching logs"));
+    watcher->End(NotBuilt("`logs` of Watch, instead of which there is the call Logs,"));
   } else if (shutting_down) {
     watcher->End(absl::UnavailableError("the controller is shutting down"));
   } else {
     loop_->Post([](Controller&, Instant) {}, [watcher](Controller& core) { watcher->Begin(core); });
   }
   return watcher.get();
+}
+
+grpc::ServerWriteReactor<job::v1::LogsResponse>* JobService::Logs(
+    grpc::CallbackServerContext* context, const job::v1::LogsRequest* request) {
+  return logs_->Start(PersonOf(*context), *request);
 }
 
 void JobService::OnJobChanged(Controller& core, const std::string& job) {

@@ -15,14 +15,15 @@ struct Policy;
 }
 
 namespace sluice::controller {
+class LogRelay;
 
 // The calls of people and of the CLI: submit, cancel, describe, watch and explain jobs. A submitter
 // sees and controls its own jobs only (callers.h).
 class JobService : public job::v1::JobService::CallbackService {
  public:
   // All arguments outlive the service. `store` is only read, and only on the loop's thread.
-  JobService(Loop* loop, Peers* peers, meta::Store* store, const Policy* policy)
-      : loop_(loop), peers_(peers), store_(store), policy_(policy) {}
+  JobService(Loop* loop, Peers* peers, LogRelay* logs, meta::Store* store, const Policy* policy)
+      : loop_(loop), peers_(peers), logs_(logs), store_(store), policy_(policy) {}
 
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const job::v1::SubmitRequest* request,
@@ -45,6 +46,8 @@ class JobService : public job::v1::JobService::CallbackService {
                                     job::v1::InspectResponse* response) override;
   grpc::ServerWriteReactor<job::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const job::v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<job::v1::LogsResponse>* Logs(
+      grpc::CallbackServerContext* context, const job::v1::LogsRequest* request) override;
 
   // Tells the watchers that something about the job is new. Call it on the loop's thread.
   void OnJobChanged(Controller& core, const std::string& job) ABSL_LOCKS_EXCLUDED(mu_);
@@ -61,6 +64,7 @@ class JobService : public job::v1::JobService::CallbackService {
 
   Loop* const loop_;
   Peers* const peers_;
+  LogRelay* const logs_;
   meta::Store* const store_;
   const Policy* const policy_;
 

@@ -8,6 +8,7 @@
 #include "common/log/log.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/client.h"
+#include "common/rpc/stream.h"
 #include "services/controller/spec.h"
 #include "services/controller/translate.h"
 #include "sluice/admin/v1/admin.pb.h"
@@ -21,6 +22,9 @@ constexpr int kThreads = 8;
 constexpr absl::Duration kSetJobTime = absl::Seconds(10);
 constexpr absl::Duration kReleaseTime = absl::Seconds(20);
 constexpr absl::Duration kExplainTime = absl::Seconds(2);
+constexpr int kLinesThreads = 4;
+constexpr absl::Duration kLinesTime = absl::Seconds(2);
+constexpr size_t kLinesBytes = 4 << 20;  // A daemon keeps less of a job.
 
 // What Explain() gathers while its calls are under way; the call that ends last hands it out.
 struct Gathering {
@@ -31,13 +35,14 @@ struct Gathering {
 };
 }  // namespace
 
-Peers::Peers(std::string id) : id_(std::move(id)), pool_(kThreads) {}
+Peers::Peers(std::string id) : id_(std::move(id)), pool_(kThreads), lines_pool_(kLinesThreads) {}
 
 Peers::~Peers() { Stop(); }
 
 void Peers::Stop() {
   cancel_.Trigger();
   pool_.Stop();
+  lines_pool_.Stop();
 }
 
 absl::StatusOr<std::shared_ptr<rpc::Channel>> Peers::ChannelTo(const std::string& address) {
@@ -82,10 +87,11 @@ void Peers::SetJob(const SetJobCall& call, std::string spec,
     SLUICE_FAILPOINT("controller.assign.after_setjob");
 
     if (!status.ok()) {
-      log::Warning("set_job_failed", {{"job_id", job.name()},
-                                      {"queue", call.queue},
-                                      {"revision", call.revision},
-                                      {"cause", status}});
+      log::WriteFor(call.job, log::Level::kWarning, "set_job_failed",
+                    {{"job_id", job.name()},
+                     {"queue", call.queue},
+                     {"revision", call.revision},
+                     {"cause", status}});
       return done(status);
     }
     done(SetJobAnswer{response.restored(), FromProto(response.ledger())});
@@ -109,10 +115,11 @@ void Peers::Release(const ReleaseCall& call) {
       status = channel.status();
     }
     if (!status.ok()) {
-      log::Warning("release_failed", {{"worker", call.worker},
-                                      {"queue", call.queue},
-                                      {"next", "the leases of the worker end when they expire"},
-                                      {"cause", status}});
+      log::WriteFor(call.job, log::Level::kWarning, "release_failed",
+                    {{"worker", call.worker},
+                     {"queue", call.queue},
+                     {"next", "the leases of the worker end when they expire"},
+                     {"cause", status}});
     }
   });
 }
@@ -126,6 +133,33 @@ void Peers::CallDaemon(const std::string& address,
     const auto channel = ChannelTo(address);
     if (!channel.ok()) return done(channel.status());
     done(rpc::Call(**channel, *request, response.get(), {.cancel = &cancel_}));
+  });
+}
+
+void Peers::ReadLines(const std::string& address, const admin::v1::LogsRequest& request,
+                      LinesRead done) {
+  lines_pool_.Run([this, address, request, done = std::move(done)] {
+    const auto channel = ChannelTo(address);
+    if (!channel.ok()) return done(channel.status());
+    rpc::ClientStream stream(**channel, *admin::v1::LogsRequest::descriptor(), &cancel_,
+                             kLinesTime);
+    stream.Write(request);
+    stream.WritesDone();
+
+    admin::v1::LogsResponse all, next;
+    size_t bytes = 0;
+    while (bytes <= kLinesBytes && stream.Read(&next)) {
+      bytes += next.ByteSizeLong();
+      all.MergeFrom(next);
+    }
+    if (bytes > kLinesBytes) {
+      stream.TryCancel();
+      (void)stream.Finish();
+      return done(absl::ResourceExhaustedError(
+          absl::StrCat(address, " sends more than ", kLinesBytes, " B of lines")));
+    }
+    if (absl::Status status = stream.Finish(); !status.ok()) return done(std::move(status));
+    done(std::move(all));
   });
 }
 

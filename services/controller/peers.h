@@ -17,6 +17,10 @@
 namespace google::protobuf {
 class Message;
 }  // namespace google::protobuf
+namespace sluice::admin::v1 {
+class LogsRequest;
+class LogsResponse;
+}  // namespace sluice::admin::v1
 namespace sluice::common::v1 {
 class Call;
 }  // namespace sluice::common::v1
@@ -61,6 +65,11 @@ class Peers {
   using Explained = std::function<void(std::vector<Edge> edges, std::vector<std::string> silent)>;
   void Explain(const std::string& job, std::vector<Target> targets, Explained done);
 
+  // Reads the lines of a job that a daemon keeps (AdminService.Logs), for at most 2 s. The answers
+  // are joined into one. These calls have threads of their own, so that they hold up no other.
+  using LinesRead = std::function<void(absl::StatusOr<admin::v1::LogsResponse>)>;
+  void ReadLines(const std::string& address, const admin::v1::LogsRequest& request, LinesRead done);
+
   // Ends all calls; their callbacks get an error. Idempotent.
   void Stop();
 
@@ -74,6 +83,7 @@ class Peers {
   // By address.
   std::map<std::string, std::shared_ptr<rpc::Channel>> channels_ ABSL_GUARDED_BY(mu_);
   Pool pool_;
+  Pool lines_pool_;
 };
 
 }  // namespace sluice::controller

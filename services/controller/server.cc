@@ -17,6 +17,7 @@
 #include "services/controller/admin_service.h"
 #include "services/controller/diagnose.h"
 #include "services/controller/job_service.h"
+#include "services/controller/log_relay.h"
 #include "services/controller/loop.h"
 #include "services/controller/metrics.h"
 #include "services/controller/peers.h"
@@ -53,7 +54,8 @@ class Program : public daemon::Program {
         loop_(std::move(core), store_.get(), clock),
         peers_(options.id),
         registry_(&loop_),
-        jobs_(&loop_, &peers_, store_.get(), &policy_),
+        logs_(options.id, &loop_, &peers_),
+        jobs_(&loop_, &peers_, &logs_, store_.get(), &policy_),
         admin_(&loop_, store_.get()) {
     if (ui_hosts) ui_.emplace(&loop_, &peers_, store_.get(), *std::move(ui_hosts));
     // The loop starts here, because calls may come before Start().
@@ -69,8 +71,10 @@ class Program : public daemon::Program {
          .diagnose = [this](Controller& core, const std::string& job) { DiagnoseStall(core, job); },
          .tick =
              [this](Controller& core) {
-               metrics_.Update(core, {clock_->Now(), clock_->Monotonic()});
-               jobs_.SendKeepalives(clock_->Monotonic());
+               const Instant now{clock_->Now(), clock_->Monotonic()};
+               metrics_.Update(core, now);
+               jobs_.SendKeepalives(now.mono);
+               logs_.Tick(core, now);
              },
          .transaction_tried =
              [this](const char* outcome, absl::Duration took) {
@@ -102,6 +106,7 @@ class Program : public daemon::Program {
     }
     registry_.Shutdown();
     jobs_.Shutdown();
+    logs_.Shutdown();
     peers_.Stop();
   }
 
@@ -133,6 +138,7 @@ class Program : public daemon::Program {
   Loop loop_;
   Peers peers_;  // Its callbacks post to the loop, which drops posts after Stop().
   RegistryService registry_;
+  LogRelay logs_;
   JobService jobs_;
   AdminService admin_;
   std::optional<Ui> ui_;

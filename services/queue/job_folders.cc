@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "common/log/job_lines.h"
 #include "common/log/log.h"
 #include "services/queue/row_sources.h"
 
@@ -60,6 +61,7 @@ absl::StatusOr<StoredJob> JobFolders::Recover(const std::string& job, Arena* are
 
   const absl::Duration took = clock_->Monotonic() - start;
   if (recovered_) recovered_(took);
+  const log::JobScope lines(job, stored.header.name);  // There is no runner yet.
   log::Info("job_recovered", {{"job_id", stored.header.name},
                               {"job", job},
                               {"snapshot_bytes", stored.found.snapshot_bytes},
@@ -68,7 +70,7 @@ absl::StatusOr<StoredJob> JobFolders::Recover(const std::string& job, Arena* are
                               {"step", stored.job->version()},
                               {"seconds", absl::ToDoubleSeconds(took)}});
   for (const std::string& remark : stored.found.remarks)
-    log::Warning("job_log", {{"job", job}, {"message", remark}});
+    log::Warning("job_log", {{"job_id", stored.header.name}, {"job", job}, {"message", remark}});
   return stored;
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/base/watchdog.h"
+#include "common/log/job_lines.h"
 #include "common/log/log.h"
 #include "services/queue/memory.h"
 
@@ -129,6 +130,7 @@ void JobTable::LoadJob(const std::string& job, const std::string& name, const Ca
   }
 
   if (!absl::IsUnavailable(found.status())) return done(found.status());
+  const log::JobScope lines(job, name.empty() ? job : name);  // There is no runner yet.
   absl::StatusOr<std::shared_ptr<JobRunner>> runner =
       MakeRunner(job, name, input.spec, incarnation);
   if (!runner.ok()) return done(runner.status());

@@ -27,6 +27,7 @@ absl::Status HitCallFailpoint(const char* call, const char* where) {
 JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
     : options_(std::move(options)),
       id_(options_.job.id),
+      lines_(id_, options_.name),
       arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
       sampling_(spec.sampling),
       job_(std::make_unique<Job>(options_.job, std::move(spec), std::move(rows))),
@@ -38,6 +39,7 @@ JobRunner::JobRunner(Options options, Spec spec, std::shared_ptr<const RowSource
 JobRunner::JobRunner(Options options, StoredJob stored)
     : options_(std::move(options)),
       id_(stored.header.job),
+      lines_(id_, options_.name),
       arena_(options_.arena != nullptr ? options_.arena : std::make_shared<Arena>()),
       header_(std::move(stored.header)),
       sampling_(stored.job->spec().sampling),

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/log/job_lines.h"
 #include "services/queue/arena.h"
 #include "services/queue/core/job.h"
 #include "services/queue/ledger_watch.h"
@@ -149,6 +150,7 @@ class JobRunner {
 
   const Options options_;
   const std::string id_;
+  const log::JobScope lines_;  // Outlives the log's threads, which write some.
   const std::shared_ptr<Arena> arena_;
   const JobHeader header_;  // Set if there is a log.
   const Sampling sampling_;

@@ -56,7 +56,7 @@ absl::Status RewardProgram::CheckReady() {
 // Handles a new list of assignments: starts the jobs that are new, ends those that are gone or
 // stopped, and restarts those whose queue has another address.
 void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
-  std::vector<std::unique_ptr<Worker>> ended;  // Stopped without the lock, because that waits.
+  std::vector<Job> ended;  // Stopped without the lock, because that waits.
   std::vector<const registry::v1::Assignment*> fresh;
   {
     MutexLock lock(&mu_);
@@ -70,7 +70,7 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
       if (it != jobs_.end()) {
-        ended.push_back(std::move(it->second.worker));
+        ended.push_back(std::move(it->second));
         jobs_.erase(it);
       }
       fresh.push_back(&assignment);
@@ -81,21 +81,25 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
         ++it;
         continue;
       }
-      ended.push_back(std::move(it->second.worker));
+      ended.push_back(std::move(it->second));
       link_->RemoveProgress(it->first);
       it = jobs_.erase(it);
     }
   }
 
-  for (auto& worker : ended) {
-    if (worker != nullptr) worker->Stop();
+  for (const Job& job : ended) {
+    if (job.worker != nullptr) job.worker->Stop();
   }
+  ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
 }
 
 void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
-  Job job{.queue = assignment.queues(0), .name = assignment.spec().name(), .worker = nullptr};
   const std::string id = assignment.job();
+  Job job{.queue = assignment.queues(0),
+          .name = assignment.spec().name(),
+          .lines = std::make_unique<log::JobScope>(id, assignment.spec().name()),
+          .worker = nullptr};
 
   auto scorer = MakeScorer(assignment.spec().reward());
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});

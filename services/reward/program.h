@@ -8,6 +8,7 @@
 #include "common/base/mutex.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
+#include "common/log/job_lines.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
@@ -31,7 +32,8 @@ class RewardProgram : public daemon::Program {
   struct Job {
     std::string queue;  // HOST:PORT.
     std::string name;
-    std::unique_ptr<Worker> worker;  // Null if the job could not be started.
+    std::unique_ptr<log::JobScope> lines;  // Outlives the worker, which writes some.
+    std::unique_ptr<Worker> worker;        // Null if the job could not be started.
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
   // Starts the worker of a job, or tells the controller why it cannot be started.

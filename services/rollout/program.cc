@@ -192,6 +192,7 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
     if (!kept.contains(id)) callers_.RemoveJob(id);
     link_->RemoveProgress(id);
   }
+  ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
 }
 
@@ -199,6 +200,7 @@ void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
   const std::string id = assignment.job();
   Job job{.queue = assignment.queues(0),
           .name = assignment.spec().name(),
+          .lines = std::make_shared<log::JobScope>(id, assignment.spec().name()),
           .session = nullptr,
           .models = {}};
   ReportProgress(id, false, {}, "loading", "");

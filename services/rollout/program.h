@@ -12,6 +12,7 @@
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
 #include "common/daemon/waits.h"
+#include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
 #include "services/rollout/flags.h"
 #include "services/rollout/http/guests.h"
@@ -47,8 +48,9 @@ class RolloutProgram : public daemon::Program {
   struct Job {
     std::string queue;
     std::string name;
-    std::shared_ptr<Session> session;  // Null: it could not be started.
-    std::vector<std::string> models;   // Names of its models in the API.
+    std::shared_ptr<log::JobScope> lines;  // Outlives the session, which writes some.
+    std::shared_ptr<Session> session;      // Null: it could not be started.
+    std::vector<std::string> models;       // Names of its models in the API.
   };
 
   absl::Status StartHttp();

@@ -122,8 +122,9 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
 }
 
 void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
-  absl::StatusOr<JobConfig> config = ConfigOf(assignment);
   const std::string id = assignment.job();
+  lines_.emplace(id, assignment.spec().name());
+  absl::StatusOr<JobConfig> config = ConfigOf(assignment);
   const int64_t incarnation = assignment.incarnation();
   if (!config.ok()) {
     log::Error("job_refused", {{"job_id", assignment.spec().name()}, {"error", config.status()}});

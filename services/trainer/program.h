@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/mutex.h"
 #include "common/daemon/daemon.h"
+#include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
 #include "services/trainer/job.h"
 
@@ -62,6 +64,9 @@ class TrainerProgram : public daemon::Program {
     std::string path ABSL_GUARDED_BY(mu);
   };
   const std::shared_ptr<CheckpointDir> checkpoint_dir_ = std::make_shared<CheckpointDir>();
+
+  // Of the job, or of the last one. Only the link's thread uses it.
+  std::optional<log::JobScope> lines_;
 
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

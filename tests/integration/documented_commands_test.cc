@@ -82,6 +82,7 @@ constexpr Rule kBefore[] = {
      "127.0.0.1:7400; sluice context set here --server 127.0.0.1:7400; "},
     // Ctrl-C ends it.
     {"sluice job watch digits", "timeout --preserve-status -s INT 5 "},
+    {"sluice job logs digits --follow", "timeout --preserve-status -s INT 5 "},
     {"sluice job submit configs/examples/digits.yaml --watch",
      "timeout --preserve-status -s INT 5 "},
 };
@@ -107,6 +108,7 @@ constexpr Rule kReplaced[] = {
 // Exit codes besides 0.
 constexpr Rule kExits[] = {
     {"sluice job watch digits", "130"},
+    {"sluice job logs digits --follow", "130"},
     {"sluice job submit configs/examples/digits.yaml --watch", "130"},
     {"sluice doctor", "1"},                  // The host may have a fault.
     {"sluice eval digits@1200", "5"},        // The job goes on, and forgets old versions

@@ -194,7 +194,7 @@ std::vector<std::string> FindNamesOf(const std::string& what, absl::Span<const s
     if (Ask(words, job::v1::ListRequest(), &response)) {
       for (const job::v1::JobStatus& job : response.jobs()) names.insert(job.name());
     }
-  } else if (what == "DAEMON") {
+  } else if (what == "DAEMON" || what == "--daemon") {
     admin::v1::DaemonsResponse response;
     if (Ask(words, admin::v1::DaemonsRequest(), &response)) {
       for (const admin::v1::Daemon& daemon : response.daemons()) names.insert(daemon.daemon());

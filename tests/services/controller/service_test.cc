@@ -23,10 +23,11 @@
 #include "common/rpc/client.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/server.h"
+#include "common/rpc/server_stream.h"
 #include "common/rpc/stream.h"
 #include "services/controller/server.h"
 #include "services/controller/spec.h"
-#include "sluice/admin/v1/admin.pb.h"
+#include "sluice/admin/v1/admin.grpc.pb.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/queue/v1/queue.grpc.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
@@ -34,6 +35,7 @@
 namespace sluice::controller {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -135,6 +137,50 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
   std::vector<std::string> released_ ABSL_GUARDED_BY(mu_);
 };
 
+// The log lines that a daemon keeps of jobs.
+class FakeLogs : public admin::v1::AdminService::CallbackService {
+ public:
+  grpc::ServerWriteReactor<admin::v1::LogsResponse>* Logs(
+      grpc::CallbackServerContext*, const admin::v1::LogsRequest* request) override {
+    auto stream = rpc::MakeStream<rpc::WriteStream<admin::v1::LogsResponse>>();
+    admin::v1::LogsResponse response;
+    MutexLock lock(&mu_);
+    const uint64_t after = request->run() == run_ ? request->after() : 0;
+    for (const common::v1::LogLine& line : lines_[request->call().job().job()]) {
+      if (line.number() > after) *response.add_lines() = line;
+      response.set_newest(line.number());
+      response.set_run(run_);
+    }
+    response.set_lost(after == 0 ? lost_ : 0);
+    stream->Send(response);
+    stream->End(absl::OkStatus());
+    return stream.get();
+  }
+
+  void Add(const std::string& job, int64_t second, const std::string& json) {
+    MutexLock lock(&mu_);
+    common::v1::LogLine& line = lines_[job].emplace_back();
+    line.set_number(lines_[job].size());
+    *line.mutable_at() = rpc::ToProto(absl::FromUnixSeconds(second));
+    line.set_level(common::v1::LOG_LEVEL_INFO);
+    line.set_json(json);
+  }
+
+  // As a process that was started anew, and has lost `lost` lines since.
+  void Restart(uint64_t lost) {
+    MutexLock lock(&mu_);
+    lines_.clear();
+    ++run_;
+    lost_ = lost;
+  }
+
+ private:
+  Mutex mu_;
+  uint64_t run_ ABSL_GUARDED_BY(mu_) = 1;
+  uint64_t lost_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, std::vector<common::v1::LogLine>> lines_ ABSL_GUARDED_BY(mu_);
+};
+
 // A daemon that reports that it is ready for each assignment, and leaves a job when told to.
 class FakeDaemon {
  public:
@@ -202,8 +248,10 @@ class ServiceTest : public testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     dir_ = name;
     StartController("127.0.0.1:0");
-    grpc::Service* services[] = {&queue_};
+    grpc::Service* services[] = {&queue_, &queue_logs_};
     queue_server_ = *rpc::Server::Start({}, services);
+    grpc::Service* trainer_services[] = {&trainer_logs_};
+    trainer_server_ = *rpc::Server::Start({}, trainer_services);
   }
 
   void TearDown() override {
@@ -234,8 +282,8 @@ class ServiceTest : public testing::Test {
   void StartFleet() {
     const std::string at = server_->address(), queue = queue_server_->address();
     daemons_["queue-0"] = std::make_unique<FakeDaemon>(at, "queue-0", rpc::Role::kQueue, queue);
-    daemons_["trainer-0"] =
-        std::make_unique<FakeDaemon>(at, "trainer-0", rpc::Role::kTrainer, "127.0.0.1:1");
+    daemons_["trainer-0"] = std::make_unique<FakeDaemon>(at, "trainer-0", rpc::Role::kTrainer,
+                                                         trainer_server_->address());
     daemons_["rollout-0"] =
         std::make_unique<FakeDaemon>(at, "rollout-0", rpc::Role::kRollout, "127.0.0.1:2");
     daemons_["reward-0"] =
@@ -276,6 +324,24 @@ class ServiceTest : public testing::Test {
     FAIL() << "the watch ended: " << stream.Finish();
   }
 
+  // Reads the call to its end. Adds to `lines` "DAEMON JSON" of each line, and merges all else that
+  // was said.
+  absl::StatusOr<job::v1::LogsResponse> ReadLogs(const job::v1::LogsRequest& request,
+                                                 std::vector<std::string>* lines) {
+    rpc::ClientStream stream(*channel_, *job::v1::LogsRequest::descriptor(), nullptr,
+                             absl::Seconds(30));
+    stream.Write(request);
+    stream.WritesDone();
+    job::v1::LogsResponse all, response;
+    while (stream.Read(&response)) {
+      for (const job::v1::DaemonLine& line : response.lines())
+        lines->push_back(absl::StrCat(line.daemon(), " ", line.line().json()));
+      all.MergeFrom(response);
+    }
+    if (absl::Status status = stream.Finish(); !status.ok()) return status;
+    return all;
+  }
+
   void WaitFor(const std::string& job, job::v1::JobState state) {
     std::vector<job::v1::WatchResponse> seen;
     job::v1::WatchRequest request;
@@ -303,7 +369,8 @@ class ServiceTest : public testing::Test {
   std::unique_ptr<rpc::Server> server_;
   std::shared_ptr<rpc::Channel> channel_;
   FakeQueue queue_;
-  std::unique_ptr<rpc::Server> queue_server_;
+  FakeLogs queue_logs_, trainer_logs_;
+  std::unique_ptr<rpc::Server> queue_server_, trainer_server_;
   std::map<std::string, std::unique_ptr<FakeDaemon>> daemons_;
 };
 
@@ -638,6 +705,114 @@ TEST_F(ServiceTest, InspectAsksTheQueueAndWhyNamesWhoIsMissing) {
   ASSERT_TRUE(rpc::Call(*channel_, inspect, &answer).ok());
 
   EXPECT_EQ(answer.queue_stats().version(), 41);
+}
+
+TEST_F(ServiceTest, LogsMergesTheLinesOfAllDaemonsAndNamesThoseThatAreDown) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  queue_logs_.Add(job, 10, "first");
+  trainer_logs_.Add(job, 20, "second");
+  trainer_logs_.Add(job, 40, "fourth");
+  trainer_logs_.Add(job, 35, "fifth, after the clock was set back");
+  queue_logs_.Add(job, 30, "third");
+  queue_logs_.Add("0123456789abcdef0123456789abcdef", 15, "of an earlier job of the same name");
+
+  job::v1::LogsRequest request;
+  request.set_job("digits");
+  std::vector<std::string> lines;
+  const absl::StatusOr<job::v1::LogsResponse> all = ReadLogs(request, &lines);
+  ASSERT_EQ(all.status(), absl::OkStatus());
+  EXPECT_THAT(lines,
+              ElementsAre("queue-0 first", "trainer-0 second", "queue-0 third", "trainer-0 fourth",
+                          "trainer-0 fifth, after the clock was set back",
+                          AllOf(HasSubstr("controller-0 "), HasSubstr("\"event\":\"audit\""),
+                                HasSubstr("\"method\":\"Submit\""))));
+  // Nobody listens at their addresses.
+  ASSERT_EQ(all->silent_size(), 2);
+  EXPECT_EQ(all->silent(0).daemon(), "reward-0");
+  EXPECT_EQ(all->silent(1).daemon(), "rollout-0");
+
+  lines.clear();
+  request.set_tail(4);
+  ASSERT_EQ(ReadLogs(request, &lines).status(), absl::OkStatus());
+  EXPECT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[0], "queue-0 third");
+  lines.clear();
+  request.set_daemon("trainer-0");
+  request.set_tail(2);
+  ASSERT_EQ(ReadLogs(request, &lines).status(), absl::OkStatus());
+  EXPECT_THAT(lines, ElementsAre("trainer-0 fourth", HasSubstr("trainer-0 fifth")));
+
+  request.set_daemon("nobody");
+  EXPECT_EQ(ReasonOf(ReadLogs(request, &lines).status()), "DAEMON");
+  request.set_job("unknown");
+  EXPECT_EQ(ReasonOf(ReadLogs(request, &lines).status()), "JOB");
+}
+
+TEST_F(ServiceTest, FollowedLogsGoOnAcrossARestartOfADaemonUntilTheJobHasEnded) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  trainer_logs_.Add(job, 10, "a");
+  job::v1::LogsRequest request;
+  request.set_job(job);
+  request.set_daemon("trainer-0");
+  request.set_follow(true);
+  rpc::ClientStream stream(*channel_, *job::v1::LogsRequest::descriptor(), nullptr,
+                           absl::Seconds(30));
+  ASSERT_TRUE(stream.Write(request));
+  stream.WritesDone();
+
+  job::v1::LogsResponse response;
+  ASSERT_TRUE(stream.Read(&response));
+  ASSERT_EQ(response.lines_size(), 1);
+  const uint64_t run = response.lines(0).run();
+  trainer_logs_.Add(job, 11, "b");
+  ASSERT_TRUE(stream.Read(&response));
+  ASSERT_EQ(response.lines_size(), 1);
+  EXPECT_EQ(response.lines(0).line().json(), "b");
+
+  trainer_logs_.Restart(/*lost=*/5);
+  trainer_logs_.Add(job, 12, "c");
+  ASSERT_TRUE(stream.Read(&response));
+  while (response.lines_size() == 0) ASSERT_TRUE(stream.Read(&response));
+  EXPECT_EQ(response.lines(0).line().json(), "c");
+  EXPECT_NE(response.lines(0).run(), run);
+  ASSERT_EQ(response.lost_size(), 1);
+  EXPECT_EQ(response.lost(0).count(), 5u);
+
+  daemons_["trainer-0"]->Done(job);
+  while (stream.Read(&response)) EXPECT_EQ(response.lines_size(), 0);
+  EXPECT_EQ(stream.Finish(), absl::OkStatus());
+
+  // Who reads on from what it has gets the rest alone.
+  std::vector<std::string> lines;
+  trainer_logs_.Add(job, 13, "d");
+  (*request.mutable_after())["trainer-0"].set_run(run + 1);
+  (*request.mutable_after())["trainer-0"].set_after(1);
+  ASSERT_EQ(ReadLogs(request, &lines).status(), absl::OkStatus());
+  EXPECT_THAT(lines, ElementsAre("trainer-0 d"));
+}
+
+TEST_F(ServiceTest, MoreReadersOfLogsThanTheControllerServesAreRefused) {
+  const std::string job = Submit(Spec("digits"))->job();
+  job::v1::LogsRequest request;
+  request.set_job(job);
+  request.set_follow(true);
+  std::vector<std::unique_ptr<rpc::ClientStream>> readers;
+  job::v1::LogsResponse response;
+  absl::Status refused;
+  while (refused.ok() && readers.size() < 100) {
+    readers.push_back(std::make_unique<rpc::ClientStream>(
+        *channel_, *job::v1::LogsRequest::descriptor(), nullptr, absl::Seconds(30)));
+    ASSERT_TRUE(readers.back()->Write(request));
+    readers.back()->WritesDone();
+    // Each first gets the line of the Submit.
+    if (!readers.back()->Read(&response)) refused = readers.back()->Finish();
+  }
+  EXPECT_EQ(ReasonOf(refused), "LOG_READERS") << refused;
+  EXPECT_EQ(readers.size(), 33u);
 }
 
 TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {

@@ -41,6 +41,7 @@ TEST(CompleteWords, OffersCommandsOptionsAndTheirValues) {
   EXPECT_THAT(Words({"job", "list", "--con"}), ElementsAre("--context"));
   EXPECT_THAT(Words({"job", "list", "-o", "j"}), ElementsAre("json", "jsonl"));
   EXPECT_THAT(Words({"job", "list", "--output", "w"}), ElementsAre("wide"));
+  EXPECT_THAT(Words({"job", "logs", "digits", "--level", "w"}), ElementsAre("warning"));
   EXPECT_THAT(Words({"top", ""}), ElementsAre("jobs", "daemons"));
   EXPECT_THAT(Words({"completion", ""}), ElementsAre("bash", "zsh", "fish"));
 }
