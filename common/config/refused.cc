@@ -75,7 +75,6 @@ constexpr Refusal kRefused[] = {
     {.path = "weights.allow_unverified",
      .why = "unverified engines are not in this build",
      .instead = "use false"},
-    {.path = "resources.pool", .why = "pools are not in this build", .instead = "use default"},
     {.path = "resources.device",
      .but = "cpu",
      .why = "another device than the CPU is not in this build",

@@ -126,10 +126,15 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
                  "HOST or HOST:PORT at which other daemons reach this one, if --listen is 0.0.0.0 "
                  "or [::]; default: --listen")
       ->envname("SLUICE_ADVERTISE");
-  if (about.role != rpc::Role::kController)
+  if (about.role != rpc::Role::kController) {
     app.add_option("--controller", flags->controller,
                    "HOST:PORT of the controller; if there are several, all of them with commas "
                    "between");
+    app.add_option("--pool", flags->pool,
+                   "pool of this daemon: it works for jobs with this resources.pool alone")
+        ->envname("SLUICE_POOL")
+        ->capture_default_str();
+  }
   app.add_option("--id", flags->id,
                  absl::StrCat("name of this daemon in the fleet; default: that of its certificate, "
                               "else ",

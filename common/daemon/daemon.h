@@ -62,7 +62,8 @@ struct Flags {
   std::string data_dir;  // Empty: not given.
   // The folders of the files of jobs (common/base/roots.h). Both empty: any folder.
   std::vector<std::string> read_roots, write_roots;
-  int threads = 0;  // Threads for computing. 0: one per core.
+  std::string pool = "default";  // Its jobs are those of this pool (resources.pool).
+  int threads = 0;               // Threads for computing. 0: one per core.
   // How long one of the daemon's loops may be silent before /livez answers 503 (Watchdog).
   std::string stall_limit = "30s";
   std::string log_level = "info";

@@ -119,6 +119,9 @@ absl::StatusOr<Policy> ReadPolicy(const std::string& path) {
     Policy::Quota& row = policy.quotas.emplace_back();
     row.submitter = quota.submitter();
     if (quota.has_jobs()) row.jobs = quota.jobs();
+    if (quota.has_trainers()) row.trainers = quota.trainers();
+    if (quota.has_rollouts()) row.rollouts = quota.rollouts();
+    row.pools.assign(quota.pools().begin(), quota.pools().end());
   }
   return policy;
 }

@@ -26,6 +26,9 @@ struct Policy {
   struct Quota {
     std::string submitter;         // "*": each submitter without a row of its own.
     std::optional<uint32_t> jobs;  // Most jobs that have not ended.
+    // Most daemons of all its jobs together.
+    std::optional<uint32_t> trainers, rollouts;
+    std::vector<std::string> pools;  // That its jobs may use. Empty: all.
   };
 
   std::vector<Cap> caps;

@@ -22,6 +22,7 @@
 #include "services/controller/metrics.h"
 #include "services/controller/peers.h"
 #include "services/controller/registry_service.h"
+#include "services/controller/spec.h"
 #include "services/controller/standby.h"
 #include "services/controller/ui/ui.h"
 
@@ -178,6 +179,7 @@ absl::StatusOr<std::unique_ptr<daemon::Program>> Lead(const Options& options,
   Clock* clock = options.clock != nullptr ? options.clock : Clock::Real();
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Controller> core,
                           Controller::Load(store.get(), {clock->Now(), clock->Monotonic()}));
+  core->SetQuotas(QuotasOf(policy));
   log::Info("leading", {{"store", options.store.url.empty() ? options.data_dir : options.store.url},
                         {"jobs", core->jobs().size()},
                         {"daemons", core->fleet().daemons().size()}});

@@ -12,7 +12,6 @@
 #include "common/checkpoint/model_dir.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
-#include "common/policy/policy.h"
 #include "common/rpc/convert.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
@@ -111,6 +110,44 @@ absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec, const Po
                    message);
 }
 
+absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
+                        const JobSpec& spec) {
+  const Needs needs = NeedsOf(spec);
+  const std::vector<std::string>& pools = quota.pools;
+  if (!pools.empty() && std::find(pools.begin(), pools.end(), needs.pool) == pools.end()) {
+    return ErrorWith(absl::StatusCode::kPermissionDenied,
+                     {.reason = "POOL",
+                      .catalogue = "SLUICE-CTL-0025",
+                      .hint = "set resources.pool to one of these, or ask the operator"},
+                     absl::StrCat("resources.pool is ", needs.pool,
+                                  ", but the operator's policy lets submitter ", submitter, " use ",
+                                  absl::StrJoin(pools, ", ")));
+  }
+
+  const auto check = [&](const char* key, int min, std::optional<uint32_t> most) -> absl::Status {
+    if (!most || min <= static_cast<int>(*most)) return absl::OkStatus();
+    return ErrorWith(absl::StatusCode::kResourceExhausted,
+                     {.reason = "QUOTA",
+                      .catalogue = "SLUICE-CTL-0024",
+                      .hint = "ask for less, or ask the operator for a larger quota"},
+                     absl::StrCat(key, " is ", min, ", but the operator's quota of submitter ",
+                                  submitter, " is ", *most));
+  };
+  SLUICE_RETURN_IF_ERROR(check("resources.trainer", needs.trainers.min, quota.trainers));
+  return check("resources.rollout.min", needs.rollouts.min, quota.rollouts);
+}
+
+std::function<DaemonQuota(const std::string& submitter)> QuotasOf(Policy policy) {
+  return [policy = std::move(policy)](const std::string& submitter) {
+    DaemonQuota most;
+    const Policy::Quota* const quota = policy.FindQuota(submitter);
+    if (quota == nullptr) return most;
+    if (quota->trainers) most.trainers = static_cast<int>(*quota->trainers);
+    if (quota->rollouts) most.rollouts = static_cast<int>(*quota->rollouts);
+    return most;
+  };
+}
+
 Needs NeedsOf(const JobSpec& spec) {
   Needs needs;
   const auto duration = [](const google::protobuf::Duration& value, absl::Duration unset) {
@@ -118,6 +155,7 @@ Needs NeedsOf(const JobSpec& spec) {
     return given > absl::ZeroDuration() ? given : unset;
   };
   needs.priority = spec.run().priority();
+  if (!spec.resources().pool().empty()) needs.pool = spec.resources().pool();
   needs.trainers.min = needs.trainers.max =
       std::max(1, static_cast<int>(spec.resources().trainer()));
   needs.rollouts = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().rollout());

@@ -1,14 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/policy/policy.h"
 #include "services/controller/core/types.h"
 
-namespace sluice {
-struct Policy;
-}
 namespace sluice::job::v1 {
 class JobSpec;
 }  // namespace sluice::job::v1
@@ -24,6 +23,15 @@ namespace sluice::controller {
 // INVALID_ARGUMENT: the first 20 errors, one per line, and how many more there are.
 absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec,
                                                    const Policy& policy);
+
+// Whether the submitter's quota lets the job start at all.
+// PERMISSION_DENIED POOL: its jobs may not use the job's pool.
+// RESOURCE_EXHAUSTED QUOTA: the job's minimum alone is above the quota.
+absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
+                        const job::v1::JobSpec& spec);
+
+// Returns how many daemons each submitter's jobs may have.
+std::function<DaemonQuota(const std::string& submitter)> QuotasOf(Policy policy);
 
 Needs NeedsOf(const job::v1::JobSpec& spec);
 

@@ -210,6 +210,8 @@ void ToProto(const Job& job, job::v1::JobStatus* out) {
   out->set_message(record.message);
   out->set_code(record.code);
   out->set_owner(record.owner);
+  if (record.since != absl::InfiniteFuture()) *out->mutable_since() = rpc::ToProto(record.since);
+  out->set_starts_when(job.starts_when);
   if (!job.assign.queue.empty() && record.stage != Stage::kOver) out->add_daemons(job.assign.queue);
   for (const Worker& worker : job.assign.workers) out->add_daemons(worker.id);
 }

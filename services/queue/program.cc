@@ -207,7 +207,8 @@ absl::Status QueueProgram::Start(const std::string& address, const std::string& 
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kQueue,
-                                          .addresses = {{"grpc", address}, {"ops", ops}}};
+                                          .addresses = {{"grpc", address}, {"ops", ops}},
+                                          .labels = {{"pool", host_.flags->pool}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_registered = [this](int64_t incarnation) { jobs_.SetIncarnation(incarnation); };
   handlers.on_drain = [this] { host_.stop(absl::OkStatus()); };

@@ -33,7 +33,8 @@ absl::Status RewardProgram::Start(const std::string& address, const std::string&
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kReward,
-                                          .addresses = {{"grpc", address}, {"ops", ops}}};
+                                          .addresses = {{"grpc", address}, {"ops", ops}},
+                                          .labels = {{"pool", host_.flags->pool}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
     ApplyAssignments(assignments);

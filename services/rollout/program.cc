@@ -66,7 +66,8 @@ absl::Status RolloutProgram::Start(const std::string& address, const std::string
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kRollout,
-                                          .addresses = {{"grpc", address}, {"ops", ops}}};
+                                          .addresses = {{"grpc", address}, {"ops", ops}},
+                                          .labels = {{"pool", host_.flags->pool}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& assignments) {
     ApplyAssignments(assignments);

@@ -50,7 +50,8 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kTrainer,
-                                          .addresses = {{"grpc", address}, {"ops", ops}}};
+                                          .addresses = {{"grpc", address}, {"ops", ops}},
+                                          .labels = {{"pool", host_.flags->pool}}};
   daemon::ControllerLink::Handlers handlers;
   handlers.on_assigned = [this](const registry::v1::HeartbeatResponse& response) {
     OnAssignments(response);

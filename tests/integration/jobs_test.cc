@@ -71,6 +71,8 @@ TEST(JobsTest, TwoJobsRunAtOnceAndOfTwoThatWaitTheOneWithTheHigherPriorityIsNext
   ASSERT_EQ(waiting.status(), absl::OkStatus());
   EXPECT_EQ(waiting->state(), job::v1::JOB_STATE_WAITING);
   EXPECT_THAT(waiting->message(), HasSubstr("1 of 1 trainer"));
+  EXPECT_THAT(waiting->starts_when(), HasSubstr("job first has "));
+  EXPECT_TRUE(waiting->has_since());
 
   ExpectSucceeded(**first, kSteps);
   ExpectSucceeded(**second, kSteps);
@@ -181,7 +183,7 @@ TEST(JobsTest, ARolloutJoinsARunningJobAndIsUsefulAndAnotherIsDrainedAndComesBac
 
   const auto list = cluster.Sluice({"daemon", "list"});
   ASSERT_EQ(list.status(), absl::OkStatus());
-  EXPECT_THAT(list->out, testing::ContainsRegex("rollout-1 +rollout +drained"));
+  EXPECT_THAT(list->out, testing::ContainsRegex("rollout-1 +rollout +default +drained"));
   Sluice(cluster, {"job", "cancel", "digits"});
   const auto end = (*job)->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
@@ -208,6 +210,30 @@ TEST(JobsTest, ADrainedTrainerHandsTheJobToAnotherWithoutTrainingAStepTwice) {
   std::set<int64_t> trained;
   for (const job::v1::StepReport& step : (*job)->reports())
     EXPECT_TRUE(trained.insert(step.k()).second) << "step " << step.k() << " was trained twice";
+}
+
+TEST(JobsTest, AJobGivesRolloutsBackToAWaitingOneAndTwoQueuesServeOneJobEach) {
+  Cluster cluster({.queues = 2, .rollouts = 2, .trainers = 2});
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto first = SubmitNamed(&cluster, "first", kEndless, {"resources.rollout.max=2"});
+  ASSERT_EQ(first.status(), absl::OkStatus());
+  ASSERT_EQ((*first)->AwaitStatus(Works("rollout-1"), kLong), absl::OkStatus());
+  ASSERT_EQ((*first)->AwaitStep(3, kLong), absl::OkStatus());
+
+  const auto second = SubmitNamed(&cluster, "second", 8);
+  ASSERT_EQ(second.status(), absl::OkStatus());
+  EXPECT_TRUE(Works("queue-0")((*first)->status()));
+  ASSERT_EQ((*second)->AwaitStatus(Works("queue-1"), kLong), absl::OkStatus());
+  ASSERT_EQ((*second)->AwaitStatus(Works("rollout-1"), kLong), absl::OkStatus());
+  ExpectSucceeded(**second, 8);
+
+  // The rollout comes back to the first job.
+  ASSERT_EQ((*first)->AwaitStatus(Works("rollout-1"), kLong), absl::OkStatus());
+  ASSERT_EQ((*first)->AwaitStep((*first)->steps() + kStepsAfter, kLong), absl::OkStatus());
+  Sluice(cluster, {"job", "cancel", "first"});
+  const auto end = (*first)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
 }
 
 }  // namespace

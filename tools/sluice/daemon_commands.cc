@@ -56,7 +56,7 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
   const auto names = JobNames(channel);
   if (!names.ok()) return Complain(names.status());
   std::vector<std::vector<std::string>> rows{
-      {"DAEMON", "ROLE", "STATE", "JOBS", "HEARD", "ADDRESS"}};
+      {"DAEMON", "ROLE", "POOL", "STATE", "JOBS", "HEARD", "ADDRESS"}};
   for (const admin::v1::Daemon& daemon : response.daemons()) {
     std::vector<std::string> jobs;
     for (const std::string& id : daemon.jobs()) {
@@ -64,8 +64,10 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
       jobs.push_back(name == names->end() ? "(another submitter's)" : name->second);
     }
     const auto address = daemon.addresses().find("grpc");
-    rows.push_back({daemon.daemon(), RoleText(daemon.role()), DaemonStateText(daemon),
-                    jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
+    const auto pool = daemon.labels().find("pool");
+    rows.push_back({daemon.daemon(), RoleText(daemon.role()),
+                    pool == daemon.labels().end() ? "default" : pool->second,
+                    DaemonStateText(daemon), jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
                     absl::StrCat(absl::FormatDuration(absl::Trunc(rpc::FromProto(daemon.silent()),
                                                                   absl::Milliseconds(100))),
                                  " ago"),

@@ -48,7 +48,10 @@ std::string JobListText(const job::v1::ListResponse& list, const std::string& ou
     if (wide)
       row.insert(row.end(), {job.owner().empty() ? "-" : job.owner(), VersionText(job),
                              JoinOr(job.conditions(), "-"), JoinOr(job.daemons(), "-")});
-    row.push_back(job.message());
+    row.push_back(job.starts_when().empty()
+                      ? job.message()
+                      : absl::StrCat(job.message(), " since ", TimeText(job.since(), zone), "; ",
+                                     job.starts_when()));
   }
   return Table(rows);
 }
@@ -58,7 +61,9 @@ std::string JobText(const JobStatus& job, const std::string& output, absl::TimeZ
   std::vector<std::vector<std::string>> rows = {
       {"name", job.name()},
       {"job", job.job()},
-      {"state", StateName(job.state())},
+      {"state",
+       absl::StrCat(StateName(job.state()),
+                    job.has_since() ? absl::StrCat(" since ", TimeText(job.since(), zone)) : "")},
       {"message", absl::StrCat(job.code(), job.code().empty() ? "" : ": ",
                                job.message().empty() ? "none" : job.message())},
       {"conditions", JoinOr(job.conditions(), "none")},
@@ -66,6 +71,7 @@ std::string JobText(const JobStatus& job, const std::string& output, absl::TimeZ
       {"step", absl::StrCat(job.step())},
       {"version", VersionText(job)},
       {"daemons", JoinOr(job.daemons(), "none")}};
+  if (!job.starts_when().empty()) rows.insert(rows.begin() + 4, {"starts", job.starts_when()});
   if (output == "wide") {
     const job::v1::JobSpec& spec = job.spec();
     const std::string& model =

@@ -1,7 +1,9 @@
 #include "services/controller/core/assign.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,115 +14,363 @@ namespace {
 
 bool ServesOneJob(Role role) { return role == Role::kRollout || role == Role::kTrainer; }
 
+int SizeOf(const std::vector<std::string>& list) { return static_cast<int>(list.size()); }
+
+// How many daemons of this role the owner may have.
+int QuotaOf(const JobView& job, Role role) {
+  const std::optional<int>& most = role == Role::kTrainer ? job.quota.trainers : job.quota.rollouts;
+  return job.owner.empty() || !most ? std::numeric_limits<int>::max() : *most;
+}
+
+// "rollouts" after this number of them.
+std::string RoleNoun(int count, Role role) {
+  return absl::StrCat(RoleName(role), count == 1 ? "" : "s");
+}
+
+// "1 of 2 rollouts".
+std::string MissingText(int missing, int of, Role role) {
+  return absl::StrCat(missing, " of ", of, " ", RoleNoun(of, role));
+}
+
+// This runs on the one thread that answers all calls, and a fleet may have thousands of daemons and
+// of waiting jobs. So what all jobs ask for is counted once, and a job that waits, or that has what
+// it wants, looks at no daemon.
 class Planner {
  public:
   explicit Planner(const std::vector<DaemonView>& daemons) {
-    for (const DaemonView& daemon : daemons) daemons_.emplace(daemon.id, daemon);
-    for (const auto& [id, daemon] : daemons_) {
-      if (daemon.usable && daemon.present) usable_[daemon.role].push_back(id);
+    for (const DaemonView& daemon : daemons) daemons_[daemon.id].view = daemon;
+    for (auto& [id, daemon] : daemons_) {
+      if (daemon.view.usable && daemon.view.present)
+        pools_[daemon.view.pool].usable[daemon.view.role].push_back(&daemon);
     }
   }
 
-  // Puts into `staff` the daemons that the job has and keeps.
-  void KeepHeld(const JobView& job, JobStaff* staff) {
+  // Plans for all jobs, which are in order.
+  std::map<std::string, JobStaff> Plan(const std::vector<JobView>& jobs) {
+    for (const JobView& job : jobs) KeepHeld(job);
+    for (auto& [name, pool] : pools_) InitFree(&pool);
+    for (const JobView& job : jobs) {
+      if (job.ending || !job.started) continue;
+      FillMinimum(job);
+      AddRunning(job);
+    }
+    for (const JobView& job : jobs) {
+      if (!job.ending && !job.started && Start(job)) AddRunning(job);
+    }
+    // The order in which equal shares are given must be the same once these jobs have started.
+    std::sort(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
+      return std::make_tuple(-a.job->needs.priority, a.job->order, a.job->id) <
+             std::make_tuple(-b.job->needs.priority, b.job->order, b.job->id);
+    });
+    ShareRollouts();
+    for (const Running& running : running_)
+      Fill(*running.job, Role::kReward, running.job->needs.rewards.max);
+    return std::move(plan_);
+  }
+
+ private:
+  struct Daemon {
+    DaemonView view;
+    int load = 0;  // Number of its jobs.
+  };
+  struct Pool {
+    // The daemons that are usable and present, in the order of their ids.
+    std::map<Role, std::vector<Daemon*>> usable;
+    std::map<Role, int> free;  // How many of these may take one more job.
+    int soon = 0;              // Rollouts that are leaving jobs and will be free.
+    int claimed = 0;           // Rollouts for waiting jobs that start once enough are free.
+    // What is kept for waiting jobs that cannot start, from the minimum of later ones.
+    int kept_trainers = 0, kept_rollouts = 0;
+    // Rollouts that running jobs have above their minimum, less those that others lack.
+    int spare = 0;
+    int left = 0;  // Rollouts that ShareRollouts() has not shared yet.
+
+    int CountUsable(Role role) const {
+      const auto found = usable.find(role);
+      return found == usable.end() ? 0 : static_cast<int>(found->second.size());
+    }
+    int CountFree(Role role) const {
+      const auto found = free.find(role);
+      return found == free.end() ? 0 : found->second;
+    }
+    // Free rollouts that no waiting job claims.
+    int CountUnclaimed() const { return std::max(0, CountFree(Role::kRollout) - claimed); }
+  };
+  // A job that runs, or starts now.
+  struct Running {
+    const JobView* job;
+    JobStaff* staff;
+    Pool* pool;
+    int* used;      // Rollouts of the owner's jobs.
+    int share = 0;  // Rollouts that the job should have.
+  };
+
+  // Puts into the plan the daemons that the job has and keeps.
+  void KeepHeld(const JobView& job) {
+    JobStaff& staff = plan_[job.id];
     if (!job.queue.empty()) {
-      staff->queue = job.queue;
-      ++load_[job.queue];
+      staff.queue = job.queue;
+      if (Daemon* const queue = Find(job.queue)) ++queue->load;
     }
     for (const std::string& id : job.held) {
-      const auto it = daemons_.find(id);
-      if (it == daemons_.end() || !it->second.present || it->second.role == Role::kQueue) continue;
-      if (it->second.drained && !job.ending) continue;
-      staff->of(it->second.role).push_back(id);
-      ++load_[id];
+      Daemon* const daemon = Find(id);
+      if (daemon == nullptr || !daemon->view.present || daemon->view.role == Role::kQueue) continue;
+      if (daemon->view.drained && !job.ending) continue;
+      staff.of(daemon->view.role).push_back(id);
+      ++daemon->load;
     }
-    for (const std::string& id : job.leaving) ++load_[id];
+    for (const std::string& id : job.leaving) {
+      Daemon* const daemon = Find(id);
+      if (daemon == nullptr) continue;
+      ++daemon->load;
+      if (!job.ending && daemon->view.role == Role::kRollout)
+        pools_[daemon->view.pool].soon += daemon->view.present && !daemon->view.drained;
+    }
+
+    for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
+      std::sort(staff.of(role).begin(), staff.of(role).end());
+      used_[{job.owner, role}] += job.ending    ? SizeOf(staff.of(role))
+                                  : job.started ? job.needs.of(role).min
+                                                : 0;
+    }
   }
 
-  // Adds daemons of `role` until the job has `want` of them. With `whole`, all that are missing are
-  // added or none.
-  void Fill(Role role, int want, bool whole, JobStaff* staff) {
-    std::vector<std::string>& have = staff->of(role);
-    const int missing = want - static_cast<int>(have.size());
-    if (missing <= 0) return;
-    const std::vector<std::string> candidates = Candidates(role, have);
-    if (whole && static_cast<int>(candidates.size()) < missing) return;
-    for (const std::string& id : candidates) {
-      if (static_cast<int>(have.size()) >= want) break;
-      have.push_back(id);
-      ++load_[id];
+  Daemon* Find(const std::string& id) {
+    const auto found = daemons_.find(id);
+    return found == daemons_.end() ? nullptr : &found->second;
+  }
+
+  // Call it once what the jobs hold is known.
+  static void InitFree(Pool* pool) {
+    for (const auto& [role, daemons] : pool->usable) {
+      pool->free[role] =
+          static_cast<int>(std::count_if(daemons.begin(), daemons.end(), [](const Daemon* daemon) {
+            return !ServesOneJob(daemon->view.role) || daemon->load == 0;
+          }));
+    }
+  }
+
+  // Usable daemons that may take one more job, the least loaded first.
+  static std::vector<Daemon*> Candidates(Pool* pool, Role role,
+                                         const std::vector<std::string>& have) {
+    std::vector<Daemon*> daemons;
+    for (Daemon* const daemon : pool->usable[role]) {
+      if (ServesOneJob(role) && daemon->load > 0) continue;
+      if (std::find(have.begin(), have.end(), daemon->view.id) == have.end())
+        daemons.push_back(daemon);
+    }
+    std::stable_sort(daemons.begin(), daemons.end(),
+                     [](const Daemon* a, const Daemon* b) { return a->load < b->load; });
+    return daemons;
+  }
+
+  // Adds daemons of `role` until the job has `want` of them.
+  void Fill(const JobView& job, Role role, int want) {
+    std::vector<std::string>& have = plan_[job.id].of(role);
+    if (SizeOf(have) >= want) return;
+    Pool& pool = pools_[job.needs.pool];
+    for (Daemon* const daemon : Candidates(&pool, role, have)) {
+      if (SizeOf(have) >= want) break;
+      have.push_back(daemon->view.id);
+      ++daemon->load;
+      if (ServesOneJob(role)) --pool.free[role];
     }
     std::sort(have.begin(), have.end());
   }
 
   // Adds the daemons that the minimum lacks, as far as usable ones are left, and sets `lacks`.
   // Trainers are added all or none, because a trainer group needs all its ranks.
-  void FillMinimum(const JobView& job, JobStaff* staff) {
-    const Needs& needs = job.needs;
-    if (staff->queue.empty()) {
-      const std::vector<std::string> queues = Candidates(Role::kQueue, {});
+  void FillMinimum(const JobView& job) {
+    JobStaff& staff = plan_[job.id];
+    Pool& pool = pools_[job.needs.pool];
+    if (staff.queue.empty()) {
+      const std::vector<Daemon*> queues = Candidates(&pool, Role::kQueue, {});
       if (!queues.empty()) {
-        staff->queue = queues.front();
-        ++load_[staff->queue];
+        staff.queue = queues.front()->view.id;
+        ++queues.front()->load;
       }
     }
-    Fill(Role::kTrainer, needs.trainers.min, true, staff);
-    Fill(Role::kRollout, needs.rollouts.min, false, staff);
-    Fill(Role::kReward, needs.rewards.min, false, staff);
-    staff->lacks = Lacks(job, staff);
-  }
+    const int trainers = job.needs.trainers.min;
+    if (pool.CountFree(Role::kTrainer) >= trainers - SizeOf(staff.trainers))
+      Fill(job, Role::kTrainer, trainers);
+    Fill(job, Role::kRollout, job.needs.rollouts.min);
+    Fill(job, Role::kReward, job.needs.rewards.min);
 
-  // Undoes KeepHeld() and FillMinimum() for a job that cannot start.
-  void GiveBack(JobStaff* staff) {
-    if (!staff->queue.empty()) --load_[staff->queue];
-    for (const Role role : kRoles) {
-      if (role == Role::kQueue) continue;
-      for (const std::string& id : staff->of(role)) --load_[id];
-      staff->of(role).clear();
-    }
-    staff->queue.clear();
-  }
-
- private:
-  // Usable daemons that may take one more job, the least loaded first.
-  std::vector<std::string> Candidates(Role role, const std::vector<std::string>& have) {
-    // This is asked for each job and role, so loads are looked up once and not while sorting.
-    std::vector<std::pair<int, const std::string*>> free;  // With their loads.
-    for (const std::string& id : usable_[role]) {
-      const auto entry = load_.find(id);
-      const int load = entry == load_.end() ? 0 : entry->second;
-      if (ServesOneJob(role) && load > 0) continue;
-      if (std::find(have.begin(), have.end(), id) == have.end()) free.emplace_back(load, &id);
-    }
-    std::stable_sort(free.begin(), free.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<std::string> ids;
-    for (const auto& [load, id] : free) ids.push_back(*id);
-    return ids;
-  }
-
-  std::string Lacks(const JobView& job, JobStaff* staff) const {
-    const Needs& needs = job.needs;
     std::vector<std::string> lacks;
-    const auto queue = daemons_.find(staff->queue);
-    if (staff->queue.empty()) lacks.push_back("a queue");
-    // A job that was paused has its data there.
-    else if (!job.started && (queue == daemons_.end() || !queue->second.usable))
-      lacks.push_back(absl::StrCat("its queue ", staff->queue));
+    if (staff.queue.empty()) lacks.push_back("a queue");
     for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
-      const int have = static_cast<int>(staff->of(role).size());
-      if (const int min = needs.of(role).min; have < min) {
-        lacks.push_back(
-            absl::StrCat(min - have, " of ", min, " ", RoleName(role), min == 1 ? "" : "s"));
-      }
+      const int have = SizeOf(staff.of(role)), min = job.needs.of(role).min;
+      if (have < min) lacks.push_back(MissingText(min - have, min, role));
     }
-    return absl::StrJoin(lacks, ", ");
+    SetLacks(job, lacks, &staff);
   }
 
-  std::map<std::string, DaemonView> daemons_;  // By id.
-  // Ids of the daemons that are usable and present, in their order.
-  std::map<Role, std::vector<std::string>> usable_;
-  std::map<std::string, int> load_;  // Number of jobs that a daemon has, by its id.
+  static void SetLacks(const JobView& job, const std::vector<std::string>& lacks, JobStaff* staff) {
+    staff->lacks = absl::StrJoin(lacks, ", ");
+    if (!lacks.empty() && job.needs.pool != kDefaultPool)
+      absl::StrAppend(&staff->lacks, " of pool ", job.needs.pool);
+  }
+
+  // The job has its minimum, as far as there are daemons for it.
+  void AddRunning(const JobView& job) {
+    Pool& pool = pools_[job.needs.pool];
+    JobStaff& staff = plan_[job.id];
+    pool.spare += SizeOf(staff.rollouts) - job.needs.rollouts.min;
+    running_.push_back({&job, &staff, &pool, &used_[{job.owner, Role::kRollout}]});
+  }
+
+  // Starts a waiting job if it can be; else says in `lacks` why not, and keeps for it what it
+  // waits for.
+  bool Start(const JobView& job) {
+    JobStaff& staff = plan_[job.id];
+    const Needs& needs = job.needs;
+    Pool& pool = pools_[needs.pool];
+    // Whether the pool has enough trainers and rollouts, busy ones included.
+    const bool has_enough = pool.CountUsable(Role::kTrainer) >= needs.trainers.min &&
+                            pool.CountUsable(Role::kRollout) >= needs.rollouts.min;
+    if (std::string text = OverQuota(job); !text.empty()) {
+      staff.lacks = std::move(text);
+      staff.waits_for = WaitsFor::kQuota;
+      if (has_enough) KeepQuota(job);
+      return false;
+    }
+
+    const int free_trainers = pool.CountFree(Role::kTrainer),
+              all_rollouts = pool.CountFree(Role::kRollout) + pool.soon + pool.spare;
+    const int trainers = std::max(0, free_trainers - pool.kept_trainers);
+    const int obtainable = std::max(0, all_rollouts - pool.claimed - pool.kept_rollouts);
+
+    std::vector<std::string> lacks = ListMissingShared(job, staff);
+    const bool can_be_served = lacks.empty() && has_enough;
+    if (lacks.empty() && free_trainers >= needs.trainers.min && all_rollouts >= needs.rollouts.min)
+      staff.waits_for = WaitsFor::kEarlierJob;
+    if (trainers < needs.trainers.min)
+      lacks.push_back(
+          MissingText(needs.trainers.min - trainers, needs.trainers.min, Role::kTrainer));
+    const bool all_but_rollouts = lacks.empty();
+    // While something else is missing, what other jobs would give back is not.
+    const int rollouts =
+        all_but_rollouts ? std::min(pool.CountUnclaimed(), obtainable) : obtainable;
+    if (rollouts < needs.rollouts.min)
+      lacks.push_back(
+          MissingText(needs.rollouts.min - rollouts, needs.rollouts.min, Role::kRollout));
+
+    const bool claims = all_but_rollouts && obtainable >= needs.rollouts.min;
+    if (claims) {
+      for (const Role role : {Role::kTrainer, Role::kRollout})
+        used_[{job.owner, role}] += needs.of(role).min;
+    }
+    if (lacks.empty()) {
+      FillMinimum(job);
+      return true;
+    }
+
+    SetLacks(job, lacks, &staff);
+    if (claims) {
+      absl::StrAppend(&staff.lacks, ", which other jobs are giving back");
+      staff.waits_for = WaitsFor::kGivenBack;
+      pool.claimed += needs.rollouts.min;
+      pool.kept_trainers += needs.trainers.min;
+    } else if (can_be_served) {
+      pool.kept_trainers += std::min(needs.trainers.min, trainers);
+      pool.kept_rollouts += std::min(needs.rollouts.min, obtainable);
+      KeepQuota(job);
+    }
+    return false;
+  }
+
+  // Keeps the owner's quota for a waiting job from the owner's later ones.
+  void KeepQuota(const JobView& job) {
+    for (const Role role : {Role::kTrainer, Role::kRollout})
+      kept_quota_[{job.owner, role}] += job.needs.of(role).min;
+  }
+
+  // Why the owner's quota does not let the job start. Empty if it does. What the owner's other jobs
+  // have above their minimum does not count, because they give it back.
+  std::string OverQuota(const JobView& job) {
+    for (const Role role : {Role::kTrainer, Role::kRollout}) {
+      const int used = used_[{job.owner, role}], kept = kept_quota_[{job.owner, role}];
+      const int most = QuotaOf(job, role), min = job.needs.of(role).min;
+      if (used + kept <= most - min) continue;
+      return absl::StrCat(min, " more ", RoleNoun(min, role), " for submitter ", job.owner,
+                          ", whose jobs have ", used, " of ", most, " (the operator's quota)",
+                          kept > 0 ? absl::StrCat(", and an earlier one waits for ", kept) : "");
+    }
+    return "";
+  }
+
+  // What is missing of a queue and rewards, which serve any number of jobs.
+  std::vector<std::string> ListMissingShared(const JobView& job, const JobStaff& staff) {
+    const Pool& pool = pools_[job.needs.pool];
+    std::vector<std::string> lacks;
+    const Daemon* const queue = Find(staff.queue);
+    if (staff.queue.empty() && pool.CountFree(Role::kQueue) == 0) {
+      lacks.push_back("a queue");
+    } else if (!staff.queue.empty() && (queue == nullptr || !queue->view.usable)) {
+      // A job that was paused has its data there.
+      lacks.push_back(absl::StrCat("its queue ", staff.queue));
+    }
+    const int rewards = pool.CountFree(Role::kReward), min = job.needs.rewards.min;
+    if (rewards < min) lacks.push_back(MissingText(min - rewards, min, Role::kReward));
+    return lacks;
+  }
+
+  // Step 4 of Assign(). Each job's share is computed from all rollouts that the jobs have or can
+  // have. A job above its share gives some back; they are free once they have left.
+  void ShareRollouts() {
+    for (auto& [name, pool] : pools_)
+      pool.left = pool.CountFree(Role::kRollout) + pool.soon - pool.claimed;
+    for (Running& running : running_) {
+      const int have = SizeOf(running.staff->rollouts);
+      running.share = std::min(have, running.job->needs.rollouts.min);
+      running.pool->left += have - running.share;
+    }
+
+    for (Running& running : running_) {
+      for (int& left = running.pool->left;
+           left > 0 && running.share < running.job->needs.rollouts.min; --left)
+        ++running.share;
+    }
+    while (Running* const next = NextToShare()) {
+      ++next->share;
+      ++*next->used;
+      --next->pool->left;
+    }
+
+    for (const Running& running : running_) {
+      std::vector<std::string>& rollouts = running.staff->rollouts;
+      const int most = SizeOf(rollouts) + running.pool->CountUnclaimed();
+      if (running.share < SizeOf(rollouts)) rollouts.resize(static_cast<size_t>(running.share));
+      else Fill(*running.job, Role::kRollout, std::min(running.share, most));
+    }
+  }
+
+  // The running job whose share is the smallest, and which may have one more. Of jobs with equal
+  // shares, one that has the rollout already goes first, because then none moves.
+  Running* NextToShare() {
+    Running* next = nullptr;
+    std::pair<int, bool> best;
+    for (Running& running : running_) {
+      if (running.pool->left <= 0 || running.share >= running.job->needs.rollouts.max ||
+          *running.used >= QuotaOf(*running.job, Role::kRollout))
+        continue;
+      const std::pair<int, bool> rank(running.share,
+                                      SizeOf(running.staff->rollouts) <= running.share);
+      if (next != nullptr && rank >= best) continue;
+      next = &running;
+      best = rank;
+    }
+    return next;
+  }
+
+  std::map<std::string, Daemon> daemons_;  // By id.
+  std::map<std::string, Pool> pools_;      // By name.
+  // By owner and role: the daemons that its jobs have, or need as their minimum.
+  std::map<std::pair<std::string, Role>, int> used_;
+  // By owner and role: what is kept of the quota for waiting jobs.
+  std::map<std::pair<std::string, Role>, int> kept_quota_;
+  std::vector<Running> running_;
+  std::map<std::string, JobStaff> plan_;
 };
 
 }  // namespace
@@ -137,34 +387,14 @@ const std::vector<std::string>& JobStaff::of(Role role) const {
 
 std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
                                        const std::vector<DaemonView>& daemons) {
-  std::sort(jobs.begin(), jobs.end(), [](const JobView& a, const JobView& b) {
-    return std::make_tuple(!a.started, -a.needs.priority, a.order, a.id) <
-           std::make_tuple(!b.started, -b.needs.priority, b.order, b.id);
-  });
-  Planner planner(daemons);
+  const auto key = [](const JobView& job) {
+    const int64_t age = job.started ? 0 : job.waited / kAgingStep;
+    return std::make_tuple(-(job.needs.priority + age), job.order, job.id);
+  };
+  std::sort(jobs.begin(), jobs.end(),
+            [&](const JobView& a, const JobView& b) { return key(a) < key(b); });
 
-  std::map<std::string, JobStaff> plan;
-
-  // Three rounds over the jobs: what each keeps, its minimum, the surplus.
-  for (const JobView& job : jobs) planner.KeepHeld(job, &plan[job.id]);
-  for (const JobView& job : jobs) {
-    if (job.ending) continue;
-    JobStaff& staff = plan[job.id];
-    planner.FillMinimum(job, &staff);
-    if (!job.started && !staff.lacks.empty()) planner.GiveBack(&staff);
-  }
-  for (const JobView& job : jobs) {
-    JobStaff& staff = plan[job.id];
-    if (job.ending || (!job.started && !staff.lacks.empty())) continue;
-    planner.Fill(Role::kRollout, job.needs.rollouts.max, false, &staff);
-    planner.Fill(Role::kReward, job.needs.rewards.max, false, &staff);
-  }
-  for (auto& [id, staff] : plan) {
-    for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward}) {
-      std::sort(staff.of(role).begin(), staff.of(role).end());
-    }
-  }
-  return plan;
+  return Planner(daemons).Plan(jobs);
 }
 
 }  // namespace sluice::controller

@@ -144,8 +144,9 @@ absl::StatusOr<SubmitOutput> Controller::Submit(Instant now, const SubmitInput& 
   job.record.hash = input.hash;
   job.record.request = input.request;
   job.record.owner = input.owner;
+  job.record.limited = input.only_own;
   job.record.order = next_order_++;
-  job.record.created = now.wall;
+  job.record.created = job.record.since = now.wall;
   job.record.needs = input.needs;
   job.spec = input.spec;
   job.state_since = job.stage_since = job.last_advance = now.mono;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -147,6 +148,10 @@ class Controller {
   // RESOURCE_EXHAUSTED QUOTA: the owner has `max_jobs` jobs that have not ended.
   // INVALID_ARGUMENT: the name is not a valid job name.
   absl::StatusOr<SubmitOutput> Submit(Instant now, const SubmitInput& input);
+  // Sets how many daemons a submitter's jobs may have. Without it there is no limit.
+  void SetQuotas(std::function<DaemonQuota(const std::string& submitter)> quota_of) {
+    quota_of_ = std::move(quota_of);
+  }
   // These act on the job of this id or name. Each returns whether the job was in the wanted state,
   // or on the way to it, already.
   // FAILED_PRECONDITION NOT_YET: the job's state contradicts the verb; the hint says what would
@@ -262,9 +267,19 @@ class Controller {
 
   // waits.cc: what a job waits for.
   //
+  // The daemons of a role in a pool. It is valid until a job is staffed.
+  struct Supply {
+    int obtainable = 0;  // How many are free, or are a job's above its minimum.
+    // Of trainers and rollouts: the ids of those that each job has.
+    std::vector<std::pair<const Job*, std::vector<absl::string_view>>> held;
+  };
+  using Supplies = std::map<std::pair<std::string, Role>, Supply>;  // By the pool's name.
+  Supplies CountSupplies() const;
   // Says which jobs hold the trainers and rollouts that a waiting job lacks, as in "job digits has
   // trainer-0". May be empty.
-  std::string DescribeOtherHolders(const Job& job) const;
+  std::string DescribeOtherHolders(const Job& job, const Supplies& supplies) const;
+  // Says what would let a waiting job start.
+  std::string DescribeStart(const Job& job, const JobStaff& staff, const Supplies& supplies) const;
   std::optional<Edge> FaultOf(Instant now, const std::string& id, Role role) const;
   void AddLeaving(Instant now, const Job& job, Waits& waits) const;
   void AddSilentDaemons(Instant now, const Job& job, Waits& waits) const;
@@ -272,6 +287,8 @@ class Controller {
   // staffing.cc: who works for which job, and what the daemons and the queue are told.
   void StaffJobs(Instant now);
   void StaffJob(Instant now, Job& job, const JobStaff& staff);
+  // Leaves a waiting job as it is, and says why.
+  void KeepWaiting(Instant now, Job& job, const JobStaff& staff, const Supplies& supplies);
   // Takes the workers from the job that were to leave and have left.
   void RemoveLeftWorkers(Instant now, Job& job);
   void OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
@@ -319,6 +336,7 @@ class Controller {
   std::map<std::string, std::string> names_;  // To ids: the job that took each name last.
   std::set<std::string> active_;              // Jobs whose stage is not kOver.
   int64_t next_order_ = 0;                    // JobRecord::order of the next job.
+  std::function<DaemonQuota(const std::string& submitter)> quota_of_;
   Fleet fleet_;
   // By daemon id; steps_stored and events_stored are left empty.
   std::map<std::string, DesiredState> desired_;

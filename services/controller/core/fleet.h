@@ -38,6 +38,13 @@ struct DaemonRecord {
   uint64_t events_stored = 0;  // Highest seq of this incarnation's events that is stored.
   // An operator wants it to give back its work and to get no new one.
   bool drained = false;
+
+  // The pool that it is in, by its label.
+  const std::string& pool() const {
+    static const std::string kDefault(kDefaultPool);
+    const auto label = labels.find("pool");
+    return label == labels.end() ? kDefault : label->second;
+  }
 };
 
 // How far a daemon is with a job, as of its last heartbeat.

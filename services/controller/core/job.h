@@ -42,12 +42,14 @@ struct JobRecord {
   std::string request;
   // Name of the person who submitted it. Empty without certificates.
   std::string owner;
-  int64_t order = 0;  // Position of its Submit among all jobs, from 0.
+  bool limited = false;  // The owner is a submitter, whom the operator's quotas limit.
+  int64_t order = 0;     // Position of its Submit among all jobs, from 0.
   absl::Time created;
   Needs needs;
 
   JobState state = JobState::kWaiting;
-  std::string code, message;  // Why it is in this state.
+  std::string code, message;                  // Why it is in this state.
+  absl::Time since = absl::InfiniteFuture();  // When it came into this state.
   std::vector<std::string> conditions;
   absl::Time running_since = absl::InfiniteFuture();  // Time of the first RUNNING.
   absl::Time ended = absl::InfiniteFuture();
@@ -140,7 +142,9 @@ struct Job {
   // Newest revision that the present queue process has accepted, or refused for good.
   uint64_t acked_revision = 0;
   bool call_in_flight = false;  // A SetJob is under way; there is at most one at a time.
-  std::string queue_refusal;    // Why the queue did not accept the last SetJob. Empty if it did.
+  // Of a waiting job: what would let it start, for people.
+  std::string starts_when;
+  std::string queue_refusal;  // Why the queue did not accept the last SetJob. Empty if it did.
   absl::Duration call_not_before = -absl::InfiniteDuration();  // Earliest time of the next SetJob.
   uint64_t changes = 1;                            // Rises with each change that a watcher may see.
   absl::Time last_step_at = absl::InfinitePast();  // By the trainer's clock.

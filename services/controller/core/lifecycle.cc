@@ -242,6 +242,7 @@ void Controller::SetState(Instant now, Job& job, JobState state, std::string cod
   job.record.message = std::move(message);
   if (before == state) return MarkChanged(job);
 
+  job.record.since = now.wall;
   job.state_since = now.mono;
   job.last_advance = now.mono;
   const Severity severity = state == JobState::kFailed       ? Severity::kError

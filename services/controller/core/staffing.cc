@@ -8,13 +8,17 @@
 #include "services/controller/core/controller.h"
 
 namespace sluice::controller {
+namespace {
+// The code of a waiting job whose owner's jobs have as many daemons as the quota allows.
+constexpr char kOverQuota[] = "SLUICE-CTL-0024";
+}  // namespace
 
 void Controller::StaffJobs(Instant now) {
   staff_due_ = false;
   std::vector<DaemonView> daemons;
   for (const auto& [id, daemon] : fleet_.daemons()) {
-    daemons.push_back(
-        {id, daemon.record.role, daemon.present(), daemon.usable(), daemon.record.drained});
+    daemons.push_back({id, daemon.record.role, daemon.present(), daemon.usable(),
+                       daemon.record.drained, daemon.record.pool()});
   }
 
   std::vector<JobView> jobs;
@@ -25,21 +29,40 @@ void Controller::StaffJobs(Instant now) {
         id, job.record.order, job.record.needs, job.started(), !job.live(), job.assign.queue, {}};
     for (const Worker& worker : job.assign.workers)
       (worker.leaving ? view.leaving : view.held).push_back(worker.id);
+    if (!job.started()) view.waited = std::max(now.wall - job.record.since, absl::ZeroDuration());
+    if (job.record.limited && quota_of_) {
+      view.owner = job.record.owner;
+      view.quota = quota_of_(job.record.owner);
+    }
     jobs.push_back(std::move(view));
   }
 
   const std::map<std::string, JobStaff> plan = Assign(std::move(jobs), daemons);
+  std::vector<std::string> waiting;
   for (const auto& [id, staff] : plan) {
-    if (jobs_.at(id).live()) StaffJob(now, jobs_.at(id), staff);
+    Job& job = jobs_.at(id);
+    if (!job.live()) continue;
+    if (!job.started() && !staff.lacks.empty()) waiting.push_back(id);
+    else StaffJob(now, job, staff);
   }
+  // These say who has the daemons that they lack, so the others come first.
+  if (waiting.empty()) return;
+  const Supplies supplies = CountSupplies();
+  for (const std::string& id : waiting) KeepWaiting(now, jobs_.at(id), plan.at(id), supplies);
+}
+
+void Controller::KeepWaiting(Instant now, Job& job, const JobStaff& staff,
+                             const Supplies& supplies) {
+  const std::string message = absl::StrCat("waits for ", staff.lacks);
+  std::string starts_when = DescribeStart(job, staff, supplies);
+  if (message == job.record.message && starts_when == job.starts_when) return;
+  job.starts_when = std::move(starts_when);
+  SetState(now, job, JobState::kWaiting, staff.waits_for == WaitsFor::kQuota ? kOverQuota : "",
+           message);
 }
 
 void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
-  if (!job.started() && !staff.lacks.empty()) {
-    const std::string message = absl::StrCat("waits for ", staff.lacks);
-    if (message != job.record.message) SetState(now, job, JobState::kWaiting, "", message);
-    return;
-  }
+  job.starts_when.clear();
 
   // Who is not in the plan any more leaves, and stays listed until it has left.
   std::vector<Worker> workers;

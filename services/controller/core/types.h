@@ -131,9 +131,18 @@ struct Count {
   int max = 1;
 };
 
+// The pool of jobs and daemons that name no other.
+inline constexpr char kDefaultPool[] = "default";
+
+// The most daemons that all jobs of a submitter together may have. Unset: no limit.
+struct DaemonQuota {
+  std::optional<int> trainers, rollouts;
+};
+
 // The part of a job's spec that the core uses. The durations are those of the spec's `limits`.
 struct Needs {
   int priority = 0;
+  std::string pool{kDefaultPool};
   Count trainers, rollouts, rewards;
   absl::Duration wall = absl::InfiniteDuration();
   absl::Duration start = absl::Seconds(240);

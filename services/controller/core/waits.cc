@@ -2,6 +2,7 @@
 // because that daemon is missing or silent.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -10,38 +11,91 @@
 #include "services/controller/core/controller.h"
 
 namespace sluice::controller {
+namespace {
 
-std::string Controller::DescribeOtherHolders(const Job& job) const {
-  std::map<Role, int> idle;
+// How many jobs, and daemons of each, a waiting job's text names. It is part of the job's status,
+// so it must stay short, and must not change with each daemon of a large fleet.
+constexpr size_t kNamed = 3;
+
+// "trainer-0 and rollout-0".
+std::string NameSome(const std::vector<absl::string_view>& ids) {
+  const auto end = ids.begin() + static_cast<long>(std::min(ids.size(), kNamed));
+  return absl::StrCat(absl::StrJoin(ids.begin(), end, " and "),
+                      ids.size() > kNamed ? " and others" : "");
+}
+
+}  // namespace
+
+Controller::Supplies Controller::CountSupplies() const {
+  Supplies supplies;
   for (const auto& [id, daemon] : fleet_.daemons())
-    idle[daemon.record.role] += daemon.usable() ? 1 : 0;
+    supplies[{daemon.record.pool(), daemon.record.role}].obtainable += daemon.usable() ? 1 : 0;
 
-  // Daemon ids by who holds them.
-  std::map<std::string, std::vector<std::string>> held;
-  // Only trainers and rollouts are counted, as queues and rewards serve any number of jobs.
-  for (const Role role : {Role::kTrainer, Role::kRollout}) {
-    std::map<std::string, std::vector<std::string>> of_role;
-    for (const std::string& id : active_) {
-      const Job& other = jobs_.at(id);
-      for (const Worker& worker : other.assign.workers) {
+  // Only trainers and rollouts are held; queues and rewards serve any number of jobs.
+  for (const std::string& id : active_) {
+    const Job& job = jobs_.at(id);
+    for (const Role role : {Role::kTrainer, Role::kRollout}) {
+      Supply& supply = supplies[{job.record.needs.pool, role}];
+      std::vector<absl::string_view> held;
+      for (const Worker& worker : job.assign.workers) {
         if (worker.role != role) continue;
-        // A submitter learns nothing of the jobs of others.
-        const bool same_owner = other.record.owner == job.record.owner;
-        of_role[same_owner ? absl::StrCat("job ", other.record.name) : "another submitter"]
-            .push_back(worker.id);
+        held.push_back(worker.id);
         const auto daemon = fleet_.daemons().find(worker.id);
-        if (daemon != fleet_.daemons().end() && daemon->second.usable()) --idle[role];
+        if (daemon != fleet_.daemons().end() && daemon->second.usable()) --supply.obtainable;
       }
+      if (held.empty()) continue;
+      // The job gives its surplus back when a waiting one can start with it.
+      supply.obtainable +=
+          std::max(0, static_cast<int>(held.size()) - job.record.needs.of(role).min);
+      supply.held.emplace_back(&job, std::move(held));
     }
-
-    // If enough daemons of this role are free, those of other jobs are not the reason.
-    if (idle[role] >= job.record.needs.of(role).min) continue;
-    for (const auto& [holder, ids] : of_role)
-      held[holder].insert(held[holder].end(), ids.begin(), ids.end());
   }
-  return absl::StrJoin(held, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.first, " has ", absl::StrJoin(entry.second, " and "));
+  return supplies;
+}
+
+std::string Controller::DescribeOtherHolders(const Job& job, const Supplies& supplies) const {
+  // Daemon ids by the name of the job that has them. A submitter learns nothing of the jobs of
+  // others, which are all under the empty name.
+  std::vector<std::pair<absl::string_view, std::vector<absl::string_view>>> holders;
+  bool more = false;
+  for (const Role role : {Role::kTrainer, Role::kRollout}) {
+    const auto supply = supplies.find({job.record.needs.pool, role});
+    // If enough daemons of this role can be had, those of other jobs are not the reason.
+    if (supply == supplies.end() || supply->second.obtainable >= job.record.needs.of(role).min)
+      continue;
+    for (const auto& [other, ids] : supply->second.held) {
+      absl::string_view name;
+      if (other->record.owner == job.record.owner) name = other->record.name;
+      auto holder = std::find_if(holders.begin(), holders.end(),
+                                 [&](const auto& known) { return known.first == name; });
+      if (holder == holders.end() && holders.size() == kNamed) {
+        more = true;
+        continue;
+      }
+      if (holder == holders.end()) holder = holders.insert(holder, {name, {}});
+      holder->second.insert(holder->second.end(), ids.begin(), ids.end());
+    }
+  }
+  const std::string text = absl::StrJoin(holders, ", ", [](std::string* out, const auto& holder) {
+    absl::StrAppend(out, holder.first.empty() ? "another submitter" : "job ", holder.first, " has ",
+                    NameSome(holder.second));
   });
+  return absl::StrCat(text, more ? ", and other jobs have others" : "");
+}
+
+std::string Controller::DescribeStart(const Job& job, const JobStaff& staff,
+                                      const Supplies& supplies) const {
+  switch (staff.waits_for) {
+    case WaitsFor::kQuota: return "it starts when other jobs of this submitter have ended";
+    case WaitsFor::kGivenBack: return "it starts when they have left those jobs";
+    case WaitsFor::kEarlierJob:
+      return "it starts after a job that comes before it, for which free daemons are kept, or when "
+             "others have registered";
+    case WaitsFor::kDaemons: break;
+  }
+  const std::string held = DescribeOtherHolders(job, supplies);
+  if (held.empty()) return "it starts when they have registered";
+  return absl::StrCat("it starts when they are free, or others have registered; ", held);
 }
 
 bool Controller::StepsAdvance(Instant now, const Job& job) const {
@@ -108,11 +162,11 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
 
   if (IsFinal(job.record.state)) return waits;
   if (job.record.state == JobState::kWaiting) {
-    const std::string held = DescribeOtherHolders(job);
-    add("", job.state_since, absl::StrCat(job.record.message, held.empty() ? "" : "; ", held),
-        held.empty() ? "it starts when they have registered"
-                     : "it starts when they are free, or others have registered",
-        "start daemons, or end another job: `sluice job list`", no_time);
+    add("", job.state_since, job.record.message, job.starts_when,
+        job.record.code.empty()
+            ? "start daemons, or end another job: `sluice job list`"
+            : "end another job of this submitter, or ask the operator for a larger quota",
+        no_time);
     AddSilentDaemons(now, job, waits);
     return waits;
   }
@@ -181,10 +235,14 @@ Waits Controller::WaitsOf(Instant now, const Job& job) const {
 
 // It may be that a waiting job lacks nothing but daemons that are registered and silent now.
 void Controller::AddSilentDaemons(Instant now, const Job& job, Waits& waits) const {
+  const auto in_pool = [&](const Daemon& daemon) {
+    return daemon.record.pool() == job.record.needs.pool;
+  };
   std::map<Role, int> usable;
   for (const auto& [id, daemon] : fleet_.daemons())
-    usable[daemon.record.role] += daemon.usable() ? 1 : 0;
+    usable[daemon.record.role] += daemon.usable() && in_pool(daemon) ? 1 : 0;
   for (const auto& [id, daemon] : fleet_.daemons()) {
+    if (!in_pool(daemon)) continue;
     const Role role = daemon.record.role;
     const int wanted = role == Role::kQueue ? 1 : job.record.needs.of(role).min;
     if (usable[role] >= wanted || daemon.liveness != Liveness::kSuspect) continue;

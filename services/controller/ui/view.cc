@@ -65,6 +65,7 @@ std::optional<double> TokensPerSecond(const Job& job) {
 std::string DescribeWait(const Controller& core, Instant now, const Job& job) {
   if (IsFinal(job.record.state)) return "";
   if (!job.diagnosis.empty()) return job.diagnosis;
+  if (!job.starts_when.empty()) return absl::StrCat(job.record.message, "; ", job.starts_when);
   if (!job.record.message.empty()) return job.record.message;
   const std::vector<std::string> missing = core.ListNotReady(job);
   if (!missing.empty()) return absl::StrJoin(missing, "; ");

@@ -452,7 +452,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "resources.device=cuda",
                           "resources.trainer=2",
                           "resources.queue=2",
-                          "resources.pool=big",
                           "reward.rewards.0.verifier=math",
                           "algorithm.preset=async_cispo",
                           "algorithm.loss.kind=gspo"}) {

@@ -76,6 +76,16 @@ TEST(PolicyTest, ASubmittersOwnQuotaCountsBeforeThatOfEveryone) {
   EXPECT_EQ(policy.FindQuota("bob")->jobs, 2u);
 }
 
+TEST(PolicyTest, AQuotaLimitsDaemonsAndPoolsToo) {
+  const Policy policy =
+      *Read("quotas:\n- {submitter: alice, trainers: 2, rollouts: 8, pools: [default, big]}\n");
+  const Policy::Quota& quota = *policy.FindQuota("alice");
+  EXPECT_EQ(quota.jobs, std::nullopt);
+  EXPECT_EQ(quota.trainers, 2u);
+  EXPECT_EQ(quota.rollouts, 8u);
+  EXPECT_EQ(quota.pools, (std::vector<std::string>{"default", "big"}));
+}
+
 TEST(PolicyTest, TheExampleCanBeReadAndAllowsTheExampleJob) {
   const absl::StatusOr<Policy> policy = ReadPolicy(SLUICE_SOURCE_DIR "/configs/policy.yaml");
   ASSERT_TRUE(policy.ok()) << policy.status();

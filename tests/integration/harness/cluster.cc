@@ -47,7 +47,8 @@ Cluster::Cluster(ClusterOptions options)
   SLUICE_CHECK(controllers_ == 1 || !store_.empty());
   for (int i = 0; i < controllers_; ++i)
     daemons_[absl::StrCat("controller-", i)].binary = "sluice-controller";
-  daemons_["queue-0"].binary = "sluice-queue";
+  for (int i = 0; i < options.queues; ++i)
+    daemons_[absl::StrCat("queue-", i)].binary = "sluice-queue";
   for (int i = 0; i < options.rollouts; ++i)
     daemons_[absl::StrCat("rollout-", i)].binary = "sluice-rollout";
   for (int i = 0; i < options.rewards; ++i)

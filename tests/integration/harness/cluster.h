@@ -18,6 +18,7 @@ struct ClusterOptions {
   // Replicas, of which one leads. More than one need a `store`.
   int controllers = 1;
   std::string store = {};  // The Redis that keeps the jobs (--store). Empty: SQLite.
+  int queues = 1;
   int rollouts = 1;
   int rewards = 1;
   int trainers = 1;
@@ -37,11 +38,11 @@ struct ClusterOptions {
   std::map<std::string, Placement> placements = {};
 };
 
-// The real daemons in a fresh folder, on loopback unless they are placed elsewhere: queue-0, and as
-// many of controller-0, .., rollout-0, rollout-1, .., reward-0, .. and trainer-0, .. as the options
-// say. A daemon that is started again keeps its id, its addresses and its data directory, as under
-// a supervisor, but none is started again by itself. At the end the folder is removed. If the test
-// has failed it is kept, and its name and the ends of the logs are printed.
+// The real daemons in a fresh folder, on loopback unless they are placed elsewhere: as many of
+// controller-0, .., queue-0, .., rollout-0, rollout-1, .., reward-0, .. and trainer-0, .. as the
+// options say. A daemon that is started again keeps its id, its addresses and its data directory,
+// as under a supervisor, but none is started again by itself. At the end the folder is removed. If
+// the test has failed it is kept, and its name and the ends of the logs are printed.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options = {});

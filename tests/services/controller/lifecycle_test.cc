@@ -959,8 +959,10 @@ TEST_F(LifecycleTest, AFreedFleetTakesTheNextJob) {
 
   const std::vector<Edge> waits = world_.core->WaitsOf(world_.now(), world_.job(second)).edges;
   ASSERT_EQ(waits.size(), 1u);
-  EXPECT_EQ(waits[0].cause,
-            "waits for 1 of 1 trainer, 1 of 1 rollout; job first has trainer-0 and rollout-0");
+  EXPECT_EQ(waits[0].cause, "waits for 1 of 1 trainer, 1 of 1 rollout");
+  EXPECT_EQ(waits[0].next,
+            "it starts when they are free, or others have registered; job first has trainer-0 and "
+            "rollout-0");
 
   Finish(first);
   world_.Leave();

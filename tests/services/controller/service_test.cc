@@ -872,6 +872,23 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   EXPECT_EQ(queue.tasks_size(), 0);
 }
 
+TEST(SpecTest, AQuotaThatTheJobCannotMeetIsToldByNumber) {
+  job::v1::JobSpec spec = Spec("digits");
+  spec.mutable_resources()->mutable_rollout()->set_min(4);
+  const Policy::Quota quota{.submitter = "*", .rollouts = 3, .pools = {"default", "small"}};
+  const absl::Status above = CheckQuota(quota, "alice", spec);
+  EXPECT_EQ(DetailOf(above).catalogue, "SLUICE-CTL-0024");
+  EXPECT_EQ(above.message(),
+            "resources.rollout.min is 4, but the operator's quota of submitter alice is 3");
+
+  spec.mutable_resources()->mutable_rollout()->set_min(3);
+  EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus());
+  spec.mutable_resources()->set_pool("big");
+  const absl::Status pool = CheckQuota(quota, "alice", spec);
+  EXPECT_EQ(DetailOf(pool).catalogue, "SLUICE-CTL-0025");
+  EXPECT_THAT(pool.message(), HasSubstr("resources.pool is big"));
+}
+
 TEST(SpecTest, AMemberIsBoundedByTheContext) {
   job::v1::JobSpec spec = Spec("digits");
   spec.mutable_data()->mutable_order()->set_max_prompt(2048);

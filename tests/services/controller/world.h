@@ -35,6 +35,7 @@ class World {
     std::vector<std::pair<std::string, StepReport>> steps;  // Reported until they are stored.
     std::vector<Event> events;
     DesiredState desired;
+    std::string pool{kDefaultPool};
   };
   struct QueueState {
     std::map<std::string, uint64_t> revisions;  // By job; a new process has none.
@@ -63,9 +64,10 @@ class World {
   }
 
   // Starts a process of daemon `id`. If there was one before, this is its successor.
-  void Start(const std::string& id, Role role) {
+  void Start(const std::string& id, Role role, const std::string& pool = kDefaultPool) {
     Actor& actor = actors[id];
     actor = Actor{role, absl::StrCat(id, "-boot-", ++boots_)};
+    actor.pool = pool;
     SLUICE_CHECK(Reregister(id).ok());
     actor.stream = ++streams_;
     if (role == Role::kQueue)
@@ -81,6 +83,7 @@ class World {
     input.daemon.incarnation = actor.incarnation;
     input.daemon.protocol_min = input.daemon.protocol_max = kProtocol;
     input.daemon.addresses = {{"grpc", absl::StrCat(id, ":1")}};
+    input.daemon.labels = {{"pool", actor.pool}};
     input.generation = actor.desired.generation;
     absl::StatusOr<RegisterOutput> output = core->Register(now(), input);
     if (output.ok()) actor.incarnation = output->incarnation;

@@ -38,6 +38,9 @@ job::v1::ListResponse List() {
   other.set_name("gsm");
   other.set_job("00000000000000000000000000000001");
   other.set_state(job::v1::JOB_STATE_WAITING);
+  other.mutable_since()->set_seconds(1'800'000'060);
+  other.set_message("waits for a queue");
+  other.set_starts_when("it starts when they have registered");
   return list;
 }
 
@@ -48,7 +51,8 @@ TEST(JobText, ListsJobsInEachFormat) {
             "MESSAGE\n"
             "digits  RECOVERING  61    2027-01-15 08:00:00  5e3a90c1000000000000000000000000  "
             "queue queue-0 is lost\n"
-            "gsm     WAITING     0     1970-01-01 00:00:00  00000000000000000000000000000001  \n");
+            "gsm     WAITING     0     1970-01-01 00:00:00  00000000000000000000000000000001  "
+            "waits for a queue since 2027-01-15 08:01:00; it starts when they have registered\n");
   EXPECT_EQ(
       JobListText(List(), "wide", utc),
       "NAME    STATE       STEP  CREATED              JOB                               OWNER "
@@ -56,7 +60,8 @@ TEST(JobText, ListsJobsInEachFormat) {
       "digits  RECOVERING  61    2027-01-15 08:00:00  5e3a90c1000000000000000000000000  anna  "
       " 2.61     Degraded    queue-0, trainer-0  queue queue-0 is lost\n"
       "gsm     WAITING     0     1970-01-01 00:00:00  00000000000000000000000000000001  -     "
-      " 0.0      -           -                   \n");
+      " 0.0      -           -                   waits for a queue since 2027-01-15 08:01:00; it "
+      "starts when they have registered\n");
   EXPECT_EQ(JobListText(List(), "name", utc), "digits\ngsm\n");
 }
 
@@ -80,6 +85,20 @@ TEST(JobText, DescribesAJobInEachFormat) {
                                                 "checkpoints  /checkpoints/digits\n"
                                                 "data         digits: /data/train.jsonl\n");
   EXPECT_EQ(JobText(Digits(), "name", utc), "digits\n");
+}
+
+TEST(JobText, SaysSinceWhenAJobWaitsAndWhatWouldLetItStart) {
+  EXPECT_EQ(JobText(List().jobs(1), "table", absl::UTCTimeZone()),
+            "name        gsm\n"
+            "job         00000000000000000000000000000001\n"
+            "state       WAITING since 2027-01-15 08:01:00\n"
+            "message     waits for a queue\n"
+            "starts      it starts when they have registered\n"
+            "conditions  none\n"
+            "created     1970-01-01 00:00:00\n"
+            "step        0\n"
+            "version     0.0\n"
+            "daemons     none\n");
 }
 
 TEST(JobText, ListsEventsInEachFormat) {
