@@ -1,5 +1,8 @@
 #include "services/controller/control.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +14,8 @@
 #include "common/policy/policy.h"
 #include "services/controller/callers.h"
 #include "services/controller/core/codec.h"
+#include "services/controller/live_keys.h"
+#include "services/controller/spec.h"
 
 namespace sluice::controller {
 namespace {
@@ -34,6 +39,42 @@ absl::StatusOr<bool> RetryJob(Controller& core, Instant now, meta::Store& store,
     SLUICE_ASSIGN_OR_RETURN(input.stored, ReadStoredJob(&store, job.record.id));
   }
   return core.Retry(now, input);
+}
+
+// The rollouts that the owner's other jobs are sure to have.
+int CountOtherRollouts(const Controller& core, const Job& job) {
+  int count = 0;
+  for (const std::string& id : core.active()) {
+    const Job& other = core.jobs().at(id);
+    if (&other != &job && other.live() && other.started() && other.record.owner == job.record.owner)
+      count += other.record.needs.rollouts.min;
+  }
+  return count;
+}
+
+absl::StatusOr<bool> SetValues(Controller& core, Instant now, const Policy& policy,
+                               const Person& person, const Job& job,
+                               const ControlRequest& request) {
+  // The spec of a job that is over is in the store alone, and SetSpec() refuses that job.
+  if (job.spec.empty()) return core.SetSpec(now, job.record.id, "", job.record.needs, "");
+
+  job::v1::JobSpec before;
+  before.ParseFromString(job.spec);
+  const std::map<std::string, std::string> values(request.set().begin(), request.set().end());
+  std::string changes;
+  SLUICE_ASSIGN_OR_RETURN(const job::v1::JobSpec spec, SetLiveKeys(before, values, &changes));
+  SLUICE_RETURN_IF_ERROR(CheckSpec(spec, policy).status());
+  const Needs needs = NeedsOf(spec);
+  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  if (quota != nullptr && needs.rollouts.min > job.record.needs.rollouts.min) {
+    // A waiting job starts only within the quota, but one that runs gets its minimum in any case.
+    const int others = job.live() && job.started() ? CountOtherRollouts(core, job) : 0;
+    SLUICE_RETURN_IF_ERROR(CheckQuota(*quota, person.name, spec, others));
+  }
+  // Equal messages may differ in their bytes.
+  const bool same = google::protobuf::util::MessageDifferencer::Equals(before, spec);
+  return core.SetSpec(now, job.record.id, same ? job.spec : spec.SerializeAsString(), needs,
+                      changes);
 }
 
 absl::StatusOr<bool> DeleteJob(Controller& core, meta::Store& store, const Job& job) {
@@ -63,8 +104,8 @@ absl::Status CheckControl(const ControlRequest& request) {
       return absl::OkStatus();
     case job::v1::VERB_CANCEL:
     case job::v1::VERB_RESUME:
-    case job::v1::VERB_DELETE: return absl::OkStatus();
     case job::v1::VERB_SET:
+    case job::v1::VERB_DELETE: return absl::OkStatus();
     case job::v1::VERB_ROLLBACK:
     case job::v1::VERB_PIN:
     case job::v1::VERB_RESCORE:
@@ -74,7 +115,7 @@ absl::Status CheckControl(const ControlRequest& request) {
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("there is no verb ", static_cast<int>(request.verb()),
-                       "; use PAUSE, RESUME, CANCEL, RETRY or DELETE"));
+                       "; use PAUSE, RESUME, CANCEL, RETRY, SET or DELETE"));
   }
 }
 
@@ -86,6 +127,7 @@ absl::StatusOr<bool> DoVerb(Controller& core, Instant now, meta::Store& store, c
     case job::v1::VERB_PAUSE: return core.Pause(now, id);
     case job::v1::VERB_RESUME: return core.Resume(now, id);
     case job::v1::VERB_RETRY: return RetryJob(core, now, store, policy, person, job, request);
+    case job::v1::VERB_SET: return SetValues(core, now, policy, person, job, request);
     case job::v1::VERB_DELETE: return DeleteJob(core, store, job);
     default: return CheckControl(request);
   }

@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec, const Po
 }
 
 absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
-                        const JobSpec& spec) {
+                        const JobSpec& spec, int other_rollouts) {
   const Needs needs = NeedsOf(spec);
   const std::vector<std::string>& pools = quota.pools;
   if (!pools.empty() && std::find(pools.begin(), pools.end(), needs.pool) == pools.end()) {
@@ -124,17 +124,20 @@ absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter
                                   absl::StrJoin(pools, ", ")));
   }
 
-  const auto check = [&](const char* key, int min, std::optional<uint32_t> most) -> absl::Status {
-    if (!most || min <= static_cast<int>(*most)) return absl::OkStatus();
-    return ErrorWith(absl::StatusCode::kResourceExhausted,
-                     {.reason = "QUOTA",
-                      .catalogue = "SLUICE-CTL-0024",
-                      .hint = "ask for less, or ask the operator for a larger quota"},
-                     absl::StrCat(key, " is ", min, ", but the operator's quota of submitter ",
-                                  submitter, " is ", *most));
+  const auto check = [&](const char* key, int min, std::optional<uint32_t> most,
+                         int others) -> absl::Status {
+    if (!most || min + others <= static_cast<int>(*most)) return absl::OkStatus();
+    return ErrorWith(
+        absl::StatusCode::kResourceExhausted,
+        {.reason = "QUOTA",
+         .catalogue = "SLUICE-CTL-0024",
+         .hint = "ask for less, or ask the operator for a larger quota"},
+        absl::StrCat(key, " is ", min, ", but the operator's quota of submitter ", submitter,
+                     " is ", *most,
+                     others == 0 ? "" : absl::StrCat(", and other jobs have ", others)));
   };
-  SLUICE_RETURN_IF_ERROR(check("resources.trainer", needs.trainers.min, quota.trainers));
-  return check("resources.rollout.min", needs.rollouts.min, quota.rollouts);
+  SLUICE_RETURN_IF_ERROR(check("resources.trainer", needs.trainers.min, quota.trainers, 0));
+  return check("resources.rollout.min", needs.rollouts.min, quota.rollouts, other_rollouts);
 }
 
 std::function<DaemonQuota(const std::string& submitter)> QuotasOf(Policy policy) {

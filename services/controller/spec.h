@@ -24,11 +24,12 @@ namespace sluice::controller {
 absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec,
                                                    const Policy& policy);
 
-// Whether the submitter's quota lets the job start at all.
+// Whether the submitter's quota lets the job start, beside `other_rollouts` of the submitter's
+// other jobs.
 // PERMISSION_DENIED POOL: its jobs may not use the job's pool.
-// RESOURCE_EXHAUSTED QUOTA: the job's minimum alone is above the quota.
+// RESOURCE_EXHAUSTED QUOTA: the job's minimum, with the others, is above the quota.
 absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
-                        const job::v1::JobSpec& spec);
+                        const job::v1::JobSpec& spec, int other_rollouts = 0);
 
 // Returns how many daemons each submitter's jobs may have.
 std::function<DaemonQuota(const std::string& submitter)> QuotasOf(Policy policy);

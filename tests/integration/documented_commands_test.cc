@@ -128,6 +128,7 @@ const std::vector<std::vector<const char*>>& Phases() {
       {},  // All others.
       {"sluice job export "},
       {"sluice eval "},
+      {"sluice job set "},
       {"sluice job pause "},
       {"sluice job wait digits --for PAUSED"},
       {"sluice job resume "},

@@ -164,11 +164,14 @@ TEST(JobsTest, ARolloutJoinsARunningJobAndIsUsefulAndAnotherIsDrainedAndComesBac
   Cluster cluster({.rollouts = 2});
   for (const char* id : {"controller-0", "queue-0", "rollout-0", "reward-0", "trainer-0"})
     ASSERT_EQ(cluster.Start(id), absl::OkStatus());
-  const auto job = SubmitNamed(&cluster, "digits", kEndless, {"resources.rollout.max=2"});
+  const auto job = SubmitNamed(&cluster, "digits", kEndless);
   ASSERT_EQ(job.status(), absl::OkStatus());
   ASSERT_EQ((*job)->AwaitStep(3, kLong), absl::OkStatus());
   ASSERT_EQ(cluster.Start("rollout-1"), absl::OkStatus());
+  Sluice(cluster, {"job", "set", "digits", "resources.rollout.max=2"});  // The file says 1.
   ASSERT_EQ((*job)->AwaitStatus(Works("rollout-1"), kLong), absl::OkStatus());
+  EXPECT_THAT(Sluice(cluster, {"job", "set", "digits", "trainer.optimizer.lr=1"}, 2),
+              HasSubstr("SLUICE-CTL-0026"));
 
   // Without the first rollout, all further answers come from the second.
   Sluice(cluster, {"daemon", "drain", "rollout-0"});

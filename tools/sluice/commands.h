@@ -26,7 +26,7 @@ struct Command {
 
 std::vector<Command> FleetCommands();       // run, dev
 std::vector<Command> JobCommands();         // job, why
-std::vector<Command> ControlCommands();     // job pause, resume, cancel, retry, delete
+std::vector<Command> ControlCommands();     // job pause, resume, cancel, retry, set, delete
 std::vector<Command> DaemonCommands();      // daemon
 std::vector<Command> StepsCommands();       // job steps
 std::vector<Command> LogsCommands();        // job logs

@@ -1,4 +1,4 @@
-// Commands that control a job: pause, resume, cancel, retry, delete.
+// Commands that control a job: pause, resume, cancel, retry, set, delete.
 
 #include <unistd.h>
 
@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -24,6 +25,7 @@ using job::v1::JobStatus;
 
 struct ControlOptions {
   std::string server, output, job;
+  std::vector<std::string> values;
   bool yes = false, now = false;
 };
 using ControlHandler = ExitCode (*)(const ControlOptions&, const rpc::Channel&);
@@ -85,6 +87,21 @@ ExitCode RetryOne(const ControlOptions& o, const rpc::Channel& channel) {
                                   " goes on from its last checkpoint when enough daemons are free; "
                                   "`sluice job watch ",
                                   o.job, "` follows it"));
+}
+
+ExitCode SetOne(const ControlOptions& o, const rpc::Channel& channel) {
+  ControlRequest request = RequestOf(o, job::v1::VERB_SET);
+  for (const std::string& value : o.values) {
+    const size_t equals = value.find('=');
+    if (equals == std::string::npos) {
+      return Complain(absl::InvalidArgumentError(
+          absl::StrCat("\"", value, "\" is not KEY=VALUE, as in limits.wall=24h")));
+    }
+    (*request.mutable_set())[value.substr(0, equals)] = value.substr(equals + 1);
+  }
+  return SendControl(o, channel, request,
+                     absl::StrCat(o.job, " has the new values; `sluice job events ", o.job,
+                                  "` shows what has changed"));
 }
 
 ExitCode DeleteOne(const ControlOptions& o, const rpc::Channel& channel) {
@@ -150,6 +167,18 @@ std::vector<Command> ControlCommands() {
                      "Let a failed or cancelled job go on from its last checkpoint, with a new "
                      "limits.wall.",
                      "  sluice job retry digits", RetryOne),
+      ControlCommand("set",
+                     "Change limits and numbers of daemons of a job that has not ended. The change "
+                     "takes effect at once. A key that cannot be changed is refused with the list "
+                     "of those that can.",
+                     "  sluice job set digits limits.wall=24h\n  sluice job set digits "
+                     "resources.rollout.min=1 resources.rollout.max=8",
+                     SetOne,
+                     [](CLI::App* app, ControlOptions* o) {
+                       app->add_option("KEY=VALUE", o->values,
+                                       "key of the job file and its new value; may be repeated")
+                           ->required();
+                     }),
       ControlCommand(
           "delete",
           "Delete an ended job from the controller: its events, steps and result. Its "

@@ -63,8 +63,13 @@ class Planner {
              std::make_tuple(-b.job->needs.priority, b.job->order, b.job->id);
     });
     ShareRollouts();
-    for (const Running& running : running_)
-      Fill(*running.job, Role::kReward, running.job->needs.rewards.max);
+    for (const Running& running : running_) {
+      const int most = running.job->needs.rewards.max;
+      Fill(*running.job, Role::kReward, most);
+      // There may be more since the maximum was lowered.
+      std::vector<std::string>& rewards = running.staff->rewards;
+      rewards.resize(static_cast<size_t>(std::min(SizeOf(rewards), most)));
+    }
     return std::move(plan_);
   }
 

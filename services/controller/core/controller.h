@@ -173,6 +173,10 @@ class Controller {
   // RESOURCE_EXHAUSTED QUOTA: as for Submit().
   // UNAVAILABLE NOT_FREED: the queue is just freeing the job's data.
   absl::StatusOr<bool> Retry(Instant now, const RetryInput& input);
+  // Gives a job that waits, runs or is paused a changed spec, and what follows from it. `changes`
+  // says for people what is new.
+  absl::StatusOr<bool> SetSpec(Instant now, const std::string& job, std::string spec, Needs needs,
+                               const std::string& changes);
   // Removes an ended job and its records, whose keys below jobs/ID/ the caller lists.
   // UNAVAILABLE NOT_FREED: as for Retry().
   absl::Status Delete(const std::string& job, const std::vector<std::string>& keys);

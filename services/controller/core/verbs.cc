@@ -1,5 +1,5 @@
-// What people do to a job after its Submit (cancel, pause, resume, retry and delete it), and to a
-// daemon.
+// What people do to a job after its Submit (cancel, pause, resume and retry it, set its values,
+// delete it), and to a daemon.
 
 #include <algorithm>
 #include <utility>
@@ -164,6 +164,24 @@ absl::StatusOr<bool> Controller::Retry(Instant now, const RetryInput& input) {
   for (const auto& [k, step] : job.steps) job.learning.Add(step.signal);
   active_.insert(record.id);
   SetState(now, job, JobState::kWaiting, "", "");
+  staff_due_ = true;
+  return false;
+}
+
+absl::StatusOr<bool> Controller::SetSpec(Instant now, const std::string& id_or_name,
+                                         std::string spec, Needs needs,
+                                         const std::string& changes) {
+  SLUICE_ASSIGN_OR_RETURN(const Job* found, Find(id_or_name));
+  Job& job = jobs_.at(found->record.id);
+  if (!job.live() && job.record.state != JobState::kPaused) {
+    return ContradictionError(job.record, "changed",
+                              "values can be set while a job waits, runs or is paused");
+  }
+  if (job.spec == spec) return true;
+  job.record.needs = std::move(needs);
+  out_.ops.push_back({JobKey(job.record.id, "spec"), spec});
+  job.spec = std::move(spec);
+  Emit(now, job, Severity::kInfo, "controller", "", "spec", changes);
   staff_due_ = true;
   return false;
 }

@@ -180,6 +180,17 @@ TEST(AssignTest, AStartedJobBelowItsMinimumGetsTheSurplusOfAnother) {
   EXPECT_THAT(Assign({rich, poor}, fleet).at("a").rollouts, ElementsAre("rollout-0"));
 }
 
+TEST(AssignTest, AJobWhoseMaximaAreLoweredGivesBackWhatIsAboveThem) {
+  const std::vector<DaemonView> fleet = MakeFleet(1, 3, 3);
+  JobView job = MakeJob("a", 0, {1, 3});
+  job = Started(job, Assign({job}, fleet).at("a"));
+  job.needs.rollouts.max = 2;
+  job.needs.rewards.max = 1;
+  const auto plan = Assign({job}, fleet);
+  EXPECT_THAT(plan.at("a").rollouts, ElementsAre("rollout-0", "rollout-1"));
+  EXPECT_THAT(plan.at("a").rewards, ElementsAre("reward-0"));
+}
+
 TEST(AssignTest, WhatIsFreeIsKeptForALargeJobAndNotGivenToASmallOneThatComesLater) {
   const std::vector<DaemonView> fleet = MakeFleet(3, 3, 1);
   JobView running = MakeJob("a", 0, {1, 1});

@@ -883,6 +883,10 @@ TEST(SpecTest, AQuotaThatTheJobCannotMeetIsToldByNumber) {
 
   spec.mutable_resources()->mutable_rollout()->set_min(3);
   EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus());
+  EXPECT_EQ(
+      CheckQuota(quota, "alice", spec, 1).message(),
+      "resources.rollout.min is 3, but the operator's quota of submitter alice is 3, and other "
+      "jobs have 1");
   spec.mutable_resources()->set_pool("big");
   const absl::Status pool = CheckQuota(quota, "alice", spec);
   EXPECT_EQ(DetailOf(pool).catalogue, "SLUICE-CTL-0025");

@@ -313,6 +313,30 @@ TEST_F(VerbsTest, ARetryNeedsItsNameAndTheIncarnationThatTheCallerSaw) {
   EXPECT_EQ(ReasonOf(Retry(second, 1).status()), "CONFLICT");
 }
 
+TEST_F(VerbsTest, ChangedLimitsAndNumbersOfDaemonsTakeEffectAtOnceAndAreStored) {
+  Needs needs = World::DefaultNeeds();
+  needs.rollouts = {1, 1};
+  const std::string job = world_.Run("digits", needs);
+  EXPECT_THAT(world_.job(job).assign.workers, SizeIs(3));
+  needs.rollouts = {1, 2};
+  needs.wall = absl::Minutes(1);
+  EXPECT_EQ(*world_.core->SetSpec(world_.now(), job, "new spec", needs, "more rollouts"), false);
+  world_.Settle();
+  EXPECT_THAT(world_.job(job).assign.workers, SizeIs(4));
+  EXPECT_EQ(world_.Events(job).back().code, "assigned");
+  EXPECT_EQ(world_.store()->Get(JobKey(job, "spec"))->value, "new spec");
+  EXPECT_EQ(*world_.core->SetSpec(world_.now(), job, "new spec", needs, ""), true);
+
+  world_.Restart();
+  for (auto& [id, actor] : world_.actors) ASSERT_TRUE(world_.Reregister(id).ok());
+  world_.Settle();
+  EXPECT_EQ(world_.job(job).spec, "new spec");
+  world_.Step(job, 0);
+  world_.Pass(absl::Seconds(70));
+  EXPECT_EQ(world_.State(job), JobState::kFinishing) << "limits.wall was lowered";
+  EXPECT_EQ(ReasonOf(world_.core->SetSpec(world_.now(), job, "x", needs, "").status()), "NOT_YET");
+}
+
 TEST_F(VerbsTest, ADeletedJobIsGoneFromTheStoreAndItsNameIsFree) {
   const std::string job = CancelledJob("digits");
   EXPECT_EQ(Delete("digits"), absl::OkStatus());
