@@ -32,6 +32,7 @@ using job::v1::LogsResponse;
 absl::Status TooManyCalls() {
   return ErrorWith(absl::StatusCode::kResourceExhausted,
                    {.reason = "LOG_READERS",
+                    .catalogue = "SLUICE-CTL-0027",
                     .hint = "try again when others have stopped reading logs",
                     .retry_after = absl::Seconds(5)},
                    absl::StrCat("this controller serves the logs of jobs to ", kMostCalls,

@@ -102,8 +102,8 @@ TEST(LogsTest, ALaterJobOfTheSameNameShowsNoLineOfTheOneBefore) {
   ASSERT_EQ((*first)->AwaitEnd(kLong).status(), absl::OkStatus());
   const auto second = SubmitDigits(&cluster, /*steps=*/1'000'000);
   ASSERT_EQ(second.status(), absl::OkStatus());
-  ASSERT_EQ((*second)->status().name(), (*first)->status().name());
   ASSERT_EQ((*second)->AwaitStep(1, kLong), absl::OkStatus());
+  ASSERT_EQ((*second)->status().name(), (*first)->status().name());
 
   const auto count = [&](const std::string& job, const std::string& daemon,
                          const std::string& event) {
