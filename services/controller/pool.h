@@ -22,8 +22,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Runs the task on a thread of the pool, in the trace of the calling thread. After Stop() it runs at once on the caller's thread, so
-  // whoever calls Stop() must first make sure that tasks end quickly.
+  // Runs the task on a thread of the pool, in the trace of the calling thread. After Stop() it runs
+  // at once on the caller's thread, so whoever calls Stop() must first make sure that tasks end
+  // quickly.
   void Run(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs the waiting tasks, then ends the threads. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
