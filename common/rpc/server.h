@@ -35,6 +35,9 @@ class Server {
     // With null the server has no TLS, works on loopback only, and believes every caller.
     std::shared_ptr<const Credentials> credentials = ProcessCredentials();
     size_t receive_limit = 16 << 20;  // Bytes of one message.
+    // Bytes that gRPC may hold for all connections together: what was received and is not read
+    // yet. Near the limit it reads less, then drops idle connections, then cancels calls.
+    size_t buffer_limit = size_t{1} << 30;
     // Age at which a connection is closed so that the client connects again, and the time that its
     // calls have to end.
     absl::Duration connection_age = absl::Minutes(30);
