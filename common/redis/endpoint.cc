@@ -6,6 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/loopback.h"
@@ -16,6 +18,8 @@ namespace {
 
 constexpr uint64_t kMaxPassword = 4096;
 constexpr uint64_t kMaxAuthorities = 4 << 20;
+constexpr int kSentinelPort = 26379;
+constexpr size_t kMaxSentinels = 15;
 
 absl::Status BadUrl(absl::string_view why) {
   return ErrorWith(
@@ -24,16 +28,12 @@ absl::Status BadUrl(absl::string_view why) {
       absl::StrCat("Redis URL: ", why));
 }
 
-absl::Status NotLoopbackError(const Endpoint& endpoint) {
-  return ErrorWith(
-      absl::StatusCode::kInvalidArgument,
-      {.reason = "NOT_LOOPBACK",
-       .catalogue = "SLUICE-AUTH-0020",
-       .hint = absl::StrCat("enable TLS in that Redis (tls-port), and write rediss://",
-                            endpoint.str())},
-      absl::StrCat("redis://", endpoint.str(),
-                   " is not on loopback; without TLS the password and all data would go over the "
-                   "network in clear"));
+absl::Status BadSentinelUrl(absl::string_view why) {
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "BAD_URL",
+                    .hint = "write it as redis+sentinel://HOST[:PORT],HOST[:PORT],../NAME[/DB], or "
+                            "rediss+sentinel://.. for TLS"},
+                   absl::StrCat("URL of Sentinels: ", why));
 }
 
 // Reads HOST, HOST:PORT, [HOST] or [HOST]:PORT into `endpoint`.
@@ -61,64 +61,144 @@ absl::Status ParseHostAndPort(absl::string_view text, Endpoint* endpoint) {
   return absl::OkStatus();
 }
 
+std::string HostAndPort(const Endpoint& at) {
+  return absl::StrCat(absl::StrContains(at.host, ':') ? absl::StrCat("[", at.host, "]") : at.host,
+                      ":", at.port);
+}
+
+absl::Status ParseDatabase(absl::string_view text, int* db) {
+  if (text.empty() || (absl::SimpleAtoi(text, db) && *db >= 0)) return absl::OkStatus();
+  return BadUrl(absl::StrCat("database \"", text, "\" is not a whole number of 0 or more"));
+}
+
+// A password in the URL would appear in process lists and logs.
+absl::Status CheckNoPassword(absl::string_view url) {
+  if (!absl::StrContains(url, '@')) return absl::OkStatus();
+  return BadUrl("it carries a user or password; give the password by file or environment");
+}
+
+// Reads what follows redis+sentinel://.
+absl::StatusOr<MasterSource> ParseSentinels(absl::string_view text, bool tls) {
+  SLUICE_RETURN_IF_ERROR(CheckNoPassword(text));
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '/');
+  if (parts.size() < 2 || parts[1].empty())
+    return BadSentinelUrl("it does not say which master the Sentinels are to name: /NAME");
+  if (parts.size() > 3)
+    return BadSentinelUrl(absl::StrCat("\"", parts[3], "\" follows the database"));
+
+  MasterSource source;
+  source.name = std::string(parts[1]);
+  source.redis.tls = tls;
+  if (parts.size() == 3) SLUICE_RETURN_IF_ERROR(ParseDatabase(parts[2], &source.redis.db));
+  for (const absl::string_view part : absl::StrSplit(parts[0], ',')) {
+    Endpoint sentinel{.port = kSentinelPort, .tls = tls};
+    SLUICE_RETURN_IF_ERROR(ParseHostAndPort(part, &sentinel));
+    SLUICE_RETURN_IF_ERROR(
+        CheckNotInClear(sentinel, absl::StrCat("the Sentinel at ", part), "rediss+sentinel://.."));
+    source.sentinels.push_back(std::move(sentinel));
+  }
+  if (source.sentinels.size() > kMaxSentinels) {
+    return BadSentinelUrl(absl::StrCat("it names ", source.sentinels.size(),
+                                       " Sentinels; the limit is ", kMaxSentinels));
+  }
+  return source;
+}
+
+// Reads the password and the CA file of `flags` into `redis`. `where` is for messages.
+absl::Status ReadSecrets(const EndpointFlags& flags, const std::string& where, Endpoint* redis) {
+  if (!flags.password_file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadFile(flags.password_file, kMaxPassword));
+    absl::StripTrailingAsciiWhitespace(&text);
+    redis->password = Secret(std::move(text));
+  } else if (const char* password = std::getenv(flags.password_variable.c_str());
+             password != nullptr) {
+    redis->password = Secret(password);
+  }
+  if (absl::StrContains(redis->password.Reveal(), '\n')) {
+    return ErrorWith(absl::StatusCode::kInvalidArgument,
+                     {.reason = "BAD_PASSWORD", .hint = "write the password alone into the file"},
+                     absl::StrCat("the password for Redis at ", where, " has more than one line"));
+  }
+
+  if (flags.ca_file.empty()) return absl::OkStatus();
+  if (!redis->tls) {
+    return ErrorWith(
+        absl::StatusCode::kInvalidArgument,
+        {.reason = "NO_TLS", .hint = "write rediss in the URL, or leave the CA file away"},
+        absl::StrCat("the CA file ", flags.ca_file, " is given for Redis at ", where,
+                     ", which has no TLS"));
+  }
+  SLUICE_RETURN_IF_ERROR(ReadFile(flags.ca_file, kMaxAuthorities).status());
+  redis->ca_file = flags.ca_file;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-std::string Endpoint::str() const {
-  return absl::StrCat(absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host, ":", port,
-                      "/", db);
+absl::Status CheckNotInClear(const Endpoint& endpoint, absl::string_view what,
+                             absl::string_view url) {
+  if (endpoint.tls || IsLoopback(endpoint.host)) return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kInvalidArgument,
+      {.reason = "NOT_LOOPBACK",
+       .catalogue = "SLUICE-AUTH-0020",
+       .hint = absl::StrCat("enable TLS in that Redis (tls-port), and write ", url)},
+      absl::StrCat(what,
+                   " is not on loopback; without TLS the password and all data would go over "
+                   "the network in clear"));
 }
+
+std::string Endpoint::str() const { return absl::StrCat(HostAndPort(*this), "/", db); }
 
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   Endpoint endpoint;
   endpoint.tls = absl::ConsumePrefix(&url, "rediss://");
   if (!endpoint.tls && !absl::ConsumePrefix(&url, "redis://"))
     return BadUrl("it begins with neither redis:// nor rediss://");
-  // A password in the URL would appear in process lists and logs.
-  if (absl::StrContains(url, '@'))
-    return BadUrl("it carries a user or password; give the password by file or environment");
-
+  SLUICE_RETURN_IF_ERROR(CheckNoPassword(url));
   if (const size_t slash = url.find('/'); slash != url.npos) {
-    const absl::string_view db = url.substr(slash + 1);
-    if (!db.empty() && (!absl::SimpleAtoi(db, &endpoint.db) || endpoint.db < 0))
-      return BadUrl(absl::StrCat("database \"", db, "\" is not a whole number of 0 or more"));
+    SLUICE_RETURN_IF_ERROR(ParseDatabase(url.substr(slash + 1), &endpoint.db));
     url = url.substr(0, slash);
   }
   SLUICE_RETURN_IF_ERROR(ParseHostAndPort(url, &endpoint));
 
-  if (!endpoint.tls && !IsLoopback(endpoint.host)) return NotLoopbackError(endpoint);
+  SLUICE_RETURN_IF_ERROR(CheckNotInClear(endpoint, absl::StrCat("redis://", endpoint.str()),
+                                         absl::StrCat("rediss://", endpoint.str())));
   return endpoint;
+}
+
+std::string MasterSource::str() const {
+  if (sentinels.empty()) return redis.str();
+  return absl::StrCat(name, " at the Sentinels ",
+                      absl::StrJoin(sentinels, ", ", [](std::string* out, const Endpoint& at) {
+                        absl::StrAppend(out, HostAndPort(at));
+                      }));
+}
+
+absl::StatusOr<MasterSource> ParseMasterUrl(absl::string_view url) {
+  for (const bool tls : {false, true}) {
+    absl::string_view rest = url;
+    if (absl::ConsumePrefix(&rest, tls ? "rediss+sentinel://" : "redis+sentinel://"))
+      return ParseSentinels(rest, tls);
+  }
+  SLUICE_ASSIGN_OR_RETURN(Endpoint redis, ParseUrl(url));
+  return MasterSource{.redis = std::move(redis)};
 }
 
 absl::StatusOr<Endpoint> MakeEndpoint(const EndpointFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(Endpoint endpoint, ParseUrl(flags.url));
-
-  if (!flags.password_file.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadFile(flags.password_file, kMaxPassword));
-    absl::StripTrailingAsciiWhitespace(&text);
-    endpoint.password = Secret(std::move(text));
-  } else if (const char* password = std::getenv(flags.password_variable.c_str());
-             password != nullptr) {
-    endpoint.password = Secret(password);
-  }
-  if (absl::StrContains(endpoint.password.Reveal(), '\n')) {
-    return ErrorWith(
-        absl::StatusCode::kInvalidArgument,
-        {.reason = "BAD_PASSWORD", .hint = "write the password alone into the file"},
-        absl::StrCat("the password for Redis at ", endpoint.str(), " has more than one line"));
-  }
-
-  if (flags.ca_file.empty()) return endpoint;
-  if (!endpoint.tls) {
-    return ErrorWith(
-        absl::StatusCode::kInvalidArgument,
-        {.reason = "NO_TLS",
-         .hint = absl::StrCat("write rediss://", endpoint.str(), ", or leave the CA file away")},
-        absl::StrCat("the CA file ", flags.ca_file, " is given for redis://", endpoint.str(),
-                     ", which has no TLS"));
-  }
-  SLUICE_RETURN_IF_ERROR(ReadFile(flags.ca_file, kMaxAuthorities).status());
-  endpoint.ca_file = flags.ca_file;
+  SLUICE_RETURN_IF_ERROR(ReadSecrets(flags, endpoint.str(), &endpoint));
   return endpoint;
+}
+
+absl::StatusOr<MasterSource> MakeMasterSource(const EndpointFlags& flags) {
+  SLUICE_ASSIGN_OR_RETURN(MasterSource source, ParseMasterUrl(flags.url));
+  SLUICE_RETURN_IF_ERROR(ReadSecrets(flags, source.str(), &source.redis));
+  for (Endpoint& sentinel : source.sentinels) {
+    sentinel.ca_file = source.redis.ca_file;
+    sentinel.password = source.redis.password;
+  }
+  return source;
 }
 
 }  // namespace sluice::redis

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,6 +32,29 @@ struct Endpoint {
 // data would go over the network in clear.
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url);
 
+// Where the Redis that takes writes is: at one address, or where its Sentinels say.
+struct MasterSource {
+  // Without Sentinels, this Redis. With them, what every Redis that they name has: `db`, `tls`,
+  // `ca_file` and `password`. Its host and port mean nothing then.
+  Endpoint redis;
+  // All Sentinels of that Redis. Those that require a password have the one of the Redis.
+  std::vector<Endpoint> sentinels;
+  std::string name;  // By which the Sentinels know the master. Empty without Sentinels.
+
+  std::string str() const;  // HOST:PORT/DB, or NAME at the Sentinels HOST:PORT, .., for people.
+};
+
+// Parses a URL of ParseUrl(), or that of Sentinels: redis+sentinel://HOST[:PORT],../NAME[/DB] or,
+// for TLS, rediss+sentinel://... The port of a Sentinel is 26379 if it is not given. With TLS, both
+// the Sentinels and the Redis that they name have it.
+// INVALID_ARGUMENT: as ParseUrl(). NOT_LOOPBACK: one of the Sentinels is not on loopback.
+absl::StatusOr<MasterSource> ParseMasterUrl(absl::string_view url);
+
+// OK: the endpoint has TLS, or is on loopback.
+// INVALID_ARGUMENT NOT_LOOPBACK: else. The message names it `what`, and advises a URL like `url`.
+absl::Status CheckNotInClear(const Endpoint& endpoint, absl::string_view what,
+                             absl::string_view url);
+
 // Where a Redis is, as a daemon's command line says it.
 struct EndpointFlags {
   std::string url;
@@ -43,5 +67,7 @@ struct EndpointFlags {
 // within.
 // Else the errors of ReadFile().
 absl::StatusOr<Endpoint> MakeEndpoint(const EndpointFlags& flags);
+// The same with a URL of ParseMasterUrl().
+absl::StatusOr<MasterSource> MakeMasterSource(const EndpointFlags& flags);
 
 }  // namespace sluice::redis

@@ -73,7 +73,8 @@ absl::Status Connection::Connect() {
 
   std::vector<Command> hello;
   if (!endpoint_.password.empty()) hello.push_back({"AUTH", endpoint_.password.Reveal()});
-  hello.push_back({"SELECT", absl::StrCat(endpoint_.db)});
+  // A Sentinel knows no SELECT. A connection begins with database 0.
+  if (endpoint_.db != 0) hello.push_back({"SELECT", absl::StrCat(endpoint_.db)});
   hello.push_back({"PING"});
 
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> replies, RunUntil(deadline, hello));

@@ -45,6 +45,35 @@ TEST(RedisUrlTest, AnotherHostIsReachedByTlsAlone) {
               HasSubstr("rediss://10.0.0.1:7000/3"));
 }
 
+TEST(SentinelUrlTest, SentinelsMasterAndDatabaseAreRead) {
+  const MasterSource source = *ParseMasterUrl("rediss+sentinel://a,10.0.0.1:7000,[::1]:7001/m.1/3");
+  EXPECT_EQ(source.str(), "m.1 at the Sentinels a:26379, 10.0.0.1:7000, [::1]:7001");
+  EXPECT_EQ(source.name, "m.1");
+  EXPECT_EQ(source.redis.db, 3);
+  EXPECT_TRUE(source.redis.tls);
+  EXPECT_TRUE(source.sentinels[0].tls);
+  EXPECT_EQ(ParseMasterUrl("redis+sentinel://127.0.0.1/m")->redis.db, 0);
+  EXPECT_TRUE(ParseMasterUrl("rediss://cache:1/2")->sentinels.empty());
+  EXPECT_EQ(ParseMasterUrl("rediss://cache:1/2")->str(), "cache:1/2");
+}
+
+TEST(SentinelUrlTest, AnythingElseIsRefusedByName) {
+  std::string many = "rediss+sentinel://a";
+  for (int i = 0; i < 15; ++i) many += ",a";
+  for (const std::string& url :
+       {std::string("redis+sentinel://"), std::string("redis+sentinel://127.0.0.1"),
+        std::string("redis+sentinel://127.0.0.1/"), std::string("redis+sentinel://127.0.0.1/m/x"),
+        std::string("redis+sentinel://127.0.0.1/m/0/1"), std::string("redis+sentinel://,::1/m"),
+        std::string("rediss+sentinel://a:0/m"), std::string("rediss+sentinel://:hush@a/m"),
+        std::string("sentinel://a/m"), many + "/m"}) {
+    EXPECT_EQ(ReasonOf(ParseMasterUrl(url).status()), "BAD_URL") << url;
+  }
+  const absl::Status refused = ParseMasterUrl("redis+sentinel://127.0.0.1,10.0.0.1/m").status();
+  EXPECT_EQ(ReasonOf(refused), "NOT_LOOPBACK");
+  EXPECT_THAT(refused.message(), HasSubstr("the Sentinel at 10.0.0.1"));
+  EXPECT_EQ(ReasonOf(ParseUrl("redis+sentinel://127.0.0.1/m").status()), "BAD_URL");
+}
+
 TEST(RedisEndpointTest, ThePasswordIsReadFromItsFileWithoutTheLastNewline) {
   const std::string file = testing::TempDir() + "/redis_password";
   ASSERT_TRUE(WriteFileAtomic(file, "hush\n").ok());
