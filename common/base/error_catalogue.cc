@@ -266,6 +266,12 @@ constexpr CatalogueRow kRows[] = {
     {"SLUICE-META-0016", "A restore of the store was broken off.",
      "Jobs are missing in it, so the controller does not start.",
      "Run `sluice meta restore` with --yes again, to its end.", false},
+    {"SLUICE-META-0017", "The Sentinels of the store name no master.",
+     "Most of them do not answer, or the Redis that they watch is just failing over.",
+     "Wait; it is asked again. If it stays, look after the Sentinels and the Redis.", true},
+    {"SLUICE-META-0018", "A Sentinel of the store is none, or does not know the master.",
+     "The URL names a Redis or another program, or another NAME than `sentinel monitor NAME`.",
+     "Correct the URL: redis+sentinel://HOST[:PORT],../NAME[/DB].", false},
 
     // The queue.
     {"SLUICE-QUEUE-0001", "The queue of this build does not support what the job asks for.",

@@ -17,14 +17,14 @@
 #include "common/log/log.h"
 #include "common/meta/redis_check.h"
 #include "common/meta/redis_scripts.h"
-#include "common/redis/redis.h"
+#include "common/redis/sentinel.h"
 
 namespace sluice::meta {
 namespace {
 
 constexpr char kRedisFormat[] = "1";
 constexpr char kPasswordVariable[] = "SLUICE_STORE_PASSWORD";
-// Of one exchange with Redis. A transaction makes two at most: to connect, and to write.
+// Of one exchange with Redis, or with one Sentinel.
 constexpr absl::Duration kCallTimeout = absl::Seconds(1);
 constexpr absl::Duration kLoadTimeout = absl::Seconds(30);
 constexpr size_t kMaxPrefix = 64;
@@ -81,15 +81,37 @@ int64_t RevisionOf(absl::string_view text) {
   return absl::SimpleAtoi(text, &revision) ? revision : -1;
 }
 
+// A password is needed wherever others could reach the Redis.
+absl::Status CheckPassword(const redis::Endpoint& endpoint) {
+  if (!endpoint.password.empty() || IsLoopback(endpoint.host)) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kInvalidArgument,
+                   {.reason = "NO_PASSWORD",
+                    .catalogue = "SLUICE-AUTH-0022",
+                    .hint = absl::StrCat("set `requirepass` in that Redis, and give the password "
+                                         "by file or in ",
+                                         kPasswordVariable)},
+                   absl::StrCat("the store in Redis at ", endpoint.str(),
+                                " is not on loopback, and no password is given"));
+}
+
+// Connects to the master and checks that it keeps what it has answered.
+absl::Status ConnectAndCheck(redis::MasterConnection& redis) {
+  SLUICE_RETURN_IF_ERROR(redis.Connect());
+  absl::Status status = CheckPassword(redis.master().endpoint);
+  if (status.ok()) status = CheckRedis(redis, redis.master().endpoint.str());
+  if (!status.ok()) redis.Close();
+  return status;
+}
+
 class RedisStore : public Store {
  public:
-  RedisStore(redis::Endpoint endpoint, const Target& target)
-      : endpoint_(std::move(endpoint)),
+  RedisStore(const redis::MasterSource& source, const Target& target)
+      : source_(source),
         times_(target.lease),
         prefix_(target.prefix),
         token_(absl::StrCat(ToHex(RandomId16()), " ", target.holder)),
-        redis_(endpoint_, kCallTimeout),
-        lease_redis_(endpoint_, kCallTimeout),
+        redis_(source_, kCallTimeout),
+        lease_redis_(source_, kCallTimeout),
         lease_(target.lease) {}
 
   ~RedisStore() override {
@@ -104,9 +126,8 @@ class RedisStore : public Store {
   }
 
   absl::Status Init() {
-    redis::Connection redis(endpoint_, kLoadTimeout);
-    SLUICE_RETURN_IF_ERROR(redis.Connect());
-    SLUICE_RETURN_IF_ERROR(CheckRedis(redis, endpoint_.str()));
+    redis::MasterConnection redis(source_, kLoadTimeout);
+    SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
     SLUICE_RETURN_IF_ERROR(AwaitClaim(redis));
     SLUICE_RETURN_IF_ERROR(Take(redis));
     // It is renewed from now on, because to load may take longer than it lasts.
@@ -188,6 +209,11 @@ class RedisStore : public Store {
     return revision_;
   }
 
+  size_t CountEntries() const {
+    MutexLock lock(&mu_);
+    return entries_.size();
+  }
+
   int64_t CurrentRevision(const std::string& key) const {
     MutexLock lock(&mu_);
     const auto it = entries_.find(key);
@@ -197,34 +223,57 @@ class RedisStore : public Store {
   // Opening. --------------------------------------------------------------------------------------
 
   // An empty Redis may have been flushed under a process that has the data in memory and claims it
-  // with its next renewal.
-  absl::Status AwaitClaim(redis::Connection& redis) {
-    const std::vector<redis::Command> ask = {{"EXISTS", Key("state"), Key("lease")}};
+  // with its next renewal. So may a Redis that became the master under such a process.
+  absl::Status AwaitClaim(redis::MasterConnection& redis) {
+    const std::string& term = redis.master().term;
+    const std::vector<redis::Command> ask = {{"EXISTS", Key("state"), Key("lease")},
+                                             {"EXISTS", Key("lease")},
+                                             {"HGET", Key("state"), "term"}};
     SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
-    if (said[0].kind == redis::Reply::Kind::kNumber && said[0].number == 0)
-      Clock::Real()->Sleep(times_.renew + times_.poll);
-    return absl::OkStatus();
+    const auto is_zero = [](const redis::Reply& reply) {
+      return reply.kind == redis::Reply::Kind::kNumber && reply.number == 0;
+    };
+    if (term.empty() && is_zero(said[0])) Clock::Real()->Sleep(times_.renew + times_.poll);
+    if (term.empty() || !is_zero(said[1]) || said[2].text == term) return absl::OkStatus();
+
+    // Nobody has led under this term yet. One who led under the last one may act for almost `ttl`.
+    log::Info("store_waits", {{"redis", redis.master().endpoint.str()},
+                              {"for", "a leader of an earlier term of the Sentinels"}});
+    const absl::Duration until =
+        Clock::Real()->Monotonic() + times_.ttl + times_.renew + times_.poll;
+    while (Clock::Real()->Monotonic() < until) {
+      Clock::Real()->Sleep(times_.poll);
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> now, redis.Run({&ask[1], 1}));
+      if (!is_zero(now[0])) break;  // It was claimed; Take() tells by whom.
+    }
+    return redis.CheckIsMaster();
   }
 
-  absl::Status Take(redis::Connection& redis) {
+  absl::Status Take(redis::MasterConnection& redis) {
     const absl::Duration sent = Clock::Real()->Monotonic();
-    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict, Eval(redis, kTake, {LeaseTime(), kRedisFormat}));
-    if (verdict.word == "held") return HeldError(endpoint_.str(), HolderOf(verdict.rest));
+    const std::string where = redis.master().endpoint.str(), term = redis.master().term;
+    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
+                            Eval(redis, kTake, {LeaseTime(), kRedisFormat, term}));
+    if (verdict.word == "held") return HeldError(where, HolderOf(verdict.rest));
     if (verdict.word == "format") {
       return ErrorWith(absl::StatusCode::kFailedPrecondition,
                        {"STORE", "SLUICE-META-0006", "run the build that wrote it, or a newer one"},
-                       absl::StrCat("the store in Redis at ", endpoint_.str(), " has format ",
-                                    verdict.rest, "; this build reads format ", kRedisFormat));
+                       absl::StrCat("the store in Redis at ", where, " has format ", verdict.rest,
+                                    "; this build reads format ", kRedisFormat));
     }
+    {
+      MutexLock lock(&mu_);
+      taken_ = true;
+    }
+    SLUICE_RETURN_IF_ERROR(redis.CheckIsMaster());
 
     MutexLock lock(&mu_);
-    taken_ = true;
     revision_ = RevisionOf(verdict.rest);
-    lease_.OnGranted(sent);
+    lease_.OnGranted(sent, term);
     return absl::OkStatus();
   }
 
-  absl::Status Load(redis::Connection& redis) {
+  absl::Status Load(redis::MasterConnection& redis) {
     std::string cursor = "0";
     do {
       const std::vector<redis::Command> ask = {
@@ -244,8 +293,9 @@ class RedisStore : public Store {
           return ErrorWith(
               absl::StatusCode::kDataLoss,
               {"STORE_DAMAGED", "SLUICE-META-0003", "put the data of that Redis back from a copy"},
-              absl::StrCat("Redis at ", endpoint_.str(), ", ", Key("values"), ", key ",
-                           found[i].text, ": its revision is not within 1 to ", revision_));
+              absl::StrCat("Redis at ", redis.master().endpoint.str(), ", ", Key("values"),
+                           ", key ", found[i].text, ": its revision is not within 1 to ",
+                           revision_));
         }
         entries_[found[i].text] = {std::string(parts.second), revision};
       }
@@ -257,29 +307,36 @@ class RedisStore : public Store {
 
   std::string LeaseTime() const { return absl::StrCat(absl::ToInt64Milliseconds(times_.ttl)); }
 
-  // Runs a script with the lease as its first argument.
-  absl::StatusOr<Verdict> Eval(redis::Connection& redis, const char* script,
+  // Runs a script with the lease as its first argument. After a refusal the connection is closed,
+  // because what a Redis refuses today (it is loading, or has become a replica) may work over the
+  // next connection, or at the next master.
+  absl::StatusOr<Verdict> Eval(redis::MasterConnection& redis, const char* script,
                                std::vector<std::string> args) {
     std::vector<redis::Command> commands = {
         {"EVAL", script, "4", Key("lease"), Key("state"), Key("values"), Key("rebuilt"), token_}};
     for (std::string& arg : args) commands[0].push_back(std::move(arg));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, redis.Run(commands));
-    return VerdictOf(replies[0]);
+    const absl::StatusOr<std::vector<redis::Reply>> replies = redis.Run(commands);
+    if (!replies.ok()) return AwayError(replies.status().message());
+    absl::StatusOr<Verdict> verdict = VerdictOf((*replies)[0]);
+    if (absl::IsUnavailable(verdict.status())) redis.Close();
+    return verdict;
+  }
+
+  // Connects to the master if there is no connection, and takes the lease along to it.
+  absl::Status Connect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
+    // The thread that renews the lease may have gone on to a new master.
+    if (redis_.connected() && redis_.master().term != term()) redis_.Close();
+    if (redis_.connected()) return absl::OkStatus();
+    if (absl::Status status = ConnectAndCheck(redis_); !status.ok())
+      return AwayError(status.message());
+    return redis_.master().term == term() ? absl::OkStatus() : RenewOnce(redis_).status();
   }
 
   // Connects if there is no connection, and runs the script.
   absl::StatusOr<Verdict> CallScript(const char* script, std::vector<std::string> args)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
-    if (!connected_) {
-      if (absl::Status status = redis_.Connect(); !status.ok()) return AwayError(status.message());
-      connected_ = true;
-    }
-    absl::StatusOr<Verdict> verdict = Eval(redis_, script, std::move(args));
-    if (verdict.ok() || absl::IsResourceExhausted(verdict.status())) return verdict;
-    // What Redis refuses today (it is loading, or has become a replica) may work over the next
-    // connection.
-    connected_ = false;
-    return AwayError(verdict.status().message());
+    SLUICE_RETURN_IF_ERROR(Connect());
+    return Eval(redis_, script, std::move(args));
   }
 
   // Does the pending transaction. It stays pending if its outcome is unknown.
@@ -329,17 +386,20 @@ class RedisStore : public Store {
 
   // Writes all of memory to Redis, beside what is there, and then puts it in its place at once.
   absl::Status WriteBack(const std::string& theirs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
-    log::Error("store_lost_data", {{"redis", endpoint_.str()},
+    const std::string where = redis_.master().endpoint.str();
+    log::Error("store_lost_data", {{"redis", where},
                                    {"its_revision", theirs},
                                    {"our_revision", revision()},
                                    {"next", "everything is written back from memory"}});
     // The copy is of one revision, because only Txn() changes memory, and it holds call_mu_ too.
+    // All pieces go over one connection, hence to one Redis.
     std::vector<redis::Command> commands = {{"DEL", Key("rebuilt")}};
     std::string next;
     do {
       next = AddEntries(next, &commands);
-      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> replies, Send(commands));
-      for (const redis::Reply& reply : replies) {
+      const absl::StatusOr<std::vector<redis::Reply>> replies = redis_.Run(commands);
+      if (!replies.ok()) return AwayError(replies.status().message());
+      for (const redis::Reply& reply : *replies) {
         if (reply.kind == redis::Reply::Kind::kError) return VerdictOf(reply).status();
       }
       commands.clear();
@@ -348,10 +408,14 @@ class RedisStore : public Store {
       if (IsRenewalDue()) SLUICE_RETURN_IF_ERROR(RenewOnce(redis_).status());
     } while (!next.empty());
 
-    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
-                            CallScript(kInstall, {kRedisFormat, absl::StrCat(revision())}));
+    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict, Eval(redis_, kInstall,
+                                                        {kRedisFormat, absl::StrCat(revision()),
+                                                         absl::StrCat(CountEntries())}));
+    if (verdict.word == "keys")
+      return AwayError(absl::StrCat("Redis has kept ", verdict.rest, " of ", CountEntries(),
+                                    " keys that were written back"));
     if (verdict.word != "done") return AwayError("the lease ended while data was written back");
-    log::Warning("store_rebuilt", {{"redis", endpoint_.str()}, {"revision", revision()}});
+    log::Warning("store_rebuilt", {{"redis", where}, {"revision", revision()}});
     MutexLock lock(&mu_);
     ++times_rebuilt_;
     return absl::OkStatus();
@@ -371,25 +435,16 @@ class RedisStore : public Store {
     return "";
   }
 
-  absl::StatusOr<std::vector<redis::Reply>> Send(const std::vector<redis::Command>& commands)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(call_mu_) {
-    absl::StatusOr<std::vector<redis::Reply>> replies = redis_.Run(commands);
-    if (replies.ok()) return replies;
-    connected_ = false;
-    return AwayError(replies.status().message());
-  }
-
   // The lease. ------------------------------------------------------------------------------------
 
   void RenewLease() {
-    bool connected = false;
     while (AwaitRenewal()) {
       const int64_t ours = revision();
-      const absl::Status connection = connected ? absl::OkStatus() : lease_redis_.Connect();
-      absl::StatusOr<int64_t> theirs =
+      const absl::Status connection =
+          lease_redis_.connected() ? absl::OkStatus() : ConnectAndCheck(lease_redis_);
+      const absl::StatusOr<int64_t> theirs =
           connection.ok() ? RenewOnce(lease_redis_) : NoteNoAnswer(connection);
-      connected = theirs.ok();
-      if (connected && *theirs < ours) RepairIfBehind();
+      if (theirs.ok() && *theirs < ours) RepairIfBehind();
     }
   }
 
@@ -410,17 +465,39 @@ class RedisStore : public Store {
   }
 
   // Renews the lease over `redis`. Returns the revision that Redis is at.
-  absl::StatusOr<int64_t> RenewOnce(redis::Connection& redis) ABSL_LOCKS_EXCLUDED(mu_) {
+  absl::StatusOr<int64_t> RenewOnce(redis::MasterConnection& redis) ABSL_LOCKS_EXCLUDED(mu_) {
     const absl::Duration sent = Clock::Real()->Monotonic();
+    const std::string term = redis.master().term;
+    if (!MayAsk(term, sent)) {
+      return NoteNoAnswer(AwayError(absl::StrCat(
+          "Redis at ", redis.master().endpoint.str(),
+          " has become the master after this process's lease had ended; another one may still "
+          "lead under the old master, so its lease is waited for")));
+    }
     const absl::StatusOr<Verdict> verdict =
-        Eval(redis, kRenew, {LeaseTime(), absl::StrCat(revision())});
+        Eval(redis, kRenew, {LeaseTime(), absl::StrCat(revision()), term});
     if (!verdict.ok()) return NoteNoAnswer(verdict.status());
     if (verdict->word == "lost") return LoseLease(HolderOf(verdict->rest));
+    if (absl::Status status = redis.CheckIsMaster(); !status.ok()) return NoteNoAnswer(status);
 
     MutexLock lock(&mu_);
-    lease_.OnGranted(sent);
+    if (term != lease_.term()) {
+      log::Warning("store_failed_over",
+                   {{"redis", redis.master().endpoint.str()}, {"from", lease_.term()}});
+    }
+    lease_.OnGranted(sent, term);
     renew_error_.clear();
     return RevisionOf(verdict->rest);
+  }
+
+  bool MayAsk(const std::string& term, absl::Duration now) ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return lease_.MayAsk(term, now);
+  }
+
+  std::string term() const ABSL_LOCKS_EXCLUDED(mu_) {
+    MutexLock lock(&mu_);
+    return lease_.term();
   }
 
   absl::Status NoteNoAnswer(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -441,26 +518,24 @@ class RedisStore : public Store {
   // complete too. A failure does not matter: the next renewal finds the same.
   void RepairIfBehind() ABSL_LOCKS_EXCLUDED(call_mu_) {
     MutexLock call(&call_mu_);
+    if (!Connect().ok()) return;
     // Asked again under call_mu_, where no transaction changes either revision.
-    const absl::StatusOr<Verdict> verdict =
-        CallScript(kRenew, {LeaseTime(), absl::StrCat(revision())});
-    if (verdict.ok() && verdict->word == "held" && RevisionOf(verdict->rest) < revision())
-      (void)WriteBack(verdict->rest);
+    const absl::StatusOr<int64_t> theirs = RenewOnce(redis_);
+    if (theirs.ok() && *theirs < revision()) (void)WriteBack(absl::StrCat(*theirs));
   }
 
-  const redis::Endpoint endpoint_;
+  const redis::MasterSource source_;
   const LeaseTimes times_;
   const std::string prefix_;
   const std::string token_;  // The value of P:lease while this process has it.
 
   // Held during a transaction, so that Redis and memory change in the same order.
   Mutex call_mu_;
-  redis::Connection redis_ ABSL_GUARDED_BY(call_mu_);
-  bool connected_ ABSL_GUARDED_BY(call_mu_) = false;
+  redis::MasterConnection redis_ ABSL_GUARDED_BY(call_mu_);
   // A transaction that Redis may or may not have done.
   std::optional<Pending> pending_ ABSL_GUARDED_BY(call_mu_);
 
-  redis::Connection lease_redis_;  // Used by the lease's thread alone while it runs.
+  redis::MasterConnection lease_redis_;  // Used by the lease's thread alone while it runs.
 
   mutable Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);  // Never held while Redis is asked.
   CondVar changed_;
@@ -486,28 +561,38 @@ absl::Status CheckPrefix(const std::string& prefix) {
                             kMaxPrefix, " of a-z, A-Z, 0-9, '.', '_', ':' and '-'"));
 }
 
+// What the flags of the store say of its Redis.
+absl::StatusOr<redis::MasterSource> SourceOf(const Target& target) {
+  SLUICE_RETURN_IF_ERROR(CheckPrefix(target.prefix));
+  SLUICE_ASSIGN_OR_RETURN(redis::MasterSource source,
+                          redis::MakeMasterSource({.url = target.url,
+                                                   .password_file = target.password_file,
+                                                   .password_variable = kPasswordVariable,
+                                                   .ca_file = target.ca_file}));
+  if (source.sentinels.empty()) SLUICE_RETURN_IF_ERROR(CheckPassword(source.redis));
+  for (const redis::Endpoint& sentinel : source.sentinels)
+    SLUICE_RETURN_IF_ERROR(CheckPassword(sentinel));
+  return source;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target) {
-  SLUICE_RETURN_IF_ERROR(CheckPrefix(target.prefix));
-  SLUICE_ASSIGN_OR_RETURN(redis::Endpoint endpoint,
-                          redis::MakeEndpoint({.url = target.url,
-                                               .password_file = target.password_file,
-                                               .password_variable = kPasswordVariable,
-                                               .ca_file = target.ca_file}));
-  if (endpoint.password.empty() && !IsLoopback(endpoint.host)) {
-    return ErrorWith(absl::StatusCode::kInvalidArgument,
-                     {.reason = "NO_PASSWORD",
-                      .catalogue = "SLUICE-AUTH-0022",
-                      .hint = absl::StrCat("set `requirepass` in that Redis, and give the password "
-                                           "by file or in ",
-                                           kPasswordVariable)},
-                     absl::StrCat("the store in Redis at ", endpoint.str(),
-                                  " is not on loopback, and no password is given"));
-  }
-  auto store = std::make_unique<RedisStore>(std::move(endpoint), target);
+  SLUICE_ASSIGN_OR_RETURN(const redis::MasterSource source, SourceOf(target));
+  auto store = std::make_unique<RedisStore>(source, target);
   SLUICE_RETURN_IF_ERROR(store->Init());
   return store;
+}
+
+absl::StatusOr<std::string> DescribeRedis(const Target& target) {
+  SLUICE_ASSIGN_OR_RETURN(const redis::MasterSource source, SourceOf(target));
+  redis::MasterConnection redis(source, kCallTimeout);
+  SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
+  const redis::Command ask = {"GET", absl::StrCat(target.prefix, ":lease")};
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run({&ask, 1}));
+  const std::string holder = HolderOf(said[0].text);
+  return absl::StrCat("Redis at ", redis.master().endpoint.str(), " keeps what it is told; ",
+                      holder.empty() ? "nobody" : holder, " leads");
 }
 
 }  // namespace sluice::meta

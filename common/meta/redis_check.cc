@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/redis/redis.h"
+#include "common/redis/sentinel.h"
 
 namespace sluice::meta {
 namespace {
@@ -27,7 +27,7 @@ absl::Status BadSettingError(const std::string& where, absl::string_view setting
                    ", which would lose jobs; wanted: ", wanted));
 }
 
-absl::Status CheckServer(redis::Connection& redis, const std::string& where) {
+absl::Status CheckServer(redis::MasterConnection& redis, const std::string& where) {
   const std::vector<redis::Command> ask = {{"INFO", "cluster"}, {"INFO", "replication"}};
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
   if (absl::StrContains(said[0].text, "cluster_enabled:1"))
@@ -58,7 +58,7 @@ absl::Status CheckSetting(const Setting& setting, const redis::Reply& said,
 
 }  // namespace
 
-absl::Status CheckRedis(redis::Connection& redis, const std::string& where) {
+absl::Status CheckRedis(redis::MasterConnection& redis, const std::string& where) {
   SLUICE_RETURN_IF_ERROR(CheckServer(redis, where));
   const std::vector<Setting> settings = {{"appendonly", {"yes"}},
                                          {"appendfsync", {"everysec", "always"}},

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 
 namespace sluice::redis {
-class Connection;
+class MasterConnection;
 }  // namespace sluice::redis
 
 namespace sluice::meta {
@@ -13,6 +13,6 @@ namespace sluice::meta {
 // OK: this Redis is a master of its own and keeps what it has answered: `appendonly yes`,
 // `appendfsync everysec` or `always`, `maxmemory-policy noeviction`, no Cluster.
 // FAILED_PRECONDITION STORE: it is not; the message names the setting, and `where`.
-absl::Status CheckRedis(redis::Connection& redis, const std::string& where);
+absl::Status CheckRedis(redis::MasterConnection& redis, const std::string& where);
 
 }  // namespace sluice::meta

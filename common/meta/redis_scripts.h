@@ -4,10 +4,11 @@
 // all.
 namespace sluice::meta {
 
-// Every script gets the keys P:lease, P:state and P:values, and as its first argument the lease of
-// the caller.
+// Every script gets the keys P:lease, P:state, P:values and P:rebuilt, and as its first argument
+// the lease of the caller.
 
-// Takes the lease, if no other process has it. Arguments: lease, its time in ms, format.
+// Takes the lease, if no other process has it. Arguments: lease, its time in ms, format, the
+// master's term (empty without Sentinels).
 // Returns held HOLDER | format N | taken REVISION.
 constexpr char kTake[] = R"(
   local held = redis.call('GET', KEYS[1])
@@ -16,22 +17,24 @@ constexpr char kTake[] = R"(
   if state[1] and state[1] ~= ARGV[3] then return {'format', state[1]} end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   redis.call('HSET', KEYS[2], 'format', ARGV[3], 'by', ARGV[1])
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'term', ARGV[4]) end
   return {'taken', state[2] or '0'}
 )";
 
 // Renews the lease. If it has expired, it is taken again, unless another process has had it since.
 // Where the revision is lower than the caller's, it does not count who had it: that Redis has lost
-// data. Arguments: lease, its time in ms, the caller's revision.
+// data. Arguments: lease, its time in ms, the caller's revision, the master's term.
 // Returns lost HOLDER | held REVISION.
 constexpr char kRenew[] = R"(
   local held = redis.call('GET', KEYS[1])
   if held and held ~= ARGV[1] then return {'lost', held} end
-  local state = redis.call('HMGET', KEYS[2], 'by', 'revision')
+  local state = redis.call('HMGET', KEYS[2], 'by', 'revision', 'term')
   local revision = state[2] or '0'
   if not held and state[1] and state[1] ~= ARGV[1] and tonumber(revision) >= tonumber(ARGV[3]) then
     return {'lost', state[1]}
   end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  if ARGV[4] ~= '' and state[3] ~= ARGV[4] then redis.call('HSET', KEYS[2], 'term', ARGV[4]) end
   return {'held', revision}
 )";
 
@@ -57,11 +60,15 @@ constexpr char kWrite[] = R"(
   return {'done'}
 )";
 
-// Puts what was written back to P:rebuilt in the place of what is there.
-// Arguments: lease, format, revision. Returns done | lease HOLDER.
+// Puts what was written back to P:rebuilt in the place of what is there, if P:rebuilt has all of
+// it.
+// Arguments: lease, format, revision, how many keys were written back.
+// Returns done | lease HOLDER | keys N.
 constexpr char kInstall[] = R"(
   local held = redis.call('GET', KEYS[1])
   if held ~= ARGV[1] then return {'lease', held or ''} end
+  local keys = redis.call('HLEN', KEYS[4])
+  if keys ~= tonumber(ARGV[4]) then return {'keys', tostring(keys)} end
   redis.call('DEL', KEYS[3])
   if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('RENAME', KEYS[4], KEYS[3]) end
   redis.call('HSET', KEYS[2], 'format', ARGV[2], 'revision', ARGV[3], 'by', ARGV[1])

@@ -20,6 +20,11 @@ const std::vector<Kind>& Kinds() {
       {"sqlite", "a file of this machine: sqlite:DIR/meta.db", &OpenSqliteTarget},
       {"redis", "a Redis on loopback: redis://HOST[:PORT][/DB]", &OpenRedis},
       {"rediss", "a Redis with TLS: rediss://HOST[:PORT][/DB]", &OpenRedis},
+      {"redis+sentinel",
+       "a Redis on loopback that Sentinels watch: redis+sentinel://HOST[:PORT],../NAME[/DB]",
+       &OpenRedis},
+      {"rediss+sentinel", "the same with TLS: rediss+sentinel://HOST[:PORT],../NAME[/DB]",
+       &OpenRedis},
   };
   return *kinds;
 }

@@ -98,7 +98,7 @@ class Store {
 
 // Where the store is, and what its kind needs to open it.
 struct Target {
-  std::string url;  // sqlite:FILE, redis://HOST[:PORT][/DB] or rediss://HOST[:PORT][/DB].
+  std::string url;  // sqlite:FILE, or a URL of redis::ParseMasterUrl().
   // The rest is for Redis only. See redis::EndpointFlags.
   std::string password_file, ca_file;
   // Before each key, so that several fleets can share a Redis.

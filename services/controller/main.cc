@@ -27,17 +27,19 @@ int main(int argc, char** argv) {
           "--data-dir ./controller",
       .flags =
           {{kStoreFlag,
-            "rediss://HOST[:PORT][/DB], a Redis with TLS that keeps the jobs; redis://.. without "
-            "TLS on loopback only. Several controllers with the same store replace each other: "
-            "one leads, the others stand by. Default: an SQLite file in --data-dir",
+            "rediss://HOST[:PORT][/DB], a Redis with TLS that keeps the jobs, or "
+            "rediss+sentinel://HOST[:PORT],HOST[:PORT],../NAME[/DB], the master NAME of these "
+            "Sentinels; redis://.. and redis+sentinel://.. without TLS on loopback only. Several "
+            "controllers with the same store replace each other: one leads, the others stand by. "
+            "Default: an SQLite file in --data-dir",
             "SLUICE_STORE"},
            {kPasswordFlag,
-            "file with the password of that Redis; default: the environment variable "
-            "SLUICE_STORE_PASSWORD",
+            "file with the password of that Redis and of its Sentinels; default: the environment "
+            "variable SLUICE_STORE_PASSWORD",
             "SLUICE_STORE_PASSWORD_FILE"},
            {kCaFlag,
-            "PEM file with the authorities that may have signed the certificate of that Redis; "
-            "default: those of the system",
+            "PEM file with the authorities that may have signed the certificates of that Redis and "
+            "of its Sentinels; default: those of the system",
             "SLUICE_STORE_CA"},
            {kPolicyFlag,
             "the operator's policy.yaml, with the most that jobs may ask for and the quotas of "

@@ -152,15 +152,16 @@ absl::Status CheckStoreFlags(const meta::Target& store) {
         absl::StrCat(store.password_file.empty() ? "--store-ca" : "--store-password-file",
                      " is given without --store, which names the Redis"));
   }
-  const bool redis =
-      absl::StartsWith(store.url, "redis://") || absl::StartsWith(store.url, "rediss://");
-  if (store.url.empty() || redis) return absl::OkStatus();
+  // redis://, rediss://, redis+sentinel:// and rediss+sentinel://
+  if (store.url.empty() || absl::StartsWith(store.url, "redis")) return absl::OkStatus();
   return ErrorWith(absl::StatusCode::kInvalidArgument,
                    {.reason = "STORE",
                     .catalogue = "SLUICE-META-0001",
                     .hint = "name a Redis, or leave --store away and give --data-dir DIR"},
                    absl::StrCat("--store ", store.url,
-                                ": wanted rediss://HOST[:PORT][/DB], or redis://.. on loopback"));
+                                ": wanted rediss://HOST[:PORT][/DB] or "
+                                "rediss+sentinel://HOST[:PORT],../NAME[/DB], or the same with "
+                                "redis on loopback"));
 }
 
 // Builds the controller that leads, on a store that is this process's alone.

@@ -19,6 +19,7 @@
 #include "sluice/job/v1/job.pb.h"
 #include "tests/common/daemon/http.h"
 #include "tests/integration/faults.h"
+#include "tests/integration/harness/redis_group.h"
 #include "tests/integration/harness/redis_history.h"
 #include "tests/integration/harness/redis_server.h"
 
@@ -167,6 +168,52 @@ TEST_F(ControllersTest, ARedisWithASettingThatLosesJobsIsRefusedAtTheStart) {
   EXPECT_THAT(cluster_->Log(standby_), HasSubstr("appendfsync no"));
 }
 
+// Controllers whose Redis has a replica and three Sentinels.
+class SentinelControllersTest : public FaultsTest {
+ protected:
+  void SetUp() override {
+    group_ = RedisGroup::Start();
+    ASSERT_NE(group_, nullptr);
+    ASSERT_NO_FATAL_FAILURE(StartJob({.controllers = 2, .store = group_->url()}, {}, kSteps));
+    ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
+  }
+
+  std::unique_ptr<RedisGroup> group_;
+};
+
+TEST_F(SentinelControllersTest, AKilledMasterIsReplacedAndTheJobSucceedsUnderTheSameLeader) {
+  const auto leader = cluster_->AwaitLeader(kLong);
+  ASSERT_EQ(leader.status(), absl::OkStatus());
+  group_->server(0).Kill();
+  RecordFault();
+  ASSERT_TRUE(group_->AwaitMaster(1));
+  ASSERT_EQ(cluster_->AwaitLeader(kLong).value_or(""), *leader);
+  ASSERT_EQ(group_->server(0).Restart(), absl::OkStatus());
+
+  // A copy of the store can be had, and holds the job.
+  const std::string file = cluster_->dir() + "/jobs.backup";
+  const auto copied = cluster_->Sluice({"meta", "backup", "-o", file});
+  ASSERT_EQ(copied.status(), absl::OkStatus());
+  EXPECT_EQ(copied->exit, 0) << copied->err;
+  EXPECT_THAT(copied->err, HasSubstr("1 jobs"));
+  const auto doctor = cluster_->Sluice({"doctor", "store", "--store", group_->url()});
+  ASSERT_EQ(doctor.status(), absl::OkStatus());
+  EXPECT_EQ(doctor->exit, 0) << doctor->out;
+  EXPECT_THAT(doctor->out, HasSubstr(absl::StrCat(cluster_->address(*leader), " leads")));
+
+  const job::v1::JobStatus end = ExpectGoesOn();
+  EXPECT_EQ(end.state(), job::v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(end.incarnation(), 1);
+  for (const auto& [role, count] : end.result().restarts()) EXPECT_EQ(count, 0) << role;
+  // The new master has had every write since the start, those of its time as a replica included.
+  const auto history = ReadStoreHistory(group_->server(1).dir());
+  ASSERT_EQ(history.status(), absl::OkStatus());
+  EXPECT_EQ(CheckOneLeaderAtATime(*history, /*failed_over=*/true), absl::OkStatus());
+  EXPECT_EQ(CountLeaders(*history), 1);
+  EXPECT_THAT(group_->server(0).Run({"INFO", "commandstats"}).text,
+              testing::Not(HasSubstr("cmdstat_eval:")));
+}
+
 TEST(StoreFlagsTest, WhatIsNoRedisAndFlagsWithoutOneAreRefused) {
   const std::string log = testing::TempDir() + "/store_flags.log";
   const auto said = [&](std::vector<std::string> flags) {
@@ -178,6 +225,8 @@ TEST(StoreFlagsTest, WhatIsNoRedisAndFlagsWithoutOneAreRefused) {
   };
   EXPECT_THAT(said({"--store", "sqlite:meta.db"}), HasSubstr("SLUICE-META-0001"));
   EXPECT_THAT(said({"--store", "redis://10.0.0.1"}), HasSubstr("SLUICE-AUTH-0020"));
+  EXPECT_THAT(said({"--store", "redis+sentinel://10.0.0.1/jobs"}), HasSubstr("SLUICE-AUTH-0020"));
+  EXPECT_THAT(said({"--store", "rediss+sentinel://10.0.0.1/jobs"}), HasSubstr("SLUICE-AUTH-0022"));
   EXPECT_THAT(said({"--data-dir", testing::TempDir(), "--store-ca", "ca.crt"}),
               HasSubstr("--store-ca is given without --store"));
 }

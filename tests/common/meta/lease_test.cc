@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,6 +48,18 @@ TEST(LeaseTest, ItIsRenewedInTimeAndAskedForSoonerAfterAFailure) {
   EXPECT_EQ(lease.next(), absl::Seconds(103));
   lease.OnNoAnswer(absl::Seconds(103));
   EXPECT_EQ(lease.next(), absl::Milliseconds(103'500));
+}
+
+TEST(LeaseTest, UnderANewTermWhoMayActGoesOnAndWhoMayNotWaitsForTheOldLease) {
+  Lease lease({.ttl = absl::Seconds(10), .margin = absl::Seconds(3)});
+  lease.OnGranted(absl::Seconds(100), "1");
+  EXPECT_TRUE(lease.MayAsk("2", absl::Seconds(106)));
+  EXPECT_TRUE(lease.MayAsk("1", absl::Seconds(200)));
+  EXPECT_FALSE(lease.MayAsk("2", absl::Seconds(200)));
+  EXPECT_FALSE(lease.MayAsk("2", absl::Seconds(209)));
+  EXPECT_FALSE(lease.MayAsk("3", absl::Seconds(209)));
+  EXPECT_FALSE(lease.MayAsk("3", absl::Seconds(218)));
+  EXPECT_TRUE(lease.MayAsk("3", absl::Seconds(219)));
 }
 
 // The store's side of the lease, as the scripts of redis_scripts.h have it.
@@ -233,6 +247,208 @@ TEST(LeaseSimulationTest, AKilledLeaderIsReplacedWithinTwelveSeconds) {
         ASSERT_LE(world.now() - killed, absl::Seconds(12)) << "seed " << seed;
       }
     }
+  }
+}
+
+// A store with Sentinels. Each failover begins a term whose master has data of some time ago. The
+// old masters live on and answer whoever still speaks to them. Each Sentinel hears of a new term at
+// a time of its own.
+class FailoverWorld {
+ public:
+  explicit FailoverWorld(uint32_t seed) : random_(seed) {
+    for (int i = 0; i < 3; ++i) Start(&processes_.emplace_back());
+  }
+
+  // Lets 10 ms pass.
+  void Step() {
+    now_ += kStep;
+    history_.push_back(masters_.back());
+    if (history_.size() > 1500) history_.pop_front();
+    if (Chance(0.0004)) FailOver();
+    for (Heard& sentinel : sentinels_) {
+      if (now_ >= sentinel.at) sentinel.term = sentinel.next;
+    }
+    for (Process& process : processes_) {
+      if (Chance(0.0005)) process.paused_until = now_ + Uniform(0, 30'000);
+      if (Chance(0.0002)) Start(&process);
+      if (Chance(0.0005)) process.cut_until = now_ + Uniform(0, 30'000);
+      if (now_ >= process.paused_until && now_ >= process.ready) Run(&process);
+    }
+  }
+
+  std::vector<std::string> Leaders() const {
+    std::vector<std::string> leaders;
+    for (const Process& process : processes_) {
+      if (now_ >= process.paused_until && process.lease->MayAct(ClockOf(process)))
+        leaders.push_back(process.token);
+    }
+    return leaders;
+  }
+
+  absl::Duration now() const { return now_; }
+  size_t terms() const { return masters_.size(); }
+
+ private:
+  struct Master {
+    std::string held, by;
+    size_t term = 0;  // Under which the lease was last given here.
+    absl::Duration expires;
+  };
+  struct Heard {
+    size_t term = 0, next = 0;
+    absl::Duration at;
+  };
+  // What a process does next. Between two of them anything may happen.
+  enum class Phase { kFind, kAsk, kConfirm };
+  struct Process {
+    std::string token;
+    std::shared_ptr<Lease> lease;
+    double rate = 1;  // Of its clock.
+    absl::Duration paused_until, cut_until, ready;
+    bool holds = false;
+    Phase phase = Phase::kFind;
+    size_t term = 0;              // Of the master that it has found.
+    absl::Duration sent;          // Of its own clock, as is `may_take`:
+    absl::Duration may_take;      // when it may take the lease under
+    size_t waits_for = SIZE_MAX;  // this term.
+  };
+
+  bool Chance(double p) { return std::uniform_real_distribution<>(0, 1)(random_) < p; }
+  absl::Duration Uniform(int from_ms, int to_ms) {
+    return absl::Milliseconds(std::uniform_int_distribution<>(from_ms, to_ms)(random_));
+  }
+  absl::Duration ClockOf(const Process& process) const { return now_ * process.rate; }
+
+  void Start(Process* process) {
+    *process = {.token = "process " + std::to_string(++started_),
+                .lease = std::make_shared<Lease>(times_),
+                .rate = std::uniform_real_distribution<>(0.95, 1.05)(random_)};
+  }
+
+  void FailOver() {
+    Master master =
+        history_[std::uniform_int_distribution<size_t>(0, history_.size() - 1)(random_)];
+    masters_.push_back(master);
+    history_.clear();
+    history_.push_back(master);
+    for (Heard& sentinel : sentinels_) {
+      sentinel.term = sentinel.next;
+      sentinel.next = masters_.size() - 1;
+      sentinel.at = now_ + Uniform(0, 4000);
+    }
+  }
+
+  // The term that two of three Sentinels name. They are asked at one moment, because whether one
+  // of them is asked later makes no difference to the proof. SIZE_MAX: there is none.
+  size_t FindTerm(const Process& process) const {
+    if (now_ < process.cut_until) return SIZE_MAX;
+    for (int i = 0; i < 3; ++i) {
+      if (sentinels_[i].term == sentinels_[(i + 1) % 3].term) return sentinels_[i].term;
+    }
+    return SIZE_MAX;
+  }
+
+  // Begins again later.
+  void Retry(Process* process) {
+    process->phase = Phase::kFind;
+    process->ready = now_ + times_.poll;
+  }
+
+  void Run(Process* process) {
+    if (process->lease->lost()) return Start(process);
+    const absl::Duration clock = ClockOf(*process);
+    const absl::Duration delay = Uniform(1, 800);
+    switch (process->phase) {
+      case Phase::kFind: {
+        if (process->holds && clock < process->lease->next()) return;
+        // A connection that is there is used without asking.
+        if (!process->holds || !process->lease->MayAct(clock) || Chance(0.3))
+          process->term = FindTerm(*process);
+        if (process->term == SIZE_MAX) return NoAnswer(process);
+        process->phase = Phase::kAsk;
+        process->sent = clock;
+        process->ready = now_ + delay;
+        if (!MayAsk(process, clock)) return NoAnswer(process);
+        return;
+      }
+      case Phase::kAsk:
+        if (!Ask(process)) return;
+        process->phase = Phase::kConfirm;
+        process->ready = now_ + delay;
+        return;
+      case Phase::kConfirm:
+        if (FindTerm(*process) != process->term) {
+          process->term = SIZE_MAX;
+          return NoAnswer(process);
+        }
+        process->holds = true;
+        process->lease->OnGranted(process->sent, std::to_string(process->term));
+        process->phase = Phase::kFind;
+    }
+  }
+
+  void NoAnswer(Process* process) {
+    process->lease->OnNoAnswer(ClockOf(*process));
+    Retry(process);
+  }
+
+  // The wait of one that renews, and of one that opens the store.
+  bool MayAsk(Process* process, absl::Duration clock) {
+    if (process->holds) return process->lease->MayAsk(std::to_string(process->term), clock);
+    const Master& master = masters_[process->term];
+    if (master.term == process->term) return true;
+    if (process->waits_for != process->term) {
+      process->waits_for = process->term;
+      process->may_take = clock + times_.ttl + times_.renew + times_.poll;
+    }
+    return clock >= process->may_take;
+  }
+
+  // Takes or renews the lease at the master, as the scripts of redis_scripts.h do.
+  bool Ask(Process* process) {
+    Master& master = masters_[process->term];
+    if (now_ >= master.expires) master.held.clear();
+    const bool other = !master.held.empty() && master.held != process->token;
+    if (process->holds && (other || (master.held.empty() && master.by != process->token))) {
+      process->lease->OnLost();
+      return false;
+    }
+    if (other) {
+      Retry(process);
+      return false;
+    }
+    master = {.held = process->token,
+              .by = process->token,
+              .term = process->term,
+              .expires = now_ + times_.ttl};
+    return true;
+  }
+
+  std::mt19937 random_;
+  const LeaseTimes times_;
+  absl::Duration now_ = absl::Seconds(1000);
+  std::vector<Master> masters_ = std::vector<Master>(1);  // By term.
+  std::deque<Master> history_;                            // Of the newest one, each 10 ms.
+  Heard sentinels_[3];
+  std::vector<Process> processes_;
+  int started_ = 0;
+};
+
+TEST(LeaseSimulationTest, ThereIsOneLeaderAtAnyInstantWhateverFailsOver) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    FailoverWorld world(seed);
+    std::string last;
+    int changes = 0;
+    const absl::Duration end = world.now() + absl::Minutes(10);
+    while (world.now() < end) {
+      world.Step();
+      const std::vector<std::string> leaders = world.Leaders();
+      ASSERT_LE(leaders.size(), 1u) << "seed " << seed << ", " << leaders[0] << " and "
+                                    << leaders[1] << " at " << world.now();
+      if (!leaders.empty() && leaders[0] != last) ++changes, last = leaders[0];
+    }
+    ASSERT_GE(changes, 2) << "seed " << seed << ": no leader was ever replaced";
+    ASSERT_GE(world.terms(), 5u) << "seed " << seed << ": it failed over too rarely";
   }
 }
 

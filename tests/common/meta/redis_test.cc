@@ -289,6 +289,16 @@ TEST_F(RedisStoreTest, AFullRedisIsSaidToBeFullAndTakesMoreLater) {
   EXPECT_EQ(*Persist({}, {{"a", "2"}}), 1);
 }
 
+TEST_F(RedisStoreTest, AMasterThatWantsMoreReplicasIsAwayUntilTheyAreThere) {
+  OpenStore();
+  server_->Run({"CONFIG", "SET", "min-replicas-to-write", "1"});
+  const absl::Status refused = store_->Put("a", "1").status();
+  EXPECT_TRUE(absl::IsUnavailable(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("NOREPLICAS"));
+  server_->Run({"CONFIG", "SET", "min-replicas-to-write", "0"});
+  EXPECT_EQ(*Persist({}, {{"a", "2"}}), 2);
+}
+
 TEST_F(RedisStoreTest, ASettingThatLosesJobsIsRefusedByName) {
   const auto refusal = [&](const std::string& name, const std::string& value,
                            const std::string& good) {

@@ -15,18 +15,22 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/meta/backup.h"
 #include "common/meta/sqlite.h"
 #include "common/pki/tls_dir.h"
+#include "tests/integration/harness/redis_group.h"
 #include "tests/integration/harness/redis_server.h"
 
 namespace sluice::meta {
 namespace {
 
+using integration::RedisGroup;
 using integration::RedisServer;
 using ::testing::ElementsAre;
 
@@ -56,6 +60,13 @@ class StoreTest : public testing::TestWithParam<std::string> {
     target_.lease.poll = absl::Milliseconds(50);
     if (GetParam() == "sqlite") {
       target_.url = absl::StrCat("sqlite:", dir_.path, "/store");
+    } else if (absl::EndsWith(GetParam(), "+sentinel")) {
+      const bool tls = absl::StartsWith(GetParam(), "rediss");
+      group_ = RedisGroup::Start({.tls_dir = tls ? MakeTlsDir() : ""});
+      ASSERT_NE(group_, nullptr);
+      target_.url = group_->url();
+      target_.ca_file = group_->server(0).endpoint().ca_file;
+      group_->server(0).Run({"HSET", "sluice:state", "term", group_->FirstTerm()});
     } else {
       RedisServer::Options options{.durable = true};
       if (GetParam() == "rediss") options.tls_dir = MakeTlsDir();
@@ -89,6 +100,7 @@ class StoreTest : public testing::TestWithParam<std::string> {
 
   TempDir dir_;
   std::unique_ptr<RedisServer> server_;
+  std::unique_ptr<RedisGroup> group_;
   Target target_;
   std::unique_ptr<Store> store_;
 };
@@ -304,7 +316,9 @@ TEST(BackupTest, EveryCutAndEveryFlippedByteIsFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryKind, StoreTest, testing::ValuesIn(KindNames()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& info) {
+                           return absl::StrReplaceAll(info.param, {{"+", "_"}});
+                         });
 
 TEST(OpenTest, AnUnknownKindIsRefusedWithTheKnownOnes) {
   const absl::Status status = Open({.url = "etcd:here"}).status();
