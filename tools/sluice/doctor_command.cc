@@ -27,7 +27,8 @@ constexpr absl::Duration kAnswerTime = absl::Seconds(3);
 
 struct DoctorOptions {
   std::vector<std::string> checks, sets;
-  std::string data_dir, tls_dir, job_file, policy_file, server, output;
+  std::string data_dir, tls_dir, store, store_password_file, store_ca, job_file, policy_file,
+      server, output;
 };
 
 absl::StatusOr<FleetAnswer> AskFleet(const std::string& server) {
@@ -82,6 +83,9 @@ ExitCode RunDoctor(const DoctorOptions& o) {
   DoctorInputs in = MakeDoctorInputs(o.data_dir, o.tls_dir, o.server);
   in.job_file = o.job_file;
   in.policy_file = o.policy_file;
+  in.store = o.store;
+  in.store_password_file = o.store_password_file;
+  in.store_ca = o.store_ca;
   in.sets = o.sets;
 
   const std::vector<DoctorResult> results = RunChecks(*checks, in);
@@ -102,7 +106,9 @@ std::string CheckList() {
 std::vector<Command> DoctorCommands() {
   static const std::string* const example =
       new std::string(absl::StrCat("  sluice doctor\n  sluice doctor disk pki.expiry -o json\n"
-                                   "  sluice doctor job --job configs/examples/digits.yaml\n",
+                                   "  sluice doctor job --job configs/examples/digits.yaml\n"
+                                   "  sluice doctor store --store rediss://redis:6379 --store-ca "
+                                   "ca.crt\n",
                                    CheckList()));
   return {{"", "doctor",
            "Check this host, its folders and files, and a fleet. Each check says OK, WARN or FAIL, "
@@ -115,6 +121,13 @@ std::vector<Command> DoctorCommands() {
                  "--data-dir", o->data_dir,
                  "where daemons of this host keep their data; default: that of `dev up`");
              app->add_option("--tls", o->tls_dir, "a TLS folder; default: $SLUICE_TLS");
+             app->add_option("--store", o->store, "the --store of controllers with a Redis");
+             app->add_option("--store-password-file", o->store_password_file,
+                             "file with the password of that Redis; default: the environment "
+                             "variable SLUICE_STORE_PASSWORD");
+             app->add_option("--store-ca", o->store_ca,
+                             "PEM file with the authorities of that Redis; default: those of the "
+                             "system");
              app->add_option("--job", o->job_file, "a job file, whose model and data are read too");
              AddSets(app, &o->sets);
              app->add_option("--policy", o->policy_file, "the operator's policy.yaml");

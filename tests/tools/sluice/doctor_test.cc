@@ -270,6 +270,16 @@ TEST_F(DoctorTest, ADamagedStoreIsSeen) {
   EXPECT_THAT(Found("store.file"), HasSubstr("controller-0/meta.db is damaged"));
 }
 
+TEST_F(DoctorTest, AStoreInARedisThatCannotBeUsedIsSeen) {
+  in_.store = "redis+sentinel://127.0.0.1:1/jobs";
+  EXPECT_THAT(Failing(), ElementsAre("store.redis"));
+  EXPECT_THAT(Found("store.redis"), HasSubstr("no 1 of the 1 Sentinels name the same master"));
+
+  in_.store = "redis://10.0.0.1";
+  EXPECT_THAT(Failing(), ElementsAre("store.redis"));
+  EXPECT_THAT(Found("store.redis"), HasSubstr("in clear"));
+}
+
 TEST_F(DoctorTest, AKeyThatEveryoneMayReadIsSeen) {
   ASSERT_EQ(chmod((in_.tls_dir + "/tls.key").c_str(), 0644), 0);
   EXPECT_THAT(Failing(), ElementsAre("pki.key_mode"));

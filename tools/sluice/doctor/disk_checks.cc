@@ -20,6 +20,7 @@
 #include "common/base/file.h"
 #include "common/base/id.h"
 #include "common/base/status.h"
+#include "common/meta/redis.h"
 #include "tools/sluice/doctor/checks.h"
 #include "tools/sluice/progress.h"
 
@@ -172,15 +173,27 @@ Finding CheckStore(const DoctorInputs& in) {
   return Fail(absl::StrCat(path, " is damaged: ", answer), fix);
 }
 
+Finding CheckRedisStore(const DoctorInputs& in) {
+  if (in.store.empty()) return Skip("give --store as the controllers have it");
+  const absl::StatusOr<std::string> found = meta::DescribeRedis(
+      {.url = in.store, .password_file = in.store_password_file, .ca_file = in.store_ca});
+  if (found.ok()) return Pass(*found);
+  const std::string& hint = DetailOf(found.status()).hint;
+  return Fail(std::string(found.status().message()),
+              hint.empty() ? "see that the Redis runs, and that --store names it" : hint);
+}
+
 }  // namespace
 
 std::vector<DoctorCheck> DiskChecks() {
-  return {{"disk", "writable", "the data directory can be written", CheckWritable},
-          {"disk", "space", "its disk has space", CheckSpace},
-          {"disk", "kind", "its disk keeps what is written", CheckKind},
-          {"disk", "sync", "its disk syncs fast", CheckSync},
-          {"disk", "lock", "no foreign process uses the data directory", CheckLock},
-          {"store", "file", "the controller's store in it is undamaged", CheckStore}};
+  return {
+      {"disk", "writable", "the data directory can be written", CheckWritable},
+      {"disk", "space", "its disk has space", CheckSpace},
+      {"disk", "kind", "its disk keeps what is written", CheckKind},
+      {"disk", "sync", "its disk syncs fast", CheckSync},
+      {"disk", "lock", "no foreign process uses the data directory", CheckLock},
+      {"store", "file", "the controller's store in it is undamaged", CheckStore},
+      {"store", "redis", "the Redis of the controllers keeps what it is told", CheckRedisStore}};
 }
 
 }  // namespace sluice::cli

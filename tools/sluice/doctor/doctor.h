@@ -38,6 +38,8 @@ struct DoctorInputs {
   // Folders and files. Empty: there is none to check.
   std::string data_dir;
   std::string tls_dir;
+  // The Redis of the controllers, as their flags name it.
+  std::string store, store_password_file, store_ca;
   std::string policy_file;
   std::string job_file;
   std::vector<std::string> sets;  // --set of the job file.
