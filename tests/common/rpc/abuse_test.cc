@@ -30,6 +30,7 @@ enum FrameType : uint8_t {
   kReset = 3,
   kSettings = 4,
   kPing = 6,
+  kGoAway = 7,
   kWindowUpdate = 8,
   kContinuation = 9,
 };
@@ -55,6 +56,19 @@ std::string BigEndian(uint32_t value, int bytes) {
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, const std::string& payload) {
   return BigEndian(static_cast<uint32_t>(payload.size()), 3) + static_cast<char>(type) +
          static_cast<char>(flags) + BigEndian(stream, 4) + payload;
+}
+
+// Whether a server that has sent these frames has answered or refused a call.
+bool EndsACall(absl::string_view frames) {
+  while (frames.size() >= 9) {
+    const auto byte = [&](int i) { return static_cast<size_t>(static_cast<uint8_t>(frames[i])); };
+    const size_t size = byte(0) << 16 | byte(1) << 8 | byte(2);
+    const auto type = static_cast<FrameType>(frames[3]);
+    if (type == kReset || type == kGoAway) return true;
+    if (type == kHeaders && (byte(4) & kEndStream) != 0) return true;
+    frames.remove_prefix(std::min(frames.size(), 9 + size));
+  }
+  return false;
 }
 
 // A header as HPACK writes it, without indexing and without Huffman codes.
@@ -156,8 +170,9 @@ class AbuseTest : public ::testing::Test {
   }
 
   // Sends bytes on a new connection until they are sent or the server closes it. Reads and drops
-  // what it answers, and returns when the connection is closed.
-  void Send(const std::string& bytes, int64_t* accepted = nullptr) {
+  // what it answers, and returns when the connection is closed. With `await_answer` that is not
+  // before the server has answered or refused the call of the bytes, of which there is one.
+  void Send(const std::string& bytes, int64_t* accepted = nullptr, bool await_answer = false) {
     const Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const timeval patience{.tv_sec = 0, .tv_usec = 100'000};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
@@ -168,26 +183,39 @@ class AbuseTest : public ::testing::Test {
     ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&peer), sizeof(peer)), 0);
     std::string answer(1 << 16, '\0');
     // What is acknowledged must have come. It is the first thing that the server says.
-    if (absl::StartsWith(bytes, kAcknowledged))
-      ASSERT_GT(recv(fd.get(), answer.data(), answer.size(), 0), 0);
+    ssize_t settings = 0;
+    if (absl::StartsWith(bytes, kAcknowledged)) {
+      settings = recv(fd.get(), answer.data(), answer.size(), 0);
+      ASSERT_GT(settings, 0);
+    }
+    std::string answers = answer.substr(0, static_cast<size_t>(settings));
+    const auto read = [&](int flags) {
+      const ssize_t n = recv(fd.get(), answer.data(), answer.size(), flags);
+      if (await_answer && n > 0) answers.append(answer, 0, static_cast<size_t>(n));
+      return n;
+    };
     for (size_t sent = 0; sent < bytes.size();) {
       const ssize_t n = send(fd.get(), bytes.data() + sent,
                              std::min<size_t>(bytes.size() - sent, 1 << 16), MSG_NOSIGNAL);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-        while (recv(fd.get(), answer.data(), answer.size(), MSG_DONTWAIT) > 0) {
+        while (read(MSG_DONTWAIT) > 0) {
         }
         continue;
       }
       if (n <= 0) return;
       sent += static_cast<size_t>(n);
       if (accepted != nullptr) *accepted += n;
-      while (recv(fd.get(), answer.data(), answer.size(), MSG_DONTWAIT) > 0) {
+      while (read(MSG_DONTWAIT) > 0) {
       }
+    }
+    while (await_answer && !EndsACall(answers)) {
+      const ssize_t n = read(0);
+      ASSERT_TRUE(n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)));
     }
     // The server closes the connection once it has read everything.
     shutdown(fd.get(), SHUT_WR);
     while (true) {
-      const ssize_t n = recv(fd.get(), answer.data(), answer.size(), 0);
+      const ssize_t n = read(0);
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return;
     }
   }
@@ -312,13 +340,13 @@ TEST_F(AbuseTest, AHeaderBlockAboveTheLimitReachesNoService) {
            Frame(kContinuation, kEndHeaders, 1, block.size() > 16000 ? block.substr(16000) : "") +
            Frame(kData, kEndStream, 1, std::string(5, '\0'));
   };
-  Send(call(Header("a", std::string(15 << 10, 'x'))));
+  Send(call(Header("a", std::string(15 << 10, 'x'))), nullptr, /*await_answer=*/true);
   EXPECT_EQ(queue_.calls, 1);
-  Send(call(Header("a", std::string(17 << 10, 'x'))));
+  Send(call(Header("a", std::string(17 << 10, 'x'))), nullptr, /*await_answer=*/true);
   EXPECT_EQ(queue_.calls, 1);
   std::string many;
   for (int i = 0; i < 1000; ++i) many += Header(absl::StrCat("name", i), "value");
-  Send(call(many));
+  Send(call(many), nullptr, /*await_answer=*/true);
   EXPECT_EQ(queue_.calls, 1);
 }
 
