@@ -12,6 +12,10 @@
 #include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::trainer {
+namespace {
+// A lease that ends this often while one batch is read is too short for this process.
+constexpr int kMostTimesLost = 3;
+}  // namespace
 
 struct BatchReader::Impl {
   QueueClient* const queue;
@@ -46,6 +50,7 @@ struct BatchReader::Impl {
 
   absl::Status ReadBatch(int64_t k) {
     uint32_t from = 0;
+    int times_lost = 0;
     while (true) {
       queue::v1::AcquireBatchRequest request;
       request.set_k(k);
@@ -68,13 +73,20 @@ struct BatchReader::Impl {
         held[k] = batch.lease().id();
       }
 
-      from = batch.from() + static_cast<uint32_t>(batch.groups_size());
-      Slice slice{
-          k, {}, batch.closed() && from >= batch.size(), batch.crc32c(), batch.lease().id()};
-      SLUICE_ASSIGN_OR_RETURN(slice.groups, options.encode_row
-                                                ? EncodeGroups(options.encode_row, batch)
-                                                : FetchGroups(*queue, batch, options.experts));
+      absl::StatusOr<std::vector<Group>> groups = options.encode_row
+                                                      ? EncodeGroups(options.encode_row, batch)
+                                                      : FetchGroups(*queue, batch, options.experts);
+      // The lease ends while this process is paused or gets no processor. The batch is still ours
+      // to train if the queue grants it again.
+      if (ReasonOf(groups.status()) == "LEASE_LOST" && ++times_lost <= kMostTimesLost) {
+        leases->Forget(batch.lease().id());
+        continue;
+      }
+      SLUICE_RETURN_IF_ERROR(groups.status());
 
+      from = batch.from() + static_cast<uint32_t>(batch.groups_size());
+      Slice slice{k, *std::move(groups), batch.closed() && from >= batch.size(), batch.crc32c(),
+                  batch.lease().id()};
       const bool closed = slice.closed;
       MutexLock lock(&mu);
       slices.push_back(std::move(slice));

@@ -46,9 +46,9 @@ class BatchReader {
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
 
-  // Waits for the next slice, in order. After an error no more slices come. Errors are those
-  // of AcquireBatch (FENCED, RESTORE_FIRST, ..), of FetchGroups() and of Options::encode_row, or
-  // CANCELLED.
+  // Waits for the next slice, in order. A batch whose lease ends while it is read is acquired
+  // again. After an error no more slices come. Errors are those of AcquireBatch (FENCED,
+  // RESTORE_FIRST, ..), of FetchGroups() and of Options::encode_row, or CANCELLED.
   absl::StatusOr<Slice> Next();
   // Tells the reader that batch k has been applied, so that it may ask for batch k + 2.
   void OnApplied(int64_t k);

@@ -364,6 +364,7 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
       for (const Trajectory& trajectory : group.members)
         step.batch.lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
     }
+    step.batch.groups += static_cast<uint32_t>(slice->groups.size());
     closed = slice->closed;
     step.batch.lease = slice->lease;
     step.batch.crc32c = slice->crc32c;

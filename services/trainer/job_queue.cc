@@ -107,7 +107,13 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
                                           .cause = absl::StrCat(job_->worker, " has trained batch ",
                                                                 batch.k, " and tells the queue"),
                                           .step = batch.k});
-    SLUICE_ASSIGN_OR_RETURN(response, client_->Apply(std::move(request)));
+    absl::StatusOr<queue::v1::ApplyResponse> applied = client_->Apply(request);
+    if (ReasonOf(applied.status()) == "LEASE_LOST") {
+      SLUICE_ASSIGN_OR_RETURN(*request.mutable_lease(), AcquireAgain(batch));
+      last_apply_ = request;
+      applied = client_->Apply(std::move(request));
+    }
+    SLUICE_ASSIGN_OR_RETURN(response, std::move(applied));
   }
   SLUICE_FAILPOINT_STATUS("trainer.step.after_apply");
 
@@ -119,6 +125,18 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
   }
   reader_->OnApplied(batch.k);
   return Applied{.ledger_hash = hash, .cursor = response.cursor()};
+}
+
+absl::StatusOr<std::string> JobQueue::AcquireAgain(const TrainedBatch& batch) {
+  queue::v1::AcquireBatchRequest request;
+  request.set_k(batch.k);
+  request.set_from(batch.groups);  // The trainer has all groups, so none need be sent.
+  SLUICE_ASSIGN_OR_RETURN(const queue::v1::AcquireBatchResponse response,
+                          client_->AcquireBatch(std::move(request)));
+  log::Warning("lease_lost", {{"job_id", job_->config.name},
+                              {"k", batch.k},
+                              {"next", "the trained batch is acquired again and applied"}});
+  return response.batch().lease().id();
 }
 
 absl::StatusOr<std::optional<std::string>> JobQueue::CursorOfLastApply() {

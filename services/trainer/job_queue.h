@@ -54,6 +54,7 @@ class JobQueue {
   // A batch whose step is done.
   struct TrainedBatch {
     int64_t k = 0;
+    uint32_t groups = 0;
     std::string lease;
     uint32_t crc32c = 0;                // As the queue announced it.
     std::vector<LineageEntry> lineage;  // What was trained on.
@@ -63,7 +64,9 @@ class JobQueue {
     std::string ledger_hash;  // After step k, 32 bytes.
     std::string cursor;       // Empty unless it was asked for.
   };
-  // Tells the queue that the step is done. `ledger_hash` is the ledger's hash before the step.
+  // Tells the queue that the step is done. `ledger_hash` is the ledger's hash before the step. A
+  // batch whose lease has ended meanwhile, as it does while this process is paused, is acquired
+  // again.
   // DATA_LOSS: what was trained on is not what the queue handed out.
   absl::StatusOr<Applied> Apply(const TrainedBatch& batch, const std::string& ledger_hash,
                                 bool want_cursor);
@@ -81,6 +84,9 @@ class JobQueue {
   QueueClient* client() { return client_.get(); }
 
  private:
+  // Returns a new lease of the batch.
+  absl::StatusOr<std::string> AcquireAgain(const TrainedBatch& batch);
+
   JobContext* const job_;
   rpc::Cancel cancel_reading_;  // Ends waits for data.
   rpc::Cancel cancel_all_;      // Ends every call.

@@ -254,6 +254,28 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   ExpectBalanced(queue_.Stats().ledger());
 }
 
+TEST_F(JobTest, ATrainerWhoseLeasesEndGoesOnAndTrainsEachTrajectoryOnce) {
+  queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  spec.set_max_steps(30);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  const std::unique_ptr<TrainingJob> job = Start(Config(1, 30));
+  // In each step, so that a lease ends before, while and after its batch is read or trained.
+  for (int64_t k = 0; k < 29 && AwaitStep(k); ++k) queue_.EndTrainerLeases(1);
+
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_EQ(end.version, (PolicyVersion{1, 30}));
+  EXPECT_GT(queue_.ended_leases(), 0);
+
+  const absl::StatusOr<LineageSummary> lineage =
+      CheckLineage(*ReadFile(Newest()->path + "/lineage.jsonl"), 30);
+  ASSERT_TRUE(lineage.ok()) << lineage.status();
+  EXPECT_EQ(lineage->trajectories, 30 * 16);
+  EXPECT_EQ(lineage->hash, queue_.Stats().ledger().hash());
+  ExpectBalanced(queue_.Stats().ledger());
+}
+
 TEST_F(JobTest, CoresAreLentWhileTheJobWaitsForData) {
   const std::string path = dir_ + "-cores";
   ASSERT_TRUE(WriteCorePlan(path, {2, {{"rollout-0", 1}, {"trainer-0", 1}}}).ok());

@@ -121,6 +121,22 @@ class LoopQueue {
     EXPECT_TRUE(status.ok()) << status;
   }
 
+  // Ends all leases of the trainer, as happens when it has not renewed them in time.
+  void EndTrainerLeases(int64_t trainer_incarnation) {
+    queue::v1::ReleaseRequest request;
+    request.mutable_call()->mutable_job()->set_job(kJob);
+    request.mutable_call()->mutable_job()->set_worker("controller-0");
+    request.set_worker("trainer-0");
+    request.set_incarnation(trainer_incarnation);
+    request.set_reason(queue::v1::RELEASE_REASON_LOST);
+    queue::v1::ReleaseResponse response;
+    const absl::Status status = rpc::Call(*channel_, request, &response);
+    EXPECT_TRUE(status.ok()) << status;
+    ended_leases_ += response.released();
+  }
+  // How many of its leases this has ended.
+  int64_t ended_leases() const { return ended_leases_; }
+
   queue::v1::StatsResponse Stats() {
     queue::v1::StatsRequest request;
     request.mutable_call()->mutable_job()->set_job(kJob);
@@ -139,6 +155,7 @@ class LoopQueue {
   std::unique_ptr<rpc::Server> server_;
   std::shared_ptr<rpc::Channel> channel_;
   uint64_t revision_ = 0;
+  int64_t ended_leases_ = 0;
 };
 
 // A rollout and a reward, with a thread each. The rollout samples random tokens and says that the
