@@ -46,6 +46,7 @@ void ToProto(const Daemon& daemon, Instant now, const std::vector<std::string>& 
     out->mutable_capacity()->ParseFromString(*capacity);
   out->mutable_load()->insert(daemon.load.begin(), daemon.load.end());
   out->mutable_jobs()->Add(jobs.begin(), jobs.end());
+  out->mutable_jobs()->Add(record.unknown_jobs.begin(), record.unknown_jobs.end());
   out->set_draining(daemon.draining || record.drained);
   *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());

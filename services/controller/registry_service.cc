@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/failpoint.h"
 #include "common/base/status.h"
 #include "common/log/log.h"
@@ -56,7 +57,16 @@ grpc::ServerUnaryReactor* RegistryService::Register(grpc::CallbackServerContext*
   auto output = std::make_shared<absl::StatusOr<RegisterOutput>>(absl::UnknownError("not done"));
   loop_->Post([input = *std::move(input), output](
                   Controller& core, Instant now) { *output = core.Register(now, input); },
-              [reactor, response, output](Controller&) {
+              [reactor, response, output, daemon = request->daemon()](Controller&) {
+                if (output->ok() && !(*output)->unknown_jobs.empty()) {
+                  log::Error("unknown_jobs",
+                             {{"worker", daemon},
+                              {"jobs", absl::StrJoin((*output)->unknown_jobs, ",")},
+                              {"next",
+                               "the daemon works on and gets no other work; if the store has lost "
+                               "these jobs, restore it with `sluice meta restore`, or give them up "
+                               "with `sluice daemon drain`"}});
+                }
                 if (output->ok()) {
                   response->set_repeat((*output)->repeat);
                   response->set_incarnation((*output)->incarnation);

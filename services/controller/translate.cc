@@ -220,6 +220,7 @@ namespace {
 
 // What a daemon may say of itself. The controller keeps all of it, for each daemon.
 constexpr int kMaxAddresses = 8, kMaxLabels = 32, kMaxDevices = 64, kMaxRunning = 1000;
+constexpr size_t kJobIdBytes = 32;
 constexpr size_t kMaxTextBytes = 256;  // Of a label's key or value, or of the build.
 // Incarnations rise by one at each start, so no real one comes near. It keeps the sum of the next
 // one from overflowing, and is exact as a number of JSON.
@@ -293,6 +294,7 @@ absl::StatusOr<RegisterInput> FromProto(const registry::v1::RegisterRequest& req
   daemon.capacity = ToHex(request.capacity().SerializeAsString());
   for (const registry::v1::Running& running : request.running()) {
     input.generation = std::max(input.generation, running.generation());
+    input.running.push_back(running.job().substr(0, kJobIdBytes));
   }
   return input;
 }

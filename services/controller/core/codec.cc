@@ -101,7 +101,7 @@ void from_json(const nlohmann::json& json, AssignRecord& record) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build,
                                                 protocol_min, protocol_max, addresses, labels,
-                                                capacity, events_stored, drained)
+                                                capacity, events_stored, drained, unknown_jobs)
 
 namespace {
 // Text from daemons may contain bytes that are not UTF-8; they are replaced.

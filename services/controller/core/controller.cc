@@ -190,8 +190,12 @@ absl::Status Controller::CheckQuota(const std::string& owner,
 }
 
 absl::StatusOr<RegisterOutput> Controller::Register(Instant now, const RegisterInput& input) {
-  SLUICE_ASSIGN_OR_RETURN(const RegisterOutput output, fleet_.Register(now, input));
+  SLUICE_ASSIGN_OR_RETURN(RegisterOutput output, fleet_.Register(now, input));
   Daemon& daemon = *fleet_.Find(input.daemon.id);
+  for (const std::string& job : input.running) {
+    if (!jobs_.contains(job) && !daemon.record.drained) output.unknown_jobs.push_back(job);
+  }
+  daemon.record.unknown_jobs = output.unknown_jobs;
   Save(daemon);
   if (!output.repeat && daemon.record.role == Role::kQueue) {
     // A new queue process must be told of its jobs again; its answers say which of them it still

@@ -38,6 +38,10 @@ struct DaemonRecord {
   uint64_t events_stored = 0;  // Highest seq of this incarnation's events that is stored.
   // An operator wants it to give back its work and to get no new one.
   bool drained = false;
+  // Jobs that it works for and that the store does not know, by id. They are of another controller,
+  // or the store has lost them. The daemon is left alone, so that they go on until the operator
+  // restores the store from a backup, or drains the daemon.
+  std::vector<std::string> unknown_jobs;
 
   // The pool that it is in, by its label.
   const std::string& pool() const {
@@ -82,17 +86,22 @@ struct Daemon {
 
   bool present() const { return liveness != Liveness::kLost; }  // It keeps its work.
   // It may get new work.
-  bool usable() const { return liveness == Liveness::kLive && !draining && !record.drained; }
+  bool usable() const {
+    return liveness == Liveness::kLive && !draining && !record.drained &&
+           record.unknown_jobs.empty();
+  }
 };
 
 struct RegisterInput {
   DaemonRecord daemon;      // `incarnation` is the one that the daemon had before, 0 if none.
   uint64_t generation = 0;  // Generation of the assignments that it runs now.
+  std::vector<std::string> running = {};  // Ids of the jobs of these assignments.
 };
 struct RegisterOutput {
   bool repeat = false;
   int64_t incarnation = 0;
   uint32_t protocol = kProtocol;
+  std::vector<std::string> unknown_jobs = {};  // As in DaemonRecord. Set by Controller::Register().
 };
 
 // The registry: which daemons there are, under which incarnation, and which are silent. Not

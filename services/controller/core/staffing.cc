@@ -268,6 +268,7 @@ void Controller::RefreshDesiredStates() {
   // This runs for each batch of inputs, and most daemons of a large fleet have no assignment.
   for (const auto& [id, daemon] : fleet_.daemons()) {
     if (!daemon.ever_heard) continue;  // Its first heartbeat says which generation it has applied.
+    if (!daemon.record.unknown_jobs.empty()) continue;  // It would leave them.
     DesiredState& desired = desired_[id];
     const bool behind = daemon.generation_applied > desired.generation;
     std::vector<DaemonAssignment> wanted;

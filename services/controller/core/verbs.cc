@@ -236,6 +236,7 @@ absl::Status Controller::Drain(Instant now, const std::string& id, bool on) {
   }
   if (daemon->record.drained == on) return absl::OkStatus();
   daemon->record.drained = on;
+  daemon->record.unknown_jobs.clear();  // From now on it is told to leave them.
   Save(*daemon);
   staff_due_ = true;
   for (const std::string& job : active_) {

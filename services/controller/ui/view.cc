@@ -203,6 +203,8 @@ Json DaemonsOf(const Controller& core, Instant now) {
     Json works = Json::array();
     for (const Job* job : jobs[id])
       works.push_back({{"id", job->record.id}, {"name", job->record.name}});
+    for (const std::string& job : record.unknown_jobs)
+      works.push_back({{"id", job}, {"name", absl::StrCat(job.substr(0, 8), " (unknown)")}});
     daemons.push_back({{"id", id},
                        {"role", RoleName(record.role)},
                        {"state", LivenessName(daemon.liveness)},

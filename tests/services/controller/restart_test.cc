@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class RestartTest : public testing::Test {
  protected:
@@ -30,8 +31,59 @@ class RestartTest : public testing::Test {
     world_.Settle();
   }
 
+  // Puts these entries into the store, and removes all others.
+  void ReplaceStore(const std::vector<meta::Entry>& entries) {
+    std::vector<meta::Op> ops;
+    const std::vector<meta::Entry> before = world_.store()->List("").value();
+    for (const meta::Entry& entry : before) ops.push_back({entry.key, std::nullopt});
+    for (const meta::Entry& entry : entries) ops.push_back({entry.key, entry.value});
+    ASSERT_TRUE(world_.store()->Txn({}, ops).ok());
+  }
+
   World world_;
 };
+
+TEST_F(RestartTest, JobsThatTheStoreHasLostGoOnAndAreKnownAgainOnceItIsRestored) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.Step(job, 0);
+  const std::vector<meta::Entry> backup = world_.store()->List("").value();
+  const DesiredState before = world_.actors["trainer-0"].desired;
+  ASSERT_EQ(before.assignments.size(), 1u);
+
+  ReplaceStore({});
+  world_.Restart();
+  for (const char* id : {"trainer-0", "rollout-0", "reward-0"})
+    EXPECT_THAT(world_.Reregister(id)->unknown_jobs, ElementsAre(job)) << id;
+  EXPECT_THAT(world_.Reregister("queue-0")->unknown_jobs, IsEmpty());
+  const std::string other = world_.Submit("other");
+  world_.Pass(absl::Minutes(1));
+  EXPECT_EQ(world_.actors["trainer-0"].desired.assignments, before.assignments);
+  EXPECT_EQ(world_.actors["trainer-0"].desired.generation, before.generation);
+  EXPECT_EQ(world_.State(other), JobState::kWaiting);
+
+  ReplaceStore(backup);
+  Restart();
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
+  world_.Step(job, 1);
+  EXPECT_EQ(world_.job(job).record.reported_k, 1);
+}
+
+TEST_F(RestartTest, ADaemonIsToldToLeaveJobsThatTheStoreHasLostWhenItIsDrained) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  ReplaceStore({});
+  world_.Restart();
+  for (const auto& [id, actor] : world_.actors) ASSERT_TRUE(world_.Reregister(id).ok());
+  ASSERT_TRUE(world_.core->Drain(world_.now(), "trainer-0", true).ok());
+  world_.Settle();
+  EXPECT_THAT(world_.actors["trainer-0"].desired.assignments, IsEmpty());
+  // That it has unknown jobs is stored, so the next controller leaves the others alone too.
+  Restart();
+  EXPECT_THAT(world_.actors["trainer-0"].desired.assignments, IsEmpty());
+  EXPECT_EQ(world_.actors["rollout-0"].desired.assignments.size(), 1u);
+}
 
 TEST_F(RestartTest, AWaitingJobIsStillThere) {
   const std::string job = world_.Submit("digits");

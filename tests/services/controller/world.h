@@ -85,6 +85,9 @@ class World {
     input.daemon.addresses = {{"grpc", absl::StrCat(id, ":1")}};
     input.daemon.labels = {{"pool", actor.pool}};
     input.generation = actor.desired.generation;
+    for (const DaemonAssignment& assignment : actor.desired.assignments) {
+      if (assignment.phase != AssignmentPhase::kStop) input.running.push_back(assignment.job);
+    }
     absl::StatusOr<RegisterOutput> output = core->Register(now(), input);
     if (output.ok()) actor.incarnation = output->incarnation;
     Commit();
@@ -151,7 +154,12 @@ class World {
     const absl::Status status = core->Heartbeat(now(), input);
     Commit();
     if (!status.ok()) return status;
-    actor.desired = core->DesiredStateOf(id);
+    DesiredState desired = core->DesiredStateOf(id);
+    if (desired.generation == 0) {  // It is told of no assignments, and keeps those it has.
+      desired.generation = actor.desired.generation;
+      desired.assignments = std::move(actor.desired.assignments);
+    }
+    actor.desired = std::move(desired);
 
     std::erase_if(actor.steps, [&](const auto& step) {
       const auto stored = actor.desired.steps_stored.find(step.first);
