@@ -27,6 +27,21 @@ absl::Status NotServed(absl::string_view what) {
                absl::StrCat(what, " is not implemented in this build"));
 }
 
+// A quota may have become smaller since the job was submitted, and its pool another's.
+absl::Status CheckQuotaAgain(const Policy& policy, const Person& person, const std::string& spec) {
+  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  job::v1::JobSpec parsed;
+  if (quota == nullptr || !parsed.ParseFromString(spec)) return absl::OkStatus();
+  return CheckQuota(*quota, person.name, parsed);
+}
+
+absl::StatusOr<bool> ResumeJob(Controller& core, Instant now, const Policy& policy,
+                               const Person& person, const Job& job) {
+  if (job.record.state == JobState::kPaused)
+    SLUICE_RETURN_IF_ERROR(CheckQuotaAgain(policy, person, job.spec));
+  return core.Resume(now, job.record.id);
+}
+
 absl::StatusOr<bool> RetryJob(Controller& core, Instant now, meta::Store& store,
                               const Policy& policy, const Person& person, const Job& job,
                               const ControlRequest& request) {
@@ -37,6 +52,7 @@ absl::StatusOr<bool> RetryJob(Controller& core, Instant now, meta::Store& store,
                    .max_jobs = quota == nullptr ? std::nullopt : quota->jobs};
   if (IsFinal(job.record.state)) {
     SLUICE_ASSIGN_OR_RETURN(input.stored, ReadStoredJob(&store, job.record.id));
+    SLUICE_RETURN_IF_ERROR(CheckQuotaAgain(policy, person, input.stored.spec));
   }
   return core.Retry(now, input);
 }
@@ -125,7 +141,7 @@ absl::StatusOr<bool> DoVerb(Controller& core, Instant now, meta::Store& store, c
   switch (request.verb()) {
     case job::v1::VERB_CANCEL: return core.Cancel(now, id, request.now());
     case job::v1::VERB_PAUSE: return core.Pause(now, id);
-    case job::v1::VERB_RESUME: return core.Resume(now, id);
+    case job::v1::VERB_RESUME: return ResumeJob(core, now, policy, person, job);
     case job::v1::VERB_RETRY: return RetryJob(core, now, store, policy, person, job, request);
     case job::v1::VERB_SET: return SetValues(core, now, policy, person, job, request);
     case job::v1::VERB_DELETE: return DeleteJob(core, store, job);

@@ -23,6 +23,8 @@ constexpr char kDaemonsChange[] =
     "it decides which daemons can work for the job; cancel the job and submit it with the new "
     "value";
 
+constexpr size_t kMaxValueBytes = 256;
+
 absl::Status RefuseSet(absl::string_view message, std::string hint) {
   return ErrorWith(absl::StatusCode::kInvalidArgument,
                    {.reason = "SET", .catalogue = "SLUICE-CTL-0026", .hint = std::move(hint)},
@@ -99,6 +101,12 @@ absl::StatusOr<job::v1::JobSpec> SetLiveKeys(const job::v1::JobSpec& spec,
   std::vector<std::string> sources = {"job"};
   for (const auto& [key, value] : values) {
     SLUICE_RETURN_IF_ERROR(CheckKey(key));
+    // The value is parsed on the thread that does everything, and parsing is not made for megabytes.
+    if (value.size() > kMaxValueBytes) {
+      return RefuseSet(absl::StrCat("the value of ", key, " has ", value.size(),
+                                    " bytes; the limit is ", kMaxValueBytes),
+                       "give a number or a duration");
+    }
     sources.push_back(absl::StrCat(key, "=", value));
   }
 

@@ -1,6 +1,7 @@
 #include "services/controller/log_relay.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,7 +19,7 @@
 namespace sluice::controller {
 namespace {
 
-constexpr size_t kMostCalls = 32;
+constexpr int kMostCalls = 32;
 constexpr absl::Duration kRoundInterval = absl::Seconds(1);
 constexpr absl::Duration kBeat = absl::Seconds(10);
 constexpr size_t kMessageBytes = 256 << 10;
@@ -91,9 +92,16 @@ class LogRelay::Call : public rpc::WriteStream<LogsResponse>,
                        public std::enable_shared_from_this<Call> {
  public:
   Call(LogRelay* relay, Person person, const job::v1::LogsRequest& request)
-      : relay_(relay), person_(std::move(person)), request_(request), trace_(CurrentTrace()) {
+      : relay_(relay),
+        alive_(relay->alive_),
+        person_(std::move(person)),
+        request_(request),
+        trace_(CurrentTrace()) {
+    ++*alive_;
     for (const auto& [daemon, cursor] : request.after()) cursors_[daemon] = cursor;
   }
+
+  ~Call() override { --*alive_; }
 
   // Finds the job and begins the first round. Call it on the loop's thread.
   void Begin(Controller& core, Instant now);
@@ -104,6 +112,7 @@ class LogRelay::Call : public rpc::WriteStream<LogsResponse>,
  private:
   struct Round {
     bool first = false, last = false;
+    size_t bytes_each = 0;  // Of the lines of one daemon.
     Mutex mu;
     size_t open ABSL_GUARDED_BY(mu) = 0;  // Daemons that have not answered yet.
     std::vector<Part> parts ABSL_GUARDED_BY(mu);
@@ -127,9 +136,11 @@ class LogRelay::Call : public rpc::WriteStream<LogsResponse>,
   }
 
   LogRelay* const relay_;
+  const std::shared_ptr<std::atomic<int>> alive_;  // A round may outlive the relay.
   const Person person_;
   const job::v1::LogsRequest request_;
   const Trace trace_;
+  std::atomic<bool> closed_ = false;  // Nobody reads what is sent.
 
   // Only the loop's thread uses these.
   std::string job_;  // Id of the job; empty before Begin().
@@ -204,15 +215,18 @@ void LogRelay::Call::BeginRound(Controller& core, Instant now) {
       }
     }
     round->open = targets.size() + 1;  // One more for this controller itself.
+    round->bytes_each = kMergedBytes / round->open;
   }
 
   const TraceScope scope(trace_);
   for (const Peers::Target& target : targets) {
-    relay_->peers_->ReadLines(target.address, QuestionTo(target.daemon, round->first),
-                              [self = shared_from_this(), round, daemon = target.daemon](
-                                  absl::StatusOr<admin::v1::LogsResponse> answer) {
-                                self->OnAnswer(*round, daemon, std::move(answer));
-                              });
+    relay_->peers_->ReadLines(
+        target.address, QuestionTo(target.daemon, round->first),
+        [self = shared_from_this()] { return !self->closed_; },
+        [self = shared_from_this(), round,
+         daemon = target.daemon](absl::StatusOr<admin::v1::LogsResponse> answer) {
+          self->OnAnswer(*round, daemon, std::move(answer));
+        });
   }
 
   admin::v1::LogsResponse own;
@@ -240,6 +254,8 @@ admin::v1::LogsRequest LogRelay::Call::QuestionTo(const std::string& daemon, boo
 
 void LogRelay::Call::OnAnswer(Round& round, const std::string& daemon,
                               absl::StatusOr<admin::v1::LogsResponse> answer) {
+  // Here, so that the answers of a large fleet never lie in memory whole.
+  if (answer.ok()) CutToBytes(round.bytes_each, &*answer);
   {
     MutexLock lock(&round.mu);
     if (answer.ok()) round.parts.push_back({daemon, *std::move(answer)});
@@ -260,7 +276,6 @@ void LogRelay::Call::EndRound(Round& round) {
   // Answers come in any order, but lines of one time are to have always the same.
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return a.daemon < b.daemon; });
-  for (Part& part : parts) CutToBytes(kMergedBytes / parts.size(), &part.answer);
 
   LogsResponse response;
   NoteAnswers(parts, silent, &response);
@@ -318,6 +333,7 @@ void LogRelay::Call::SendLines(LogsResponse response, std::vector<DaemonLine> li
 }
 
 void LogRelay::Call::OnClosed() {
+  closed_ = true;
   MutexLock lock(&relay_->mu_);
   relay_->calls_.erase(this);
 }
@@ -329,7 +345,7 @@ grpc::ServerWriteReactor<LogsResponse>* LogRelay::Start(const Person& person,
   {
     MutexLock lock(&mu_);
     if (shutting_down_) refused = absl::UnavailableError("the controller is shutting down");
-    else if (calls_.size() >= kMostCalls) refused = TooManyCalls();
+    else if (*alive_ > kMostCalls) refused = TooManyCalls();
     else calls_[call.get()] = call;
   }
   if (!refused.ok()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <set>
@@ -51,6 +52,10 @@ class LogRelay {
 
   // By job id: the daemons that have worked for it. Only the loop's thread uses it.
   std::map<std::string, std::set<std::string>> worked_;
+
+  // Calls that exist, those included that are closed and wait for the answers of a round: else a
+  // caller that opens calls and cancels them would fill the memory with questions.
+  const std::shared_ptr<std::atomic<int>> alive_ = std::make_shared<std::atomic<int>>(0);
 
   Mutex mu_;
   std::map<Call*, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mu_);

@@ -137,8 +137,9 @@ void Peers::CallDaemon(const std::string& address,
 }
 
 void Peers::ReadLines(const std::string& address, const admin::v1::LogsRequest& request,
-                      LinesRead done) {
-  lines_pool_.Run([this, address, request, done = std::move(done)] {
+                      std::function<bool()> wanted, LinesRead done) {
+  lines_pool_.Run([this, address, request, wanted = std::move(wanted), done = std::move(done)] {
+    if (!wanted()) return done(absl::CancelledError("nobody reads the lines any more"));
     const auto channel = ChannelTo(address);
     if (!channel.ok()) return done(channel.status());
     rpc::ClientStream stream(**channel, *admin::v1::LogsRequest::descriptor(), &cancel_,

@@ -68,7 +68,9 @@ class Peers {
   // Reads the lines of a job that a daemon keeps (AdminService.Logs), for at most 2 s. The answers
   // are joined into one. These calls have threads of their own, so that they hold up no other.
   using LinesRead = std::function<void(absl::StatusOr<admin::v1::LogsResponse>)>;
-  void ReadLines(const std::string& address, const admin::v1::LogsRequest& request, LinesRead done);
+  // The call is not made if `wanted` returns false when its turn has come; the answer is CANCELLED.
+  void ReadLines(const std::string& address, const admin::v1::LogsRequest& request,
+                 std::function<bool()> wanted, LinesRead done);
 
   // Ends all calls; their callbacks get an error. Idempotent.
   void Stop();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/rpc/backoff.h"
 #include "common/rpc/cancel.h"
@@ -28,6 +29,7 @@ struct LogsOptions {
   absl::Duration since = absl::InfiniteDuration();
   uint32_t tail = 0;
   bool follow = false;
+  absl::Time oldest_shown;  // Of the lines that --tail has chosen.
 };
 
 void PrintLines(const job::v1::LogsResponse& response, const std::string& output) {
@@ -43,8 +45,11 @@ void PrintLines(const job::v1::LogsResponse& response, const std::string& output
 
 // Reads one call to its end, and notes in the request what was printed, so that the next call goes
 // on from there.
-absl::Status ReadLogs(const rpc::Channel& channel, const LogsOptions& o, rpc::Cancel* cancel,
+absl::Status ReadLogs(const rpc::Channel& channel, LogsOptions& o, rpc::Cancel* cancel,
                       job::v1::LogsRequest* request, bool* answered) {
+  // Of a daemon of which nothing was shown, a new call would send what --tail had left out.
+  if (request->tail() == 0 && o.tail > 0)
+    *request->mutable_since() = rpc::ToProto(absl::Now() - o.oldest_shown);
   rpc::ClientStream stream(channel, *job::v1::LogsRequest::descriptor(), cancel);
   stream.Write(*request);
   stream.WritesDone();
@@ -52,6 +57,8 @@ absl::Status ReadLogs(const rpc::Channel& channel, const LogsOptions& o, rpc::Ca
   while (stream.Read(&response)) {
     *answered = true;
     PrintLines(response, o.output);
+    if (request->tail() > 0 && response.lines_size() > 0)
+      o.oldest_shown = rpc::FromProto(response.lines(0).line().at());
     for (const job::v1::DaemonLine& line : response.lines()) {
       job::v1::LogCursor& cursor = (*request->mutable_after())[line.daemon()];
       cursor.set_run(line.run());
@@ -62,7 +69,7 @@ absl::Status ReadLogs(const rpc::Channel& channel, const LogsOptions& o, rpc::Ca
   return stream.Finish();
 }
 
-ExitCode ShowLogs(const LogsOptions& o) {
+ExitCode ShowLogs(LogsOptions& o) {
   const auto channel = ConnectToController(o.server);
   if (!channel.ok()) return Complain(channel.status());
   rpc::Cancel cancel;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -158,11 +159,11 @@ class Planner {
   // Usable daemons that may take one more job, the least loaded first.
   static std::vector<Daemon*> Candidates(Pool* pool, Role role,
                                          const std::vector<std::string>& have) {
+    const std::set<absl::string_view> had(have.begin(), have.end());
     std::vector<Daemon*> daemons;
     for (Daemon* const daemon : pool->usable[role]) {
       if (ServesOneJob(role) && daemon->load > 0) continue;
-      if (std::find(have.begin(), have.end(), daemon->view.id) == have.end())
-        daemons.push_back(daemon);
+      if (!had.contains(daemon->view.id)) daemons.push_back(daemon);
     }
     std::stable_sort(daemons.begin(), daemons.end(),
                      [](const Daemon* a, const Daemon* b) { return a->load < b->load; });
@@ -235,8 +236,9 @@ class Planner {
                             pool.CountUsable(Role::kRollout) >= needs.rollouts.min;
     if (std::string text = OverQuota(job); !text.empty()) {
       staff.lacks = std::move(text);
-      staff.waits_for = WaitsFor::kQuota;
-      if (has_enough) KeepQuota(job);
+      const bool fits = FitsQuota(job);
+      staff.waits_for = fits ? WaitsFor::kQuota : WaitsFor::kLargerQuota;
+      if (has_enough && fits) KeepQuota(job);
       return false;
     }
 
@@ -290,6 +292,13 @@ class Planner {
       kept_quota_[{job.owner, role}] += job.needs.of(role).min;
   }
 
+  // Whether the quota lets the job start when the owner has no other job. It may have been lowered
+  // since Submit.
+  static bool FitsQuota(const JobView& job) {
+    return job.needs.trainers.min <= QuotaOf(job, Role::kTrainer) &&
+           job.needs.rollouts.min <= QuotaOf(job, Role::kRollout);
+  }
+
   // Why the owner's quota does not let the job start. Empty if it does. What the owner's other jobs
   // have above their minimum does not count, because they give it back.
   std::string OverQuota(const JobView& job) {
@@ -298,8 +307,8 @@ class Planner {
       const int most = QuotaOf(job, role), min = job.needs.of(role).min;
       if (used + kept <= most - min) continue;
       return absl::StrCat(min, " more ", RoleNoun(min, role), " for submitter ", job.owner,
-                          ", whose jobs have ", used, " of ", most, " (the operator's quota)",
-                          kept > 0 ? absl::StrCat(", and an earlier one waits for ", kept) : "");
+                          ", whose jobs need ", used, " of ", most, " (the operator's quota)",
+                          kept > 0 ? absl::StrCat(", and earlier ones wait for ", kept) : "");
     }
     return "";
   }

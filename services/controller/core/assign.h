@@ -42,10 +42,11 @@ struct JobView {
 
 // What would let a waiting job start.
 enum class WaitsFor {
-  kDaemons,     // More of the daemons that it lacks.
-  kGivenBack,   // Other jobs are giving back all that it lacks.
-  kEarlierJob,  // It could have what it lacks, but this is kept for a job that comes before it.
-  kQuota,       // It lacks nothing but its owner's quota.
+  kDaemons,      // More of the daemons that it lacks.
+  kGivenBack,    // Other jobs are giving back all that it lacks.
+  kEarlierJob,   // It could have what it lacks, but this is kept for a job that comes before it.
+  kQuota,        // Its owner's quota lets it start when the owner's other jobs need less.
+  kLargerQuota,  // Its minimum alone is above its owner's quota.
 };
 
 // The daemons that work for a job; each list is sorted by id.

@@ -55,10 +55,19 @@ void Controller::KeepWaiting(Instant now, Job& job, const JobStaff& staff,
                              const Supplies& supplies) {
   const std::string message = absl::StrCat("waits for ", staff.lacks);
   std::string starts_when = DescribeStart(job, staff, supplies);
-  if (message == job.record.message && starts_when == job.starts_when) return;
+  const bool of_quota =
+      staff.waits_for == WaitsFor::kQuota || staff.waits_for == WaitsFor::kLargerQuota;
+  const bool other_start = starts_when != job.starts_when;
   job.starts_when = std::move(starts_when);
-  SetState(now, job, JobState::kWaiting, staff.waits_for == WaitsFor::kQuota ? kOverQuota : "",
-           message);
+  if (message == job.record.message) {
+    // It is not stored, so only those who watch the job are told.
+    if (other_start) {
+      ++job.changes;
+      out_.jobs.insert(job.record.id);
+    }
+    return;
+  }
+  SetState(now, job, JobState::kWaiting, of_quota ? kOverQuota : "", message);
 }
 
 void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {

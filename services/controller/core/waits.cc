@@ -87,6 +87,9 @@ std::string Controller::DescribeStart(const Job& job, const JobStaff& staff,
                                       const Supplies& supplies) const {
   switch (staff.waits_for) {
     case WaitsFor::kQuota: return "it starts when other jobs of this submitter have ended";
+    case WaitsFor::kLargerQuota:
+      return "it needs more than the quota allows; it starts when the operator has raised the "
+             "quota, or when it needs less (`sluice job set`)";
     case WaitsFor::kGivenBack: return "it starts when they have left those jobs";
     case WaitsFor::kEarlierJob:
       return "it starts after a job that comes before it, for which free daemons are kept, or when "

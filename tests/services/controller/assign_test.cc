@@ -245,10 +245,22 @@ TEST(AssignTest, AnOwnersJobsTogetherGetNoMoreThanTheQuota) {
   EXPECT_THAT(plan.at("b").rollouts, SizeIs(2));
   EXPECT_EQ(plan.at("c").waits_for, WaitsFor::kQuota);
   EXPECT_EQ(plan.at("c").lacks,
-            "1 more trainer for submitter alice, whose jobs have 2 of 2 (the operator's quota)");
+            "1 more trainer for submitter alice, whose jobs need 2 of 2 (the operator's quota)");
 
   third.owner = "bob";
   EXPECT_EQ(Assign({first, second, third}, fleet).at("c").lacks, "");
+}
+
+TEST(AssignTest, AJobAboveItsOwnersQuotaHoldsBackNoLaterJobOfThatOwner) {
+  const std::vector<DaemonView> fleet = MakeFleet(2, 8, 1);
+  JobView large = MakeJob("a", 0, {8, 8}), small = MakeJob("b", 1, {1, 1});
+  for (JobView* job : {&large, &small}) {
+    job->owner = "alice";
+    job->quota = {.rollouts = 4};  // It was lowered after the large job was submitted.
+  }
+  const auto plan = Assign({large, small}, fleet);
+  EXPECT_EQ(plan.at("a").waits_for, WaitsFor::kLargerQuota);
+  EXPECT_EQ(plan.at("b").lacks, "");
 }
 
 // Random jobs of several owners and pools come and end, while daemons come and go. Each plan is

@@ -56,6 +56,8 @@ TEST(LiveKeysTest, WhatCannotBeChangedIsRefusedWithItsReasonAndWithWhatCan) {
   EXPECT_THAT(refusal("model.path", "/m").message(), HasSubstr("is no key that can be changed"));
   EXPECT_THAT(refusal("limits.wall", "soon").message(), HasSubstr("soon"));
   EXPECT_THAT(refusal("limits.wall.seconds", "1").message(), HasSubstr("limits.wall.seconds"));
+  EXPECT_THAT(refusal("limits.wall", "{" + std::string(1000, 'a') + ": 1}").message(),
+              HasSubstr("has 1005 bytes; the limit is 256"));
 }
 
 }  // namespace

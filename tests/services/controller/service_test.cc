@@ -893,6 +893,20 @@ TEST(SpecTest, AQuotaThatTheJobCannotMeetIsToldByNumber) {
   EXPECT_THAT(pool.message(), HasSubstr("resources.pool is big"));
 }
 
+TEST(SpecTest, NumbersOfDaemonsHaveALimit) {
+  job::v1::JobSpec spec = Spec("digits");
+  for (job::v1::ReplicaRange* range :
+       {spec.mutable_resources()->mutable_rollout(), spec.mutable_resources()->mutable_reward()}) {
+    range->set_min(4294967295);
+    range->set_max(4294967295);
+  }
+  const std::string message(CheckSpec(spec, Policy()).status().message());
+  for (const char* key : {"rollout.min", "rollout.max", "reward.min", "reward.max"}) {
+    EXPECT_THAT(message, HasSubstr(absl::StrCat("resources.", key,
+                                                " is 4294967295, but the maximum is 100000")));
+  }
+}
+
 TEST(SpecTest, AMemberIsBoundedByTheContext) {
   job::v1::JobSpec spec = Spec("digits");
   spec.mutable_data()->mutable_order()->set_max_prompt(2048);

@@ -101,7 +101,7 @@ TEST_F(StaffingTest, AJobAboveItsOwnersQuotaWaitsAndIsToldByNumber) {
   EXPECT_EQ(world_.State(second), JobState::kWaiting);
   EXPECT_EQ(world_.job(second).record.code, "SLUICE-CTL-0024");
   EXPECT_THAT(world_.job(second).record.message,
-              HasSubstr("submitter alice, whose jobs have 1 of 1"));
+              HasSubstr("submitter alice, whose jobs need 1 of 1"));
   EXPECT_THAT(world_.job(second).starts_when, HasSubstr("other jobs of this submitter"));
   EXPECT_EQ(world_.State(SubmitFor("bob", "third")), JobState::kStarting);
 
