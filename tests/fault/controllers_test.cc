@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -28,13 +29,23 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr char kPassword[] = "open sesame";
+
 class ControllersTest : public FaultsTest {
  protected:
+  // As a fleet on several hosts must run: with TLS and a password at the Redis, and with
+  // certificates of all daemons.
   void SetUp() override {
-    redis_ = RedisServer::Start({.durable = true});
+    const std::string tls_dir =
+        MakeRedisTlsDir(absl::StrCat(testing::TempDir(), "/controllers_test_", getpid()));
+    redis_ = RedisServer::Start({.password = kPassword, .tls_dir = tls_dir, .durable = true});
     ASSERT_NE(redis_, nullptr);
-    ASSERT_NO_FATAL_FAILURE(
-        StartJob({.controllers = 2, .store = absl::StrCat("redis://", redis_->endpoint().str())}));
+    const std::vector<std::string> args = {"--store-ca", redis_->endpoint().ca_file};
+    ASSERT_NO_FATAL_FAILURE(StartJob({.controllers = 2,
+                                      .store = absl::StrCat("rediss://", redis_->endpoint().str()),
+                                      .env = {{"SLUICE_STORE_PASSWORD", kPassword}},
+                                      .args = {{"controller-0", args}, {"controller-1", args}},
+                                      .tls = true}));
     const auto leader = cluster_->AwaitLeader(kLong);
     ASSERT_EQ(leader.status(), absl::OkStatus());
     leader_ = *leader;

@@ -23,7 +23,6 @@
 #include "common/base/status.h"
 #include "common/meta/backup.h"
 #include "common/meta/sqlite.h"
-#include "common/pki/tls_dir.h"
 #include "tests/integration/harness/redis_group.h"
 #include "tests/integration/harness/redis_server.h"
 
@@ -62,33 +61,22 @@ class StoreTest : public testing::TestWithParam<std::string> {
       target_.url = absl::StrCat("sqlite:", dir_.path, "/store");
     } else if (absl::EndsWith(GetParam(), "+sentinel")) {
       const bool tls = absl::StartsWith(GetParam(), "rediss");
-      group_ = RedisGroup::Start({.tls_dir = tls ? MakeTlsDir() : ""});
+      group_ = RedisGroup::Start(
+          {.tls_dir = tls ? integration::MakeRedisTlsDir(dir_.path + "/tls") : ""});
       ASSERT_NE(group_, nullptr);
       target_.url = group_->url();
       target_.ca_file = group_->server(0).endpoint().ca_file;
       group_->server(0).Run({"HSET", "sluice:state", "term", group_->FirstTerm()});
     } else {
       RedisServer::Options options{.durable = true};
-      if (GetParam() == "rediss") options.tls_dir = MakeTlsDir();
+      if (GetParam() == "rediss")
+        options.tls_dir = integration::MakeRedisTlsDir(dir_.path + "/tls");
       server_ = RedisServer::Start(options);
       ASSERT_NE(server_, nullptr);
       target_.url = absl::StrCat(GetParam(), "://", server_->endpoint().str());
       target_.ca_file = server_->endpoint().ca_file;
     }
     Reopen();
-  }
-
-  std::string MakeTlsDir() {
-    const absl::Time now = absl::Now();
-    const pki::KeyPair authority =
-        *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"},
-                            {now - absl::Hours(1), now + absl::Hours(2)});
-    const pki::KeyPair pair = *pki::IssueCertificate(
-        authority, {.name = "redis", .uri = "spiffe://test/redis", .hosts = {"127.0.0.1"}},
-        {now - absl::Hours(1), now + absl::Hours(1)});
-    const std::string dir = dir_.path + "/tls";
-    EXPECT_TRUE(pki::WriteTlsDir(dir, {.pair = pair, .authority = authority.certificate}).ok());
-    return dir;
   }
 
   void Reopen() {

@@ -13,7 +13,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/pki/certificate.h"
 #include "common/pki/tls_dir.h"
 
 namespace sluice::integration {
@@ -29,6 +31,18 @@ int FindFreePort() {
                   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0;
   close(fd);
   return ok ? ntohs(address.sin_port) : 0;
+}
+
+std::string MakeRedisTlsDir(const std::string& dir) {
+  const absl::Time now = absl::Now();
+  const pki::Validity validity = {now - absl::Hours(1), now + absl::Hours(1)};
+  const pki::KeyPair authority =
+      *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"}, validity);
+  const pki::KeyPair pair = *pki::IssueCertificate(
+      authority, {.name = "redis", .uri = "spiffe://test/redis", .hosts = {"127.0.0.1"}}, validity);
+  EXPECT_EQ(pki::WriteTlsDir(dir, {.pair = pair, .authority = authority.certificate}),
+            absl::OkStatus());
+  return dir;
 }
 
 std::unique_ptr<RedisServer> RedisServer::Start(Options options) {
