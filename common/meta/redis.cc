@@ -81,6 +81,10 @@ int64_t RevisionOf(absl::string_view text) {
   return absl::SimpleAtoi(text, &revision) ? revision : -1;
 }
 
+bool IsZero(const redis::Reply& reply) {
+  return reply.kind == redis::Reply::Kind::kNumber && reply.number == 0;
+}
+
 // A password is needed wherever others could reach the Redis.
 absl::Status CheckPassword(const redis::Endpoint& endpoint) {
   if (!endpoint.password.empty() || IsLoopback(endpoint.host)) return absl::OkStatus();
@@ -129,7 +133,12 @@ class RedisStore : public Store {
     redis::MasterConnection redis(source_, kLoadTimeout);
     SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
     SLUICE_RETURN_IF_ERROR(AwaitClaim(redis));
-    SLUICE_RETURN_IF_ERROR(Take(redis));
+    bool waited = false;
+    while (true) {
+      SLUICE_ASSIGN_OR_RETURN(const bool taken, Take(redis, waited));
+      if (taken) break;
+      SLUICE_ASSIGN_OR_RETURN(waited, AwaitEarlierLeader(redis));
+    }
     // It is renewed from now on, because to load may take longer than it lasts.
     thread_ = std::thread([this] { RenewLease(); });
     return Load(redis);
@@ -223,37 +232,41 @@ class RedisStore : public Store {
   // Opening. --------------------------------------------------------------------------------------
 
   // An empty Redis may have been flushed under a process that has the data in memory and claims it
-  // with its next renewal. So may a Redis that became the master under such a process.
+  // with its next renewal. With Sentinels the wait is AwaitEarlierLeader(), which is longer.
   absl::Status AwaitClaim(redis::MasterConnection& redis) {
-    const std::string& term = redis.master().term;
-    const std::vector<redis::Command> ask = {{"EXISTS", Key("state"), Key("lease")},
-                                             {"EXISTS", Key("lease")},
-                                             {"HGET", Key("state"), "term"}};
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
-    const auto is_zero = [](const redis::Reply& reply) {
-      return reply.kind == redis::Reply::Kind::kNumber && reply.number == 0;
-    };
-    if (term.empty() && is_zero(said[0])) Clock::Real()->Sleep(times_.renew + times_.poll);
-    if (term.empty() || !is_zero(said[1]) || said[2].text == term) return absl::OkStatus();
+    if (!redis.master().term.empty()) return absl::OkStatus();
+    const redis::Command ask = {"EXISTS", Key("state"), Key("lease")};
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run({&ask, 1}));
+    if (IsZero(said[0])) Clock::Real()->Sleep(times_.renew + times_.poll);
+    return absl::OkStatus();
+  }
 
-    // Nobody has led under this term yet. One who led under the last one may act for almost `ttl`.
+  // Waits under a term in which nobody has led yet. One who led under an earlier term may act for
+  // almost `ttl`, and one that has the data in memory is to come first. Returns false, early, if
+  // somebody claims the lease meanwhile; Take() tells who.
+  absl::StatusOr<bool> AwaitEarlierLeader(redis::MasterConnection& redis) {
     log::Info("store_waits", {{"redis", redis.master().endpoint.str()},
                               {"for", "a leader of an earlier term of the Sentinels"}});
+    const redis::Command ask = {"EXISTS", Key("lease")};
     const absl::Duration until =
         Clock::Real()->Monotonic() + times_.ttl + times_.renew + times_.poll;
     while (Clock::Real()->Monotonic() < until) {
       Clock::Real()->Sleep(times_.poll);
-      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> now, redis.Run({&ask[1], 1}));
-      if (!is_zero(now[0])) break;  // It was claimed; Take() tells by whom.
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run({&ask, 1}));
+      if (!IsZero(said[0])) return false;
     }
-    return redis.CheckIsMaster();
+    SLUICE_RETURN_IF_ERROR(redis.CheckIsMaster());
+    return true;
   }
 
-  absl::Status Take(redis::MasterConnection& redis) {
+  // Returns false if it must be waited for an earlier leader. `waited`: it was.
+  absl::StatusOr<bool> Take(redis::MasterConnection& redis, bool waited) {
     const absl::Duration sent = Clock::Real()->Monotonic();
     const std::string where = redis.master().endpoint.str(), term = redis.master().term;
-    SLUICE_ASSIGN_OR_RETURN(const Verdict verdict,
-                            Eval(redis, kTake, {LeaseTime(), kRedisFormat, term}));
+    SLUICE_ASSIGN_OR_RETURN(
+        const Verdict verdict,
+        Eval(redis, kTake, {LeaseTime(), kRedisFormat, term, waited ? "waited" : ""}));
+    if (verdict.word == "wait") return false;
     if (verdict.word == "held") return HeldError(where, HolderOf(verdict.rest));
     if (verdict.word == "format") {
       return ErrorWith(absl::StatusCode::kFailedPrecondition,
@@ -270,7 +283,7 @@ class RedisStore : public Store {
     MutexLock lock(&mu_);
     revision_ = RevisionOf(verdict.rest);
     lease_.OnGranted(sent, term);
-    return absl::OkStatus();
+    return true;
   }
 
   absl::Status Load(redis::MasterConnection& redis) {

@@ -37,8 +37,8 @@ namespace sluice::meta {
 // Therefore a lease counts only if after its renewal a majority of the Sentinels still names that
 // Redis, and under a new master the lease is taken up by the rule of Lease::MayAsk(). A process
 // that opens the store under a term in which nobody has led yet waits even longer, for `ttl` +
-// `renew` + `poll`, so that one that has the data in memory comes first. It follows that nobody
-// leads while most Sentinels are away.
+// `renew` + `poll` after it has found no lease there, so that one that has the data in memory comes
+// first. It follows that nobody leads while most Sentinels are away.
 //
 // WAIT is not used, and `min-replicas-to-write` is not demanded. Neither makes an acknowledged
 // write safe, because Sentinels may promote another replica than the one that had it. Both stop all

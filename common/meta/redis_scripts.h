@@ -7,14 +7,20 @@ namespace sluice::meta {
 // Every script gets the keys P:lease, P:state, P:values and P:rebuilt, and as its first argument
 // the lease of the caller.
 
-// Takes the lease, if no other process has it. Arguments: lease, its time in ms, format, the
-// master's term (empty without Sentinels).
-// Returns held HOLDER | format N | taken REVISION.
+// Takes the lease, if no other process has it. Under a term in which nobody has led yet, the caller
+// must have waited for whoever may still lead under an earlier one. This is looked at here, where
+// the lease is, because a lease that was there a moment ago may have ended since.
+// Arguments: lease, its time in ms, format, the master's term (empty without Sentinels), and
+// `waited` if the caller has waited.
+// Returns held HOLDER | format N | wait | taken REVISION.
 constexpr char kTake[] = R"(
   local held = redis.call('GET', KEYS[1])
   if held and held ~= ARGV[1] then return {'held', held} end
-  local state = redis.call('HMGET', KEYS[2], 'format', 'revision')
+  local state = redis.call('HMGET', KEYS[2], 'format', 'revision', 'term')
   if state[1] and state[1] ~= ARGV[3] then return {'format', state[1]} end
+  if not held and ARGV[4] ~= '' and state[3] ~= ARGV[4] and ARGV[5] ~= 'waited' then
+    return {'wait'}
+  end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
   redis.call('HSET', KEYS[2], 'format', ARGV[3], 'by', ARGV[1])
   if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'term', ARGV[4]) end

@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice::meta {
@@ -392,16 +393,14 @@ class FailoverWorld {
     Retry(process);
   }
 
-  // The wait of one that renews, and of one that opens the store.
+  // The wait of one that renews, and of one that opens the store. The latter ends early if somebody
+  // claims the lease.
   bool MayAsk(Process* process, absl::Duration clock) {
     if (process->holds) return process->lease->MayAsk(std::to_string(process->term), clock);
-    const Master& master = masters_[process->term];
-    if (master.term == process->term) return true;
-    if (process->waits_for != process->term) {
-      process->waits_for = process->term;
-      process->may_take = clock + times_.ttl + times_.renew + times_.poll;
-    }
-    return clock >= process->may_take;
+    if (process->waits_for != process->term || clock >= process->may_take) return true;
+    if (now_ >= masters_[process->term].expires) return false;
+    process->waits_for = SIZE_MAX;
+    return true;
   }
 
   // Takes or renews the lease at the master, as the scripts of redis_scripts.h do.
@@ -411,6 +410,13 @@ class FailoverWorld {
     const bool other = !master.held.empty() && master.held != process->token;
     if (process->holds && (other || (master.held.empty() && master.by != process->token))) {
       process->lease->OnLost();
+      return false;
+    }
+    const bool waited = std::exchange(process->waits_for, SIZE_MAX) == process->term;
+    if (!process->holds && !waited && master.held.empty() && master.term != process->term) {
+      process->waits_for = process->term;
+      process->may_take = ClockOf(*process) + times_.ttl + times_.renew + times_.poll;
+      Retry(process);
       return false;
     }
     if (other) {

@@ -12,8 +12,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/meta/redis_scripts.h"
 #include "tests/integration/harness/redis_server.h"
 
 namespace sluice::meta {
@@ -46,6 +48,17 @@ class RedisStoreTest : public testing::Test {
       absl::StatusOr<int64_t> revision = store_->Txn(compares, ops);
       if (!absl::IsUnavailable(revision.status())) return revision;
     }
+  }
+
+  // What a script answers, as words in one text. `args` begins with the caller's lease.
+  std::string RunScript(const char* script, const std::vector<std::string>& args) {
+    redis::Command command = {"EVAL", script, "4", "sluice:lease", "sluice:state", "sluice:values",
+                              "sluice:rebuilt"};
+    command.insert(command.end(), args.begin(), args.end());
+    const redis::Reply said = server_->Run(command);
+    return absl::StrJoin(said.list, " ", [](std::string* out, const redis::Reply& word) {
+      absl::StrAppend(out, word.text);
+    });
   }
 
   std::string RevisionInRedis() { return server_->Run({"HGET", "sluice:state", "revision"}).text; }
@@ -338,6 +351,24 @@ TEST_F(RedisStoreTest, ANewerFormatAndADamagedValueAreRefused) {
   const absl::Status damaged = OpenRedis(target_).status();
   EXPECT_EQ(damaged.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(damaged.message()), HasSubstr("sluice:values, key a"));
+}
+
+// After a failover the copy of the lease may end at any moment, while its holder may still act.
+TEST_F(RedisStoreTest, ALeaseOfAnEarlierTermThatHasJustEndedIsTakenOnlyByOneThatHasWaited) {
+  server_->Run({"HSET", "sluice:state", "format", "1", "revision", "5", "term", "1 a:1"});
+  server_->Run({"SET", "sluice:lease", "x the first", "PX", "60000"});
+  const std::vector<std::string> in_haste = {"y the second", "10000", "1", "2 b:1", ""};
+  EXPECT_EQ(RunScript(kTake, in_haste), "held x the first");
+  server_->Run({"DEL", "sluice:lease"});
+  EXPECT_EQ(RunScript(kTake, in_haste), "wait");
+  EXPECT_EQ(server_->Run({"EXISTS", "sluice:lease"}).number, 0);
+
+  EXPECT_EQ(RunScript(kTake, {"y the second", "10000", "1", "2 b:1", "waited"}), "taken 5");
+  // Whoever comes next under that term need not wait, nor need anyone without Sentinels.
+  server_->Run({"DEL", "sluice:lease"});
+  EXPECT_EQ(RunScript(kTake, {"z the third", "10000", "1", "2 b:1", ""}), "taken 5");
+  server_->Run({"DEL", "sluice:lease"});
+  EXPECT_EQ(RunScript(kTake, {"z the third", "10000", "1", "", ""}), "taken 5");
 }
 
 TEST(OpenRedisTest, OffLoopbackTlsAndAPasswordAreNeeded) {
