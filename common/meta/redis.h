@@ -12,8 +12,8 @@ namespace sluice::meta {
 // the store is destroyed, so one process at a time has it open. Under the prefix P there are
 //   P:lease   the lease: a token and `target.holder`; a key that expires
 //   P:state   a hash: `format`, `revision` (of the newest transaction), `by` (the lease under which
-//             the store was last taken, written or rebuilt), `term` (with Sentinels: that of the
-//             master when the lease was last given)
+//             the store was last taken, written, rebuilt or brought to a new term), `term` (with
+//             Sentinels: that of the master when the lease was last given)
 //   P:values  a hash: the store's keys, each with "<revision> <value>"
 //
 // The whole content is also in memory, from which Get() and List() answer, so they neither wait nor
@@ -31,7 +31,9 @@ namespace sluice::meta {
 // most of them name, and checks its role and settings as at the start. Replication does not wait,
 // so the new master may lack the last writes that the old one has acknowledged. That is the case
 // above: it is at a lower revision, and this process writes everything back. So an acknowledged
-// write is lost only if this process ends too before it has reached the new master.
+// write is lost only if this process ends too before it has reached the new master, or comes there
+// after another one has led under the new term. It has lost the lease then (LEASE_LOST), and what
+// the other one has written stays.
 //
 // Two masters may seem to lead at once: one that is cut off does not know that it was replaced.
 // Therefore a lease counts only if after its renewal a majority of the Sentinels still names that

@@ -28,19 +28,27 @@ constexpr char kTake[] = R"(
 )";
 
 // Renews the lease. If it has expired, it is taken again, unless another process has had it since.
-// Where the revision is lower than the caller's, it does not count who had it: that Redis has lost
-// data. Arguments: lease, its time in ms, the caller's revision, the master's term.
+// Where the revision is lower than the caller's, that Redis has lost data, and `by` may name one who
+// had the lease before the caller. Then it does not count, unless that one led under the master's
+// present term. A master of a new term often lacks data, and what its own leader has written there
+// since must not be replaced by the memory of an earlier one. So `by` is set with `term`, for a copy
+// may lack the caller's name too.
+// Arguments: lease, its time in ms, the caller's revision, the master's term.
 // Returns lost HOLDER | held REVISION.
 constexpr char kRenew[] = R"(
   local held = redis.call('GET', KEYS[1])
   if held and held ~= ARGV[1] then return {'lost', held} end
   local state = redis.call('HMGET', KEYS[2], 'by', 'revision', 'term')
   local revision = state[2] or '0'
-  if not held and state[1] and state[1] ~= ARGV[1] and tonumber(revision) >= tonumber(ARGV[3]) then
+  local behind = tonumber(revision) < tonumber(ARGV[3])
+  local led = ARGV[4] ~= '' and state[3] == ARGV[4]
+  if not held and state[1] and state[1] ~= ARGV[1] and (led or not behind) then
     return {'lost', state[1]}
   end
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  if ARGV[4] ~= '' and state[3] ~= ARGV[4] then redis.call('HSET', KEYS[2], 'term', ARGV[4]) end
+  if ARGV[4] ~= '' and not led then
+    redis.call('HSET', KEYS[2], 'term', ARGV[4], 'by', ARGV[1])
+  end
   return {'held', revision}
 )";
 

@@ -408,12 +408,16 @@ class FailoverWorld {
     Master& master = masters_[process->term];
     if (now_ >= master.expires) master.held.clear();
     const bool other = !master.held.empty() && master.held != process->token;
-    if (process->holds && (other || (master.held.empty() && master.by != process->token))) {
+    const bool led = master.term == process->term;  // Somebody has, under this term.
+    // It has lost data. Then it does not count who led under an earlier term.
+    const bool behind = Chance(0.5);
+    if (process->holds &&
+        (other || (master.held.empty() && master.by != process->token && (led || !behind)))) {
       process->lease->OnLost();
       return false;
     }
     const bool waited = std::exchange(process->waits_for, SIZE_MAX) == process->term;
-    if (!process->holds && !waited && master.held.empty() && master.term != process->term) {
+    if (!process->holds && !waited && master.held.empty() && !led) {
       process->waits_for = process->term;
       process->may_take = ClockOf(*process) + times_.ttl + times_.renew + times_.poll;
       Retry(process);
@@ -424,7 +428,7 @@ class FailoverWorld {
       return false;
     }
     master = {.held = process->token,
-              .by = process->token,
+              .by = process->holds && led ? master.by : process->token,
               .term = process->term,
               .expires = now_ + times_.ttl};
     return true;

@@ -371,6 +371,19 @@ TEST_F(RedisStoreTest, ALeaseOfAnEarlierTermThatHasJustEndedIsTakenOnlyByOneThat
   EXPECT_EQ(RunScript(kTake, {"z the third", "10000", "1", "", ""}), "taken 5");
 }
 
+TEST_F(RedisStoreTest, ALeaderDoesNotReplaceWhatItsSuccessorHasWrittenUnderANewTerm) {
+  const std::vector<std::string> renew = {"x the first", "10000", "1000", "2 b:1"};
+  server_->Run({"HSET", "sluice:state", "revision", "995", "by", "y the second", "term", "2 b:1"});
+  EXPECT_EQ(RunScript(kRenew, renew), "lost y the second");
+
+  // One who led under an earlier term was there before it.
+  server_->Run({"HSET", "sluice:state", "revision", "990", "term", "1 a:1"});
+  EXPECT_EQ(RunScript(kRenew, renew), "held 990");
+  // Now it has led under this one, and finds its own name after its lease has ended.
+  server_->Run({"DEL", "sluice:lease"});
+  EXPECT_EQ(RunScript(kRenew, renew), "held 990");
+}
+
 TEST(OpenRedisTest, OffLoopbackTlsAndAPasswordAreNeeded) {
   EXPECT_EQ(DetailOf(OpenRedis({.url = "redis://10.0.0.1"}).status()).catalogue,
             "SLUICE-AUTH-0020");

@@ -259,6 +259,39 @@ TEST_F(SentinelStoreTest, AStoreUnderANewTermIsOpenedOnlyAfterALeaderOfTheOldOne
   EXPECT_EQ(group_->server(0).Run({"HGET", "sluice:state", "term"}).text, group_->FirstTerm());
 }
 
+TEST_F(SentinelStoreTest, ALeaderThatWakesAfterAFailoverLeavesWhatItsSuccessorHasWritten) {
+  ASSERT_NO_FATAL_FAILURE(StartGroup({.args = Users()}));
+  std::vector<std::unique_ptr<Relay>> relays;
+  std::vector<int> ports;
+  for (const int port : group_->ports()) {
+    relays.push_back(std::make_unique<Relay>(port));
+    ports.push_back(relays.back()->port());
+  }
+  target_.lease.ttl = absl::Seconds(3);
+  target_.lease.margin = absl::Seconds(1);
+  Target other = target_;
+  other.holder = "the second";
+  target_.url = group_->UrlOf(ports);
+  ASSERT_NO_FATAL_FAILURE(OpenStore());
+  ASSERT_TRUE(store_->Put("a", "1").ok());
+  AwaitValue(1, "a", "1 1");
+
+  // The first one is at a higher revision than its successor will ever be.
+  ASSERT_NO_FATAL_FAILURE(StopReplication());
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(store_->Put("b", absl::StrCat(i)).ok());
+  for (const auto& relay : relays) relay->Cut();
+  group_->server(0).Kill();
+  ASSERT_TRUE(group_->AwaitMaster(1));
+  absl::StatusOr<std::unique_ptr<Store>> second = absl::UnavailableError("");
+  while (!second.ok()) second = OpenRedis(other);
+  ASSERT_TRUE((*second)->Put("a", "2").ok());
+  second = absl::UnavailableError("");  // It ends, and gives the lease back.
+
+  for (const auto& relay : relays) relay->Heal();
+  EXPECT_EQ(ReasonOf(Persist("b", "9")), "LEASE_LOST");
+  EXPECT_EQ(ValueAt(1, "a"), "2 2");
+}
+
 TEST_F(SentinelStoreTest, WhoIsNamedWronglyIsRefusedByName) {
   ASSERT_NO_FATAL_FAILURE(StartGroup({.replica = false}));
   const std::string hosts = group_->url().substr(0, group_->url().rfind('/'));
