@@ -1,6 +1,7 @@
 // Every method of the real daemons, called by everybody: without a certificate, with one that has
 // expired or that another authority has signed, with that of each role, and for a job or a daemon
-// that is not the caller's. A method that is added is covered without a change here.
+// that is not the caller's. A method that is added is covered without a change here, and a service
+// that is added fails the first test until its daemon is named.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
@@ -47,14 +48,25 @@ const std::map<std::string, std::string>& Servers() {
   return *servers;
 }
 
-// The methods of the daemons; the others are served by code of users.
-std::vector<const MethodDescriptor*> ServedMethods() {
+// The services that code of users serves, which has no access check of ours.
+const std::set<std::string>& ServicesOfUsers() {
+  static const auto* const services = new std::set<std::string>{"EnvService", "RewardPlugin"};
+  return *services;
+}
+
+// All methods of the proto files.
+std::vector<const MethodDescriptor*> AllMethods() {
   // Links the proto files that no other code of this program uses.
   (void)env::v1::DescribeRequest::descriptor();
   (void)plugin::v1::DescribeRequest::descriptor();
+  return contracts::Methods();
+}
+
+// The methods of the daemons.
+std::vector<const MethodDescriptor*> ServedMethods() {
   std::vector<const MethodDescriptor*> methods;
-  for (const MethodDescriptor* method : contracts::Methods()) {
-    if (Servers().contains(method->service()->name())) methods.push_back(method);
+  for (const MethodDescriptor* method : AllMethods()) {
+    if (!ServicesOfUsers().contains(method->service()->name())) methods.push_back(method);
   }
   return methods;
 }
@@ -191,6 +203,22 @@ class DenialMatrixTest : public testing::Test {
 
   Cluster cluster_{{.rollouts = 2, .rewards = 2, .trainers = 2, .tls = true}};
 };
+
+// The other tests look each service up in Servers(), so this one comes first and names a new one.
+TEST(DenialMatrixServicesTest, EachServiceOfTheProtoFilesIsServedInTheMatrixOrByCodeOfUsers) {
+  std::set<std::string> services;
+  for (const MethodDescriptor* method : AllMethods()) {
+    const std::string& service = method->service()->name();
+    services.insert(service);
+    EXPECT_NE(Servers().contains(service), ServicesOfUsers().contains(service))
+        << service << ": name the daemon that serves it in Servers(), or add it to "
+        << "ServicesOfUsers() if no daemon of ours does";
+  }
+  for (const auto& [service, daemon] : Servers())
+    EXPECT_TRUE(services.contains(service)) << service << " is in no proto file";
+  for (const std::string& service : ServicesOfUsers())
+    EXPECT_TRUE(services.contains(service)) << service << " is in no proto file";
+}
 
 TEST_F(DenialMatrixTest, EachMethodIsOpenToItsRolesAlone) {
   ASSERT_EQ(cluster_.Start(), absl::OkStatus());
