@@ -196,7 +196,7 @@ constexpr CatalogueRow kRows[] = {
      "Retry and delete wait until the queue has freed the data.",
      "Start that queue again on its data directory.", true},
     {"SLUICE-CTL-0023", "There is no such daemon.",
-     "The id is misspelt, or the daemon has never registered with this controller.",
+     "The id is misspelt, or the daemon has never registered, or was lost long ago and forgotten.",
      "See `sluice daemon list`.", false},
     {"SLUICE-CTL-0024", "The operator's quota of trainers or rollouts does not allow the job.",
      "Its minimum alone is above the quota, or the submitter's other jobs use the quota up.",
@@ -215,6 +215,12 @@ constexpr CatalogueRow kRows[] = {
     {"SLUICE-CTL-0030", "This controller is a standby.",
      "Of several controllers with one store, one leads and the others refuse calls.",
      "Name all of them, with commas between: the one that leads is found.", true},
+    {"SLUICE-CTL-0032", "Too many daemons are registered.",
+     "The controller keeps 10,000 daemons, lost ones included. It forgets a lost daemon after an "
+     "hour, unless a job needs it or an operator drains it.",
+     "End what starts daemons under ever new ids, and undrain lost daemons that do not come back: "
+     "`sluice daemon list`. The daemon tries again by itself.",
+     true},
 
     // Data files.
     {"SLUICE-DATA-0001", "A row of a data file is bad.",

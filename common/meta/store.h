@@ -43,6 +43,7 @@ struct Op {
 // the next revision, and no revision is used twice. Keys are ordered by their bytes; the controller
 // uses
 //   names/N  jobs/ID/{spec,hash,status,result,events/SEQ,steps/K}  assign/ID  daemons/ID
+//   fleet/floor
 //
 // One process at a time has the store open. Each kind of store ensures that.
 //

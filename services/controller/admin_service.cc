@@ -48,6 +48,7 @@ void ToProto(const Daemon& daemon, Instant now, const std::vector<std::string>& 
   out->mutable_jobs()->Add(jobs.begin(), jobs.end());
   out->mutable_jobs()->Add(record.unknown_jobs.begin(), record.unknown_jobs.end());
   out->set_draining(daemon.draining || record.drained);
+  out->set_left(daemon.left());
   *out->mutable_silent() = rpc::ToProto(now.mono - daemon.last_heard);
   out->set_lost(!daemon.present());
 }

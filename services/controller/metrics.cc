@@ -24,7 +24,7 @@ constexpr absl::Duration kMissed = absl::Hours(1);
 // names, so the old ones must not count as lost for ever.
 bool HasLeft(const Daemon& daemon, absl::Duration now) {
   return !daemon.present() &&
-         (daemon.draining || !daemon.was_lost || now - daemon.last_heard >= kMissed);
+         (daemon.left() || !daemon.was_lost || now - daemon.last_heard >= kMissed);
 }
 
 double Median(std::vector<double> values) {

@@ -11,7 +11,7 @@ std::string RoleText(rpc::v1::Role role) {
 }
 
 std::string DaemonStateText(const admin::v1::Daemon& daemon) {
-  if (daemon.lost()) return "lost";
+  if (daemon.lost()) return daemon.left() ? "left" : "lost";
   if (daemon.draining()) return daemon.jobs().empty() ? "drained" : "draining";
   return daemon.jobs().empty() ? "idle" : "working";
 }

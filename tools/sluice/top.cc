@@ -35,6 +35,9 @@ std::string LoadText(const admin::v1::Daemon& daemon) {
   });
 }
 
+// Lost daemons come first, and those that have left come last.
+int Rank(const admin::v1::Daemon& daemon) { return daemon.left() ? 2 : daemon.lost() ? 0 : 1; }
+
 }  // namespace
 
 void StepRates::Add(const job::v1::ListResponse& jobs, absl::Duration now) {
@@ -87,8 +90,8 @@ std::string TopDaemonsText(const admin::v1::DaemonsResponse& daemons,
   std::vector<const admin::v1::Daemon*> shown;
   for (const admin::v1::Daemon& daemon : daemons.daemons()) shown.push_back(&daemon);
   std::sort(shown.begin(), shown.end(), [](const admin::v1::Daemon* a, const admin::v1::Daemon* b) {
-    return std::tuple(!a->lost(), a->role(), a->daemon()) <
-           std::tuple(!b->lost(), b->role(), b->daemon());
+    return std::tuple(Rank(*a), a->role(), a->daemon()) <
+           std::tuple(Rank(*b), b->role(), b->daemon());
   });
   std::map<std::string, int> counts;
   for (const admin::v1::Daemon* daemon : shown) ++counts[DaemonStateText(*daemon)];

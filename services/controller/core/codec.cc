@@ -101,7 +101,8 @@ void from_json(const nlohmann::json& json, AssignRecord& record) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(DaemonRecord, id, role, boot, incarnation, build,
                                                 protocol_min, protocol_max, addresses, labels,
-                                                capacity, events_stored, drained, unknown_jobs)
+                                                capacity, events_stored, drained, left,
+                                                unknown_jobs)
 
 namespace {
 // Text from daemons may contain bytes that are not UTF-8; they are replaced.
@@ -156,5 +157,6 @@ std::string StepKey(absl::string_view job, int64_t k) {
 }
 std::string AssignKey(absl::string_view job) { return absl::StrCat("assign/", job); }
 std::string DaemonKey(absl::string_view daemon) { return absl::StrCat("daemons/", daemon); }
+std::string FloorKey() { return "fleet/floor"; }
 
 }  // namespace sluice::controller

@@ -33,5 +33,6 @@ std::string EventKey(absl::string_view job, uint64_t seq);
 std::string StepKey(absl::string_view job, int64_t k);
 std::string AssignKey(absl::string_view job);
 std::string DaemonKey(absl::string_view daemon);
+std::string FloorKey();  // Of Fleet::floor(), in decimal. Missing until a daemon is forgotten.
 
 }  // namespace sluice::controller

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "services/controller/core/codec.h"
@@ -15,6 +17,8 @@ namespace {
 // Number of a job's newest step reports that are kept. They take about 1.5 KiB each, so the reports
 // of a long job take 3 to 6 MiB.
 constexpr size_t kStepsKept = 2048;
+// Most daemons that one call of Tick() forgets, so that no transaction is huge.
+constexpr int kForgottenAtOnce = 250;
 
 // The error of a Submit whose name belongs to a job that still lives.
 absl::Status NameTakenError(const JobRecord& record) {
@@ -59,13 +63,22 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Load(meta::Store* store,
         controller->LoadJob(store, now, assignment.key.substr(AssignKey("").size())));
   }
 
-  std::set<std::string> working;
-  for (const std::string& id : controller->active_) {
-    const AssignRecord& assign = controller->jobs_.at(id).assign;
-    working.insert(assign.queue);
-    for (const Worker& worker : assign.workers) working.insert(worker.id);
+  if (const auto floor = store->Get(FloorKey()); floor.ok()) {
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(floor->value, &value)) {
+      return ErrorWith(absl::StatusCode::kDataLoss,
+                       {"STORE_DAMAGED", "SLUICE-META-0003",
+                        "put the store back from a copy, or move it away to start empty"},
+                       absl::StrCat("the job store's ", FloorKey(),
+                                    " is no number: ", absl::CEscape(floor->value.substr(0, 40))));
+    }
+    controller->fleet_.RestoreFloor(value);
+    controller->revisions_[floor->key] = floor->revision;
+  } else if (!absl::IsNotFound(floor.status())) {
+    return floor.status();
   }
 
+  const std::set<std::string> working = controller->ListWorking();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<meta::Entry> daemons, store->List("daemons/"));
   for (const meta::Entry& entry : daemons) {
     SLUICE_ASSIGN_OR_RETURN(DaemonRecord record, Decode<DaemonRecord>(entry.key, entry.value));
@@ -408,7 +421,36 @@ void Controller::OnStoreRebuilt(Instant now) {
   }
 }
 
-void Controller::Tick(Instant now) { fleet_.Tick(now); }
+void Controller::Tick(Instant now) {
+  fleet_.Tick(now);
+  ForgetDaemons(now);
+}
+
+void Controller::ForgetDaemons(Instant now) {
+  const std::vector<std::string> ids = fleet_.ListForgettable(now);
+  if (ids.empty()) return;
+  const std::set<std::string> working = ListWorking();
+  bool risen = false;
+  int forgotten = 0;
+  for (const std::string& id : ids) {
+    if (working.contains(id)) continue;
+    if (++forgotten > kForgottenAtOnce) break;
+    risen |= fleet_.Forget(id);
+    desired_.erase(id);
+    RemoveGuarded(DaemonKey(id));
+  }
+  if (risen) PutGuarded(FloorKey(), absl::StrCat(fleet_.floor()));
+}
+
+std::set<std::string> Controller::ListWorking() const {
+  std::set<std::string> working;
+  for (const std::string& id : active_) {
+    const AssignRecord& assign = jobs_.at(id).assign;
+    working.insert(assign.queue);
+    for (const Worker& worker : assign.workers) working.insert(worker.id);
+  }
+  return working;
+}
 
 Outbox Controller::Take(Instant now) {
   // Go through a copy, because Advance() removes a job from active_ once its end is over.
@@ -478,6 +520,14 @@ void Controller::Save(const Daemon& daemon) {
 }
 
 void Controller::RemoveGuarded(const std::string& key) {
+  for (meta::Op& op : out_.ops) {
+    if (op.key != key) continue;
+    // PutGuarded() has added its compare to this transaction.
+    op.value.reset();
+    std::erase(guarded_, key);
+    revisions_.erase(key);
+    return;
+  }
   if (const auto revision = revisions_.find(key); revision != revisions_.end()) {
     out_.compares.push_back({key, revision->second});
     revisions_.erase(revision);

@@ -202,7 +202,7 @@ class Controller {
   // an event.
   void OnStoreRebuilt(Instant now);
 
-  // Looks for silent daemons. Call it about four times a second.
+  // Looks for silent daemons, and forgets those that are lost for good. Call it about four times a second.
   void Tick(Instant now);
 
   // Computes what follows from the calls so far (states, limits, assignments) and hands it out.
@@ -331,6 +331,11 @@ class Controller {
   // Marks the job as changed: its records are stored by the next Take().
   void MarkChanged(Job& job);
   void Save(const Daemon& daemon);
+  // Removes the daemons that were lost long ago and work for no job, and their records.
+  void ForgetDaemons(Instant now);
+  // The daemons that a job names whose end is not over: its workers, and its queue until that has
+  // freed the job's data.
+  std::set<std::string> ListWorking() const;
   // Adds a put to the transaction, with a compare that fails if another process has changed the
   // key.
   void PutGuarded(std::string key, std::string value);

@@ -18,11 +18,15 @@ absl::string_view LivenessName(Liveness liveness) {
   return "";
 }
 
+absl::string_view StateText(const Daemon& daemon) {
+  return daemon.left() ? "left" : LivenessName(daemon.liveness);
+}
+
 void Fleet::Restore(Instant now, DaemonRecord record, bool working) {
   back_since_ = now.mono;
   Daemon daemon;
   daemon.liveness = working ? Liveness::kSuspect : Liveness::kLost;
-  daemon.last_heard = daemon.broken_at = now.mono;
+  daemon.last_heard = daemon.broken_at = daemon.lost_at = now.mono;
   daemon.record = std::move(record);
   const std::string id = daemon.record.id;
   daemons_.emplace(id, std::move(daemon));
@@ -30,6 +34,8 @@ void Fleet::Restore(Instant now, DaemonRecord record, bool working) {
 
 absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput& input) {
   const DaemonRecord& reported = input.daemon;
+  // The floor is common to all daemons, so a wild number must not make theirs overflow.
+  const int64_t had = std::clamp<int64_t>(reported.incarnation, 0, int64_t{1} << 62);
   SLUICE_RETURN_IF_ERROR(CheckName("daemon id", reported.id));
   if (reported.protocol_min > kProtocol || reported.protocol_max < kProtocol) {
     return ErrorWith(absl::StatusCode::kFailedPrecondition,
@@ -40,11 +46,26 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
                                   " to ", kProtocol));
   }
 
+  if (daemons_.size() >= kMostDaemons && Find(reported.id) == nullptr) {
+    return ErrorWith(
+        absl::StatusCode::kResourceExhausted,
+        {.reason = "DAEMONS",
+         .catalogue = "SLUICE-CTL-0032",
+         .hint =
+             "see `sluice daemon list`: end what starts daemons under ever new ids, and undrain "
+             "lost daemons that do not come back; a lost one is forgotten after an hour",
+         .retry_after = absl::Seconds(10)},
+        absl::StrCat("daemon ", reported.id, " cannot register: ", kMostDaemons,
+                     " daemons are registered, lost ones included, and there may be no more"));
+  }
+
   const auto [it, created] = daemons_.try_emplace(reported.id);
   Daemon& daemon = it->second;
   RegisterOutput output;
   if (created) {
-    output.incarnation = std::max<int64_t>(reported.incarnation, 1);
+    // No incarnation above the floor was ever forgotten, so the daemon keeps what it had before the
+    // store was lost.
+    output.incarnation = had > floor_ ? had : floor_ + 1;
   } else if (daemon.record.role != reported.role) {
     return ErrorWith(absl::StatusCode::kAlreadyExists,
                      {"CONFLICT", "SLUICE-CTL-0002", "give each daemon its own --id"},
@@ -63,7 +84,7 @@ absl::StatusOr<RegisterOutput> Fleet::Register(Instant now, const RegisterInput&
                                     " still sends heartbeats"));
     }
     if (daemon.present()) Lose(now, daemon, "it was started anew");
-    output.incarnation = std::max(reported.incarnation, daemon.record.incarnation) + 1;
+    output.incarnation = std::max(had, daemon.record.incarnation) + 1;
   }
 
   const uint64_t events = output.repeat ? daemon.record.events_stored : 0;
@@ -122,6 +143,7 @@ void Fleet::OnAway(Instant now, absl::Duration away) {
   for (auto& [id, daemon] : daemons_) {
     daemon.last_heard += away;
     daemon.broken_at += away;
+    daemon.lost_at += away;
   }
 }
 
@@ -141,6 +163,25 @@ void Fleet::Tick(Instant now) {
   }
 }
 
+std::vector<std::string> Fleet::ListForgettable(Instant now) const {
+  std::vector<std::string> ids;
+  for (const auto& [id, daemon] : daemons_) {
+    if (!daemon.present() && !daemon.record.drained && now.mono - daemon.lost_at >= kForgetAfter)
+      ids.push_back(id);
+  }
+  return ids;
+}
+
+bool Fleet::Forget(const std::string& id) {
+  const auto it = daemons_.find(id);
+  SLUICE_CHECK(it != daemons_.end() && !it->second.present());
+  const int64_t incarnation = it->second.record.incarnation;
+  daemons_.erase(it);
+  if (incarnation <= floor_) return false;
+  floor_ = incarnation;
+  return true;
+}
+
 Daemon* Fleet::Find(const std::string& id) {
   const auto it = daemons_.find(id);
   return it == daemons_.end() ? nullptr : &it->second;
@@ -149,6 +190,8 @@ Daemon* Fleet::Find(const std::string& id) {
 void Fleet::Lose(Instant now, Daemon& daemon, const std::string& cause) {
   daemon.liveness = Liveness::kLost;
   daemon.was_lost = true;
+  daemon.lost_at = now.mono;
+  daemon.record.left = daemon.draining;
   daemon.progress.clear();
   listener_.on_lost(now, daemon, daemon.record.incarnation, cause);
 }

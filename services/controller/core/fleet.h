@@ -23,6 +23,11 @@ inline constexpr absl::Duration kLostAfter = absl::Seconds(10);
 inline constexpr absl::Duration kLostAfterBreak = absl::Seconds(3);
 // How long no daemon counts as lost after the controller has started, or was away.
 inline constexpr absl::Duration kGrace = absl::Seconds(10);
+// A daemon that has been lost for this long and works for no job is forgotten. A pod that is
+// replaced comes back under another id, so the old ones would stay for ever.
+inline constexpr absl::Duration kForgetAfter = absl::Hours(1);
+// Most daemons that are registered at one time, lost ones included.
+inline constexpr size_t kMostDaemons = 10'000;
 
 // The record of a daemon that is stored at daemons/ID.
 struct DaemonRecord {
@@ -42,6 +47,8 @@ struct DaemonRecord {
   // or the store has lost them. The daemon is left alone, so that they go on until the operator
   // restores the store from a backup, or drains the daemon.
   std::vector<std::string> unknown_jobs;
+  // It was about to end, and said so, when it was lost.
+  bool left = false;
 
   // The pool that it is in, by its label.
   const std::string& pool() const {
@@ -68,6 +75,10 @@ struct Progress {
 enum class Liveness { kLive, kSuspect, kLost };
 absl::string_view LivenessName(Liveness liveness);  // "up", "suspect", "lost".
 
+struct Daemon;
+// The same, but "left" for a daemon that has left.
+absl::string_view StateText(const Daemon& daemon);
+
 struct Daemon {
   DaemonRecord record;
   Liveness liveness = Liveness::kLost;
@@ -76,6 +87,8 @@ struct Daemon {
   absl::Duration last_heard;  // Monotonic time of its last sign of life.
   // Monotonic time at which the stream broke; meaningful only while stream == 0.
   absl::Duration broken_at;
+  // Monotonic time at which this controller first saw it as lost; meaningful only while it is.
+  absl::Duration lost_at;
   bool ever_heard = false;  // It has sent a heartbeat to this controller process.
   // This incarnation became lost after Restore(), and has sent no heartbeat since.
   bool was_lost = false;
@@ -85,6 +98,8 @@ struct Daemon {
   std::map<std::string, Progress> progress;  // By job id.
 
   bool present() const { return liveness != Liveness::kLost; }  // It keeps its work.
+  // It is lost because it ended in an orderly way: nobody waits for it to come back.
+  bool left() const { return !present() && record.left; }
   // It may get new work.
   bool usable() const {
     return liveness == Liveness::kLive && !draining && !record.drained &&
@@ -129,6 +144,7 @@ class Fleet {
   // FAILED_PRECONDITION PROTOCOL: the two builds have no protocol in common.
   // ALREADY_EXISTS CONFLICT: the id belongs to a daemon of another role.
   // INVALID_ARGUMENT: the id is not a valid name; see CheckName().
+  // RESOURCE_EXHAUSTED DAEMONS: the id is new, and kMostDaemons are registered.
   absl::StatusOr<RegisterOutput> Register(Instant now, const RegisterInput& input);
 
   // Takes a heartbeat that came over `stream` (not 0).
@@ -147,6 +163,20 @@ class Fleet {
   // Marks silent daemons as suspect or lost.
   void Tick(Instant now);
 
+  // The daemons that have been lost for kForgetAfter and that no operator drains: a drain outlives
+  // its daemon. This controller counts the time from when it saw the loss, or from its own start.
+  std::vector<std::string> ListForgettable(Instant now) const;
+  // Removes a daemon that is lost. Returns whether floor() has risen, and is to be stored.
+  bool Forget(const std::string& id);
+
+  // The highest incarnation of all daemons that were forgotten. A daemon that registers without a
+  // record gets a higher one, whoever had its id before: so the calls of a process that ran under
+  // the id and was cut off from the fleet are refused for ever, as if the record had been kept. One
+  // number for all ids does that without a record of each, and incarnations need not be dense.
+  int64_t floor() const { return floor_; }
+  // Sets the floor that is stored. Call it before Register().
+  void RestoreFloor(int64_t floor) { floor_ = floor; }
+
   Daemon* Find(const std::string& id);
   const std::map<std::string, Daemon>& daemons() const { return daemons_; }
   std::map<std::string, Daemon>& daemons() { return daemons_; }
@@ -156,6 +186,7 @@ class Fleet {
 
   const Listener listener_;
   std::map<std::string, Daemon> daemons_;
+  int64_t floor_ = 0;
   // Time of the last Restore(), which is the controller's own start, or of OnAway().
   absl::Duration back_since_ = -absl::InfiniteDuration();
 };

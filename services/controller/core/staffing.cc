@@ -152,6 +152,7 @@ void Controller::RemoveLeftWorkers(Instant now, Job& job) {
 void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarnation,
                               const std::string& cause) {
   staff_due_ = true;
+  if (daemon.record.left) Save(daemon);
   for (const std::string& id : active_) {
     Job& job = jobs_.at(id);
     if (job.assign.queue == daemon.record.id) OnQueueLost(now, job, daemon, cause);

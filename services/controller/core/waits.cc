@@ -127,10 +127,10 @@ std::optional<Edge> Controller::FaultOf(Instant now, const std::string& id, Role
   const Daemon& daemon = it->second;
   if (daemon.liveness == Liveness::kLive) return std::nullopt;
   const absl::Duration silent = now.mono - daemon.last_heard;
-  Edge edge{node, node, silent,
-            absl::StrCat(id, " has been silent for ", DurationText(silent), " (",
-                         LivenessName(daemon.liveness), ")"),
-            ""};
+  Edge edge{
+      node, node, silent,
+      absl::StrCat(id, " has been silent for ", DurationText(silent), " (", StateText(daemon), ")"),
+      ""};
   edge.hint = absl::StrCat("see the log of ", id, ", and start it again");
 
   if (daemon.liveness == Liveness::kLost) {

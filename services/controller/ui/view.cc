@@ -79,12 +79,9 @@ Json WorkersOf(const Controller& core, const Job& job) {
   const auto add = [&](const std::string& id, absl::string_view role) {
     const auto daemon = core.fleet().daemons().find(id);
     const bool known = daemon != core.fleet().daemons().end();
-    Json worker = {{"id", id},
-                   {"role", role},
-                   {"state", known ? LivenessName(daemon->second.liveness) : "unknown"},
-                   {"phase", ""},
-                   {"ready", nullptr},
-                   {"version", nullptr}};
+    Json worker = {
+        {"id", id},    {"role", role},     {"state", known ? StateText(daemon->second) : "unknown"},
+        {"phase", ""}, {"ready", nullptr}, {"version", nullptr}};
     if (known) {
       const auto progress = daemon->second.progress.find(job.record.id);
       if (progress != daemon->second.progress.end()) {
@@ -207,8 +204,8 @@ Json DaemonsOf(const Controller& core, Instant now) {
       works.push_back({{"id", job}, {"name", absl::StrCat(job.substr(0, 8), " (unknown)")}});
     daemons.push_back({{"id", id},
                        {"role", RoleName(record.role)},
-                       {"state", LivenessName(daemon.liveness)},
-                       {"draining", daemon.draining},
+                       {"state", StateText(daemon)},
+                       {"draining", daemon.draining && daemon.present()},
                        {"addresses", record.addresses},
                        {"build", record.build},
                        {"incarnation", record.incarnation},
@@ -222,11 +219,12 @@ Json DaemonsOf(const Controller& core, Instant now) {
 Json FleetSummary(const Controller& core) {
   Json roles = Json::object();
   for (const Role role : kRoles)
-    roles[std::string(RoleName(role))] = {{"up", 0}, {"suspect", 0}, {"lost", 0}, {"draining", 0}};
+    roles[std::string(RoleName(role))] = {
+        {"up", 0}, {"suspect", 0}, {"lost", 0}, {"left", 0}, {"draining", 0}};
   const auto add = [](Json& count) { count = count.get<int>() + 1; };
   for (const auto& [id, daemon] : core.fleet().daemons()) {
     Json& role = roles[std::string(RoleName(daemon.record.role))];
-    add(role[std::string(LivenessName(daemon.liveness))]);
+    add(role[std::string(StateText(daemon))]);
     if (daemon.draining && daemon.present()) add(role["draining"]);
   }
   return roles;

@@ -27,7 +27,7 @@ nlohmann::ordered_json DetailsOf(const Controller& core, Instant now, const Job&
 // All daemons, with the names of their jobs.
 nlohmann::ordered_json DaemonsOf(const Controller& core, Instant now);
 
-// The number of daemons by role, and how many of them are up, suspect, lost and draining.
+// The number of daemons by role, and how many of them are up, suspect, lost, left and draining.
 nlohmann::ordered_json FleetSummary(const Controller& core);
 
 nlohmann::ordered_json ToJson(const Edge& edge);

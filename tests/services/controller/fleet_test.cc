@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
@@ -137,6 +140,12 @@ TEST_F(FleetTest, ADrainingDaemonIsGoneWhenItsStreamEnds) {
   (*fleet_.Heartbeat(Now(), "r0", 1, 7))->draining = true;
   fleet_.StreamClosed(Now(), "r0", 7);
   EXPECT_EQ(State(), Liveness::kLost);
+  EXPECT_EQ(StateText(*fleet_.Find("r0")), "left");
+
+  ASSERT_TRUE(Register("b").ok());
+  EXPECT_EQ(StateText(*fleet_.Find("r0")), "suspect");
+  Pass(kLostAfter);
+  EXPECT_EQ(StateText(*fleet_.Find("r0")), "lost") << "the successor did not drain";
 }
 
 TEST_F(FleetTest, AHeartbeatOfAnOldIncarnationIsFenced) {
@@ -156,6 +165,39 @@ TEST_F(FleetTest, AnotherProtocolIsRefusedWithBothRanges) {
 TEST_F(FleetTest, AnIdStaysWithItsRole) {
   ASSERT_TRUE(Register("a").ok());
   EXPECT_EQ(ReasonOf(Register("a", Role::kReward).status()), "CONFLICT");
+}
+
+TEST_F(FleetTest, AFurtherDaemonIsRefusedAtTheLimitAndAKnownOneIsNot) {
+  ASSERT_TRUE(Register("a").ok());
+  RegisterInput input;
+  input.daemon.protocol_min = input.daemon.protocol_max = kProtocol;
+  for (size_t i = 1; i < kMostDaemons; ++i) {
+    input.daemon.id = "pod-" + std::to_string(i);
+    ASSERT_TRUE(fleet_.Register(Now(), input).ok());
+  }
+
+  input.daemon.id = "one-more";
+  const absl::Status refused = fleet_.Register(Now(), input).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-CTL-0032");
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("10000 daemons are registered"));
+  EXPECT_TRUE(Register("b").ok());
+
+  Pass(kLostAfter);
+  (void)fleet_.Forget("pod-1");
+  EXPECT_TRUE(fleet_.Register(Now(), input).ok());
+}
+
+TEST_F(FleetTest, AWildIncarnationOfOneDaemonDoesNotMakeThoseOfOthersOverflow) {
+  RegisterInput input;
+  input.daemon.id = "wild";
+  input.daemon.protocol_min = input.daemon.protocol_max = kProtocol;
+  input.daemon.incarnation = std::numeric_limits<int64_t>::max();
+  ASSERT_TRUE(fleet_.Register(Now(), input).ok());
+  Pass(kLostAfter);
+  EXPECT_TRUE(fleet_.Forget("wild"));
+  EXPECT_EQ(Register("a")->incarnation, fleet_.floor() + 1);
+  EXPECT_GT(Register("b")->incarnation, fleet_.floor() + 1);
 }
 
 TEST_F(FleetTest, AfterTheControllersStartNobodyIsLostForTenSeconds) {

@@ -367,12 +367,31 @@ TEST_F(DoctorTest, ADaemonOfAnotherVersionIsSeen) {
   EXPECT_THAT(Found("fleet.versions"), HasSubstr("rollout-0 0.9.4"));
 }
 
-TEST_F(DoctorTest, ALostDaemonIsSeen) {
-  admin::v1::Daemon& daemon = *in_.answer->daemons.mutable_daemons(2);
+TEST_F(DoctorTest, ALostDaemonIsAWarningAndAFailureIfAJobNamesIt) {
+  admin::v1::Daemon& daemon = *in_.answer->daemons.add_daemons();
+  daemon = in_.answer->daemons.daemons(2);
+  daemon.set_daemon("reward-1");
   daemon.set_lost(true);
   daemon.mutable_silent()->set_seconds(42);
+  EXPECT_THAT(Failing(), IsEmpty());
+  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("lost: reward-1 (silent for 42 s)"));
+
+  daemon.add_jobs("some-job");
   EXPECT_THAT(Failing(), ElementsAre("fleet.daemons"));
-  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("reward-0 (silent for 42 s)"));
+  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("reward-1 (silent for 42 s)"));
+}
+
+TEST_F(DoctorTest, ADaemonThatEndedInAnOrderlyWayIsAFailureOnlyIfAJobNamesIt) {
+  admin::v1::Daemon& daemon = *in_.answer->daemons.add_daemons();
+  daemon = in_.answer->daemons.daemons(0);
+  daemon.set_daemon("queue-1");
+  daemon.set_lost(true);
+  daemon.set_left(true);
+  EXPECT_THAT(Failing(), IsEmpty());
+  EXPECT_THAT(Found("fleet.daemons"), testing::StartsWith("4 daemons"));
+
+  daemon.add_jobs("some-job");
+  EXPECT_THAT(Failing(), ElementsAre("fleet.daemons"));
 }
 
 TEST_F(DoctorTest, AControllerThatDoesNotAnswerIsSeen) {

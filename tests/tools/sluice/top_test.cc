@@ -57,7 +57,7 @@ TEST(Top, ASpeedIsThatOfTheLastHalfMinute) {
   EXPECT_LT(rates.PerMinute("id-of-a"), 0);
 }
 
-TEST(Top, ShowsLostDaemonsFirstAndTheNamesOfJobs) {
+TEST(Top, ShowsLostDaemonsFirstThoseThatLeftLastAndTheNamesOfJobs) {
   job::v1::ListResponse list;
   AddJob(&list, "digits", job::v1::JOB_STATE_RUNNING, 0);
   admin::v1::DaemonsResponse daemons;
@@ -73,12 +73,18 @@ TEST(Top, ShowsLostDaemonsFirstAndTheNamesOfJobs) {
   lost.set_role(rpc::v1::ROLE_TRAINER);
   lost.set_lost(true);
   lost.mutable_silent()->set_seconds(64);
+  admin::v1::Daemon& left = *daemons.add_daemons();
+  left = lost;
+  left.set_daemon("queue-1");
+  left.set_role(rpc::v1::ROLE_QUEUE);
+  left.set_left(true);
 
   EXPECT_EQ(TopDaemonsText(daemons, list, 10),
-            "2 daemons: 1 lost, 1 working\n"
+            "3 daemons: 1 left, 1 lost, 1 working\n"
             "DAEMON     ROLE     STATE    HEARD      ADDRESS         BUILD  JOBS    LOAD\n"
             "trainer-0  trainer  lost     1m04s ago  -                      -       \n"
-            "queue-0    queue    working  0s ago     127.0.0.1:7410  0.1.0  digits  slots 3\n");
+            "queue-0    queue    working  0s ago     127.0.0.1:7410  0.1.0  digits  slots 3\n"
+            "queue-1    queue    left     1m04s ago  -                      -       \n");
 }
 
 }  // namespace

@@ -44,21 +44,23 @@ Finding CheckController(const DoctorInputs& in) {
 Finding CheckDaemons(const DoctorInputs& in) {
   if (in.server.empty()) return Skip(kNoFleet);
   if (!in.answer.ok()) return Skip(kNoAnswer);
-  std::vector<std::string> lost, draining;
+  std::vector<std::string> needed, lost, draining;
   std::map<rpc::v1::Role, int> present;
   for (const admin::v1::Daemon& daemon : in.answer->daemons.daemons()) {
     if (daemon.lost()) {
-      lost.push_back(absl::StrCat(daemon.daemon(), " (silent for ",
+      // One that has left is missed only by the jobs whose data it has.
+      if (daemon.left() && daemon.jobs().empty()) continue;
+      (daemon.jobs().empty() ? lost : needed)
+          .push_back(absl::StrCat(daemon.daemon(), " (silent for ",
                                   absl::ToInt64Seconds(rpc::FromProto(daemon.silent())), " s)"));
       continue;
     }
     if (daemon.draining()) draining.push_back(daemon.daemon());
     else ++present[daemon.role()];
   }
-  if (!lost.empty())
-    return Fail(absl::StrCat("lost: ", absl::StrJoin(lost, ", ")),
-                "look into the log of that daemon and start it again; if it is gone for good, its "
-                "work is given to others already");
+  if (!needed.empty())
+    return Fail(absl::StrCat("lost, and jobs wait for it: ", absl::StrJoin(needed, ", ")),
+                "look into the log of that daemon and start it again");
 
   std::vector<std::string> missing;
   for (const auto& [role, name] :
@@ -70,10 +72,17 @@ Finding CheckDaemons(const DoctorInputs& in) {
     return Warn(
         absl::StrCat(
             "there is no ", absl::StrJoin(missing, ", no "),
-            draining.empty() ? "" : absl::StrCat("; draining: ", absl::StrJoin(draining, ", "))),
+            draining.empty() ? "" : absl::StrCat("; draining: ", absl::StrJoin(draining, ", ")),
+            lost.empty() ? "" : absl::StrCat("; lost: ", absl::StrJoin(lost, ", "))),
         "jobs that need that role wait; start such a daemon with --controller, or end its "
         "draining");
-  return Pass(absl::StrCat(in.answer->daemons.daemons_size(), " daemons"));
+  if (!lost.empty())
+    return Warn(absl::StrCat("lost: ", absl::StrJoin(lost, ", ")),
+                "look into the log of that daemon and start it again; if it is gone for good, its "
+                "work is given to others already, and it is forgotten after an hour");
+  int count = 0;
+  for (const auto& [role, of_role] : present) count += of_role;
+  return Pass(absl::StrCat(count + static_cast<int>(draining.size()), " daemons"));
 }
 
 // "1.4" of "1.4.2".

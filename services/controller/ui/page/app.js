@@ -180,6 +180,7 @@ class JobsView {
     const fleet = Object.values(list.fleet);
     const daemons = (what) => fleet.reduce((sum, role) => sum + role[what], 0);
     const speed = list.jobs.reduce((sum, job) => sum + (job.ended ? 0 : job.tokens_per_s ?? 0), 0);
+    // Those that left in an orderly way are not missed.
     const lost = daemons('lost'), suspect = daemons('suspect'), failed = of('FAILED');
     const tiles = [
       ['Running', count(of('RUNNING')), of('RECOVERING') ? `${of('RECOVERING')} recovering` : '', true],
