@@ -59,6 +59,7 @@ std::string RuleText(const FieldDescriptor& field, const std::string& rule_path)
   else if (rule.has_min()) notes.push_back(absl::StrCat("from ", bound(rule.min())));
   if (const std::string choices = ChoicesText(field, rule_path); !choices.empty())
     notes.push_back(choices);
+  if (rule.live()) notes.push_back("`sluice job set` changes it");
 
   std::string text;
   if (const config::Refusal* refused = config::RefusalOf(rule_path, "")) {

@@ -8,12 +8,13 @@
 #include "absl/strings/string_view.h"
 #include "sluice/job/v1/spec.pb.h"
 
-// The keys of a job file that `sluice job set` knows, which are those marked `live` in spec.proto.
+// The keys of a job file that `sluice job set` knows.
 namespace sluice::controller {
 
 struct LiveKey {
   const char* key;
-  // Why this build does not change the key of a submitted job. Null: it does, at once.
+  // Why the key of a submitted job cannot be changed, though people may expect that it can. Null:
+  // it is changed at once. The keys without a refusal are those marked `live` in spec.proto.
   const char* refusal = nullptr;
 };
 const std::vector<LiveKey>& LiveKeys();

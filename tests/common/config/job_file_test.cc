@@ -7,10 +7,12 @@
 
 #include <filesystem>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "common/algorithms/presets.h"
 #include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
@@ -24,8 +26,10 @@
 namespace sluice {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The smallest valid job file. The numbers are those of its lines, which the expected errors name.
 constexpr char kMinimal[] =
@@ -135,6 +139,17 @@ TEST(JobFile, PrintedDefaultsLoadToTheDefaults) {
   ASSERT_THAT(ProblemLines(sparse), ElementsAre());
 
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*printed.spec, *sparse.spec));
+}
+
+TEST(JobFile, ThePrintedDefaultsSayWhichKeysOfASubmittedJobCanBeSet) {
+  const auto line_of = [](absl::string_view key) {
+    for (const absl::string_view line : absl::StrSplit(JobFileDefaults(), '\n')) {
+      if (absl::StartsWith(absl::StripAsciiWhitespace(line), key)) return std::string(line);
+    }
+    return std::string();
+  };
+  EXPECT_THAT(line_of("stall_warn:"), HasSubstr("; `sluice job set` changes it)"));
+  EXPECT_THAT(line_of("max_steps:"), AllOf(HasSubstr("# "), Not(HasSubstr("job set"))));
 }
 
 TEST(JobFile, APrintedSpecLoadsToItself) {
