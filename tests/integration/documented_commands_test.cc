@@ -100,9 +100,7 @@ constexpr Rule kReplaced[] = {
     {"job wait digits --for SUCCEEDED", "job wait evaluated --for SUCCEEDED"},
     {"rollout-1", "rollout-0"},
     {"digits@1200", "digits@$(($(sluice job steps digits --last 1 -o name) + 1))"},
-    {"queue peek digits 1:2f",
-     "queue peek digits $(sluice queue peek digits -o json | grep -m 1 '\"id\"' | cut -d '\"' -f "
-     "4)"},
+    {"queue peek digits 1:2f", "queue peek digits $(sluice queue peek digits -o name | head -n 1)"},
 };
 
 // Exit codes besides 0.

@@ -170,7 +170,7 @@ std::vector<Command> CkptCommands() {
          auto o = std::make_shared<VerifyOptions>();
          app->add_option("DIR", o->paths, "model directory, checkpoint, or folder of checkpoints")
              ->required();
-         AddFormats(app, &o->output, {"jsonl"});
+         AddFormats(app, &o->output);
          return [o] { return VerifyCheckpoints(o->paths, o->output); };
        }},
   };

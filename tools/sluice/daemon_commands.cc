@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/rpc/client.h"
-#include "common/rpc/convert.h"
 #include "nlohmann/json.hpp"
 #include "sluice/admin/v1/admin.pb.h"
 #include "tools/sluice/client.h"
@@ -19,7 +16,6 @@
 #include "tools/sluice/json_output.h"
 #include "tools/sluice/options.h"
 #include "tools/sluice/output.h"
-#include "tools/sluice/table.h"
 
 namespace sluice::cli {
 namespace {
@@ -42,38 +38,15 @@ ExitCode ListDaemons(const DaemonOptions& o, const rpc::Channel& channel) {
   if (const absl::Status status = rpc::Call(channel, admin::v1::DaemonsRequest(), &response);
       !status.ok())
     return Complain(status);
-  if (IsData(o.output)) {
-    const nlohmann::ordered_json json = ToJson(response);
-    PrintData(o.output == "jsonl" ? json["daemons"] : json, o.output);
-    return kDone;
-  }
+  if (IsData(o.output)) return PrintRows(ToJson(response), {"daemons"}, o.output), kDone;
   if (o.output == "name") {
     for (const admin::v1::Daemon& daemon : response.daemons())
       std::printf("%s\n", daemon.daemon().c_str());
     return kDone;
   }
-
   const auto names = JobNames(channel);
   if (!names.ok()) return Complain(names.status());
-  std::vector<std::vector<std::string>> rows{
-      {"DAEMON", "ROLE", "POOL", "STATE", "JOBS", "HEARD", "ADDRESS"}};
-  for (const admin::v1::Daemon& daemon : response.daemons()) {
-    std::vector<std::string> jobs;
-    for (const std::string& id : daemon.jobs()) {
-      const auto name = names->find(id);
-      jobs.push_back(name == names->end() ? "(another submitter's)" : name->second);
-    }
-    const auto address = daemon.addresses().find("grpc");
-    const auto pool = daemon.labels().find("pool");
-    rows.push_back({daemon.daemon(), RoleText(daemon.role()),
-                    pool == daemon.labels().end() ? "default" : pool->second,
-                    DaemonStateText(daemon), jobs.empty() ? "-" : absl::StrJoin(jobs, ", "),
-                    absl::StrCat(absl::FormatDuration(absl::Trunc(rpc::FromProto(daemon.silent()),
-                                                                  absl::Milliseconds(100))),
-                                 " ago"),
-                    address == daemon.addresses().end() ? "-" : address->second});
-  }
-  std::fputs(Table(rows).c_str(), stdout);
+  std::fputs(DaemonListText(response, *names, /*wide=*/o.output == "wide").c_str(), stdout);
   return kDone;
 }
 
@@ -106,7 +79,7 @@ Command DaemonCommand(const char* name, const char* summary, const char* example
   return {"daemon", name, summary, example, [handler, of_one](CLI::App* app) {
             auto o = std::make_shared<DaemonOptions>();
             if (of_one) app->add_option("DAEMON", o->daemon, "id of the daemon")->required();
-            else AddFormats(app, &o->output, {"jsonl", "name"});
+            else AddFormats(app, &o->output, {"wide", "name"});
             AddServer(app, &o->server);
             return [o, handler] {
               const auto channel = ConnectToController(o->server);
@@ -120,7 +93,7 @@ Command DaemonCommand(const char* name, const char* summary, const char* example
 std::vector<Command> DaemonCommands() {
   return {
       DaemonCommand("list", "List the daemons of the fleet, and the jobs that they work for.",
-                    "  sluice daemon list\n  sluice daemon list -o json", ListDaemons, false),
+                    "  sluice daemon list\n  sluice daemon list -o wide", ListDaemons, false),
       DaemonCommand("drain",
                     "Let a daemon hand over its work, and give it no more. It goes on running. A "
                     "queue keeps its jobs and gets no further one.",

@@ -73,7 +73,7 @@ std::vector<Command> ExplainCommands() {
              auto o = std::make_shared<ExplainOptions>();
              app->add_option("CODE", o->code,
                              "a number such as SLUICE-CTL-0006, or ctl-6; default: list all");
-             AddFormats(app, &o->output, {"jsonl"});
+             AddFormats(app, &o->output);
              return [o] {
                return o->code.empty() ? ListErrors(o->output) : ExplainError(o->code, o->output);
              };

@@ -134,8 +134,7 @@ ExitCode ListJobs(const JobOptions& o, const Channel& channel) {
     std::fprintf(stderr, "the newest %d of %llu jobs; --limit 0 lists all\n", response->jobs_size(),
                  static_cast<unsigned long long>(response->total()));
   if (IsData(o.output)) {
-    const nlohmann::ordered_json json = ToJson(*response);
-    PrintData(o.output == "jsonl" ? json["jobs"] : json, o.output);
+    PrintRows(ToJson(*response), {"jobs"}, o.output);
   } else {
     std::fputs(JobListText(*response, o.output, absl::LocalTimeZone()).c_str(), stdout);
   }
@@ -333,7 +332,7 @@ std::vector<Command> JobCommands() {
              ->capture_default_str();
          app->add_option("--state", o->states, "only jobs in this state; may be repeated");
          AddServer(app, &o->server);
-         AddFormats(app, &o->output, {"wide", "jsonl", "name"});
+         AddFormats(app, &o->output, {"wide", "name"});
          return MakeRunner(o, ListJobs);
        }},
       JobCommand("job", "describe", "Show a job's state and, at its end, its result.",
@@ -358,7 +357,7 @@ std::vector<Command> JobCommands() {
        }},
       JobCommand("job", "events", "Show what happened to a job.",
                  "  sluice job events digits\n  sluice job events digits -o jsonl", JobEvents,
-                 {"wide", "jsonl"}),
+                 {"wide"}),
       {"job", "export", "Copy the model of a job's latest checkpoint, as transformers loads it.",
        "  sluice job export digits -o out/\n  sluice job export digits -o out/ --dtype float32\n"
        "  sluice job export digits --best -o out/\n"

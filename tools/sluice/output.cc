@@ -71,7 +71,7 @@ void AppendYaml(const Json& json, int indent, std::string* out) {
 void AddFormats(CLI::App* app, std::string* output, const std::vector<const char*>& more) {
   *output = "table";
   std::set<std::string> formats(more.begin(), more.end());
-  formats.insert({"table", "json", "yaml"});
+  formats.insert({"table", "json", "jsonl", "yaml"});
   app->add_option("-o,--output", *output, "format of the result")
       ->check(CLI::IsMember(formats))
       ->capture_default_str();
@@ -95,8 +95,20 @@ std::string FormatData(const Json& json, const std::string& output) {
   return text;
 }
 
+std::string FormatRows(const Json& json, const std::vector<const char*>& keys,
+                       const std::string& output) {
+  if (output != "jsonl") return FormatData(json, output);
+  std::string text;
+  for (const char* key : keys) text += FormatData(json.at(key), output);
+  return text;
+}
+
 void PrintData(const Json& json, const std::string& output) {
   std::fputs(FormatData(json, output).c_str(), stdout);
+}
+
+void PrintRows(const Json& json, const std::vector<const char*>& keys, const std::string& output) {
+  std::fputs(FormatRows(json, keys, output).c_str(), stdout);
 }
 
 }  // namespace sluice::cli

@@ -132,6 +132,10 @@ ExitCode PeekGroup(const QueueOptions& o, const rpc::Channel& channel) {
     };
   }
 
+  if (o.output == "name") {
+    std::printf("%s\n", BriefGroup((*groups)[0].node().id()).c_str());
+    return kDone;
+  }
   if (!IsData(o.output)) {
     std::fputs(GroupText((*groups)[0], *tasks, decode).c_str(), stdout);
     return kDone;
@@ -161,14 +165,14 @@ ExitCode PeekJob(const QueueOptions& o, const rpc::Channel& channel) {
   }
 
   if (!IsData(o.output)) {
-    std::fputs(PeekText(answers).c_str(), stdout);
+    std::fputs(PeekText(answers, o.output).c_str(), stdout);
     return kDone;
   }
-  PrintData({{"groups", RowsJson(answers.groups)},
+  PrintRows({{"groups", RowsJson(answers.groups)},
              {"tasks", RowsJson(answers.tasks)},
              {"batches", RowsJson(answers.batches)},
              {"prompts", RowsJson(answers.prompts)}},
-            o.output);
+            {"groups", "tasks", "batches", "prompts"}, o.output);
   return kDone;
 }
 
@@ -227,14 +231,14 @@ bool IsDataDir(const std::string& name) {
 using QueueHandler = ExitCode (*)(const QueueOptions&, const rpc::Channel&);
 
 Command QueueCommand(const char* name, const char* summary, const char* example,
-                     QueueHandler handler,
+                     QueueHandler handler, const std::vector<const char*>& formats = {},
                      std::function<void(CLI::App*, QueueOptions*)> extra = {}) {
-  return {"queue", name, summary, example, [handler, extra](CLI::App* app) {
+  return {"queue", name, summary, example, [handler, formats, extra](CLI::App* app) {
             auto o = std::make_shared<QueueOptions>();
             app->add_option("JOB", o->job, "name or id of the job")->required();
             if (extra) extra(app, o.get());
             AddServer(app, &o->server);
-            AddFormats(app, &o->output);
+            AddFormats(app, &o->output, formats);
             return [o, handler] {
               const auto channel = ConnectToController(o->server);
               return channel.ok() ? handler(*o, **channel) : Complain(channel.status());
@@ -255,6 +259,7 @@ std::vector<Command> QueueCommands() {
           "Show the groups, tasks, batches and prompts that the queue holds, or one group with its "
           "members.",
           "  sluice queue peek digits\n  sluice queue peek digits 1:2f --show-text", PeekJob,
+          {"wide", "name"},
           [](CLI::App* app, QueueOptions* o) {
             app->add_option("GROUP", o->group, "a group, as `sluice queue peek JOB` lists it");
             app->add_flag(

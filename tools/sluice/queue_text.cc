@@ -201,8 +201,15 @@ std::string GroupIdOf(const std::string& name) {
   return name.size() == 32 ? FromHex(absl::AsciiStrToLower(name)).value_or("") : "";
 }
 
-std::string PeekText(const PeekAnswers& answers) {
+std::string PeekText(const PeekAnswers& answers, const std::string& output) {
+  if (output == "name") {
+    return absl::StrJoin(answers.groups, "", [](std::string* out, const PeekRow& row) {
+      absl::StrAppend(out, BriefGroup(row.node().id()), "\n");
+    });
+  }
+  const bool wide = output == "wide";
   Rows groups{{"GROUP", "STATE", "STEP", "AGE", "MEMBERS", "WORKERS", "PROMPT"}};
+  if (wide) groups[0].push_back("ID");
   for (const PeekRow& row : answers.groups) {
     const json parsed = ParseRowJson(row), members = parsed.value("members", json::array());
     std::map<std::string, int> workers;
@@ -220,19 +227,20 @@ std::string PeekText(const PeekAnswers& answers) {
                                              absl::StrAppend(out, entry.first, " ", entry.second);
                                            })),
                       PromptText(parsed.value("row", json()))});
+    if (wide) groups.back().push_back(row.node().id());
   }
 
   std::string out = groups.size() > 1 ? Table(groups) : "no groups\n";
 
-  // All tasks by state, then those with a failure one by one.
+  // All tasks by state, then those with a failure (now or before) one by one.
   std::map<std::string, int> states;
-  std::vector<PeekRow> troubled;  // Tasks that failed before, or for good.
+  std::vector<PeekRow> shown;
   for (const PeekRow& task : answers.tasks) {
     ++states[task.state()];
-    if (!ParseRowJson(task).value("cause", "").empty()) troubled.push_back(task);
+    if (wide || !ParseRowJson(task).value("cause", "").empty()) shown.push_back(task);
   }
   if (!states.empty()) absl::StrAppend(&out, "\ntasks: ", CountsText(states), "\n");
-  AddTasks(troubled, &out);
+  AddTasks(shown, &out);
 
   Rows batches{{"BATCH", "STATE", "GROUPS", "WORKER", "AGE"}};
   for (const PeekRow& row : answers.batches) {

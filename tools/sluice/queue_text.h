@@ -35,8 +35,9 @@ struct PeekAnswers {
 };
 // Formats one line per group, batch and prompt, the number of tasks by state, and a line for each
 // task that has failed (dead letters too). The prompts are those in quarantine and those that are
-// to be drawn again.
-std::string PeekText(const PeekAnswers& answers);
+// to be drawn again. `output` is table; or wide, which also has the full ids of the groups and a
+// line for each task; or name, which is the groups' short ids alone.
+std::string PeekText(const PeekAnswers& answers, const std::string& output);
 // Formats one group: its prompt, a line per member, its tasks. If `decode` is set, the texts of the
 // prompt and of the answers follow; the rows then must carry token ids.
 std::string GroupText(const queue::v1::PeekRow& group, const std::vector<queue::v1::PeekRow>& tasks,

@@ -195,7 +195,7 @@ std::vector<Command> StepsCommands() {
                     "names of columns, separated by commas, or all; default: the usual columns")
                  ->type_name("NAME,..");
              AddServer(app, &o->server);
-             AddFormats(app, &o->output, {"wide", "jsonl", "name"});
+             AddFormats(app, &o->output, {"wide", "name"});
              return [o] { return PrintSteps(*o); };
            }}};
 }

@@ -99,15 +99,15 @@ std::string TopDaemonsText(const admin::v1::DaemonsResponse& daemons,
   shown.resize(shown.size() - left);
 
   std::vector<std::vector<std::string>> rows = {
-      {"DAEMON", "ROLE", "STATE", "HEARD", "ADDRESS", "BUILD", "JOBS", "LOAD"}};
+      {"DAEMON", "ROLE", "POOL", "STATE", "HEARD", "ADDRESS", "BUILD", "JOBS", "LOAD"}};
   for (const admin::v1::Daemon* daemon : shown) {
     std::vector<std::string> works;
     for (const std::string& job : daemon->jobs())
       works.push_back(names.count(job) > 0 ? names[job] : job.substr(0, 8));
     const auto grpc = daemon->addresses().find("grpc");
     const double silent = absl::ToDoubleSeconds(rpc::FromProto(daemon->silent()));
-    rows.push_back({daemon->daemon(), RoleText(daemon->role()), DaemonStateText(*daemon),
-                    absl::StrCat(ShortDuration(silent), " ago"),
+    rows.push_back({daemon->daemon(), RoleText(daemon->role()), PoolText(*daemon),
+                    DaemonStateText(*daemon), absl::StrCat(ShortDuration(silent), " ago"),
                     grpc == daemon->addresses().end() ? "-" : grpc->second, daemon->build(),
                     works.empty() ? "-" : absl::StrJoin(works, ","), LoadText(*daemon)});
   }

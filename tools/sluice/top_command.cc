@@ -58,7 +58,8 @@ ExitCode ShowOnce(const TopOptions& o, const rpc::Channel& channel) {
   const absl::StatusOr<FleetView> view = AskController(channel, o);
   if (!view.ok()) return Complain(view.status());
   if (IsData(o.output)) {
-    PrintData(o.what == "jobs" ? ToJson(view->jobs) : ToJson(view->daemons), o.output);
+    if (o.what == "jobs") PrintRows(ToJson(view->jobs), {"jobs"}, o.output);
+    else PrintRows(ToJson(view->daemons), {"daemons"}, o.output);
   } else {
     std::fputs(ViewText(o, *view, StepRates(), SIZE_MAX).c_str(), stdout);
   }
@@ -121,7 +122,7 @@ std::vector<Command> TopCommands() {
              app->add_flag("--once", o->once,
                            "print once and end; also done if stdout is no terminal");
              AddServer(app, &o->server);
-             AddFormats(app, &o->output, {"jsonl"});
+             AddFormats(app, &o->output);
              return [o] { return RunTop(*o); };
            }}};
 }

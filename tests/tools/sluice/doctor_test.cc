@@ -367,6 +367,15 @@ TEST_F(DoctorTest, ADaemonOfAnotherVersionIsSeen) {
   EXPECT_THAT(Found("fleet.versions"), HasSubstr("rollout-0 0.9.4"));
 }
 
+TEST_F(DoctorTest, TheDaemonsOfEachPoolAreCounted) {
+  admin::v1::Daemon& daemon = *in_.answer->daemons.mutable_daemons(2);
+  (*daemon.mutable_labels())["pool"] = "gpu";
+  const auto results = RunChecks(*SelectChecks({"fleet.daemons"}), in_);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_THAT(results[0].finding.found,
+              AllOf(HasSubstr(" in pool default, "), HasSubstr("1 in pool gpu")));
+}
+
 TEST_F(DoctorTest, ALostDaemonIsAWarningAndAFailureIfAJobNamesIt) {
   admin::v1::Daemon& daemon = *in_.answer->daemons.add_daemons();
   daemon = in_.answer->daemons.daemons(2);
@@ -374,11 +383,11 @@ TEST_F(DoctorTest, ALostDaemonIsAWarningAndAFailureIfAJobNamesIt) {
   daemon.set_lost(true);
   daemon.mutable_silent()->set_seconds(42);
   EXPECT_THAT(Failing(), IsEmpty());
-  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("lost: reward-1 (silent for 42 s)"));
+  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("lost: reward-1 (pool default, silent for 42 s)"));
 
   daemon.add_jobs("some-job");
   EXPECT_THAT(Failing(), ElementsAre("fleet.daemons"));
-  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("reward-1 (silent for 42 s)"));
+  EXPECT_THAT(Found("fleet.daemons"), HasSubstr("reward-1 (pool default, silent for 42 s)"));
 }
 
 TEST_F(DoctorTest, ADaemonThatEndedInAnOrderlyWayIsAFailureOnlyIfAJobNamesIt) {

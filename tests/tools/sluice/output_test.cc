@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/sluice/app.h"
+
 namespace sluice::cli {
 namespace {
 
@@ -83,6 +85,31 @@ TEST(Output, JsonLinesHaveALineForEachRow) {
   EXPECT_EQ(FormatData(Json::parse(R"([{"k": 0}, {"k": 1}])"), "jsonl"), "{\"k\":0}\n{\"k\":1}\n");
   EXPECT_EQ(FormatData(Json::parse(R"({"k": [1, 2]})"), "jsonl"), "{\"k\":[1,2]}\n");
   EXPECT_EQ(FormatData(Json::array(), "jsonl"), "");
+}
+
+TEST(Output, JsonLinesOfAnObjectWithListsAreTheirElements) {
+  const Json json = Json::parse(R"({"jobs": [{"k": 0}, {"k": 1}], "next": "", "other": [2]})");
+  EXPECT_EQ(FormatRows(json, {"jobs", "other"}, "jsonl"), "{\"k\":0}\n{\"k\":1}\n2\n");
+  EXPECT_EQ(FormatRows(json, {"jobs"}, "json"), FormatData(json, "json"));
+}
+
+// A command with a list has its rows in jsonl, and any other one its object in a line.
+TEST(Output, EachCommandWithDataHasJsonLines) {
+  std::vector<CLI::App*> apps;
+  SluiceApp app;
+  apps.push_back(&app.parser());
+  int checked = 0;
+  while (!apps.empty()) {
+    CLI::App* const command = apps.back();
+    apps.pop_back();
+    for (CLI::App* sub : command->get_subcommands([](const CLI::App*) { return true; }))
+      apps.push_back(sub);
+    const CLI::Option* const output = command->get_option_no_throw("--output");
+    if (output == nullptr) continue;
+    EXPECT_NE(output->get_type_name().find("jsonl"), std::string::npos) << command->get_name();
+    ++checked;
+  }
+  EXPECT_GT(checked, 20);
 }
 
 TEST(Output, BytesThatAreNotUtf8AreReplaced) {

@@ -110,7 +110,7 @@ TEST(QueueTextTest, PeekListsGroupsBatchesPromptsAndTheTasksThatFailed) {
                          R"({"source": "gsm8k", "epoch": 0, "index": 3, "occurrence": 3})")};
 
   EXPECT_EQ(
-      PeekText(answers),
+      PeekText(answers, "table"),
       "GROUP  STATE  STEP  AGE  MEMBERS              WORKERS      PROMPT\n"
       "1:2f   open   75    12s  1 running, 1 scored  rollout-1 1  gsm8k row 17 epoch 1 again 2\n"
       "\n"
@@ -124,7 +124,12 @@ TEST(QueueTextTest, PeekListsGroupsBatchesPromptsAndTheTasksThatFailed) {
       "\n"
       "PROMPT                       STATE\n"
       "gsm8k row 3 epoch 0 again 3  quarantined\n");
-  EXPECT_EQ(PeekText({}), "no groups\n");
+  EXPECT_EQ(PeekText({}, "table"), "no groups\n");
+
+  const std::string wide = PeekText(answers, "wide");
+  EXPECT_THAT(wide, HasSubstr(absl::StrCat("again 2  ", kGroup, "\n")));
+  EXPECT_THAT(wide, HasSubstr("1:2f/0/1/math  done         -         12s  -\n"));
+  EXPECT_EQ(PeekText(answers, "name"), "1:2f\n");
 }
 
 TEST(QueueTextTest, AGroupShowsItsMembersAndTheirTextsOnlyWithADecoder) {

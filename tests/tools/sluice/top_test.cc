@@ -5,6 +5,7 @@
 
 #include "sluice/admin/v1/admin.pb.h"
 #include "sluice/job/v1/job.pb.h"
+#include "tools/sluice/daemon_text.h"
 
 namespace sluice::cli {
 namespace {
@@ -73,6 +74,7 @@ TEST(Top, ShowsLostDaemonsFirstThoseThatLeftLastAndTheNamesOfJobs) {
   lost.set_role(rpc::v1::ROLE_TRAINER);
   lost.set_lost(true);
   lost.mutable_silent()->set_seconds(64);
+  (*lost.mutable_labels())["pool"] = "gpu";
   admin::v1::Daemon& left = *daemons.add_daemons();
   left = lost;
   left.set_daemon("queue-1");
@@ -81,10 +83,37 @@ TEST(Top, ShowsLostDaemonsFirstThoseThatLeftLastAndTheNamesOfJobs) {
 
   EXPECT_EQ(TopDaemonsText(daemons, list, 10),
             "3 daemons: 1 left, 1 lost, 1 working\n"
-            "DAEMON     ROLE     STATE    HEARD      ADDRESS         BUILD  JOBS    LOAD\n"
-            "trainer-0  trainer  lost     1m04s ago  -                      -       \n"
-            "queue-0    queue    working  0s ago     127.0.0.1:7410  0.1.0  digits  slots 3\n"
-            "queue-1    queue    left     1m04s ago  -                      -       \n");
+            "DAEMON     ROLE     POOL     STATE    HEARD      ADDRESS         BUILD  JOBS    LOAD\n"
+            "trainer-0  trainer  gpu      lost     1m04s ago  -                      -       \n"
+            "queue-0    queue    default  working  0s ago     127.0.0.1:7410  0.1.0  digits  slots "
+            "3\n"
+            "queue-1    queue    gpu      left     1m04s ago  -                      -       \n");
+}
+
+TEST(DaemonListText, ShowsThePoolAndInWideAlsoTheRest) {
+  admin::v1::DaemonsResponse daemons;
+  admin::v1::Daemon& daemon = *daemons.add_daemons();
+  daemon.set_daemon("trainer-0");
+  daemon.set_role(rpc::v1::ROLE_TRAINER);
+  daemon.set_incarnation(3);
+  daemon.set_build("0.1.0");
+  daemon.add_jobs("id-of-digits");
+  daemon.add_jobs("id-of-a-secret");
+  daemon.mutable_silent()->set_seconds(64);
+  (*daemon.mutable_addresses())["grpc"] = "h:1";
+  (*daemon.mutable_addresses())["ops"] = "h:2";
+  (*daemon.mutable_labels())["zone"] = "a";
+  (*daemon.mutable_labels())["pool"] = "gpu";
+
+  const std::map<std::string, std::string> names = {{"id-of-digits", "digits"}};
+  EXPECT_EQ(DaemonListText(daemons, names, /*wide=*/false),
+            "DAEMON     ROLE     POOL  STATE    JOBS                           HEARD     ADDRESS\n"
+            "trainer-0  trainer  gpu   working  digits, (another submitter's)  1m4s ago  h:1\n");
+  EXPECT_EQ(DaemonListText(daemons, {}, /*wide=*/true),
+            "DAEMON     ROLE     POOL  STATE    JOBS                                          HEARD"
+            "     ADDRESS  OPS  INCARNATION  BUILD  LABELS\n"
+            "trainer-0  trainer  gpu   working  (another submitter's), (another submitter's)  1m4s"
+            " ago  h:1      h:2  3            0.1.0  pool=gpu,zone=a\n");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/daemon/daemon.h"
 #include "common/rpc/convert.h"
+#include "tools/sluice/daemon_text.h"
 #include "tools/sluice/dial.h"
 #include "tools/sluice/doctor/checks.h"
 #include "tools/sluice/exit_code.h"
@@ -46,15 +47,17 @@ Finding CheckDaemons(const DoctorInputs& in) {
   if (!in.answer.ok()) return Skip(kNoAnswer);
   std::vector<std::string> needed, lost, draining;
   std::map<rpc::v1::Role, int> present;
+  std::map<std::string, int> pools;
   for (const admin::v1::Daemon& daemon : in.answer->daemons.daemons()) {
     if (daemon.lost()) {
       // One that has left is missed only by the jobs whose data it has.
       if (daemon.left() && daemon.jobs().empty()) continue;
       (daemon.jobs().empty() ? lost : needed)
-          .push_back(absl::StrCat(daemon.daemon(), " (silent for ",
+          .push_back(absl::StrCat(daemon.daemon(), " (pool ", PoolText(daemon), ", silent for ",
                                   absl::ToInt64Seconds(rpc::FromProto(daemon.silent())), " s)"));
       continue;
     }
+    ++pools[PoolText(daemon)];
     if (daemon.draining()) draining.push_back(daemon.daemon());
     else ++present[daemon.role()];
   }
@@ -81,8 +84,11 @@ Finding CheckDaemons(const DoctorInputs& in) {
                 "look into the log of that daemon and start it again; if it is gone for good, its "
                 "work is given to others already, and it is forgotten after an hour");
   int count = 0;
-  for (const auto& [role, of_role] : present) count += of_role;
-  return Pass(absl::StrCat(count + static_cast<int>(draining.size()), " daemons"));
+  for (const auto& [pool, of_pool] : pools) count += of_pool;
+  return Pass(absl::StrCat(
+      count, " daemons: ", absl::StrJoin(pools, ", ", [](std::string* out, const auto& pool) {
+        absl::StrAppend(out, pool.second, " in pool ", pool.first);
+      })));
 }
 
 // "1.4" of "1.4.2".
