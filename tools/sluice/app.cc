@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/trace.h"
 #include "tools/sluice/commands.h"
@@ -35,6 +36,7 @@ SluiceApp::SluiceApp()
   // One command at most: else an argument that is named like a command, such as a job "run", would
   // begin a second one.
   app_.require_subcommand(0, 1);
+  AddContext(&app_);
   std::map<std::string, CLI::App*> groups;
   for (const auto& [name, summary] : kGroups) {
     groups[name] = app_.add_subcommand(name, summary)->require_subcommand(0, 1);
@@ -60,6 +62,11 @@ ExitCode SluiceApp::Run() {
   if (runners_.count(chosen) == 0) {
     std::fputs(app_.help().c_str(), stderr);  // CLI11 returns the help of the chosen group here.
     return kMisuse;
+  }
+
+  if (app_.count("--context") > 0 && chosen->get_option_no_throw("--context") == nullptr) {
+    return Complain(absl::InvalidArgumentError(absl::StrCat(
+        "`", chosen->get_name(), "` has no option --context: it calls no controller")));
   }
 
   // All calls of one command are one trace.

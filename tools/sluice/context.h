@@ -48,8 +48,8 @@ struct ChosenContext {
 // INVALID_ARGUMENT: as ReadContexts().
 absl::StatusOr<std::optional<ChosenContext>> ChooseContext(const std::string& flag);
 
-// The value of --context, which every command has that calls a controller. The parser sets it
-// before a command runs.
+// The value of --context, which every command has that calls a controller, and which may also stand
+// before the command. The parser sets it before a command runs.
 std::string& ContextFlag();
 
 }  // namespace sluice::cli

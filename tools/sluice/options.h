@@ -22,15 +22,21 @@ inline bool& VerboseFlag() {
   return verbose;
 }
 
+// The fleet that a command calls. It may stand before the command too, as in
+// `sluice --context prod job list`; if both are given, the one behind it holds.
+inline void AddContext(CLI::App* app) {
+  app->add_option("--context", ContextFlag(),
+                  "name of a fleet, as `sluice context list` shows it; default: $SLUICE_CONTEXT, "
+                  "else the current one");
+}
+
 // Options that several commands have.
 inline void AddServer(CLI::App* app, std::string* server) {
   app->add_option(
       "--server", *server,
       "HOST:PORT of the controller, or of all its replicas with commas between; default: "
       "$SLUICE_SERVER, else that of the context, else the fleet of `dev up`");
-  app->add_option("--context", ContextFlag(),
-                  "name of a fleet, as `sluice context list` shows it; default: $SLUICE_CONTEXT, "
-                  "else the current one");
+  AddContext(app);
   app->add_flag("-v,--verbose", VerboseFlag(),
                 "print on stderr the trace id of the command, which the daemons' log lines have");
 }

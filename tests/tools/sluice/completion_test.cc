@@ -42,6 +42,8 @@ TEST(CompleteWords, OffersCommandsOptionsAndTheirValues) {
   EXPECT_THAT(Words({"job", "list", "-o", "j"}), ElementsAre("json", "jsonl"));
   EXPECT_THAT(Words({"job", "list", "--output", "w"}), ElementsAre("wide"));
   EXPECT_THAT(Words({"job", "logs", "digits", "--level", "w"}), ElementsAre("warning"));
+  EXPECT_THAT(Words({"--con"}), ElementsAre("--context"));
+  EXPECT_THAT(Words({"--context", "prod", "job", "ca"}), ElementsAre("cancel"));
   EXPECT_THAT(Words({"top", ""}), ElementsAre("jobs", "daemons"));
   EXPECT_THAT(Words({"completion", ""}), ElementsAre("bash", "zsh", "fish"));
 }

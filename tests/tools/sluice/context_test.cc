@@ -6,6 +6,7 @@
 
 #include "common/base/file.h"
 #include "common/base/status.h"
+#include "tools/sluice/app.h"
 #include "tools/sluice/client.h"
 
 namespace sluice::cli {
@@ -73,6 +74,24 @@ TEST_F(ContextTest, AFlagIsAboveTheEnvironmentAndThatIsAboveTheCurrentContext) {
   ContextFlag() = "one";
   EXPECT_EQ(*FindController(""), "one:1");
   EXPECT_EQ(*FindController("flag:4"), "flag:4");
+}
+
+TEST_F(ContextTest, TheFlagStandsBeforeTheCommandOrBehindIt) {
+  const auto chosen = [](const std::string& words) {
+    ContextFlag().clear();
+    SluiceApp app;
+    app.parser().parse(words);
+    return ContextFlag();
+  };
+  EXPECT_EQ(chosen("--context one job list"), "one");
+  EXPECT_EQ(chosen("--context=one why digits"), "one");
+  EXPECT_EQ(chosen("job list --context two"), "two");
+  EXPECT_EQ(chosen("--context one job list --context two"), "two");
+  EXPECT_EQ(chosen("job list"), "");
+
+  SluiceApp app;
+  app.parser().parse("--context one version");
+  EXPECT_EQ(app.Run(), kMisuse) << "it calls no fleet";
 }
 
 TEST_F(ContextTest, AnUnknownContextIsAnErrorThatNamesTheNearest) {
