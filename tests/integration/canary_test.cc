@@ -200,17 +200,40 @@ TEST_F(CanaryTest, NothingPlantedIsInLogsMetricsErrorsOrWhatPeopleAreShown) {
                                              {"job", "describe", id, "-o", "json"},
                                              {"job", "events", id},
                                              {"job", "steps", id},
+                                             {"job", "logs", id, "-o", "jsonl"},
+                                             {"daemon", "list", "-o", "wide"},
                                              {"why", id},
                                              {"queue", "stats", id},
                                              {"queue", "peek", id},
                                              {"queue", "fsck", id},
-                                             {"job", "cancel", id}}) {
+                                             {"meta", "backup", "-o", dir_ + "/jobs.backup"},
+                                             {"bug-report", "-o", dir_ + "/report.tar.gz"}}) {
     const auto said = cluster.Sluice(command);
     ASSERT_EQ(said.status(), absl::OkStatus());
     EXPECT_EQ(said->exit, 0) << command[0] << " " << command[1] << said->err;
     Show(absl::StrCat("sluice ", command[0], " ", command[1], " ", command.back()),
          said->out + said->err);
   }
+  Show("a backup of the jobs", *ReadFile(dir_ + "/jobs.backup"));
+  const auto report = RunToEnd(
+      {.binary = "/bin/tar", .args = {"-xzOf", dir_ + "/report.tar.gz"}, .log = dir_ + "/tar.log"},
+      kLong);
+  ASSERT_EQ(report.status(), absl::OkStatus());
+  EXPECT_THAT(report->out, HasSubstr(R"("daemon":"trainer-0")")) << "the log lines are in it";
+  Show("a bug report", report->out);
+  for (const std::string path : {"", "/app.js", "/api/jobs", "/api/daemons", "/api/jobs/nobody"})
+    Show("/ui" + path, daemon::HttpGet(cluster.ops("controller-0"), "/ui" + path));
+  for (const std::string path : {"", "/why"}) {
+    const std::string page =
+        daemon::HttpGet(cluster.ops("controller-0"), "/ui/api/jobs/" + id + path);
+    EXPECT_THAT(page, StartsWith("HTTP/1.1 200")) << path;
+    Show("/ui/api/jobs/ID" + path, page);
+  }
+
+  const auto cancelled = cluster.Sluice({"job", "cancel", id});
+  ASSERT_EQ(cancelled.status(), absl::OkStatus());
+  EXPECT_EQ(cancelled->exit, 0) << cancelled->err;
+  Show("sluice job cancel", cancelled->out + cancelled->err);
   ASSERT_EQ((*job)->AwaitEnd(kLong).status(), absl::OkStatus());
   for (const std::string& daemon : cluster.ids()) {
     Show("log of " + daemon, cluster.Log(daemon));

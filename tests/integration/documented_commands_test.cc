@@ -364,7 +364,8 @@ TEST_F(CommandsTest, ABugReportHasWhatExplainsAProblemAndNoSecret) {
                            "jobs.json", "metrics/queue-0.txt", "metrics/controller-0.txt",
                            "logs/queue-0.log", "logs/trainer-0.log"})
     EXPECT_TRUE(PathExists(absl::StrCat(dir_, "/report/", file))) << file;
-  for (const char* file : {"status.json", "events.jsonl", "steps.jsonl", "why.txt", "queue.json"})
+  for (const char* file :
+       {"status.json", "events.jsonl", "steps.jsonl", "log.jsonl", "why.txt", "queue.json"})
     EXPECT_EQ(Run(absl::StrCat("ls report/jobs/digits-*/", file)).exit, 0) << file;
 
   const std::string text = ReadTree(dir_ + "/report");

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
+#include "tests/integration/harness/process.h"
 
 namespace sluice::integration {
 namespace {
@@ -64,6 +65,25 @@ TEST(LogsTest, TheLinesOfAJobComeFromAllItsDaemonsInTheOrderOfTime) {
   EXPECT_EQ(without->exit, 0);
   EXPECT_THAT(without->err, HasSubstr("the lines of reward-0 are missing: "));
   EXPECT_THAT(without->out, AllOf(HasSubstr(" queue-0 "), Not(HasSubstr(" reward-0 "))));
+
+  // A bug report has the same lines, though these daemons are not of `dev up`.
+  const std::string report = cluster.dir() + "/report.tar.gz";
+  const auto made = cluster.Sluice({"bug-report", (*job)->id(), "-o", report});
+  ASSERT_EQ(made.status(), absl::OkStatus());
+  ASSERT_EQ(made->exit, 0) << made->err;
+  const auto log = RunToEnd({.binary = "/bin/tar",
+                             .args = {"-xzOf", report, "--wildcards", "*/jobs/*/log.jsonl"},
+                             .log = cluster.dir() + "/tar.log"},
+                            kLong);
+  ASSERT_EQ(log.status(), absl::OkStatus());
+  std::set<std::string> notes;
+  daemons.clear();
+  for (const nlohmann::json& line : ParseLines(log->out)) {
+    if (line.contains("note")) notes.insert(line["note"].get<std::string>());
+    else daemons.insert(line["daemon"].get<std::string>());
+  }
+  EXPECT_EQ(daemons, (std::set<std::string>{"controller-0", "queue-0", "rollout-0", "trainer-0"}));
+  EXPECT_THAT(notes, testing::Contains(HasSubstr("the lines of reward-0 are missing: ")));
 }
 
 TEST(LogsTest, FollowedLinesGoOnUntilCtrlCAndHaveTheTraceOfTheCommandThatCausedThem) {

@@ -18,11 +18,13 @@
 #include "common/cores/usable_cores.h"
 #include "common/daemon/daemon.h"
 #include "common/rpc/client.h"
+#include "common/rpc/stream.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tools/sluice/child.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/dial.h"
 #include "tools/sluice/json_output.h"
+#include "tools/sluice/log_text.h"
 #include "tools/sluice/output.h"
 #include "tools/sluice/steps_command.h"
 #include "tools/sluice/why_text.h"
@@ -34,7 +36,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kLogBytes = 256 << 10;  // Of the end of each log.
 constexpr int kEndedJobs = 3;
-constexpr int64_t kSteps = 200;  // The newest of each job.
+constexpr int64_t kSteps = 200;       // The newest of each job.
+constexpr uint32_t kLogLines = 1000;  // The newest of each job.
+constexpr absl::Duration kLogTime = absl::Seconds(30);
 
 std::string ErrorText(const absl::Status& status) {
   return absl::StrCat("not available: ", status.message(), "\n");
@@ -76,6 +80,30 @@ std::vector<job::v1::JobStatus> ChooseJobs(const job::v1::ListResponse& list,
   return chosen;
 }
 
+// The log lines of a job that its daemons keep in memory. What is missing follows, in lines of the
+// form {"note":".."}.
+std::string CollectLog(const rpc::Channel& channel, const std::string& job, const Scrubber& scrub) {
+  rpc::ClientStream stream(channel, *job::v1::LogsRequest::descriptor(), /*cancel=*/nullptr,
+                           kLogTime);
+  job::v1::LogsRequest request;
+  request.set_job(job);
+  request.set_tail(kLogLines);
+  stream.Write(request);
+  stream.WritesDone();
+
+  std::string lines, notes;
+  job::v1::LogsResponse response;
+  while (stream.Read(&response)) {
+    for (const job::v1::DaemonLine& line : response.lines())
+      absl::StrAppend(&lines, line.line().json(), "\n");
+    notes += LogNotes(response);
+  }
+  if (const absl::Status status = stream.Finish(); !status.ok()) notes += ErrorText(status);
+  for (const absl::string_view note : absl::StrSplit(notes, '\n', absl::SkipEmpty()))
+    lines += FormatData({{"note", std::string(note)}}, "jsonl");
+  return scrub.ScrubLines(lines);
+}
+
 void CollectJob(const rpc::Channel& channel, const job::v1::JobStatus& listed,
                 const Scrubber& scrub, ReportFiles* files) {
   const std::string dir = absl::StrCat("jobs/", listed.name(), "-", listed.job().substr(0, 8), "/");
@@ -97,6 +125,8 @@ void CollectJob(const rpc::Channel& channel, const job::v1::JobStatus& listed,
       absl::StrJoin(steps, "", [](std::string* out, const job::v1::StepReport& step) {
         absl::StrAppend(out, StepJson(step), "\n");
       });
+
+  (*files)[dir + "log.jsonl"] = CollectLog(channel, listed.job(), scrub);
 
   if (IsFinal(listed.state())) return;
   job::v1::WhyRequest request;

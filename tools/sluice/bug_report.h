@@ -22,8 +22,8 @@ ReportFiles CollectHost(const DoctorInputs& inputs,
                         const Scrubber& scrub);
 
 // What the controller tells: jobs, daemons and, for each of `jobs` (names or ids; empty: those that
-// have not ended and the newest three that have), status, events, steps and waits. What cannot be
-// had is replaced by the error.
+// have not ended and the newest three that have), status, events, steps, waits and the log lines
+// that its daemons keep in memory. What cannot be had is replaced by the error.
 ReportFiles CollectFleet(const rpc::Channel& channel, const std::vector<std::string>& jobs,
                          const Scrubber& scrub);
 
