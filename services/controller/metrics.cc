@@ -17,6 +17,10 @@ constexpr JobState kStates[] = {JobState::kWaiting,    JobState::kStarting,  Job
                                 JobState::kCancelling, JobState::kCancelled, JobState::kFailed,
                                 JobState::kPausing,    JobState::kPaused};
 
+// A job may name any pool, so the number of these series is limited: three roles in each of 32
+// pools. What further pools want counts for the pool `other`.
+constexpr size_t kMaxWanted = 32 * 3;
+
 // For how long a lost daemon is missed.
 constexpr absl::Duration kMissed = absl::Hours(1);
 
@@ -50,6 +54,8 @@ Metrics::Metrics(metrics::Registry* registry) : registry_(registry) {
   registry_->AddGauge("sluice_controller_leader", "1 if this controller leads.").Set(1);
   // Prometheus cannot tell how much a series has grown that begins with its first event.
   for (const char* role : {"queue", "trainer"}) RecoveryTime(role);
+  for (const Role role : {Role::kTrainer, Role::kRollout, Role::kReward})
+    wanted_[{kDefaultPool, role}] = {0, 0};
 }
 
 metrics::Histogram Metrics::RecoveryTime(const char* role) {
@@ -124,6 +130,31 @@ void Metrics::UpdateJob(const Job& job, Instant now) {
   }
 }
 
+void Metrics::UpdateWanted(const WantedDaemons& wanted) {
+  // A pool whose last daemon has gone wants nothing. Its series stay, because an autoscaler that
+  // reads nothing leaves everything as it is.
+  for (auto& [key, count] : wanted_) count = {0, 0};
+  for (const auto& [key, count] : wanted) {
+    const bool own = wanted_.contains(key) || wanted_.size() < kMaxWanted;
+    const auto place = own ? key : std::pair(std::string("other"), key.second);
+    Count& sum = wanted_.try_emplace(place, Count{0, 0}).first->second;
+    sum = {sum.min + count.min, sum.max + count.max};
+  }
+  for (const auto& [key, count] : wanted_) {
+    const auto set = [&](const char* bound, int value) {
+      registry_
+          ->AddGauge(
+              "sluice_controller_wanted_daemons",
+              "Daemons that the jobs can use now. min: with so many all jobs go on, and "
+              "those start that lack nothing else. max: more would have no work.",
+              {{"bound", bound}, {"pool", key.first}, {"role", std::string(RoleName(key.second))}})
+          .Set(value);
+    };
+    set("min", count.min);
+    set("max", count.max);
+  }
+}
+
 void Metrics::Update(const Controller& core, Instant now) {
   std::map<std::pair<Role, Liveness>, int> daemons;
   for (const Role role : kRoles) {
@@ -142,6 +173,8 @@ void Metrics::Update(const Controller& core, Instant now) {
                     {"state", std::string(LivenessName(key.second))}})
         .Set(count);
   }
+
+  UpdateWanted(core.wanted());
 
   for (const auto& [id, job] : core.jobs()) {
     // A job that was already over when this controller started has no series. The series of an

@@ -36,9 +36,11 @@ class Metrics {
   // Of jobs that recovered because a daemon of this role was missing.
   metrics::Histogram RecoveryTime(const char* role);
   void UpdateJob(const Job& job, Instant now);
+  void UpdateWanted(const WantedDaemons& wanted);
 
   metrics::Registry* const registry_;
   std::map<std::string, JobGauges> jobs_;  // By id.
+  WantedDaemons wanted_;                   // Of all pools that there have been.
 };
 
 }  // namespace sluice::controller

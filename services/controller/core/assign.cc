@@ -47,7 +47,7 @@ class Planner {
   }
 
   // Plans for all jobs, which are in order.
-  std::map<std::string, JobStaff> Plan(const std::vector<JobView>& jobs) {
+  std::map<std::string, JobStaff> Plan(const std::vector<JobView>& jobs, WantedDaemons* wanted) {
     for (const JobView& job : jobs) KeepHeld(job);
     for (auto& [name, pool] : pools_) InitFree(&pool);
     for (const JobView& job : jobs) {
@@ -58,6 +58,7 @@ class Planner {
     for (const JobView& job : jobs) {
       if (!job.ending && !job.started && Start(job)) AddRunning(job);
     }
+    if (wanted != nullptr) *wanted = CountWanted(jobs);
     // The order in which equal shares are given must be the same once these jobs have started.
     std::sort(running_.begin(), running_.end(), [](const Running& a, const Running& b) {
       return std::make_tuple(-a.job->needs.priority, a.job->order, a.job->id) <
@@ -217,6 +218,57 @@ class Planner {
       absl::StrAppend(&staff->lacks, " of pool ", job.needs.pool);
   }
 
+  // Call it once it is known which jobs start, and before the rollouts are shared.
+  WantedDaemons CountWanted(const std::vector<JobView>& jobs) {
+    constexpr Role kCounted[] = {Role::kTrainer, Role::kRollout, Role::kReward};
+    std::map<std::string, int> trainers;  // By pool: free ones that no earlier job takes.
+    WantedDaemons wanted;
+    for (const Role role : kCounted) wanted[{kDefaultPool, role}] = {0, 0};
+    for (const auto& [name, pool] : pools_) {
+      trainers[name] = pool.CountFree(Role::kTrainer);
+      for (const Role role : kCounted) wanted[{name, role}] = {0, 0};
+    }
+    const auto add = [&](const JobView& job, Role role, int min, int max) {
+      Count& count = wanted.try_emplace({job.needs.pool, role}, Count{0, 0}).first->second;
+      count.min = role == Role::kReward ? std::max(count.min, min) : count.min + min;
+      count.max += max;
+    };
+
+    for (const Running& running : running_) {
+      const Needs& needs = running.job->needs;
+      add(*running.job, Role::kTrainer, needs.trainers.min, needs.trainers.min);
+      add(*running.job, Role::kReward, needs.rewards.min, needs.rewards.max);
+    }
+    std::map<const int*, int> used;  // Rollouts by owner, as Running::used has them.
+    for (const Running& running : running_) {
+      const Count& rollouts = running.job->needs.rollouts;
+      int& of_owner = used.try_emplace(running.used, *running.used).first->second;
+      const int left = std::max(0, QuotaOf(*running.job, Role::kRollout) - of_owner);
+      const int more = std::clamp(rollouts.max - rollouts.min, 0, left);
+      of_owner += more;
+      add(*running.job, Role::kRollout, rollouts.min, rollouts.min + more);
+    }
+    for (const JobView& job : jobs) {
+      const JobStaff& staff = plan_[job.id];
+      if (job.ending) {
+        for (const Role role : kCounted)
+          add(job, role, SizeOf(staff.of(role)), SizeOf(staff.of(role)));
+        continue;
+      }
+      if (job.started || staff.lacks.empty() || staff.waits_for == WaitsFor::kQuota ||
+          LacksQueue(job, staff))
+        continue;
+      const Needs& needs = job.needs;
+      add(job, Role::kTrainer, needs.trainers.min, needs.trainers.min);
+      int& left = trainers[needs.pool];
+      if (left < needs.trainers.min) continue;
+      left -= needs.trainers.min;
+      for (const Role role : {Role::kRollout, Role::kReward})
+        add(job, role, needs.of(role).min, needs.of(role).min);
+    }
+    return wanted;
+  }
+
   // The job has its minimum, as far as there are daemons for it.
   void AddRunning(const JobView& job) {
     Pool& pool = pools_[job.needs.pool];
@@ -313,17 +365,19 @@ class Planner {
     return "";
   }
 
+  // Whether there is no queue for a waiting job. One that was paused has its data in its queue.
+  bool LacksQueue(const JobView& job, const JobStaff& staff) {
+    if (staff.queue.empty()) return pools_[job.needs.pool].CountFree(Role::kQueue) == 0;
+    const Daemon* const queue = Find(staff.queue);
+    return queue == nullptr || !queue->view.usable;
+  }
+
   // What is missing of a queue and rewards, which serve any number of jobs.
   std::vector<std::string> ListMissingShared(const JobView& job, const JobStaff& staff) {
     const Pool& pool = pools_[job.needs.pool];
     std::vector<std::string> lacks;
-    const Daemon* const queue = Find(staff.queue);
-    if (staff.queue.empty() && pool.CountFree(Role::kQueue) == 0) {
-      lacks.push_back("a queue");
-    } else if (!staff.queue.empty() && (queue == nullptr || !queue->view.usable)) {
-      // A job that was paused has its data there.
-      lacks.push_back(absl::StrCat("its queue ", staff.queue));
-    }
+    if (LacksQueue(job, staff))
+      lacks.push_back(staff.queue.empty() ? "a queue" : absl::StrCat("its queue ", staff.queue));
     const int rewards = pool.CountFree(Role::kReward), min = job.needs.rewards.min;
     if (rewards < min) lacks.push_back(MissingText(min - rewards, min, Role::kReward));
     return lacks;
@@ -400,7 +454,8 @@ const std::vector<std::string>& JobStaff::of(Role role) const {
 }
 
 std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
-                                       const std::vector<DaemonView>& daemons) {
+                                       const std::vector<DaemonView>& daemons,
+                                       WantedDaemons* wanted) {
   const auto key = [](const JobView& job) {
     const int64_t age = job.started ? 0 : job.waited / kAgingStep;
     return std::make_tuple(-(job.needs.priority + age), job.order, job.id);
@@ -408,7 +463,7 @@ std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
   std::sort(jobs.begin(), jobs.end(),
             [&](const JobView& a, const JobView& b) { return key(a) < key(b); });
 
-  return Planner(daemons).Plan(jobs);
+  return Planner(daemons).Plan(jobs, wanted);
 }
 
 }  // namespace sluice::controller

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -60,6 +61,19 @@ struct JobStaff {
   const std::vector<std::string>& of(Role role) const;
 };
 
+// How many daemons of a role the jobs of a pool can use now, by the pool's name. `min`: with so
+// many all jobs go on, and those start that lack nothing else. `max`: more would have no work.
+//
+// - A started job counts with its minimum and maximum, as far as its owner's quota goes, and an
+//   ending one with what it has.
+// - A waiting job counts with its minimum alone, as it can use no more before it starts. It does
+//   not count while its owner's quota or its queue keeps it from starting, and only with its
+//   trainers while these are missing: jobs that wait for a trainer add no rollouts.
+// - Rewards serve any number of jobs, so the minimum is the largest of the jobs, not their sum.
+//
+// Each pool that a usable daemon or a job names has all three roles, and so has the default pool.
+using WantedDaemons = std::map<std::pair<std::string, Role>, Count>;
+
 // A waiting job's priority rises by 1 in this time, so that no stream of jobs of a higher priority
 // can starve it.
 inline constexpr absl::Duration kAgingStep = absl::Minutes(10);
@@ -82,7 +96,10 @@ inline constexpr absl::Duration kAgingStep = absl::Minutes(10);
 //
 // A job that would take its owner above the quota waits. No daemon is kept for it, but the owner's
 // later jobs do not overtake it.
+//
+// `wanted`, if given, is set to what the jobs can use.
 std::map<std::string, JobStaff> Assign(std::vector<JobView> jobs,
-                                       const std::vector<DaemonView>& daemons);
+                                       const std::vector<DaemonView>& daemons,
+                                       WantedDaemons* wanted = nullptr);
 
 }  // namespace sluice::controller

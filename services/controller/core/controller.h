@@ -218,6 +218,8 @@ class Controller {
   // Ids of the jobs whose end is not over (Stage::kOver).
   const std::set<std::string>& active() const { return active_; }
   const Fleet& fleet() const { return fleet_; }
+  // How many daemons the jobs can use, as of the last Take().
+  const WantedDaemons& wanted() const { return wanted_; }
   DesiredState DesiredStateOf(const std::string& daemon) const;
   // The address of the daemon's gRPC listener. Empty if it is unknown.
   std::string AddressOf(const std::string& daemon) const;
@@ -350,6 +352,7 @@ class Controller {
   // By daemon id; steps_stored and events_stored are left empty.
   std::map<std::string, DesiredState> desired_;
   bool staff_due_ = true;  // StaffJobs() is to run in the next Take().
+  WantedDaemons wanted_;
 
   Outbox out_;
   std::set<std::string> unsaved_;             // Ids of the jobs whose records are to be stored.

@@ -37,7 +37,7 @@ void Controller::StaffJobs(Instant now) {
     jobs.push_back(std::move(view));
   }
 
-  const std::map<std::string, JobStaff> plan = Assign(std::move(jobs), daemons);
+  const std::map<std::string, JobStaff> plan = Assign(std::move(jobs), daemons, &wanted_);
   std::vector<std::string> waiting;
   for (const auto& [id, staff] : plan) {
     Job& job = jobs_.at(id);

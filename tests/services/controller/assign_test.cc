@@ -473,5 +473,95 @@ TEST_P(AssignProperty, EveryJobThatTheFleetCouldServeStartsAlthoughOthersKeepCom
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, AssignProperty, testing::Range<uint64_t>(1, 60));
 
+// How many daemons the jobs want, by pool and role.
+WantedDaemons CountWantedBy(std::vector<JobView> jobs, const std::vector<DaemonView>& fleet) {
+  WantedDaemons wanted;
+  Assign(std::move(jobs), fleet, &wanted);
+  return wanted;
+}
+Count Rollouts(const WantedDaemons& wanted) { return wanted.at({kDefaultPool, Role::kRollout}); }
+Count Rewards(const WantedDaemons& wanted) { return wanted.at({kDefaultPool, Role::kReward}); }
+Count Trainers(const WantedDaemons& wanted) { return wanted.at({kDefaultPool, Role::kTrainer}); }
+
+MATCHER_P2(Wants, min, max, "") { return arg.min == min && arg.max == max; }
+
+TEST(WantedTest, AFleetWithoutJobsWantsNothing) {
+  const WantedDaemons wanted = CountWantedBy({}, {});
+  EXPECT_THAT(Rollouts(wanted), Wants(0, 0));
+  EXPECT_THAT(Rewards(wanted), Wants(0, 0));
+  EXPECT_THAT(Trainers(wanted), Wants(0, 0));
+}
+
+TEST(WantedTest, ARunningJobWantsBetweenItsMinimumAndItsMaximum) {
+  const WantedDaemons wanted = CountWantedBy(
+      {MakeJob("a", 0, {1, 4}, {1, 3}), MakeJob("b", 1, {2, 2}, {2, 2})}, MakeFleet(2, 3, 2));
+  EXPECT_THAT(Rollouts(wanted), Wants(3, 6));
+  EXPECT_THAT(Rewards(wanted), Wants(2, 5)) << "one reward serves both jobs";
+  EXPECT_THAT(Trainers(wanted), Wants(2, 2));
+}
+
+TEST(WantedTest, AJobThatWaitsForRolloutsOrRewardsAddsItsMinimum) {
+  const JobView a = MakeJob("a", 0, {3, 8}), b = MakeJob("b", 0, {1, 8}, {2, 4});
+  EXPECT_THAT(Rollouts(CountWantedBy({a}, MakeFleet(1, 1, 1))), Wants(3, 3));
+  EXPECT_THAT(Rollouts(CountWantedBy({a}, MakeFleet(1, 0, 0))), Wants(3, 3));
+  EXPECT_THAT(Rewards(CountWantedBy({b}, MakeFleet(1, 1, 1))), Wants(2, 2));
+}
+
+TEST(WantedTest, AJobThatWaitsForATrainerOrAQueueAddsNoRollouts) {
+  std::vector<JobView> jobs;
+  for (int i = 0; i < 1000; ++i) jobs.push_back(MakeJob(absl::StrCat("job-", i), i, {2, 4}));
+  const WantedDaemons wanted = CountWantedBy(jobs, MakeFleet(1, 1, 1));
+  EXPECT_THAT(Rollouts(wanted), Wants(2, 2)) << "there is a trainer for one of them";
+  EXPECT_THAT(Trainers(wanted), Wants(1000, 1000));
+
+  std::vector<DaemonView> no_queue = MakeFleet(1, 1, 1);
+  no_queue.erase(no_queue.begin());
+  EXPECT_THAT(Rollouts(CountWantedBy({MakeJob("a", 0, {1, 4})}, no_queue)), Wants(0, 0));
+}
+
+TEST(WantedTest, WithAsManyAsWantedEachJobThatWaitsForThemStarts) {
+  std::vector<JobView> jobs;
+  for (int i = 0; i < 4; ++i) jobs.push_back(MakeJob(absl::StrCat("job-", i), i, {i + 1, 8}));
+  const int rollouts = Rollouts(CountWantedBy(jobs, MakeFleet(4, 2, 1))).min;
+  EXPECT_EQ(rollouts, 10);
+  for (const auto& [id, staff] : Assign(jobs, MakeFleet(4, rollouts, 1)))
+    EXPECT_EQ(staff.lacks, "") << id;
+}
+
+TEST(WantedTest, AQuotaLimitsWhatItsOwnersJobsWant) {
+  std::vector<JobView> jobs;
+  for (int i = 0; i < 3; ++i) {
+    jobs.push_back(MakeJob(absl::StrCat("job-", i), i, {1, 8}));
+    jobs.back().owner = "alice";
+    jobs.back().quota = {.trainers = 2, .rollouts = 5};
+  }
+  const WantedDaemons wanted = CountWantedBy(jobs, MakeFleet(3, 3, 1));
+  EXPECT_THAT(Rollouts(wanted), Wants(2, 5));
+  EXPECT_THAT(Trainers(wanted), Wants(2, 2)) << "the third job waits for the quota";
+}
+
+TEST(WantedTest, AnEndingJobWantsWhatItHas) {
+  JobView job = MakeJob("a", 0, {1, 8});
+  job.started = job.ending = true;
+  job.queue = "queue-0";
+  job.held = {"trainer-0", "rollout-0", "rollout-1"};
+  const WantedDaemons wanted = CountWantedBy({job}, MakeFleet(1, 3, 1));
+  EXPECT_THAT(Rollouts(wanted), Wants(2, 2));
+  EXPECT_THAT(Rewards(wanted), Wants(0, 0));
+}
+
+TEST(WantedTest, PoolsAreCountedApart) {
+  JobView job = MakeJob("a", 0, {2, 2});
+  job.needs.pool = "big";
+  std::vector<DaemonView> fleet = MakeFleet(1, 1, 1);
+  for (const Role role : {Role::kQueue, Role::kTrainer}) {
+    fleet.push_back(Up(absl::StrCat("big-", RoleName(role)), role));
+    fleet.back().pool = "big";
+  }
+  const WantedDaemons wanted = CountWantedBy({job}, fleet);
+  EXPECT_THAT(wanted.at({"big", Role::kRollout}), Wants(2, 2));
+  EXPECT_THAT(Rollouts(wanted), Wants(0, 0));
+}
+
 }  // namespace
 }  // namespace sluice::controller

@@ -70,6 +70,59 @@ TEST_F(MetricsTest, ADaemonThatWasGoneBeforeTheControllerStartedIsNotLost) {
   EXPECT_EQ(Lost(), 0);
 }
 
+TEST_F(MetricsTest, WhatJobsWantIsKnownBeforeAndWhileAndAfterTheyRun) {
+  const auto wanted = [&](const char* bound) {
+    return Read(absl::StrCat("sluice_controller_wanted_daemons{bound=\"", bound,
+                             "\",pool=\"default\",role=\"rollout\"}"));
+  };
+  world_.StartFleet(0);
+  world_.Settle();
+  EXPECT_EQ(wanted("min"), 0) << "an autoscaler that reads nothing would change nothing";
+  EXPECT_EQ(wanted("max"), 0);
+
+  const std::string job = world_.Submit("a");
+  EXPECT_EQ(world_.State(job), JobState::kWaiting);
+  EXPECT_EQ(wanted("min"), 1);
+  EXPECT_EQ(wanted("max"), 1);
+
+  world_.Start("rollout-0", Role::kRollout);
+  world_.AllReady(job);
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  EXPECT_EQ(wanted("min"), 1);
+  EXPECT_EQ(wanted("max"), 4);
+
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), job, true).ok());
+  for (int i = 0; i < 3; ++i) world_.Leave();
+  EXPECT_EQ(world_.State(job), JobState::kCancelled);
+  EXPECT_EQ(wanted("min"), 0);
+  EXPECT_EQ(wanted("max"), 0);
+}
+
+TEST_F(MetricsTest, APoolThatIsGoneWantsNothingAndThereAreNotTooManyOfThem) {
+  const auto wanted = [&](const std::string& pool) {
+    return Read(absl::StrCat("sluice_controller_wanted_daemons{bound=\"min\",pool=\"", pool,
+                             "\",role=\"trainer\"}"));
+  };
+  world_.StartFleet();
+  std::vector<std::string> jobs;
+  for (int i = 0; i < 40; ++i) {
+    Needs needs = World::DefaultNeeds();
+    needs.pool = absl::StrCat("pool-", i);
+    // A job without a queue wants nothing.
+    world_.Start(absl::StrCat("queue-", i, "-of-pool"), Role::kQueue, needs.pool);
+    jobs.push_back(world_.Submit(absl::StrCat("job-", i), needs));
+    EXPECT_GE(wanted("default"), 0);
+  }
+  EXPECT_EQ(wanted("pool-0"), 1);
+  EXPECT_EQ(wanted("pool-39"), -1);
+  EXPECT_EQ(wanted("other"), 40 - 31);
+
+  world_.Kill("queue-0-of-pool");
+  ASSERT_TRUE(world_.core->Cancel(world_.now(), jobs[0], true).ok());
+  world_.Pass(absl::Minutes(1), absl::Seconds(10));
+  EXPECT_EQ(wanted("pool-0"), 0);
+}
+
 // Else the alert SluiceJobNoProgress would fire for each job that has waited in the queue.
 TEST_F(MetricsTest, TheTimeSinceTheLastStepBeginsWhenTheJobStarts) {
   world_.Submit("a");
