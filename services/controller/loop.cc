@@ -12,6 +12,9 @@ namespace sluice::controller {
 namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(250);
 constexpr absl::Duration kStoreRetry = absl::Milliseconds(200);
+// Of one transaction. It may contain, or wait for, the writing of everything back to a Redis that
+// has lost it. To be killed meanwhile would lose the only complete copy, which is in memory.
+constexpr absl::Duration kLongestStore = absl::Minutes(10);
 // The loop turns once in kTick at least. After a pause of this length the process was away.
 constexpr absl::Duration kAway = absl::Seconds(2);
 }  // namespace
@@ -119,7 +122,9 @@ bool Loop::Commit(const Outbox& out) {
 
 bool Loop::Persist(const std::function<absl::Status()>& attempt) {
   while (true) {
+    watched_.Begin("stores a transaction", kLongestStore);
     const absl::Status status = attempt();
+    watched_.Tick();  // A store that is away is no reason to start the controller anew.
     if (status.ok()) {
       if (away_.exchange(false)) log::Info("store_back");
       return true;
@@ -143,7 +148,6 @@ bool Loop::Persist(const std::function<absl::Status()>& attempt) {
       log::Error("store_away",
                  {{"cause", status}, {"next", "the controller tries again until it works"}});
     if (IsStopping()) return false;
-    watched_.Tick();  // A store that is away is no reason to start the controller anew.
     absl::SleepFor(kStoreRetry);
   }
 }
