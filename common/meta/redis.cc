@@ -86,22 +86,25 @@ bool IsZero(const redis::Reply& reply) {
 }
 
 // A password is needed wherever others could reach the Redis.
-absl::Status CheckPassword(const redis::Endpoint& endpoint) {
+absl::Status CheckPassword(const redis::Endpoint& endpoint, absl::string_view what) {
   if (!endpoint.password.empty() || IsLoopback(endpoint.host)) return absl::OkStatus();
   return ErrorWith(absl::StatusCode::kInvalidArgument,
                    {.reason = "NO_PASSWORD",
                     .catalogue = "SLUICE-AUTH-0022",
-                    .hint = absl::StrCat("set `requirepass` in that Redis, and give the password "
-                                         "by file or in ",
+                    .hint = absl::StrCat("set `requirepass` in the Redis that keeps the store, and "
+                                         "give the password by file or in ",
                                          kPasswordVariable)},
-                   absl::StrCat("the store in Redis at ", endpoint.str(),
-                                " is not on loopback, and no password is given"));
+                   absl::StrCat(what, " is not on loopback, and no password is given"));
+}
+
+absl::Status CheckPasswordOfRedis(const redis::Endpoint& endpoint) {
+  return CheckPassword(endpoint, absl::StrCat("the store in Redis at ", endpoint.str()));
 }
 
 // Connects to the master and checks that it keeps what it has answered.
 absl::Status ConnectAndCheck(redis::MasterConnection& redis) {
   SLUICE_RETURN_IF_ERROR(redis.Connect());
-  absl::Status status = CheckPassword(redis.master().endpoint);
+  absl::Status status = CheckPasswordOfRedis(redis.master().endpoint);
   if (status.ok()) status = CheckRedis(redis, redis.master().endpoint.str());
   if (!status.ok()) redis.Close();
   return status;
@@ -582,9 +585,11 @@ absl::StatusOr<redis::MasterSource> SourceOf(const Target& target) {
                                                    .password_file = target.password_file,
                                                    .password_variable = kPasswordVariable,
                                                    .ca_file = target.ca_file}));
-  if (source.sentinels.empty()) SLUICE_RETURN_IF_ERROR(CheckPassword(source.redis));
-  for (const redis::Endpoint& sentinel : source.sentinels)
-    SLUICE_RETURN_IF_ERROR(CheckPassword(sentinel));
+  if (source.sentinels.empty()) SLUICE_RETURN_IF_ERROR(CheckPasswordOfRedis(source.redis));
+  for (const redis::Endpoint& sentinel : source.sentinels) {
+    SLUICE_RETURN_IF_ERROR(
+        CheckPassword(sentinel, absl::StrCat("the Sentinel at ", sentinel.address())));
+  }
   return source;
 }
 

@@ -61,11 +61,6 @@ absl::Status ParseHostAndPort(absl::string_view text, Endpoint* endpoint) {
   return absl::OkStatus();
 }
 
-std::string HostAndPort(const Endpoint& at) {
-  return absl::StrCat(absl::StrContains(at.host, ':') ? absl::StrCat("[", at.host, "]") : at.host,
-                      ":", at.port);
-}
-
 absl::Status ParseDatabase(absl::string_view text, int* db) {
   if (text.empty() || (absl::SimpleAtoi(text, db) && *db >= 0)) return absl::OkStatus();
   return BadUrl(absl::StrCat("database \"", text, "\" is not a whole number of 0 or more"));
@@ -148,7 +143,12 @@ absl::Status CheckNotInClear(const Endpoint& endpoint, absl::string_view what,
                    "the network in clear"));
 }
 
-std::string Endpoint::str() const { return absl::StrCat(HostAndPort(*this), "/", db); }
+std::string Endpoint::str() const { return absl::StrCat(address(), "/", db); }
+
+std::string Endpoint::address() const {
+  return absl::StrCat(absl::StrContains(host, ':') ? absl::StrCat("[", host, "]") : host, ":",
+                      port);
+}
 
 absl::StatusOr<Endpoint> ParseUrl(absl::string_view url) {
   Endpoint endpoint;
@@ -171,7 +171,7 @@ std::string MasterSource::str() const {
   if (sentinels.empty()) return redis.str();
   return absl::StrCat(name, " at the Sentinels ",
                       absl::StrJoin(sentinels, ", ", [](std::string* out, const Endpoint& at) {
-                        absl::StrAppend(out, HostAndPort(at));
+                        absl::StrAppend(out, at.address());
                       }));
 }
 

@@ -22,7 +22,8 @@ struct Endpoint {
   // Empty: none. It is never part of a URL, because URLs appear in process lists and logs.
   Secret password;
 
-  std::string str() const;  // HOST:PORT/DB, for people.
+  std::string str() const;      // HOST:PORT/DB, for people.
+  std::string address() const;  // HOST:PORT, as of a Sentinel, which has no databases.
 };
 
 // Parses redis://HOST[:PORT][/DB] or, for TLS, rediss://HOST[:PORT][/DB]; an IPv6 host is in

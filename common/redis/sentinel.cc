@@ -33,6 +33,13 @@ absl::Status BadSentinelError(const std::string& where, absl::string_view why) {
                    absl::StrCat("the Sentinel at ", where, ": ", why));
 }
 
+// What the Sentinels of a source name, if no master has a majority.
+std::string NamedText(size_t masters) {
+  if (masters == 0) return "they name none";
+  if (masters == 1) return "too few of them answer";
+  return absl::StrCat("they name ", masters, " different ones");
+}
+
 // The value of a field in an answer that lists names and values by turns. Empty: it is not there.
 std::string FieldOf(const Reply& reply, absl::string_view name) {
   for (size_t i = 0; i + 1 < reply.list.size(); i += 2) {
@@ -89,8 +96,8 @@ absl::StatusOr<Master> MasterFinder::Find() {
     return master;
   }
   return NoMasterError(absl::StrCat("no ", majority, " of the ", sentinels_.size(),
-                                    " Sentinels name the same master as ", source_.name,
-                                    "; they name ", named.size(),
+                                    " Sentinels name the same master as ", source_.name, "; ",
+                                    NamedText(named.size()),
                                     errors.empty() ? "" : ", and: ", absl::StrJoin(errors, "; ")));
 }
 
@@ -114,7 +121,7 @@ absl::StatusOr<Master> MasterFinder::Ask(Sentinel& sentinel) {
   const std::vector<Command> ask = {{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", source_.name},
                                     {"SENTINEL", "MASTER", source_.name}};
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> said, sentinel.connection->Run(ask));
-  const std::string where = sentinel.endpoint.str();
+  const std::string where = sentinel.endpoint.address();
   if (said[0].kind == Reply::Kind::kNil)
     return BadSentinelError(where, absl::StrCat("it knows no master ", source_.name));
   if (said[0].list.size() != 2 || said[1].list.empty()) {
