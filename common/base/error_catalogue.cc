@@ -275,8 +275,9 @@ constexpr CatalogueRow kRows[] = {
     {"SLUICE-META-0017", "The Sentinels of the store name no master.",
      "Most of them do not answer, or the Redis that they watch is just failing over.",
      "Wait; it is asked again. If it stays, look after the Sentinels and the Redis.", true},
-    {"SLUICE-META-0018", "A Sentinel of the store is none, or does not know the master.",
-     "The URL names a Redis or another program, or another NAME than `sentinel monitor NAME`.",
+    {"SLUICE-META-0018", "The URL of the store does not name its Sentinels and their master.",
+     "It names a Redis or another program, another NAME than `sentinel monitor NAME`, or not each "
+     "Sentinel by an address of its own.",
      "Correct the URL: redis+sentinel://HOST[:PORT],../NAME[/DB].", false},
 
     // The queue.

@@ -135,6 +135,7 @@ class RedisStore : public Store {
   absl::Status Init() {
     redis::MasterConnection redis(source_, kLoadTimeout);
     SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
+    SLUICE_RETURN_IF_ERROR(redis.CheckAllAreListed());
     SLUICE_RETURN_IF_ERROR(AwaitClaim(redis));
     bool waited = false;
     while (true) {
@@ -606,6 +607,7 @@ absl::StatusOr<std::string> DescribeRedis(const Target& target) {
   SLUICE_ASSIGN_OR_RETURN(const redis::MasterSource source, SourceOf(target));
   redis::MasterConnection redis(source, kCallTimeout);
   SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
+  SLUICE_RETURN_IF_ERROR(redis.CheckAllAreListed());
   const redis::Command ask = {"GET", absl::StrCat(target.prefix, ":lease")};
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run({&ask, 1}));
   const std::string holder = HolderOf(said[0].text);

@@ -57,7 +57,7 @@ namespace sluice::meta {
 // go over a network in clear.
 // FAILED_PRECONDITION: Redis refuses the connection or its certificate is not accepted; a setting
 // of Redis would lose data, and the message names it; a newer build wrote the data; or the
-// Sentinels do not know the master (BAD_SENTINEL).
+// Sentinels do not know the master, or are more than the URL names (BAD_SENTINEL).
 // UNAVAILABLE: Redis does not answer, another process has the lease (HELD), or the Sentinels name
 // no master (NO_MASTER).
 absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target);

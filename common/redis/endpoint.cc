@@ -90,6 +90,10 @@ absl::StatusOr<MasterSource> ParseSentinels(absl::string_view text, bool tls) {
     SLUICE_RETURN_IF_ERROR(ParseHostAndPort(part, &sentinel));
     SLUICE_RETURN_IF_ERROR(
         CheckNotInClear(sentinel, absl::StrCat("the Sentinel at ", part), "rediss+sentinel://.."));
+    for (const Endpoint& other : source.sentinels) {
+      if (absl::EqualsIgnoreCase(other.address(), sentinel.address()))
+        return BadSentinelUrl(absl::StrCat("it names the Sentinel ", other.address(), " twice"));
+    }
     source.sentinels.push_back(std::move(sentinel));
   }
   if (source.sentinels.size() > kMaxSentinels) {

@@ -38,7 +38,7 @@ struct MasterSource {
   // Without Sentinels, this Redis. With them, what every Redis that they name has: `db`, `tls`,
   // `ca_file` and `password`. Its host and port mean nothing then.
   Endpoint redis;
-  // All Sentinels of that Redis. Those that require a password have the one of the Redis.
+  // All Sentinels of that Redis, each once. Those that require a password have that of the Redis.
   std::vector<Endpoint> sentinels;
   std::string name;  // By which the Sentinels know the master. Empty without Sentinels.
 
@@ -48,7 +48,8 @@ struct MasterSource {
 // Parses a URL of ParseUrl(), or that of Sentinels: redis+sentinel://HOST[:PORT],../NAME[/DB] or,
 // for TLS, rediss+sentinel://... The port of a Sentinel is 26379 if it is not given. With TLS, both
 // the Sentinels and the Redis that they name have it.
-// INVALID_ARGUMENT: as ParseUrl(). NOT_LOOPBACK: one of the Sentinels is not on loopback.
+// INVALID_ARGUMENT: as ParseUrl(). BAD_URL: it names a Sentinel twice, which would count as two.
+// NOT_LOOPBACK: one of the Sentinels is not on loopback.
 absl::StatusOr<MasterSource> ParseMasterUrl(absl::string_view url);
 
 // OK: the endpoint has TLS, or is on loopback.

@@ -71,11 +71,13 @@ absl::StatusOr<Master> MasterFinder::Find() {
   std::vector<std::string> errors;
   absl::Status refusal;  // The last one.
   size_t refusals = 0;
+  size_t known = 0;  // How many Sentinels there are: the most that one of them knows.
 
   absl::StatusOr<Master> master = absl::UnavailableError("nobody was asked");
   for (const std::unique_ptr<Sentinel>& sentinel : sentinels_) {
     absl::StatusOr<Master> answer = Ask(*sentinel);
     sentinel->answered = answer.ok();
+    if (answer.ok()) known = std::max(known, answer->sentinels);
     if (answer.ok() && ++named[answer->term] == majority) {
       master = std::move(answer);
       break;
@@ -90,6 +92,7 @@ absl::StatusOr<Master> MasterFinder::Find() {
                         [](const auto& sentinel) { return sentinel->answered; });
 
   if (master.ok()) {
+    master->sentinels = known;
     SLUICE_RETURN_IF_ERROR(CheckNotInClear(
         master->endpoint, absl::StrCat("the master ", master->endpoint.str(), " of the Sentinels"),
         "rediss+sentinel://.."));
@@ -136,11 +139,14 @@ absl::StatusOr<Master> MasterFinder::Ask(Sentinel& sentinel) {
     return BadSentinelError(where, absl::StrCat("its master has the port \"", port, "\""));
   master.term =
       absl::StrCat(FieldOf(said[1], "config-epoch"), " ", master.endpoint.host, ":", port);
+  if (!absl::SimpleAtoi(FieldOf(said[1], "num-other-sentinels"), &master.sentinels))
+    return BadSentinelError(where, "it does not say how many others it knows");
+  ++master.sentinels;
   return master;
 }
 
 MasterConnection::MasterConnection(const MasterSource& source, absl::Duration timeout)
-    : has_sentinels_(!source.sentinels.empty()),
+    : sentinels_(source.sentinels.size()),
       timeout_(timeout),
       finder_(source, kSentinelTimeout) {}
 
@@ -149,7 +155,7 @@ absl::Status MasterConnection::Connect() {
   SLUICE_ASSIGN_OR_RETURN(Master master, finder_.Find());
   auto connection = std::make_unique<Connection>(master.endpoint, timeout_);
   SLUICE_RETURN_IF_ERROR(connection->Connect());
-  if (has_sentinels_) {
+  if (sentinels_ > 0) {
     const Command ask = {"ROLE"};
     SLUICE_ASSIGN_OR_RETURN(const std::vector<Reply> said, connection->Run({&ask, 1}));
     const std::string role = said[0].list.empty() ? said[0].text : said[0].list[0].text;
@@ -171,12 +177,25 @@ absl::StatusOr<std::vector<Reply>> MasterConnection::Run(absl::Span<const Comman
 }
 
 absl::Status MasterConnection::CheckIsMaster() {
-  if (!has_sentinels_) return absl::OkStatus();
+  if (sentinels_ == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const Master now, finder_.Find());
   if (now.term == master_.term) return absl::OkStatus();
   Close();
   return NoMasterError(absl::StrCat("the Sentinels name Redis at ", now.endpoint.str(),
                                     " as the master now, not ", master_.endpoint.str()));
+}
+
+absl::Status MasterConnection::CheckAllAreListed() const {
+  if (master_.sentinels <= sentinels_) return absl::OkStatus();
+  return ErrorWith(
+      absl::StatusCode::kFailedPrecondition,
+      {.reason = "BAD_SENTINEL",
+       .catalogue = "SLUICE-META-0018",
+       .hint = "name each Sentinel by an address of its own, not by that of a service in front of "
+               "them; if one of them is gone for good, send `SENTINEL RESET NAME` to the others, "
+               "one after the other"},
+      absl::StrCat("there are ", master_.sentinels, " Sentinels, and the URL names ", sentinels_,
+                   ", of which a majority is not one of all"));
 }
 
 }  // namespace sluice::redis

@@ -20,6 +20,8 @@ struct Master {
   // Names the time in which it is the master: each failover begins a new term, and no term comes
   // back. Empty without Sentinels.
   std::string term;
+  // How many Sentinels of it there are, by the word of those that name it. 0 without Sentinels.
+  size_t sentinels = 0;
 };
 
 // Finds the master of a source.
@@ -27,7 +29,8 @@ struct Master {
 // A Sentinel that is cut off from the others goes on to name the old master. Therefore only what
 // the majority of the source's Sentinels says at one time counts. Once a process has heard of a new
 // term in this way, no process hears of an older one: the two majorities share a Sentinel, and a
-// Sentinel never goes back. This needs the same list of Sentinels in all processes.
+// Sentinel never goes back. This needs the same list of Sentinels in all processes, with an address
+// of its own for each: behind one address of several, another Sentinel may answer each time.
 //
 // Not thread-safe.
 class MasterFinder {
@@ -72,6 +75,11 @@ class MasterConnection {
   // UNAVAILABLE: the Sentinels name another one, and the connection is closed; or no majority of
   // them answers.
   absl::Status CheckIsMaster();
+  // OK: the last Connect() found no more Sentinels than the source lists. Ask once, at the start: a
+  // Sentinel that is added to a running group is no reason to stop.
+  // FAILED_PRECONDITION BAD_SENTINEL: there are more. One address may stand for several of them,
+  // and then a single one that is cut off could be a majority.
+  absl::Status CheckAllAreListed() const;
 
   void Close() { connection_ = nullptr; }
   bool connected() const { return connection_ != nullptr; }
@@ -79,7 +87,7 @@ class MasterConnection {
   const Master& master() const { return master_; }
 
  private:
-  const bool has_sentinels_;
+  const size_t sentinels_;  // How many the source lists.
   const absl::Duration timeout_;
   MasterFinder finder_;
   Master master_;

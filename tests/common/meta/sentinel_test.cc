@@ -310,6 +310,25 @@ TEST_F(SentinelStoreTest, WhoIsNamedWronglyIsRefusedByName) {
   EXPECT_THAT(std::string(no_sentinel.message()), HasSubstr("unknown command"));
 }
 
+TEST_F(SentinelStoreTest, OneAddressForAllSentinelsIsRefusedAndOneThatIsAddedLaterStopsNobody) {
+  ASSERT_NO_FATAL_FAILURE(StartGroup({.replica = false}));
+  const std::vector<int> ports = group_->ports();
+  for (const std::string& url :
+       {group_->UrlOf({ports[0]}), group_->UrlOf({ports[0], ports[1]})}) {
+    target_.url = url;
+    const absl::Status refused = OpenRedis(target_).status();
+    EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-META-0018") << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("there are 3 Sentinels"));
+    EXPECT_EQ(DetailOf(DescribeRedis(target_).status()).catalogue, "SLUICE-META-0018");
+  }
+
+  target_.url = group_->url();
+  ASSERT_NO_FATAL_FAILURE(OpenStore());
+  ASSERT_TRUE(group_->AddSentinel());
+  EXPECT_EQ(DetailOf(OpenRedis(target_).status()).catalogue, "SLUICE-META-0018");
+  EXPECT_TRUE(Persist("a", "1").ok());
+}
+
 TEST_F(SentinelStoreTest, SentinelsAndRedisWithAPasswordAreUsedWithIt) {
   ASSERT_NO_FATAL_FAILURE(StartGroup({.password = "hush", .replica = false}));
   EXPECT_TRUE(absl::IsFailedPrecondition(OpenRedis(target_).status()));

@@ -6,6 +6,7 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "tests/integration/harness/redis_server.h"
@@ -59,7 +60,7 @@ TEST(SentinelUrlTest, SentinelsMasterAndDatabaseAreRead) {
 
 TEST(SentinelUrlTest, AnythingElseIsRefusedByName) {
   std::string many = "rediss+sentinel://a";
-  for (int i = 0; i < 15; ++i) many += ",a";
+  for (int i = 0; i < 15; ++i) many += absl::StrCat(",a", i);
   for (const std::string& url :
        {std::string("redis+sentinel://"), std::string("redis+sentinel://127.0.0.1"),
         std::string("redis+sentinel://127.0.0.1/"), std::string("redis+sentinel://127.0.0.1/m/x"),
@@ -72,6 +73,17 @@ TEST(SentinelUrlTest, AnythingElseIsRefusedByName) {
   EXPECT_EQ(ReasonOf(refused), "NOT_LOOPBACK");
   EXPECT_THAT(refused.message(), HasSubstr("the Sentinel at 10.0.0.1"));
   EXPECT_EQ(ReasonOf(ParseUrl("redis+sentinel://127.0.0.1/m").status()), "BAD_URL");
+}
+
+// Twice the same would make one cut-off Sentinel a majority.
+TEST(SentinelUrlTest, ASentinelThatIsNamedTwiceIsRefused) {
+  for (const char* hosts : {"a,b,a", "a,b,A:26379", "[::1],[::1]:26379"}) {
+    const absl::Status refused =
+        ParseMasterUrl(absl::StrCat("rediss+sentinel://", hosts, "/m")).status();
+    EXPECT_EQ(ReasonOf(refused), "BAD_URL") << hosts;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("26379 twice"));
+  }
+  EXPECT_TRUE(ParseMasterUrl("rediss+sentinel://a,a:26380,b/m").ok());
 }
 
 TEST(RedisEndpointTest, ThePasswordIsReadFromItsFileWithoutTheLastNewline) {

@@ -183,6 +183,17 @@ bool RedisGroup::AwaitInfo(int index, const std::string& text) {
       [&] { return absl::StrContains(server(index).Run({"INFO", "everything"}).text, text); });
 }
 
+bool RedisGroup::AddSentinel() {
+  if (!StartSentinel().ok()) return false;
+  return AwaitUntil([&] {
+    for (int i = 0; i < kSentinels; ++i) {
+      const redis::Reply said = Ask(i, {"SENTINEL", "MASTER", kMasterName});
+      if (SentinelField(said, "num-other-sentinels") != absl::StrCat(kSentinels)) return false;
+    }
+    return true;
+  });
+}
+
 std::string RedisGroup::FirstTerm() {
   return absl::StrCat("0 127.0.0.1:", server(0).endpoint().port);
 }

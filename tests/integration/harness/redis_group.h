@@ -44,6 +44,8 @@ class RedisGroup {
   void SignalSentinel(int sentinel, int signal) {
     sentinels_[static_cast<size_t>(sentinel)]->Signal(signal);
   }
+  // Starts one Sentinel more. False: the others do not know it after kLong.
+  bool AddSentinel();
   // What state:term of a store would be that is kept under the first master from the start. A store
   // that has it is opened without a wait.
   std::string FirstTerm();
