@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "common/base/failpoint.h"
+#include "common/base/status.h"
 #include "common/daemon/log_lines.h"
 #include "common/log/log.h"
 #include "common/rpc/access.h"
@@ -62,12 +63,13 @@ absl::Status Arm(const admin::v1::FailpointRequest& request) {
 void LogFailpoint(const grpc::ServerContextBase& context,
                   const admin::v1::FailpointRequest& request, const absl::Status& result) {
   const std::optional<rpc::Identity> caller = rpc::CallerOf(context);
-  log::Info("audit", {{"role", caller ? rpc::RoleName(caller->role) : ""},
-                      {"person", caller ? caller->name : ""},
-                      {"method", "Failpoint"},
-                      {"failpoint", request.name()},
-                      {"action", request.action()},
-                      {"result", absl::StatusCodeToString(result.code())}});
+  log::WriteAudit("", {{"role", caller ? rpc::RoleName(caller->role) : ""},
+                       {"person", caller ? caller->name : ""},
+                       {"method", "Failpoint"},
+                       {"failpoint", request.name()},
+                       {"action", request.action()},
+                       {"result", absl::StatusCodeToString(result.code())},
+                       {"reason", ReasonOf(result)}});
 }
 
 class FailpointReactor final : public grpc::ServerUnaryReactor {

@@ -127,7 +127,6 @@ namespace {
 // field `job_id` names.
 void WriteLine(absl::string_view job, Level level, absl::string_view event,
                std::initializer_list<Field> fields) {
-  if (!Enabled(level)) return;
   const absl::Time now = absl::Now();
   const std::string ts = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", now, absl::UTCTimeZone());
   const std::string& daemon = GetState().daemon;
@@ -148,12 +147,16 @@ void WriteLine(absl::string_view job, Level level, absl::string_view event,
 }  // namespace
 
 void Write(Level level, absl::string_view event, std::initializer_list<Field> fields) {
-  WriteLine("", level, event, fields);
+  if (Enabled(level)) WriteLine("", level, event, fields);
 }
 
 void WriteFor(absl::string_view job, Level level, absl::string_view event,
               std::initializer_list<Field> fields) {
-  WriteLine(job, level, event, fields);
+  if (Enabled(level)) WriteLine(job, level, event, fields);
+}
+
+void WriteAudit(absl::string_view job, std::initializer_list<Field> fields) {
+  WriteLine(job, Level::kInfo, "audit", fields);
 }
 
 }  // namespace sluice::log

@@ -49,7 +49,8 @@ struct Field {
   Value value;
 };
 
-// Sets the daemon's name for every line, and the lowest level that is written. Until then they are
+// Sets the daemon's name for every line, and the lowest level that is written (WriteAudit() writes
+// at each). Until then they are
 // "" and info. Call it once, before other threads start.
 void Init(absl::string_view daemon, Level lowest);
 // Sets `level`, or returns false if `text` is none of debug, info, warning, error.
@@ -80,6 +81,12 @@ inline void Error(absl::string_view event, std::initializer_list<Field> fields =
 // process that knows many jobs of one name.
 void WriteFor(absl::string_view job, Level level, absl::string_view event,
               std::initializer_list<Field> fields = {});
+
+// Writes an event `audit`: who has asked for a change, and how that ended. Its level is info, but
+// it is written whatever the lowest level is, so that no setting ends the record of who did what.
+// `job` is the id of the job whose line it is, as for WriteFor(). If it is empty, and there is no
+// field `job_id`, it is no job's.
+void WriteAudit(absl::string_view job, std::initializer_list<Field> fields);
 
 // The line that Write() would write, without the newline and with `ts` as its time, in a trace of
 // this id, or in none if it is empty. For tests.

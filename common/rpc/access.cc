@@ -18,6 +18,8 @@
 #include "absl/strings/strip.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/base/trace.h"
+#include "common/log/log.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/status.h"
@@ -76,6 +78,21 @@ absl::StatusOr<Identity> ReadIdentity(const grpc::AuthContext& context, absl::st
                    "spiffe://DOMAIN/sluice/ROLE/NAME");
 }
 
+// Writes the audit line of a refused call, with the fields that the service writes of others.
+void LogDenied(absl::string_view path, const Identity& caller, const absl::Status& status,
+               absl::string_view traceparent) {
+  const google::protobuf::MethodDescriptor* const method = FindMethod(path);
+  if (method == nullptr || !method->options().GetExtension(v1::method).audited()) return;
+  // gRPC calls the check outside of the call's trace.
+  const TraceScope scope(ParseTraceparent(traceparent).value_or(MakeTrace()));
+  log::WriteAudit("", {{"role", RoleName(caller.role)},
+                       {"person", caller.name},
+                       {"method", method->name()},
+                       {"job", ""},
+                       {"result", absl::StatusCodeToString(status.code())},
+                       {"reason", ReasonOf(status)}});
+}
+
 class AccessCheck : public grpc::AuthMetadataProcessor {
  public:
   AccessCheck(std::string domain, metrics::Registry* metrics)
@@ -87,17 +104,19 @@ class AccessCheck : public grpc::AuthMetadataProcessor {
                        OutputMetadata*) override {
     const auto path = metadata.find(":path");
     SLUICE_CHECK_MSG(path != metadata.end(), "gRPC gave no path of a call");
-    const absl::Status status = Check(View(path->second), *context);
-    if (!status.ok()) CountDenied(View(path->second), ReasonOf(status));
+    const absl::StatusOr<Identity> caller = ReadIdentity(*context, domain_);
+    const absl::Status status =
+        caller.ok() ? CheckRole(View(path->second), *caller) : caller.status();
+    if (!status.ok()) {
+      CountDenied(View(path->second), ReasonOf(status));
+      const auto trace = metadata.find(kTraceHeader);
+      LogDenied(View(path->second), caller.ok() ? *caller : Identity(), status,
+                trace == metadata.end() ? "" : View(trace->second));
+    }
     return ToGrpcStatusInText(status);
   }
 
  private:
-  absl::Status Check(absl::string_view path, const grpc::AuthContext& context) const {
-    SLUICE_ASSIGN_OR_RETURN(const Identity caller, ReadIdentity(context, domain_));
-    return CheckRole(path, caller);
-  }
-
   void CountDenied(absl::string_view path, const std::string& reason) ABSL_LOCKS_EXCLUDED(mu_) {
     if (registry_ == nullptr) return;
     // A caller may send any path; only known methods become labels.

@@ -28,7 +28,9 @@ absl::Status CheckRole(absl::string_view path, const Identity& caller);
 // The check that a server makes before each call reaches its service: the caller's certificate
 // carries an identity of `domain` whose role may make the call. gRPC sends no details with these
 // errors, so reason and number stand in front of the message, and FromGrpcStatus() takes them out.
-// `metrics` may be null; it outlives the server.
+//
+// A refused call of a method that the proto file marks as `audited` is an event `audit` in the log.
+// It names no job, because the request of such a call is never read. `metrics` may be null; it outlives the server.
 std::shared_ptr<grpc::AuthMetadataProcessor> MakeAccessCheck(std::string domain,
                                                              metrics::Registry* metrics);
 

@@ -30,9 +30,9 @@ void LogAudit(const Person& person, absl::string_view method, const AuditTarget&
                    what = {"method", method}, about = {target.kind, target.text},
                    code = {"result", absl::StatusCodeToString(result.code())},
                    reason = {"reason", ReasonOf(result)};
-  if (target.job_id.empty()) return log::Info("audit", {role, name, what, about, code, reason});
-  log::WriteFor(target.job_id, log::Level::kInfo, "audit",
-                {{"job_id", target.job_name}, role, name, what, about, code, reason});
+  if (target.job_id.empty()) return log::WriteAudit("", {role, name, what, about, code, reason});
+  log::WriteAudit(target.job_id,
+                  {{"job_id", target.job_name}, role, name, what, about, code, reason});
 }
 
 }  // namespace sluice::controller

@@ -38,7 +38,9 @@ struct AuditTarget {
   std::string job_id, job_name;
 };
 
-// Writes to the log who asked for a change, and how it ended.
+// Writes to the log who asked for a change, and how it ended, at every log level. Each call of a
+// method that its proto file marks as `audited` gives one line: this one, or that of
+// rpc::MakeAccessCheck() if the caller's role may not make the call at all.
 void LogAudit(const Person& person, absl::string_view method, const AuditTarget& target,
               const absl::Status& result);
 

@@ -106,7 +106,8 @@ absl::StatusOr<bool> DeleteJob(Controller& core, meta::Store& store, const Job& 
 
 std::string VerbName(job::v1::Verb verb) {
   std::string name = absl::AsciiStrToLower(absl::StripPrefix(job::v1::Verb_Name(verb), "VERB_"));
-  if (!name.empty()) name[0] = absl::ascii_toupper(static_cast<unsigned char>(name[0]));
+  if (name.empty()) return absl::StrCat("Verb ", static_cast<int>(verb));
+  name[0] = absl::ascii_toupper(static_cast<unsigned char>(name[0]));
   return name;
 }
 

@@ -192,11 +192,13 @@ grpc::ServerUnaryReactor* JobService::Submit(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* JobService::Control(grpc::CallbackServerContext* context,
                                               const job::v1::ControlRequest* request,
                                               job::v1::ControlResponse* response) {
-  if (const absl::Status status = CheckControl(*request); !status.ok())
+  const Person person = PersonOf(*context);
+  if (const absl::Status status = CheckControl(*request); !status.ok()) {
+    LogAudit(person, VerbName(request->verb()), {.text = request->job()}, status);
     return Refuse(context, status);
+  }
 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const Person person = PersonOf(*context);
   auto repeat = std::make_shared<absl::StatusOr<bool>>(absl::UnknownError("not done"));
   auto target = std::make_shared<AuditTarget>(AuditTarget{.text = request->job()});
   loop_->Post(

@@ -85,7 +85,7 @@ void Describe(const pb::MethodDescriptor& method, std::string* out) {
                     [](std::string* to, int role) {
                       absl::StrAppend(to, rpc::v1::Role_Name(static_cast<rpc::v1::Role>(role)));
                     }),
-      "\n");
+      rule.audited() ? " audited" : "", "\n");
 }
 
 }  // namespace

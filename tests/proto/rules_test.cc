@@ -64,6 +64,14 @@ TEST_P(MethodTest, KeyedAnswersSayWhetherTheyAreRepeats) {
   EXPECT_EQ(repeat->number(), 1);
 }
 
+TEST_P(MethodTest, IsAuditedIfAPersonChangesSomethingOnceByIt) {
+  bool people = false;
+  for (const int role : rule().roles())
+    people |= role == rpc::v1::ROLE_SUBMITTER || role == rpc::v1::ROLE_OPERATOR;
+  if (!people || rule().repeat() != rpc::v1::REPEAT_KEYED) return;
+  EXPECT_TRUE(rule().audited());
+}
+
 TEST_P(MethodTest, HasItsOwnRequestMessage) {
   for (const pb::MethodDescriptor* other : contracts::Methods()) {
     if (other == &method()) continue;

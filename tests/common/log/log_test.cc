@@ -76,5 +76,17 @@ TEST(LogTest, LinesBelowTheLowestLevelAreLeftOut) {
   Init("test", Level::kInfo);  // The level is global, so later tests would keep it.
 }
 
+TEST(LogTest, AuditLinesAreWrittenAtEachLevel) {
+  for (const Level lowest : {Level::kDebug, Level::kInfo, Level::kWarning, Level::kError}) {
+    Init("test", lowest);
+    testing::internal::CaptureStderr();
+    WriteAudit("", {{"person", "alice"}});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr("\"level\":\"info\",\"daemon\":\"test\",\"event\":\"audit\","
+                                   "\"person\":\"alice\"}\n"));
+  }
+  Init("test", Level::kInfo);
+}
+
 }  // namespace
 }  // namespace sluice::log

@@ -16,7 +16,6 @@
 #include "common/base/id.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
-#include "common/config/job_file.h"
 #include "common/daemon/controller_link.h"
 #include "common/metrics/metrics.h"
 #include "common/policy/policy.h"
@@ -31,6 +30,7 @@
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/queue/v1/queue.grpc.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
+#include "tests/services/controller/digits_spec.h"
 
 namespace sluice::controller {
 namespace {
@@ -39,25 +39,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-// A complete spec, as the CLI sends it. Its files are on another host.
-job::v1::JobSpec Spec(const std::string& name) {
-  const std::string text = absl::StrCat("name: ", name, R"(
-run: {seed: 7}
-model: {path: /models/tiny, max_context: 64}
-data:
-  train: [{name: digits, path: /data/digits.jsonl, prompt: question, answer: answer}]
-  order: {max_prompt: 32}
-rollout: {max_response: 7}
-reward: {rewards: [{name: right, verifier: text, args: {property: reversed}}]}
-queue: {groups_per_step: 32, keep: {durability: memory}}
-checkpoint: {dir: /ckpt}
-limits: {max_steps: 100}
-)");
-  const JobFile file = ParseJobFile(text, "/jobs/job.yaml", {.sets = {}, .check_paths = false});
-  SLUICE_CHECK_MSG(file.problems.empty(), file.problems[0].ToString());
-  return *file.spec;
-}
 
 // Answers SetJob, Stats and Release, and remembers what it was told.
 class FakeQueue : public queue::v1::QueueService::CallbackService {
