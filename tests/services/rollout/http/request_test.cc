@@ -239,6 +239,10 @@ TEST(RequestTest, AChatThatDoesNotFitIsRefusedByName) {
       {messages("hi"), "messages[0]"},
       {messages({{"role", "wizard"}, {"content", "x"}}), "messages[0].role"},
       {messages({{"content", "x"}}), "messages[0].role"},
+      {messages({{"role", 5}, {"content", "x"}}), "messages[0].role"},
+      {messages({{"role", Json::array({"user"})}, {"content", "x"}}), "messages[0].role"},
+      {messages({{"role", {{"user", true}}}, {"content", "x"}}), "messages[0].role"},
+      {messages({{"role", nullptr}, {"content", "x"}}), "messages[0].role"},
       {messages({{"role", "user"}}), "messages[0].content"},
       {messages({{"role", "user"}, {"content", 5}}), "messages[0].content"},
       {messages(
