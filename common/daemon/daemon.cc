@@ -158,7 +158,8 @@ int ParseFlags(int argc, char** argv, const About& about, Flags* flags) {
                  "it is started anew; long work says itself how long it may take")
       ->envname("SLUICE_STALL_LIMIT")
       ->capture_default_str();
-  app.add_option("--log-level", flags->log_level, "lowest level that is logged; events `audit` always are")
+  app.add_option("--log-level", flags->log_level,
+                 "lowest level that is logged; events `audit` always are")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 

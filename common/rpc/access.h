@@ -30,7 +30,9 @@ absl::Status CheckRole(absl::string_view path, const Identity& caller);
 // errors, so reason and number stand in front of the message, and FromGrpcStatus() takes them out.
 //
 // A refused call of a method that the proto file marks as `audited` is an event `audit` in the log.
-// It names no job, because the request of such a call is never read. `metrics` may be null; it outlives the server.
+// It names no job, because the request of such a call is never read.
+//
+// `metrics` may be null; it outlives the server.
 std::shared_ptr<grpc::AuthMetadataProcessor> MakeAccessCheck(std::string domain,
                                                              metrics::Registry* metrics);
 

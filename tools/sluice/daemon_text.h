@@ -14,7 +14,8 @@ namespace sluice::cli {
 
 // "rollout".
 std::string RoleText(rpc::v1::Role role);
-// What a daemon does: lost, left (it ended in an orderly way), draining (it still works for a job), drained, idle or working.
+// What a daemon does: lost, left (it ended in an orderly way), draining (it still works for a job),
+// drained, idle or working.
 std::string DaemonStateText(const admin::v1::Daemon& daemon);
 // The pool that the daemon was started with.
 std::string PoolText(const admin::v1::Daemon& daemon);

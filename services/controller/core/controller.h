@@ -202,7 +202,8 @@ class Controller {
   // an event.
   void OnStoreRebuilt(Instant now);
 
-  // Looks for silent daemons, and forgets those that are lost for good. Call it about four times a second.
+  // Looks for silent daemons, and forgets those that are lost for good. Call it about four times a
+  // second.
   void Tick(Instant now);
 
   // Computes what follows from the calls so far (states, limits, assignments) and hands it out.

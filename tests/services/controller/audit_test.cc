@@ -81,9 +81,9 @@ class AuditTest : public testing::Test {
     return credentials.ok() ? *credentials : nullptr;
   }
 
-  // Makes one call, which is not repeated, and checks that it gives one audit line: that of `method`
-  // with `target`, a field and its value. A caller whose role may not call at all has given no
-  // request, so `method` is then `denied_as` and there is no target.
+  // Makes one call, which is not repeated, and checks that it gives one audit line: that of
+  // `method` with `target`, a field and its value. A caller whose role may not call at all has
+  // given no request, so `method` is then `denied_as` and there is no target.
   void ExpectOneLine(const std::string& caller, const google::protobuf::Message& request,
                      std::unique_ptr<google::protobuf::Message> response, const std::string& method,
                      const std::string& denied_as,
