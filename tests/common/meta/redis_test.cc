@@ -1,5 +1,5 @@
-// The store on a real redis-server to which everything happens: killed connections, lost answers,
-// pauses, restarts, lost data, and another process that takes the lease.
+// The store on a real redis-server to which everything happens: killed connections, lost and late
+// answers, pauses, restarts, lost data, and another process that takes the lease.
 
 #include "common/meta/redis.h"
 
@@ -17,10 +17,12 @@
 #include "common/base/status.h"
 #include "common/meta/redis_scripts.h"
 #include "tests/integration/harness/redis_server.h"
+#include "tests/integration/harness/relay.h"
 
 namespace sluice::meta {
 namespace {
 using integration::RedisServer;
+using integration::Relay;
 using testing::HasSubstr;
 
 class RedisStoreTest : public testing::Test {
@@ -61,6 +63,23 @@ class RedisStoreTest : public testing::Test {
     });
   }
 
+  // Opens the store over a network that is slow from then on.
+  void OpenOverSlowNetwork(absl::Duration there, absl::Duration back) {
+    relay_ = std::make_unique<Relay>(server_->endpoint().port);
+    target_.url = absl::StrCat("redis://127.0.0.1:", relay_->port());
+    ASSERT_NO_FATAL_FAILURE(OpenStore());
+    ASSERT_TRUE(store_->Put("a", "1").ok());
+    AwaitRenewal();  // Both of its connections are there.
+    relay_->Delay(there, back);
+  }
+
+  // Waits until the store has renewed its lease, so that Redis keeps it for longer than before.
+  void AwaitRenewal() {
+    const auto ask = [this] { return server_->Run({"PTTL", "sluice:lease"}).number; };
+    int64_t left = ask();
+    for (int64_t now = ask(); now <= left; now = ask()) left = now;
+  }
+
   std::string RevisionInRedis() { return server_->Run({"HGET", "sluice:state", "revision"}).text; }
   std::string ValueInRedis(const std::string& key) {
     return server_->Run({"HGET", "sluice:values", key}).text;
@@ -68,6 +87,7 @@ class RedisStoreTest : public testing::Test {
 
   std::unique_ptr<RedisServer> server_;
   Target target_;
+  std::unique_ptr<Relay> relay_;
   std::unique_ptr<Store> store_;
 };
 
@@ -126,6 +146,61 @@ TEST_F(RedisStoreTest, AnotherWriteComesAfterTheOneWhoseAnswerWasLost) {
 
   ASSERT_TRUE(revision.ok()) << revision.status();
   EXPECT_EQ(*revision, 2);
+  EXPECT_EQ(ValueInRedis("a"), "2 2");
+}
+
+TEST_F(RedisStoreTest, OverASlowNetworkWritesAreDoneAndTheLeaseIsKept) {
+  target_.lease.ttl = absl::Seconds(5);
+  target_.lease.margin = absl::Seconds(1);
+  ASSERT_NO_FATAL_FAILURE(OpenOverSlowNetwork(absl::Milliseconds(300), absl::Milliseconds(300)));
+
+  // For longer than a lease lasts that is not renewed.
+  int64_t revision = 1;
+  for (const absl::Time end = absl::Now() + target_.lease.ttl; absl::Now() < end;) {
+    const absl::StatusOr<int64_t> written = Persist({{"a", revision}}, {{"a", "2"}});
+    ASSERT_TRUE(written.ok()) << written.status();
+    EXPECT_EQ(*written, ++revision);
+    EXPECT_EQ(store_->CheckMayAct(), absl::OkStatus());
+  }
+  EXPECT_EQ(store_->times_rebuilt(), 0);
+  relay_->Delay(absl::ZeroDuration(), absl::ZeroDuration());  // To end sooner.
+}
+
+TEST_F(RedisStoreTest, OverANetworkThatIsTooSlowAWriteIsGivenUpInTimeAndIsDoneOnce) {
+  ASSERT_NO_FATAL_FAILURE(OpenOverSlowNetwork(absl::Milliseconds(1500), absl::ZeroDuration()));
+
+  const absl::Time begin = absl::Now();
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("b", "2").status()));
+  EXPECT_LE(absl::Now() - begin, absl::Seconds(4)) << "the limit that redis.h names";
+  EXPECT_TRUE(absl::IsNotFound(store_->Get("b").status())) << "it is not known to be done";
+  while (ValueInRedis("b").empty()) {  // It arrives after the store has given it up.
+  }
+
+  relay_->Delay(absl::ZeroDuration(), absl::ZeroDuration());
+  const absl::StatusOr<int64_t> revision = Persist({}, {{"b", "2"}});
+  ASSERT_TRUE(revision.ok()) << revision.status();
+  EXPECT_EQ(*revision, 2);
+  EXPECT_EQ(RevisionInRedis(), "2");
+  EXPECT_EQ(ValueInRedis("b"), "2 2");
+}
+
+TEST_F(RedisStoreTest, OverANetworkThatIsTooSlowTheLeaseIsGivenUpBeforeAnotherOneLeads) {
+  target_.lease.ttl = absl::Seconds(2);
+  target_.lease.margin = absl::Milliseconds(500);
+  Target other = target_;  // It is near Redis.
+  other.holder = "the second";
+  ASSERT_NO_FATAL_FAILURE(OpenOverSlowNetwork(absl::Milliseconds(1500), absl::ZeroDuration()));
+
+  // The next renewal arrives late, so the lease lasts longer than its holder knows.
+  absl::StatusOr<std::unique_ptr<Store>> opened = absl::UnavailableError("");
+  while (!opened.ok()) opened = OpenRedis(other);
+  EXPECT_TRUE(absl::IsUnavailable(store_->CheckMayAct())) << "two lead at once";
+  const std::unique_ptr<Store> second = *std::move(opened);
+
+  ASSERT_TRUE(second->Put("a", "2").ok());
+  EXPECT_TRUE(absl::IsUnavailable(store_->Put("a", "3").status()));
+  relay_->Delay(absl::ZeroDuration(), absl::ZeroDuration());
+  EXPECT_EQ(ReasonOf(Persist({}, {{"a", "4"}}).status()), "LEASE_LOST");
   EXPECT_EQ(ValueInRedis("a"), "2 2");
 }
 
