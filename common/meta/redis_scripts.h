@@ -28,11 +28,11 @@ constexpr char kTake[] = R"(
 )";
 
 // Renews the lease. If it has expired, it is taken again, unless another process has had it since.
-// Where the revision is lower than the caller's, that Redis has lost data, and `by` may name one who
-// had the lease before the caller. Then it does not count, unless that one led under the master's
-// present term. A master of a new term often lacks data, and what its own leader has written there
-// since must not be replaced by the memory of an earlier one. So `by` is set with `term`, for a copy
-// may lack the caller's name too.
+// Where the revision is lower than the caller's, that Redis has lost data, and `by` may name one
+// who had the lease before the caller. Then it does not count, unless that one led under the
+// master's present term. A master of a new term often lacks data, and what its own leader has
+// written there since must not be replaced by the memory of an earlier one. So `by` is set with
+// `term`, for a copy may lack the caller's name too.
 // Arguments: lease, its time in ms, the caller's revision, the master's term.
 // Returns lost HOLDER | held REVISION.
 constexpr char kRenew[] = R"(

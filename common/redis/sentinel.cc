@@ -146,9 +146,7 @@ absl::StatusOr<Master> MasterFinder::Ask(Sentinel& sentinel) {
 }
 
 MasterConnection::MasterConnection(const MasterSource& source, absl::Duration timeout)
-    : sentinels_(source.sentinels.size()),
-      timeout_(timeout),
-      finder_(source, kSentinelTimeout) {}
+    : sentinels_(source.sentinels.size()), timeout_(timeout), finder_(source, kSentinelTimeout) {}
 
 absl::Status MasterConnection::Connect() {
   Close();

@@ -101,7 +101,8 @@ absl::StatusOr<job::v1::JobSpec> SetLiveKeys(const job::v1::JobSpec& spec,
   std::vector<std::string> sources = {"job"};
   for (const auto& [key, value] : values) {
     SLUICE_RETURN_IF_ERROR(CheckKey(key));
-    // The value is parsed on the thread that does everything, and parsing is not made for megabytes.
+    // The value is parsed on the thread that does everything, and parsing is not made for
+    // megabytes.
     if (value.size() > kMaxValueBytes) {
       return RefuseSet(absl::StrCat("the value of ", key, " has ", value.size(),
                                     " bytes; the limit is ", kMaxValueBytes),

@@ -313,8 +313,7 @@ TEST_F(SentinelStoreTest, WhoIsNamedWronglyIsRefusedByName) {
 TEST_F(SentinelStoreTest, OneAddressForAllSentinelsIsRefusedAndOneThatIsAddedLaterStopsNobody) {
   ASSERT_NO_FATAL_FAILURE(StartGroup({.replica = false}));
   const std::vector<int> ports = group_->ports();
-  for (const std::string& url :
-       {group_->UrlOf({ports[0]}), group_->UrlOf({ports[0], ports[1]})}) {
+  for (const std::string& url : {group_->UrlOf({ports[0]}), group_->UrlOf({ports[0], ports[1]})}) {
     target_.url = url;
     const absl::Status refused = OpenRedis(target_).status();
     EXPECT_EQ(DetailOf(refused).catalogue, "SLUICE-META-0018") << refused;

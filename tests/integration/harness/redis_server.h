@@ -12,8 +12,8 @@ namespace sluice::integration {
 // A port of loopback on which nobody listens now.
 int FindFreePort();
 
-// Makes the folder `dir` with a certificate of a Redis on 127.0.0.1, of an authority of its own, for
-// RedisServer::Options::tls_dir. Returns `dir`.
+// Makes the folder `dir` with a certificate of a Redis on 127.0.0.1, of an authority of its own,
+// for RedisServer::Options::tls_dir. Returns `dir`.
 std::string MakeRedisTlsDir(const std::string& dir);
 
 // A redis-server of Debian's package on a free port of loopback.

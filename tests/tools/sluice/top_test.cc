@@ -49,7 +49,9 @@ TEST(Top, ASpeedIsThatOfTheLastHalfMinute) {
   for (int second = 0; second <= 120; ++second) {
     job.set_step(second < 60 ? second : 60);  // One step a second, then none.
     rates.Add(list, absl::Seconds(second));
-    if (second == 59) EXPECT_NEAR(rates.PerMinute("id-of-a"), 60, 1e-6);
+    if (second == 59) {
+      EXPECT_NEAR(rates.PerMinute("id-of-a"), 60, 1e-6);
+    }
   }
   EXPECT_NEAR(rates.PerMinute("id-of-a"), 0, 1e-6);
 
