@@ -83,6 +83,28 @@ class NameCheck {
     check(secrets_, "Secret", TextAt(volume, "secret.secretName"));
     check(manifest_, "ConfigMap", TextAt(volume, "configMap.name"));
     check(manifest_, "PersistentVolumeClaim", TextAt(volume, "persistentVolumeClaim.claimName"));
+    for (const YAML::Node& item : At(volume, "configMap.items"))
+      Want(DataOf(volume).contains(TextAt(item, "key")),
+           absl::StrCat("no ConfigMap has the key ", TextAt(item, "key")));
+  }
+
+  // The keys and values of a volume's ConfigMap.
+  Labels DataOf(const YAML::Node& volume) const {
+    const Object* const map = Find(manifest_, "ConfigMap", TextAt(volume, "configMap.name"));
+    return map == nullptr ? Labels() : LabelsAt(map->yaml, "data");
+  }
+
+  // The file must be a key of a ConfigMap that the container mounts as a whole.
+  void CheckPolicyFile(const YAML::Node& container, const std::string& file) {
+    bool found = false;
+    for (const YAML::Node& volume : PodSpec(*object_)["volumes"]) {
+      for (const YAML::Node& mount : container["volumeMounts"]) {
+        if (TextAt(mount, "name") != TextAt(volume, "name")) continue;
+        for (const auto& [key, value] : DataOf(volume))
+          found = found || file == absl::StrCat(TextAt(mount, "mountPath"), "/", key);
+      }
+    }
+    Want(found, absl::StrCat("no ConfigMap has the file ", file));
   }
 
   void CheckContainer(const YAML::Node& container, const std::set<std::string>& volumes) {
@@ -102,6 +124,8 @@ class NameCheck {
       CheckVariables(TextAt(variable, "value"), variables);
       variables.insert(TextAt(variable, "name"));
       if (TextAt(variable, "name") == "SLUICE_SERVER") CheckAddress(TextAt(variable, "value"));
+      if (TextAt(variable, "name") == "SLUICE_POLICY")
+        CheckPolicyFile(container, TextAt(variable, "value"));
     }
     for (const YAML::Node& argument : container["args"]) {
       absl::string_view text = argument.Scalar();

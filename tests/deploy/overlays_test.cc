@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/escaping.h"
@@ -9,8 +10,10 @@
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
+#include "common/config/job_file.h"
 #include "common/meta/store.h"
 #include "common/pki/certificate.h"
+#include "common/policy/policy.h"
 #include "tests/deploy/checks.h"
 #include "tests/deploy/command.h"
 #include "tests/deploy/golden.h"
@@ -90,6 +93,24 @@ TEST_P(OverlayTest, TheNamespaceRefusesOtherPods) {
   ASSERT_NE(fleet, nullptr);
   EXPECT_EQ(LabelsAt(fleet->yaml, "metadata.labels")["pod-security.kubernetes.io/enforce"],
             "restricted");
+}
+
+// A controller does not start with a policy that it cannot read.
+TEST_P(OverlayTest, TheControllersGetAPolicyThatTheyCanReadAndThatAllowsTheExampleJob) {
+  const auto map = std::find_if(manifest_.begin(), manifest_.end(), [](const Object& object) {
+    return object.kind == "ConfigMap" && absl::StartsWith(object.name, "policy-");
+  });
+  ASSERT_NE(map, manifest_.end());
+  const std::string file = MakeTempDir().value() + "/policy.yaml";
+  ASSERT_TRUE(WriteFileAtomic(file, LabelsAt(map->yaml, "data")["policy.yaml"]).ok());
+
+  const absl::StatusOr<Policy> policy = ReadPolicy(file);
+
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_NE(policy->FindQuota("anybody"), nullptr);
+  const JobFile digits = ReadJobFile(SLUICE_SOURCE_DIR "/configs/examples/digits.yaml");
+  ASSERT_NE(digits.spec, nullptr);
+  EXPECT_THAT(CheckCaps(*policy, *digits.spec), IsEmpty());
 }
 
 // The table of deploy/README.md.
@@ -200,6 +221,10 @@ const Fault kFaults[] = {
     {"image: sluice-queue:dev", "image: sluice-qeue:dev", Names, "no image sluice-qeue:dev"},
     {"targetPort: ops", "targetPort: opps", Names, "no port opps"},
     {"serviceName: trainer", "serviceName: trainers", Names, "no Service trainers"},
+    {"configMap:\n          name: policy", "configMap:\n          name: polcy", Names,
+     "no ConfigMap polcy-"},
+    {"  policy.yaml: |", "  polcy.yaml: |", Names,
+     "no ConfigMap has the file /etc/sluice/policy/policy.yaml"},
 };
 
 TEST(ChecksTest, EachFindsTheFaultsThatItIsFor) {

@@ -130,6 +130,16 @@ class Converter {
       return absl::InvalidArgumentError(absl::StrCat(pod, " has no fsGroup"));
     SLUICE_RETURN_IF_ERROR(MakeDirs(path));
     SLUICE_RETURN_IF_ERROR(SetOwner(path, group, 02775));
+    if (const std::string map = TextAt(volume, "configMap.name"); !map.empty()) {
+      const Object* const found = Find(rendered_, "ConfigMap", map);
+      if (found == nullptr) return absl::NotFoundError(absl::StrCat("there is no ConfigMap ", map));
+      for (const auto& [key, value] : LabelsAt(found->yaml, "data")) {
+        const std::string file = absl::StrCat(path, "/", key);
+        SLUICE_RETURN_IF_ERROR(WriteFileAtomic(file, value));
+        SLUICE_RETURN_IF_ERROR(SetOwner(file, group, 0644));
+      }
+      return path;
+    }
     const std::string secret = TextAt(volume, "secret.secretName");
     if (secret.empty()) return path;
 

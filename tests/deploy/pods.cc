@@ -67,7 +67,8 @@ void CheckResources(const Object& object, const YAML::Node& container, Findings*
 
 void CheckVolumes(const Object& object, const YAML::Node& pod, Findings* findings) {
   for (const YAML::Node& volume : pod["volumes"]) {
-    const bool known = volume["secret"] || volume["emptyDir"] || volume["persistentVolumeClaim"];
+    const bool known = volume["secret"] || volume["configMap"] || volume["emptyDir"] ||
+                       volume["persistentVolumeClaim"];
     if (!known) findings->Add(object, absl::StrCat("volume ", TextAt(volume, "name")));
     // Others than the group of the pod must not read a key: 0440.
     if (volume["secret"]) findings->Expect(object, volume, "secret.defaultMode", "288");
