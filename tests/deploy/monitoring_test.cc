@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/file.h"
+#include "common/base/status.h"
 #include "tests/deploy/command.h"
 #include "tests/deploy/golden.h"
 #include "tests/deploy/manifest.h"
@@ -313,16 +314,121 @@ TEST(MonitoringOverlayTest, NothingThatTheClusterGetsChangesUnnoticed) {
   EXPECT_EQ(CompareWithGolden("monitoring", manifest), "");
 }
 
-// Autoscalers read metrics too.
-TEST(MonitoringOverlayTest, ManifestsNameMetricsOfTheTable) {
-  std::set<std::string> known;
-  for (const auto& [name, labels] : LabelsByName()) known.insert(name);
-  for (const auto& entry :
-       fs::recursive_directory_iterator(std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s")) {
-    if (entry.path().extension() != ".yaml") continue;
-    for (const std::string& name : FindAll(ReadFile(entry.path().string()).value(),
-                                           "(?:seriesQuery: |rate\\()(sluice_[a-z_]+)"))
-      EXPECT_TRUE(known.contains(name)) << entry.path() << ": " << name;
+// The adapter ------------------------------------------------------------------------------------
+
+// The queries of adapter_rules.yaml by the names of their results, as the adapter asks them.
+std::map<std::string, std::string> AdapterQueries() {
+  std::map<std::string, std::string> queries;
+  for (const YAML::Node& rule :
+       At(YAML::LoadFile(kMonitoring + "/adapter_rules.yaml"), "rules.external"))
+    queries[TextAt(rule, "name.as")] = absl::StrReplaceAll(
+        TextAt(rule, "metricsQuery"), {{"<<.LabelMatchers>>", "namespace=\"sluice\""}});
+  return queries;
+}
+
+TEST(AdapterTest, ItsQueriesNameMetricsOfTheTable) {
+  const auto names = LabelsByName();
+  for (const auto& [result, query] : AdapterQueries()) {
+    for (const std::string& name : FindAll(query, "(sluice_[a-z_]+)"))
+      EXPECT_TRUE(names.contains(name)) << result << ": " << name;
+  }
+}
+
+TEST(AdapterTest, TheAutoscalersReadItsResults) {
+  if (!HasKubectl()) GTEST_SKIP() << "there is no kubectl";
+  std::set<std::string> read, made;
+  for (const auto& [result, query] : AdapterQueries()) made.insert(result);
+  for (const Object& object : Manifest(ParseManifest(Render("prod").value()).value())) {
+    if (object.kind == "HorizontalPodAutoscaler")
+      read.insert(TextAt(object.yaml, "spec.metrics.0.external.metric.name"));
+  }
+  EXPECT_EQ(read, made);
+}
+
+// What a query gives after ten minutes in which the series of `input` had these values.
+absl::Status ExpectResult(const std::string& result, const std::string& wanted,
+                          const std::map<std::string, std::string>& input) {
+  const std::string file = MakeTempDir().value() + "/test.yaml";
+  YAML::Node test, expected;
+  test["interval"] = "30s";
+  for (const auto& [series, values] : input) {
+    YAML::Node one;
+    one["series"] = absl::StrReplaceAll(series, {{"{", "{namespace=\"sluice\","}});
+    one["values"] = values;
+    test["input_series"].push_back(one);
+  }
+  expected["expr"] = AdapterQueries().at(result);
+  expected["eval_time"] = "10m";
+  expected["exp_samples"] = YAML::Node(YAML::NodeType::Sequence);
+  if (!wanted.empty()) {
+    YAML::Node sample;
+    sample["labels"] = "{}";
+    sample["value"] = wanted;
+    expected["exp_samples"].push_back(sample);
+  }
+  test["promql_expr_test"].push_back(expected);
+  YAML::Node all;
+  all["tests"].push_back(test);
+  SLUICE_CHECK(WriteFileAtomic(file, YAML::Dump(all)).ok());
+  return RunCommand({"promtool", "test", "rules", file}).status();
+}
+
+// The series of a fleet with so many rollouts, whose jobs can use min to max of them, and whose
+// trainers wait this many seconds in each half minute. -1: there are no trainers.
+std::map<std::string, std::string> MakeInput(int up, int min, int max, int waited) {
+  const auto constant = [](int value) { return absl::StrCat(value, "x20"); };
+  const auto counter = [](int step) { return absl::StrCat("0+", step, "x20"); };
+  const std::string wanted = "sluice_controller_wanted_daemons{pool=\"default\",role=\"rollout\",";
+  std::map<std::string, std::string> input = {
+      {"sluice_controller_daemons{role=\"rollout\",state=\"up\"}", constant(up)},
+      {wanted + "bound=\"min\"}", constant(min)},
+      {wanted + "bound=\"max\"}", constant(max)}};
+  if (waited < 0) return input;
+  const std::string phase = "sluice_trainer_phase_seconds_total{phase=";
+  input[phase + "\"wait_data\"}"] = counter(waited);
+  input[phase + "\"forward\"}"] = counter(30 - waited);
+  return input;
+}
+
+TEST(AdapterTest, ItAsksForTheRolloutsThatJobsNeedAndCanUse) {
+  struct Case {
+    const char* what;
+    std::map<std::string, std::string> input;
+    const char* wanted;
+  };
+  const Case cases[] = {
+      {"a job waits for rollouts, and none trains", MakeInput(2, 5, 5, -1), "5"},
+      {"one more is missing than an autoscaler would see", MakeInput(19, 20, 20, -1), "22"},
+      {"trainers wait too long", MakeInput(2, 1, 8, 6), "4"},
+      {"the job has its maximum, and still waits", MakeInput(4, 1, 4, 20), "4"},
+      {"trainers never wait", MakeInput(8, 2, 8, 0), "2"},
+      {"all jobs have ended, and their trainers stand still", MakeInput(8, 0, 0, -1), "0"},
+      {"there is no controller", {}, ""},
+  };
+  for (const Case& c : cases) {
+    const absl::Status found = ExpectResult("sluice_wanted_rollouts", c.wanted, c.input);
+    EXPECT_TRUE(found.ok()) << c.what << ": " << found;
+  }
+}
+
+TEST(AdapterTest, ItAsksForTheRewardsThatJobsNeedAndCanUse) {
+  struct Case {
+    int min, max;
+    const char* seconds;  // Of scoring in half a minute.
+    const char* wanted;
+  };
+  for (const Case& c : {Case{2, 2, "", "2"}, Case{1, 8, "63", "3"}, Case{1, 2, "210", "2"},
+                        Case{1, 4, "0", "1"}, Case{0, 0, "", "0"}}) {
+    std::map<std::string, std::string> input;
+    const std::string wanted =
+        "sluice_controller_wanted_daemons{pool=\"default\",role=\"reward\",bound=";
+    input[wanted + "\"min\"}"] = absl::StrCat(c.min, "x20");
+    input[wanted + "\"max\"}"] = absl::StrCat(c.max, "x20");
+    if (*c.seconds != '\0')
+      input["sluice_reward_duration_seconds_sum{job_id=\"a\"}"] =
+          absl::StrCat("0+", c.seconds, "x20");
+    const absl::Status found = ExpectResult("sluice_wanted_rewards", c.wanted, input);
+    EXPECT_TRUE(found.ok()) << found;
   }
 }
 
