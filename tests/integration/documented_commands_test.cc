@@ -69,6 +69,8 @@ constexpr Rule kBefore[] = {
     {"sluice job export ", "rm -rf out; "},
     {"sluice pki init ", "rm -rf ca; "},
     {"sluice pki issue queue queue-0 --ca ca", "[ -d ca ] || sluice pki init ca; "},
+    {"sluice pki issue submitter anna --ca ~/sluice-ca/ca",
+     "[ -d ~/sluice-ca/ca ] || sluice pki init ~/sluice-ca/ca; "},
     {"sluice ckpt init ", "rm -rf model; "},
     {"sluice bug-report ", "rm -f report.tar.gz; "},
     {"sluice completion zsh", "mkdir -p ~/.zsh; "},
