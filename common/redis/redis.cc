@@ -13,6 +13,8 @@ namespace sluice::redis {
 namespace {
 
 constexpr size_t kReadBytes = 64 << 10;
+// A Redis that takes less than this in a second counts as silent.
+constexpr double kSlowestBytesPerSecond = 4 << 20;
 
 Reply Convert(const redisReply& from) {
   Reply reply;
@@ -89,7 +91,13 @@ absl::Status Connection::Connect() {
 }
 
 absl::StatusOr<std::vector<Reply>> Connection::Run(absl::Span<const Command> commands) {
-  return RunUntil(Clock::Real()->Monotonic() + timeout_, commands);
+  size_t bytes = 0;
+  for (const Command& command : commands) {
+    for (const std::string& argument : command) bytes += argument.size();
+  }
+  const absl::Duration limit =
+      timeout_ + absl::Seconds(static_cast<double>(bytes) / kSlowestBytesPerSecond);
+  return RunUntil(Clock::Real()->Monotonic() + limit, commands);
 }
 
 absl::StatusOr<std::vector<Reply>> Connection::RunUntil(absl::Duration deadline,
