@@ -18,6 +18,7 @@
 #include "common/rpc/method.h"
 #include "common/rpc/status.h"
 #include "common/rpc/text.h"
+#include "common/rpc/wait.h"
 
 namespace sluice::rpc {
 namespace {
@@ -123,11 +124,8 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
     // Another attempt would come too late.
     if (absl::Now() + wait >= end) return error;
     CountRetry(channel, method, status);
-    if (options.cancel == nullptr) {
-      absl::SleepFor(wait);
-    } else if (options.cancel->WaitFor(wait)) {
+    if (WaitToRepeat(channel, wait, options.cancel))
       return Annotate(absl::CancelledError("cancelled"), method.name);
-    }
   }
 }
 

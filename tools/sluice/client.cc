@@ -13,6 +13,7 @@
 #include "common/rpc/backoff.h"
 #include "common/rpc/client.h"
 #include "common/rpc/stream.h"
+#include "common/rpc/wait.h"
 #include "tools/sluice/context.h"
 #include "tools/sluice/fleet.h"
 #include "tools/sluice/fleet_tls.h"
@@ -266,9 +267,8 @@ absl::StatusOr<job::v1::JobStatus> FollowJob(
       return absl::UnavailableError(absl::StrCat("no answer from ", channel.address(), " for ",
                                                  absl::FormatDuration(patience), ": ",
                                                  status.message()));
-    const absl::Duration wait = backoff.Next();
-    if (cancel == nullptr) absl::SleepFor(wait);
-    else if (cancel->WaitFor(wait)) return absl::CancelledError("interrupted");
+    if (rpc::WaitToRepeat(channel, backoff.Next(), cancel))
+      return absl::CancelledError("interrupted");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
+#include "common/rpc/wait.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
 #include "tools/sluice/interrupts.h"
@@ -100,7 +101,7 @@ ExitCode ShowLogs(LogsOptions& o) {
     }
     const bool gone = absl::IsUnavailable(status) || absl::IsCancelled(status);
     if (!gone || clock->Monotonic() - last_answer > kAwayTime) return Complain(status);
-    if (cancel.WaitFor(backoff.Next(absl::ZeroDuration()))) return kInterrupted;
+    if (rpc::WaitToRepeat(**channel, backoff.Next(), &cancel)) return kInterrupted;
   }
 }
 

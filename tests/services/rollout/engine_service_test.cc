@@ -221,7 +221,8 @@ TEST_F(EngineServiceTest, DescribeTellsTheModelAndTheVersionThatSamples) {
   EXPECT_EQ(rpc::FromProto(described->loaded(0).version()), (PolicyVersion{1, 0}));
   EXPECT_EQ(described->slots(), session->engine().slots());
   EXPECT_EQ(described->max_context(), session->engine().max_context());
-  EXPECT_THAT(std::string(Describe("another").status().message()), HasSubstr("job 'another'"));
+  EXPECT_THAT(std::string(Describe("another").status().message()),
+              HasSubstr("job another is not known here"));
 
   Serve(1, kInitSeed + 1);  // Other weights replace those that the engine began with.
   const auto switched = Describe();
