@@ -8,12 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/file.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 #include "common/rpc/cancel.h"
 #include "common/rpc/client.h"
-#include "common/rpc/convert.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
@@ -197,15 +198,31 @@ class ControllerKills {
   // Seconds between the ends of successive steps, by the trainer's clock.
   std::vector<double> StepGaps() const {
     std::vector<double> gaps;
-    if (job_ == nullptr) return gaps;
-    absl::Time last = absl::InfinitePast();
-    for (const job::v1::StepReport& report : job_->reports()) {
-      const absl::Time at = rpc::FromProto(report.at());
-      if (last != absl::InfinitePast()) gaps.push_back(absl::ToDoubleSeconds(at - last));
-      last = at;
-    }
+    for (size_t i = 1; i < step_times_.size(); ++i)
+      gaps.push_back(step_times_[i] - step_times_[i - 1]);
     return gaps;
   }
+
+  // Reads the times of all steps from the history that the trainer has written beside its
+  // checkpoints, which needs no controller.
+  absl::Status ReadHistory(const std::string& checkpoint) {
+    const std::string file =
+        absl::StrCat(checkpoint.substr(0, checkpoint.rfind('/')), "/metrics.jsonl");
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+    int64_t k = 0;
+    for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+      const nlohmann::json step = nlohmann::json::parse(line);
+      if (step["step"] != k)
+        return absl::DataLossError(absl::StrCat(file, ": step ", k, " is missing or came twice"));
+      step_times_.push_back(step["time"]);
+      ++k;
+    }
+    return absl::OkStatus();
+  }
+
+  // A daemon keeps this many reports of steps for a controller that is away; older ones are given
+  // up, and the history alone has them.
+  static constexpr size_t kReportsKept = 10'000;
 
   absl::Status Judge() {
     job::v1::ListResponse jobs;
@@ -215,18 +232,19 @@ class ControllerKills {
     for (const job::v1::JobStatus& job : jobs.jobs()) lost.erase(job.name());
     for (const std::string& name : lost) wrong_.push_back(absl::StrCat("job ", name, " is lost"));
 
-    int64_t k = 0;
-    for (const job::v1::StepReport& report : job_->reports()) {
-      if (report.k() != k++) {
-        wrong_.push_back(absl::StrCat("step ", k - 1, " is missing or came twice"));
-        break;
-      }
-    }
-
     SLUICE_ASSIGN_OR_RETURN(const integration::Finished cancelled,
                             cluster_->Sluice({"job", "cancel", job_->id()}));
     if (cancelled.exit != 0) return absl::InternalError(absl::StrCat("cancel: ", cancelled.err));
     SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus end, job_->AwaitEnd(kLong));
+    SLUICE_RETURN_IF_ERROR(ReadHistory(end.result().checkpoint()));
+    int64_t last = -1;
+    for (const job::v1::StepReport& report : job_->reports()) {
+      const bool jumps = step_times_.size() > kReportsKept && report.k() > last;
+      if (report.k() != last + 1 && !jumps)
+        wrong_.push_back(
+            absl::StrCat("the report of step ", last + 1, " is missing or came twice"));
+      last = report.k();
+    }
     if (end.incarnation() != 1)
       wrong_.push_back(absl::StrCat("the trainer was started ", end.incarnation(), " times"));
     if (const absl::Status ledger = integration::CheckLedgerBalances(end); !ledger.ok())
@@ -249,6 +267,7 @@ class ControllerKills {
   std::unique_ptr<integration::Job> job_;
   std::map<Fault, std::vector<double>> back_after_;
   std::set<std::string> submitted_;
+  std::vector<double> step_times_;  // Unix times of the ends of all steps.
   int leaders_ = 0;
   size_t writes_ = 0;
   std::vector<std::string> wrong_;
