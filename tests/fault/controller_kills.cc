@@ -187,8 +187,9 @@ class ControllerKills {
     const std::string name = absl::StrCat("waits-", submitted_.size());
     SLUICE_ASSIGN_OR_RETURN(
         const integration::Finished done,
-        cluster_->Sluice({"job", "submit", SLUICE_SOURCE_DIR "/configs/examples/digits.yaml",
-                          "--set", absl::StrCat("name=", name), "--set",
+        cluster_->Sluice({"job", "submit",
+                          absl::StrCat(SLUICE_SOURCE_DIR, "/configs/examples/digits.yaml"), "--set",
+                          absl::StrCat("name=", name), "--set",
                           absl::StrCat("checkpoint.dir=", cluster_->dir(), "/", name)}));
     if (done.exit != 0) return absl::InternalError(absl::StrCat("submit: ", done.err));
     submitted_.insert(name);

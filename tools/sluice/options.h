@@ -71,9 +71,10 @@ template <typename T>
 CLI::Validator NumberIn(T low = std::numeric_limits<T>::lowest(),
                         T high = std::numeric_limits<T>::max()) {
   using Limits = std::numeric_limits<T>;
-  const std::string limits = high != Limits::max()                 ? absl::StrCat(low, " to ", high)
-                             : low != Limits::lowest() || low == 0 ? absl::StrCat("at least ", low)
-                                                                   : "";
+  const bool has_low = std::is_unsigned_v<T> || low != Limits::lowest();
+  const std::string limits = high != Limits::max() ? absl::StrCat(low, " to ", high)
+                             : has_low             ? absl::StrCat("at least ", low)
+                                                   : "";
   const auto check = [=](const std::string& text) -> std::string {
     T value{};
     const auto parsed = [&] {
