@@ -56,7 +56,7 @@ class JobLines {
     std::vector<Line> lines;  // Oldest first.
   };
 
-  JobLines() = default;
+  JobLines() : JobLines(Options()) {}
   explicit JobLines(const Options& options) : options_(options) {}
 
   // From now on, lines of this name belong to the job with this id. Each Begin() has its End().

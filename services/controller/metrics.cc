@@ -141,13 +141,12 @@ void Metrics::UpdateWanted(const WantedDaemons& wanted) {
     sum = {sum.min + count.min, sum.max + count.max};
   }
   for (const auto& [key, count] : wanted_) {
-    const auto set = [&](const char* bound, int value) {
+    const auto set = [&, pool = key.first, role = key.second](const char* bound, int value) {
       registry_
-          ->AddGauge(
-              "sluice_controller_wanted_daemons",
-              "Daemons that the jobs can use now. min: with so many all jobs go on, and "
-              "those start that lack nothing else. max: more would have no work.",
-              {{"bound", bound}, {"pool", key.first}, {"role", std::string(RoleName(key.second))}})
+          ->AddGauge("sluice_controller_wanted_daemons",
+                     "Daemons that the jobs can use now. min: with so many all jobs go on, and "
+                     "those start that lack nothing else. max: more would have no work.",
+                     {{"bound", bound}, {"pool", pool}, {"role", std::string(RoleName(role))}})
           .Set(value);
     };
     set("min", count.min);
