@@ -24,6 +24,10 @@ absl::Status CheckOwner(const Person& person, const Job& job) {
       absl::StrCat("job ", job.record.name, " is not a job of submitter ", person.name));
 }
 
+const Policy::Quota* FindQuotaOf(const Policy& policy, const Person& person) {
+  return person.submitter() ? policy.FindQuota(person.name) : nullptr;
+}
+
 void LogAudit(const Person& person, absl::string_view method, const AuditTarget& target,
               const absl::Status& result) {
   const log::Field role = {"role", rpc::RoleName(person.role)}, name = {"person", person.name},

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/policy/policy.h"
 #include "common/rpc/role.h"
 
 namespace grpc {
@@ -29,6 +30,9 @@ Person PersonOf(const grpc::ServerContextBase& context);
 // Whether the person may see and control the job: a submitter only its own ones.
 // PERMISSION_DENIED OTHERS_JOB
 absl::Status CheckOwner(const Person& person, const Job& job);
+
+// The quota of the person's jobs. Null if there is none, as for operators.
+const Policy::Quota* FindQuotaOf(const Policy& policy, const Person& person);
 
 // What an audit line is about.
 struct AuditTarget {

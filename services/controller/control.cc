@@ -29,7 +29,7 @@ absl::Status NotServed(absl::string_view what) {
 
 // A quota may have become smaller since the job was submitted, and its pool another's.
 absl::Status CheckQuotaAgain(const Policy& policy, const Person& person, const std::string& spec) {
-  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  const Policy::Quota* const quota = FindQuotaOf(policy, person);
   job::v1::JobSpec parsed;
   if (quota == nullptr || !parsed.ParseFromString(spec)) return absl::OkStatus();
   return CheckQuota(*quota, person.name, parsed);
@@ -45,7 +45,7 @@ absl::StatusOr<bool> ResumeJob(Controller& core, Instant now, const Policy& poli
 absl::StatusOr<bool> RetryJob(Controller& core, Instant now, meta::Store& store,
                               const Policy& policy, const Person& person, const Job& job,
                               const ControlRequest& request) {
-  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  const Policy::Quota* const quota = FindQuotaOf(policy, person);
   RetryInput input{.job = job.record.id,
                    .incarnation = request.incarnation(),
                    .stored = {},
@@ -81,7 +81,7 @@ absl::StatusOr<bool> SetValues(Controller& core, Instant now, const Policy& poli
   SLUICE_ASSIGN_OR_RETURN(const job::v1::JobSpec spec, SetLiveKeys(before, values, &changes));
   SLUICE_RETURN_IF_ERROR(CheckSpec(spec, policy).status());
   const Needs needs = NeedsOf(spec);
-  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  const Policy::Quota* const quota = FindQuotaOf(policy, person);
   if (quota != nullptr && needs.rollouts.min > job.record.needs.rollouts.min) {
     // A waiting job starts only within the quota, but one that runs gets its minimum in any case.
     const int others = job.live() && job.started() ? CountOtherRollouts(core, job) : 0;

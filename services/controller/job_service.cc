@@ -60,7 +60,7 @@ absl::StatusOr<SubmitInput> InputOf(const job::v1::SubmitRequest& request, const
                               " bytes, but must have 16 or be empty"));
   }
   SLUICE_ASSIGN_OR_RETURN(std::vector<std::string> warnings, CheckSpec(request.spec(), policy));
-  const Policy::Quota* const quota = person.submitter() ? policy.FindQuota(person.name) : nullptr;
+  const Policy::Quota* const quota = FindQuotaOf(policy, person);
   if (quota != nullptr) SLUICE_RETURN_IF_ERROR(CheckQuota(*quota, person.name, request.spec()));
   return SubmitInput{.id = ToHex(RandomId16()),
                      .name = request.name(),

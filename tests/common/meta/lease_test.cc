@@ -214,20 +214,26 @@ class World {
   int started_ = 0;
 };
 
+// Lets ten minutes pass in the world, in which leaders come and go.
+template <typename AnyWorld>
+void ExpectOneLeaderAtAnyInstant(AnyWorld& world, uint32_t seed) {
+  std::string last;
+  int changes = 0;
+  const absl::Duration end = world.now() + absl::Minutes(10);
+  while (world.now() < end) {
+    world.Step();
+    const std::vector<std::string> leaders = world.Leaders();
+    ASSERT_LE(leaders.size(), 1u) << "seed " << seed << ", " << leaders[0] << " and " << leaders[1]
+                                  << " at " << world.now();
+    if (!leaders.empty() && leaders[0] != last) ++changes, last = leaders[0];
+  }
+  ASSERT_GE(changes, 2) << "seed " << seed << ": no leader was ever replaced";
+}
+
 TEST(LeaseSimulationTest, ThereIsOneLeaderAtAnyInstantWhateverGoesWrong) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     World world(seed, /*calm=*/false);
-    std::string last;
-    int changes = 0;
-    const absl::Duration end = world.now() + absl::Minutes(10);
-    while (world.now() < end) {
-      world.Step();
-      const std::vector<std::string> leaders = world.Leaders();
-      ASSERT_LE(leaders.size(), 1u) << "seed " << seed << ", " << leaders[0] << " and "
-                                    << leaders[1] << " at " << world.now();
-      if (!leaders.empty() && leaders[0] != last) ++changes, last = leaders[0];
-    }
-    ASSERT_GE(changes, 2) << "seed " << seed << ": no leader was ever replaced";
+    ASSERT_NO_FATAL_FAILURE(ExpectOneLeaderAtAnyInstant(world, seed));
   }
 }
 
@@ -447,17 +453,7 @@ class FailoverWorld {
 TEST(LeaseSimulationTest, ThereIsOneLeaderAtAnyInstantWhateverFailsOver) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     FailoverWorld world(seed);
-    std::string last;
-    int changes = 0;
-    const absl::Duration end = world.now() + absl::Minutes(10);
-    while (world.now() < end) {
-      world.Step();
-      const std::vector<std::string> leaders = world.Leaders();
-      ASSERT_LE(leaders.size(), 1u) << "seed " << seed << ", " << leaders[0] << " and "
-                                    << leaders[1] << " at " << world.now();
-      if (!leaders.empty() && leaders[0] != last) ++changes, last = leaders[0];
-    }
-    ASSERT_GE(changes, 2) << "seed " << seed << ": no leader was ever replaced";
+    ASSERT_NO_FATAL_FAILURE(ExpectOneLeaderAtAnyInstant(world, seed));
     ASSERT_GE(world.terms(), 5u) << "seed " << seed << ": it failed over too rarely";
   }
 }

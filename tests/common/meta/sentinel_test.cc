@@ -89,7 +89,26 @@ class SentinelStoreTest : public testing::Test {
     ASSERT_TRUE(group_->AwaitInfo(0, "connected_slaves:0"));
   }
 
+  // Opens a store that reaches the group through relays alone, and writes a = 1, also to the
+  // replica. `other` is for a second process, which needs no relays.
+  void OpenBehindRelays(Target* other) {
+    std::vector<int> ports;
+    for (const int port : group_->ports()) {
+      relays_.push_back(std::make_unique<Relay>(port));
+      ports.push_back(relays_.back()->port());
+    }
+    target_.lease.ttl = absl::Seconds(3);
+    target_.lease.margin = absl::Seconds(1);
+    *other = target_;
+    other->holder = "the second";
+    target_.url = group_->UrlOf(ports);
+    ASSERT_NO_FATAL_FAILURE(OpenStore());
+    ASSERT_TRUE(store_->Put("a", "1").ok());
+    AwaitValue(1, "a", "1 1");
+  }
+
   std::unique_ptr<RedisGroup> group_;
+  std::vector<std::unique_ptr<Relay>> relays_;
   Target target_;
   std::unique_ptr<Store> store_;
 };
@@ -181,20 +200,8 @@ TEST_F(SentinelStoreTest, AMasterWithASettingThatLosesJobsIsNotWrittenUntilItIsP
 
 TEST_F(SentinelStoreTest, AProcessThatIsCutOffWithTheOldMasterStopsBeforeAnotherOneLeads) {
   ASSERT_NO_FATAL_FAILURE(StartGroup({.args = Users(), .lines = WatchLines()}));
-  std::vector<std::unique_ptr<Relay>> relays;
-  std::vector<int> ports;
-  for (const int port : group_->ports()) {
-    relays.push_back(std::make_unique<Relay>(port));
-    ports.push_back(relays.back()->port());
-  }
-  target_.lease.ttl = absl::Seconds(3);
-  target_.lease.margin = absl::Seconds(1);
-  Target other = target_;
-  other.holder = "the second";
-  target_.url = group_->UrlOf(ports);
-  ASSERT_NO_FATAL_FAILURE(OpenStore());
-  ASSERT_TRUE(store_->Put("a", "1").ok());
-  AwaitValue(1, "a", "1 1");
+  Target other;
+  ASSERT_NO_FATAL_FAILURE(OpenBehindRelays(&other));
 
   // The replica last heard of the lease long ago, so there it looks free.
   ASSERT_NO_FATAL_FAILURE(StopReplication());
@@ -203,7 +210,7 @@ TEST_F(SentinelStoreTest, AProcessThatIsCutOffWithTheOldMasterStopsBeforeAnother
   ASSERT_TRUE(store_->CheckMayAct().ok());
   // The old master does not let the Sentinels make it a replica, as if they did not reach it.
   group_->server(0).Run({"ACL", "SETUSER", "watch", "-replicaof", "-slaveof", "-client"});
-  for (const auto& relay : relays) relay->Cut();
+  for (const auto& relay : relays_) relay->Cut();
   EXPECT_EQ(group_->Ask(0, {"SENTINEL", "FAILOVER", "sluice-store"}).text, "OK");
   ASSERT_TRUE(group_->AwaitMaster(1));
 
@@ -215,7 +222,7 @@ TEST_F(SentinelStoreTest, AProcessThatIsCutOffWithTheOldMasterStopsBeforeAnother
 
   ASSERT_TRUE(second->Put("a", "2").ok());
   EXPECT_TRUE(absl::IsUnavailable(store_->Put("a", "3").status()));
-  for (const auto& relay : relays) relay->Heal();
+  for (const auto& relay : relays_) relay->Heal();
   EXPECT_EQ(ReasonOf(Persist("a", "4")), "LEASE_LOST");
   EXPECT_EQ(ValueAt(1, "a"), "2 2");
 }
@@ -263,25 +270,13 @@ TEST_F(SentinelStoreTest, AStoreUnderANewTermIsOpenedOnlyAfterALeaderOfTheOldOne
 
 TEST_F(SentinelStoreTest, ALeaderThatWakesAfterAFailoverLeavesWhatItsSuccessorHasWritten) {
   ASSERT_NO_FATAL_FAILURE(StartGroup({.args = Users()}));
-  std::vector<std::unique_ptr<Relay>> relays;
-  std::vector<int> ports;
-  for (const int port : group_->ports()) {
-    relays.push_back(std::make_unique<Relay>(port));
-    ports.push_back(relays.back()->port());
-  }
-  target_.lease.ttl = absl::Seconds(3);
-  target_.lease.margin = absl::Seconds(1);
-  Target other = target_;
-  other.holder = "the second";
-  target_.url = group_->UrlOf(ports);
-  ASSERT_NO_FATAL_FAILURE(OpenStore());
-  ASSERT_TRUE(store_->Put("a", "1").ok());
-  AwaitValue(1, "a", "1 1");
+  Target other;
+  ASSERT_NO_FATAL_FAILURE(OpenBehindRelays(&other));
 
   // The first one is at a higher revision than its successor will ever be.
   ASSERT_NO_FATAL_FAILURE(StopReplication());
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(store_->Put("b", absl::StrCat(i)).ok());
-  for (const auto& relay : relays) relay->Cut();
+  for (const auto& relay : relays_) relay->Cut();
   group_->server(0).Kill();
   ASSERT_TRUE(group_->AwaitMaster(1));
   absl::StatusOr<std::unique_ptr<Store>> second = absl::UnavailableError("");
@@ -289,7 +284,7 @@ TEST_F(SentinelStoreTest, ALeaderThatWakesAfterAFailoverLeavesWhatItsSuccessorHa
   ASSERT_TRUE((*second)->Put("a", "2").ok());
   second = absl::UnavailableError("");  // It ends, and gives the lease back.
 
-  for (const auto& relay : relays) relay->Heal();
+  for (const auto& relay : relays_) relay->Heal();
   EXPECT_EQ(ReasonOf(Persist("b", "9")), "LEASE_LOST");
   EXPECT_EQ(ValueAt(1, "a"), "2 2");
 }
