@@ -197,8 +197,9 @@ absl::StatusOr<FileDigest> DigestFile(const std::string& path) {
 
 namespace {
 // WriteFileAtomic() for a file with the permissions `mode`.
-absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
-                         mode_t mode, FileDigest* digest) {
+absl::Status WriteAtomic(const std::string& path, mode_t mode,
+                         absl::FunctionRef<absl::Status(AppendFn append)> fill,
+                         FileDigest* digest) {
   Hasher hasher;
   const std::string temporary = TemporaryName(path);
   absl::Status status;
@@ -206,10 +207,10 @@ absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_
     SLUICE_ASSIGN_OR_RETURN(const int opened,
                             OpenPath(temporary, O_WRONLY | O_CREAT | O_EXCL, mode));
     const Fd fd(opened);
-    for (size_t i = 0; i < pieces.size() && status.ok(); ++i) {
-      status = digest == nullptr ? WriteAll(fd.get(), pieces[i], temporary)
-                                 : WriteAndHash(fd.get(), pieces[i], temporary, &hasher);
-    }
+    status = fill([&](absl::string_view piece) {
+      return digest == nullptr ? WriteAll(fd.get(), piece, temporary)
+                               : WriteAndHash(fd.get(), piece, temporary, &hasher);
+    });
     if (status.ok() && fsync(fd.get()) != 0)
       status = ErrnoStatus(errno, absl::StrCat("fsync ", temporary));
   }
@@ -225,16 +226,29 @@ absl::Status WriteAtomic(const std::string& path, absl::Span<const absl::string_
 }  // namespace
 
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view bytes) {
-  return WriteAtomic(path, absl::MakeConstSpan(&bytes, 1), 0644, nullptr);
+  return WriteFileAtomic(path, absl::MakeConstSpan(&bytes, 1));
 }
 
 absl::Status WriteSecretAtomic(const std::string& path, absl::string_view bytes) {
-  return WriteAtomic(path, absl::MakeConstSpan(&bytes, 1), 0600, nullptr);
+  return WriteAtomic(path, 0600, [&](AppendFn append) { return append(bytes); }, nullptr);
 }
 
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest) {
-  return WriteAtomic(path, pieces, 0644, digest);
+  return WriteFileInPieces(
+      path,
+      [&](AppendFn append) {
+        absl::Status status;
+        for (size_t i = 0; i < pieces.size() && status.ok(); ++i) status = append(pieces[i]);
+        return status;
+      },
+      digest);
+}
+
+absl::Status WriteFileInPieces(const std::string& path,
+                               absl::FunctionRef<absl::Status(AppendFn append)> fill,
+                               FileDigest* digest) {
+  return WriteAtomic(path, 0644, fill, digest);
 }
 
 absl::Status WriteDirAtomic(const std::string& path,

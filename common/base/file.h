@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,6 +62,13 @@ absl::Status WriteSecretAtomic(const std::string& path, absl::string_view bytes)
 // bytes.
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest = nullptr);
+
+// The same for a file that `fill` writes by calls of `append`, so that it may be larger than memory.
+// An error of `fill` ends the writing and is returned.
+using AppendFn = absl::FunctionRef<absl::Status(absl::string_view piece)>;
+absl::Status WriteFileInPieces(const std::string& path,
+                               absl::FunctionRef<absl::Status(AppendFn append)> fill,
+                               FileDigest* digest = nullptr);
 
 // Makes the folder `path` completely or not at all: `fill` writes into a temporary folder beside
 // it, which is then synced and renamed to `path`. Only the folder itself is synced here, so `fill`

@@ -14,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/tensor_source.h"
 
 namespace sluice {
 namespace {
@@ -285,10 +286,10 @@ absl::StatusOr<std::string> TorchName(DType dtype) {
 }
 
 // Returns the type that most elements have.
-DType CommonType(const TensorSet& weights) {
+DType CommonType(absl::Span<const TensorSpec> specs) {
   std::map<DType, int64_t> elements;
-  for (size_t i = 0; i < weights.size(); ++i)
-    elements[weights.spec(i).dtype] += weights.elements(i);
+  for (const TensorSpec& spec : specs)
+    elements[spec.dtype] += NumElements(spec.shape).value_or(0);
   return std::max_element(elements.begin(), elements.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;
@@ -309,15 +310,17 @@ absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType d
   return WriteWithDigest(dir, "config.json", json.dump(2) + "\n", written);
 }
 
-absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, WrittenFiles* written) {
+absl::Status WriteWeights(const std::string& dir, const TensorSource& weights,
+                          WrittenFiles* written) {
+  const absl::Span<const TensorSpec> specs = weights.specs();
   // Distribute the tensors over files of at most kMaxShardBytes.
   std::vector<std::vector<size_t>> shards(1);
   int64_t total = 0, in_shard = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (in_shard > 0 && in_shard + weights.bytes(i) > kMaxShardBytes)
-      shards.emplace_back(), in_shard = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    SLUICE_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(specs[i]));
+    if (in_shard > 0 && in_shard + bytes > kMaxShardBytes) shards.emplace_back(), in_shard = 0;
     shards.back().push_back(i);
-    in_shard += weights.bytes(i), total += weights.bytes(i);
+    in_shard += bytes, total += bytes;
   }
 
   // transformers refuses files without this entry.
@@ -333,7 +336,7 @@ absl::Status WriteWeights(const std::string& dir, const TensorSet& weights, Writ
         absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
     SLUICE_RETURN_IF_ERROR(
         WriteSafetensors(PathIn(dir, name), weights, shards[s], metadata, &(*written)[name]));
-    for (const size_t i : shards[s]) map[weights.spec(i).name] = name;
+    for (const size_t i : shards[s]) map[specs[i].name] = name;
   }
   const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
   return WriteWithDigest(dir, kIndexFile, index.dump(2) + "\n", written);
@@ -396,12 +399,12 @@ absl::Status ReadEachWeight(
 }
 
 absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
-                             const TensorSet& weights, WrittenFiles* written) {
+                             const TensorSource& weights, WrittenFiles* written) {
   WrittenFiles unused;
   if (written == nullptr) written = &unused;
-  if (weights.size() == 0)
+  if (weights.specs().empty())
     return absl::InvalidArgumentError("a model without weights cannot be written");
-  SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, CommonType(weights), written));
+  SLUICE_RETURN_IF_ERROR(WriteConfig(dir, source, CommonType(weights.specs()), written));
   for (const char* name : kSideFiles) {
     if (!PathExists(PathIn(source.path, name))) continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PathIn(source.path, name)));
@@ -413,7 +416,7 @@ absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
                            const TensorSet& weights) {
   return WriteDirAtomic(path, [&](const std::string& temporary) {
-    return WriteModelFiles(temporary, source, weights);
+    return WriteModelFiles(temporary, source, SetSource(&weights));
   });
 }
 

@@ -14,6 +14,8 @@
 
 namespace sluice {
 
+class TensorSource;
+
 // A Hugging Face model directory without its weights. These are read separately, and may be missing
 // if the job starts from random weights.
 struct ModelDir {
@@ -69,6 +71,6 @@ using WrittenFiles = std::map<std::string, FileDigest>;
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
                            const TensorSet& weights);
 absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
-                             const TensorSet& weights, WrittenFiles* written = nullptr);
+                             const TensorSource& weights, WrittenFiles* written = nullptr);
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include "common/base/file.h"
 #include "common/base/json_excerpt.h"
 #include "common/base/status.h"
+#include "common/checkpoint/tensor_source.h"
 #include "common/checkpoint/json.h"
 
 namespace sluice {
@@ -18,6 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxHeaderDepth = 4;
+constexpr int64_t kPieceElements = 1 << 20;  // Of a tensor, written at once.
 
 uint64_t LoadLittle64(const unsigned char* p) {
   uint64_t value = 0;
@@ -192,6 +194,13 @@ absl::Status SafetensorsFile::Read(const Entry& entry, absl::Span<std::byte> to)
   return ReadAt(fd_, entry.offset, to.data(), entry.bytes, path_);
 }
 
+absl::Status SafetensorsFile::ReadElements(const Entry& entry, int64_t first, int64_t count,
+                                           void* to) const {
+  const int64_t size = static_cast<int64_t>(DTypeBytes(entry.spec.dtype));
+  SLUICE_CHECK(first >= 0 && (first + count) * size <= entry.bytes);
+  return ReadAt(fd_, entry.offset + first * size, to, count * size, path_);
+}
+
 absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
   std::vector<TensorSpec> specs;
@@ -205,7 +214,7 @@ absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path) {
   return set;
 }
 
-absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
+absl::Status WriteSafetensors(const std::string& path, const TensorSource& tensors,
                               absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest) {
@@ -213,29 +222,51 @@ absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
-  std::vector<absl::string_view> pieces(1);
   for (const size_t i : indices) {
-    const TensorSpec& spec = tensors.spec(i);
+    const TensorSpec& spec = tensors.specs()[i];
+    SLUICE_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(spec));
     header[spec.name] = {{"dtype", std::string(DTypeName(spec.dtype))},
                          {"shape", spec.shape},
-                         {"data_offsets", {offset, offset + tensors.bytes(i)}}};
-    offset += tensors.bytes(i);
-    pieces.emplace_back(reinterpret_cast<const char*>(tensors.data(i)), tensors.bytes(i));
+                         {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
   }
 
   std::string head = header.dump();
   head.resize((head.size() + 7) / 8 * 8, ' ');  // The data must start at a multiple of 8.
   head = StoreLittle64(head.size()) + head;
-  pieces[0] = head;
-  return WriteFileAtomic(path, pieces, digest);
+  return WriteFileInPieces(
+      path,
+      [&](AppendFn append) -> absl::Status {
+        SLUICE_RETURN_IF_ERROR(append(head));
+        std::string piece;
+        for (const size_t i : indices) {
+          const TensorSpec& spec = tensors.specs()[i];
+          const int64_t size = static_cast<int64_t>(DTypeBytes(spec.dtype));
+          SLUICE_ASSIGN_OR_RETURN(const int64_t elements, NumElements(spec.shape));
+          for (int64_t first = 0; first < elements; first += kPieceElements) {
+            const int64_t count = std::min(kPieceElements, elements - first);
+            piece.resize(static_cast<size_t>(count * size));
+            SLUICE_RETURN_IF_ERROR(tensors.Read(i, first, count, piece.data()));
+            SLUICE_RETURN_IF_ERROR(append(piece));
+          }
+        }
+        return absl::OkStatus();
+      },
+      digest);
+}
+
+absl::Status WriteSafetensors(const std::string& path, const TensorSource& tensors,
+                              const std::map<std::string, std::string>& metadata,
+                              FileDigest* digest) {
+  std::vector<size_t> all(tensors.specs().size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  return WriteSafetensors(path, tensors, all, metadata, digest);
 }
 
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
                               const std::map<std::string, std::string>& metadata,
                               FileDigest* digest) {
-  std::vector<size_t> all(tensors.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
-  return WriteSafetensors(path, tensors, all, metadata, digest);
+  return WriteSafetensors(path, SetSource(&tensors), metadata, digest);
 }
 
 }  // namespace sluice

@@ -12,6 +12,8 @@
 
 namespace sluice {
 
+class TensorSource;
+
 // Reader and writer of the safetensors format: a u64 little-endian length, a JSON header of that
 // length, then the bytes of the tensors.
 //
@@ -43,6 +45,8 @@ class SafetensorsFile {
   // Reads a tensor's bytes to `to`, whose size must be entry.bytes. DATA_LOSS: the file has become
   // shorter since Open().
   absl::Status Read(const Entry& entry, absl::Span<std::byte> to) const;
+  // Reads only the elements [first, first + count).
+  absl::Status ReadElements(const Entry& entry, int64_t first, int64_t count, void* to) const;
 
  private:
   SafetensorsFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
@@ -57,12 +61,16 @@ class SafetensorsFile {
 // Reads a whole file; the tensors keep their stored types.
 absl::StatusOr<TensorSet> ReadSafetensors(const std::string& path);
 
-// Writes a file with the tensors number `indices`, in that order; the short form writes all, sorted
-// by name. The file is written under a temporary name, synced and renamed. Equal tensors and
-// metadata give equal bytes. If `digest` is given, it gets the digest of the file.
-absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
+// Writes a file with the tensors number `indices`, in that order. The file is written under a
+// temporary name, synced and renamed. Equal tensors and metadata give equal bytes. If `digest` is
+// given, it gets the digest of the file. The tensors are read in parts of a few megabytes.
+absl::Status WriteSafetensors(const std::string& path, const TensorSource& tensors,
                               absl::Span<const size_t> indices,
                               const std::map<std::string, std::string>& metadata,
+                              FileDigest* digest = nullptr);
+// Writes all tensors of a source or a set, sorted by name.
+absl::Status WriteSafetensors(const std::string& path, const TensorSource& tensors,
+                              const std::map<std::string, std::string>& metadata = {},
                               FileDigest* digest = nullptr);
 absl::Status WriteSafetensors(const std::string& path, const TensorSet& tensors,
                               const std::map<std::string, std::string>& metadata = {},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "common/base/status.h"
 #include "common/models/parallel.h"
@@ -99,10 +100,12 @@ void AttendFamily(const float* q, const float* k, const float* v,
 }
 
 // GatherHead() copies the rows [first, last) of one head, which are `width` floats apart, into rows
-// of d floats without gaps. ScatterHead() copies them back.
+// of d floats without gaps, and multiplies them by `scale`. ScatterHead() copies them back.
 void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
-                float* to) {
-  for (int64_t t = first; t < last; ++t, to += d) std::copy_n(from + t * width, d, to);
+                float scale, float* to) {
+  for (int64_t t = first; t < last; ++t, to += d) {
+    for (int64_t i = 0; i < d; ++i) to[i] = scale * from[t * width + i];
+  }
 }
 void ScatterHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
                  float* to) {
@@ -113,42 +116,145 @@ struct AttentionGrads {
   float *dq, *dk, *dv;
 };
 
-// Computes the gradients of one family in KV head h. The sequences add to the gradients of the
-// prefix's keys and values one after the other, so that the order of these sums is fixed.
-void AttendFamilyGrad(const float* q, const float* k, const float* v, const float* dout,
-                      const std::vector<int64_t>& cu_seqlens, int64_t first, int64_t last,
-                      const Heads& heads, int64_t h, const AttentionGrads& grads) {
-  const int64_t d = heads.d, group = heads.group(),
-                longest = LongestSequence(cu_seqlens, first, last),
-                shared = cu_seqlens[first + 1] - cu_seqlens[first];
-  std::vector<float> keys(longest * d), values(longest * d), dkeys(longest * d),
-      dvalues(longest * d), scratch(2 * longest);
-  const auto attention = BestDecoderGradOps().attention;
-  const int64_t at = h * d;
-  for (int64_t b = first; b < last; ++b) {
-    const int64_t before = b == first ? 0 : shared, length = cu_seqlens[b + 1] - cu_seqlens[b];
-    GatherHead(k + at, cu_seqlens[b], cu_seqlens[b + 1], heads.kv_width, d,
-               keys.data() + before * d);
-    GatherHead(v + at, cu_seqlens[b], cu_seqlens[b + 1], heads.kv_width, d,
-               values.data() + before * d);
-    std::fill_n(dkeys.data() + before * d, length * d, 0.0f);
-    std::fill_n(dvalues.data() + before * d, length * d, 0.0f);
-    for (int64_t g = h * group; g < (h + 1) * group; ++g) {
-      const int64_t row = cu_seqlens[b] * heads.q_width + g * d;
-      attention(q + row, keys.data(), values.data(), dout + row, before, length, d, heads.window,
-                heads.q_width, scratch.data(), grads.dq + row, dkeys.data(), dvalues.data());
+// Computes the gradients of one family in KV head h, for tiles of queries:
+//   s = q k^T / sqrt(d),  p = softmax(s),  dp = dout v^T,  ds = p (dp - sum(p dp))
+//   dq = ds k / sqrt(d),  dk += ds^T q / sqrt(d),  dv += p^T dout
+// The probabilities are computed again, for one tile at a time (as in FlashAttention-2,
+// arXiv:2307.08691). All query heads of the KV head share a tile. The order of the sums is fixed:
+// tiles of a sequence one after the other, and the sequences of the family, which all add to the
+// keys and values of the prefix, too.
+class FamilyGrad {
+ public:
+  FamilyGrad(const float* q, const float* k, const float* v, const float* dout,
+             const std::vector<int64_t>& cu_seqlens, const Heads& heads, int64_t h,
+             const AttentionGrads& grads)
+      : q_(q), k_(k), v_(v), dout_(dout), cu_seqlens_(cu_seqlens), heads_(heads), h_(h),
+        grads_(grads),
+        scale_(1.0f / std::sqrt(static_cast<float>(heads.d))) {}
+
+  void Compute(int64_t first, int64_t last) {
+    const int64_t d = heads_.d, longest = LongestSequence(cu_seqlens_, first, last),
+                  shared = cu_seqlens_[first + 1] - cu_seqlens_[first];
+    keys_.resize(longest * d), values_.resize(longest * d);
+    dkeys_.resize(longest * d), dvalues_.resize(longest * d);
+    packed_keys_.assign(PackedFloats(longest, d), 0.0f);
+    packed_values_.assign(PackedFloats(longest, d), 0.0f);
+    key_columns_.resize(RoundUpToLanes(d) * longest);
+    for (int64_t b = first; b < last; ++b) {
+      const int64_t before = b == first ? 0 : shared;
+      LoadKeys(b, before);
+      for (int64_t i = 0, length = cu_seqlens_[b + 1] - cu_seqlens_[b]; i < length; i += kQueries)
+        AddTile(cu_seqlens_[b] + i, std::min(kQueries, length - i), before + i);
+      if (b > first) StoreKeyGrads(b, before);
     }
-    if (b == first) continue;
-    ScatterHead(dkeys.data() + before * d, cu_seqlens[b], cu_seqlens[b + 1], heads.kv_width, d,
-                grads.dk + at);
-    ScatterHead(dvalues.data() + before * d, cu_seqlens[b], cu_seqlens[b + 1], heads.kv_width, d,
-                grads.dv + at);
+    StoreKeyGrads(first, 0);
   }
-  ScatterHead(dkeys.data(), cu_seqlens[first], cu_seqlens[first + 1], heads.kv_width, d,
-              grads.dk + at);
-  ScatterHead(dvalues.data(), cu_seqlens[first], cu_seqlens[first + 1], heads.kv_width, d,
-              grads.dv + at);
-}
+
+ private:
+  static constexpr int64_t kQueries = 32;
+  static constexpr int64_t kKeys = 128;  // Keys that are summed over at once, a multiple of 16.
+
+  // Gathers and packs the keys and values of sequence b behind the first `before`.
+  void LoadKeys(int64_t b, int64_t before) {
+    const int64_t d = heads_.d, at = h_ * d, begin = cu_seqlens_[b], end = cu_seqlens_[b + 1],
+                  length = end - begin, from = before * d;
+    GatherHead(k_ + at, begin, end, heads_.kv_width, d, 1, &keys_[from]);
+    GatherHead(v_ + at, begin, end, heads_.kv_width, d, 1, &values_[from]);
+    std::fill_n(&dkeys_[from], length * d, 0.0f);
+    std::fill_n(&dvalues_[from], length * d, 0.0f);
+    PackRows(&keys_[from], length, d, before, packed_keys_.data());
+    PackRows(&values_[from], length, d, before, packed_values_.data());
+    for (int64_t c = before / kKeys * kKeys; c < before + length; c += kKeys) {
+      PackColumns(&keys_[c * d], d, std::min(kKeys, before + length - c), d,
+                  &key_columns_[c * RoundUpToLanes(d)]);
+    }
+    total_ = before + length;
+  }
+
+  void StoreKeyGrads(int64_t b, int64_t before) {
+    const int64_t d = heads_.d, at = h_ * d;
+    ScatterHead(&dkeys_[before * d], cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
+                grads_.dk + at);
+    ScatterHead(&dvalues_[before * d], cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
+                grads_.dv + at);
+  }
+
+  // Adds the gradients of `count` queries, whose first is row `token` and has position `position`.
+  // Row g * count + i of the tile is query i in the g-th head.
+  void AddTile(int64_t token, int64_t count, int64_t position) {
+    const DecoderOps& ops = BestDecoderOps();
+    const int64_t d = heads_.d, rows = heads_.group() * count, end = position + count,
+                  begin = WindowBegin(position, heads_.window) / kKeys * kKeys,
+                  width = end - begin;
+    q_tile_.resize(rows * d), dout_tile_.resize(rows * d), dq_tile_.resize(rows * d);
+    for (int64_t g = 0; g < heads_.group(); ++g) {
+      const int64_t at = (h_ * heads_.group() + g) * d, to = g * count * d;
+      GatherHead(q_ + at, token, token + count, heads_.q_width, d, scale_, &q_tile_[to]);
+      GatherHead(dout_ + at, token, token + count, heads_.q_width, d, 1, &dout_tile_[to]);
+    }
+    p_.resize(rows * width), ds_.resize(rows * width);
+    ops.gemm(q_tile_.data(), d, &packed_keys_[begin * d], rows, width, d, p_.data(), width, false);
+    ops.gemm(dout_tile_.data(), d, &packed_values_[begin * d], rows, width, d, ds_.data(), width,
+             false);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = position + r % count, row_end = at + 1 - begin,
+                    row_begin = WindowBegin(at, heads_.window) - begin;
+      float *const p = &p_[r * width], *const ds = &ds_[r * width];
+      BestDecoderGradOps().softmax(p + row_begin, ds + row_begin, row_end - row_begin);
+      for (float* const row : {p, ds}) {
+        std::fill_n(row, row_begin, 0.0f);
+        std::fill_n(row + row_end, width - row_end, 0.0f);
+      }
+    }
+
+    q_columns_.resize(RoundUpToLanes(d) * rows), dout_columns_.resize(q_columns_.size());
+    PackColumns(q_tile_.data(), d, rows, d, q_columns_.data());
+    PackColumns(dout_tile_.data(), d, rows, d, dout_columns_.data());
+    ops.gemm_transposed(ds_.data(), width, q_columns_.data(), width, d, rows, &dkeys_[begin * d], d,
+                        true);
+    ops.gemm_transposed(p_.data(), width, dout_columns_.data(), width, d, rows,
+                        &dvalues_[begin * d], d, true);
+    for (int64_t c = begin; c < end; c += kKeys) {
+      // A part of the packed keys has as many as there are in the sequence. Those behind the tile
+      // have probability 0.
+      const int64_t packed = std::min(kKeys, total_ - c), used = std::min(kKeys, end - c);
+      MultiplyByKeys(&ds_[c - begin], width, c, packed, used, rows, c > begin);
+    }
+    for (int64_t g = 0; g < heads_.group(); ++g) {
+      float* from = &dq_tile_[g * count * d];
+      for (int64_t i = 0; i < count * d; ++i) from[i] *= scale_;
+      ScatterHead(from, token, token + count, heads_.q_width, d,
+                  grads_.dq + (h_ * heads_.group() + g) * d);
+    }
+  }
+
+  void MultiplyByKeys(const float* ds, int64_t width, int64_t c, int64_t packed, int64_t used,
+                      int64_t rows, bool add) {
+    const int64_t d = heads_.d;
+    const float* columns = &key_columns_[c * RoundUpToLanes(d)];
+    if (used < packed) {
+      // The panels of the kernel must have exactly `used` inputs.
+      edge_.resize(RoundUpToLanes(d) * used);
+      PackColumns(&keys_[c * d], d, used, d, edge_.data());
+      columns = edge_.data();
+    }
+    BestDecoderOps().gemm(ds, width, columns, rows, d, used, dq_tile_.data(), d, add);
+  }
+
+  const float *const q_, *const k_, *const v_, *const dout_;
+  const std::vector<int64_t>& cu_seqlens_;
+  const Heads heads_;
+  const int64_t h_;
+  const AttentionGrads grads_;
+  const float scale_;
+  int64_t total_ = 0;  // Keys of the sequence, its prefix included.
+  // Keys and values [total, d] of one sequence, packed for products with them, and their gradients.
+  std::vector<float> keys_, values_, packed_keys_, packed_values_, dkeys_, dvalues_;
+  // The transposed keys, packed in parts of kKeys.
+  std::vector<float> key_columns_, edge_;
+  // Of a tile: [rows, d] and [rows, keys].
+  std::vector<float> q_tile_, dout_tile_, dq_tile_, q_columns_, dout_columns_, p_, ds_;
+};
 
 // Returns a copy of x, rounded to fp16.
 at::Tensor Fp16Copy(const at::Tensor& x) {
@@ -197,7 +303,7 @@ struct AttentionFn : Function<AttentionFn> {
                 *douts = ConstData(dout);
     const AttentionGrads to{MutableData(dq), MutableData(dk), MutableData(dv)};
     ForEachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
-      AttendFamilyGrad(qs, ks, vs, douts, cu_seqlens, first, last, heads, h, to);
+      FamilyGrad(qs, ks, vs, douts, cu_seqlens, heads, h, to).Compute(first, last);
     });
     return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

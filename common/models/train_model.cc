@@ -1,7 +1,6 @@
 #include "common/models/train_model.h"
 
 #include <ATen/ops/add.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
@@ -198,9 +197,29 @@ class Trainable final : public TrainModel {
     for (Parameter& p : parameters_) p.tensor.mutable_grad() = at::Tensor();
   }
 
-  absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) override {
+  absl::StatusOr<at::Tensor> Logits(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return CatchExceptions("forward", [&] { return ComputeLogits(batch); });
+    return CatchExceptions("forward", [&] { return Linear(ComputeHidden(batch), head_); });
+  }
+
+  absl::StatusOr<TokenScores> Score(const PackedBatch& batch, absl::Span<const int64_t> targets,
+                                    double temperature) override {
+    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
+    if (targets.size() != batch.score_rows.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("there are ", targets.size(), " targets, but ",
+                                                     batch.score_rows.size(), " rows to score"));
+    }
+    SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, config_.vocab_size));
+    if (!(temperature > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("temperature ", temperature, " is not above 0"));
+    }
+    return CatchExceptions("score tokens", [&] {
+      const std::vector<at::Tensor> out =
+          train_ops::Score(ComputeHidden(batch), head_, train_ops::Integers(targets), temperature,
+                           operands());
+      return TokenScores{out[0], out[1]};
+    });
   }
 
  private:
@@ -239,10 +258,10 @@ class Trainable final : public TrainModel {
     return {cos, sin};
   }
 
-  at::Tensor ComputeLogits(const PackedBatch& batch) const {
+  // Returns the hidden states [N, H] of the rows to score, which the output head takes.
+  at::Tensor ComputeHidden(const PackedBatch& batch) const {
     const auto [cos, sin] = ComputeAngles(batch.positions);
-    at::Tensor x =
-        RoundIfNarrow(at::embedding(embed_, train_ops::Integers(batch.tokens)));  // [T, H]
+    at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
       x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
@@ -252,9 +271,7 @@ class Trainable final : public TrainModel {
                                              : Mlp(layer, normed));
       if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
     }
-    // [N, H]: the output head runs on the scored rows only.
-    x = at::index_select(x, 0, train_ops::Integers(batch.score_rows));
-    return Linear(Norm(x, norm_), head_);
+    return Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
   }
 
   at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos,
@@ -307,8 +324,10 @@ class Trainable final : public TrainModel {
     return train_ops::RmsNorm(x, RoundIfNarrow(weight), config_.rms_norm_eps);
   }
   at::Tensor Linear(const at::Tensor& x, const at::Tensor& w) const {
-    return train_ops::Linear(x, w,
-                             narrow_ ? train_ops::Operands::kBf16 : train_ops::Operands::kF32);
+    return train_ops::Linear(x, w, operands());
+  }
+  train_ops::Operands operands() const {
+    return narrow_ ? train_ops::Operands::kBf16 : train_ops::Operands::kF32;
   }
 
   const ModelConfig config_;
@@ -329,23 +348,6 @@ absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig
   }
   return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
     return std::make_unique<Trainable>(config, dtype);
-  });
-}
-
-absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets,
-                                        double temperature) {
-  if (logits.dim() != 2 || logits.scalar_type() != at::kFloat ||
-      logits.size(0) != static_cast<int64_t>(targets.size()) || logits.size(1) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("logits must be fp32 [N, V] with N = ", targets.size(), " targets"));
-  }
-  if (!(temperature > 0))
-    return absl::InvalidArgumentError(absl::StrCat("temperature ", temperature, " is not above 0"));
-  SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, logits.size(1)));
-  return CatchExceptions("score tokens", [&] {
-    const std::vector<at::Tensor> out =
-        train_ops::Score(logits.contiguous(), train_ops::Integers(targets), temperature);
-    return TokenScores{out[0], out[1]};
   });
 }
 

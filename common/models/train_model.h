@@ -38,6 +38,11 @@ struct PackedBatch {
   std::vector<int64_t> score_rows;
 };
 
+struct TokenScores {
+  at::Tensor logprobs;  // [N] fp32: natural-log probability of each row's target.
+  at::Tensor entropy;   // [N] fp32: entropy of each row's distribution, in nats.
+};
+
 // The training execution of a model, on LibTorch. Parameters are fp32 autograd leaves, and
 // attention is causal within each sequence of a packed batch. This is the only place where a model
 // uses torch. Torch's exceptions are caught here and returned as statuses.
@@ -74,22 +79,19 @@ class TrainModel {
   // Returns the logits [N, V] of batch.score_rows, in fp32. They are differentiable unless a
   // c10::NoGradGuard exists. INVALID_ARGUMENT: a size is wrong; a token, position, row, prefix or
   // expert is out of range; or cu_seqlens does not rise from 0 to T.
-  virtual absl::StatusOr<at::Tensor> Forward(const PackedBatch& batch) = 0;
+  virtual absl::StatusOr<at::Tensor> Logits(const PackedBatch& batch) = 0;
+
+  // Scores targets[i], for each i < N, as the token after row batch.score_rows[i], under
+  // softmax(logits / temperature). The log-probs have the same bits as those of the sampler
+  // (kernels/sample). Both outputs are differentiable unless a c10::NoGradGuard exists. The logits
+  // are never in memory as a whole.
+  // INVALID_ARGUMENT: the same as in Logits(), a target is out of range, or temperature <= 0.
+  virtual absl::StatusOr<TokenScores> Score(const PackedBatch& batch,
+                                            absl::Span<const int64_t> targets,
+                                            double temperature) = 0;
 
   virtual const ModelConfig& config() const = 0;
 };
-
-struct TokenScores {
-  at::Tensor logprobs;  // [N] fp32: natural-log probability of each row's target.
-  at::Tensor entropy;   // [N] fp32: entropy of each row's distribution, in nats.
-};
-
-// Scores `targets` [N] under softmax(logits / temperature), with logits [N, V] in fp32. The
-// log-probs have the same bits as those of the sampler (kernels/sample). Both outputs are
-// differentiable.
-// INVALID_ARGUMENT: shapes differ, a target is out of range, or temperature <= 0.
-absl::StatusOr<TokenScores> ScoreTokens(const at::Tensor& logits, absl::Span<const int64_t> targets,
-                                        double temperature);
 
 // Calls loss.backward(), and returns torch's exceptions as a status. With `keep_graph`, another
 // term of the same forward pass can be back-propagated afterwards.

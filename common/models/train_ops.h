@@ -10,7 +10,8 @@
 // The parts of a decoder as autograd functions. The forward pass runs the kernels of the decode
 // execution (kernels/decoder), so that a token's log-prob has the same bits in training and in
 // sampling. The backward pass runs the kernels of kernels/decoder_grad. All tensors are contiguous,
-// in fp32, on the CPU. The functions throw c10::Error, as torch does.
+// in fp32, on the CPU. The functions throw c10::Error, as torch does. The gradients of weights and of
+// the embedding table are added to the parameter's grad() directly.
 //
 // Legend: T tokens, D head size.
 namespace sluice::train_ops {
@@ -24,6 +25,9 @@ at::Tensor Integers(absl::Span<const int64_t> values);
 
 // x [T, K] times w [N, K]^T -> [T, N].
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands);
+
+// Rows `tokens` of `table` [V, H] -> [T, H], rounded to bf16 if `narrow`.
+at::Tensor Embed(const at::Tensor& table, const std::vector<int64_t>& tokens, bool narrow);
 
 // Rounds each number to bf16 and widens it to fp32 again. The gradient passes unchanged.
 at::Tensor RoundToBf16(const at::Tensor& x);
@@ -65,9 +69,11 @@ struct Experts {
 at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
                       bool narrow, const uint16_t* recorded);
 
-// Returns {log-prob [N], entropy [N]} of `targets` [N] (int64) under softmax(logits [N, V] /
-// temperature).
-std::vector<at::Tensor> Score(const at::Tensor& logits, const at::Tensor& targets,
-                              double temperature);
+// Returns {log-prob [N], entropy [N]} of `targets` [N] under softmax(x w^T / temperature), where x
+// [N, H] are the last hidden states and w [V, H] is the output head. The log-probs have the bits of
+// the sampler. The logits [N, V] are never in memory as a whole: forward and backward compute them
+// for some rows at a time.
+std::vector<at::Tensor> Score(const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets,
+                              double temperature, Operands operands);
 
 }  // namespace sluice::train_ops

@@ -38,9 +38,11 @@ void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_
 // Copies the outputs first .. first + rows - 1 of a packed weight back to w [rows, K].
 void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w);
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w);
-// Packs the transpose of w [K, N], which is stored by rows. Gradients need it, because their
-// products sum over the other index.
-void PackColumns(const float* w, int64_t k, int64_t n, float* packed);
+// Packs the transpose of w [K, N], which is stored by rows that are ldw numbers apart. Gradients
+// need it, because their products sum over the other index. The second function rounds to bf16.
+// Both write the padding too.
+void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, float* packed);
+void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, uint16_t* packed);
 
 // Layout of the KV cache. The keys and values of one KV head are in blocks of 32 positions.
 // Position p of a sequence is in block blocks[p / 32] of its block table, so blocks can be in any
@@ -135,6 +137,8 @@ struct DecoderOps {
   // are fp32 numbers or pairs of bf16 numbers. PackRows() and UnpackRows() use them.
   void (*pack_panel)(const void* w, int64_t k, void* panel);
   void (*unpack_panel)(const void* panel, int64_t k, void* w);
+  // Rounds 16 columns of w [K, 16] (row stride ldw) to bf16 and writes them as a panel.
+  void (*pack_columns_bf16)(const float* w, int64_t ldw, int64_t k, uint16_t* panel);
 };
 
 // Returns the kinds that this CPU can run, fastest first; the last is always `base`. The first call

@@ -36,7 +36,7 @@ class FlushDenormals {
   {                                                                                                \
       name,      Gemm,       GemmTransposed, GemmBf16, GemmMixed, GateUp,        GateUpBf16,       \
       RmsNorm,   SwiGlu,     Rope,           ToBf16,   ToF16,     Attend<float>, Attend<uint16_t>, \
-      PackPanel, UnpackPanel}
+      PackPanel, UnpackPanel, PackColumnsBf16}
 
 #if defined(__x86_64__)
 #if defined(__clang__)
@@ -208,36 +208,69 @@ void ForEachNumber(int64_t rows, int64_t k, int64_t first, const Move& move) {
   }
 }
 
-// Whether the rows are exactly one panel, for which there is a fast copy.
-bool IsPanel(int64_t rows, int64_t first) {
-  return rows == kDecoderLanes && first % kDecoderLanes == 0;
+// Calls panel(first row, first output) for each whole panel of 16 rows, and rest(first row, number
+// of rows, first output) for the rows around them.
+template <typename Panel, typename Rest>
+void ForEachPanel(int64_t rows, int64_t first, const Panel& panel, const Rest& rest) {
+  const int64_t before = std::min(rows, (kDecoderLanes - first % kDecoderLanes) % kDecoderLanes);
+  if (before > 0) rest(0, before, first);
+  int64_t r = before;
+  for (; r + kDecoderLanes <= rows; r += kDecoderLanes) panel(r, first + r);
+  if (r < rows) rest(r, rows - r, first + r);
 }
 
 }  // namespace
 
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
-  if (IsPanel(rows, first)) return BestDecoderOps().pack_panel(w, k, packed + first * k);
-  ForEachNumber<1>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+  ForEachPanel(
+      rows, first,
+      [&](int64_t r, int64_t to) { BestDecoderOps().pack_panel(w + r * k, k, packed + to * k); },
+      [&](int64_t r, int64_t count, int64_t to) {
+        ForEachNumber<1>(count, k, to,
+                         [&](int64_t place, int64_t i) { packed[place] = w[r * k + i]; });
+      });
 }
 
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
-  if (IsPanel(rows, first) && k % 2 == 0)
-    return BestDecoderOps().pack_panel(w, k / 2, packed + first * k);
-  ForEachNumber<2>(rows, k, first, [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+  const auto rest = [&](int64_t r, int64_t count, int64_t to) {
+    ForEachNumber<2>(count, k, to, [&](int64_t place, int64_t i) { packed[place] = w[r * k + i]; });
+  };
+  if (k % 2 != 0) return rest(0, rows, first);
+  ForEachPanel(
+      rows, first,
+      [&](int64_t r, int64_t to) {
+        BestDecoderOps().pack_panel(w + r * k, k / 2, packed + to * k);
+      },
+      rest);
 }
 
 void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w) {
-  if (IsPanel(rows, first)) return BestDecoderOps().unpack_panel(packed + first * k, k, w);
-  ForEachNumber<1>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+  ForEachPanel(
+      rows, first,
+      [&](int64_t r, int64_t from) {
+        BestDecoderOps().unpack_panel(packed + from * k, k, w + r * k);
+      },
+      [&](int64_t r, int64_t count, int64_t from) {
+        ForEachNumber<1>(count, k, from,
+                         [&](int64_t place, int64_t i) { w[r * k + i] = packed[place]; });
+      });
 }
 
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
-  if (IsPanel(rows, first) && k % 2 == 0)
-    return BestDecoderOps().unpack_panel(packed + first * k, k / 2, w);
-  ForEachNumber<2>(rows, k, first, [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+  const auto rest = [&](int64_t r, int64_t count, int64_t from) {
+    ForEachNumber<2>(count, k, from,
+                     [&](int64_t place, int64_t i) { w[r * k + i] = packed[place]; });
+  };
+  if (k % 2 != 0) return rest(0, rows, first);
+  ForEachPanel(
+      rows, first,
+      [&](int64_t r, int64_t from) {
+        BestDecoderOps().unpack_panel(packed + from * k, k / 2, w + r * k);
+      },
+      rest);
 }
 
-void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
+void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, float* packed) {
   for (int64_t c = 0; c < n; c += kDecoderLanes) {
     const int64_t width = std::min(kDecoderLanes, n - c);
     const float* from = w + c;
@@ -245,11 +278,27 @@ void PackColumns(const float* w, int64_t k, int64_t n, float* packed) {
     // A constant size, so that the compiler expands the copy in place.
     if (width == kDecoderLanes) {
       for (int64_t i = 0; i < k; ++i)
-        std::copy_n(from + i * n, kDecoderLanes, to + i * kDecoderLanes);
+        std::copy_n(from + i * ldw, kDecoderLanes, to + i * kDecoderLanes);
     } else {
-      for (int64_t i = 0; i < k; ++i) std::copy_n(from + i * n, width, to + i * kDecoderLanes);
+      for (int64_t i = 0; i < k; ++i) {
+        std::copy_n(from + i * ldw, width, to + i * kDecoderLanes);
+        std::fill_n(to + i * kDecoderLanes + width, kDecoderLanes - width, 0.0f);
+      }
     }
   }
+}
+
+void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, uint16_t* packed) {
+  const auto pack = BestDecoderOps().pack_columns_bf16;
+  const int64_t panel = RoundUpToPairs(k) * kDecoderLanes;
+  int64_t c = 0;
+  for (; c + kDecoderLanes <= n; c += kDecoderLanes, packed += panel) pack(w + c, ldw, k, packed);
+  if (c == n) return;
+  // The last panel is packed from a copy that is padded with zeros.
+  std::vector<float> edge(k * kDecoderLanes);
+  for (int64_t i = 0; i < k; ++i)
+    std::copy_n(w + i * ldw + c, n - c, &edge[i * kDecoderLanes]);
+  pack(edge.data(), kDecoderLanes, k, packed);
 }
 
 namespace {

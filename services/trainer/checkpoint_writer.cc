@@ -1,5 +1,6 @@
 #include "services/trainer/checkpoint_writer.h"
 
+#include <memory>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -17,28 +18,26 @@ CheckpointWriter::CheckpointWriter(CheckpointStore* store, QueueClient* queue, C
       done_(std::move(done)),
       previous_(std::move(previous)) {}
 
-absl::Status CheckpointWriter::Write(Contents contents) {
-  return worker_.Put([this, contents = std::move(contents)] { return WriteNow(contents); });
+absl::Status CheckpointWriter::Write(CheckpointContents contents) {
+  // Shared, because a function that is stored must be copyable. It runs once.
+  auto shared = std::make_shared<CheckpointContents>(std::move(contents));
+  return worker_.Put([this, shared = std::move(shared)] { return WriteNow(std::move(*shared)); });
 }
 
-absl::Status CheckpointWriter::WriteNow(const Contents& contents) {
+absl::Status CheckpointWriter::WriteNow(CheckpointContents contents) {
   const absl::Duration start = clock_->Monotonic();
-  SLUICE_ASSIGN_OR_RETURN(const std::string path,
-                          store_->Write({.model = contents.model.get(),
-                                         .optimizer = &contents.optimizer,
-                                         .state = contents.state,
-                                         .cursor = contents.cursor,
-                                         .lineage_tail = contents.lineage_tail,
-                                         .previous = previous_}));
+  const TrainState state = contents.state;
+  contents.previous = previous_;
+  SLUICE_ASSIGN_OR_RETURN(const std::string path, store_->Write(std::move(contents)));
   previous_ = path;
 
   SLUICE_FAILPOINT_STATUS("trainer.durable.before");
   queue::v1::DurableRequest request;
-  request.set_version(contents.state.version.number);
+  request.set_version(state.version.number);
   request.set_checkpoint(path);
-  request.set_hash(contents.state.ledger_hash);
+  request.set_hash(state.ledger_hash);
   SLUICE_RETURN_IF_ERROR(queue_->Durable(std::move(request)).status());
-  if (done_) done_(path, contents.state, absl::ToDoubleSeconds(clock_->Monotonic() - start));
+  if (done_) done_(path, state, absl::ToDoubleSeconds(clock_->Monotonic() - start));
   return absl::OkStatus();
 }
 

@@ -21,14 +21,6 @@ namespace sluice::trainer {
 // Owns one thread, `checkpoint`. Thread-safe.
 class CheckpointWriter {
  public:
-  // The contents of a checkpoint. They are copies, which belong to the writer.
-  struct Contents {
-    std::shared_ptr<const TensorSet> model;
-    TensorSet optimizer;
-    TrainState state;
-    std::string cursor;
-    std::string lineage_tail;  // Lines since the previous checkpoint.
-  };
   // Called on the `checkpoint` thread once the queue knows of the checkpoint at `path`.
   using Done =
       std::function<void(const std::string& path, const TrainState& state, double seconds)>;
@@ -43,15 +35,15 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Waits until the previous checkpoint is written, then hands over `contents` and returns. Returns
-  // the error with which writing has failed, if it has; nothing is written after it.
-  absl::Status Write(Contents contents);
+  // Waits until the previous checkpoint is written, then hands over `contents` and returns;
+  // contents.previous is set here. Returns the error with which writing has failed, if it has; nothing is written after it.
+  absl::Status Write(CheckpointContents contents);
   // Waits until all that was handed over is written. Errors are those of Write().
   absl::Status Flush() { return worker_.Flush(); }
   absl::Status status() const { return worker_.status(); }
 
  private:
-  absl::Status WriteNow(const Contents& contents);
+  absl::Status WriteNow(CheckpointContents contents);
 
   CheckpointStore* const store_;
   QueueClient* const queue_;

@@ -81,11 +81,10 @@ class TrainingJob::Impl {
   // Parts of a step.
   absl::Status Step();
   absl::StatusOr<TrainedStep> TrainBatch(int64_t k, PhaseSeconds* seconds);
-  absl::StatusOr<std::optional<CheckpointWriter::Contents>> ApplyAndPublish(const TrainedStep& step,
-                                                                            bool evaluate,
-                                                                            PhaseSeconds* seconds);
-  absl::StatusOr<CheckpointWriter::Contents> MakeCheckpoint(
-      std::string cursor, std::shared_ptr<const TensorSet> weights) const;
+  absl::StatusOr<std::optional<CheckpointContents>> ApplyAndPublish(const TrainedStep& step,
+                                                                    bool evaluate,
+                                                                    PhaseSeconds* seconds);
+  CheckpointContents MakeCheckpoint(std::string cursor);
   absl::Status CheckSkips(const StepResult& result) const;
   void Report(const StepResult& result, const PhaseSeconds& seconds);
 
@@ -187,7 +186,7 @@ absl::Status TrainingJob::Impl::Load() {
     // so the controller takes the path from this event too.
     job_.RaiseEvent(common::v1::SEVERITY_INFO, "checkpoint_loaded", checkpoint_);
     SLUICE_RETURN_IF_ERROR(
-        trainer_->Restore(found->model, found->optimizer, state_.updates, state_.skips_in_a_row));
+        trainer_->Restore(found->model, *found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
     state_ = {.job = config.id, .seed = config.seed, .ledger_hash = FirstLedgerHash()};
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
@@ -320,7 +319,7 @@ absl::Status TrainingJob::Impl::Step() {
   PhaseSeconds seconds;
   SLUICE_ASSIGN_OR_RETURN(const TrainedStep step, TrainBatch(k, &seconds));
   const bool evaluate = evaluations_.CheckDue(k + 1);
-  SLUICE_ASSIGN_OR_RETURN(std::optional<CheckpointWriter::Contents> checkpoint,
+  SLUICE_ASSIGN_OR_RETURN(std::optional<CheckpointContents> checkpoint,
                           ApplyAndPublish(step, evaluate, &seconds));
   evaluations_.AwaitBeforeLastStep(version());
 
@@ -391,7 +390,7 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
 
 // Tells the queue that the step is done, and hands the new version over for publication. Returns
 // the contents of a checkpoint to write; nullopt if none is due.
-absl::StatusOr<std::optional<CheckpointWriter::Contents>> TrainingJob::Impl::ApplyAndPublish(
+absl::StatusOr<std::optional<CheckpointContents>> TrainingJob::Impl::ApplyAndPublish(
     const TrainedStep& step, bool evaluate, PhaseSeconds* seconds) {
   const JobConfig& config = job_.config;
   const int64_t next = step.batch.k + 1;
@@ -409,33 +408,25 @@ absl::StatusOr<std::optional<CheckpointWriter::Contents>> TrainingJob::Impl::App
   checkpoints_.AddLineage(step.batch.lineage);
 
   start = job_.clock->Monotonic();
-  std::shared_ptr<const TensorSet> weights;
   const bool publish = next % config.publish_every_steps == 0 || config.IsLast(next) || evaluate;
   if (publish) {
-    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(config.settings.dtype));
-    OfferWeights(weights);
+    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights,
+                            Snapshot(config.settings.dtype));
+    OfferWeights(std::move(weights));
   }
   seconds->publish = job_.SecondsSince(start);
 
   seconds->checkpoint = checkpoints_.TakeSecondsWaited();
   if (!checkpoint_due) return std::nullopt;
-  start = job_.clock->Monotonic();
-  if (!publish || config.settings.dtype != DType::kF32) {
-    SLUICE_ASSIGN_OR_RETURN(weights, Snapshot(DType::kF32));
-  }
-  SLUICE_ASSIGN_OR_RETURN(CheckpointWriter::Contents contents,
-                          MakeCheckpoint(std::move(applied.cursor), std::move(weights)));
-  seconds->checkpoint += job_.SecondsSince(start);
-  return contents;
+  return MakeCheckpoint(std::move(applied.cursor));
 }
 
-absl::StatusOr<CheckpointWriter::Contents> TrainingJob::Impl::MakeCheckpoint(
-    std::string cursor, std::shared_ptr<const TensorSet> weights) const {
-  SLUICE_ASSIGN_OR_RETURN(TensorSet moments, trainer_->Moments());
-  return CheckpointWriter::Contents{.model = std::move(weights),
-                                    .optimizer = std::move(moments),
-                                    .state = state_,
-                                    .cursor = std::move(cursor)};
+CheckpointContents TrainingJob::Impl::MakeCheckpoint(std::string cursor) {
+  Trainer::Sources sources = trainer_->TakeSnapshot();
+  return {.model = std::move(sources.model),
+          .optimizer = std::move(sources.moments),
+          .state = state_,
+          .cursor = std::move(cursor)};
 }
 
 absl::Status TrainingJob::Impl::CheckSkips(const StepResult& result) const {
@@ -484,10 +475,7 @@ absl::Status TrainingJob::Impl::WriteLastCheckpoint() {
   if (checkpoints_.HasNewest(version())) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> cursor, queue_.CursorOfLastApply());
   if (!cursor.has_value()) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const TensorSet> weights, Snapshot(DType::kF32));
-  SLUICE_ASSIGN_OR_RETURN(CheckpointWriter::Contents contents,
-                          MakeCheckpoint(*std::move(cursor), std::move(weights)));
-  return checkpoints_.Write(std::move(contents));
+  return checkpoints_.Write(MakeCheckpoint(*std::move(cursor)));
 }
 
 absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DType dtype) const {

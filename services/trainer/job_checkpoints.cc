@@ -101,7 +101,7 @@ void JobCheckpoints::AddLineage(const std::vector<LineageEntry>& entries) {
   for (const LineageEntry& entry : entries) lineage_tail_ += LineageLine(entry);
 }
 
-absl::Status JobCheckpoints::Write(CheckpointWriter::Contents contents) {
+absl::Status JobCheckpoints::Write(CheckpointContents contents) {
   const int64_t version = contents.state.version.number;
   contents.lineage_tail = std::exchange(lineage_tail_, "");
   newest_ = version;

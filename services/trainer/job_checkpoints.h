@@ -50,7 +50,7 @@ class JobCheckpoints {
   void AddLineage(const std::vector<LineageEntry>& entries);
   // Hands a checkpoint over to the writer. Waits while the previous one is being written. The
   // lineage of `contents` is filled in here.
-  absl::Status Write(CheckpointWriter::Contents contents);
+  absl::Status Write(CheckpointContents contents);
 
   // Returns how long the last Write() has waited, in seconds, and sets that to 0.
   double TakeSecondsWaited() { return std::exchange(seconds_waited_, 0); }

@@ -309,11 +309,13 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
   SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, AnyFile));
 
-  Checkpoint checkpoint{path, {}, {}, file.state, ""};
+  Checkpoint checkpoint{path, {}, nullptr, file.state, ""};
   const auto load = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(PathIn(path, kCursor)));
     SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, ReadSafetensors(PathIn(path, kOptimizer)));
+    SLUICE_ASSIGN_OR_RETURN(SafetensorsFile optimizer,
+                            SafetensorsFile::Open(PathIn(path, kOptimizer)));
+    checkpoint.optimizer = std::make_shared<FileSource>(std::move(optimizer));
     return absl::OkStatus();
   };
 
@@ -344,7 +346,7 @@ absl::Status CopyCheckpointModel(const std::string& path, const std::string& to)
   return absl::OkStatus();
 }
 
-absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet& parameters,
+absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSource& parameters,
                                          WrittenFiles* written) const {
   std::vector<TensorSpec> specs(parameters.specs().begin(), parameters.specs().end());
   std::vector<size_t> rounded;
@@ -354,33 +356,23 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSet
     specs[i].dtype = type->second;
     rounded.push_back(i);
   }
-  if (rounded.empty()) return WriteModelFiles(dir, options_.source, parameters, written);
-
-  SLUICE_ASSIGN_OR_RETURN(TensorSet stored, TensorSet::Create(std::move(specs)));
-  SLUICE_RETURN_IF_ERROR(ConvertTensors(parameters, &stored));
-  for (const size_t i : rounded) {
-    const TensorSpec& spec = stored.spec(i);
-    // A parameter can exceed the range of a smaller type, and infinity could not be loaded again.
-    const int64_t bad = FirstNonFinite(spec.dtype, stored.data(i), stored.elements(i));
-    if (bad < 0) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "element ", bad, " of ", spec.name, " is ", parameters.as<float>(i)[bad],
-        ", which is too large for ", DTypeName(spec.dtype),
-        ", the type that it has in model.path; start from a float32 copy of the model"));
-  }
-  SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source, stored, written));
+  SLUICE_RETURN_IF_ERROR(WriteModelFiles(
+      dir, options_.source, RoundedSource(&parameters, std::move(specs)), written));
+  if (rounded.empty()) return absl::OkStatus();
   return WriteSafetensors(PathIn(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
 }
 
 absl::Status CheckpointStore::WriteFiles(const std::string& dir,
-                                         const CheckpointContents& contents) const {
+                                         CheckpointContents contents) const {
   StateFile file{contents.state, {}};
   SLUICE_ASSIGN_OR_RETURN(
       file.files[kLineage],
       CopyLineage(contents.previous, contents.lineage_tail, PathIn(dir, kLineage)));
   SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
+  contents.model.reset();
   SLUICE_RETURN_IF_ERROR(
       WriteSafetensors(PathIn(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
+  contents.optimizer.reset();
   const absl::string_view cursor = contents.cursor;
   SLUICE_RETURN_IF_ERROR(
       WriteFileAtomic(PathIn(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));
@@ -434,8 +426,9 @@ absl::Status CheckpointStore::CheckMayWrite(const TrainState& state) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& contents) {
-  const PolicyVersion version = contents.state.version;
+absl::StatusOr<std::string> CheckpointStore::Write(CheckpointContents contents) {
+  const TrainState state = contents.state;
+  const PolicyVersion version = state.version;
   const std::string path = absl::StrCat(options_.dir, "/step-", version.number);
 
   // A trainer that has been replaced may still be writing, so the temporary folder's name has the
@@ -446,9 +439,9 @@ absl::StatusOr<std::string> CheckpointStore::Write(const CheckpointContents& con
   SLUICE_RETURN_IF_ERROR(RemoveTree(temporary));
   SLUICE_RETURN_IF_ERROR(MakeDirs(temporary));
 
-  absl::Status status = WriteFiles(temporary, contents);
+  absl::Status status = WriteFiles(temporary, std::move(contents));
   if (status.ok()) status = SyncDir(temporary);
-  if (status.ok()) status = CheckMayWrite(contents.state);
+  if (status.ok()) status = CheckMayWrite(state);
   if (!status.ok()) {
     (void)RemoveTree(temporary);
     return Annotate(status, absl::StrCat("writing checkpoint ", path));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/checkpoint/tensor_source.h"
 #include "common/rl/version.h"
 
 namespace sluice::trainer {
@@ -32,8 +34,7 @@ struct TrainState {
 // What goes into a checkpoint. `model` (the parameters) and `optimizer` (AdamW's moments, as
 // tensors `m.NAME` and `v.NAME`) are fp32.
 struct CheckpointContents {
-  const TensorSet* model = nullptr;
-  const TensorSet* optimizer = nullptr;
+  std::shared_ptr<const TensorSource> model, optimizer;
   TrainState state;
   std::string cursor;        // The queue's state, opaque.
   std::string lineage_tail;  // Lines of the steps since `previous`.
@@ -45,7 +46,7 @@ struct CheckpointContents {
 struct Checkpoint {
   std::string path;
   TensorSet model;  // The parameters in fp32, whatever their types in model.safetensors.
-  TensorSet optimizer;
+  std::shared_ptr<const TensorSource> optimizer;  // Reads the file.
   TrainState state;
   std::string cursor;
 };
@@ -101,7 +102,8 @@ class CheckpointStore {
   // checkpoint is due.
   absl::Status Prepare() const;
 
-  // Writes a checkpoint and returns its path. Then removes the checkpoints that neither
+  // Writes a checkpoint and returns its path. Each tensor source is read in parts, from its first
+  // tensor to its last, and dropped when it is written. Then removes the checkpoints that neither
   // `keep_last`, `keep_every_steps` nor a link (evaluations.h) keeps. The checkpoint just written,
   // and those that ReadNewest() found damaged, are never removed.
   //
@@ -110,7 +112,7 @@ class CheckpointStore {
   // ABORTED FENCED: a later incarnation has written to this folder.
   // FAILED_PRECONDITION: another job, or a newer build, has written to this folder; or a parameter
   // is too large for its type in model.safetensors.
-  absl::StatusOr<std::string> Write(const CheckpointContents& contents);
+  absl::StatusOr<std::string> Write(CheckpointContents contents);
 
   // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
   // do not verify are added to *damaged. Returns nullopt if none verifies.
@@ -132,8 +134,8 @@ class CheckpointStore {
   // Checks what CheckOwners() checks. ABORTED FENCED: a later incarnation has written to this
   // folder.
   absl::Status CheckMayWrite(const TrainState& state) const;
-  absl::Status WriteFiles(const std::string& dir, const CheckpointContents& contents) const;
-  absl::Status WriteModel(const std::string& dir, const TensorSet& parameters,
+  absl::Status WriteFiles(const std::string& dir, CheckpointContents contents) const;
+  absl::Status WriteModel(const std::string& dir, const TensorSource& parameters,
                           WrittenFiles* written) const;
   void Prune(const std::string& written) const;
 

@@ -2,8 +2,11 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <map>
+#include <numeric>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -17,6 +20,17 @@ namespace {
 constexpr int64_t kAlign = 16;  // In elements: slots start on cache lines.
 // Fewest elements for which another thread is worth its cost.
 constexpr int64_t kMinElementsPerThread = 1 << 18;
+
+// Sums in parallel, in parts whose sums are added in order, so that the number of threads changes
+// no bit.
+double SumOfAllSquares(const float* x, int64_t n) {
+  constexpr int64_t kPart = 1 << 20;
+  std::vector<double> parts((n + kPart - 1) / kPart);
+  ParallelEach(static_cast<int64_t>(parts.size()), [&](int64_t p) {
+    parts[p] = SumOfSquares(x + p * kPart, std::min(kPart, n - p * kPart));
+  });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
 
 }  // namespace
 
@@ -52,8 +66,10 @@ void Optimizer::SelectAccumulator(int index) {
 
 void Optimizer::ZeroGrad() {
   for (Flat& flat : grads_) {
-    if (flat.whole.defined())
-      std::memset(flat.whole.mutable_data_ptr<float>(), 0, flat_size_ * sizeof(float));
+    if (!flat.whole.defined()) continue;
+    float* const grad = flat.whole.mutable_data_ptr<float>();
+    ParallelFor(flat_size_, kMinElementsPerThread,
+                [&](int64_t begin, int64_t end) { std::fill(grad + begin, grad + end, 0.0f); });
   }
 }
 
@@ -63,13 +79,15 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   // now on.
   if (used(1)) {
     const float* other = grads_[1].whole.const_data_ptr<float>();
-    for (int64_t i = 0; i < flat_size_; ++i)
-      grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
+    ParallelFor(flat_size_, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
+    });
     scale0 = 1;
   }
 
   Outcome outcome;
-  outcome.grad_norm = std::sqrt(SumOfSquares(grad, flat_size_)) * std::abs(scale0);
+  outcome.grad_norm = std::sqrt(SumOfAllSquares(grad, flat_size_)) * std::abs(scale0);
   outcome.lr = settings_.lr * schedule_.Factor(updates_);
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
@@ -78,7 +96,10 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   const double grad_scale = scale0 * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
   float *const m = m_.mutable_data_ptr<float>(), *const v = v_.mutable_data_ptr<float>();
-  for (const Slot& slot : slots_) {
+  const std::vector<Snapshots> live = LiveSnapshots();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    for (const Snapshots& snapshots : live) Preserve(snapshots, i);
     const at::Tensor& parameter = slot.parameter->tensor;
     float* const values = parameter.mutable_data_ptr<float>();
     ParallelFor(slot.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
@@ -91,39 +112,72 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
   return outcome;
 }
 
-absl::StatusOr<TensorSet> Optimizer::Moments() const {
-  std::vector<TensorSpec> specs;
-  for (const char* prefix : {"m.", "v."}) {
-    for (const Slot& slot : slots_) {
-      specs.push_back({absl::StrCat(prefix, slot.parameter->name), DType::kF32,
-                       slot.parameter->tensor.sizes().vec()});
-    }
-  }
-  SLUICE_ASSIGN_OR_RETURN(TensorSet moments, TensorSet::Create(std::move(specs)));
-  for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
-    for (const Slot& slot : slots_) {
-      const int64_t i = moments.Find(absl::StrCat(prefix, slot.parameter->name));
-      std::memcpy(moments.data(i), flat->const_data_ptr<float>() + slot.offset,
-                  slot.size * sizeof(float));
-    }
-  }
-  return moments;
+void Optimizer::Preserve(const Snapshots& snapshots, size_t i) {
+  if (snapshots.parameters != nullptr) snapshots.parameters->Preserve(i);
+  if (snapshots.moments == nullptr) return;
+  snapshots.moments->Preserve(i);
+  snapshots.moments->Preserve(slots_.size() + i);
 }
 
-absl::Status Optimizer::Restore(const TensorSet& moments, int64_t updates) {
+Optimizer::Snapshots Optimizer::TakeSnapshots() {
+  std::vector<Snapshot::Live> parameters, moments;
+  for (const Slot& slot : slots_) {
+    const at::Tensor& tensor = slot.parameter->tensor;
+    parameters.push_back({{slot.parameter->name, DType::kF32, tensor.sizes().vec()},
+                          tensor.const_data_ptr<float>(),
+                          slot.size});
+  }
+  for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
+    for (const Slot& slot : slots_) {
+      moments.push_back({{absl::StrCat(prefix, slot.parameter->name), DType::kF32,
+                          slot.parameter->tensor.sizes().vec()},
+                         flat->const_data_ptr<float>() + slot.offset,
+                         slot.size});
+    }
+  }
+  const Snapshots snapshots{std::make_shared<Snapshot>(std::move(parameters)),
+                            std::make_shared<Snapshot>(std::move(moments))};
+  snapshots_.emplace_back(snapshots.parameters, snapshots.moments);
+  return snapshots;
+}
+
+Optimizer::~Optimizer() {
+  for (const Snapshots& live : LiveSnapshots()) {
+    if (live.parameters != nullptr) live.parameters->PreserveAll();
+    if (live.moments != nullptr) live.moments->PreserveAll();
+  }
+}
+
+std::vector<Optimizer::Snapshots> Optimizer::LiveSnapshots() {
+  std::vector<Snapshots> live;
+  std::erase_if(snapshots_, [&](const auto& weak) {
+    live.push_back({weak.first.lock(), weak.second.lock()});
+    if (live.back().parameters != nullptr || live.back().moments != nullptr) return false;
+    live.pop_back();
+    return true;
+  });
+  return live;
+}
+
+absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
+  std::map<std::string, size_t> places;
+  for (size_t i = 0; i < moments.specs().size(); ++i) places[moments.specs()[i].name] = i;
   for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
     for (const Slot& slot : slots_) {
       const TensorSpec wanted{absl::StrCat(prefix, slot.parameter->name), DType::kF32,
                               slot.parameter->tensor.sizes().vec()};
-      const int64_t i = moments.Find(wanted.name);
-      if (i < 0 || !(moments.spec(i) == wanted)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "the moment ", wanted.name, " of the optimizer's state is ",
-            i < 0 ? "missing" : ShapeText(moments.spec(i).dtype, moments.spec(i).shape),
-            "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
+      const auto place = places.find(wanted.name);
+      if (place == places.end() || !(moments.specs()[place->second] == wanted)) {
+        const std::string found =
+            place == places.end() ? "missing"
+                                  : ShapeText(moments.specs()[place->second].dtype,
+                                              moments.specs()[place->second].shape);
+        return absl::InvalidArgumentError(
+            absl::StrCat("the moment ", wanted.name, " of the optimizer's state is ", found,
+                         "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
-      std::memcpy(flat->mutable_data_ptr<float>() + slot.offset, moments.data(i),
-                  slot.size * sizeof(float));
+      SLUICE_RETURN_IF_ERROR(moments.Read(place->second, 0, slot.size,
+                                          flat->mutable_data_ptr<float>() + slot.offset));
     }
   }
   updates_ = updates;

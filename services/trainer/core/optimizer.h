@@ -3,13 +3,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/checkpoint/tensor_set.h"
+#include "common/checkpoint/tensor_source.h"
 #include "common/models/train_model.h"
 #include "common/optim/schedule.h"
 #include "services/trainer/core/settings.h"
+#include "services/trainer/core/snapshot.h"
 
 namespace sluice::trainer {
 
@@ -25,6 +28,7 @@ class Optimizer {
  public:
   // `model` outlives the optimizer, which updates its parameters in place.
   Optimizer(TrainModel* model, const OptimizerSettings& settings);
+  ~Optimizer();
 
   // Makes later backward passes add to accumulator `index`, 0 or 1.
   void SelectAccumulator(int index);
@@ -41,11 +45,15 @@ class Optimizer {
 
   int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
-  // Copies of the moments, as tensors m.NAME and v.NAME with the parameters' shapes.
-  absl::StatusOr<TensorSet> Moments() const;
+  // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
+  // they are now. Later updates preserve what is still to be read.
+  struct Snapshots {
+    std::shared_ptr<Snapshot> parameters, moments;
+  };
+  Snapshots TakeSnapshots();
   // Sets the moments and the number of updates. INVALID_ARGUMENT: a moment is missing or has
   // another shape.
-  absl::Status Restore(const TensorSet& moments, int64_t updates);
+  absl::Status Restore(const TensorSource& moments, int64_t updates);
   void Reset();  // Sets all moments and the number of updates to 0.
 
  private:
@@ -59,6 +67,10 @@ class Optimizer {
     std::vector<at::Tensor> views;  // One per slot, in the parameter's shape.
   };
   Flat MakeFlat() const;
+  // Call this before slot i is overwritten.
+  void Preserve(const Snapshots& snapshots, size_t i);
+  // The snapshots that are still in use.
+  std::vector<Snapshots> LiveSnapshots();
   bool used(int index) const { return !grads_[index].views.empty(); }
 
   const OptimizerSettings settings_;
@@ -67,6 +79,7 @@ class Optimizer {
   int64_t flat_size_ = 0;
   Flat grads_[2];  // The accumulators. The second is allocated when it is first used.
   at::Tensor m_, v_;
+  std::vector<std::pair<std::weak_ptr<Snapshot>, std::weak_ptr<Snapshot>>> snapshots_;
   int64_t updates_ = 0;
 };
 

@@ -83,7 +83,7 @@ class Trainer::Impl {
     return model_->Load(weights);
   }
 
-  absl::Status Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
+  absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
                        int64_t skips_in_a_row) {
     SLUICE_RETURN_IF_ERROR(Load(weights));
     SLUICE_RETURN_IF_ERROR(optimizer_.Restore(moments, updates));
@@ -93,7 +93,7 @@ class Trainer::Impl {
 
   const TrainModel& model() const { return *model_; }
   TrainModel* reference() { return reference_.get(); }
-  const Optimizer& optimizer() const { return optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
   int64_t skips_in_a_row() const { return skips_in_a_row_; }
 
  private:
@@ -156,8 +156,8 @@ Trainer::~Trainer() = default;
 
 absl::Status Trainer::Load(const TensorSet& weights) { return impl_->Load(weights); }
 
-absl::Status Trainer::Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
-                              int64_t skips_in_a_row) {
+absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& moments,
+                              int64_t updates, int64_t skips_in_a_row) {
   return impl_->Restore(weights, moments, updates, skips_in_a_row);
 }
 
@@ -181,7 +181,11 @@ absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
   SLUICE_RETURN_IF_ERROR(impl_->model().Store(&weights));
   return weights;
 }
-absl::StatusOr<TensorSet> Trainer::Moments() const { return impl_->optimizer().Moments(); }
+Trainer::Sources Trainer::TakeSnapshot() {
+  Optimizer::Snapshots snapshots = impl_->optimizer().TakeSnapshots();
+  return {std::make_shared<SnapshotSource>(std::move(snapshots.parameters), /*once=*/false),
+          std::make_shared<SnapshotSource>(std::move(snapshots.moments), /*once=*/true)};
+}
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row(); }
 

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/checkpoint/tensor_source.h"
 #include "services/trainer/core/experience.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/step.h"
@@ -47,7 +48,7 @@ class Trainer {
   // INVALID_ARGUMENT: names or shapes are not those of the model.
   absl::Status Load(const TensorSet& weights);
   // Goes on from a checkpoint. Errors are those of Load() and Optimizer::Restore().
-  absl::Status Restore(const TensorSet& weights, const TensorSet& moments, int64_t updates,
+  absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
                        int64_t skips_in_a_row);
   // Sets the frozen policy of the KL term. It must be called if settings.reference.
   absl::Status SetReference(const TensorSet& weights);
@@ -61,11 +62,17 @@ class Trainer {
   // Drops what was added since the last Finish().
   void Abandon();
 
-  // Copies of the parameters. F32 gives the parameters themselves, as a checkpoint stores them.
-  // settings.dtype gives them rounded to nearest even, as the forward pass uses them and the
+  // Copies of the parameters. F32 gives the parameters themselves. settings.dtype gives them rounded to nearest even, as the forward pass uses them and the
   // engines must hold them.
   absl::StatusOr<TensorSet> Weights(DType dtype = DType::kF32) const;
-  absl::StatusOr<TensorSet> Moments() const;
+
+  // The parameters in fp32 and AdamW's moments, as they are now, for a checkpoint that is written
+  // while training goes on. Only what the next update overwrites before it is read takes memory
+  // (snapshot.h). Each moment is read once, from its first element to its last.
+  struct Sources {
+    std::shared_ptr<const TensorSource> model, moments;
+  };
+  Sources TakeSnapshot();
   int64_t updates() const;
   int64_t skips_in_a_row() const;
 

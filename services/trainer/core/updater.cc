@@ -26,9 +26,8 @@ namespace {
 absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch,
                                          double temperature) {
   const at::NoGradGuard no_grad;
-  SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model.Forward(batch.packed));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                          ScoreTokens(logits, batch.targets, temperature));
+                          model.Score(batch.packed, batch.targets, temperature));
   const at::Tensor logprobs = scores.logprobs.contiguous();
   const float* data = logprobs.const_data_ptr<float>();
   return std::vector<float>(data, data + logprobs.numel());
@@ -73,9 +72,8 @@ absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
     batch.packed.routing = std::move(routing);
   }
 
-  SLUICE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(batch.packed));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                          ScoreTokens(logits, batch.targets, settings_.temperature));
+                          model_->Score(batch.packed, batch.targets, settings_.temperature));
   return settings_.kind == Settings::Kind::kSft ? AddSftGradients(scores.logprobs, sums)
                                                 : AddPolicyGradients(batch, scores, sums);
 }

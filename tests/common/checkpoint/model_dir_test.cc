@@ -13,6 +13,7 @@
 #include "common/base/id.h"
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/tensor_source.h"
 #include "common/testing/data.h"
 
 namespace sluice {
@@ -211,8 +212,8 @@ TEST_F(ModelDirTest, ShardsAreReadByTheirIndexAndHeldToIt) {
                     i < 5 ? "low" : "high", ".safetensors\"");
   }
 
-  ASSERT_TRUE(WriteSafetensors(source_ + "/low.safetensors", good, low, {}).ok());
-  ASSERT_TRUE(WriteSafetensors(source_ + "/high.safetensors", good, high, {}).ok());
+  ASSERT_TRUE(WriteSafetensors(source_ + "/low.safetensors", SetSource(&good), low, {}).ok());
+  ASSERT_TRUE(WriteSafetensors(source_ + "/high.safetensors", SetSource(&good), high, {}).ok());
 
   const auto index = [&](const std::string& weight_map) {
     Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", weight_map, "}}"));

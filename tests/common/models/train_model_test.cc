@@ -13,6 +13,8 @@
 #include "common/models/decode_model.h"
 #include "common/models/moe.h"
 #include "common/models/parallel.h"
+#include "common/models/train_ops.h"
+#include "kernels/decoder/op.h"
 #include "kernels/sample/op.h"
 #include "tests/common/models/reference.h"
 
@@ -42,7 +44,7 @@ std::unique_ptr<TrainModel> Make(const ModelConfig& config, const TensorSet& wei
 }
 
 at::Tensor Logits(TrainModel* model, const PackedBatch& batch) {
-  auto logits = model->Forward(batch);
+  auto logits = model->Logits(batch);
   SLUICE_CHECK_MSG(logits.ok(), logits.status().ToString());
   return *logits;
 }
@@ -94,14 +96,14 @@ TEST_P(TrainReferenceTest, LogitsLogProbsAndEntropyAreTheReference) {
   EXPECT_LT(Worst(logits, Unpadded(m, "logits", want, 0)), 1e-4);
 
   const Predictions next = NextTokens(want.tokens);
-  const at::Tensor scored = Logits(model.get(), next.batch).detach();
-  const TokenScores scores = *ScoreTokens(scored, next.targets, 1.0);
+  const c10::NoGradGuard no_grad;
+  const TokenScores scores = *model->Score(next.batch, next.targets, 1.0);
   EXPECT_LT(Worst(scores.logprobs, Unpadded(m, "logprobs", want, 1)), 1e-4);
   if (m.has("entropy")) {
     EXPECT_LT(Worst(scores.entropy, Unpadded(m, "entropy", want, 1)), 1e-4);
   }
   if (m.has("logprobs_t0_7")) {
-    EXPECT_LT(Worst(ScoreTokens(scored, next.targets, 0.7)->logprobs,
+    EXPECT_LT(Worst(model->Score(next.batch, next.targets, 0.7)->logprobs,
                     Unpadded(m, "logprobs_t0_7", want, 1)),
               1e-4);
   }
@@ -117,7 +119,7 @@ TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
 
   const Predictions next = NextTokens(want.tokens);
   const at::Tensor ours =
-      ScoreTokens(Logits(model.get(), next.batch).detach(), next.targets, 1.0)->logprobs;
+      model->Score(next.batch, next.targets, 1.0)->logprobs.detach();
   const at::Tensor exact = Unpadded(m, "logprobs", want, 1),
                    theirs = Unpadded(m, "bf16.logprobs", want, 1);
   const double mean = (ours - exact).abs().mean().item<double>();
@@ -231,7 +233,7 @@ TEST_P(GradientReferenceTest, GradientsOfBothLossesAreTheReference) {
   const Predictions next = NextTokens(sequences.tokens);
   for (const std::string kind : {"sft", "ppo"}) {
     model->ZeroGrad();
-    const at::Tensor lp = ScoreTokens(Logits(model.get(), next.batch), next.targets, 1.0)->logprobs;
+    const at::Tensor lp = model->Score(next.batch, next.targets, 1.0)->logprobs;
 
     const at::Tensor loss = ReferenceLoss(m, kind, sequences, lp);
     ASSERT_TRUE(Backward(loss).ok());
@@ -321,7 +323,7 @@ at::Tensor SmallLoss(TrainModel* model, const PackedBatch& batch) {
   std::vector<int64_t> targets;
   for (size_t i = 0; i < batch.score_rows.size(); ++i)
     targets.push_back(static_cast<int64_t>(i * 7 % 19));
-  const TokenScores scores = *ScoreTokens(Logits(model, batch), targets, 0.8);
+  const TokenScores scores = *model->Score(batch, targets, 0.8);
   const at::Tensor weights = at::arange(scores.logprobs.size(0), at::kFloat).sin();
   return (scores.logprobs * weights).sum() + 0.5 * scores.entropy.sum();
 }
@@ -414,6 +416,105 @@ TEST(TrainModelTest, GradientsAreTheCentralDifferencesOfTheLoss) {
   }
 }
 
+// Attention [T, heads * D] by the formula, in torch's arithmetic.
+at::Tensor PlainAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                          const std::vector<int64_t>& cu_seqlens,
+                          const std::vector<int64_t>& prefix, int64_t d, int64_t window) {
+  const int64_t heads = q.size(1) / d, group = q.size(1) / k.size(1);
+  std::vector<at::Tensor> out;
+  for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
+    std::vector<int64_t> seen;  // The rows that the sequence's last token attends to.
+    if (!prefix.empty() && prefix[b] >= 0) {
+      const size_t a = static_cast<size_t>(prefix[b]);
+      for (int64_t t = cu_seqlens[a]; t < cu_seqlens[a + 1]; ++t) seen.push_back(t);
+    }
+    for (int64_t t = cu_seqlens[b]; t < cu_seqlens[b + 1]; ++t) {
+      seen.push_back(t);
+      const int64_t n = static_cast<int64_t>(seen.size()), from = WindowBegin(n - 1, window);
+      const at::Tensor rows =
+          at::tensor(std::vector<int64_t>(seen.begin() + from, seen.end()), at::kLong);
+      std::vector<at::Tensor> parts;
+      for (int64_t h = 0; h < heads; ++h) {
+        const at::Tensor keys = k.index_select(0, rows).narrow(1, h / group * d, d),
+                         values = v.index_select(0, rows).narrow(1, h / group * d, d),
+                         s = keys.mv(q[t].narrow(0, h * d, d)) / std::sqrt(static_cast<double>(d));
+        parts.push_back(values.t().mv(s.softmax(0)));
+      }
+      out.push_back(at::cat(parts));
+    }
+  }
+  return at::stack(out);
+}
+
+TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
+  struct Case {
+    int64_t heads, kv_heads, d, window;
+    std::vector<int64_t> cu_seqlens, prefix;
+  };
+  for (const Case& c : {
+           Case{2, 2, 6, 0, {0, 1, 34, 190}, {}},
+           Case{6, 2, 16, 0, {0, 150, 151, 290}, {}},
+           Case{4, 1, 8, 33, {0, 5, 170}, {}},
+           Case{4, 2, 20, 0, {0, 131, 140, 180, 200, 203}, {-1, 0, 0, -1, 3}},
+           Case{2, 1, 64, 100, {0, 127, 160, 290}, {-1, 0, 0}},
+       }) {
+    const int64_t tokens = c.cu_seqlens.back();
+    const auto random = [&](int64_t width) {
+      return (at::randn({tokens, width}) * 2).requires_grad_(true);
+    };
+    const at::Tensor q = random(c.heads * c.d), k = random(c.kv_heads * c.d),
+                     v = random(c.kv_heads * c.d), weights = at::randn({tokens, c.heads * c.d});
+    const at::Tensor out = train_ops::CausalAttention(q, k, v, c.cu_seqlens, c.prefix, c.d,
+                                                      c.window, /*halves=*/false);
+    ASSERT_TRUE(Backward((out * weights).sum()).ok());
+
+    std::vector<at::Tensor> exact;
+    for (const at::Tensor& x : {q, k, v})
+      exact.push_back(x.detach().to(at::kDouble).requires_grad_(true));
+    const at::Tensor want = PlainAttention(exact[0], exact[1], exact[2], c.cu_seqlens, c.prefix,
+                                           c.d, c.window);
+    ASSERT_TRUE(Backward((want * weights).sum()).ok());
+    EXPECT_LT(Worst(out, want), 1e-5) << "D = " << c.d;
+    EXPECT_LT(Worst(q.grad(), exact[0].grad()), 1e-4) << "D = " << c.d;
+    EXPECT_LT(Worst(k.grad(), exact[1].grad()), 1e-4) << "D = " << c.d;
+    EXPECT_LT(Worst(v.grad(), exact[2].grad()), 1e-4) << "D = " << c.d;
+  }
+}
+
+// Sizes that need several pieces and parts, and that no vector width divides.
+TEST(TrainOpsTest, ProductsAndTheirGradientsAreThoseOfDoubles) {
+  struct Case {
+    int64_t m, n, k;
+  };
+  for (const Case& c : {Case{1, 3, 5}, Case{70, 19, 33}, Case{1100, 40, 17}, Case{13, 2500, 60},
+                        Case{50, 33, 1100}}) {
+    for (const auto operands : {train_ops::Operands::kF32, train_ops::Operands::kBf16Weight,
+                                train_ops::Operands::kBf16}) {
+      const bool narrow = operands == train_ops::Operands::kBf16;
+      const auto rounded = [](const at::Tensor& x, bool round) {
+        return (round ? x.to(at::kBFloat16) : x).to(at::kDouble);
+      };
+      const at::Tensor x = at::randn({c.m, c.k}).requires_grad_(true),
+                       w = at::randn({c.n, c.k}).requires_grad_(true), dy = at::randn({c.m, c.n});
+      const at::Tensor y = train_ops::Linear(x, w, operands);
+      ASSERT_TRUE(Backward((y * dy).sum()).ok());
+
+      const at::Tensor xs = rounded(x.detach(), narrow),
+                       ws = rounded(w.detach(), operands != train_ops::Operands::kF32),
+                       dys = rounded(dy, narrow);
+      const auto close = [](const at::Tensor& got, const at::Tensor& want) {
+        return (got - want).norm().item<double>() < 2e-6 * want.norm().item<double>();
+      };
+      EXPECT_TRUE(close(y.detach(), xs.mm(ws.t()))) << c.m << " " << c.n << " " << c.k;
+      EXPECT_TRUE(close(x.grad(), dys.mm(ws))) << c.m << " " << c.n << " " << c.k;
+      EXPECT_TRUE(close(w.grad(), dys.t().mm(xs))) << c.m << " " << c.n << " " << c.k;
+      // Gradients are added to what is there.
+      ASSERT_TRUE(Backward((train_ops::Linear(x, w, operands) * dy).sum()).ok());
+      EXPECT_TRUE(close(w.grad(), 2 * dys.t().mm(xs))) << c.m << " " << c.n << " " << c.k;
+    }
+  }
+}
+
 ModelConfig SmallExperts() {
   return *ParseModelConfig(
       R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, )"
@@ -448,10 +549,10 @@ TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {
   EXPECT_FALSE(at::equal(logits[0][4], logits[1][4]));
 
   batch.routing[0] = 2, batch.routing[1] = 2;
-  EXPECT_EQ(model->Forward(batch).status().message(),
+  EXPECT_EQ(model->Logits(batch).status().message(),
             "expert 1 of the routing is 2; a token's experts must rise and be below 5");
   batch.routing.pop_back();
-  EXPECT_FALSE(model->Forward(batch).ok());
+  EXPECT_FALSE(model->Logits(batch).ok());
 }
 
 TEST(TrainModelTest, ASequenceDoesNotSeeItsNeighbours) {
@@ -581,7 +682,7 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
   const auto refusal = [&](auto change) {
     PackedBatch batch = good;
     change(&batch);
-    const absl::Status status = model->Forward(batch).status();
+    const absl::Status status = model->Logits(batch).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
@@ -603,41 +704,53 @@ TEST(TrainModelTest, ABatchOutOfRangeIsRefusedWithItsReason) {
   EXPECT_THAT(refusal([](PackedBatch* b) { b->cu_seqlens = {0, 1, 2, 3}, b->prefix = {-1, 0, 1}; }),
               testing::HasSubstr("prefix 2 is 1"));
 
-  const at::Tensor logits = at::zeros({2, 19});
-  EXPECT_FALSE(ScoreTokens(logits, {1}, 1.0).ok());
-  EXPECT_FALSE(ScoreTokens(logits, {1, 19}, 1.0).ok());
-  EXPECT_FALSE(ScoreTokens(logits, {1, 2}, 0.0).ok());
+  const auto score = [&](std::vector<int64_t> targets, double temperature) {
+    return std::string(model->Score(Pack({{1, 2}}), targets, temperature).status().message());
+  };
+  EXPECT_EQ(score({1}, 1.0), "there are 1 targets, but 2 rows to score");
+  EXPECT_EQ(score({1, 19}, 1.0), "target 1 is 19, not in [0, 19)");
+  EXPECT_EQ(score({1, 2}, 0.0), "temperature 0 is not above 0");
 }
 
+// The vocabulary of 600,000 is so large that the rows are scored in several parts.
 TEST(TrainModelTest, TokensScoreInTheBitsOfTheirDraw) {
   SplitMix64 random(3);
-  for (const int64_t vocab : {19, 1024, 5000}) {
-    for (const float temperature : {1.0f, 0.7f, 1.3f}) {
-      const at::Tensor logits = at::randn({20, vocab}) * 3;
-      std::vector<int64_t> targets(20);
-      for (int64_t& target : targets)
-        target = static_cast<int64_t>(random.Below(static_cast<uint64_t>(vocab)));
+  for (const int64_t vocab : {19, 1024, 5000, 600'000}) {
+    const ModelConfig config = *ParseModelConfig(
+        absl::StrCat(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 6, )"
+                     R"("intermediate_size": 5, "num_hidden_layers": 1, "num_attention_heads": 1, )"
+                     R"("max_position_embeddings": 64, "initializer_range": 0.9, "vocab_size": )",
+                     vocab, "}"),
+        "one layer");
+    const int64_t rows = vocab > 100'000 ? 60 : 20;
+    std::vector<int32_t> tokens(static_cast<size_t>(rows));
+    for (int32_t& token : tokens)
+      token = static_cast<int32_t>(random.Below(static_cast<uint64_t>(vocab)));
+    const PackedBatch batch = Pack({tokens});
 
-      for (int64_t r = 0; r < 10; ++r) {
-        SampleDraw draw;
-        const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab,
-                            .key = 7,
-                            .position = static_cast<uint32_t>(r),
-                            .temperature = temperature};
-        SampleCpu(&row, 1, vocab, &draw);
-        targets[static_cast<size_t>(r)] = draw.token;
-        EXPECT_EQ(ScoreTokens(logits.slice(0, r, r + 1), {&targets[static_cast<size_t>(r)], 1},
-                              temperature)
-                      ->logprobs.item<float>(),
-                  draw.logprob);
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto model = Make(config, *InitWeights(config, 4), dtype);
+      const c10::NoGradGuard no_grad;
+      const at::Tensor logits = Logits(model.get(), batch);
+      for (const float temperature : {1.0f, 0.7f}) {
+        std::vector<int64_t> targets;
+        std::vector<float> drawn;
+        for (int64_t r = 0; r < rows; ++r) {
+          SampleDraw draw;
+          const SampleRow row{.logits = logits.const_data_ptr<float>() + r * vocab,
+                              .key = 7,
+                              .position = static_cast<uint32_t>(r),
+                              .temperature = temperature};
+          SampleCpu(&row, 1, vocab, &draw);
+          targets.push_back(draw.token);
+          drawn.push_back(draw.logprob);
+        }
+
+        const TokenScores scores = *model->Score(batch, targets, temperature);
+        EXPECT_TRUE(at::equal(scores.logprobs, at::tensor(drawn))) << vocab;
+        const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
+        EXPECT_LT(Worst(scores.entropy, -(lp * lp.exp()).sum(1).to(at::kFloat)), 1e-4);
       }
-
-      const TokenScores scores = *ScoreTokens(logits, targets, temperature);
-      const at::Tensor lp = at::log_softmax(logits.to(at::kDouble) / temperature, 1);
-      EXPECT_LT(Worst(scores.logprobs,
-                      lp.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1).to(at::kFloat)),
-                1e-5);
-      EXPECT_LT(Worst(scores.entropy, -(lp * lp.exp()).sum(1).to(at::kFloat)), 1e-5);
     }
   }
 }

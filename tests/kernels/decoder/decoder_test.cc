@@ -95,6 +95,22 @@ TEST_P(DecoderKernelTest, APanelHasTheWordsOfItsRowsTurnedAndGivesThemBack) {
   }
 }
 
+TEST_P(DecoderKernelTest, ColumnsArePackedAsTheRowsOfTheirTransposeRoundedToBf16) {
+  for (const int64_t k : {1, 2, 7, 40}) {
+    const int64_t ldw = 19;
+    const std::vector<float> w = Random(8, k * ldw);
+    std::vector<uint16_t> transposed(kDecoderLanes * RoundUpToPairs(k)), want(transposed.size()),
+        got(transposed.size(), 0x7FC0);
+    for (int64_t r = 0; r < kDecoderLanes; ++r) {
+      for (int64_t i = 0; i < k; ++i)
+        GetParam()->to_bf16(&w[i * ldw + r], 1, &transposed[r * RoundUpToPairs(k) + i]);
+    }
+    PackRows(transposed.data(), kDecoderLanes, RoundUpToPairs(k), 0, want.data());
+    GetParam()->pack_columns_bf16(w.data(), ldw, k, got.data());
+    EXPECT_EQ(got, want) << k;
+  }
+}
+
 TEST_P(DecoderKernelTest, NormAndSwiGluAreThoseOfDoubles) {
   for (const int64_t n : {1, 2, 8, 15, 16, 33, 64, 172}) {
     const std::vector<float> x = Random(4, n, 3), w = Random(5, n);
@@ -406,38 +422,19 @@ TEST_P(DecoderGradKernelTest, NormAndSwiGluGradientsAreCentralDifferences) {
   }
 }
 
-TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
-  for (const int64_t d : {6, 8, 16, 32}) {
-    for (const int64_t first : {0, 4}) {
-      const int64_t length = 5, keys_seen = first + length, q_stride = 2 * d + 3,
-                    window = d == 8 ? 3 : 0;
-      std::vector<float> q = Random(1, length * q_stride), k = Random(2, keys_seen * d),
-                         v = Random(3, keys_seen * d);
-      const std::vector<float> dout = Random(4, length * q_stride);
-      std::vector<float> dq(q.size()), dk(k.size(), 1.0f), dv(v.size(), 1.0f),
-          scratch(2 * keys_seen);
-      GetParam()->attention(q.data(), k.data(), v.data(), dout.data(), first, length, d, window,
-                            q_stride, scratch.data(), dq.data(), dk.data(), dv.data());
-
-      const auto loss = [&] {
-        double sum = 0;
-        for (int64_t i = 0; i < length; ++i) {
-          const int64_t begin = WindowBegin(first + i, window);
-          const std::vector<double> out = Attention(&q[i * q_stride], &k[begin * d], &v[begin * d],
-                                                    first + i + 1 - begin, 1, d);
-          for (int64_t c = 0; c < d; ++c) sum += out[c] * dout[i * q_stride + c];
-        }
-        return sum;
-      };
-
-      for (int64_t t = 0; t < length; ++t) {
-        for (int64_t c = 0; c < d; ++c)
-          ASSERT_NEAR(dq[t * q_stride + c], Difference(&q, t * q_stride + c, loss), 1e-4);
-      }
-      for (int64_t i = 0; i < keys_seen * d; ++i) {
-        ASSERT_NEAR(dk[i] - 1, Difference(&k, i, loss), 1e-4) << "added to what was there";
-        ASSERT_NEAR(dv[i] - 1, Difference(&v, i, loss), 1e-4) << "added to what was there";
-      }
+TEST_P(DecoderGradKernelTest, SoftmaxAndItsGradientAreThoseOfDoubles) {
+  for (const int64_t n : {1, 2, 15, 33, 300}) {
+    const std::vector<float> s = Random(1, n, 40), dp = Random(2, n, 3);
+    std::vector<float> p = s, ds = dp;
+    GetParam()->softmax(p.data(), ds.data(), n);
+    const double max = *std::max_element(s.begin(), s.end());
+    double sum = 0, mean = 0;
+    for (int64_t i = 0; i < n; ++i) sum += std::exp(s[i] - max);
+    for (int64_t i = 0; i < n; ++i) mean += std::exp(s[i] - max) / sum * dp[i];
+    for (int64_t i = 0; i < n; ++i) {
+      const double want = std::exp(s[i] - max) / sum;
+      ASSERT_NEAR(p[i], want, 1e-6);
+      ASSERT_NEAR(ds[i], want * (dp[i] - mean), 2e-6);
     }
   }
 }
@@ -445,7 +442,7 @@ TEST_P(DecoderGradKernelTest, AttentionGradientsAreCentralDifferences) {
 TEST_P(DecoderGradKernelTest, GradientsOfScoresAreThoseOfDoubles) {
   const float inverse = 1 / 0.7f, dlp = 0.8f, dentropy = -0.3f;
   for (const int64_t vocab : {1, 7, 16, 131}) {
-    std::vector<float> z = Random(1, vocab, 5), dz(vocab);
+    std::vector<float> z = Random(1, vocab, 5), dz = z;
     const int64_t target = vocab / 2;
     struct Score {
       double lp, entropy, lse;
@@ -459,8 +456,8 @@ TEST_P(DecoderGradKernelTest, GradientsOfScoresAreThoseOfDoubles) {
     };
 
     const Score at = score();
-    GetParam()->score_grad(z.data(), vocab, inverse, target, static_cast<float>(at.entropy),
-                           static_cast<float>(at.lse), dlp, dentropy, dz.data());
+    GetParam()->score_grad(dz.data(), vocab, inverse, target, static_cast<float>(at.entropy),
+                           static_cast<float>(at.lse), dlp, dentropy);
     for (int64_t i = 0; i < vocab; ++i) {
       EXPECT_NEAR(dz[i],
                   Difference(&z, i, [&] { return dlp * score().lp + dentropy * score().entropy; }),

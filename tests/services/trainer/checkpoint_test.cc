@@ -84,8 +84,8 @@ class CheckpointTest : public ::testing::Test {
   absl::StatusOr<std::string> Write(CheckpointStore& store, int64_t number, int64_t from,
                                     int64_t incarnation = 1) {
     CheckpointContents contents;
-    contents.model = &weights_;
-    contents.optimizer = &moments_;
+    contents.model = std::make_shared<SetSource>(&weights_);
+    contents.optimizer = std::make_shared<SetSource>(&moments_);
     contents.state.job = kJob;
     contents.state.version = {incarnation, number};
     contents.state.updates = number;
@@ -133,7 +133,7 @@ TEST_F(CheckpointTest, WhatIsReadIsWhatWasWritten) {
   EXPECT_EQ((*checkpoint)->model.layout_id(), weights_.layout_id());
   EXPECT_TRUE(std::equal(weights_.buffer().begin(), weights_.buffer().end(),
                          (*checkpoint)->model.buffer().begin()));
-  EXPECT_EQ((*checkpoint)->optimizer.as<float>(0)[1], 0.5f);
+  EXPECT_EQ(ReadAll(*(*checkpoint)->optimizer)->as<float>(0)[1], 0.5f);
   EXPECT_THAT(damaged, SizeIs(0));
 }
 

@@ -93,20 +93,23 @@ class TrainerTest : public ::testing::Test {
   }
 
   // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
-  Checkpoint WriteAndRead(const Trainer& trainer, std::map<std::string, DType> types) {
-    const TensorSet weights = *trainer.Weights(), moments = *trainer.Moments();
+  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types) {
+    Trainer::Sources sources = trainer.TakeSnapshot();
     CheckpointStore store(
         {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
-    CheckpointContents contents{.model = &weights, .optimizer = &moments};
+    CheckpointContents contents{.model = std::move(sources.model),
+                                .optimizer = std::move(sources.moments)};
     contents.state = {.job = "j",
                       .version = {1, 0},
                       .updates = trainer.updates(),
                       .skips_in_a_row = 0,
                       .seed = 1};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
-    EXPECT_TRUE(store.Write(contents).ok());
+    EXPECT_TRUE(store.Write(std::move(contents)).ok());
     return **store.ReadNewest(nullptr);
   }
+
+  static TensorSet MomentsOf(Trainer& trainer) { return *ReadAll(*trainer.TakeSnapshot().moments); }
 
   static double MaxDifference(const TensorSet& a, const TensorSet& b) {
     double worst = 0;
@@ -172,7 +175,7 @@ TEST_F(TrainerTest, AStepEqualsItsStraightforwardForm) {
 
       tokens += static_cast<int64_t>(targets.size());
       const auto scores = [&](TrainModel& m) {
-        const at::Tensor z = at::log_softmax(*m.Forward(packed) / 0.7, -1);
+        const at::Tensor z = at::log_softmax(*m.Logits(packed) / 0.7, -1);
         return std::pair(z.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1),
                          -(z.exp() * z).sum(-1));
       };
@@ -337,13 +340,44 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {
 
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
-      second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
+      second->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
 
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
-  EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
+  EXPECT_TRUE(SameBits(MomentsOf(*second), MomentsOf(*whole)));
   EXPECT_EQ(second->updates(), whole->updates());
+}
+
+TEST_F(TrainerTest, ASnapshotIsReadAsItWasWhileTrainingGoesOn) {
+  const std::unique_ptr<Trainer> trainer = Make(BaseSettings());
+  Run(*trainer, 0, RandomBatch(20, 6, 0));
+  const TensorSet weights = *trainer->Weights(), moments = MomentsOf(*trainer);
+
+  // One is read before the next update, one is read half, and one outlives the trainer.
+  Trainer::Sources early = trainer->TakeSnapshot(), half = trainer->TakeSnapshot();
+  TensorSet model = *ReadAll(*early.model), read = *ReadAll(*early.moments);
+  EXPECT_TRUE(SameBits(model, weights) && SameBits(read, moments));
+  const size_t middle = moments.size() / 2;
+  for (size_t i = 0; i < middle; ++i)
+    ASSERT_TRUE(half.moments->Read(i, 0, moments.elements(i), read.data(i)).ok());
+  const int64_t part = moments.elements(middle) / 3;
+  ASSERT_TRUE(half.moments->Read(middle, 0, part, read.data(middle)).ok());
+  for (int64_t k = 1; k < 3; ++k) Run(*trainer, k, RandomBatch(20 + k, 6, k));
+  EXPECT_FALSE(SameBits(*trainer->Weights(), weights));
+  ASSERT_TRUE(half.moments
+                  ->Read(middle, part, moments.elements(middle) - part,
+                         read.as<float>(middle).data() + part)
+                  .ok());
+  for (size_t i = middle + 1; i < moments.size(); ++i)
+    ASSERT_TRUE(half.moments->Read(i, 0, moments.elements(i), read.data(i)).ok());
+  EXPECT_TRUE(SameBits(read, moments));
+  EXPECT_TRUE(SameBits(*ReadAll(*half.model), weights));
+
+  std::unique_ptr<Trainer> ending = Make(BaseSettings());
+  const Trainer::Sources last = ending->TakeSnapshot();
+  ending.reset();
+  EXPECT_TRUE(SameBits(*ReadAll(*last.model), weights_));
 }
 
 // What model.safetensors loses by its narrower dtype comes back from masters.safetensors.
@@ -366,12 +400,12 @@ TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
 
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
-      second->Restore(found.model, found.optimizer, found.state.updates, found.state.skips_in_a_row)
+      second->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
 
   EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
-  EXPECT_TRUE(SameBits(*second->Moments(), *whole->Moments()));
+  EXPECT_TRUE(SameBits(MomentsOf(*second), MomentsOf(*whole)));
 }
 
 // Steps that are too small for bf16 add up in the fp32 parameters.
@@ -411,7 +445,7 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {
     settings.max_staleness = stream ? 0 : 4;
     const std::unique_ptr<Trainer> trainer = Make(settings);
     Run(*trainer, 0, RandomBatch(1));
-    const TensorSet weights = *trainer->Weights(), moments = *trainer->Moments();
+    const TensorSet weights = *trainer->Weights(), moments = MomentsOf(*trainer);
 
     EXPECT_EQ(Run(*trainer, 1, {}).skipped, "no_tokens");
 
@@ -424,7 +458,7 @@ TEST_F(TrainerTest, ASkippedStepLeavesAllAsItWas) {
     EXPECT_EQ(skipped.skipped, "nonfinite_logprob");
     EXPECT_EQ(skipped.skips_in_a_row, 2);
     EXPECT_TRUE(SameBits(*trainer->Weights(), weights));
-    EXPECT_TRUE(SameBits(*trainer->Moments(), moments));
+    EXPECT_TRUE(SameBits(MomentsOf(*trainer), moments));
     EXPECT_EQ(trainer->updates(), 1);
 
     ASSERT_TRUE(trainer->SetReference(reference_).ok());

@@ -32,7 +32,8 @@ class ExportTest : public ::testing::Test {
   // Writes the checkpoint of version (incarnation, number) in `dir`.
   void Write(const std::string& dir, int64_t number, int64_t incarnation) {
     trainer::CheckpointStore store({.dir = dir, .source = model_, .model_types = types_});
-    trainer::CheckpointContents contents{.model = &parameters_, .optimizer = &moments_};
+    trainer::CheckpointContents contents{.model = std::make_shared<SetSource>(&parameters_),
+                                         .optimizer = std::make_shared<SetSource>(&moments_)};
     contents.state.version = {incarnation, number};
     contents.state.ledger_hash = trainer::FirstLedgerHash();
     for (int64_t k = 0; k < number; ++k) {

@@ -1,0 +1,55 @@
+#include "services/trainer/core/snapshot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+
+namespace sluice::trainer {
+
+Snapshot::Snapshot(std::vector<Live> tensors) {
+  for (Live& live : tensors) {
+    specs_.push_back(std::move(live.spec));
+    tensors_.push_back({live.data, live.elements, nullptr});
+  }
+}
+
+void Snapshot::Read(size_t i, int64_t first, int64_t count, void* to) const {
+  const absl::MutexLock lock(&mutex_);
+  const Tensor& tensor = tensors_[i];
+  const float* const from = tensor.copy != nullptr ? tensor.copy.get() : tensor.data;
+  SLUICE_CHECK_MSG(from != nullptr, specs_[i].name);
+  std::copy_n(from + first, count, static_cast<float*>(to));
+}
+
+void Snapshot::Preserve(size_t i) {
+  const absl::MutexLock lock(&mutex_);
+  Tensor& tensor = tensors_[i];
+  if (tensor.data == nullptr || tensor.copy != nullptr) return;
+  tensor.copy = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tensor.elements));
+  std::copy_n(tensor.data, tensor.elements, tensor.copy.get());
+}
+
+void Snapshot::PreserveAll() {
+  for (size_t i = 0; i < specs_.size(); ++i) Preserve(i);
+}
+
+void Snapshot::Release(size_t i) {
+  const absl::MutexLock lock(&mutex_);
+  tensors_[i].data = nullptr;
+  tensors_[i].copy.reset();
+}
+
+SnapshotSource::~SnapshotSource() {
+  for (size_t i = 0; i < snapshot_->specs().size(); ++i) snapshot_->Release(i);
+}
+
+absl::Status SnapshotSource::Read(size_t i, int64_t first, int64_t count, void* to) const {
+  snapshot_->Read(i, first, count, to);
+  if (!once_) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const int64_t elements, NumElements(snapshot_->specs()[i].shape));
+  if (first + count == elements) snapshot_->Release(i);
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::trainer
