@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -117,9 +118,10 @@ struct Layer {
 
 class Trainable final : public TrainModel {
  public:
-  Trainable(const ModelConfig& config, DType dtype)
+  Trainable(const ModelConfig& config, DType dtype, Recompute recompute)
       : config_(config),
         narrow_(dtype == DType::kBF16),
+        recompute_(recompute),
         frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
@@ -258,24 +260,51 @@ class Trainable final : public TrainModel {
     return {cos, sin};
   }
 
+  // What the layers take besides their input.
+  struct Context {
+    at::Tensor cos, sin;  // [T, D / 2]
+    std::vector<int64_t> cu_seqlens, prefix;
+    std::vector<std::vector<uint16_t>> experts;  // By layer; see RecordedExperts().
+  };
+
   // Returns the hidden states [N, H] of the rows to score, which the output head takes.
   at::Tensor ComputeHidden(const PackedBatch& batch) const {
-    const auto [cos, sin] = ComputeAngles(batch.positions);
+    // Shared with the backward pass, which may run the layers again.
+    const auto context = std::make_shared<Context>();
+    std::tie(context->cos, context->sin) = ComputeAngles(batch.positions);
+    context->cu_seqlens = batch.cu_seqlens, context->prefix = batch.prefix;
+    for (size_t i = 0; i < layers_.size(); ++i)
+      context->experts.push_back(RecordedExperts(batch, i));
+
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
+    const bool again = Recomputes(static_cast<int64_t>(batch.tokens.size()));
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const Layer& layer = layers_[i];
-      x = at::add(x, Attention(layer, Norm(x, layer.input_norm), cos, sin, batch));
-      if (config_.o_bias) x = at::add(x, RoundIfNarrow(layer.o_bias));
-      const at::Tensor normed = Norm(x, layer.post_norm);
-      x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, RecordedExperts(batch, i))
-                                             : Mlp(layer, normed));
-      if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
+      x = again ? train_ops::ComputeAgain(
+                      x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); })
+                : Run(i, x, *context);
     }
     return Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
   }
 
-  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const at::Tensor& cos,
-                       const at::Tensor& sin, const PackedBatch& batch) const {
+  // Whether the activations within the layers are computed again for a batch of `tokens`.
+  bool Recomputes(int64_t tokens) const {
+    return recompute_ == Recompute::kLayer ||
+           (recompute_ == Recompute::kAuto && tokens * KeptBytesPerToken(config_) > kMostKeptBytes);
+  }
+
+  // Runs layer i on x [T, H].
+  at::Tensor Run(size_t i, at::Tensor x, const Context& context) const {
+    const Layer& layer = layers_[i];
+    x = at::add(x, Attention(layer, Norm(x, layer.input_norm), context));
+    if (config_.o_bias) x = at::add(x, RoundIfNarrow(layer.o_bias));
+    const at::Tensor normed = Norm(x, layer.post_norm);
+    x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, context.experts[i])
+                                           : Mlp(layer, normed));
+    if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
+    return x;
+  }
+
+  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const Context& context) const {
     const train_ops::Operands operands =
         narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
     at::Tensor q = train_ops::Linear(x, layer.q, operands),
@@ -285,9 +314,9 @@ class Trainable final : public TrainModel {
       q = at::add(q, RoundIfNarrow(layer.q_bias)), k = at::add(k, RoundIfNarrow(layer.k_bias)),
       v = at::add(v, RoundIfNarrow(layer.v_bias));
     if (config_.qk_norm) q = Norm(q, layer.q_norm), k = Norm(k, layer.k_norm);
-    q = train_ops::Rope(q, cos, sin);
-    k = train_ops::Rope(k, cos, sin);
-    return Linear(train_ops::CausalAttention(q, k, v, batch.cu_seqlens, batch.prefix,
+    q = train_ops::Rope(q, context.cos, context.sin);
+    k = train_ops::Rope(k, context.cos, context.sin);
+    return Linear(train_ops::CausalAttention(q, k, v, context.cu_seqlens, context.prefix,
                                              config_.head_dim, config_.sliding_window, narrow_),
                   layer.o);
   }
@@ -332,6 +361,7 @@ class Trainable final : public TrainModel {
 
   const ModelConfig config_;
   const bool narrow_;                     // The forward pass runs on parameters rounded to bf16.
+  const Recompute recompute_;
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;
@@ -340,14 +370,24 @@ class Trainable final : public TrainModel {
 
 }  // namespace
 
+int64_t KeptBytesPerToken(const ModelConfig& c) {
+  const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim,
+                width = c.num_experts > 0 ? c.experts_per_token * c.expert_size
+                                          : c.intermediate_size;
+  // The input, two norms and two sums; q, k and v before and after norm and rope, and attention's
+  // output and copies; gate, up and their product.
+  const int64_t numbers = 5 * c.hidden_size + 4 * q + 8 * kv + 3 * width;
+  return c.num_layers * numbers * 4;
+}
+
 absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
-                                                               DType dtype) {
+                                                               DType dtype, Recompute recompute) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::UnimplementedError(
         absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
   return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
-    return std::make_unique<Trainable>(config, dtype);
+    return std::make_unique<Trainable>(config, dtype, recompute);
   });
 }
 

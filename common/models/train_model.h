@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/models/recompute.h"
 
 namespace sluice {
 
@@ -62,7 +63,8 @@ class TrainModel {
   };
 
   // UNIMPLEMENTED: a dtype other than F32 and BF16.
-  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype);
+  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype,
+                                                            Recompute recompute = Recompute::kNone);
   virtual ~TrainModel() = default;
 
   // Load() copies all parameters from a set with the config's names and shapes, in F32, F16 or
@@ -92,6 +94,10 @@ class TrainModel {
 
   virtual const ModelConfig& config() const = 0;
 };
+
+// Returns about how many bytes of activations a token keeps for the backward pass, over all layers,
+// without recomputation.
+int64_t KeptBytesPerToken(const ModelConfig& config);
 
 // Calls loss.backward(), and returns torch's exceptions as a status. With `keep_graph`, another
 // term of the same forward pass can be back-propagated afterwards.

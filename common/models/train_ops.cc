@@ -3,9 +3,15 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
 
 #include "common/base/bf16.h"
 #include "common/models/parallel.h"
@@ -184,6 +190,29 @@ struct SwiGluFn : Function<SwiGluFn> {
   }
 };
 
+// A function that an AutogradContext can hold.
+struct HeldFunction : torch::CustomClassHolder {
+  explicit HeldFunction(std::function<at::Tensor(const at::Tensor&)> f) : call(std::move(f)) {}
+  const std::function<at::Tensor(const at::Tensor&)> call;
+};
+
+struct ComputeAgainFn : Function<ComputeAgainFn> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
+                            const c10::intrusive_ptr<HeldFunction>& held) {
+    ctx->save_for_backward({x});
+    ctx->saved_data["forward"] = c10::IValue::make_capsule(held);
+    return held->call(x);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const auto held = c10::static_intrusive_pointer_cast<HeldFunction>(
+        ctx->saved_data["forward"].toCapsule());
+    const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
+    const at::AutoGradMode with_grad(true);
+    torch::autograd::backward({held->call(x)}, {grads[0]});
+    return {x.grad(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor Integers(absl::Span<const int64_t> values) {
@@ -197,6 +226,10 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands) {
 }
 at::Tensor Embed(const at::Tensor& table, const std::vector<int64_t>& tokens, bool narrow) {
   return EmbedFn::apply(table, tokens, narrow);
+}
+at::Tensor ComputeAgain(const at::Tensor& x,
+                        std::function<at::Tensor(const at::Tensor& x)> forward) {
+  return ComputeAgainFn::apply(x, c10::make_intrusive<HeldFunction>(std::move(forward)));
 }
 at::Tensor RoundToBf16(const at::Tensor& x) { return RoundToBf16Fn::apply(x); }
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -42,6 +43,12 @@ at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 
 // silu(gate) * up.
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
+
+// Returns forward(x), but keeps only x for the backward pass, which calls `forward` again.
+// `forward` must give the same result each time, and must take every other tensor that needs a
+// gradient from a parameter. (Chen et al., arXiv:1604.06174.)
+at::Tensor ComputeAgain(const at::Tensor& x,
+                        std::function<at::Tensor(const at::Tensor& x)> forward);
 
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads *
 // D]. Sequence b has the rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which also attend to the rows

@@ -45,6 +45,11 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   }
   settings.minibatches = spec.trainer().batching().minibatches();
   settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
+  settings.recompute = spec.trainer().batching().recompute_activations() == "none"
+                           ? Recompute::kNone
+                       : spec.trainer().batching().recompute_activations() == "layer"
+                           ? Recompute::kLayer
+                           : Recompute::kAuto;
   // How a batch is cut into slices depends on time, and changes sums by rounding.
   settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();
   settings.max_staleness = spec.queue().max_staleness();

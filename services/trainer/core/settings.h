@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "common/algorithms/spec.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/models/recompute.h"
 
 namespace sluice::trainer {
 
@@ -34,6 +35,7 @@ struct Settings {
   DType dtype = DType::kF32;
   uint32_t minibatches = 1;            // Optimizer updates per batch.
   uint32_t micro_batch_tokens = 9216;  // Most tokens of one forward pass.
+  Recompute recompute = Recompute::kAuto;
   bool stream = true;  // Train on groups while the batch fills, at max_staleness 0; see Streams().
   int64_t max_staleness = 4;  // Versions.
   uint32_t group_size = 8;

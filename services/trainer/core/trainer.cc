@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
-                          TrainModel::Create(config, settings.dtype));
+                          TrainModel::Create(config, settings.dtype, settings.recompute));
   std::unique_ptr<TrainModel> reference;
   if (settings.reference && settings.kind == Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));

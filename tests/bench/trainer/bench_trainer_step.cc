@@ -1,8 +1,9 @@
-// Measures one training step of the example's shape, by phase:
-//   bench_trainer_step MODEL_DIR [--threads N] [--steps N] [--json]
-// A step has 32 groups of 8 answers, as in configs/examples/digits.yaml, with prompts of 6 tokens
-// and answers of 6. Unlike the example it trains by GRPO. In the baseline each answer has a prompt
-// of its own, so that no prompt can be shared.
+// Measures one training step, by phase:
+//   bench_trainer_step MODEL_DIR [--threads N] [--steps N] [--groups N] [--prompt N] [--answer N]
+//     [--dtype float32|bfloat16] [--json]
+// By default a step has the shape of configs/examples/digits.yaml: 32 groups of 8 answers, with
+// prompts of 6 tokens and answers of 6. Unlike the example it trains by GRPO. In the baseline each
+// answer has a prompt of its own, so that no prompt can be shared.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -20,19 +21,23 @@
 namespace sluice::trainer {
 namespace {
 
-std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab, bool one_prompt) {
-  constexpr int kPrompt = 6;
-  std::vector<Group> batch(32);
+struct Shape {
+  int groups = 32, prompt = 6, answer = 6;  // Tokens of each prompt and of each answer.
+};
+
+std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab, const Shape& shape,
+                             bool one_prompt) {
+  std::vector<Group> batch(static_cast<size_t>(shape.groups));
   for (Group& group : batch) {
     group.members.resize(8);
     for (Trajectory& t : group.members) {
-      for (int i = 0; i < 12; ++i) {
-        const bool shared = one_prompt && i < kPrompt && &t != &group.members[0];
+      for (int i = 0; i < shape.prompt + shape.answer; ++i) {
+        const bool shared = one_prompt && i < shape.prompt && &t != &group.members[0];
         t.tokens.push_back(shared ? group.members[0].tokens[i]
                                   : static_cast<int32_t>(random.Below(vocab)));
-        t.mask.push_back(i >= kPrompt);
+        t.mask.push_back(i >= shape.prompt);
         t.logprobs.push_back(-4.1f);
-        t.versions.push_back(i >= kPrompt ? version : -1);
+        t.versions.push_back(i >= shape.prompt ? version : -1);
       }
       t.reward = random.Uniform();
     }
@@ -47,7 +52,7 @@ struct Times {
 };
 
 absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& config, int steps,
-                              bool one_prompt) {
+                              const Shape& shape, bool one_prompt) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                           Trainer::Create(settings, config, Clock::Real()));
   SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, InitWeights(config, 1));
@@ -56,7 +61,7 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
   Times times;
 
   for (int64_t k = 0; k < steps; ++k) {
-    std::vector<Group> batch = MakeBatch(random, k, config.vocab_size, one_prompt);
+    std::vector<Group> batch = MakeBatch(random, k, config.vocab_size, shape, one_prompt);
     const absl::Duration start = Clock::Real()->Monotonic();
     SLUICE_RETURN_IF_ERROR(trainer->Add(k, std::move(batch)));
     SLUICE_ASSIGN_OR_RETURN(const StepResult result, trainer->Finish(k));
@@ -75,11 +80,12 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Measures one training step of the example's shape, by phase. In the baseline, no answers "
-      "share a prompt.");
+      "Measures one training step, by phase; by default of the example's shape. In the baseline, no "
+      "answers share a prompt.");
   int threads = 1, steps = 60;
+  Shape shape;
   bool as_json = false;
-  std::string dir;
+  std::string dir, dtype = "float32";
   app.add_option("MODEL_DIR", dir,
                  "a model directory, as configs/examples/digits; its weights are random")
       ->required();
@@ -88,6 +94,18 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--steps", steps, "steps of each run; the first sixth is not counted")
       ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--groups", shape.groups, "prompts of a step, with 8 answers each")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--prompt", shape.prompt, "tokens of a prompt")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--answer", shape.answer, "tokens of an answer")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--dtype", dtype, "arithmetic of the forward pass")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
   app.add_flag("--json", as_json, "print one JSON object per line");
   CLI11_PARSE(app, argc, argv);
@@ -106,10 +124,11 @@ int Main(int argc, char** argv) {
   settings.algorithm.loss.dual = std::nullopt;
   settings.algorithm.loss.veto = std::nullopt;
   settings.optimizer.lr = 1e-3;
-  settings.max_response = 7;
+  settings.max_response = static_cast<uint32_t>(shape.answer + 1);
+  settings.dtype = *DTypeFromTorchName(dtype);
 
-  const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, false),
-                              times = Measure(settings, model->config, steps, true);
+  const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, shape, false),
+                              times = Measure(settings, model->config, steps, shape, true);
   if (!baseline.ok() || !times.ok()) {
     std::fprintf(stderr, "%s\n", (baseline.ok() ? times : baseline).status().ToString().c_str());
     return 1;

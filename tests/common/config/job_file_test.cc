@@ -457,7 +457,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "rollout.environment.max_turns=2",
                           "reward.rewards.0.granularity=group",
                           "reward.sandbox.cpu=2",
-                          "trainer.batching.recompute_activations=true",
                           "trainer.parallel.tensor=2",
                           "trainer.parallel.data=2",
                           "weights.encoding=delta",

@@ -277,6 +277,17 @@ ModelConfig SmallConfig() {
       "small");
 }
 
+ModelConfig SmallExperts() {
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, )"
+      R"("intermediate_size": 27,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, )"
+      R"("max_position_embeddings": 64,
+      "initializer_range": 0.3, "num_experts": 5, "num_experts_per_tok": 2, )"
+      R"("moe_intermediate_size": 9, "norm_topk_prob": true})",
+      "experts");
+}
+
 std::vector<std::vector<int32_t>> SmallSequences() {
   SplitMix64 random(3);
   std::vector<std::vector<int32_t>> out;
@@ -381,6 +392,32 @@ TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
           EXPECT_TRUE(at::equal(got[i], first[i])) << threads << " threads, tensor " << i;
       }
       SetParallelThreads([] { return 1; });
+    }
+  }
+}
+
+TEST(TrainModelTest, ActivationsThatAreComputedAgainChangeNoBitOfLossAndGradients) {
+  for (const ModelConfig& config : {SmallConfig(), SmallExperts()}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<at::Tensor> first;
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer, Recompute::kAuto}) {
+        const auto model = *TrainModel::Create(config, dtype, recompute);
+        ASSERT_TRUE(model->Load(*InitWeights(config, 4)).ok());
+        at::Tensor loss;
+        {
+          // The backward pass must not need the batch any more.
+          const PackedBatch batch = Pack(SmallSequences());
+          loss = SmallLoss(model.get(), batch);
+        }
+        ASSERT_TRUE(Backward(loss).ok());
+        std::vector<at::Tensor> got = {loss.detach()};
+        for (const TrainModel::Parameter& p : model->parameters()) {
+          // A router may leave an expert without a token.
+          got.push_back(p.tensor.grad().defined() ? p.tensor.grad() : at::zeros_like(p.tensor));
+        }
+        if (first.empty()) first = got;
+        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], first[i])) << i;
+      }
     }
   }
 }
@@ -513,17 +550,6 @@ TEST(TrainOpsTest, ProductsAndTheirGradientsAreThoseOfDoubles) {
       EXPECT_TRUE(close(w.grad(), 2 * dys.t().mm(xs))) << c.m << " " << c.n << " " << c.k;
     }
   }
-}
-
-ModelConfig SmallExperts() {
-  return *ParseModelConfig(
-      R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 19, "hidden_size": 20, )"
-      R"("intermediate_size": 27,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, )"
-      R"("max_position_embeddings": 64,
-      "initializer_range": 0.3, "num_experts": 5, "num_experts_per_tok": 2, )"
-      R"("moe_intermediate_size": 9, "norm_topk_prob": true})",
-      "experts");
 }
 
 TEST(TrainModelTest, RecordedExpertsAreTakenInsteadOfTheRoutersChoice) {

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// Which activations the backward pass of training computes again instead of keeping them. No value
+// changes a bit of the result.
+enum class Recompute {
+  kNone,   // None.
+  kLayer,  // Those within each layer; only the input of each layer is kept.
+  kAuto,   // As kLayer where kNone would keep more than kMostKeptBytes for a batch, else as kNone.
+};
+inline constexpr int64_t kMostKeptBytes = int64_t{1} << 30;
+
+}  // namespace sluice
