@@ -277,19 +277,14 @@ class Trainable final : public TrainModel {
       context->experts.push_back(RecordedExperts(batch, i));
 
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
-    const bool again = Recomputes(static_cast<int64_t>(batch.tokens.size()));
+    const bool again =
+        RecomputesLayers(recompute_, config_, static_cast<int64_t>(batch.tokens.size()));
     for (size_t i = 0; i < layers_.size(); ++i) {
       x = again ? train_ops::ComputeAgain(
                       x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); })
                 : Run(i, x, *context);
     }
     return Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
-  }
-
-  // Whether the activations within the layers are computed again for a batch of `tokens`.
-  bool Recomputes(int64_t tokens) const {
-    return recompute_ == Recompute::kLayer ||
-           (recompute_ == Recompute::kAuto && tokens * KeptBytesPerToken(config_) > kMostKeptBytes);
   }
 
   // Runs layer i on x [T, H].
@@ -369,16 +364,6 @@ class Trainable final : public TrainModel {
 };
 
 }  // namespace
-
-int64_t KeptBytesPerToken(const ModelConfig& c) {
-  const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim,
-                width = c.num_experts > 0 ? c.experts_per_token * c.expert_size
-                                          : c.intermediate_size;
-  // The input, two norms and two sums; q, k and v before and after norm and rope, and attention's
-  // output and copies; gate, up and their product.
-  const int64_t numbers = 5 * c.hidden_size + 4 * q + 8 * kv + 3 * width;
-  return c.num_layers * numbers * 4;
-}
 
 absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
                                                                DType dtype, Recompute recompute) {

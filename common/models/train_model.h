@@ -95,10 +95,6 @@ class TrainModel {
   virtual const ModelConfig& config() const = 0;
 };
 
-// Returns about how many bytes of activations a token keeps for the backward pass, over all layers,
-// without recomputation.
-int64_t KeptBytesPerToken(const ModelConfig& config);
-
 // Calls loss.backward(), and returns torch's exceptions as a status. With `keep_graph`, another
 // term of the same forward pass can be back-propagated afterwards.
 absl::Status Backward(const at::Tensor& loss, bool keep_graph = false);

@@ -9,6 +9,7 @@
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/rpc/convert.h"
+#include "services/trainer/plan_input.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::trainer {
@@ -45,11 +46,7 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   }
   settings.minibatches = spec.trainer().batching().minibatches();
   settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
-  settings.recompute = spec.trainer().batching().recompute_activations() == "none"
-                           ? Recompute::kNone
-                       : spec.trainer().batching().recompute_activations() == "layer"
-                           ? Recompute::kLayer
-                           : Recompute::kAuto;
+  settings.recompute = RecomputeOf(spec);
   // How a batch is cut into slices depends on time, and changes sums by rounding.
   settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();
   settings.max_staleness = spec.queue().max_staleness();
@@ -82,6 +79,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   config.incarnation = assignment.incarnation();
   config.queue = assignment.queues(0);
   SLUICE_ASSIGN_OR_RETURN(config.settings, SettingsOf(spec));
+  SLUICE_ASSIGN_OR_RETURN(config.plan, PlanInputOf(spec));
   config.seed = spec.run().seed();
 
   config.model_dir = spec.model().path();

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/trainer/core/memory_plan.h"
 #include "services/trainer/core/settings.h"
 
 namespace sluice::registry::v1 {
@@ -23,6 +24,7 @@ struct JobConfig {
   int64_t incarnation = 0;  // Incarnation of the job's trainers.
   std::string queue;        // HOST:PORT
   Settings settings;
+  MemoryPlanInput plan;  // Without the model's configuration.
   uint64_t seed = 1;
 
   // Directory with the weights, or with the configuration alone if init_seed is set.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/machine_memory.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/base/watchdog.h"
@@ -18,6 +19,7 @@
 #include "common/log/log.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
+#include "services/trainer/core/memory_plan.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
 #include "services/trainer/job_checkpoints.h"
@@ -74,6 +76,7 @@ class TrainingJob::Impl {
   void End(const absl::Status& status);
 
   // Parts of Load() and Connect().
+  absl::Status CheckMemory(const ModelConfig& model) const;
   absl::StatusOr<TensorSet> InitialWeights(const ModelDir& model) const;
   absl::StatusOr<PublishedVersion> PublishAgain(int64_t version);
   std::optional<PublishedVersion> PublishUnfinishedEvaluation();
@@ -165,6 +168,7 @@ absl::Status TrainingJob::Impl::Load() {
   }
   if (model.config.num_experts > 0)
     experts_ = model.config.num_layers * model.config.experts_per_token;
+  SLUICE_RETURN_IF_ERROR(CheckMemory(model.config));
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, job_.clock));
   if (config.settings.kind == Settings::Kind::kSft) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
@@ -196,6 +200,22 @@ absl::Status TrainingJob::Impl::Load() {
   log::Info("model_loaded",
             {{"job_id", config.name}, {"version", version()}, {"checkpoint", checkpoint_}});
   return absl::OkStatus();
+}
+
+// Logs the memory plan, and refuses a job that cannot fit before anything is allocated for it.
+absl::Status TrainingJob::Impl::CheckMemory(const ModelConfig& model) const {
+  MemoryPlanInput input = job_.config.plan;
+  input.config = model;
+  const MemoryPlan plan = PlanMemory(input);
+  const uint64_t available = MachineMemory();
+  std::vector<std::string> rows;
+  for (const MemoryPlan::Row& row : plan.rows)
+    rows.push_back(absl::StrCat(row.name, " ", GibText(row.bytes)));
+  log::Info("memory_plan", {{"job_id", job_.config.name},
+                            {"bytes", static_cast<int64_t>(plan.total())},
+                            {"available_bytes", static_cast<int64_t>(available)},
+                            {"parts", absl::StrJoin(rows, ", ")}});
+  return CheckFits(plan, available);
 }
 
 absl::StatusOr<TensorSet> TrainingJob::Impl::InitialWeights(const ModelDir& model) const {

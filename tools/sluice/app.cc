@@ -44,7 +44,7 @@ SluiceApp::SluiceApp()
   for (const std::vector<Command>& table :
        {FleetCommands(), JobCommands(), ControlCommands(), DaemonCommands(), StepsCommands(),
         LogsCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(),
-        PkiCommands(), MetaCommands(), DoctorCommands(), ExplainCommands(), TopCommands(),
+        PlanCommands(), PkiCommands(), MetaCommands(), DoctorCommands(), ExplainCommands(), TopCommands(),
         ContextCommands(), CompletionCommands(), BugReportCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);

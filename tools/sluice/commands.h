@@ -34,6 +34,7 @@ std::vector<Command> QueueCommands();       // queue
 std::vector<Command> EvalCommands();        // eval
 std::vector<Command> CkptCommands();        // ckpt
 std::vector<Command> LocalCommands();       // config, version
+std::vector<Command> PlanCommands();        // plan
 std::vector<Command> PkiCommands();         // pki
 std::vector<Command> MetaCommands();        // meta
 std::vector<Command> DoctorCommands();      // doctor

@@ -1,0 +1,22 @@
+#include "common/models/recompute.h"
+
+#include "common/checkpoint/model_config.h"
+
+namespace sluice {
+
+int64_t KeptBytesPerToken(const ModelConfig& c) {
+  const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim,
+                width = c.num_experts > 0 ? c.experts_per_token * c.expert_size
+                                          : c.intermediate_size;
+  // The input, two norms and two sums; q, k and v before and after norm and rope, and attention's
+  // output and copies; gate, up and their product.
+  const int64_t numbers = 5 * c.hidden_size + 4 * q + 8 * kv + 3 * width;
+  return c.num_layers * numbers * 4;
+}
+
+bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens) {
+  return recompute == Recompute::kLayer ||
+         (recompute == Recompute::kAuto && tokens * KeptBytesPerToken(config) > kMostKeptBytes);
+}
+
+}  // namespace sluice

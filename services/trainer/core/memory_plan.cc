@@ -1,0 +1,84 @@
+#include "services/trainer/core/memory_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+
+namespace sluice::trainer {
+namespace {
+
+// Program, libraries, the data of a batch, and buffers of a fixed size.
+constexpr uint64_t kFixedBytes = 400 << 20;
+constexpr uint64_t kLogitsBytes = 128 << 20;  // See train_head.cc.
+
+}  // namespace
+
+uint64_t MemoryPlan::total() const {
+  uint64_t sum = 0;
+  for (const Row& row : rows) sum += row.bytes;
+  return sum;
+}
+
+MemoryPlan PlanMemory(const MemoryPlanInput& in) {
+  uint64_t parameters = 0;
+  for (const TensorSpec& spec : in.config.Parameters(DType::kF32))
+    parameters += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
+  const std::string count = absl::StrFormat("%.1f M parameters", 1e-6 * double(parameters));
+  MemoryPlan plan;
+  const auto add = [&](const char* name, uint64_t bytes, std::string how) {
+    plan.rows.push_back({name, bytes, std::move(how)});
+  };
+  add("parameters", 4 * parameters, absl::StrCat(count, " in float32"));
+  const uint64_t accumulators = in.separate_gradients ? 2 : 1;
+  add("gradients", accumulators * 4 * parameters,
+      in.separate_gradients ? "float32, those of KL and entropy apart" : "float32");
+  add("moments", 8 * parameters, "two of AdamW in float32");
+  if (in.reference) add("reference", 4 * parameters, "the frozen policy in float32");
+
+  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 1;
+  add("published versions", versions * parameters * DTypeBytes(in.dtype),
+      absl::StrCat(versions, " in ", DTypeName(in.dtype),
+                   ": weights.retain_versions and one that is being made"));
+
+  const uint64_t tokens = std::max(in.micro_batch_tokens, in.longest),
+                 kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),
+                 layers = static_cast<uint64_t>(in.config.num_layers),
+                 inputs = layers * static_cast<uint64_t>(in.config.hidden_size) * 4;
+  if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(tokens))) {
+    // The gradients of a layer's activations exist beside them.
+    add("activations", tokens * (inputs + 2 * kept / layers),
+        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer"));
+  } else {
+    add("activations", tokens * (kept + kept / layers),
+        absl::StrCat(tokens, " tokens, all of ", layers, " layers"));
+  }
+  const uint64_t logits =
+      std::min(kLogitsBytes, tokens * static_cast<uint64_t>(in.config.vocab_size) * 4);
+  add("logits", logits + logits / 2,
+      absl::StrCat("a part of the rows, vocabulary ", in.config.vocab_size));
+  add("other", kFixedBytes, "program, libraries, a batch and buffers");
+  return plan;
+}
+
+absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
+  if (plan.total() <= available) return absl::OkStatus();
+  std::vector<std::string> parts;
+  for (const MemoryPlan::Row& row : plan.rows)
+    parts.push_back(absl::StrCat(row.name, " ", GibText(row.bytes)));
+  return ErrorWith(
+      absl::StatusCode::kResourceExhausted,
+      {.reason = "TRAINER_MEMORY",
+       .hint = "lower trainer.batching.micro_batch_tokens or weights.retain_versions, set "
+               "trainer.batching.recompute_activations: layer, or use a machine with more memory"},
+      absl::StrCat("the trainer needs ", GibText(plan.total()), " of memory, and this machine or "
+                   "container has ", GibText(available), ": ", absl::StrJoin(parts, ", ")));
+}
+
+std::string GibText(uint64_t bytes) {
+  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/tensor_set.h"
+#include "common/models/recompute.h"
+
+namespace sluice::trainer {
+
+// What a trainer holds in memory, by what it is for.
+struct MemoryPlan {
+  struct Row {
+    std::string name;
+    uint64_t bytes;
+    std::string how;  // How the number comes about, for people.
+  };
+  std::vector<Row> rows;
+
+  uint64_t total() const;
+};
+
+struct MemoryPlanInput {
+  ModelConfig config;
+  DType dtype = DType::kF32;  // Of the forward pass, and of what is published.
+  bool reference = false;
+  // Whether the gradients of the policy term and of KL and entropy are kept apart.
+  bool separate_gradients = false;
+  int retain_versions = 2;
+  uint32_t micro_batch_tokens = 0;
+  uint32_t longest = 0;  // Most tokens of a sequence. One that is longer than a micro-batch is one.
+  Recompute recompute = Recompute::kAuto;
+};
+
+// Returns the plan of a job. A checkpoint is written from live memory; what the next update
+// overwrites before it is on disk takes memory on top of the plan, at most 12 bytes a parameter.
+MemoryPlan PlanMemory(const MemoryPlanInput& input);
+
+// RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names
+// the largest rows and the keys that lower them.
+absl::Status CheckFits(const MemoryPlan& plan, uint64_t available);
+
+// For example "2.22 GiB".
+std::string GibText(uint64_t bytes);
+
+}  // namespace sluice::trainer

@@ -1,0 +1,76 @@
+#include "services/trainer/core/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/status_text.h"
+#include "tests/services/trainer/tiny_model.h"
+
+namespace sluice::trainer {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The shape of Qwen3-0.6B: 596 million parameters.
+ModelConfig LargeConfig() {
+  return *ParseModelConfig(
+      R"({"architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024,
+      "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+      "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
+      "tie_word_embeddings": true})",
+      "large");
+}
+
+uint64_t BytesOf(const MemoryPlan& plan, absl::string_view name) {
+  for (const MemoryPlan::Row& row : plan.rows) {
+    if (row.name == name) return row.bytes;
+  }
+  return 0;
+}
+
+MemoryPlanInput LargeInput() {
+  MemoryPlanInput in;
+  in.config = LargeConfig();
+  in.dtype = DType::kBF16;
+  in.micro_batch_tokens = 2048;
+  in.longest = 1024;
+  return in;
+}
+
+TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
+  const MemoryPlan plan = PlanMemory(LargeInput());
+  constexpr uint64_t kParameters = 596'049'920;
+  EXPECT_EQ(BytesOf(plan, "parameters"), 4 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "gradients"), 4 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "moments"), 8 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "reference"), 0u);
+  EXPECT_EQ(BytesOf(plan, "published versions"), 3 * 2 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "logits"), uint64_t{192} << 20);
+
+  MemoryPlanInput more = LargeInput();
+  more.reference = true, more.separate_gradients = true, more.dtype = DType::kF32;
+  EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 3 * 2) * kParameters);
+}
+
+TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLongestSequence) {
+  MemoryPlanInput in = LargeInput();
+  const uint64_t automatic = BytesOf(PlanMemory(in), "activations");
+  in.recompute = Recompute::kNone;
+  EXPECT_GT(BytesOf(PlanMemory(in), "activations"), 5 * automatic);
+  in.recompute = Recompute::kLayer;
+  EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), automatic);
+  in.longest = 4096;
+  EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), 2 * automatic);
+}
+
+TEST(MemoryPlanTest, AJobThatCannotFitIsRefusedWithItsNumbersAndWhatLowersThem) {
+  const MemoryPlan plan = PlanMemory(LargeInput());
+  EXPECT_EQ(CheckFits(plan, plan.total()), absl::OkStatus());
+  const absl::Status status = CheckFits(plan, uint64_t{8} << 30);
+  EXPECT_EQ(ReasonOf(status), "TRAINER_MEMORY");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has 8.00 GiB: parameters 2.22 GiB"));
+  EXPECT_THAT(StatusText(status), HasSubstr("trainer.batching.micro_batch_tokens"));
+}
+
+}  // namespace
+}  // namespace sluice::trainer
