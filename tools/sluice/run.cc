@@ -7,6 +7,7 @@
 #include <atomic>
 #include <climits>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <memory>
 
 #include "absl/strings/str_cat.h"

@@ -458,32 +458,38 @@ at::Tensor PlainAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
                           const std::vector<int64_t>& cu_seqlens,
                           const std::vector<int64_t>& prefix, int64_t d, int64_t window) {
   const int64_t heads = q.size(1) / d, group = q.size(1) / k.size(1);
+  const auto rows_of = [&](const at::Tensor& x, size_t b) {
+    return x.narrow(0, cu_seqlens[b], cu_seqlens[b + 1] - cu_seqlens[b]);
+  };
   std::vector<at::Tensor> out;
   for (size_t b = 0; b + 1 < cu_seqlens.size(); ++b) {
-    std::vector<int64_t> seen;  // The rows that the sequence's last token attends to.
+    at::Tensor keys = rows_of(k, b), values = rows_of(v, b);
+    const int64_t length = keys.size(0);
     if (!prefix.empty() && prefix[b] >= 0) {
       const size_t a = static_cast<size_t>(prefix[b]);
-      for (int64_t t = cu_seqlens[a]; t < cu_seqlens[a + 1]; ++t) seen.push_back(t);
+      keys = at::cat({rows_of(k, a), keys}), values = at::cat({rows_of(v, a), values});
     }
-    for (int64_t t = cu_seqlens[b]; t < cu_seqlens[b + 1]; ++t) {
-      seen.push_back(t);
-      const int64_t n = static_cast<int64_t>(seen.size()), from = WindowBegin(n - 1, window);
-      const at::Tensor rows =
-          at::tensor(std::vector<int64_t>(seen.begin() + from, seen.end()), at::kLong);
-      std::vector<at::Tensor> parts;
-      for (int64_t h = 0; h < heads; ++h) {
-        const at::Tensor keys = k.index_select(0, rows).narrow(1, h / group * d, d),
-                         values = v.index_select(0, rows).narrow(1, h / group * d, d),
-                         s = keys.mv(q[t].narrow(0, h * d, d)) / std::sqrt(static_cast<double>(d));
-        parts.push_back(values.t().mv(s.softmax(0)));
-      }
-      out.push_back(at::cat(parts));
+    const int64_t n = keys.size(0);
+    // Query i has position n - length + i. The mask is true where it must not look.
+    const at::Tensor behind = at::arange(n).unsqueeze(0) - at::arange(n - length, n).unsqueeze(1);
+    at::Tensor hidden = behind > 0;
+    if (window > 0) hidden = hidden.logical_or(behind <= -window);
+    std::vector<at::Tensor> parts;
+    for (int64_t h = 0; h < heads; ++h) {
+      const at::Tensor s = rows_of(q, b).narrow(1, h * d, d).mm(
+                               keys.narrow(1, h / group * d, d).t()) /
+                           std::sqrt(static_cast<double>(d));
+      parts.push_back(s.masked_fill(hidden, -INFINITY)
+                          .softmax(1)
+                          .mm(values.narrow(1, h / group * d, d)));
     }
+    out.push_back(at::cat(parts, 1));
   }
-  return at::stack(out);
+  return at::cat(out);
 }
 
 TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
+  at::manual_seed(1);
   struct Case {
     int64_t heads, kv_heads, d, window;
     std::vector<int64_t> cu_seqlens, prefix;
@@ -511,7 +517,7 @@ TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
     const at::Tensor want = PlainAttention(exact[0], exact[1], exact[2], c.cu_seqlens, c.prefix,
                                            c.d, c.window);
     ASSERT_TRUE(Backward((want * weights).sum()).ok());
-    EXPECT_LT(Worst(out, want), 1e-5) << "D = " << c.d;
+    EXPECT_LT(Worst(out, want), 2e-5) << "D = " << c.d;
     EXPECT_LT(Worst(q.grad(), exact[0].grad()), 1e-4) << "D = " << c.d;
     EXPECT_LT(Worst(k.grad(), exact[1].grad()), 1e-4) << "D = " << c.d;
     EXPECT_LT(Worst(v.grad(), exact[2].grad()), 1e-4) << "D = " << c.d;
@@ -520,6 +526,7 @@ TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
 
 // Sizes that need several pieces and parts, and that no vector width divides.
 TEST(TrainOpsTest, ProductsAndTheirGradientsAreThoseOfDoubles) {
+  at::manual_seed(1);
   struct Case {
     int64_t m, n, k;
   };
