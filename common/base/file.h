@@ -63,8 +63,8 @@ absl::Status WriteSecretAtomic(const std::string& path, absl::string_view bytes)
 absl::Status WriteFileAtomic(const std::string& path, absl::Span<const absl::string_view> pieces,
                              FileDigest* digest = nullptr);
 
-// The same for a file that `fill` writes by calls of `append`, so that it may be larger than memory.
-// An error of `fill` ends the writing and is returned.
+// The same for a file that `fill` writes by calls of `append`, which may be larger than memory. An
+// error of `fill` ends the writing and is returned.
 using AppendFn = absl::FunctionRef<absl::Status(absl::string_view piece)>;
 absl::Status WriteFileInPieces(const std::string& path,
                                absl::FunctionRef<absl::Status(AppendFn append)> fill,

@@ -288,8 +288,7 @@ absl::StatusOr<std::string> TorchName(DType dtype) {
 // Returns the type that most elements have.
 DType CommonType(absl::Span<const TensorSpec> specs) {
   std::map<DType, int64_t> elements;
-  for (const TensorSpec& spec : specs)
-    elements[spec.dtype] += NumElements(spec.shape).value_or(0);
+  for (const TensorSpec& spec : specs) elements[spec.dtype] += NumElements(spec.shape).value_or(0);
   return std::max_element(elements.begin(), elements.end(),
                           [](const auto& a, const auto& b) { return a.second < b.second; })
       ->first;

@@ -10,8 +10,8 @@
 #include "common/base/file.h"
 #include "common/base/json_excerpt.h"
 #include "common/base/status.h"
-#include "common/checkpoint/tensor_source.h"
 #include "common/checkpoint/json.h"
+#include "common/checkpoint/tensor_source.h"
 
 namespace sluice {
 namespace {

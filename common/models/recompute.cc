@@ -6,8 +6,8 @@ namespace sluice {
 
 int64_t KeptBytesPerToken(const ModelConfig& c) {
   const int64_t q = c.num_heads * c.head_dim, kv = c.num_kv_heads * c.head_dim,
-                width = c.num_experts > 0 ? c.experts_per_token * c.expert_size
-                                          : c.intermediate_size;
+                width =
+                    c.num_experts > 0 ? c.experts_per_token * c.expert_size : c.intermediate_size;
   // The input, two norms and two sums; q, k and v before and after norm and rope, and attention's
   // output and copies; gate, up and their product.
   const int64_t numbers = 5 * c.hidden_size + 4 * q + 8 * kv + 3 * width;

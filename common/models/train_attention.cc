@@ -128,7 +128,13 @@ class FamilyGrad {
   FamilyGrad(const float* q, const float* k, const float* v, const float* dout,
              const std::vector<int64_t>& cu_seqlens, const Heads& heads, int64_t h,
              const AttentionGrads& grads)
-      : q_(q), k_(k), v_(v), dout_(dout), cu_seqlens_(cu_seqlens), heads_(heads), h_(h),
+      : q_(q),
+        k_(k),
+        v_(v),
+        dout_(dout),
+        cu_seqlens_(cu_seqlens),
+        heads_(heads),
+        h_(h),
         grads_(grads),
         scale_(1.0f / std::sqrt(static_cast<float>(heads.d))) {}
 
@@ -184,8 +190,7 @@ class FamilyGrad {
   void AddTile(int64_t token, int64_t count, int64_t position) {
     const DecoderOps& ops = BestDecoderOps();
     const int64_t d = heads_.d, rows = heads_.group() * count, end = position + count,
-                  begin = WindowBegin(position, heads_.window) / kKeys * kKeys,
-                  width = end - begin;
+                  begin = WindowBegin(position, heads_.window) / kKeys * kKeys, width = end - begin;
     q_tile_.resize(rows * d), dout_tile_.resize(rows * d), dq_tile_.resize(rows * d);
     for (int64_t g = 0; g < heads_.group(); ++g) {
       const int64_t at = (h_ * heads_.group() + g) * d, to = g * count * d;

@@ -217,9 +217,8 @@ class Trainable final : public TrainModel {
           absl::StrCat("temperature ", temperature, " is not above 0"));
     }
     return CatchExceptions("score tokens", [&] {
-      const std::vector<at::Tensor> out =
-          train_ops::Score(ComputeHidden(batch), head_, train_ops::Integers(targets), temperature,
-                           operands());
+      const std::vector<at::Tensor> out = train_ops::Score(
+          ComputeHidden(batch), head_, train_ops::Integers(targets), temperature, operands());
       return TokenScores{out[0], out[1]};
     });
   }
@@ -355,7 +354,7 @@ class Trainable final : public TrainModel {
   }
 
   const ModelConfig config_;
-  const bool narrow_;                     // The forward pass runs on parameters rounded to bf16.
+  const bool narrow_;  // The forward pass runs on parameters rounded to bf16.
   const Recompute recompute_;
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below refer to these.

@@ -204,8 +204,8 @@ struct ComputeAgainFn : Function<ComputeAgainFn> {
     return held->call(x);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto held = c10::static_intrusive_pointer_cast<HeldFunction>(
-        ctx->saved_data["forward"].toCapsule());
+    const auto held =
+        c10::static_intrusive_pointer_cast<HeldFunction>(ctx->saved_data["forward"].toCapsule());
     const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
     const at::AutoGradMode with_grad(true);
     torch::autograd::backward({held->call(x)}, {grads[0]});

@@ -11,8 +11,8 @@
 // The parts of a decoder as autograd functions. The forward pass runs the kernels of the decode
 // execution (kernels/decoder), so that a token's log-prob has the same bits in training and in
 // sampling. The backward pass runs the kernels of kernels/decoder_grad. All tensors are contiguous,
-// in fp32, on the CPU. The functions throw c10::Error, as torch does. The gradients of weights and of
-// the embedding table are added to the parameter's grad() directly.
+// in fp32, on the CPU. The functions throw c10::Error, as torch does. The gradients of weights and
+// of the embedding table are added to the parameter's grad() directly.
 //
 // Legend: T tokens, D head size.
 namespace sluice::train_ops {

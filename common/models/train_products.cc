@@ -61,10 +61,11 @@ void MultiplyParallel(int64_t rows, int64_t outputs, int64_t inner, int64_t part
     });
   }
   const int64_t panels = (outputs + kDecoderLanes - 1) / kDecoderLanes;
-  ParallelFor(panels, ProductGrain((rows + inner) * kDecoderLanes), [&](int64_t begin, int64_t end) {
-    MultiplyPieces<T>(0, rows, begin * kDecoderLanes, std::min(outputs, end * kDecoderLanes), inner,
-                      part, pack, multiply);
-  });
+  ParallelFor(
+      panels, ProductGrain((rows + inner) * kDecoderLanes), [&](int64_t begin, int64_t end) {
+        MultiplyPieces<T>(0, rows, begin * kDecoderLanes, std::min(outputs, end * kDecoderLanes),
+                          inner, part, pack, multiply);
+      });
 }
 
 // Packs `count` rows of w [count, K], rounded to bf16.
@@ -129,23 +130,21 @@ void Multiply(const float* x, const float* w, int64_t m, int64_t n, int64_t k, O
   const int64_t ld = RoundUpToPairs(k);
   if (operands == Operands::kBf16) {
     const std::vector<uint16_t> narrow = RoundedRows(x, m, k);
-    return MultiplyParallel<uint16_t>(
-        m, n, k, k, pack,
-        [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart,
-            const uint16_t* packed) {
-          ops.gemm_bf16(&narrow[row * ld], ld, packed, rows, count, k, y + row * ldy + first, ldy,
-                        false);
-        });
+    return MultiplyParallel<uint16_t>(m, n, k, k, pack,
+                                      [&](int64_t row, int64_t rows, int64_t first, int64_t count,
+                                          InnerPart, const uint16_t* packed) {
+                                        ops.gemm_bf16(&narrow[row * ld], ld, packed, rows, count, k,
+                                                      y + row * ldy + first, ldy, false);
+                                      });
   }
   const std::vector<float> even = CopyEvenRows<float>(
       x, m, k, [](const float* from, int64_t count, float* to) { std::copy_n(from, count, to); });
-  MultiplyParallel<uint16_t>(
-      m, n, k, k, pack,
-      [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart,
-          const uint16_t* packed) {
-        ops.gemm_mixed(&even[row * ld], ld, packed, rows, count, k, y + row * ldy + first, ldy,
-                       false);
-      });
+  MultiplyParallel<uint16_t>(m, n, k, k, pack,
+                             [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart,
+                                 const uint16_t* packed) {
+                               ops.gemm_mixed(&even[row * ld], ld, packed, rows, count, k,
+                                              y + row * ldy + first, ldy, false);
+                             });
 }
 
 void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_t k,
@@ -169,8 +168,7 @@ void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_
       m, k, n, kInnerPart,
       [&](int64_t first, int64_t count, InnerPart part, float* packed) {
         const float* from = w + part.begin * k + first;
-        if (operands == Operands::kF32)
-          return PackColumns(from, k, part.size(), count, packed);
+        if (operands == Operands::kF32) return PackColumns(from, k, part.size(), count, packed);
         thread_local std::vector<float> rounded;
         rounded.resize(part.size() * count);
         RoundBlock(from, k, part.size(), count, rounded.data());

@@ -32,11 +32,10 @@ class FlushDenormals {
 #endif
 };
 
-#define SLUICE_OPS(name)                                                                           \
-  {                                                                                                \
-      name,      Gemm,       GemmTransposed, GemmBf16, GemmMixed, GateUp,        GateUpBf16,       \
-      RmsNorm,   SwiGlu,     Rope,           ToBf16,   ToF16,     Attend<float>, Attend<uint16_t>, \
-      PackPanel, UnpackPanel, PackColumnsBf16}
+#define SLUICE_OPS(name)                                                                         \
+  {name,      Gemm,        GemmTransposed, GemmBf16, GemmMixed, GateUp,        GateUpBf16,       \
+   RmsNorm,   SwiGlu,      Rope,           ToBf16,   ToF16,     Attend<float>, Attend<uint16_t>, \
+   PackPanel, UnpackPanel, PackColumnsBf16}
 
 #if defined(__x86_64__)
 #if defined(__clang__)
@@ -296,8 +295,7 @@ void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, uint16_t* pa
   if (c == n) return;
   // The last panel is packed from a copy that is padded with zeros.
   std::vector<float> edge(k * kDecoderLanes);
-  for (int64_t i = 0; i < k; ++i)
-    std::copy_n(w + i * ldw + c, n - c, &edge[i * kDecoderLanes]);
+  for (int64_t i = 0; i < k; ++i) std::copy_n(w + i * ldw + c, n - c, &edge[i * kDecoderLanes]);
   pack(edge.data(), kDecoderLanes, k, packed);
 }
 

@@ -22,8 +22,8 @@ struct DecoderGradOps {
   void (*swiglu)(const float* gate, const float* up, const float* dy, int64_t n, float* dgate,
                  float* dup);
 
-  // Gradient of p = softmax(s) over n numbers. On entry p holds s and ds holds dp; on return p holds
-  // the probabilities and ds holds
+  // Gradient of p = softmax(s) over n numbers. On entry p holds s and ds holds dp; on return p
+  // holds the probabilities and ds holds
   //   ds_j = p_j (dp_j - sum_i p_i dp_i).
   void (*softmax)(float* p, float* ds, int64_t n);
 

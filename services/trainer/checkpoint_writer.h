@@ -36,7 +36,8 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   // Waits until the previous checkpoint is written, then hands over `contents` and returns;
-  // contents.previous is set here. Returns the error with which writing has failed, if it has; nothing is written after it.
+  // contents.previous is set here. Returns the error with which writing has failed, if it has;
+  // nothing is written after it.
   absl::Status Write(CheckpointContents contents);
   // Waits until all that was handed over is written. Errors are those of Write().
   absl::Status Flush() { return worker_.Flush(); }

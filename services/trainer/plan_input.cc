@@ -22,8 +22,8 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.longest = static_cast<uint32_t>(spec.model().max_context());
   if (spec.kind() == "rl") {
-    in.longest = std::min(in.longest,
-                          spec.data().order().max_prompt() + spec.rollout().max_response());
+    in.longest =
+        std::min(in.longest, spec.data().order().max_prompt() + spec.rollout().max_response());
   }
   const uint64_t sequences =
       spec.queue().groups_per_step() *
@@ -36,8 +36,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
 
 Recompute RecomputeOf(const job::v1::JobSpec& spec) {
   const std::string& name = spec.trainer().batching().recompute_activations();
-  return name == "none" ? Recompute::kNone
-                        : name == "layer" ? Recompute::kLayer : Recompute::kAuto;
+  return name == "none" ? Recompute::kNone : name == "layer" ? Recompute::kLayer : Recompute::kAuto;
 }
 
 }  // namespace sluice::trainer

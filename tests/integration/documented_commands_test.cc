@@ -120,7 +120,8 @@ constexpr Rule kExits[] = {
 // Commands run in this order, those of one line in the order in which they are read.
 const std::vector<std::vector<const char*>>& Phases() {
   static const auto* const phases = new std::vector<std::vector<const char*>>{
-      {"sluice run ", "sluice config ", "sluice plan ", "sluice ckpt init ", "sluice pki ", "sluice context "},
+      {"sluice run ", "sluice config ", "sluice plan ", "sluice ckpt init ", "sluice pki ",
+       "sluice context "},
       // Before a job that goes on to write and remove checkpoints.
       {"sluice ckpt verify "},
       {"sluice dev up"},

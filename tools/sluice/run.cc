@@ -7,8 +7,8 @@
 #include <atomic>
 #include <climits>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"

@@ -356,8 +356,8 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSou
     specs[i].dtype = type->second;
     rounded.push_back(i);
   }
-  SLUICE_RETURN_IF_ERROR(WriteModelFiles(
-      dir, options_.source, RoundedSource(&parameters, std::move(specs)), written));
+  SLUICE_RETURN_IF_ERROR(
+      WriteModelFiles(dir, options_.source, RoundedSource(&parameters, std::move(specs)), written));
   if (rounded.empty()) return absl::OkStatus();
   return WriteSafetensors(PathIn(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
 }

@@ -73,8 +73,10 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
       {.reason = "TRAINER_MEMORY",
        .hint = "lower trainer.batching.micro_batch_tokens or weights.retain_versions, set "
                "trainer.batching.recompute_activations: layer, or use a machine with more memory"},
-      absl::StrCat("the trainer needs ", GibText(plan.total()), " of memory, and this machine or "
-                   "container has ", GibText(available), ": ", absl::StrJoin(parts, ", ")));
+      absl::StrCat("the trainer needs ", GibText(plan.total()),
+                   " of memory, and this machine or "
+                   "container has ",
+                   GibText(available), ": ", absl::StrJoin(parts, ", ")));
 }
 
 std::string GibText(uint64_t bytes) {

@@ -168,16 +168,16 @@ absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
                               slot.parameter->tensor.sizes().vec()};
       const auto place = places.find(wanted.name);
       if (place == places.end() || !(moments.specs()[place->second] == wanted)) {
-        const std::string found =
-            place == places.end() ? "missing"
-                                  : ShapeText(moments.specs()[place->second].dtype,
-                                              moments.specs()[place->second].shape);
+        const std::string found = place == places.end()
+                                      ? "missing"
+                                      : ShapeText(moments.specs()[place->second].dtype,
+                                                  moments.specs()[place->second].shape);
         return absl::InvalidArgumentError(
             absl::StrCat("the moment ", wanted.name, " of the optimizer's state is ", found,
                          "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
-      SLUICE_RETURN_IF_ERROR(moments.Read(place->second, 0, slot.size,
-                                          flat->mutable_data_ptr<float>() + slot.offset));
+      SLUICE_RETURN_IF_ERROR(
+          moments.Read(place->second, 0, slot.size, flat->mutable_data_ptr<float>() + slot.offset));
     }
   }
   updates_ = updates;

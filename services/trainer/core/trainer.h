@@ -62,8 +62,8 @@ class Trainer {
   // Drops what was added since the last Finish().
   void Abandon();
 
-  // Copies of the parameters. F32 gives the parameters themselves. settings.dtype gives them rounded to nearest even, as the forward pass uses them and the
-  // engines must hold them.
+  // Copies of the parameters. F32 gives the parameters themselves. settings.dtype gives them
+  // rounded to nearest even, as the forward pass uses them and the engines must hold them.
   absl::StatusOr<TensorSet> Weights(DType dtype = DType::kF32) const;
 
   // The parameters in fp32 and AdamW's moments, as they are now, for a checkpoint that is written

@@ -80,7 +80,8 @@ absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& confi
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Measures one training step, by phase; by default of the example's shape. In the baseline, no "
+      "Measures one training step, by phase; by default of the example's shape. In the baseline, "
+      "no "
       "answers share a prompt.");
   int threads = 1, steps = 60;
   Shape shape;

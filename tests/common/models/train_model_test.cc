@@ -118,8 +118,7 @@ TEST_P(Bf16ReferenceTest, LogProbsInBf16StayWithinItsBounds) {
   const auto model = Make(m.dir.config, *ReadWeights(m.dir, DType::kBF16), DType::kBF16);
 
   const Predictions next = NextTokens(want.tokens);
-  const at::Tensor ours =
-      model->Score(next.batch, next.targets, 1.0)->logprobs.detach();
+  const at::Tensor ours = model->Score(next.batch, next.targets, 1.0)->logprobs.detach();
   const at::Tensor exact = Unpadded(m, "logprobs", want, 1),
                    theirs = Unpadded(m, "bf16.logprobs", want, 1);
   const double mean = (ours - exact).abs().mean().item<double>();
@@ -476,12 +475,11 @@ at::Tensor PlainAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
     if (window > 0) hidden = hidden.logical_or(behind <= -window);
     std::vector<at::Tensor> parts;
     for (int64_t h = 0; h < heads; ++h) {
-      const at::Tensor s = rows_of(q, b).narrow(1, h * d, d).mm(
-                               keys.narrow(1, h / group * d, d).t()) /
-                           std::sqrt(static_cast<double>(d));
-      parts.push_back(s.masked_fill(hidden, -INFINITY)
-                          .softmax(1)
-                          .mm(values.narrow(1, h / group * d, d)));
+      const at::Tensor s =
+          rows_of(q, b).narrow(1, h * d, d).mm(keys.narrow(1, h / group * d, d).t()) /
+          std::sqrt(static_cast<double>(d));
+      parts.push_back(
+          s.masked_fill(hidden, -INFINITY).softmax(1).mm(values.narrow(1, h / group * d, d)));
     }
     out.push_back(at::cat(parts, 1));
   }
@@ -514,8 +512,8 @@ TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
     std::vector<at::Tensor> exact;
     for (const at::Tensor& x : {q, k, v})
       exact.push_back(x.detach().to(at::kDouble).requires_grad_(true));
-    const at::Tensor want = PlainAttention(exact[0], exact[1], exact[2], c.cu_seqlens, c.prefix,
-                                           c.d, c.window);
+    const at::Tensor want =
+        PlainAttention(exact[0], exact[1], exact[2], c.cu_seqlens, c.prefix, c.d, c.window);
     ASSERT_TRUE(Backward((want * weights).sum()).ok());
     EXPECT_LT(Worst(out, want), 2e-5) << "D = " << c.d;
     EXPECT_LT(Worst(q.grad(), exact[0].grad()), 1e-4) << "D = " << c.d;

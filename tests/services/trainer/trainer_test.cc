@@ -340,7 +340,8 @@ TEST_F(TrainerTest, ARunGoesOnFromACheckpointBitForBit) {
 
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
-      second->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
+      second
+          ->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 3; k < 6; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
 
@@ -400,7 +401,8 @@ TEST_F(TrainerTest, ARunOfABf16ModelGoesOnFromACheckpointBitForBit) {
 
   const std::unique_ptr<Trainer> second = Make(settings);
   ASSERT_TRUE(
-      second->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
+      second
+          ->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
           .ok());
   for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
 
