@@ -164,12 +164,12 @@ class FamilyGrad {
   void LoadKeys(int64_t b, int64_t before) {
     const int64_t d = heads_.d, at = h_ * d, begin = cu_seqlens_[b], end = cu_seqlens_[b + 1],
                   length = end - begin, from = before * d;
-    GatherHead(k_ + at, begin, end, heads_.kv_width, d, 1, &keys_[from]);
-    GatherHead(v_ + at, begin, end, heads_.kv_width, d, 1, &values_[from]);
-    std::fill_n(&dkeys_[from], length * d, 0.0f);
-    std::fill_n(&dvalues_[from], length * d, 0.0f);
-    PackRows(&keys_[from], length, d, before, packed_keys_.data());
-    PackRows(&values_[from], length, d, before, packed_values_.data());
+    GatherHead(k_ + at, begin, end, heads_.kv_width, d, 1, keys_.data() + from);
+    GatherHead(v_ + at, begin, end, heads_.kv_width, d, 1, values_.data() + from);
+    std::fill_n(dkeys_.data() + from, length * d, 0.0f);
+    std::fill_n(dvalues_.data() + from, length * d, 0.0f);
+    PackRows(keys_.data() + from, length, d, before, packed_keys_.data());
+    PackRows(values_.data() + from, length, d, before, packed_values_.data());
     for (int64_t c = before / kKeys * kKeys; c < before + length; c += kKeys) {
       PackColumns(&keys_[c * d], d, std::min(kKeys, before + length - c), d,
                   &key_columns_[c * RoundUpToLanes(d)]);
@@ -179,10 +179,10 @@ class FamilyGrad {
 
   void StoreKeyGrads(int64_t b, int64_t before) {
     const int64_t d = heads_.d, at = h_ * d;
-    ScatterHead(&dkeys_[before * d], cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
+    ScatterHead(dkeys_.data() + before * d, cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
                 grads_.dk + at);
-    ScatterHead(&dvalues_[before * d], cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
-                grads_.dv + at);
+    ScatterHead(dvalues_.data() + before * d, cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width,
+                d, grads_.dv + at);
   }
 
   // Adds the gradients of `count` queries, whose first is row `token` and has position `position`.

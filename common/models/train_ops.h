@@ -17,8 +17,8 @@
 // Legend: T tokens, D head size.
 namespace sluice::train_ops {
 
-// How the operands x and w of a product are rounded: not at all (fp32); w to bf16; or both to bf16.
-// Gradients are fp32 and are computed from the rounded numbers; the gradient of a rounding is 1.
+// How the operands x and w of a product are rounded: not at all (fp32); w to bf16; or both to bf16,
+// and in the backward pass the gradient of the product too. Sums and gradients are in fp32.
 enum class Operands { kF32, kBf16Weight, kBf16 };
 
 // Returns the values as a tensor [n] of int64.

@@ -183,6 +183,7 @@ void MultiplyGradX(const float* dy, const float* w, int64_t m, int64_t n, int64_
 
 void MultiplyGradW(const float* dy, const float* x, int64_t m, int64_t n, int64_t k,
                    Operands operands, float* dw_sum) {
+  if (m == 0) return;
   const DecoderOps& ops = BestDecoderOps();
   // Here the outputs of dy are the rows, and the rows of x and dy are what is summed over.
   if (operands == Operands::kBf16) {

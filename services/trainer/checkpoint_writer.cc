@@ -1,6 +1,5 @@
 #include "services/trainer/checkpoint_writer.h"
 
-#include <memory>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -19,9 +18,8 @@ CheckpointWriter::CheckpointWriter(CheckpointStore* store, QueueClient* queue, C
       previous_(std::move(previous)) {}
 
 absl::Status CheckpointWriter::Write(CheckpointContents contents) {
-  // Shared, because a function that is stored must be copyable. It runs once.
-  auto shared = std::make_shared<CheckpointContents>(std::move(contents));
-  return worker_.Put([this, shared = std::move(shared)] { return WriteNow(std::move(*shared)); });
+  return worker_.Put(
+      [this, contents = std::move(contents)]() mutable { return WriteNow(std::move(contents)); });
 }
 
 absl::Status CheckpointWriter::WriteNow(CheckpointContents contents) {

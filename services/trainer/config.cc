@@ -5,64 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/config/algorithm_spec.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/rpc/convert.h"
-#include "services/trainer/plan_input.h"
+#include "services/trainer/job_settings.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::trainer {
-namespace {
-
-OptimizerSettings OptimizerOf(const job::v1::JobSpec& spec) {
-  const job::v1::Optimizer& from = spec.trainer().optimizer();
-  OptimizerSettings to;
-  to.name = from.name();
-  to.lr = from.lr();
-  if (from.betas_size() == 2) {
-    to.beta1 = from.betas(0);
-    to.beta2 = from.betas(1);
-  }
-  to.eps = from.eps();
-  to.weight_decay = from.weight_decay();
-  to.max_grad_norm = from.max_grad_norm();
-  to.schedule = from.schedule();
-
-  // The job file counts steps, the optimizer counts updates.
-  const int64_t updates_per_step = std::max<int64_t>(1, spec.trainer().batching().minibatches());
-  to.warmup = from.warmup() * updates_per_step;
-  to.total = spec.limits().max_steps() * updates_per_step;
-  return to;
-}
-
-absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
-  Settings settings;
-  settings.kind = spec.kind() == "sft" ? Settings::Kind::kSft : Settings::Kind::kRl;
-  settings.algorithm = AlgorithmSpecOf(spec);
-  settings.optimizer = OptimizerOf(spec);
-  if (spec.model().has_dtype()) {
-    SLUICE_ASSIGN_OR_RETURN(settings.dtype, DTypeFromTorchName(spec.model().dtype()));
-  }
-  settings.minibatches = spec.trainer().batching().minibatches();
-  settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
-  settings.recompute = RecomputeOf(spec);
-  // How a batch is cut into slices depends on time, and changes sums by rounding.
-  settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();
-  settings.max_staleness = spec.queue().max_staleness();
-  settings.skip_limit = spec.limits().skipped_steps();
-  settings.reference = spec.model().has_reference();
-  if (settings.kind == Settings::Kind::kRl) {
-    settings.group_size = spec.rollout().group().size();
-    settings.temperature = spec.rollout().sampling().temperature();
-    settings.max_response = spec.rollout().max_response();
-  }
-  SLUICE_RETURN_IF_ERROR(Validate(settings));
-  return settings;
-}
-
-}  // namespace
-
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   const job::v1::JobSpec& spec = assignment.spec();
   SLUICE_RETURN_IF_ERROR(CheckOnDaemon(spec, /*writes=*/true));

@@ -8,10 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/machine_memory.h"
+#include "common/base/status_text.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/config/job_file.h"
 #include "services/trainer/core/memory_plan.h"
-#include "services/trainer/plan_input.h"
+#include "services/trainer/job_settings.h"
 #include "sluice/job/v1/spec.pb.h"
 #include "tools/sluice/client.h"
 #include "tools/sluice/commands.h"
@@ -61,9 +62,9 @@ ExitCode Plan(const PlanOptions& options) {
   if (IsData(options.output)) PrintData(PlanJson(plan, available), options.output);
   else PrintPlan(plan, available);
   const absl::Status fits = trainer::CheckFits(plan, available);
-  if (fits.ok() || IsData(options.output)) return kDone;
-  std::fprintf(stderr, "warning: %s\nhint: %s\n", std::string(fits.message()).c_str(),
-               "the trainer may run on a larger machine than this one");
+  if (!fits.ok() && !IsData(options.output))
+    std::fprintf(stderr, "warning, if the trainer runs on a machine like this one: %s\n",
+                 StatusText(fits).c_str());
   return kDone;
 }
 

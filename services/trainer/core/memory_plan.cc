@@ -38,10 +38,11 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   add("moments", 8 * parameters, "two of AdamW in float32");
   if (in.reference) add("reference", 4 * parameters, "the frozen policy in float32");
 
-  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 1;
+  // While a version is published there are its tensors and its chunks, besides those before it.
+  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2;
   add("published versions", versions * parameters * DTypeBytes(in.dtype),
       absl::StrCat(versions, " in ", DTypeName(in.dtype),
-                   ": weights.retain_versions and one that is being made"));
+                   ": weights.retain_versions, and twice the one that is being made"));
 
   const uint64_t tokens = std::max(in.micro_batch_tokens, in.longest),
                  kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),
@@ -71,8 +72,10 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
   return ErrorWith(
       absl::StatusCode::kResourceExhausted,
       {.reason = "TRAINER_MEMORY",
-       .hint = "lower trainer.batching.micro_batch_tokens or weights.retain_versions, set "
-               "trainer.batching.recompute_activations: layer, or use a machine with more memory"},
+       .hint = "lower trainer.batching.micro_batch_tokens and the longest sequence "
+               "(data.order.max_prompt + rollout.max_response, or model.max_context), lower "
+               "weights.retain_versions, set trainer.batching.recompute_activations: layer, or use "
+               "a machine with more memory"},
       absl::StrCat("the trainer needs ", GibText(plan.total()),
                    " of memory, and this machine or "
                    "container has ",

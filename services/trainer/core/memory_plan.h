@@ -31,16 +31,18 @@ struct MemoryPlanInput {
   bool separate_gradients = false;
   int retain_versions = 2;
   uint32_t micro_batch_tokens = 0;
-  uint32_t longest = 0;  // Most tokens of a sequence. One that is longer than a micro-batch is one.
+  // Most tokens of a sequence, which may have more than a micro-batch; 0 if that is not known.
+  uint32_t longest = 0;
   Recompute recompute = Recompute::kAuto;
 };
 
-// Returns the plan of a job. A checkpoint is written from live memory; what the next update
+// Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top. A
+// checkpoint is written from live memory; what the next update
 // overwrites before it is on disk takes memory on top of the plan, at most 12 bytes a parameter.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names
-// the largest rows and the keys that lower them.
+// all rows, and the hint the keys that lower them.
 absl::Status CheckFits(const MemoryPlan& plan, uint64_t available);
 
 // For example "2.22 GiB".

@@ -141,7 +141,9 @@ Optimizer::Snapshots Optimizer::TakeSnapshots() {
   return snapshots;
 }
 
-Optimizer::~Optimizer() {
+Optimizer::~Optimizer() { PreserveAll(); }
+
+void Optimizer::PreserveAll() {
   for (const Snapshots& live : LiveSnapshots()) {
     if (live.parameters != nullptr) live.parameters->PreserveAll();
     if (live.moments != nullptr) live.moments->PreserveAll();

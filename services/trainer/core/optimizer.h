@@ -56,6 +56,9 @@ class Optimizer {
   absl::Status Restore(const TensorSource& moments, int64_t updates);
   void Reset();  // Sets all moments and the number of updates to 0.
 
+  // Call this before the parameters or moments are overwritten otherwise than by Update().
+  void PreserveAll();
+
  private:
   // The place of a parameter in the flat buffers.
   struct Slot {

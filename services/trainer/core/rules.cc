@@ -4,6 +4,10 @@
 
 namespace sluice::trainer {
 
+bool HasSeparateTerms(const Settings& settings, const Rules& rules) {
+  return Streams(settings) && IsStepWide(rules.advantage) && rules.HasRegularTerms();
+}
+
 absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
   Rules rules;
   if (settings.kind == Settings::Kind::kSft) {

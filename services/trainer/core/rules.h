@@ -19,6 +19,10 @@ struct Rules {
   bool HasRegularTerms() const { return loss.kl != nullptr || loss.entropy_coef != 0; }
 };
 
+// Whether the factor of the policy term is known only at the end of the step, while other terms of
+// the loss have another factor. Their gradients are then kept apart.
+bool HasSeparateTerms(const Settings& settings, const Rules& rules);
+
 // INVALID_ARGUMENT: a name is in no registry; the message lists the known ones.
 absl::StatusOr<Rules> ResolveRules(const Settings& settings);
 

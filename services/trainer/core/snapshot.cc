@@ -1,8 +1,10 @@
 #include "services/trainer/core/snapshot.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace sluice::trainer {
@@ -14,20 +16,28 @@ Snapshot::Snapshot(std::vector<Live> tensors) {
   }
 }
 
-void Snapshot::Read(size_t i, int64_t first, int64_t count, void* to) const {
+absl::Status Snapshot::Read(size_t i, int64_t first, int64_t count, void* to) const {
   const absl::MutexLock lock(&mutex_);
   const Tensor& tensor = tensors_[i];
+  if (tensor.lost) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "there is too little memory to keep ", specs_[i].name,
+        " until it is written; the checkpoint took longer than the step that followed it"));
+  }
   const float* const from = tensor.copy != nullptr ? tensor.copy.get() : tensor.data;
   SLUICE_CHECK_MSG(from != nullptr, specs_[i].name);
   std::copy_n(from + first, count, static_cast<float*>(to));
+  return absl::OkStatus();
 }
 
 void Snapshot::Preserve(size_t i) {
   const absl::MutexLock lock(&mutex_);
   Tensor& tensor = tensors_[i];
-  if (tensor.data == nullptr || tensor.copy != nullptr) return;
-  tensor.copy = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(tensor.elements));
-  std::copy_n(tensor.data, tensor.elements, tensor.copy.get());
+  if (tensor.data == nullptr) return;
+  tensor.copy.reset(new (std::nothrow) float[static_cast<size_t>(tensor.elements)]);
+  tensor.lost = tensor.copy == nullptr;
+  if (!tensor.lost) std::copy_n(tensor.data, tensor.elements, tensor.copy.get());
+  tensor.data = nullptr;
 }
 
 void Snapshot::PreserveAll() {
@@ -45,7 +55,7 @@ SnapshotSource::~SnapshotSource() {
 }
 
 absl::Status SnapshotSource::Read(size_t i, int64_t first, int64_t count, void* to) const {
-  snapshot_->Read(i, first, count, to);
+  SLUICE_RETURN_IF_ERROR(snapshot_->Read(i, first, count, to));
   if (!once_) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const int64_t elements, NumElements(snapshot_->specs()[i].shape));
   if (first + count == elements) snapshot_->Release(i);

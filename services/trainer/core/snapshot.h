@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,7 +29,8 @@ class Snapshot {
   explicit Snapshot(std::vector<Live> tensors);
 
   absl::Span<const TensorSpec> specs() const { return specs_; }
-  void Read(size_t i, int64_t first, int64_t count, void* to) const;
+  // RESOURCE_EXHAUSTED: there was too little memory to preserve the tensor.
+  absl::Status Read(size_t i, int64_t first, int64_t count, void* to) const;
 
   // Call this before tensor i is overwritten.
   void Preserve(size_t i);
@@ -40,9 +40,10 @@ class Snapshot {
 
  private:
   struct Tensor {
-    const float* data;  // Null if it was released.
+    const float* data;  // Null if it was released, or could not be copied.
     int64_t elements;
     std::unique_ptr<float[]> copy;  // Null until it is needed.
+    bool lost = false;              // It could not be copied.
   };
 
   std::vector<TensorSpec> specs_;

@@ -15,16 +15,6 @@
 #include "services/trainer/core/updater.h"
 
 namespace sluice::trainer {
-namespace {
-
-// Whether the policy term's factor is known only at the end of the step, while other terms of the
-// loss have another factor.
-bool HasSeparateTerms(const Settings& settings, const Rules& rules) {
-  return Streams(settings) && IsStepWide(rules.advantage) && rules.HasRegularTerms();
-}
-
-}  // namespace
-
 class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
@@ -78,6 +68,7 @@ class Trainer::Impl {
 
   absl::Status Load(const TensorSet& weights) {
     Abandon();
+    optimizer_.PreserveAll();
     optimizer_.Reset();
     skips_in_a_row_ = 0;
     return model_->Load(weights);

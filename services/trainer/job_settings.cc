@@ -1,0 +1,88 @@
+#include "services/trainer/job_settings.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/config/algorithm_spec.h"
+#include "services/trainer/core/rules.h"
+#include "sluice/job/v1/spec.pb.h"
+
+namespace sluice::trainer {
+namespace {
+
+OptimizerSettings OptimizerOf(const job::v1::JobSpec& spec) {
+  const job::v1::Optimizer& from = spec.trainer().optimizer();
+  OptimizerSettings to;
+  to.name = from.name();
+  to.lr = from.lr();
+  if (from.betas_size() == 2) {
+    to.beta1 = from.betas(0);
+    to.beta2 = from.betas(1);
+  }
+  to.eps = from.eps();
+  to.weight_decay = from.weight_decay();
+  to.max_grad_norm = from.max_grad_norm();
+  to.schedule = from.schedule();
+
+  // The job file counts steps, the optimizer counts updates.
+  const int64_t updates_per_step = std::max<int64_t>(1, spec.trainer().batching().minibatches());
+  to.warmup = from.warmup() * updates_per_step;
+  to.total = spec.limits().max_steps() * updates_per_step;
+  return to;
+}
+
+Recompute RecomputeOf(const job::v1::JobSpec& spec) {
+  const std::string& name = spec.trainer().batching().recompute_activations();
+  return name == "none" ? Recompute::kNone : name == "layer" ? Recompute::kLayer : Recompute::kAuto;
+}
+
+}  // namespace
+
+absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
+  Settings settings;
+  settings.kind = spec.kind() == "sft" ? Settings::Kind::kSft : Settings::Kind::kRl;
+  settings.algorithm = AlgorithmSpecOf(spec);
+  settings.optimizer = OptimizerOf(spec);
+  if (spec.model().has_dtype()) {
+    SLUICE_ASSIGN_OR_RETURN(settings.dtype, DTypeFromTorchName(spec.model().dtype()));
+  }
+  settings.minibatches = spec.trainer().batching().minibatches();
+  settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
+  settings.recompute = RecomputeOf(spec);
+  // How a batch is cut into slices depends on time, and changes sums by rounding.
+  settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();
+  settings.max_staleness = spec.queue().max_staleness();
+  settings.skip_limit = spec.limits().skipped_steps();
+  settings.reference = spec.model().has_reference();
+  if (settings.kind == Settings::Kind::kRl) {
+    settings.group_size = spec.rollout().group().size();
+    settings.temperature = spec.rollout().sampling().temperature();
+    settings.max_response = spec.rollout().max_response();
+  }
+  SLUICE_RETURN_IF_ERROR(Validate(settings));
+  return settings;
+}
+
+absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
+  SLUICE_ASSIGN_OR_RETURN(const Settings settings, SettingsOf(spec));
+  SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
+  MemoryPlanInput in;
+  in.dtype = settings.dtype;
+  in.reference = settings.reference && settings.kind == Settings::Kind::kRl;
+  in.separate_gradients = HasSeparateTerms(settings, rules);
+  in.retain_versions = static_cast<int>(spec.weights().retain_versions());
+  in.micro_batch_tokens = settings.micro_batch_tokens;
+  in.recompute = settings.recompute;
+  // How long rows of supervised data are is known only when they are read.
+  if (settings.kind == Settings::Kind::kSft) return in;
+
+  in.longest = std::min(static_cast<uint32_t>(spec.model().max_context()),
+                        spec.data().order().max_prompt() + spec.rollout().max_response());
+  const uint64_t sequences = uint64_t{spec.queue().groups_per_step()} * settings.group_size;
+  in.micro_batch_tokens = static_cast<uint32_t>(
+      std::min<uint64_t>(settings.micro_batch_tokens, sequences * in.longest));
+  return in;
+}
+
+}  // namespace sluice::trainer
