@@ -15,6 +15,11 @@
 namespace sluice {
 namespace {
 constexpr size_t kPerCall = 1000;  // Most leases in one Renew.
+
+// A Renew without leases renews all that the worker holds. That would keep those alive forever that
+// an earlier session of this worker could not give back, because its queue had moved; nobody works
+// for them. So a keeper that holds none names this one, which no queue grants.
+std::string NoLease() { return std::string(16, '\0'); }
 }  // namespace
 
 struct LeaseKeeper::Impl {
@@ -82,6 +87,7 @@ struct LeaseKeeper::Impl {
     {
       MutexLock lock(&mu);
       leases.assign(held.begin(), held.end());
+      if (leases.empty()) leases.push_back(NoLease());
       versions = loaded;
       answering = requests;
     }

@@ -60,10 +60,20 @@ TEST_F(LeaseKeeperTest, AQueueThatWasStartedAnewIsToldAtOnceWhatIsHeldAndLoaded)
   keeper.Hold("a");
   keeper.RenewNow();
   const RenewRequest told =
-      renews_.PopUntil([](const RenewRequest& request) { return !request.leases().empty(); });
+      renews_.PopUntil([](const RenewRequest& request) { return request.leases(0) == "a"; });
 
   EXPECT_EQ(told.loaded(0).version().number(), 4);
   EXPECT_THAT(told.leases(), testing::ElementsAre("a"));
+}
+
+TEST_F(LeaseKeeperTest, AKeeperThatHoldsNothingRenewsNoLeaseOfAnEarlierSession) {
+  Serve(absl::Hours(1));
+  LeaseKeeper keeper(served_.client.get(), {});
+  keeper.SetLoaded({Loaded(4)});
+  ASSERT_TRUE(keeper.Sync().ok());
+
+  // No leases at all would mean all that the queue has for this worker.
+  EXPECT_THAT(renews_.Pop().leases(), testing::ElementsAre(std::string(16, '\0')));
 }
 
 TEST_F(LeaseKeeperTest, LeasesAreRenewedEachThirdOfTheirTtl) {
