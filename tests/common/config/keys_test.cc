@@ -37,6 +37,7 @@ void VisitKeys(const Descriptor& type, const std::string& path, const Visit& vis
 
 constexpr char kController[] = "services/controller/spec.cc";
 constexpr char kTrainer[] = "services/trainer/config.cc";
+constexpr char kTraining[] = "services/trainer/job_settings.cc";
 constexpr char kRollout[] = "services/rollout/spec.cc";
 constexpr char kReward[] = "common/scoring/job_scorer.cc";
 constexpr char kColumns[] = "common/config/columns.cc";
@@ -48,6 +49,7 @@ const std::map<std::string, std::string> kReaders = {
     {"kind", kController},
     {"run", kController},
     {"model", kTrainer},
+    {"model.dtype", kTraining},
     {"data.train", kController},
     {"data.train.format", kTrainer},
     {"data.train.prompt", kColumns},
@@ -61,7 +63,7 @@ const std::map<std::string, std::string> kReaders = {
     {"reward.rewards.tries", kController},
     {"algorithm", kAlgorithm},
     {"algorithm.loss", "common/algorithms/spec.h"},
-    {"trainer", kTrainer},
+    {"trainer", kTraining},
     {"queue", "services/queue/convert.cc"},
     {"queue.keep.restore", kTrainer},
     {"weights", kTrainer},
@@ -76,7 +78,7 @@ const std::map<std::string, std::string> kReaders = {
     {"eval.datasets.weight", "common/config/rules.cc"},  // Only checked: it must be 1.
     {"resources", kController},
     {"limits", kController},
-    {"limits.skipped_steps", kTrainer},
+    {"limits.skipped_steps", kTraining},
 };
 
 std::string ReaderOf(const std::string& path) {

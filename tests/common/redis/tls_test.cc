@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/id.h"
 #include "common/base/status.h"
 #include "common/pki/tls_dir.h"
 #include "common/redis/redis.h"
@@ -32,7 +33,9 @@ class RedisTlsTest : public testing::Test {
     const absl::StatusOr<pki::KeyPair> pair = pki::IssueCertificate(
         authority, {.name = "redis", .uri = "spiffe://test/redis", .hosts = std::move(hosts)},
         validity);
-    const std::string dir = absl::StrCat(testing::TempDir(), "/redis_tls_", name);
+    // Tests run beside each other, each in a process of its own.
+    const std::string dir =
+        absl::StrCat(testing::TempDir(), "/redis_tls_", name, "_", ToHex(RandomId16()));
     EXPECT_TRUE(pki::WriteTlsDir(dir, {.pair = *pair, .authority = authority.certificate}).ok());
     return dir;
   }
