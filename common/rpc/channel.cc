@@ -58,6 +58,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, absl::Spa
 
 }  // namespace
 
+struct Channel::Place {
+  std::vector<Role> peers;
+  ConnectOptions options;
+  Mutex mu;
+  std::string address ABSL_GUARDED_BY(mu);
+  // By address. They stay until the end, because calls may be under way.
+  std::map<std::string, std::shared_ptr<grpc::Channel>> channels ABSL_GUARDED_BY(mu);
+};
+
 struct Channel::Leaders {
   Leaders(std::vector<std::string> addresses, const ConnectOptions& options)
       : count(static_cast<int>(addresses.size())), options(options), search(std::move(addresses)) {}
@@ -75,12 +84,28 @@ metrics::Registry* ProcessMetrics() { return process_metrics; }
 
 Channel::Channel(std::shared_ptr<grpc::Channel> channel, std::string address,
                  metrics::Registry* metrics)
-    : channel_(std::move(channel)),
-      address_(std::move(address)),
-      metrics_(metrics == nullptr ? ProcessMetrics() : metrics) {}
+    : metrics_(metrics == nullptr ? ProcessMetrics() : metrics), place_(std::make_shared<Place>()) {
+  MutexLock lock(&place_->mu);
+  if (channel != nullptr) place_->channels[address] = std::move(channel);
+  place_->address = std::move(address);
+}
+
+absl::Status Channel::MoveTo(absl::string_view address) {
+  SLUICE_CHECK(place_ != nullptr);
+  SLUICE_RETURN_IF_ERROR(CheckAddress(address, place_->options.credentials != nullptr));
+  MutexLock lock(&place_->mu);
+  place_->address = std::string(address);
+  return absl::OkStatus();
+}
 
 Channel::Peer Channel::peer() const {
-  if (leaders_ == nullptr) return {channel_.get(), address_, address_, nullptr};
+  if (place_ != nullptr) {
+    MutexLock lock(&place_->mu);
+    const std::string& address = place_->address;
+    std::shared_ptr<grpc::Channel>& channel = place_->channels[address];
+    if (channel == nullptr) channel = MakeChannel(address, place_->peers, place_->options);
+    return {channel.get(), address, address, nullptr};
+  }
   MutexLock lock(&leaders_->mu);
   const std::string& address = leaders_->search.current();
   std::shared_ptr<grpc::Channel>& channel = leaders_->channels[address];
@@ -102,8 +127,10 @@ absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
                                                  absl::Span<const Role> peers,
                                                  const ConnectOptions& options) {
   SLUICE_RETURN_IF_ERROR(CheckAddress(address, options.credentials != nullptr));
-  return std::make_shared<Channel>(MakeChannel(std::string(address), peers, options),
-                                   std::string(address), options.metrics);
+  auto channel = std::make_shared<Channel>(nullptr, std::string(address), options.metrics);
+  channel->place_->peers.assign(peers.begin(), peers.end());
+  channel->place_->options = options;
+  return channel;
 }
 
 absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(absl::string_view addresses,
@@ -114,6 +141,7 @@ absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(absl::string_view addre
   for (const std::string& address : list)
     SLUICE_RETURN_IF_ERROR(CheckAddress(address, options.credentials != nullptr));
   auto channel = std::make_shared<Channel>(nullptr, std::string(addresses), options.metrics);
+  channel->place_ = nullptr;
   channel->leaders_ = std::make_shared<Channel::Leaders>(list, options);
   return channel;
 }

@@ -23,6 +23,7 @@ namespace sluice::rpc {
 class Channel {
  private:
   struct Leaders;
+  struct Place;
 
  public:
   // Where a call goes.
@@ -41,6 +42,9 @@ class Channel {
 
   // The peer of the next call.
   Peer peer() const;
+  // The peer has another address now, HOST:PORT. The next calls go there, and so does the next
+  // attempt of a call under way. Only for a channel of Connect(), whose errors these are.
+  absl::Status MoveTo(absl::string_view address);
   // The name of that peer, for people.
   std::string address() const { return peer().name; }
   // How many addresses were given.
@@ -48,13 +52,15 @@ class Channel {
   metrics::Registry* metrics() const { return metrics_; }  // May be null.
 
  private:
+  friend absl::StatusOr<std::shared_ptr<Channel>> Connect(absl::string_view address,
+                                                          absl::Span<const Role> peers,
+                                                          const struct ConnectOptions& options);
   friend absl::StatusOr<std::shared_ptr<Channel>> ConnectToLeader(
       absl::string_view addresses, const struct ConnectOptions& options);
 
-  const std::shared_ptr<grpc::Channel> channel_;  // Null if there are leaders_.
-  const std::string address_;
   metrics::Registry* const metrics_;
-  std::shared_ptr<Leaders> leaders_;  // Null for a channel to one address.
+  std::shared_ptr<Place> place_;      // Null if there are leaders_.
+  std::shared_ptr<Leaders> leaders_;  // Of a channel to several controllers.
 };
 
 struct ConnectOptions {

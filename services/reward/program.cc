@@ -70,6 +70,11 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
       kept.insert(assignment.job());
       const auto it = jobs_.find(assignment.job());
       if (it != jobs_.end() && it->second.queue == assignment.queues(0)) continue;
+      if (it != jobs_.end() && it->second.worker != nullptr) {
+        it->second.queue = assignment.queues(0);
+        it->second.worker->MoveQueue(it->second.queue);
+        continue;
+      }
       if (it != jobs_.end()) {
         ended.push_back(std::move(it->second));
         jobs_.erase(it);

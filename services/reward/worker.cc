@@ -72,6 +72,12 @@ Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scor
 
 Worker::~Worker() { Stop(); }
 
+void Worker::MoveQueue(const std::string& address) {
+  log::Info("queue_moved", {{"job_id", options_.job_name}, {"address", address}});
+  if (const absl::Status moved = queue_->MoveTo(address); !moved.ok())
+    log::Error("bad_queue_address", {{"job_id", options_.job_name}, {"error", moved}});
+}
+
 void Worker::Stop() {
   if (!thread_.joinable()) return;
   stop_.Trigger();

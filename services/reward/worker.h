@@ -40,6 +40,8 @@ class Worker {
          const Metrics& metrics, std::function<void(absl::Status why)> failed);
   ~Worker();  // Calls Stop().
 
+  // The job's queue has another address now. Thread-safe.
+  void MoveQueue(const std::string& address);
   // Joins the threads and gives the leases back, so that another worker can have them at once.
   // Idempotent.
   void Stop();

@@ -144,8 +144,7 @@ absl::Status RolloutProgram::CheckReady() {
 }
 
 // Follows the newest list of assignments. It starts sessions for new jobs, ends those of jobs that
-// are not listed or not in the phase RUN, and starts a session anew if its job moved to another
-// queue.
+// are not listed or not in the phase RUN, and tells a session that its queue has another address.
 void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assignments) {
   // Sessions are started and stopped without the lock, since both may take long.
   std::vector<std::pair<std::string, Job>> ended;
@@ -162,8 +161,13 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
       callers_.SetJob(assignment.job(), WorkersOf(assignment));
 
       const auto it = jobs_.find(assignment.job());
-      if (it != jobs_.end() && it->second.queue == assignment.queues(0)) {
+      if (it != jobs_.end() &&
+          (it->second.session != nullptr || it->second.queue == assignment.queues(0))) {
         if (it->second.session != nullptr) {
+          if (it->second.queue != assignment.queues(0)) {
+            it->second.queue = assignment.queues(0);
+            it->second.session->MoveQueue(it->second.queue);
+          }
           it->second.session->SetWeightsSource(assignment.weights_size() > 0 ? assignment.weights(0)
                                                                              : "");
           it->second.session->SetHasOtherWorkers(HasOtherRollouts(assignment));

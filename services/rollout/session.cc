@@ -187,6 +187,12 @@ void Session::OnQueueChange(const queue::v1::WatchResponse& change) {
 
 Session::~Session() { Stop(absl::ZeroDuration()); }
 
+void Session::MoveQueue(const std::string& address) {
+  log::Info("queue_moved", {{"job_id", options_.job_name}, {"address", address}});
+  if (const absl::Status moved = queue_->MoveTo(address); !moved.ok())
+    log::Error("bad_queue_address", {{"job_id", options_.job_name}, {"error", moved}});
+}
+
 void Session::SetWeightsSource(const std::string& address) {
   weights_->SetSource(address);
   MutexLock lock(&mu_);

@@ -103,6 +103,8 @@ class Session : private StepLoop::Sink {
   // Sets the HOST:PORT of the trainer; empty: there is none for now. Must not be called after
   // Stop().
   void SetWeightsSource(const std::string& address);
+  // The job's queue has another address now.
+  void MoveQueue(const std::string& address);
   // Says whether other workers sample for the job. If they do, answers for which the KV cache is
   // too small are given back, and go on there.
   void SetHasOtherWorkers(bool has_others) { streamer_->SetHasOtherWorkers(has_others); }
@@ -167,9 +169,9 @@ class Session : private StepLoop::Sink {
   const std::string model_digest_;
   const std::string layout_id_;
 
-  rpc::Cancel cancel_;  // Ends all calls to the queue.
-  rpc::Cancel drain_;   // Ends Admit calls, and the admitter's waits.
-  std::shared_ptr<rpc::Channel> queue_;
+  rpc::Cancel cancel_;                   // Ends all calls to the queue.
+  rpc::Cancel drain_;                    // Ends Admit calls, and the admitter's waits.
+  std::shared_ptr<rpc::Channel> queue_;  // Set by Start().
   std::unique_ptr<QueueClient> client_;
   std::unique_ptr<LeaseKeeper> leases_;
   std::unique_ptr<PutStream> puts_;

@@ -53,6 +53,7 @@ class TrainingJob::Impl {
 
   void Run();
   void Leave(bool checkpoint);
+  void SetQueue(const std::string& address) { queue_.MoveTo(address); }
   void SetRollouts(std::vector<std::string> rollouts) {
     evaluations_.SetRollouts(std::move(rollouts));
   }
@@ -577,6 +578,7 @@ TrainingJob::~TrainingJob() {
 
 const JobConfig& TrainingJob::config() const { return impl_->config(); }
 void TrainingJob::Leave(bool checkpoint) { impl_->Leave(checkpoint); }
+void TrainingJob::SetQueue(const std::string& address) { impl_->SetQueue(address); }
 void TrainingJob::SetRollouts(std::vector<std::string> rollouts) {
   impl_->SetRollouts(std::move(rollouts));
 }

@@ -60,6 +60,8 @@ class TrainingJob {
   TrainingJob& operator=(const TrainingJob&) = delete;
 
   const JobConfig& config() const;
+  // The job's queue has this address (HOST:PORT) now.
+  void SetQueue(const std::string& address);
   // Sets the rollouts (HOST:PORT) that work for the job now.
   void SetRollouts(std::vector<std::string> rollouts);
   // Ends the job. A wait for data ends at once, and a step that lacks data is given up. With

@@ -14,16 +14,27 @@
 namespace sluice::trainer {
 
 absl::Status JobQueue::Connect() {
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
-                          rpc::Connect(job_->config.queue, {rpc::Role::kQueue}));
+  MutexLock lock(&mu_);
+  SLUICE_ASSIGN_OR_RETURN(channel_, rpc::Connect(address_.empty() ? job_->config.queue : address_,
+                                                 {rpc::Role::kQueue}));
   QueueClient::Options options{.job = job_->config.id,
                                .worker = job_->worker,
                                .incarnation = job_->config.incarnation,
                                .cancel = &cancel_all_};
-  client_ = std::make_unique<QueueClient>(channel, options);
+  client_ = std::make_unique<QueueClient>(channel_, options);
   options.cancel = &cancel_reading_;
-  reading_client_ = std::make_unique<QueueClient>(channel, options);
+  reading_client_ = std::make_unique<QueueClient>(channel_, options);
   return absl::OkStatus();
+}
+
+void JobQueue::MoveTo(const std::string& address) {
+  MutexLock lock(&mu_);
+  if (address == (address_.empty() ? job_->config.queue : address_)) return;
+  log::Info("queue_moved", {{"job_id", job_->config.name}, {"address", address}});
+  address_ = address;
+  if (channel_ == nullptr) return;
+  if (const absl::Status moved = channel_->MoveTo(address); !moved.ok())
+    log::Error("bad_queue_address", {{"job_id", job_->config.name}, {"error", moved}});
 }
 
 absl::StatusOr<JobQueue::Restored> JobQueue::Restore(const std::string& cursor,

@@ -8,10 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/queue_client/lease_keeper.h"
 #include "common/queue_client/queue_client.h"
 #include "common/rl/version.h"
 #include "common/rpc/cancel.h"
+#include "common/rpc/channel.h"
 #include "services/trainer/batch_reader.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/lineage.h"
@@ -25,13 +27,15 @@ namespace sluice::trainer {
 // At each Apply the trainer and the queue compare what they believe was trained: the CRC32C of the
 // batch's canonical bytes, and the hash of the ledger over all steps.
 //
-// Used by the job's thread. CancelReading() and CancelAll() may be called from any thread, at any
+// Used by the job's thread. MoveTo(), CancelReading() and CancelAll() may be called from any thread, at any
 // time.
 class JobQueue {
  public:
   explicit JobQueue(JobContext* job) : job_(job) {}
 
   absl::Status Connect();
+  // The queue has this address now. From any thread, at any time.
+  void MoveTo(const std::string& address) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Restored {
     // The newest version that engines were told of. Nullopt if there is none.
@@ -90,6 +94,9 @@ class JobQueue {
   JobContext* const job_;
   rpc::Cancel cancel_reading_;  // Ends waits for data.
   rpc::Cancel cancel_all_;      // Ends every call.
+  Mutex mu_;
+  std::string address_ ABSL_GUARDED_BY(mu_);  // Empty: that of the configuration.
+  std::shared_ptr<rpc::Channel> channel_ ABSL_GUARDED_BY(mu_);
   // Two clients, so that a wait for data can be cancelled while Apply and Durable still work.
   std::unique_ptr<QueueClient> client_, reading_client_;
   std::unique_ptr<LeaseKeeper> leases_;

@@ -97,7 +97,10 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
   const bool runs =
       assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
 
-  if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
+  if (same && runs) {
+    if (assignment->queues_size() > 0) current->SetQueue(assignment->queues(0));
+    return current->SetRollouts(RolloutsOf(*assignment));
+  }
   if (same) {
     // STOP or HOLD: the job leaves. Its phase `left` then removes its progress.
     current->Leave(assignment->checkpoint() ||
