@@ -85,10 +85,11 @@ void TrainerProgram::OnAssignments(const registry::v1::HeartbeatResponse& respon
 
 void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment) {
   std::shared_ptr<TrainingJob> current;
+  bool draining = false;
   {
     MutexLock lock(&mu_);
-    if (draining_) return;
     current = job_;
+    draining = draining_;
   }
 
   const bool same = current != nullptr && assignment != nullptr &&
@@ -97,10 +98,10 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
   const bool runs =
       assignment != nullptr && assignment->phase() == registry::v1::ASSIGNMENT_PHASE_RUN;
 
-  if (same && runs) {
-    if (assignment->queues_size() > 0) current->SetQueue(assignment->queues(0));
-    return current->SetRollouts(RolloutsOf(*assignment));
-  }
+  // A job that drains needs its queue too, for its last checkpoint.
+  if (same && assignment->queues_size() > 0) current->SetQueue(assignment->queues(0));
+  if (draining) return;
+  if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
   if (same) {
     // STOP or HOLD: the job leaves. Its phase `left` then removes its progress.
     current->Leave(assignment->checkpoint() ||

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <thread>
 
+#include "absl/strings/match.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/method.h"
@@ -112,6 +114,29 @@ TEST_F(ClientTest, ARetryInfoBeyondTheDeadlineIsNotWaitedFor) {
   const absl::Status status = Apply({.backoff = kSoon});
   EXPECT_EQ(ReasonOf(status), "NOT_LISTED");
   EXPECT_EQ(queue_->applies(), 1);
+}
+
+TEST_F(ClientTest, ACallThatIsTriedAgainFollowsAPeerThatHasMoved) {
+  Serve({});
+  const std::shared_ptr<Channel> channel = channel_;
+  server_.reset();
+  auto applied = std::async(std::launch::async, [&] {
+    ApplyRequest request;
+    request.set_k(7);
+    ApplyResponse response;
+    const absl::Status status =
+        Call(*channel, request, &response, {.give_up = absl::InfiniteDuration(), .backoff = kSoon});
+    return status.ok() ? response.version() : -1;
+  });
+  // It has tried at the old address.
+  while (!absl::StrContains(metrics_.Text(), "sluice_rpc_client_retries_total"))
+    std::this_thread::yield();
+
+  Serve({});
+  ASSERT_TRUE(channel->MoveTo(server_->address()).ok());
+  EXPECT_EQ(applied.get(), 8);
+  EXPECT_EQ(channel->address(), server_->address());
+  EXPECT_EQ(ReasonOf(channel->MoveTo("nowhere")), "BAD_ADDRESS");
 }
 
 TEST_F(ClientTest, CancelEndsAParkedCallAndALongWait) {
