@@ -27,8 +27,8 @@ namespace sluice::trainer {
 // At each Apply the trainer and the queue compare what they believe was trained: the CRC32C of the
 // batch's canonical bytes, and the hash of the ledger over all steps.
 //
-// Used by the job's thread. MoveTo(), CancelReading() and CancelAll() may be called from any thread, at any
-// time.
+// Used by the job's thread. MoveTo(), CancelReading() and CancelAll() may be called from any
+// thread, at any time.
 class JobQueue {
  public:
   explicit JobQueue(JobContext* job) : job_(job) {}
