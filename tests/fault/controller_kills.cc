@@ -68,8 +68,7 @@ class ControllerKills {
 
   absl::Status Run() {
     // The history of writes is read from Redis's append-only file, so the file is never rewritten.
-    redis_ = RedisServer::Start(
-        {.durable = true, .args = {"--auto-aof-rewrite-percentage", "0"}});
+    redis_ = RedisServer::Start({.durable = true, .args = {"--auto-aof-rewrite-percentage", "0"}});
     if (redis_ == nullptr) return absl::InternalError("redis-server did not start");
     cluster_ = std::make_unique<Cluster>(integration::ClusterOptions{
         .controllers = 2, .store = absl::StrCat("redis://", redis_->endpoint().str())});

@@ -36,9 +36,9 @@ struct MemoryPlanInput {
   Recompute recompute = Recompute::kAuto;
 };
 
-// Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top. A
-// checkpoint is written from live memory; what the next update
-// overwrites before it is on disk takes memory on top of the plan, at most 12 bytes a parameter.
+// Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
+// A checkpoint is written from live memory; what the next update overwrites before it is on disk
+// takes memory on top of the plan too, at most 12 bytes a parameter.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names
