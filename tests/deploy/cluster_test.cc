@@ -1,5 +1,5 @@
-// The overlays on a real cluster, that of KUBECONFIG. The namespace `sluice` is made, and removed at
-// the end of each test. What the tests need (deploy/README.md, "Tests"):
+// The overlays on a real cluster, that of KUBECONFIG. The namespace `sluice` is made, and removed
+// at the end of each test. What the tests need (deploy/README.md, "Tests"):
 //   SLUICE_TEST_REGISTRY=registry.example/team   names are then registry.example/team/sluice-queue
 //   SLUICE_TEST_TAG=dev
 //   SLUICE_TEST_REDIS_IMAGE=registry.example/team/redis:7.2
