@@ -150,16 +150,17 @@ class ClusterTest : public testing::Test {
     return RunCommand(args, {{"XDG_CONFIG_HOME", dir_}}, absl::Minutes(15));
   }
 
-  // Calls until the fleet is reached (exit code 7 says that it was not), because a port-forward may
-  // break at any time.
+  // Calls until the fleet is reached, because a port-forward may break at any time, or hang when
+  // its pod is gone. The exit codes 7 and 6 say that nobody was there, or answered.
   absl::StatusOr<std::string> SluiceOnceReached(const std::vector<std::string>& args,
                                                 absl::Duration timeout = absl::Minutes(2)) {
     const absl::Time deadline = absl::Now() + timeout;
     while (true) {
       absl::StatusOr<std::string> out = Sluice(args);
-      const bool reached =
-          out.ok() || (absl::IsInternal(out.status()) &&
-                       !absl::StrContains(out.status().message(), " ended with 7:"));
+      const absl::string_view error = out.status().message();
+      const bool reached = out.ok() || (absl::IsInternal(out.status()) &&
+                                        !absl::StrContains(error, " ended with 7:") &&
+                                        !absl::StrContains(error, " ended with 6:"));
       if (reached || absl::Now() > deadline) return out;
       // A forward to a pod that is gone may still run.
       for (Forwarded& forward : forwards_) forward.process.reset();
