@@ -218,55 +218,54 @@ void ForEachPanel(int64_t rows, int64_t first, const Panel& panel, const Rest& r
   if (r < rows) rest(r, rows - r, first + r);
 }
 
+// Moves w [rows, K] to or from a packed weight. Calls panel(index in the packed weight, index in w,
+// words per row) for each whole panel, and number(index in the packed weight, index in w) for each
+// number around them.
+template <typename T, typename Panel, typename Number>
+void MoveRows(int64_t rows, int64_t k, int64_t first, const Panel& panel, const Number& number) {
+  constexpr int64_t kPair = sizeof(Word) / sizeof(T);
+  const auto rest = [&](int64_t r, int64_t count, int64_t output) {
+    ForEachNumber<kPair>(count, k, output,
+                         [&](int64_t place, int64_t i) { number(place, r * k + i); });
+  };
+  if (k % kPair != 0) return rest(0, rows, first);
+  ForEachPanel(
+      rows, first, [&](int64_t r, int64_t output) { panel(output * k, r * k, k / kPair); }, rest);
+}
+
+template <typename T>
+void PackRowsOf(const T* w, int64_t rows, int64_t k, int64_t first, T* packed) {
+  MoveRows<T>(
+      rows, k, first,
+      [&](int64_t place, int64_t i, int64_t words) {
+        BestDecoderOps().pack_panel(w + i, words, packed + place);
+      },
+      [&](int64_t place, int64_t i) { packed[place] = w[i]; });
+}
+
+template <typename T>
+void UnpackRowsOf(const T* packed, int64_t rows, int64_t k, int64_t first, T* w) {
+  MoveRows<T>(
+      rows, k, first,
+      [&](int64_t place, int64_t i, int64_t words) {
+        BestDecoderOps().unpack_panel(packed + place, words, w + i);
+      },
+      [&](int64_t place, int64_t i) { w[i] = packed[place]; });
+}
+
 }  // namespace
 
 void PackRows(const float* w, int64_t rows, int64_t k, int64_t first, float* packed) {
-  ForEachPanel(
-      rows, first,
-      [&](int64_t r, int64_t to) { BestDecoderOps().pack_panel(w + r * k, k, packed + to * k); },
-      [&](int64_t r, int64_t count, int64_t to) {
-        ForEachNumber<1>(count, k, to,
-                         [&](int64_t place, int64_t i) { packed[place] = w[r * k + i]; });
-      });
+  PackRowsOf(w, rows, k, first, packed);
 }
-
 void PackRows(const uint16_t* w, int64_t rows, int64_t k, int64_t first, uint16_t* packed) {
-  const auto rest = [&](int64_t r, int64_t count, int64_t to) {
-    ForEachNumber<2>(count, k, to, [&](int64_t place, int64_t i) { packed[place] = w[r * k + i]; });
-  };
-  if (k % 2 != 0) return rest(0, rows, first);
-  ForEachPanel(
-      rows, first,
-      [&](int64_t r, int64_t to) {
-        BestDecoderOps().pack_panel(w + r * k, k / 2, packed + to * k);
-      },
-      rest);
+  PackRowsOf(w, rows, k, first, packed);
 }
-
 void UnpackRows(const float* packed, int64_t rows, int64_t k, int64_t first, float* w) {
-  ForEachPanel(
-      rows, first,
-      [&](int64_t r, int64_t from) {
-        BestDecoderOps().unpack_panel(packed + from * k, k, w + r * k);
-      },
-      [&](int64_t r, int64_t count, int64_t from) {
-        ForEachNumber<1>(count, k, from,
-                         [&](int64_t place, int64_t i) { w[r * k + i] = packed[place]; });
-      });
+  UnpackRowsOf(packed, rows, k, first, w);
 }
-
 void UnpackRows(const uint16_t* packed, int64_t rows, int64_t k, int64_t first, uint16_t* w) {
-  const auto rest = [&](int64_t r, int64_t count, int64_t from) {
-    ForEachNumber<2>(count, k, from,
-                     [&](int64_t place, int64_t i) { w[r * k + i] = packed[place]; });
-  };
-  if (k % 2 != 0) return rest(0, rows, first);
-  ForEachPanel(
-      rows, first,
-      [&](int64_t r, int64_t from) {
-        BestDecoderOps().unpack_panel(packed + from * k, k / 2, w + r * k);
-      },
-      rest);
+  UnpackRowsOf(packed, rows, k, first, w);
 }
 
 void PackColumns(const float* w, int64_t ldw, int64_t k, int64_t n, float* packed) {
