@@ -20,15 +20,27 @@ struct GroupMoments {
   double std() const { return count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0; }
 };
 
-GroupMoments MomentsOf(absl::Span<const double> rewards) {
+// Whether a reward enters the statistics.
+bool IsUsable(Scale scale, double reward) {
+  return std::isfinite(reward) && (scale != Scale::kGroupMean || reward >= 0);
+}
+
+GroupMoments MomentsOf(Scale scale, absl::Span<const double> rewards) {
   GroupMoments g;
   for (double r : rewards) {
-    if (std::isfinite(r)) g.sum += r, ++g.count;
+    if (IsUsable(scale, r)) g.sum += r, ++g.count;
   }
   for (double r : rewards) {
-    if (std::isfinite(r)) g.squares += (r - g.mean()) * (r - g.mean());
+    if (IsUsable(scale, r)) g.squares += (r - g.mean()) * (r - g.mean());
   }
   return g;
+}
+
+// The divisor of the group's own members; 0 if there is no signal.
+double GroupScale(Scale scale, const GroupMoments& g) {
+  if (scale == Scale::kGroup) return g.std() + kEps;
+  if (scale == Scale::kGroupMean) return g.mean() > 0 ? g.mean() : 0;
+  return 1;
 }
 
 double CentreReward(Centre centre, double reward, const GroupMoments& g, double batch_mean) {
@@ -45,7 +57,7 @@ double CentreReward(Centre centre, double reward, const GroupMoments& g, double 
 
 std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) {
   std::vector<double> advantage(rewards.size(), 0.0);
-  const GroupMoments g = MomentsOf(rewards);
+  const GroupMoments g = MomentsOf(rule_.scale, rewards);
   const bool single = g.count == 1, flat = g.count > 1 && g.std() <= kFlat;
 
   ++groups_;
@@ -54,18 +66,17 @@ std::vector<double> AdvantageStream::AddGroup(absl::Span<const double> rewards) 
   singleton_groups_ += single;
   flat_groups_ += flat;
 
-  const bool group_centre = rule_.centre == Centre::kGroup || rule_.centre == Centre::kGroupLoo;
-  const bool needs_group = group_centre || rule_.scale == Scale::kGroup;
+  const double scale = GroupScale(rule_.scale, g);
   // Without a spread in the group, the group's own statistics say nothing.
-  const bool zero = g.count == 0 || (needs_group && (single || flat));
+  const bool zero = g.count == 0 || scale == 0 || (NeedsGroup(rule_) && (single || flat));
   if (rule_.scale == Scale::kPooled && g.count > 1) count_ += g.count - 1, squares_ += g.squares;
 
   for (size_t i = 0; i < rewards.size(); ++i) {
-    if (!std::isfinite(rewards[i])) continue;
+    if (!IsUsable(rule_.scale, rewards[i])) continue;
     const double c = zero ? 0 : CentreReward(rule_.centre, rewards[i], g, batch_mean_);
-    advantage[i] = rule_.scale == Scale::kGroup && !zero ? c / (g.std() + kEps) : c;
+    advantage[i] = zero ? 0 : c / scale;
     // Welford's update.
-    if (rule_.scale == Scale::kBatch && !(single && group_centre)) {
+    if (rule_.scale == Scale::kBatch && !(single && HasGroupCentre(rule_))) {
       const double delta = c - mean_;
       mean_ += delta / static_cast<double>(++count_);
       squares_ += delta * (c - mean_);

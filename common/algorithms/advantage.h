@@ -7,9 +7,10 @@
 
 namespace sluice {
 
-// Group-relative advantages: A_i = c_i / (sigma + 1e-6), a centred reward divided by a scale. GRPO,
-// Dr.GRPO, RLOO, POOL-LOO and LitePPO differ only in the centre and the scale they choose; their
-// names are rows of AdvantageRows() (registry.h).
+// Advantages from rewards: A_i = c_i / (sigma + 1e-6), a centred reward divided by a scale. GRPO,
+// Dr.GRPO, RLOO, POOL-LOO, LitePPO and MaxRL differ only in the centre and the scale they choose;
+// their names are rows of AdvantageRows() (registry.h). REINFORCE++ makes advantages of single
+// tokens from them (TokenRule), and VCPO's baseline needs gradients (min_variance.h).
 //
 // Legend: R_i is the reward of sequence i, g its group (the sequences of one prompt), n_g the size
 // of the group, mean_g the mean reward of the group. `ddof 1` means division by n - 1. All
@@ -29,18 +30,42 @@ enum class Scale {
   kGroup,   // sigma = std of R in g (ddof 1)
   kBatch,   // sigma = std of the c_i over the step (ddof 1)
   kPooled,  // sigma^2 = sum_g sum_{i in g} (R_i - mean_g)^2 / sum_g (n_g - 1)
+  // A_i = c_i / mean_g (MaxRL, arXiv 2602.02710), and 0 if mean_g is not above 0. Rewards must not
+  // be negative; a negative one counts as not finite.
+  kGroupMean,
 };
 
-// An estimator of advantages: a centre and a scale.
+// How the tokens of a sequence get their advantages from A_i.
+enum class TokenRule {
+  kSame,      // All of them have A_i.
+  kWhitened,  // All of them have A_i, less the token's part of the KL; then they are whitened.
+  // A_i is the reward of the last token; each token has its discounted return, whitened.
+  kReturns,
+};
+
+// An estimator of advantages.
 struct AdvantageRule {
   Centre centre = Centre::kGroupLoo;
   Scale scale = Scale::kPooled;
+  TokenRule tokens = TokenRule::kSame;
+  bool min_variance = false;  // The baseline is that of min_variance.h; centre and scale are kNone.
 };
 
+inline bool HasGroupCentre(const AdvantageRule& rule) {
+  return rule.centre == Centre::kGroup || rule.centre == Centre::kGroupLoo;
+}
+// Whether the advantages compare the members of a group, so that one member alone has none.
+inline bool NeedsGroup(const AdvantageRule& rule) {
+  return HasGroupCentre(rule) || rule.scale == Scale::kGroup || rule.min_variance;
+}
 // Whether sigma depends on every group of the step. Then the advantages that AddGroup() returns
 // must still be multiplied by StepFactor() when the step is complete.
 inline bool IsStepWide(const AdvantageRule& rule) {
   return rule.scale == Scale::kBatch || rule.scale == Scale::kPooled;
+}
+// Whether the advantages can be computed group by group, but for that factor.
+inline bool IsGroupWise(const AdvantageRule& rule) {
+  return rule.centre != Centre::kBatch && rule.tokens == TokenRule::kSame && !rule.min_variance;
 }
 
 // Computes the advantages of a step, one complete group after another. Not thread-safe.

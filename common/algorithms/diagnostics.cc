@@ -59,7 +59,9 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
   tokens_ += tokens.tokens();
   bad_behav_ += correction.bad_behav;
   capped_ += correction.capped_tokens;
-  vetoed_ += correction.vetoed_sequences;
+  weights_ += correction.weights;
+  weight_sum_ += correction.weight_sum;
+  AddMasked(correction.masked);
   clipped_.high += clipped.high;
   clipped_.low += clipped.low;
   clipped_.dual += clipped.dual;
@@ -88,6 +90,9 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
       r_.Add(log_r);
       rho_.Add(log_rho);
       r_is_.Add(log_r, std::exp(ClampLogRatio(log_w)));
+      quantiles_.w.Add(log_w);
+      quantiles_.rho.Add(log_rho);
+      quantiles_.r.Add(log_r);
       rho2_ += std::exp(2 * ClampLogRatio(log_rho));
       ess_token_.Add(log_rho);
       absdiff_ += std::abs(log_w);
@@ -112,6 +117,18 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
   }
 }
 
+void PolicyStats::ScaleAdvantages(double factor) {
+  advantage_ *= factor;
+  advantage2_ *= factor * factor;
+}
+
+void PolicyStats::AddMasked(const std::array<MaskCount, kMasks>& masked) {
+  for (size_t m = 0; m < kMasks; ++m) {
+    masked_[m].tokens += masked[m].tokens;
+    masked_[m].sequences += masked[m].sequences;
+  }
+}
+
 void PolicyStats::Merge(const PolicyStats& other) {
   tokens_ += other.tokens_;
   finite_ += other.finite_;
@@ -121,7 +138,12 @@ void PolicyStats::Merge(const PolicyStats& other) {
   bad_policy_ += other.bad_policy_;
   kept_ += other.kept_;
   capped_ += other.capped_;
-  vetoed_ += other.vetoed_;
+  weights_ += other.weights_;
+  weight_sum_ += other.weight_sum_;
+  AddMasked(other.masked_);
+  quantiles_.w.Merge(other.quantiles_.w);
+  quantiles_.rho.Merge(other.quantiles_.rho);
+  quantiles_.r.Merge(other.quantiles_.r);
   clipped_.high += other.clipped_.high;
   clipped_.low += other.clipped_.low;
   clipped_.dual += other.clipped_.dual;
@@ -166,7 +188,11 @@ std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   m.clip_low = static_cast<double>(clipped_.low) / all;
   m.clip_dual = static_cast<double>(clipped_.dual) / all;
   m.kept = static_cast<double>(kept_) / all, m.capped = static_cast<double>(capped_) / all;
-  m.vetoed_sequences = static_cast<double>(vetoed_) / static_cast<double>(sequences_);
+  for (size_t i = 0; i < kMasks; ++i) {
+    m.masked[i] = {static_cast<double>(masked_[i].tokens) / all,
+                   static_cast<double>(masked_[i].sequences) / static_cast<double>(sequences_)};
+  }
+  if (weights_ > 0) m.weight_mean = weight_sum_ / static_cast<double>(weights_);
   m.advantage_mean = advantage_ / n;
   if (finite_ > 1)
     m.advantage_std =

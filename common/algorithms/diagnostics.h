@@ -1,11 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 
 #include "absl/types/span.h"
 #include "common/algorithms/correction.h"
+#include "common/algorithms/histogram.h"
 #include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/ratio.h"
 #include "common/rl/version.h"
@@ -57,8 +59,18 @@ struct PolicyMetrics {
   // The mean over sequences of mean_t (lp_behav - lp_prox).
   double log_ppl_gap = 0;
   double clip_high = 0, clip_low = 0, clip_dual = 0;  // Fractions of N.
-  double kept = 0, capped = 0, vetoed_sequences = 0;  // Fractions of N, N, B_v.
-  double advantage_mean = 0, advantage_std = 0;       // std with ddof 1; 0 at N = 1
+  double kept = 0, capped = 0;                        // Fractions of N.
+  struct Masked {
+    double tokens = 0, sequences = 0;  // Fractions of N and of B_v.
+  };
+  std::array<Masked, kMasks> masked{};           // By Mask.
+  double weight_mean = 1;                        // Of the importance weights; 1 if there are none.
+  double advantage_mean = 0, advantage_std = 0;  // std with ddof 1; 0 at N = 1
+};
+
+// The ratios of a step's tokens, for their quantiles.
+struct RatioQuantiles {
+  LogRatioHistogram w, rho, r;
 };
 
 // Collects the sums of a step. Not thread-safe.
@@ -68,6 +80,8 @@ class PolicyStats {
   // the place of the proximal one.
   void Add(const PolicyTokens& tokens, const Correction& correction, const ClipCounts& clipped);
   void Merge(const PolicyStats& other);
+  // Multiplies all advantages that were counted, for a factor that is known only later.
+  void ScaleAdvantages(double factor);
 
   int64_t tokens() const { return tokens_; }
   // Tokens whose lp_behav is not finite.
@@ -78,8 +92,11 @@ class PolicyStats {
   // Returns nothing if no token with finite log-probs was added, so that a metric is absent rather
   // than NaN.
   std::optional<PolicyMetrics> Metrics() const;
+  const RatioQuantiles& quantiles() const { return quantiles_; }
 
  private:
+  void AddMasked(const std::array<MaskCount, kMasks>& masked);
+
   struct RatioSums {  // Sums over one log-ratio.
     double k1 = 0, k3 = 0;
     void Add(double log_ratio, double weight = 1);
@@ -89,7 +106,10 @@ class PolicyStats {
   // with such a token. All sums of ratios, differences and advantages are over these.
   int64_t tokens_ = 0, finite_ = 0, sequences_ = 0, finite_sequences_ = 0, bad_behav_ = 0,
           bad_policy_ = 0;
-  int64_t kept_ = 0, capped_ = 0, vetoed_ = 0;
+  int64_t kept_ = 0, capped_ = 0, weights_ = 0;
+  double weight_sum_ = 0;
+  std::array<MaskCount, kMasks> masked_{};
+  RatioQuantiles quantiles_;
   ClipCounts clipped_;
   RatioSums w_, rho_, r_, r_is_;   // Per token. r_is_ is r_ with each token weighted by its w.
   double rho2_ = 0, rhoseq2_ = 0;  // Sums of rho^2 per token and per sequence.

@@ -28,6 +28,9 @@ struct LossToken {
   double lp_theta = 0;
   double lp_anchor = 0;
   double advantage = 0;
+  double detached = 0;  // The value of lp_theta as a constant: it has no gradient.
+  // The mean over the token's sequence of log x, as a constant.
+  double log_geo = 0;
 };
 
 // f with its parameters.
@@ -39,7 +42,11 @@ inline LossValue Sft(double lp_theta) { return {-lp_theta, -1}; }
 // The log-prob that the update ratio of token t refers to.
 double AnchorOf(ProxMode prox, const PolicyTokens& tokens, int64_t t);
 
-// Aborts if sizes do not match, or if lp_prox is present and `prox` is not kRecompute.
+// The mean over the tokens [begin, end) of the log-ratio to the anchor, clamped as in ratio.h.
+// Tokens whose lp_behav is not finite are left out; 0 if there are no others.
+double MeanLogRatio(ProxMode prox, const PolicyTokens& tokens, int64_t begin, int64_t end);
+
+// Aborts if sizes do not match, or if lp_prox is there although `prox` has none.
 void CheckShapes(ProxMode prox, const PolicyTokens& tokens);
 
 // Computes l and d l / d lp_theta of all tokens, [N] each. Both are 0 for tokens that `correction`

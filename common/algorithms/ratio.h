@@ -16,10 +16,12 @@ struct PolicyTokens {
   // [B + 1], ascending from 0 to N. Equal neighbours mean an empty sequence.
   absl::Span<const int64_t> offsets;
   absl::Span<const float> lp_theta;   // [N] current policy
-  absl::Span<const float> lp_prox;    // [N] proximal policy; empty unless prox is recompute
+  absl::Span<const float> lp_prox;    // [N] proximal policy; empty unless HasProximal(prox)
   absl::Span<const float> lp_behav;   // [N] behaviour policy, as the engine sampled
   absl::Span<const float> lp_ref;     // [N] reference model; empty if no KL term needs it
   absl::Span<const float> advantage;  // [N]
+  // [N] 0 where an earlier pass over the step has left the token out (m2po.h); empty: nowhere.
+  absl::Span<const uint8_t> allowed;
 
   int64_t sequences() const {
     return offsets.empty() ? 0 : static_cast<int64_t>(offsets.size()) - 1;
@@ -39,7 +41,21 @@ enum class ProxMode {
   // The anchor is the policy before the first update of the batch. One forward pass then computes
   // its log-probs, which are kept for all updates of the batch.
   kRecompute,
+  // The anchor is between the behaviour and the current policy, by the staleness of the token
+  // (proximal.h). It needs no forward pass.
+  kLoglinear,
+  // The anchor is an exponential average of the weights (arXiv 2110.00641).
+  kEwma,
 };
+
+// Whether the anchor has log-probs of its own.
+inline bool HasProximal(ProxMode prox) {
+  return prox == ProxMode::kRecompute || prox == ProxMode::kLoglinear || prox == ProxMode::kEwma;
+}
+// Whether a forward pass before the first update of the batch computes them.
+inline bool NeedsProximalPass(ProxMode prox) {
+  return prox == ProxMode::kRecompute || prox == ProxMode::kEwma;
+}
 
 // Log-ratios, and their sums over a sequence, are clamped to [-20, 20] before exp. Outside, the
 // gradient is 0.

@@ -1,11 +1,15 @@
 #include "common/algorithms/registry.h"
 
-#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/algorithms/losses/aepo.h"
+#include "common/algorithms/losses/cispo.h"
+#include "common/algorithms/losses/dppo_tv.h"
+#include "common/algorithms/losses/gspo.h"
 #include "common/algorithms/losses/reinforce.h"
+#include "common/algorithms/losses/sapo.h"
 #include "common/base/status.h"
 
 namespace sluice {
@@ -25,14 +29,52 @@ constexpr Row<AdvantageRule> kAdvantages[] = {
     {"lite_ppo",
      "group centre, scale over the step (arXiv 2508.08221)",
      {Centre::kGroup, Scale::kBatch}},
+    {"maxrl",
+     "reward minus the group's mean, divided by that mean; for rewards of 0 or more (arXiv "
+     "2602.02710)",
+     {Centre::kGroup, Scale::kGroupMean}},
+    {"reinforce", "the reward itself", {Centre::kNone, Scale::kNone}},
+    {"batch", "reward standardised over the step", {Centre::kBatch, Scale::kBatch}},
+    {"reinforce_pp",
+     "discounted return of each token, whitened over the step's tokens (arXiv 2501.03262)",
+     {Centre::kNone, Scale::kNone, TokenRule::kReturns}},
+    {"reinforce_pp_baseline",
+     "reward minus the group's mean, whitened over the step's tokens (arXiv 2501.03262)",
+     {Centre::kGroup, Scale::kNone, TokenRule::kWhitened}},
+    {"min_variance",
+     "baseline that minimises the variance of the gradient; one backward pass per answer (arXiv "
+     "2602.17616)",
+     {Centre::kNone, Scale::kNone, TokenRule::kSame, true}},
 };
 
 constexpr Row<LossEntry> kLosses[] = {
-    {"reinforce", "plain policy gradient; with tis, importance weighted", {MakeReinforce, false}},
+    {"reinforce",
+     "plain policy gradient; with tis, importance weighted",
+     {.make = MakeReinforce, .has_ratio = false}},
     {"ppo",
      "ratio clipped to [1 - clip_low, 1 + clip_high] (arXiv 1707.06347)",
-     {MakePpoClip, true}},
-    {"dapo", "ppo, meant for clip_high above clip_low (arXiv 2503.14476)", {MakePpoClip, true}},
+     {.make = MakePpoClip, .clip = ClipRuleOf}},
+    {"dapo",
+     "ppo, meant for clip_high above clip_low (arXiv 2503.14476)",
+     {.make = MakePpoClip, .clip = ClipRuleOf}},
+    {"gspo",
+     "ppo on the geometric mean of the sequence's ratios (arXiv 2507.18071)",
+     {.make = MakeGspo, .sequence_ratio = true, .clip = ClipRuleOf, .defaults = GspoDefaults}},
+    {"cispo",
+     "the ratio, clipped to [cispo_low, cispo_high], as a weight of the policy gradient (arXiv "
+     "2506.13585)",
+     {.make = MakeCispo, .clip = CispoClip, .defaults = CispoDefaults}},
+    {"sapo",
+     "a smooth gate in place of the clip (arXiv 2511.20347)",
+     {.make = MakeSapo, .defaults = SapoDefaults}},
+    {"aepo",
+     "ppo that keeps the gradient above clip_high, with advantages balanced by entropy (arXiv "
+     "2510.14545)",
+     {.make = MakeAepo, .entropy_factors = true, .clip = ClipRuleOf, .defaults = AepoDefaults}},
+    {"dppo_tv",
+     "drops tokens whose probability has moved by more than dppo_delta; needs prox none (arXiv "
+     "2602.04879)",
+     {.make = MakeDppoTv, .behaviour_anchor = true, .defaults = DppoTvDefaults}},
 };
 
 constexpr Row<ProxMode> kProx[] = {
@@ -40,11 +82,32 @@ constexpr Row<ProxMode> kProx[] = {
     {"self", "the current policy is its own anchor; one optimizer step per batch", ProxMode::kSelf},
     {"recompute", "one forward pass before the first update of a batch (arXiv 2505.24298)",
      ProxMode::kRecompute},
+    {"loglinear",
+     "between the behaviour and the current policy, by the token's staleness; no forward pass "
+     "(arXiv 2512.06547)",
+     ProxMode::kLoglinear},
+    {"ewma",
+     "a running average of the weights, which takes memory for a second model (arXiv "
+     "2110.00641)",
+     ProxMode::kEwma},
 };
 
 constexpr Row<WeightLevel> kWeights[] = {
     {"token", "one importance weight per token, at most tis", WeightLevel::kToken},
     {"sequence", "one importance weight per sequence, at most tis", WeightLevel::kSequence},
+};
+
+constexpr Row<WeightOutside> kOutside[] = {
+    {"clip", "a weight outside of [tis_low, tis] becomes the bound", WeightOutside::kClip},
+    {"drop",
+     "tokens whose weight is outside of [tis_low, tis] are left out (IcePop, arXiv 2510.18855)",
+     WeightOutside::kDrop},
+};
+
+constexpr Row<EssEntry> kEss[] = {
+    {"none", "the learning rate is that of the schedule", {0}},
+    {"sqrt", "times the square root of the effective share of the samples", {0.5}},
+    {"linear", "times the effective share of the samples", {1}},
 };
 
 constexpr Row<KlEntry> kKl[] = {
@@ -82,6 +145,8 @@ absl::Span<const Row<AdvantageRule>> AdvantageRows() { return kAdvantages; }
 absl::Span<const Row<LossEntry>> LossRows() { return kLosses; }
 absl::Span<const Row<ProxMode>> ProxRows() { return kProx; }
 absl::Span<const Row<WeightLevel>> WeightRows() { return kWeights; }
+absl::Span<const Row<WeightOutside>> OutsideRows() { return kOutside; }
+absl::Span<const Row<EssEntry>> EssRows() { return kEss; }
 absl::Span<const Row<Aggregation>> AggregationRows() {
   static const Row<Aggregation> rows[] = {
       {"token_mean", "mean over all tokens of the step", kTokenMean},
@@ -99,21 +164,34 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
   LossRule rule;
   SLUICE_ASSIGN_OR_RETURN(const LossEntry loss, Resolve(LossRows(), "loss.kind", spec.kind));
   rule.loss = loss.make(spec);
-  rule.has_ratio = loss.has_ratio;
+  rule.sequence_ratio = loss.sequence_ratio;
+  if (loss.clip != nullptr) rule.clip = loss.clip(spec);
+  if (loss.entropy_factors) rule.entropy_factor = spec.aepo_entropy;
   SLUICE_ASSIGN_OR_RETURN(rule.prox, Resolve(ProxRows(), "loss.prox", spec.prox));
+  if (rule.prox == ProxMode::kEwma) rule.ewma = spec.ewma;
   SLUICE_ASSIGN_OR_RETURN(rule.aggregation,
                           Resolve(AggregationRows(), "loss.aggregation", spec.aggregation));
 
-  rule.clip = ClipRuleOf(spec);
+  constexpr double kOff = CorrectionRule::kOff;
   // A loss without a ratio must get the whole correction from its weights.
   rule.correction = {.level = WeightLevel::kNone,
-                     .cap = spec.tis.value_or(std::numeric_limits<double>::infinity()),
+                     .low = spec.tis_low,
+                     .cap = spec.tis.value_or(kOff),
                      .veto = spec.veto.value_or(0),
-                     .total_ratio = !rule.has_ratio};
+                     .veto_high = spec.veto_high.value_or(kOff),
+                     .geo_low = spec.geo_low.value_or(0),
+                     .geo_high = spec.geo_high.value_or(kOff),
+                     .k3_max = spec.k3_max.value_or(kOff),
+                     .opsm = spec.opsm.value_or(kOff),
+                     .total_ratio = !loss.has_ratio};
+  SLUICE_ASSIGN_OR_RETURN(rule.correction.outside,
+                          Resolve(OutsideRows(), "loss.tis_outside", spec.tis_outside));
   if (spec.tis.has_value()) {
     SLUICE_ASSIGN_OR_RETURN(rule.correction.level,
                             Resolve(WeightRows(), "loss.tis_level", spec.tis_level));
+    rule.normalize_weights = spec.tis_normalize;
   }
+  rule.m2po = spec.m2po.value_or(0);
 
   if (spec.kl > 0) {
     const std::string kind = spec.kl_kind != "auto" ? spec.kl_kind
@@ -125,6 +203,9 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
 
   rule.kl_coef = spec.kl;
   rule.entropy_coef = spec.entropy;
+  SLUICE_ASSIGN_OR_RETURN(const EssEntry ess, Resolve(EssRows(), "loss.ess_lr", spec.ess_lr));
+  rule.ess_power = ess.power;
+  rule.ess_base = spec.ess_base;
   return rule;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -32,7 +33,19 @@ struct LossEntry {
   TokenLoss (*make)(const LossSpec& spec);
   // The loss contains the update ratio x. With prox none, x contains the whole correction already,
   // so that no weight may be applied on top.
-  bool has_ratio;
+  bool has_ratio = true;
+  bool sequence_ratio = false;    // x is the geometric mean of the sequence's ratios.
+  bool behaviour_anchor = false;  // x must be the ratio to the behaviour policy.
+  bool entropy_factors = false;   // The advantages are multiplied by AepoFactors() (losses/aepo.h).
+  // The bounds whose use is counted, or null if x has none.
+  ClipRule (*clip)(const LossSpec& spec) = nullptr;
+  // Sets the values that this loss wants where a job file names the loss and does not set them.
+  void (*defaults)(LossSpec& spec) = nullptr;
+};
+// How the learning rate follows the share q = ESS / B of the samples that are effective (arXiv
+// 2602.17616): lr * min(1, q / ess_base)^power. 0: not at all.
+struct EssEntry {
+  double power;
 };
 struct KlEntry {
   KlFunction function;
@@ -44,6 +57,8 @@ absl::Span<const Row<AdvantageRule>> AdvantageRows();
 absl::Span<const Row<LossEntry>> LossRows();
 absl::Span<const Row<ProxMode>> ProxRows();
 absl::Span<const Row<WeightLevel>> WeightRows();
+absl::Span<const Row<WeightOutside>> OutsideRows();
+absl::Span<const Row<EssEntry>> EssRows();
 absl::Span<const Row<Aggregation>> AggregationRows();
 absl::Span<const Row<KlEntry>> KlRows();
 absl::Span<const Row<Truncation>> TruncationRows();
@@ -60,14 +75,21 @@ const Row<T>* FindRow(absl::Span<const Row<T>> rows, absl::string_view name) {
 // A LossSpec with its names looked up. The trainer works with this.
 struct LossRule {
   TokenLoss loss;
-  bool has_ratio = false;  // LossEntry::has_ratio.
   ProxMode prox = ProxMode::kRecompute;
-  ClipRule clip;  // For the counts of clipped tokens, which every loss with a ratio reports.
+  double ewma = 0;  // Decay of the averaged weights; only for ProxMode::kEwma.
+  // The counts of clipped tokens: no bounds count nothing.
+  std::optional<ClipRule> clip;
+  bool sequence_ratio = false;  // LossEntry::sequence_ratio.
   CorrectionRule correction;
+  bool normalize_weights = false;  // The weights are divided by their mean over the step.
+  double m2po = 0;                 // Bound of m2po.h; 0: off.
+  double entropy_factor = 0;       // Strength of AepoFactors(); 0: off.
   Aggregation aggregation;
   KlFunction kl = nullptr;  // Null if kl_coef is 0.
   double kl_coef = 0;
   double entropy_coef = 0;
+  double ess_power = 0;  // EssEntry::power.
+  double ess_base = 1;
 };
 
 // Looks up the names of a spec. `max_staleness` decides what kl_kind auto means.

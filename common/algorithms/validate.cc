@@ -1,6 +1,7 @@
 #include "common/algorithms/validate.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -27,12 +28,16 @@ const Row<T>* CheckName(absl::Span<const Row<T>> rows, absl::string_view field,
   return nullptr;
 }
 
-void CheckNumbers(const LossSpec& loss, Problems* problems) {
+void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
+  const LossSpec& loss = spec.loss;
   const auto check = [&](absl::string_view field, double value, bool ok, absl::string_view wanted) {
     if (!ok || std::isnan(value))
       problems->push_back({std::string(field),
                            absl::StrCat(value, " is out of range; the value must be ", wanted)});
   };
+  check("advantage.kl", spec.advantage.kl, spec.advantage.kl >= 0, "0 or more");
+  check("advantage.gamma", spec.advantage.gamma,
+        spec.advantage.gamma > 0 && spec.advantage.gamma <= 1, "in (0, 1]");
   check("loss.clip_low", loss.clip_low, loss.clip_low >= 0 && loss.clip_low <= 1, "in [0, 1]");
   check("loss.clip_high", loss.clip_high, loss.clip_high >= 0, "0 or more");
   if (loss.dual)
@@ -41,8 +46,68 @@ void CheckNumbers(const LossSpec& loss, Problems* problems) {
   if (loss.veto)
     check("loss.veto", *loss.veto, *loss.veto > 0 && *loss.veto < 1,
           "in (0, 1); none turns the veto off");
+  // A tis of 0 or less is a problem of its own.
+  const bool below = !loss.tis || *loss.tis <= 0 || loss.tis_low < *loss.tis;
+  check("loss.tis_low", loss.tis_low, loss.tis_low >= 0 && below, "0 or more, and below loss.tis");
+  if (loss.veto_high)
+    check("loss.veto_high", *loss.veto_high, *loss.veto_high > 1,
+          "above 1; none turns this veto off");
+  if (loss.geo_low)
+    check("loss.geo_low", *loss.geo_low, *loss.geo_low > 0 && *loss.geo_low <= 1,
+          "in (0, 1]; none turns this bound off");
+  if (loss.geo_high)
+    check("loss.geo_high", *loss.geo_high, *loss.geo_high >= 1,
+          "1 or more; none turns this bound off");
+  if (loss.k3_max)
+    check("loss.k3_max", *loss.k3_max, *loss.k3_max > 0, "above 0; none turns this mask off");
+  if (loss.opsm) check("loss.opsm", *loss.opsm, *loss.opsm >= 0, "0 or more; none turns it off");
+  if (loss.m2po) check("loss.m2po", *loss.m2po, *loss.m2po > 0, "above 0; none turns it off");
+  check("loss.cispo_low", loss.cispo_low, loss.cispo_low >= 0, "0 or more");
+  check("loss.cispo_high", loss.cispo_high, loss.cispo_high > loss.cispo_low,
+        "above loss.cispo_low");
+  check("loss.sapo_positive", loss.sapo_positive, loss.sapo_positive > 0, "above 0");
+  check("loss.sapo_negative", loss.sapo_negative, loss.sapo_negative > 0, "above 0");
+  check("loss.dppo_delta", loss.dppo_delta, loss.dppo_delta > 0, "above 0");
+  check("loss.dppo_penalty", loss.dppo_penalty, loss.dppo_penalty >= 0, "0 or more");
+  check("loss.aepo_entropy", loss.aepo_entropy, loss.aepo_entropy >= 0, "0 or more");
+  check("loss.ewma", loss.ewma, loss.ewma >= 0 && loss.ewma < 1, "in [0, 1)");
   check("loss.kl", loss.kl, loss.kl >= 0, "0 or more");
   check("loss.entropy", loss.entropy, loss.entropy >= 0, "0 or more");
+  check("loss.ess_base", loss.ess_base, loss.ess_base > 0 && loss.ess_base <= 1, "in (0, 1]");
+}
+
+// A value that differs from the default, although nothing reads it, is a mistake: whoever has
+// written it believes that it has an effect.
+void CheckEffects(const AlgorithmSpec& spec, Problems* problems) {
+  const LossSpec& loss = spec.loss;
+  const LossSpec plain;
+  const auto unused = [&](absl::string_view field, bool changed, bool read,
+                          absl::string_view reader) {
+    if (changed && !read)
+      problems->push_back({std::string(field), absl::StrCat("has an effect only with ", reader,
+                                                            "; leave it out, or set that")});
+  };
+  const auto only_loss = [&](absl::string_view field, bool changed, absl::string_view kind) {
+    unused(absl::StrCat("loss.", field), changed, loss.kind == kind,
+           absl::StrCat("loss.kind: ", kind));
+  };
+  only_loss("cispo_low", loss.cispo_low != plain.cispo_low, "cispo");
+  only_loss("cispo_high", loss.cispo_high != plain.cispo_high, "cispo");
+  only_loss("sapo_positive", loss.sapo_positive != plain.sapo_positive, "sapo");
+  only_loss("sapo_negative", loss.sapo_negative != plain.sapo_negative, "sapo");
+  only_loss("dppo_delta", loss.dppo_delta != plain.dppo_delta, "dppo_tv");
+  only_loss("dppo_penalty", loss.dppo_penalty != plain.dppo_penalty, "dppo_tv");
+  only_loss("aepo_entropy", loss.aepo_entropy != plain.aepo_entropy, "aepo");
+  unused("loss.ewma", loss.ewma != plain.ewma, loss.prox == "ewma", "loss.prox: ewma");
+  unused("loss.tis_low", loss.tis_low != 0, loss.tis.has_value(), "loss.tis");
+  unused("loss.tis_outside", loss.tis_outside != plain.tis_outside, loss.tis.has_value(),
+         "loss.tis");
+  unused("loss.tis_normalize", loss.tis_normalize, loss.tis.has_value(), "loss.tis");
+  unused("loss.ess_base", loss.ess_base != 1, loss.ess_lr != "none", "loss.ess_lr");
+  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), spec.advantage.kind);
+  unused("advantage.gamma", spec.advantage.gamma != 1,
+         advantage == nullptr || advantage->value.tokens == TokenRule::kReturns,
+         "advantage.kind: reinforce_pp");
 }
 
 void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
@@ -51,8 +116,23 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
   const Row<ProxMode>* prox = CheckName(ProxRows(), "loss.prox", loss.prox, problems);
   CheckName(AggregationRows(), "loss.aggregation", loss.aggregation, problems);
   if (loss.tis) CheckName(WeightRows(), "loss.tis_level", loss.tis_level, problems);
+  CheckName(OutsideRows(), "loss.tis_outside", loss.tis_outside, problems);
+  CheckName(EssRows(), "loss.ess_lr", loss.ess_lr, problems);
 
   // Rules about several fields need known names.
+  if (kind != nullptr && prox != nullptr && kind->value.behaviour_anchor &&
+      prox->value != ProxMode::kNone) {
+    problems->push_back(
+        {"loss.prox", absl::StrCat("loss ", loss.kind,
+                                   " measures the change since the tokens were sampled, so its "
+                                   "anchor is the behaviour policy. Set prox: none")});
+  }
+  if (kind != nullptr && kind->value.sequence_ratio && loss.aggregation != "seq_mean_token_mean") {
+    problems->push_back(
+        {"loss.aggregation",
+         absl::StrCat(loss.aggregation, " weights sequences by their lengths, but loss ", loss.kind,
+                      " has one ratio per sequence. Set aggregation: seq_mean_token_mean")});
+  }
   if (kind != nullptr && prox != nullptr && kind->value.has_ratio &&
       prox->value == ProxMode::kNone && loss.tis) {
     problems->push_back(
@@ -87,24 +167,57 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
   }
 }
 
+void CheckAdvantage(const AlgorithmSpec& spec, const AlgorithmContext& context,
+                    Problems* problems) {
+  const Row<AdvantageRule>* advantage =
+      CheckName(AdvantageRows(), "advantage.kind", spec.advantage.kind, problems);
+  CheckName(TruncationRows(), "advantage.truncated", spec.advantage.truncated, problems);
+  if (spec.advantage.kl > 0 && !context.has_reference) {
+    problems->push_back(
+        {"advantage.kl", absl::StrCat(spec.advantage.kl,
+                                      " needs a reference model. Set model.reference, or kl: 0")});
+  }
+  if (advantage == nullptr) return;
+
+  if (NeedsGroup(advantage->value) && context.group_size < 2) {
+    problems->push_back(
+        {"advantage.kind",
+         absl::StrCat(advantage->name,
+                      " compares the members of a group, but rollout.group.size is ",
+                      context.group_size, ". Set it to 2 or more")});
+  }
+  if (advantage->value.scale == Scale::kGroupMean &&
+      (spec.advantage.truncated == "penalty" || spec.advantage.kl > 0)) {
+    problems->push_back({"advantage.kind",
+                         absl::StrCat(advantage->name, " divides by the mean reward, which ",
+                                      spec.advantage.kl > 0 ? "advantage.kl" : "truncated: penalty",
+                                      " can make negative. Set another kind, or leave that out")});
+  }
+  if (!advantage->value.min_variance) return;
+  if (spec.loss.kind != "reinforce") {
+    problems->push_back(
+        {"loss.kind", absl::StrCat(spec.loss.kind, ": advantage.kind ", advantage->name,
+                                   " needs a loss whose gradient is proportional to the "
+                                   "advantage. Set loss.kind: reinforce")});
+  }
+  for (const auto& [field, mask] :
+       {std::pair("loss.opsm", &spec.loss.opsm), std::pair("loss.m2po", &spec.loss.m2po)}) {
+    if (!mask->has_value()) continue;
+    problems->push_back(
+        {field, absl::StrCat("depends on the signs of the advantages, which advantage.kind ",
+                             advantage->name, " knows only after the gradients. Set it to none")});
+  }
+}
+
 }  // namespace
 
 std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
                                                 const AlgorithmContext& context) {
   Problems problems;
-  const Row<AdvantageRule>* advantage =
-      CheckName(AdvantageRows(), "advantage.kind", spec.advantage.kind, &problems);
-  CheckName(TruncationRows(), "advantage.truncated", spec.advantage.truncated, &problems);
-
-  if (advantage != nullptr && context.group_size < 2) {
-    problems.push_back({"advantage.kind",
-                        absl::StrCat(advantage->name,
-                                     " compares the members of a group, but rollout.group.size is ",
-                                     context.group_size, ". Set it to 2 or more")});
-  }
-
-  CheckNumbers(spec.loss, &problems);
+  CheckAdvantage(spec, context, &problems);
+  CheckNumbers(spec, &problems);
   CheckLossAgainstJob(spec.loss, context, &problems);
+  CheckEffects(spec, &problems);
   return problems;
 }
 

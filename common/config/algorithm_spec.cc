@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "common/algorithms/registry.h"
 #include "common/base/status.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -30,6 +31,9 @@ struct LossReader {
   void operator()(const char* name, double& value) const {
     value = loss.GetReflection()->GetDouble(loss, LossField(name));
   }
+  void operator()(const char* name, bool& value) const {
+    value = loss.GetReflection()->GetBool(loss, LossField(name));
+  }
   void operator()(const char* name, std::optional<double>& value) const {
     value.reset();
     if (loss.GetReflection()->HasField(loss, LossField(name)))
@@ -47,6 +51,9 @@ struct LossWriter {
   void operator()(const char* name, double value) const {
     loss.GetReflection()->SetDouble(&loss, LossField(name), value);
   }
+  void operator()(const char* name, bool value) const {
+    loss.GetReflection()->SetBool(&loss, LossField(name), value);
+  }
   void operator()(const char* name, const std::optional<double>& value) const {
     loss.GetReflection()->ClearField(&loss, LossField(name));
     if (value.has_value()) (*this)(name, *value);
@@ -61,9 +68,22 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
   out.advantage = {.kind = advantage.kind(),
                    .signal_filter = advantage.group_filter() == "signal",
                    .max_rejected_steps = advantage.max_rejected_steps(),
-                   .truncated = advantage.truncated()};
+                   .truncated = advantage.truncated(),
+                   .kl = advantage.kl(),
+                   .gamma = advantage.gamma()};
   VisitLossFields(out.loss, LossReader{spec.algorithm().loss()});
   return out;
+}
+
+void ApplyLossDefaults(const std::function<bool(const char* field)>& given, job::v1::Loss* loss) {
+  const Row<LossEntry>* row = FindRow(LossRows(), loss->kind());
+  if (row == nullptr || row->value.defaults == nullptr) return;
+  LossSpec wanted;
+  VisitLossFields(wanted, LossReader{*loss});
+  row->value.defaults(wanted);
+  VisitLossFields(wanted, [&](const char* name, const auto& value) {
+    if (!given(name)) LossWriter{*loss}(name, value);
+  });
 }
 
 void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm) {
@@ -73,6 +93,8 @@ void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm) {
   if (preset.advantage.signal_filter) advantage.set_group_filter("signal");
   advantage.set_max_rejected_steps(static_cast<uint32_t>(preset.advantage.max_rejected_steps));
   advantage.set_truncated(preset.advantage.truncated);
+  advantage.set_kl(preset.advantage.kl);
+  advantage.set_gamma(preset.advantage.gamma);
 
   VisitLossFields(preset.loss, LossWriter{*algorithm->mutable_loss()});
 }

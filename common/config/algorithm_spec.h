@@ -1,10 +1,13 @@
 #pragma once
 
+#include <functional>
+
 #include "common/algorithms/spec.h"
 
 namespace sluice::job::v1 {
 class Algorithm;
 class JobSpec;
+class Loss;
 }  // namespace sluice::job::v1
 
 namespace sluice {
@@ -14,5 +17,9 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec);
 
 // Overwrites the fields of `algorithm` that a preset sets.
 void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm);
+
+// Sets the values that the loss loss->kind() wants (LossEntry::defaults) in the fields that the job
+// file does not give.
+void ApplyLossDefaults(const std::function<bool(const char* field)>& given, job::v1::Loss* loss);
 
 }  // namespace sluice

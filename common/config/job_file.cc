@@ -42,7 +42,7 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   for (const char* path :
        {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
         "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",
-        "loss.aggregation", "loss.kl"}) {
+        "loss.aggregation", "loss.kl", "loss.tis_low", "loss.tis_outside", "loss.ess_lr"}) {
     binder->MarkPreset(absl::StrCat("algorithm.", path));
   }
 }
@@ -50,12 +50,19 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
 // Sets values that depend on others and are not given in the file.
 void SetDerivedValues(Binder* binder, job::v1::JobSpec* spec) {
   // Whether neither the file nor a --set gives the value. A preset's value counts as not given.
-  const auto not_given = [&](const char* path) {
+  const auto not_given = [&](const std::string& path) {
     const auto at = binder->origins().find(path);
     return at == binder->origins().end() || at->second.place.line == 0;
   };
   if (not_given("rollout.group.min"))
     spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
+  // A loss that the file names instead of the preset's brings its own bounds and averages, because
+  // those of another loss would mean something else.
+  if (!not_given("algorithm.loss.kind")) {
+    ApplyLossDefaults(
+        [&](const char* field) { return !not_given(absl::StrCat("algorithm.loss.", field)); },
+        spec->mutable_algorithm()->mutable_loss());
+  }
   // A preset's `self` takes the current policy as its own anchor, which is only right for one
   // optimizer step per batch. With more steps, the anchor is computed before the first (recompute).
   if (not_given("algorithm.loss.prox") && spec->algorithm().loss().prox() == "self" &&

@@ -70,7 +70,8 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   MemoryPlanInput in;
   in.dtype = settings.dtype;
   in.reference = settings.reference && settings.kind == Settings::Kind::kRl;
-  in.separate_gradients = HasSeparateTerms(settings, rules);
+  in.average = rules.loss.prox == ProxMode::kEwma;
+  in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;
   in.recompute = settings.recompute;

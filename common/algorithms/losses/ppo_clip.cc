@@ -30,15 +30,22 @@ TokenLoss MakePpoClip(const LossSpec& spec) {
   return [clip = ClipRuleOf(spec)](const LossToken& token) { return PpoClip(token, clip); };
 }
 
-ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens) {
+ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens,
+                        bool sequence_ratio) {
   CheckShapes(prox, tokens);
   ClipCounts counts;
-  for (int64_t t = 0; t < tokens.tokens(); ++t) {
-    const double x = std::exp(ClampLogRatio(tokens.lp_theta[t] - AnchorOf(prox, tokens, t)));
-    const float a = tokens.advantage[t];
-    counts.high += a > 0 && x > 1 + clip.high;
-    counts.low += a < 0 && x < 1 - clip.low;
-    counts.dual += a < 0 && x > clip.dual;
+  for (int64_t i = 0; i < tokens.sequences(); ++i) {
+    const int64_t begin = tokens.offsets[i], end = tokens.offsets[i + 1];
+    const double log_geo = sequence_ratio ? MeanLogRatio(prox, tokens, begin, end) : 0;
+    for (int64_t t = begin; t < end; ++t) {
+      const double log_x =
+          sequence_ratio ? log_geo : tokens.lp_theta[t] - AnchorOf(prox, tokens, t);
+      const double x = std::exp(ClampLogRatio(log_x));
+      const float a = tokens.advantage[t];
+      counts.high += a > 0 && x > 1 + clip.high;
+      counts.low += a < 0 && x < 1 - clip.low;
+      counts.dual += a < 0 && x > clip.dual;
+    }
   }
   return counts;
 }

@@ -31,6 +31,8 @@ struct ClipCounts {
   int64_t low = 0;   // A < 0 and x < 1 - clip.low
   int64_t dual = 0;  // A < 0 and x > clip.dual
 };
-ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens);
+// `sequence_ratio`: x is the geometric mean of the sequence's ratios.
+ClipCounts CountClipped(const ClipRule& clip, ProxMode prox, const PolicyTokens& tokens,
+                        bool sequence_ratio = false);
 
 }  // namespace sluice

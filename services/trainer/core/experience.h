@@ -38,6 +38,9 @@ struct Trajectory {
   std::vector<TokenRun> masked;
   double reward = 0;       // Task reward, before any shaping.
   bool truncated = false;  // The answer was cut at the length limit.
+  // Log-probs of the trained tokens, in their order, under the anchor less those under the
+  // reference. The trainer sets it if the KL enters the reward; else it is empty.
+  std::vector<float> kl;
 };
 
 // The trajectories of one prompt that train together.

@@ -32,11 +32,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     plan.rows.push_back({name, bytes, std::move(how)});
   };
   add("parameters", 4 * parameters, absl::StrCat(count, " in float32"));
-  const uint64_t accumulators = in.separate_gradients ? 2 : 1;
-  add("gradients", accumulators * 4 * parameters,
-      in.separate_gradients ? "float32, those of KL and entropy apart" : "float32");
+  const uint64_t buffers = static_cast<uint64_t>(in.gradient_buffers);
+  add("gradients", buffers * 4 * parameters,
+      buffers == 1 ? "float32"
+                   : absl::StrCat(buffers,
+                                  " times in float32: parts of the loss whose factors are "
+                                  "known only later are kept apart"));
   add("moments", 8 * parameters, "two of AdamW in float32");
   if (in.reference) add("reference", 4 * parameters, "the frozen policy in float32");
+  if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
 
   // While a version is published there are its tensors and its chunks, besides those before it.
   const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2;

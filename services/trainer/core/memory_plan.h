@@ -27,8 +27,8 @@ struct MemoryPlanInput {
   ModelConfig config;
   DType dtype = DType::kF32;  // Of the forward pass, and of what is published.
   bool reference = false;
-  // Whether the gradients of the policy term and of KL and entropy are kept apart.
-  bool separate_gradients = false;
+  bool average = false;      // Whether a running average of the weights is kept (prox ewma).
+  int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
   int retain_versions = 2;
   uint32_t micro_batch_tokens = 0;
   // Most tokens of a sequence, which may have more than a micro-batch; 0 if that is not known.

@@ -1,13 +1,20 @@
 #include "services/trainer/core/micro_batch.h"
 
 #include <algorithm>
+#include <iterator>
 
+#include "absl/algorithm/container.h"
 #include "services/trainer/core/packer.h"
 
 namespace sluice::trainer {
 namespace {
 
-using Members = absl::Span<const Sequence* const>;
+// A sequence with its index among those that are divided.
+struct Member {
+  const Sequence* sequence;
+  uint32_t index;
+};
+using Members = absl::Span<const Member>;
 
 // Number of leading elements, at most `limit`, that a and b have in common.
 template <typename T>
@@ -19,14 +26,15 @@ size_t CommonLength(const std::vector<T>& a, const std::vector<T>& b, size_t lim
 // It is 0 for a single member, which shares with no other.
 int64_t CommonPrefix(Members members) {
   if (members.size() < 2) return 0;
-  const Sequence& first = *members[0];
+  const Sequence& first = *members[0].sequence;
   const size_t experts = first.routing.size() / first.tokens.size();  // Entries per token.
   size_t common = first.tokens.size();
-  for (const Sequence* member : members.subspan(1)) {
-    common = CommonLength(first.tokens, member->tokens, std::min(common, member->tokens.size()));
+  for (const Member& member : members.subspan(1)) {
+    const Sequence& other = *member.sequence;
+    common = CommonLength(first.tokens, other.tokens, std::min(common, other.tokens.size()));
     if (experts > 0)
-      common = CommonLength(first.routing, member->routing,
-                            std::min(common * experts, member->routing.size())) /
+      common = CommonLength(first.routing, other.routing,
+                            std::min(common * experts, other.routing.size())) /
                experts;
   }
   return static_cast<int64_t>(common);
@@ -36,7 +44,8 @@ int64_t CommonPrefix(Members members) {
 template <typename Visit>
 void ForEachGroup(Members sequences, Visit visit) {
   for (size_t first = 0, last = 0; first < sequences.size(); first = last) {
-    while (last < sequences.size() && sequences[last]->group == sequences[first]->group) ++last;
+    const uint32_t group = sequences[first].sequence->group;
+    while (last < sequences.size() && sequences[last].sequence->group == group) ++last;
     visit(first, last - first);
   }
 }
@@ -63,18 +72,22 @@ void AppendGroup(Members members, MicroBatch* batch) {
   // `prefix` is the index of the shared part in the packed batch; a member's own part attends to
   // it.
   const int64_t shared = CommonPrefix(members), prefix = static_cast<int64_t>(packed.prefix.size());
-  const int64_t shared_start = shared == 0 ? 0 : AppendTokens(*members[0], 0, shared, -1, &packed);
-  for (const Sequence* member : members) {
-    const int64_t length = static_cast<int64_t>(member->tokens.size());
-    const int64_t own_start = length == shared ? 0
-                                               : AppendTokens(*member, shared, length,
-                                                              shared == 0 ? -1 : prefix, &packed);
-    for (const int32_t row : member->rows)
+  const int64_t shared_start =
+      shared == 0 ? 0 : AppendTokens(*members[0].sequence, 0, shared, -1, &packed);
+  for (const Member& member : members) {
+    const Sequence& from = *member.sequence;
+    const int64_t length = static_cast<int64_t>(from.tokens.size());
+    const int64_t own_start =
+        length == shared ? 0
+                         : AppendTokens(from, shared, length, shared == 0 ? -1 : prefix, &packed);
+    for (const int32_t row : from.rows)
       packed.score_rows.push_back(row < shared ? shared_start + row : own_start + row - shared);
-    batch->targets.insert(batch->targets.end(), member->targets.begin(), member->targets.end());
-    batch->behavior.insert(batch->behavior.end(), member->behavior.begin(), member->behavior.end());
-    batch->advantage.insert(batch->advantage.end(), member->targets.size(), member->advantage);
-    batch->weight.push_back(member->weight);
+    absl::c_copy(from.targets, std::back_inserter(batch->targets));
+    absl::c_copy(from.behavior, std::back_inserter(batch->behavior));
+    absl::c_copy(from.staleness, std::back_inserter(batch->staleness));
+    absl::c_copy(from.advantage, std::back_inserter(batch->advantage));
+    batch->weight.push_back(from.weight);
+    batch->sequences.push_back(member.index);
     batch->offsets.push_back(static_cast<int64_t>(batch->targets.size()));
   }
 }
@@ -83,20 +96,21 @@ void AppendGroup(Members members, MicroBatch* batch) {
 
 std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences,
                                          uint32_t max_tokens) {
-  std::vector<const Sequence*> all;
-  for (const Sequence& sequence : sequences) all.push_back(&sequence);
+  std::vector<Member> all;
+  for (const Sequence& sequence : sequences)
+    all.push_back({&sequence, static_cast<uint32_t>(all.size())});
   std::vector<PackItem> items;
   ForEachGroup(all, [&](size_t first, size_t count) {
     const Members members = absl::MakeConstSpan(all).subspan(first, count);
     const uint32_t shared = static_cast<uint32_t>(CommonPrefix(members));
-    for (const Sequence* member : members)
-      items.push_back({member->group, static_cast<uint32_t>(member->tokens.size()), shared});
+    for (const auto& [sequence, index] : members)
+      items.push_back({sequence->group, static_cast<uint32_t>(sequence->tokens.size()), shared});
   });
 
   std::vector<MicroBatch> batches;
   for (const std::vector<uint32_t>& bin : Pack(items, max_tokens)) {
-    std::vector<const Sequence*> members;
-    for (const uint32_t i : bin) members.push_back(&sequences[i]);
+    std::vector<Member> members;
+    for (const uint32_t i : bin) members.push_back({&sequences[i], i});
     MicroBatch& batch =
         batches.emplace_back(MicroBatch{.packed = {.cu_seqlens = {0}}, .offsets = {0}});
     ForEachGroup(members, [&](size_t first, size_t count) {

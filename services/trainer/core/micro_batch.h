@@ -14,11 +14,15 @@ struct MicroBatch {
   PackedBatch packed;
   // [B + 1] sequence b has trained tokens [offsets[b], offsets[b + 1]).
   std::vector<int64_t> offsets;
-  std::vector<int64_t> targets;  // [N]
-  std::vector<float> behavior;   // [N] behaviour log-probs; empty in supervised data.
-  std::vector<float> advantage;  // [N]
+  std::vector<uint32_t> sequences;  // [B] index of the sequence among those that were divided.
+  std::vector<int64_t> targets;     // [N]
+  // Each is [N], and empty in supervised data.
+  std::vector<float> behavior;  // Behaviour log-probs.
+  std::vector<int32_t> staleness;
+  std::vector<float> advantage;
   std::vector<double> weight;    // [B] Sequence::weight.
   std::vector<float> prox, ref;  // [N] proximal and reference log-probs, once computed; else empty.
+  std::vector<uint8_t> allowed;  // [N] PolicyTokens::allowed.
 };
 
 // Divides the sequences of a step into micro-batches of at most `max_tokens` tokens. The sequences

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/algorithms/proximal.h"
 #include "common/base/status.h"
 #include "common/models/parallel.h"
 #include "common/optim/adamw.h"
@@ -34,12 +35,17 @@ double SumOfAllSquares(const float* x, int64_t n) {
 
 }  // namespace
 
-Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings) : settings_(settings) {
+Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings, TrainModel* average,
+                     double decay)
+    : settings_(settings), average_(average), decay_(decay) {
   const ScheduleRow* row = FindSchedule(settings.schedule);
   SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has checked the name.
   schedule_ = Schedule{settings.warmup, settings.total, 0.0, row->shape};
   for (const TrainModel::Parameter& parameter : model->parameters()) {
-    slots_.push_back({&parameter, flat_size_, parameter.tensor.numel()});
+    float* const mean = average == nullptr
+                            ? nullptr
+                            : average->parameters()[slots_.size()].tensor.mutable_data_ptr<float>();
+    slots_.push_back({&parameter, mean, flat_size_, parameter.tensor.numel()});
     flat_size_ += (parameter.tensor.numel() + kAlign - 1) / kAlign * kAlign;
   }
 
@@ -65,15 +71,44 @@ void Optimizer::SelectAccumulator(int index) {
 }
 
 void Optimizer::ZeroGrad() {
-  for (Flat& flat : grads_) {
-    if (!flat.whole.defined()) continue;
-    float* const grad = flat.whole.mutable_data_ptr<float>();
-    ParallelFor(flat_size_, kMinElementsPerThread,
-                [&](int64_t begin, int64_t end) { std::fill(grad + begin, grad + end, 0.0f); });
-  }
+  for (int index = 0; index < kAccumulators; ++index) Zero(index);
 }
 
-Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
+void Optimizer::Zero(int index) {
+  if (!used(index)) return;
+  float* const grad = grads_[index].whole.mutable_data_ptr<float>();
+  ParallelFor(flat_size_, kMinElementsPerThread,
+              [&](int64_t begin, int64_t end) { std::fill(grad + begin, grad + end, 0.0f); });
+}
+
+void Optimizer::AddScaled(int from, double scale, int to) {
+  if (!used(from)) return;
+  if (!used(to)) grads_[to] = MakeFlat();
+  const float* const x = grads_[from].whole.const_data_ptr<float>();
+  float* const y = grads_[to].whole.mutable_data_ptr<float>();
+  ParallelFor(flat_size_, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] += static_cast<float>(scale * x[i]);
+  });
+}
+
+double Optimizer::SquaredNorm(int index) const {
+  return used(index) ? SumOfAllSquares(grads_[index].whole.const_data_ptr<float>(), flat_size_) : 0;
+}
+
+void Optimizer::UpdateAverage(size_t i) {
+  const Slot& slot = slots_[i];
+  if (slot.average == nullptr) return;
+  const EwmaWeights weights = EwmaAt(decay_, updates_);
+  const float* const values = slot.parameter->tensor.const_data_ptr<float>();
+  ParallelFor(slot.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j) {
+      slot.average[j] =
+          static_cast<float>(weights.old_weight * slot.average[j] + weights.new_weight * values[j]);
+    }
+  });
+}
+
+Optimizer::Outcome Optimizer::Update(double scale0, double scale1, double lr_factor) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
   // Combine the accumulators in the first one. Both factors are applied here, so `scale0` is 1 from
   // now on.
@@ -88,7 +123,7 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
 
   Outcome outcome;
   outcome.grad_norm = std::sqrt(SumOfAllSquares(grad, flat_size_)) * std::abs(scale0);
-  outcome.lr = settings_.lr * schedule_.Factor(updates_);
+  outcome.lr = settings_.lr * schedule_.Factor(updates_) * lr_factor;
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
   const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps,
@@ -107,6 +142,7 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
       AdamWStep(options, updates_, outcome.lr, /*decay=*/parameter.dim() >= 2, grad_scale,
                 end - begin, grad + at, values + begin, m + at, v + at);
     });
+    UpdateAverage(i);
   }
   outcome.applied = true;
   return outcome;
@@ -115,8 +151,16 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1) {
 void Optimizer::Preserve(const Snapshots& snapshots, size_t i) {
   if (snapshots.parameters != nullptr) snapshots.parameters->Preserve(i);
   if (snapshots.moments == nullptr) return;
-  snapshots.moments->Preserve(i);
-  snapshots.moments->Preserve(slots_.size() + i);
+  for (size_t kind = 0; kind < StateOf(slots_[i]).size(); ++kind)
+    snapshots.moments->Preserve(kind * slots_.size() + i);
+}
+
+std::vector<std::pair<const char*, float*>> Optimizer::StateOf(const Slot& slot) {
+  std::vector<std::pair<const char*, float*>> state;
+  if (slot.average != nullptr) state.emplace_back("a.", slot.average);
+  state.emplace_back("m.", m_.mutable_data_ptr<float>() + slot.offset);
+  state.emplace_back("v.", v_.mutable_data_ptr<float>() + slot.offset);
+  return state;
 }
 
 Optimizer::Snapshots Optimizer::TakeSnapshots() {
@@ -127,11 +171,12 @@ Optimizer::Snapshots Optimizer::TakeSnapshots() {
                           tensor.const_data_ptr<float>(),
                           slot.size});
   }
-  for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
+  for (size_t kind = 0; kind < StateOf(slots_[0]).size(); ++kind) {
     for (const Slot& slot : slots_) {
+      const auto [prefix, values] = StateOf(slot)[kind];
       moments.push_back({{absl::StrCat(prefix, slot.parameter->name), DType::kF32,
                           slot.parameter->tensor.sizes().vec()},
-                         flat->const_data_ptr<float>() + slot.offset,
+                         values,
                          slot.size});
     }
   }
@@ -164,8 +209,8 @@ std::vector<Optimizer::Snapshots> Optimizer::LiveSnapshots() {
 absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < moments.specs().size(); ++i) places[moments.specs()[i].name] = i;
-  for (const auto& [prefix, flat] : {std::pair("m.", &m_), std::pair("v.", &v_)}) {
-    for (const Slot& slot : slots_) {
+  for (const Slot& slot : slots_) {
+    for (const auto& [prefix, values] : StateOf(slot)) {
       const TensorSpec wanted{absl::StrCat(prefix, slot.parameter->name), DType::kF32,
                               slot.parameter->tensor.sizes().vec()};
       const auto place = places.find(wanted.name);
@@ -178,8 +223,7 @@ absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
             absl::StrCat("the moment ", wanted.name, " of the optimizer's state is ", found,
                          "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
-      SLUICE_RETURN_IF_ERROR(
-          moments.Read(place->second, 0, slot.size, flat->mutable_data_ptr<float>() + slot.offset));
+      SLUICE_RETURN_IF_ERROR(moments.Read(place->second, 0, slot.size, values));
     }
   }
   updates_ = updates;

@@ -20,19 +20,30 @@ namespace sluice::trainer {
 // zeroes all gradients and one pass computes their norm.
 //
 // Gradients are sums over micro-batches without the step's denominator; Update() applies the
-// factors. There are two accumulators, because some terms of the loss have different factors that
-// are known only when the batch is complete.
+// factors. There are several accumulators, because some terms of the loss have different factors
+// that are known only when the batch is complete. Each is allocated when it is first used.
+//
+// It can keep a running average of the parameters in a second model (PPO-EWMA, proximal.h).
 //
 // Not thread-safe.
 class Optimizer {
  public:
-  // `model` outlives the optimizer, which updates its parameters in place.
-  Optimizer(TrainModel* model, const OptimizerSettings& settings);
+  static constexpr int kAccumulators = 4;
+
+  // `model` outlives the optimizer, which updates its parameters in place. So does `average`, a
+  // model of the same config, which is null if no average is kept; `decay` is the beta of its
+  // average.
+  Optimizer(TrainModel* model, const OptimizerSettings& settings, TrainModel* average = nullptr,
+            double decay = 0);
   ~Optimizer();
 
-  // Makes later backward passes add to accumulator `index`, 0 or 1.
+  // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
   void SelectAccumulator(int index);
-  void ZeroGrad();
+  void ZeroGrad();  // Zeroes all accumulators.
+  void Zero(int index);
+  // Adds `scale` times accumulator `from` to accumulator `to`.
+  void AddScaled(int from, double scale, int to);
+  double SquaredNorm(int index) const;  // Of an accumulator, over all parameters.
 
   struct Outcome {
     bool applied = false;  // False if the gradient is not finite; then nothing has changed.
@@ -40,13 +51,14 @@ class Optimizer {
     double lr = 0;
   };
   // Makes one AdamW update. Its gradient is scale0 * accumulator 0 + scale1 * accumulator 1,
-  // clipped to the global norm.
-  Outcome Update(double scale0, double scale1);
+  // clipped to the global norm. Its learning rate is that of the schedule times `lr_factor`.
+  Outcome Update(double scale0, double scale1, double lr_factor = 1);
 
   int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
   // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
-  // they are now. Later updates preserve what is still to be read.
+  // they are now. With an average there are tensors a.NAME too. Later updates preserve what is
+  // still to be read.
   struct Snapshots {
     std::shared_ptr<Snapshot> parameters, moments;
   };
@@ -63,6 +75,7 @@ class Optimizer {
   // The place of a parameter in the flat buffers.
   struct Slot {
     const TrainModel::Parameter* parameter;
+    float* average;        // The average of the parameter, or null.
     int64_t offset, size;  // In elements.
   };
   struct Flat {
@@ -72,6 +85,10 @@ class Optimizer {
   Flat MakeFlat() const;
   // Call this before slot i is overwritten.
   void Preserve(const Snapshots& snapshots, size_t i);
+  void UpdateAverage(size_t i);
+  // The state of a slot besides its parameter, by the prefix of its name in a checkpoint, in the
+  // order of these names.
+  std::vector<std::pair<const char*, float*>> StateOf(const Slot& slot);
   // The snapshots that are still in use.
   std::vector<Snapshots> LiveSnapshots();
   bool used(int index) const { return !grads_[index].views.empty(); }
@@ -80,8 +97,10 @@ class Optimizer {
   Schedule schedule_;
   std::vector<Slot> slots_;
   int64_t flat_size_ = 0;
-  Flat grads_[2];  // The accumulators. The second is allocated when it is first used.
+  Flat grads_[kAccumulators];
   at::Tensor m_, v_;
+  TrainModel* const average_;
+  const double decay_;
   std::vector<std::pair<std::weak_ptr<Snapshot>, std::weak_ptr<Snapshot>>> snapshots_;
   int64_t updates_ = 0;
 };

@@ -5,7 +5,13 @@
 namespace sluice::trainer {
 
 bool HasSeparateTerms(const Settings& settings, const Rules& rules) {
-  return Streams(settings) && IsStepWide(rules.advantage) && rules.HasRegularTerms();
+  const bool late =
+      rules.loss.normalize_weights || (Streams(settings) && IsStepWide(rules.advantage));
+  return late && rules.HasRegularTerms();
+}
+
+int GradientBuffers(const Settings& settings, const Rules& rules) {
+  return 1 + (HasSeparateTerms(settings, rules) ? 1 : 0) + (rules.advantage.min_variance ? 2 : 0);
 }
 
 absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
@@ -17,6 +23,7 @@ absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
 
   SLUICE_ASSIGN_OR_RETURN(rules.advantage, ResolveAdvantage(settings.algorithm.advantage));
   SLUICE_ASSIGN_OR_RETURN(rules.truncation, ResolveTruncation(settings.algorithm.advantage));
+  rules.reward_kl = settings.algorithm.advantage.kl;
   SLUICE_ASSIGN_OR_RETURN(rules.loss, ResolveLoss(settings.algorithm.loss, settings.max_staleness));
   // Before the first update the proximal policy is the policy itself. With one update per batch its
   // log-probs are therefore those of the update's own forward pass, bit for bit.

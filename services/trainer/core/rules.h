@@ -14,6 +14,7 @@ struct Rules {
   AdvantageRule advantage;
   Truncation truncation = Truncation::kKeep;
   LossRule loss;
+  double reward_kl = 0;  // Coefficient of the KL to the reference in the reward.
 
   // Whether the loss has terms besides that of the policy: KL or entropy.
   bool HasRegularTerms() const { return loss.kl != nullptr || loss.entropy_coef != 0; }
@@ -22,6 +23,10 @@ struct Rules {
 // Whether the factor of the policy term is known only at the end of the step, while other terms of
 // the loss have another factor. Their gradients are then kept apart.
 bool HasSeparateTerms(const Settings& settings, const Rules& rules);
+
+// Number of gradients that a step keeps: one, one more for HasSeparateTerms(), and two for the
+// answers of a group under the baseline of minimum variance.
+int GradientBuffers(const Settings& settings, const Rules& rules);
 
 // INVALID_ARGUMENT: a name is in no registry; the message lists the known ones.
 absl::StatusOr<Rules> ResolveRules(const Settings& settings);

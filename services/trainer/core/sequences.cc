@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/algorithms/returns.h"
 #include "common/algorithms/shaping.h"
 #include "common/base/status.h"
 
@@ -15,14 +17,40 @@ int64_t CountTrained(const Trajectory& trajectory) {
                        [](uint8_t m) { return m != 0; });
 }
 
-Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
+// Whether the rewards in Group::pool enter the group's statistics. They are task rewards of answers
+// whose lengths and log-probs are not known here. If the members' rewards are shaped by those, the
+// two cannot be compared, and the members' rewards are used alone.
+bool UsesPool(const Rules& rules) {
+  return rules.advantage.scale == Scale::kPooled && rules.truncation != Truncation::kPenalty &&
+         rules.reward_kl == 0;
+}
+
+// The advantages of a trajectory's `tokens` trained tokens, before they are whitened.
+std::vector<float> TokenAdvantages(const Settings& settings, const Rules& rules,
+                                   const Trajectory& trajectory, double advantage, int64_t tokens) {
+  const TokenRule rule = rules.advantage.tokens;
+  std::vector<double> values(tokens, rule == TokenRule::kReturns ? 0 : advantage);
+  if (rule == TokenRule::kReturns) values.back() = advantage;
+  if (rule != TokenRule::kSame && !trajectory.kl.empty()) {
+    for (int64_t t = 0; t < tokens; ++t) values[t] -= rules.reward_kl * trajectory.kl[t];
+  }
+  if (rule == TokenRule::kReturns)
+    ToReturns(settings.algorithm.advantage.gamma, absl::MakeSpan(values));
+  return std::vector<float>(values.begin(), values.end());
+}
+
+}  // namespace
+
+Sequence MakeSequence(const Trajectory& trajectory, uint32_t group, int64_t k) {
   Sequence sequence;
   sequence.group = group;
   for (size_t t = 0; t < trajectory.tokens.size(); ++t) {
     if (!trajectory.mask[t]) continue;
     sequence.rows.push_back(static_cast<int32_t>(t) - 1);
     sequence.targets.push_back(trajectory.tokens[t]);
-    if (!trajectory.logprobs.empty()) sequence.behavior.push_back(trajectory.logprobs[t]);
+    if (trajectory.logprobs.empty()) continue;
+    sequence.behavior.push_back(trajectory.logprobs[t]);
+    sequence.staleness.push_back(static_cast<int32_t>(k - trajectory.versions[t]));
   }
 
   // A trajectory without a trained token makes no sequence, so there is a last row.
@@ -33,15 +61,6 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group) {
       trajectory.routing.begin() + trajectory.routing.size() / trajectory.tokens.size() * length);
   return sequence;
 }
-
-// Whether the rewards in Group::pool enter the group's statistics. They are task rewards of answers
-// whose lengths are not known here. If the members' rewards are shaped by their length, the two
-// cannot be compared, and the members' rewards are used alone.
-bool UsesPool(const Rules& rules) {
-  return rules.advantage.scale == Scale::kPooled && rules.truncation != Truncation::kPenalty;
-}
-
-}  // namespace
 
 void RewardStats::Add(double reward) {
   if (count_ == 0) first_ = min_ = max_ = reward;
@@ -62,9 +81,25 @@ double RewardStats::std() const {
 }
 
 double ShapedReward(const Settings& settings, const Rules& rules, const Trajectory& trajectory) {
-  if (rules.truncation != Truncation::kPenalty) return trajectory.reward;
-  return trajectory.reward + SoftOverlong(CountTrained(trajectory), settings.max_response,
-                                          DefaultOverlongBuffer(settings.max_response));
+  double reward = trajectory.reward;
+  if (rules.truncation == Truncation::kPenalty) {
+    reward += SoftOverlong(CountTrained(trajectory), settings.max_response,
+                           DefaultOverlongBuffer(settings.max_response));
+  }
+  if (rules.advantage.tokens == TokenRule::kSame)
+    reward -= rules.reward_kl * std::accumulate(trajectory.kl.begin(), trajectory.kl.end(), 0.0);
+  return reward;
+}
+
+void WhitenAdvantages(const AdvantageRule& rule, absl::Span<Sequence* const> sequences) {
+  if (rule.tokens == TokenRule::kSame) return;
+  TokenMoments moments;
+  for (const Sequence* sequence : sequences) {
+    for (const float a : sequence->advantage) moments.Add(a);
+  }
+  for (Sequence* sequence : sequences) {
+    for (float& a : sequence->advantage) a = static_cast<float>(moments.Whiten(a));
+  }
 }
 
 double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups) {
@@ -160,8 +195,9 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       const Trajectory& trajectory = group.members[i];
       const int64_t tokens = IsTrained(trajectory) ? CountTrained(trajectory) : 0;
       if (tokens == 0) continue;
-      Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index));
-      sequence.advantage = static_cast<float>(advantages[i]);
+      Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index, k_));
+      if (rl())
+        sequence.advantage = TokenAdvantages(settings_, rules_, trajectory, advantages[i], tokens);
       sequence.weight = rules_.loss.aggregation.sequence_weight(tokens, group_tokens);
       counts_.tokens += tokens;
       ++counts_.sequences;

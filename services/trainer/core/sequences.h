@@ -23,9 +23,11 @@ struct Sequence {
   std::vector<uint16_t> routing;  // [tokens, layers, k] or empty; see Trajectory.
   std::vector<int32_t> rows;      // [T_i], ascending: tokens[rows[j]] predicts targets[j].
   std::vector<int32_t> targets;   // [T_i]
-  std::vector<float> behavior;    // [T_i] behaviour log-probs; empty in supervised data.
-  // Add() leaves out SequenceBuilder::factor(), which is known only at the end of the step.
-  float advantage = 0;
+  // Each is [T_i], and empty in supervised data. `staleness` is in versions. The advantages leave
+  // out what is known only at the end of the step: SequenceBuilder::factor(), or the whitening.
+  std::vector<float> behavior;  // Behaviour log-probs.
+  std::vector<int32_t> staleness;
+  std::vector<float> advantage;
   // Weight that the loss's aggregation gives each token of this sequence, before the scale that is
   // common to the step.
   double weight = 1;
@@ -94,9 +96,17 @@ class SequenceBuilder {
   RewardStats rewards_;
 };
 
+// The sequence of a trajectory with at least one trained token, without advantage and weight. `k`
+// is the step, from which staleness is counted.
+Sequence MakeSequence(const Trajectory& trajectory, uint32_t group, int64_t k);
+
 // The reward from which advantages are computed: the task reward, less the soft penalty for
-// overlong answers if the job asks for it.
+// overlong answers and the KL to the reference if the job asks for them. Advantages of single
+// tokens take the KL token by token, so it is not in this reward.
 double ShapedReward(const Settings& settings, const Rules& rules, const Trajectory& trajectory);
+
+// Whitens the advantages of a step's sequences over all their tokens, if the rule says so.
+void WhitenAdvantages(const AdvantageRule& rule, absl::Span<Sequence* const> sequences);
 
 // The mean shaped reward over all members with a finite one; 0 if there are none.
 double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups);

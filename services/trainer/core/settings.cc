@@ -80,7 +80,12 @@ bool Streams(const Settings& settings) {
   // Several updates need the whole batch first.
   if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
   const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
-  return row != nullptr && row->value.centre != Centre::kBatch;
+  if (row == nullptr || !IsGroupWise(row->value)) return false;
+  // These are computed from log-probs of the whole step, before its gradients.
+  const AlgorithmSpec& algorithm = settings.algorithm;
+  const auto* loss = FindRow(LossRows(), algorithm.loss.kind);
+  return algorithm.advantage.kl == 0 && !algorithm.loss.m2po.has_value() && loss != nullptr &&
+         !loss->value.entropy_factors;
 }
 
 }  // namespace sluice::trainer

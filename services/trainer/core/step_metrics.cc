@@ -1,10 +1,43 @@
 #include "services/trainer/core/step_metrics.h"
 
+#include <optional>
+#include <string>
 #include <utility>
 
-namespace sluice::trainer {
+#include "absl/strings/str_cat.h"
 
-void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, StepMetrics* out) {
+namespace sluice::trainer {
+namespace {
+
+bool IsOn(const LossRule& rule, Mask mask) {
+  const CorrectionRule& correction = rule.correction;
+  constexpr double kOff = CorrectionRule::kOff;
+  switch (mask) {
+    case Mask::kWeight:
+      return correction.level != WeightLevel::kNone && correction.outside == WeightOutside::kDrop;
+    case Mask::kVeto: return correction.veto > 0 || correction.veto_high < kOff;
+    case Mask::kGeo: return correction.geo_low > 0 || correction.geo_high < kOff;
+    case Mask::kK3: return correction.k3_max < kOff;
+    case Mask::kOpsm: return correction.opsm < kOff;
+    case Mask::kM2po: return rule.m2po > 0;
+  }
+  return false;
+}
+
+void AddQuantiles(const std::string& name, const LogRatioHistogram& ratios, StepMetrics* out) {
+  const std::pair<const char*, double> quantiles[] = {{"_min", 0},   {"_p1", 0.01},  {"_p5", 0.05},
+                                                      {"_p50", 0.5}, {"_p95", 0.95}, {"_p99", 0.99},
+                                                      {"_max", 1}};
+  for (const auto& [suffix, q] : quantiles) (*out)[name + suffix] = ratios.Quantile(q);
+}
+
+}  // namespace
+
+void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double advantage_factor,
+                      StepMetrics* out) {
+  const std::optional<PolicyMetrics> metrics = stats.Metrics();
+  if (!metrics.has_value()) return;
+  const PolicyMetrics& m = *metrics;
   const std::pair<const char*, double> values[] = {
       {"kl_behav_prox_k1", m.kl_behav_prox_k1},
       {"kl_behav_prox_k3", m.kl_behav_prox_k3},
@@ -28,10 +61,19 @@ void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, StepMetri
       {"clip_dual", m.clip_dual},
       {"kept", m.kept},
       {"tis_capped", m.capped},
-      {"vetoed_sequences", m.vetoed_sequences},
       {"advantage_mean", m.advantage_mean * advantage_factor},
       {"advantage_std", m.advantage_std * advantage_factor}};
   for (const auto& [name, value] : values) (*out)[name] = value;
+  for (size_t i = 0; i < kMasks; ++i) {
+    const Mask mask = static_cast<Mask>(i);
+    if (!IsOn(rule, mask)) continue;
+    const std::string name = absl::StrCat("masked_", MaskName(mask));
+    (*out)[absl::StrCat(name, "_tokens")] = m.masked[i].tokens;
+    (*out)[absl::StrCat(name, "_sequences")] = m.masked[i].sequences;
+  }
+  AddQuantiles("rho", stats.quantiles().rho, out);
+  AddQuantiles("w", stats.quantiles().w, out);
+  AddQuantiles("r", stats.quantiles().r, out);
 }
 
 void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out) {

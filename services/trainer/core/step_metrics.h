@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/algorithms/diagnostics.h"
+#include "common/algorithms/registry.h"
 #include "services/trainer/core/sequences.h"
 
 namespace sluice::trainer {
@@ -13,8 +14,10 @@ namespace sluice::trainer {
 using StepMetrics = std::map<std::string, double>;
 
 // Adds how far the policy has moved, and how often each bound of the loss was active. The
-// advantages that `m` counted are multiplied by `advantage_factor`.
-void AddPolicyMetrics(const PolicyMetrics& m, double advantage_factor, StepMetrics* out);
+// advantages that `stats` counted are multiplied by `advantage_factor`. Adds nothing if no token
+// was counted.
+void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double advantage_factor,
+                      StepMetrics* out);
 
 // Adds the statistics of the task rewards, which exist even if no token is trained.
 void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out);

@@ -19,6 +19,7 @@ class StreamedStep : public BatchStep {
     std::vector<Sequence> sequences;
     SLUICE_RETURN_IF_ERROR(builder_.Add(groups, &sequences));
     for (MicroBatch& batch : MakeMicroBatches(sequences, settings_.micro_batch_tokens)) {
+      SLUICE_RETURN_IF_ERROR(updater_.scorer().SetProximal(batch));
       SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, &sums_));
     }
     forward_backward_ += clock_.Monotonic() - start;

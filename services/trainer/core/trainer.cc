@@ -18,15 +18,16 @@ namespace sluice::trainer {
 class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
-       std::unique_ptr<TrainModel> reference, Clock* clock)
+       std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average, Clock* clock)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
         model_(std::move(model)),
         reference_(std::move(reference)),
-        optimizer_(model_.get(), settings.optimizer),
+        average_(std::move(average)),
+        optimizer_(model_.get(), settings.optimizer, average_.get(), rules.loss.ewma),
         updater_(settings_, rules_, HasSeparateTerms(settings, rules), model_.get(),
-                 reference_.get(), &optimizer_, clock) {}
+                 reference_.get(), average_.get(), &optimizer_, clock) {}
 
   absl::Status Add(int64_t k, std::vector<Group> groups) {
     if (step_ != nullptr && k_ != k) {
@@ -71,6 +72,7 @@ class Trainer::Impl {
     optimizer_.PreserveAll();
     optimizer_.Reset();
     skips_in_a_row_ = 0;
+    if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(average_->Load(weights));
     return model_->Load(weights);
   }
 
@@ -96,6 +98,7 @@ class Trainer::Impl {
   Clock* const clock_;
   std::unique_ptr<TrainModel> model_;
   std::unique_ptr<TrainModel> reference_;  // Null if the job has no reference policy.
+  std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.
   Optimizer optimizer_;
   Updater updater_;
 
@@ -138,8 +141,12 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   if (settings.reference && settings.kind == Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
   }
-  return std::unique_ptr<Trainer>(new Trainer(
-      std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference), clock)));
+  std::unique_ptr<TrainModel> average;
+  if (rules.loss.prox == ProxMode::kEwma) {
+    SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype));
+  }
+  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(
+      settings, rules, std::move(model), std::move(reference), std::move(average), clock)));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/algorithms/min_variance.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/models/moe.h"
@@ -22,16 +22,11 @@
 namespace sluice::trainer {
 namespace {
 
-// Computes the log-probs [N] of the batch's targets, without gradients.
-absl::StatusOr<std::vector<float>> Score(TrainModel& model, const MicroBatch& batch,
-                                         double temperature) {
-  const at::NoGradGuard no_grad;
-  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                          model.Score(batch.packed, batch.targets, temperature));
-  const at::Tensor logprobs = scores.logprobs.contiguous();
-  const float* data = logprobs.const_data_ptr<float>();
-  return std::vector<float>(data, data + logprobs.numel());
-}
+// Accumulators of AddGroupGradients(): the gradient of one answer, and the sum over the group.
+constexpr int kAnswer = 2, kGroup = 3;
+
+// Importance weights of a smaller mean are not divided by it.
+constexpr double kLeastMeanWeight = 1e-8;
 
 // Number of rows to score whose experts were recorded when the token was sampled.
 int64_t CountRecordedRows(const PackedBatch& batch) {
@@ -45,33 +40,34 @@ int64_t CountRecordedRows(const PackedBatch& batch) {
 
 bool UpdateSums::finite() const { return std::isfinite(policy + regular + kl + entropy); }
 
+void UpdateSums::Merge(const UpdateSums& other) {
+  stats.Merge(other.stats);
+  bad_logprobs += other.bad_logprobs;
+  policy += other.policy;
+  regular += other.regular;
+  kl += other.kl;
+  entropy += other.entropy;
+  tokens += other.tokens;
+  recorded += other.recorded;
+}
+
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
-                 TrainModel* model, TrainModel* reference, Optimizer* optimizer, Clock* clock)
+                 TrainModel* model, TrainModel* reference, TrainModel* average,
+                 Optimizer* optimizer, Clock* clock)
     : settings_(settings),
       rules_(rules),
-      separate_terms_(separate_terms),
+      regular_accumulator_(separate_terms ? 1 : 0),
       model_(model),
-      reference_(reference),
       optimizer_(optimizer),
-      clock_(clock) {}
-
-absl::Status Updater::ScoreProximal(MicroBatch& batch) {
-  SLUICE_ASSIGN_OR_RETURN(batch.prox, Score(*model_, batch, settings_.temperature));
-  return absl::OkStatus();
-}
+      clock_(clock),
+      scorer_(settings, rules, model, reference, average) {}
 
 void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
 
 absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
   sums->recorded += CountRecordedRows(batch.packed);
-  if (reference_ != nullptr && rules_.loss.kl != nullptr) {
-    // The reference policy chooses its experts itself, so it gets no routing.
-    std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
-    SLUICE_ASSIGN_OR_RETURN(batch.ref, Score(*reference_, batch, settings_.temperature));
-    batch.packed.routing = std::move(routing);
-  }
-
+  SLUICE_RETURN_IF_ERROR(scorer_.SetReference(batch));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
                           model_->Score(batch.packed, batch.targets, settings_.temperature));
   return settings_.kind == Settings::Kind::kSft ? AddSftGradients(scores.logprobs, sums)
@@ -94,11 +90,12 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
                             .lp_prox = batch.prox,
                             .lp_behav = batch.behavior,
                             .lp_ref = batch.ref,
-                            .advantage = batch.advantage};
+                            .advantage = batch.advantage,
+                            .allowed = batch.allowed};
   LossTerms terms;
   try {
-    terms =
-        ComputeLossTerms(rule, scores.logprobs, scores.entropy, tokens, batch.weight, &sums->stats);
+    terms = ComputeLossTerms(rule, scores.logprobs, scores.entropy, tokens, batch.weight,
+                             &sums->stats, batch.staleness);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loss: ", e.what()));
   }
@@ -110,14 +107,57 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
   sums->entropy += scores.entropy.sum().item<double>();
 
   if (!rules_.HasRegularTerms()) return Backward(terms.policy);
-  if (!separate_terms_) return Backward(terms.policy + regular);
+  if (policy_accumulator_ == regular_accumulator_) return Backward(terms.policy + regular);
 
-  // The two terms get different factors in Update(), so their gradients go to different
-  // accumulators.
+  // The two terms get different factors later, so their gradients go to different accumulators.
   SLUICE_RETURN_IF_ERROR(Backward(terms.policy, /*keep_graph=*/true));
-  optimizer_->SelectAccumulator(1);
+  optimizer_->SelectAccumulator(regular_accumulator_);
   const absl::Status status = Backward(regular);
+  optimizer_->SelectAccumulator(policy_accumulator_);
+  return status;
+}
+
+// The gradient of a group is sum_i A_i g_i with A_i = (R_i - b) / d, where g_i is the gradient of
+// answer i at advantage 1, and the baseline b depends on the norms of all g_i. Accumulator 0
+// collects sum_i R_i g_i / d and kGroup sum_i g_i / d, so that b can be subtracted at the end.
+absl::Status Updater::AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSums* sums) {
+  std::vector<double> rewards, power(answers.size(), 0.0);
+  for (const MicroBatch& answer : answers) rewards.push_back(answer.advantage.front());
+  const MinVariance before = ComputeMinVariance(rewards, power);
+  if (before.flat) {
+    for (MicroBatch& answer : answers) {
+      std::fill(answer.advantage.begin(), answer.advantage.end(), 0.0f);
+      SLUICE_RETURN_IF_ERROR(AddGradients(answer, sums));
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<UpdateSums> answer_sums(answers.size());
+  policy_accumulator_ = kAnswer;
+  absl::Status status;
+  for (size_t i = 0; i < answers.size() && status.ok(); ++i) {
+    std::fill(answers[i].advantage.begin(), answers[i].advantage.end(), 1.0f);
+    optimizer_->SelectAccumulator(kAnswer);
+    status = AddGradients(answers[i], &answer_sums[i]);
+    // Without the aggregation's weight, which is 1/T_i for a mean over tokens.
+    const double weight = answers[i].weight.front();
+    power[i] = optimizer_->SquaredNorm(kAnswer) / (weight * weight);
+    optimizer_->AddScaled(kAnswer, rewards[i] / before.scale, 0);
+    optimizer_->AddScaled(kAnswer, 1 / before.scale, kGroup);
+    optimizer_->Zero(kAnswer);
+  }
+  policy_accumulator_ = 0;
+  const MinVariance group = ComputeMinVariance(rewards, power);
+  optimizer_->AddScaled(kGroup, -group.baseline, 0);
+  optimizer_->Zero(kGroup);
   optimizer_->SelectAccumulator(0);
+
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const double advantage = (rewards[i] - group.baseline) / group.scale;
+    answer_sums[i].policy *= advantage;
+    answer_sums[i].stats.ScaleAdvantages(advantage);
+    sums->Merge(answer_sums[i]);
+  }
   return status;
 }
 
@@ -133,14 +173,23 @@ std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,
   }
 
   const double scale = rules_.loss.aggregation.step_scale(counts, settings_.max_response);
+  double policy_factor = advantage_factor, lr_factor = 1;
+  if (metrics.has_value()) {
+    if (rules_.loss.normalize_weights && metrics->weight_mean > kLeastMeanWeight)
+      policy_factor /= metrics->weight_mean;
+    if (rules_.loss.ess_power > 0) {
+      lr_factor = EssFactor(metrics->ess_seq, rules_.loss.ess_base, rules_.loss.ess_power);
+      result->metrics["ess_lr_factor"] = lr_factor;
+    }
+  }
   const absl::Duration start = clock_->Monotonic();
-  const Optimizer::Outcome outcome = optimizer_->Update(scale * advantage_factor, scale);
+  const Optimizer::Outcome outcome = optimizer_->Update(scale * policy_factor, scale, lr_factor);
   result->seconds_optim += absl::ToDoubleSeconds(clock_->Monotonic() - start);
-  if (metrics.has_value()) AddPolicyMetrics(*metrics, advantage_factor, &result->metrics);
+  AddPolicyMetrics(sums.stats, rules_.loss, advantage_factor, &result->metrics);
   if (!outcome.applied) return "nonfinite_gradient";
 
   // The step's loss is that of the updates that changed the parameters.
-  result->loss += scale * (advantage_factor * sums.policy + sums.regular);
+  result->loss += scale * (policy_factor * sums.policy + sums.regular);
   result->grad_norm = outcome.grad_norm;
   result->lr = outcome.lr;
   return "";

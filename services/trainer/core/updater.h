@@ -4,10 +4,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/diagnostics.h"
 #include "services/trainer/core/micro_batch.h"
 #include "services/trainer/core/rules.h"
+#include "services/trainer/core/scorer.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/step.h"
 
@@ -38,25 +40,29 @@ struct UpdateSums {
 
   // False if a token has made a sum NaN or infinite.
   bool finite() const;
+  void Merge(const UpdateSums& other);
 };
 
 // Computes the gradients of micro-batches, and makes updates from them. Not thread-safe.
 class Updater {
  public:
-  // All arguments outlive the updater. `reference` is null if the job has no reference policy.
+  // All arguments outlive the updater. `reference` and `average` are as in Scorer.
   // `separate_terms`: the factor of the policy term is known only at the end of the step, so its
   // gradients and those of KL and entropy are accumulated apart.
   Updater(const Settings& settings, const Rules& rules, bool separate_terms, TrainModel* model,
-          TrainModel* reference, Optimizer* optimizer, Clock* clock);
+          TrainModel* reference, TrainModel* average, Optimizer* optimizer, Clock* clock);
 
-  // Sets batch.prox to the log-probs of the model as it is now.
-  absl::Status ScoreProximal(MicroBatch& batch);
+  Scorer& scorer() { return scorer_; }
 
   // Sets all gradients to 0.
   void ZeroGrad();
   // Runs forward and backward of one micro-batch. Adds its gradients to those of the update, and
   // its terms to *sums.
   absl::Status AddGradients(MicroBatch& batch, UpdateSums* sums);
+  // The same for the answers of one group under the baseline of minimum variance (min_variance.h),
+  // which needs the gradient of each answer by itself. Each micro-batch holds one answer, whose
+  // reward is its advantage.
+  absl::Status AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSums* sums);
 
   // Makes one update from the gradients that were added. `sums` and `counts` are those of the
   // update; the advantages of its policy term are multiplied by `advantage_factor`. Sets lr,
@@ -72,11 +78,13 @@ class Updater {
 
   const Settings& settings_;
   const Rules& rules_;
-  const bool separate_terms_;
+  // The accumulators of the optimizer to which the terms go.
+  int policy_accumulator_ = 0;
+  const int regular_accumulator_;
   TrainModel* const model_;
-  TrainModel* const reference_;
   Optimizer* const optimizer_;
   Clock* const clock_;
+  Scorer scorer_;
 };
 
 }  // namespace sluice::trainer

@@ -15,6 +15,8 @@ namespace {
 // The groups that make one update.
 struct Minibatch {
   std::vector<MicroBatch> batches;
+  // Numbers of the micro-batches of each group, if each of them holds one answer; else empty.
+  std::vector<size_t> answers;
   StepCounts counts;
 };
 
@@ -30,14 +32,16 @@ class WholeStep : public BatchStep {
 
   absl::Status Finish(StepResult* result) override {
     const absl::Duration start = clock_.Monotonic();
+    if (settings_.kind == Settings::Kind::kRl)
+      SLUICE_RETURN_IF_ERROR(updater_.scorer().SetRewardKl(groups_));
     SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches());
 
     // Proximal log-probs are computed with the weights before the first update, so all of them are
     // computed here.
-    if (settings_.kind == Settings::Kind::kRl && rules_.loss.prox == ProxMode::kRecompute) {
+    if (settings_.kind == Settings::Kind::kRl) {
       for (Minibatch& minibatch : minibatches) {
         for (MicroBatch& batch : minibatch.batches)
-          SLUICE_RETURN_IF_ERROR(updater_.ScoreProximal(batch));
+          SLUICE_RETURN_IF_ERROR(updater_.scorer().SetProximal(batch));
       }
     }
 
@@ -70,14 +74,54 @@ class WholeStep : public BatchStep {
                                after.prompts - before.prompts};
     }
 
-    // The factor of the advantages depends on the whole batch, so it is applied only here.
-    const float factor =
-        settings_.kind == Settings::Kind::kRl ? static_cast<float>(builder_->factor()) : 1.0f;
+    FinishAdvantages(sequences);
     for (uint32_t i = 0; i < settings_.minibatches; ++i) {
-      for (Sequence& sequence : sequences[i]) sequence.advantage *= factor;
-      minibatches[i].batches = MakeMicroBatches(sequences[i], settings_.micro_batch_tokens);
+      if (rules_.advantage.min_variance) {
+        DivideIntoAnswers(sequences[i], &minibatches[i]);
+      } else {
+        minibatches[i].batches = MakeMicroBatches(sequences[i], settings_.micro_batch_tokens);
+      }
     }
     return minibatches;
+  }
+
+  // Applies what depends on the whole batch: the factor of the advantages, and their whitening.
+  void FinishAdvantages(std::vector<std::vector<Sequence>>& sequences) const {
+    if (settings_.kind != Settings::Kind::kRl) return;
+    const float factor = static_cast<float>(builder_->factor());
+    std::vector<Sequence*> all;
+    for (std::vector<Sequence>& part : sequences) {
+      for (Sequence& sequence : part) {
+        for (float& a : sequence.advantage) a *= factor;
+        all.push_back(&sequence);
+      }
+    }
+    WhitenAdvantages(rules_.advantage, all);
+  }
+
+  void DivideIntoAnswers(absl::Span<const Sequence> sequences, Minibatch* minibatch) const {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (i == 0 || sequences[i].group != sequences[i - 1].group) minibatch->answers.push_back(0);
+      ++minibatch->answers.back();
+      minibatch->batches.push_back(std::move(
+          MakeMicroBatches(sequences.subspan(i, 1), settings_.micro_batch_tokens).front()));
+    }
+  }
+
+  absl::Status AddGradients(Minibatch& minibatch, UpdateSums* sums) {
+    if (settings_.kind == Settings::Kind::kRl)
+      SLUICE_RETURN_IF_ERROR(updater_.scorer().ApplyUpdateWideTerms(minibatch.batches));
+    if (minibatch.answers.empty()) {
+      for (MicroBatch& batch : minibatch.batches)
+        SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, sums));
+      return absl::OkStatus();
+    }
+    absl::Span<MicroBatch> rest = absl::MakeSpan(minibatch.batches);
+    for (const size_t count : minibatch.answers) {
+      SLUICE_RETURN_IF_ERROR(updater_.AddGroupGradients(rest.first(count), sums));
+      rest.remove_prefix(count);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status MakeUpdates(std::vector<Minibatch>& minibatches, StepResult* result) {
@@ -85,9 +129,7 @@ class WholeStep : public BatchStep {
     for (Minibatch& minibatch : minibatches) {
       updater_.ZeroGrad();
       UpdateSums sums;
-      for (MicroBatch& batch : minibatch.batches)
-        SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, &sums));
-
+      SLUICE_RETURN_IF_ERROR(AddGradients(minibatch, &sums));
       const std::string skipped = updater_.Update(sums, minibatch.counts, 1.0, result);
       if (skipped.empty()) ++applied;
       if (result->skipped.empty()) result->skipped = skipped;
@@ -105,8 +147,7 @@ class WholeStep : public BatchStep {
           static_cast<double>(minibatches.size()) - static_cast<double>(applied);
       // Update() has set the metrics of the last minibatch. Replace them by those of all
       // minibatches.
-      if (const std::optional<PolicyMetrics> metrics = sums_.stats.Metrics())
-        AddPolicyMetrics(*metrics, 1.0, &result->metrics);
+      AddPolicyMetrics(sums_.stats, rules_.loss, 1.0, &result->metrics);
     }
 
     if (applied > 0) {

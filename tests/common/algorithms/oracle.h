@@ -23,10 +23,11 @@ struct F1 {
   std::vector<float> behav = {-0.7f, -1.5f, -2.2f, -0.8f, -1.4f};
   std::vector<float> ref = {-0.4f, -1.4f, -1.8f, -1.1f, -1.3f};
   std::vector<float> advantage = {1, 1, 1, -0.5f, -0.5f};
+  std::vector<int32_t> staleness = {2, 1, 0, 1, 1};
 
   PolicyTokens Tokens(ProxMode mode) const {
-    PolicyTokens tokens{offsets, theta, {}, behav, ref, advantage};
-    if (mode == ProxMode::kRecompute) tokens.lp_prox = prox;
+    PolicyTokens tokens{offsets, theta, {}, behav, ref, advantage, {}};
+    if (HasProximal(mode)) tokens.lp_prox = prox;
     return tokens;
   }
 };

@@ -25,7 +25,8 @@ void ExpectOne(const AlgorithmSpec& spec, const AlgorithmContext& context, const
 }
 
 TEST(ValidateTest, EveryPresetIsAccepted) {
-  ExpectOracleForEveryRow(PresetRows(), {"sync_grpo", "sync_dapo", "async_decoupled"});
+  ExpectOracleForEveryRow(PresetRows(), {"sync_grpo", "sync_dapo", "async_decoupled", "async_vcpo",
+                                         "async_cispo", "moe_gspo"});
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
     EXPECT_THAT(ValidateAlgorithm(preset.value, {}), IsEmpty()) << preset.name;
     EXPECT_TRUE(ResolveLoss(preset.value.loss, 4).ok());
@@ -40,8 +41,11 @@ TEST(ValidateTest, TheDefaultsAreThePresetAsyncDecoupled) {
 TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   ExpectOne(With([](auto& s) { s.loss.kind = "pppo"; }), {}, "loss.kind",
             "unknown name \"pppo\"; use one of reinforce, ppo, dapo");
-  ExpectOne(With([](auto& s) { s.loss.prox = "loglinear"; }), {}, "loss.prox",
-            "none, self, recompute");
+  ExpectOne(With([](auto& s) { s.loss.prox = "nearest"; }), {}, "loss.prox",
+            "none, self, recompute, loglinear, ewma");
+  ExpectOne(With([](auto& s) { s.loss.tis_outside = "cut"; }), {}, "loss.tis_outside",
+            "clip, drop");
+  ExpectOne(With([](auto& s) { s.loss.ess_lr = "half"; }), {}, "loss.ess_lr", "none, sqrt, linear");
   ExpectOne(With([](auto& s) { s.loss.aggregation = "mean"; }), {}, "loss.aggregation",
             "token_mean");
   ExpectOne(With([](auto& s) { s.loss.tis_level = "word"; }), {}, "loss.tis_level",
@@ -80,6 +84,59 @@ TEST(ValidateTest, NumbersOutsideTheirRangeAreRefused) {
   ExpectOne(With([](auto& s) { s.loss.entropy = -1; }), {}, "loss.entropy", "0 or more");
 }
 
+TEST(ValidateTest, BoundsThatBoundNothingAreRefused) {
+  ExpectOne(With([](auto& s) { s.loss.tis_low = 2; }), {}, "loss.tis_low", "below loss.tis");
+  ExpectOne(With([](auto& s) { s.loss.veto_high = 1; }), {}, "loss.veto_high", "above 1");
+  ExpectOne(With([](auto& s) { s.loss.geo_low = 1.01; }), {}, "loss.geo_low", "(0, 1]");
+  ExpectOne(With([](auto& s) { s.loss.geo_high = 0.99; }), {}, "loss.geo_high", "1 or more");
+  ExpectOne(With([](auto& s) { s.loss.k3_max = 0; }), {}, "loss.k3_max", "above 0");
+  ExpectOne(With([](auto& s) { s.loss.opsm = -1; }), {}, "loss.opsm", "0 or more");
+  ExpectOne(With([](auto& s) { s.loss.m2po = 0; }), {}, "loss.m2po", "above 0");
+  ExpectOne(With([](auto& s) { s.loss.kind = "cispo", s.loss.cispo_low = 5; }), {},
+            "loss.cispo_high", "above loss.cispo_low");
+  ExpectOne(With([](auto& s) { s.loss.kind = "sapo", s.loss.sapo_negative = 0; }), {},
+            "loss.sapo_negative", "above 0");
+  ExpectOne(With([](auto& s) { s.loss.prox = "ewma", s.loss.ewma = 1; }), {}, "loss.ewma",
+            "[0, 1)");
+  ExpectOne(With([](auto& s) { s.loss.ess_lr = "sqrt", s.loss.ess_base = 0; }), {}, "loss.ess_base",
+            "(0, 1]");
+  ExpectOne(With([](auto& s) { s.advantage.kind = "reinforce_pp", s.advantage.gamma = 0; }), {},
+            "advantage.gamma", "(0, 1]");
+}
+
+TEST(ValidateTest, AValueThatNothingReadsIsRefused) {
+  ExpectOne(With([](auto& s) { s.loss.cispo_high = 4; }), {}, "loss.cispo_high",
+            "only with loss.kind: cispo");
+  ExpectOne(With([](auto& s) { s.loss.dppo_delta = 0.1; }), {}, "loss.dppo_delta", "dppo_tv");
+  ExpectOne(With([](auto& s) { s.loss.aepo_entropy = 0.1; }), {}, "loss.aepo_entropy", "aepo");
+  ExpectOne(With([](auto& s) { s.loss.ewma = 0.5; }), {}, "loss.ewma", "prox: ewma");
+  ExpectOne(With([](auto& s) { s.loss.tis.reset(), s.loss.tis_normalize = true; }), {},
+            "loss.tis_normalize", "loss.tis");
+  ExpectOne(With([](auto& s) { s.loss.ess_base = 0.5; }), {}, "loss.ess_base", "loss.ess_lr");
+  ExpectOne(With([](auto& s) { s.advantage.gamma = 0.9; }), {}, "advantage.gamma", "reinforce_pp");
+}
+
+TEST(ValidateTest, LossesThatExcludeOtherChoicesSaySo) {
+  ExpectOne(With([](auto& s) { s.loss.kind = "gspo"; }), {}, "loss.aggregation",
+            "one ratio per sequence");
+  ExpectOne(With([](auto& s) { s.loss.kind = "dppo_tv"; }), {}, "loss.prox", "Set prox: none");
+  ExpectOne(With([](auto& s) { s.advantage.kind = "min_variance"; }), {}, "loss.kind",
+            "Set loss.kind: reinforce");
+  ExpectOne(With([](auto& s) {
+              s.advantage.kind = "min_variance", s.loss.kind = "reinforce", s.loss.m2po = 0.04;
+            }),
+            {}, "loss.m2po", "Set it to none");
+  ExpectOne(With([](auto& s) { s.advantage.kind = "maxrl", s.advantage.truncated = "penalty"; }),
+            {}, "advantage.kind", "negative");
+  ExpectOne(With([](auto& s) { s.advantage.kl = 0.1; }), {}, "advantage.kl", "model.reference");
+  for (const Row<LossEntry>& row : LossRows()) {
+    AlgorithmSpec spec;
+    spec.loss.kind = std::string(row.name);
+    if (row.value.defaults != nullptr) row.value.defaults(spec.loss);
+    EXPECT_THAT(ValidateAlgorithm(spec, {}), IsEmpty()) << row.name;
+  }
+}
+
 TEST(ValidateTest, KlNeedsAReferenceAndAGradient) {
   ExpectOne(With([](auto& s) { s.loss.kl = 0.1; }), {}, "loss.kl", "model.reference");
   EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.kl = 0.1; }), {.has_reference = true}),
@@ -97,6 +154,11 @@ TEST(ValidateTest, KlKindFollowsTheStaleness) {
 
 TEST(ValidateTest, AGroupOfOneIsRefused) {
   ExpectOne({}, {.group_size = 1}, "advantage.kind", "rollout.group.size is 1");
+  for (const char* kind : {"reinforce", "batch", "reinforce_pp"}) {
+    AlgorithmSpec spec;
+    spec.advantage.kind = kind;
+    EXPECT_THAT(ValidateAlgorithm(spec, {.group_size = 1}), IsEmpty()) << kind;
+  }
 }
 
 TEST(ValidateTest, AllProblemsComeAtOnce) {

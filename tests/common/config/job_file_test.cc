@@ -111,6 +111,24 @@ TEST(JobFile, APresetsSelfAnchorGivesWayToSeveralUpdatesABatch) {
   EXPECT_EQ(file.spec->algorithm().loss().prox(), "recompute");
 }
 
+TEST(JobFile, ALossThatTheFileNamesBringsItsOwnValuesButNotOverThoseOfTheFile) {
+  const JobFile gspo = Parse(kMinimal, {"algorithm.loss.kind=gspo"});
+  ASSERT_THAT(ProblemLines(gspo), ElementsAre());
+  EXPECT_EQ(gspo.spec->algorithm().loss().clip_low(), 3e-4);
+  EXPECT_EQ(gspo.spec->algorithm().loss().clip_high(), 4e-4);
+  EXPECT_EQ(gspo.spec->algorithm().loss().aggregation(), "seq_mean_token_mean");
+  EXPECT_FALSE(gspo.spec->algorithm().loss().has_dual());
+
+  const JobFile given = Parse(kMinimal, {"algorithm.loss={kind: gspo, clip_high: 0.1}"});
+  ASSERT_THAT(ProblemLines(given), ElementsAre());
+  EXPECT_EQ(given.spec->algorithm().loss().clip_low(), 3e-4);
+  EXPECT_EQ(given.spec->algorithm().loss().clip_high(), 0.1);
+
+  const JobFile dppo = Parse(kMinimal, {"algorithm.loss.kind=dppo_tv"});
+  ASSERT_THAT(ProblemLines(dppo), ElementsAre());
+  EXPECT_EQ(dppo.spec->algorithm().loss().prox(), "none");
+}
+
 TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {
   const JobFile file =
       Parse(kMinimal, {"data.train.0.path=here.jsonl", "data.train.1.name=b",
@@ -324,7 +342,8 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
        "is \"exakt\", wants exact, gsm8k, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"algorithm.loss.kind=pppo",
-       "is \"pppo\", wants reinforce, ppo, dapo. Did you mean \"ppo\"?"},
+       "is \"pppo\", wants reinforce, ppo, dapo, gspo, cispo, sapo, aepo, dppo_tv. Did you mean "
+       "\"ppo\"?"},
   };
 
   for (const auto& [set, text] : cases) {
@@ -467,8 +486,9 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "resources.trainer=2",
                           "resources.queue=2",
                           "reward.rewards.0.verifier=math",
-                          "algorithm.preset=async_cispo",
-                          "algorithm.loss.kind=gspo"}) {
+                          "algorithm.preset=ppo_critic",
+                          "algorithm.advantage.kind=gae",
+                          "algorithm.loss.prox=exact"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();

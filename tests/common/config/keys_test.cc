@@ -135,7 +135,7 @@ TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
               testing::HasSubstr("native | sglang (not in this build) | vllm (not in this build)"));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build, but for cpu) "));
-  EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo)"));
+  EXPECT_THAT(text, testing::HasSubstr("(grpo | dr_grpo | rloo | pool_loo | lite_ppo | maxrl | "));
   EXPECT_THAT(text, testing::HasSubstr("(required; exact | gsm8k | text)"));
   EXPECT_THAT(
       text,

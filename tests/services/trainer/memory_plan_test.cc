@@ -48,7 +48,7 @@ TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
   EXPECT_EQ(BytesOf(plan, "logits"), uint64_t{192} << 20);
 
   MemoryPlanInput more = LargeInput();
-  more.reference = true, more.separate_gradients = true, more.dtype = DType::kF32;
+  more.reference = true, more.gradient_buffers = 2, more.dtype = DType::kF32;
   EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 4 * 2) * kParameters);
 }
 

@@ -9,6 +9,7 @@
 #include "common/algorithms/correction.h"
 #include "common/algorithms/kl.h"
 #include "common/algorithms/policy_loss.h"
+#include "common/algorithms/proximal.h"
 
 namespace sluice {
 namespace {
@@ -44,7 +45,8 @@ at::Tensor WeightedSum(const at::Tensor& lp_theta, const std::vector<double>& co
 
 LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
                            const at::Tensor& entropy, PolicyTokens tokens,
-                           absl::Span<const double> sequence_weight, PolicyStats* stats) {
+                           absl::Span<const double> sequence_weight, PolicyStats* stats,
+                           absl::Span<const int32_t> staleness) {
   TORCH_CHECK(lp_theta.dim() == 1 && lp_theta.scalar_type() == at::kFloat,
               "lp_theta must be [N] fp32");
   const int64_t n = lp_theta.size(0);
@@ -54,6 +56,12 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
   const at::Tensor on_cpu = lp_theta.detach().to(at::kCPU).contiguous();
   tokens.lp_theta = absl::MakeConstSpan(on_cpu.data_ptr<float>(), static_cast<size_t>(n));
 
+  std::vector<float> loglinear;
+  if (rule.prox == ProxMode::kLoglinear) {
+    loglinear = LoglinearProximal(tokens.lp_theta, tokens.lp_behav, staleness);
+    tokens.lp_prox = loglinear;
+  }
+
   std::vector<double> coefficient(n);
   for (int64_t i = 0; i < tokens.sequences(); ++i) {
     for (int64_t t = tokens.offsets[i]; t < tokens.offsets[i + 1]; ++t)
@@ -61,8 +69,10 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
   }
 
   const Correction correction = ComputeCorrection(rule.correction, tokens);
-  stats->Add(tokens, correction,
-             rule.has_ratio ? CountClipped(rule.clip, rule.prox, tokens) : ClipCounts{});
+  const ClipCounts clipped = rule.clip.has_value()
+                                 ? CountClipped(*rule.clip, rule.prox, tokens, rule.sequence_ratio)
+                                 : ClipCounts{};
+  stats->Add(tokens, correction, clipped);
 
   LossTerms terms;
   std::vector<float> value(n), grad(n);

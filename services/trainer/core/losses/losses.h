@@ -27,7 +27,8 @@ struct LossTerms {
 // Computes the terms of one micro-batch of N tokens and B sequences.
 //
 // `lp_theta` [N] is fp32 with gradient; `entropy` [N] is fp32 with gradient, or undefined. `tokens`
-// has the constants on the CPU. Its lp_theta is ignored, because the tensor is used.
+// has the constants on the CPU. Its lp_theta is ignored, because the tensor is used; so is its
+// lp_prox if prox is loglinear, which computes it from `staleness` [N] (versions).
 // `sequence_weight` [B] is rule.aggregation.sequence_weight of each sequence (any value for an
 // empty one). The micro-batch is added to `stats`; if stats->bad_policy() > 0, the step must be
 // skipped.
@@ -37,7 +38,8 @@ struct LossTerms {
 // c10::Error if shapes disagree.
 LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
                            const at::Tensor& entropy, PolicyTokens tokens,
-                           absl::Span<const double> sequence_weight, PolicyStats* stats);
+                           absl::Span<const double> sequence_weight, PolicyStats* stats,
+                           absl::Span<const int32_t> staleness = {});
 
 // The term of supervised fine-tuning: the sum of -lp_theta [N] (fp32 with gradient), which is to be
 // divided by the step's number of tokens.

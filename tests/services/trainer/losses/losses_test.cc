@@ -92,14 +92,17 @@ TEST(LossesTest, SftIsTheSumOfNegativeLogProbs) {
 // l = u f(x, A), written with tensors and differentiated by autograd.
 at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const at::Tensor behav = torch::tensor(f.behav), a = torch::tensor(f.advantage);
+  const at::Tensor stale = torch::tensor(f.staleness).to(at::kFloat);
   const at::Tensor prox = spec.prox == "none"   ? behav
                           : spec.prox == "self" ? lp.detach()
-                                                : torch::tensor(f.prox);
+                          : spec.prox == "loglinear"
+                              ? behav + stale / (stale + 1) * (lp.detach() - behav)
+                              : torch::tensor(f.prox);
 
   // In PPO, x is the ratio of the current policy to prox, so the weight u is the ratio of prox to
   // behav. REINFORCE has no x, so its u is the ratio of the current policy to behav.
-  const at::Tensor numerator =
-      spec.prox == "recompute" && spec.kind != "reinforce" ? prox : lp.detach();
+  const bool has_prox = spec.prox != "none" && spec.prox != "self";
+  const at::Tensor numerator = has_prox && spec.kind != "reinforce" ? prox : lp.detach();
 
   at::Tensor u = torch::ones({5});
   if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
@@ -111,7 +114,34 @@ at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   }
 
   if (spec.kind == "reinforce") return u * (-a * lp);
-  const at::Tensor x = (lp - prox).exp();
+  at::Tensor x = (lp - prox).exp();
+  if (spec.kind == "cispo") return u * -x.detach().clamp(spec.cispo_low, spec.cispo_high) * a * lp;
+  if (spec.kind == "sapo") {
+    const at::Tensor tau = torch::where(a > 0, torch::full({5}, spec.sapo_positive),
+                                        torch::full({5}, spec.sapo_negative));
+    return u * -a * 4 / tau * torch::sigmoid(tau * (x - 1));
+  }
+  if (spec.kind == "dppo_tv") {
+    const at::Tensor moved = lp.detach().exp() - prox.exp();
+    const at::Tensor drop =
+        ((a > 0) & (moved > spec.dppo_delta)) | ((a < 0) & (moved < -spec.dppo_delta));
+    return u * (torch::where(drop, torch::zeros({5}), -a * x) +
+                spec.dppo_penalty * (lp - prox).square());
+  }
+  if (spec.kind == "gspo") {
+    const at::Tensor log_x = (lp - prox).detach();
+    const at::Tensor geo = torch::cat(
+        {log_x.slice(0, 0, 3).mean().expand({3}), log_x.slice(0, 3, 5).mean().expand({2})});
+    x = (geo + lp - lp.detach()).exp();
+    return u * torch::maximum(-a * x, -a * x.clamp(1 - spec.clip_low, 1 + spec.clip_high));
+  }
+  if (spec.kind == "aepo") {
+    // The upper bound is (1 + high) x / sg(x), so that it has a gradient where it is reached.
+    const at::Tensor upper = (1 + spec.clip_high) * x / x.detach();
+    const at::Tensor bounded = torch::minimum(x.clamp_min(1 - spec.clip_low), upper);
+    const at::Tensor l = torch::maximum(-a * x, -a * bounded);
+    return u * (spec.dual ? torch::where(a < 0, torch::minimum(l, -a * *spec.dual), l) : l);
+  }
   at::Tensor l = torch::maximum(-a * x, -a * x.clamp(1 - spec.clip_low, 1 + spec.clip_high));
   if (spec.dual) l = torch::where(a < 0, torch::minimum(l, -a * *spec.dual), l);
   return u * l;
@@ -143,7 +173,7 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
           PolicyStats stats;
           const LossRule rule = ResolveLoss(spec, 0).value();
           const LossTerms terms =
-              ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats);
+              ComputeLossTerms(rule, lp1, {}, f.Tokens(prox.value), {1, 0.5}, &stats, f.staleness);
 
           const at::Tensor other =
               (ByAutograd(spec, lp2, f) * torch::tensor({1.0f, 1.0f, 1.0f, 0.5f, 0.5f})).sum();

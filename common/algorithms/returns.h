@@ -1,0 +1,23 @@
+#pragma once
+
+#include "absl/types/span.h"
+
+namespace sluice {
+
+// Turns the rewards of a sequence's trainable tokens, in their order, into discounted returns:
+// G_t = r_t + gamma G_{t+1}. Tokens that the policy did not sample are not in `rewards`; so they
+// neither receive a reward nor discount.
+void ToReturns(double gamma, absl::Span<double> rewards);
+
+// Moments of the tokens of a step, for whitening (REINFORCE++, arXiv 2501.03262).
+class TokenMoments {
+ public:
+  void Add(double value);
+  // (value - mean) / sqrt(var + 1e-8), var with ddof 1; 0 if fewer than two tokens were added.
+  double Whiten(double value) const;
+
+ private:
+  double count_ = 0, mean_ = 0, squares_ = 0;  // Welford's method.
+};
+
+}  // namespace sluice

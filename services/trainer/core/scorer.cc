@@ -1,0 +1,146 @@
+#include "services/trainer/core/scorer.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "common/algorithms/losses/aepo.h"
+#include "common/algorithms/m2po.h"
+#include "common/algorithms/proximal.h"
+#include "common/base/status.h"
+#include "common/models/train_model.h"
+#include "services/trainer/core/sequences.h"
+
+namespace sluice::trainer {
+namespace {
+
+std::vector<float> ToVector(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.contiguous();
+  const float* data = values.const_data_ptr<float>();
+  return std::vector<float>(data, data + values.numel());
+}
+
+}  // namespace
+
+absl::StatusOr<Scorer::Scores> Scorer::Score(TrainModel& model, const MicroBatch& batch) {
+  const at::NoGradGuard no_grad;
+  SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
+                          model.Score(batch.packed, batch.targets, settings_.temperature));
+  return Scores{ToVector(scores.logprobs), ToVector(scores.entropy)};
+}
+
+absl::StatusOr<std::vector<float>> Scorer::ScoreReference(MicroBatch& batch) {
+  // The reference policy chooses its experts itself, so it gets no routing.
+  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
+  absl::StatusOr<Scores> scores = Score(*reference_, batch);
+  batch.packed.routing = std::move(routing);
+  if (!scores.ok()) return scores.status();
+  return std::move(scores->logprobs);
+}
+
+absl::Status Scorer::SetProximal(MicroBatch& batch) {
+  if (!NeedsProximalPass(rules_.loss.prox)) return absl::OkStatus();
+  TrainModel& anchor = rules_.loss.prox == ProxMode::kEwma ? *average_ : *model_;
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(anchor, batch));
+  batch.prox = std::move(scores.logprobs);
+  return absl::OkStatus();
+}
+
+absl::Status Scorer::SetReference(MicroBatch& batch) {
+  if (reference_ == nullptr || rules_.loss.kl == nullptr) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(batch.ref, ScoreReference(batch));
+  return absl::OkStatus();
+}
+
+absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
+  if (rules_.reward_kl == 0) return absl::OkStatus();
+  std::vector<Trajectory*> trajectories;
+  std::vector<Sequence> sequences;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (Trajectory& trajectory : groups[g].members) {
+      const auto& mask = trajectory.mask;
+      // Add() refuses such a trajectory and says why.
+      if (mask.size() != trajectory.tokens.size() || mask.size() != trajectory.logprobs.size() ||
+          mask.size() != trajectory.versions.size() || mask.empty() || mask[0] != 0)
+        continue;
+      if (absl::c_none_of(mask, [](uint8_t m) { return m != 0; })) continue;
+      trajectories.push_back(&trajectory);
+      sequences.push_back(MakeSequence(trajectory, static_cast<uint32_t>(g), 0));
+    }
+  }
+
+  const ProxMode prox = rules_.loss.prox;
+  const bool behaviour = prox == ProxMode::kNone || prox == ProxMode::kLoglinear;
+  for (MicroBatch& batch : MakeMicroBatches(sequences, settings_.micro_batch_tokens)) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> reference, ScoreReference(batch));
+    std::vector<float> anchor = batch.behavior;
+    if (!behaviour) {
+      SLUICE_ASSIGN_OR_RETURN(Scores scores,
+                              Score(prox == ProxMode::kEwma ? *average_ : *model_, batch));
+      anchor = std::move(scores.logprobs);
+    }
+    for (size_t b = 0; b < batch.sequences.size(); ++b) {
+      std::vector<float>& kl = trajectories[batch.sequences[b]]->kl;
+      kl.clear();
+      for (int64_t t = batch.offsets[b]; t < batch.offsets[b + 1]; ++t) {
+        const float difference = anchor[t] - reference[t];
+        // One token without a usable log-prob must not take the reward of its whole answer.
+        kl.push_back(std::isfinite(difference) ? difference : 0);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
+  const LossRule& rule = rules_.loss;
+  if (rule.m2po == 0 && rule.entropy_factor == 0) return absl::OkStatus();
+  std::vector<Scores> scores;
+  std::vector<float> entropy;
+  for (const MicroBatch& batch : batches) {
+    SLUICE_ASSIGN_OR_RETURN(scores.emplace_back(), Score(*model_, batch));
+    absl::c_copy(scores.back().entropy, std::back_inserter(entropy));
+  }
+
+  if (rule.entropy_factor != 0) {
+    const std::vector<double> factors = AepoFactors(entropy, rule.entropy_factor);
+    size_t t = 0;
+    for (MicroBatch& batch : batches) {
+      for (float& a : batch.advantage) a = static_cast<float>(a * factors[t++]);
+    }
+  }
+  if (rule.m2po == 0) return absl::OkStatus();
+
+  std::vector<float> theta, behavior, advantage;
+  std::vector<uint8_t> keep;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const MicroBatch& batch = batches[i];
+    std::vector<float> prox = batch.prox;
+    if (rule.prox == ProxMode::kLoglinear)
+      prox = LoglinearProximal(scores[i].logprobs, batch.behavior, batch.staleness);
+    const PolicyTokens tokens{.offsets = batch.offsets,
+                              .lp_theta = scores[i].logprobs,
+                              .lp_prox = prox,
+                              .lp_behav = batch.behavior,
+                              .lp_ref = {},
+                              .advantage = batch.advantage,
+                              .allowed = {}};
+    absl::c_copy(ComputeCorrection(rule.correction, tokens).keep, std::back_inserter(keep));
+    absl::c_copy(scores[i].logprobs, std::back_inserter(theta));
+    absl::c_copy(batch.behavior, std::back_inserter(behavior));
+    absl::c_copy(batch.advantage, std::back_inserter(advantage));
+  }
+  const std::vector<uint8_t> allowed = M2poKeep(theta, behavior, advantage, keep, rule.m2po);
+  size_t first = 0;
+  for (MicroBatch& batch : batches) {
+    batch.allowed.assign(allowed.begin() + first, allowed.begin() + first + batch.targets.size());
+    first += batch.targets.size();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::trainer

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/trainer/core/experience.h"
+#include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/rules.h"
+#include "services/trainer/core/settings.h"
+
+namespace sluice {
+class TrainModel;
+}
+
+namespace sluice::trainer {
+
+// Computes what a step needs to know before its gradients: log-probs under the proximal and the
+// reference policy, and what depends on log-probs of all tokens of an update. No pass of it has
+// gradients. Not thread-safe.
+class Scorer {
+ public:
+  // All arguments outlive the scorer. `reference` and `average` (the averaged weights of prox ewma)
+  // are null if the job has none.
+  Scorer(const Settings& settings, const Rules& rules, TrainModel* model, TrainModel* reference,
+         TrainModel* average)
+      : settings_(settings),
+        rules_(rules),
+        model_(model),
+        reference_(reference),
+        average_(average) {}
+
+  // Sets batch.prox if the proximal policy has a forward pass of its own.
+  absl::Status SetProximal(MicroBatch& batch);
+  // Sets batch.ref if the loss has a KL term.
+  absl::Status SetReference(MicroBatch& batch);
+
+  // Sets Trajectory::kl of all trajectories with trained tokens, if the KL enters the reward. Its
+  // anchor is the proximal policy, or the behaviour policy if there is none (prox none) or if it is
+  // not known before the gradients (prox loglinear).
+  absl::Status SetRewardKl(std::vector<Group>& groups);
+
+  // Multiplies the advantages by the factors of the loss's entropy term, and sets MicroBatch::allowed
+  // by M2PO, if the loss has them. `batches` are those of one update, of the weights as they are now.
+  absl::Status ApplyUpdateWideTerms(std::vector<MicroBatch>& batches);
+
+ private:
+  struct Scores {
+    std::vector<float> logprobs, entropy;  // [N]
+  };
+  absl::StatusOr<Scores> Score(TrainModel& model, const MicroBatch& batch);
+  absl::StatusOr<std::vector<float>> ScoreReference(MicroBatch& batch);
+
+  const Settings& settings_;
+  const Rules& rules_;
+  TrainModel* const model_;
+  TrainModel* const reference_;
+  TrainModel* const average_;
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,49 @@
+#include "common/algorithms/histogram.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/splitmix.h"
+#include "tests/common/algorithms/oracle.h"
+
+namespace sluice {
+namespace {
+
+// The quantile of the sorted values themselves.
+double Exact(std::vector<double> logs, double q) {
+  std::sort(logs.begin(), logs.end());
+  const double position = q * static_cast<double>(logs.size() - 1);
+  const size_t below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, logs.size() - 1);
+  return logs[below] + (position - static_cast<double>(below)) * (logs[above] - logs[below]);
+}
+
+TEST(HistogramTest, QuantilesAreWithinABinOfTheSortedValuesAfterAMerge) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SplitMix64 random(seed);
+    std::vector<double> logs;
+    LogRatioHistogram parts[3], whole;
+    // Log-ratios of a batch lie close together, and a few are far away.
+    for (int i = 0; i < 3000; ++i) {
+      logs.push_back((random.Uniform() - 0.5) * (i % 100 == 0 ? 10 : 0.3));
+      parts[i % 3].Add(logs.back());
+    }
+    for (const LogRatioHistogram& part : parts) whole.Merge(part);
+    EXPECT_EQ(whole.count(), 3000);
+    for (const double q : {0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0})
+      EXPECT_NEAR(std::log(whole.Quantile(q)), Exact(logs, q), 1.0 / 128) << seed << " " << q;
+  }
+}
+
+TEST(HistogramTest, ExtremesAreExactEvenOutsideOfTheBins) {
+  LogRatioHistogram histogram;
+  for (const double log : {-12.0, 0.0, 30.0}) histogram.Add(log);
+  EXPECT_DOUBLE_EQ(histogram.Quantile(0), std::exp(-12.0));
+  EXPECT_DOUBLE_EQ(histogram.Quantile(1), std::exp(30.0));
+  EXPECT_NEAR(std::log(histogram.Quantile(0.5)), 0, 1.0 / 128);
+}
+
+TEST(HistogramTest, WithoutValuesTheRatioIsOne) { EXPECT_EQ(LogRatioHistogram().Quantile(0.5), 1); }
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,549 @@
+// Steps of the trainer under algorithms whose terms depend on the whole step, against the same step
+// written in the obvious way: sequence by sequence, in fp64 where a statistic is computed, with
+// LibTorch's own operations.
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/algorithms/presets.h"
+#include "common/algorithms/registry.h"
+#include "common/models/train_model.h"
+#include "common/optim/adamw.h"
+#include "services/trainer/core/settings.h"
+#include "tests/services/trainer/trainer_fixture.h"
+
+namespace sluice::trainer {
+namespace {
+
+// One trained sequence of a batch, with what a loss needs.
+struct Scored {
+  size_t group = 0;
+  double reward = 0;
+  at::Tensor lp, entropy;        // [T] with gradient.
+  std::vector<double> lp_value;  // [T] the values of lp.
+  std::vector<double> behav, ref;
+};
+
+class AlgorithmsTest : public TrainerTest {
+ protected:
+  AlgorithmsTest()
+      : slow_(*TrainModel::Create(model_.config, DType::kF32)),
+        slow_reference_(*TrainModel::Create(model_.config, DType::kF32)) {
+    EXPECT_TRUE(slow_->Load(weights_).ok() && slow_reference_->Load(reference_).ok());
+  }
+
+  static std::vector<double> Values(const at::Tensor& tensor) {
+    const at::Tensor values = tensor.detach().to(at::kDouble).contiguous();
+    return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
+  }
+
+  std::vector<Scored> ScoreAll(const std::vector<Group>& batch) {
+    std::vector<Scored> all;
+    for (size_t g = 0; g < batch.size(); ++g) {
+      for (const Trajectory& t : batch[g].members) {
+        PackedBatch packed;
+        packed.tokens.assign(t.tokens.begin(), t.tokens.end());
+        packed.positions.resize(t.tokens.size());
+        std::iota(packed.positions.begin(), packed.positions.end(), 0);
+        packed.cu_seqlens = {0, static_cast<int64_t>(t.tokens.size())};
+        std::vector<int64_t> targets;
+        Scored& scored = all.emplace_back();
+        scored.group = g;
+        scored.reward = t.reward;
+        for (size_t i = 0; i < t.tokens.size(); ++i) {
+          if (!t.mask[i]) continue;
+          packed.score_rows.push_back(static_cast<int64_t>(i) - 1);
+          targets.push_back(t.tokens[i]);
+          scored.behav.push_back(t.logprobs[i]);
+        }
+        const auto scores = [&](TrainModel& m) {
+          const at::Tensor z = at::log_softmax(*m.Logits(packed), -1);
+          return std::pair(z.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1),
+                           -(z.exp() * z).sum(-1));
+        };
+        std::tie(scored.lp, scored.entropy) = scores(*slow_);
+        scored.lp_value = Values(scored.lp);
+        scored.ref = Values(scores(*slow_reference_).first);
+      }
+    }
+    return all;
+  }
+
+  double GradientNorm() const {
+    double squares = 0;
+    for (const auto& p : slow_->parameters()) {
+      if (p.tensor.grad().defined()) squares += p.tensor.grad().pow(2).sum().item<double>();
+    }
+    return std::sqrt(squares);
+  }
+
+  // Makes AdamW's first update from the gradients of the slow model, and compares with the trainer.
+  void ExpectSameUpdate(Trainer& trainer, const Settings& settings, const StepResult& result) {
+    const double norm = GradientNorm();
+    EXPECT_NEAR(result.grad_norm, norm, 1e-4 * norm + 1e-9);
+    for (const auto& p : slow_->parameters()) {
+      std::vector<float> m(p.tensor.numel()), v(p.tensor.numel());
+      AdamWStep({0.9, 0.999, settings.optimizer.eps, 0.01}, 1, result.lr, p.tensor.dim() >= 2,
+                std::min(1.0, 1.0 / (norm + 1e-6)), p.tensor.numel(),
+                p.tensor.grad().contiguous().const_data_ptr<float>(),
+                p.tensor.mutable_data_ptr<float>(), m.data(), v.data());
+    }
+    TensorSet expected = weights_;
+    ASSERT_TRUE(slow_->Store(&expected).ok());
+    EXPECT_LE(MaxDifference(*trainer.Weights(), expected), 2e-5);
+    EXPECT_GT(MaxDifference(*trainer.Weights(), weights_), 1e-4);
+  }
+
+  // Settings under which an update follows small gradients smoothly.
+  static Settings SmoothSettings() {
+    Settings settings = BaseSettings();
+    settings.algorithm.loss.entropy = 0;
+    settings.optimizer.eps = 1e-3;
+    return settings;
+  }
+
+  const std::unique_ptr<TrainModel> slow_, slow_reference_;
+};
+
+at::Tensor Column(const std::vector<double>& values) {
+  return at::tensor(values, at::kDouble).to(at::kFloat);
+}
+
+TEST_F(AlgorithmsTest, T16TheBaselineOfMinimumVarianceGivesTheDirectGradient) {
+  Settings settings = SmoothSettings();
+  settings.algorithm = FindRow(PresetRows(), "async_vcpo")->value;
+  settings.algorithm.loss.entropy = 0.02;
+  settings.reference = true;
+  settings.algorithm.loss.kl = 0.05;
+  settings.algorithm.loss.kl_kind = "k2";
+  std::vector<Group> batch = RandomBatch(31);
+  // A group of equal rewards has no advantage, but its KL and entropy terms count.
+  for (Trajectory& t : batch[2].members) t.reward = 0.5;
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  std::vector<double> power, weight, advantages(all.size(), 0.0);
+  double ess_sum = 0, ess_squares = 0;
+  for (Scored& s : all) {
+    double log_rho = 0;
+    for (size_t t = 0; t < s.behav.size(); ++t) log_rho += s.lp_value[t] - s.behav[t];
+    ess_sum += std::exp(log_rho);
+    ess_squares += std::exp(2 * log_rho);
+    weight.push_back(std::min(8.0, std::exp(log_rho)));
+    // The score is the gradient of the sequence's log-prob.
+    slow_->ZeroGrad();
+    ASSERT_TRUE(Backward(s.lp.sum(), /*keep_graph=*/true).ok());
+    power.push_back(std::pow(weight.back() * GradientNorm(), 2));
+  }
+  slow_->ZeroGrad();
+  for (size_t first = 0; first < all.size(); first += 4) {
+    double mean = 0, squares = 0, weighted = 0, sum = 0;
+    for (size_t i = first; i < first + 4; ++i) {
+      mean += all[i].reward / 4;
+      weighted += power[i] * all[i].reward;
+      sum += power[i];
+    }
+    for (size_t i = first; i < first + 4; ++i) squares += std::pow(all[i].reward - mean, 2) / 4;
+    if (squares < 1e-12) continue;
+    for (size_t i = first; i < first + 4; ++i)
+      advantages[i] = (all[i].reward - weighted / sum) / std::sqrt(squares);
+  }
+  const double sequences = static_cast<double>(all.size());
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor d = all[i].lp - Column(all[i].ref);
+    const at::Tensor token =
+        -weight[i] * advantages[i] * all[i].lp + 0.05 * d.square() / 2 - 0.02 * all[i].entropy;
+    loss = loss + token.mean() / sequences;
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-4);
+  const double factor = std::sqrt(ess_sum * ess_sum / ess_squares / sequences);
+  EXPECT_NEAR(result.metrics.at("ess_lr_factor"), factor, 1e-5);
+  EXPECT_NEAR(result.lr, 1e-2 * factor, 1e-7);
+  double advantage_mean = 0, tokens = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const double n = static_cast<double>(all[i].behav.size());
+    advantage_mean += advantages[i] * n, tokens += n;
+  }
+  EXPECT_NEAR(result.metrics.at("advantage_mean"), advantage_mean / tokens, 1e-4);
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, ReinforcePlusPlusWhitensReturnsThatCarryTheKlOfEachToken) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage.kind = "reinforce_pp";
+  settings.algorithm.advantage.kl = 0.1;
+  settings.algorithm.advantage.gamma = 0.9;
+  settings.algorithm.loss = {.kind = "reinforce",
+                             .prox = "recompute",
+                             .dual = std::nullopt,
+                             .tis = std::nullopt,
+                             .veto = std::nullopt};
+  settings.reference = true;
+  const std::vector<Group> batch = RandomBatch(32);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  std::vector<std::vector<double>> returns;
+  double sum = 0, n = 0;
+  for (const Scored& s : all) {
+    std::vector<double>& g = returns.emplace_back(s.behav.size());
+    double next = 0;
+    for (size_t t = g.size(); t-- > 0;) {
+      const double last = t + 1 == g.size() ? s.reward : 0;
+      g[t] = next = last - 0.1 * (s.lp_value[t] - s.ref[t]) + 0.9 * next;
+      sum += next, ++n;
+    }
+  }
+  double squares = 0;
+  for (const auto& g : returns) {
+    for (const double v : g) squares += std::pow(v - sum / n, 2);
+  }
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (double& v : returns[i]) v = (v - sum / n) / std::sqrt(squares / (n - 1) + 1e-8);
+    loss = loss - (Column(returns[i]) * all[i].lp).sum() / n;
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, TheKlOfAnAnswerIsSubtractedFromItsRewardBeforeTheGroupIsCompared) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage.kind = "rloo";
+  settings.algorithm.advantage.kl = 0.3;
+  settings.algorithm.loss = {.kind = "cispo",
+                             .prox = "none",
+                             .dual = std::nullopt,
+                             .tis = std::nullopt,
+                             .veto = std::nullopt};
+  settings.reference = true;
+  const std::vector<Group> batch = RandomBatch(33);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  std::vector<double> rewards;
+  double tokens = 0;
+  for (const Scored& s : all) {
+    // Without a proximal policy the anchor of the KL is the behaviour policy.
+    double kl = 0;
+    for (size_t t = 0; t < s.behav.size(); ++t) kl += s.behav[t] - s.ref[t];
+    rewards.push_back(s.reward - 0.3 * kl);
+    tokens += static_cast<double>(s.behav.size());
+  }
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i) {
+    double others = 0;
+    for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) others += j == i ? 0 : rewards[j] / 3;
+    const at::Tensor x = (all[i].lp.detach() - Column(all[i].behav)).exp().clamp(0, 5);
+    loss = loss - ((rewards[i] - others) * x * all[i].lp).sum() / tokens;
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, M2poAndEntropyFactorsAreThoseOfTheWholeUpdate) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage.kind = "dr_grpo";
+  settings.algorithm.loss = {.kind = "aepo",
+                             .prox = "recompute",
+                             .dual = std::nullopt,
+                             .tis = std::nullopt,
+                             .veto = std::nullopt,
+                             .m2po = 0.01};
+  settings.micro_batch_tokens = 20;
+  const std::vector<Group> batch = RandomBatch(34);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  struct Token {
+    size_t sequence, at;
+    double square;
+  };
+  std::vector<Token> outward;
+  std::vector<std::vector<double>> advantage(all.size()), keep(all.size());
+  double mean = 0, n = 0, squares = 0;
+  for (const Scored& s : all) {
+    for (const double h : Values(s.entropy)) mean += h, ++n;
+  }
+  mean /= n;
+  for (const Scored& s : all) {
+    for (const double h : Values(s.entropy)) squares += (h - mean) * (h - mean);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    double group = 0;
+    for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) group += all[j].reward / 4;
+    const std::vector<double> entropy = Values(all[i].entropy);
+    for (size_t t = 0; t < entropy.size(); ++t) {
+      const double h = (entropy[t] - mean) / std::sqrt(squares / (n - 1));
+      advantage[i].push_back((all[i].reward - group) * (1 + 0.2 * h));
+      keep[i].push_back(1);
+      const double log_rho = all[i].lp_value[t] - all[i].behav[t];
+      if (advantage[i][t] * log_rho > 0) outward.push_back({i, t, log_rho * log_rho});
+    }
+  }
+  std::sort(outward.begin(), outward.end(),
+            [](const Token& a, const Token& b) { return a.square > b.square; });
+  size_t dropped = 0;
+  for (; dropped < outward.size(); ++dropped) {
+    double sum = 0;
+    for (size_t j = dropped; j < outward.size(); ++j) sum += outward[j].square;
+    if (sum / static_cast<double>(outward.size() - dropped) <= 0.01) break;
+    keep[outward[dropped].sequence][outward[dropped].at] = 0;
+  }
+  ASSERT_GT(dropped, 0u);
+  ASSERT_LT(dropped, outward.size());
+
+  // The ratio to the policy of this very step is 1, so the clip does nothing.
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i)
+    loss = loss - (Column(keep[i]) * Column(advantage[i]) * all[i].lp).sum() / n;
+  ASSERT_TRUE(Backward(loss).ok());
+  EXPECT_NEAR(result.metrics.at("masked_m2po_tokens"), static_cast<double>(dropped) / n, 1e-9);
+  EXPECT_NEAR(result.metrics.at("kept"), 1 - static_cast<double>(dropped) / n, 1e-9);
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, NormalizedWeightsAreDividedByTheirMeanButKlAndEntropyAreNot) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage.kind = "dr_grpo";
+  settings.algorithm.loss = {.kind = "reinforce",
+                             .prox = "none",
+                             .dual = std::nullopt,
+                             .tis = 1.05,
+                             .tis_normalize = true,
+                             .veto = std::nullopt,
+                             .entropy = 0.05};
+  const std::vector<Group> batch = RandomBatch(35);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  double n = 0, weights = 0;
+  std::vector<std::vector<double>> weight(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t t = 0; t < all[i].behav.size(); ++t) {
+      weight[i].push_back(std::min(1.05, std::exp(all[i].lp_value[t] - all[i].behav[t])));
+      weights += weight[i].back(), ++n;
+    }
+  }
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i) {
+    double group = 0;
+    for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) group += all[j].reward / 4;
+    const at::Tensor u = Column(weight[i]) * (n / weights);
+    loss = loss + (-(all[i].reward - group) * u * all[i].lp - 0.05 * all[i].entropy).sum() / n;
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+// The settings of each preset, advantage and loss, and of the options that need a whole step.
+std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
+  std::vector<std::pair<std::string, Settings>> all;
+  const auto add = [&](std::string name, const AlgorithmSpec& algorithm) {
+    Settings settings = BaseSettings();
+    settings.algorithm = algorithm;
+    settings.optimizer.eps = 1e-3;
+    settings.reference = algorithm.advantage.kl > 0 || algorithm.loss.kl > 0;
+    all.emplace_back(std::move(name), settings);
+  };
+  for (const auto& row : PresetRows()) add(std::string(row.name), row.value);
+  for (const auto& row : AdvantageRows()) {
+    AlgorithmSpec spec;
+    spec.advantage.kind = std::string(row.name);
+    if (row.value.min_variance) spec.loss.kind = "reinforce";
+    add(absl::StrCat("advantage ", row.name), spec);
+  }
+  for (const auto& row : LossRows()) {
+    AlgorithmSpec spec;
+    spec.loss.kind = std::string(row.name);
+    if (row.value.defaults != nullptr) row.value.defaults(spec.loss);
+    add(absl::StrCat("loss ", row.name), spec);
+  }
+  AlgorithmSpec spec;
+  spec.loss.tis_normalize = true, spec.loss.entropy = 0.05, spec.loss.m2po = 0.02;
+  add("normalized weights and m2po", spec);
+  spec = {};
+  spec.advantage.kl = 0.1;
+  add("kl in the reward", spec);
+  return all;
+}
+
+TEST_F(AlgorithmsTest, T18AnyPartitionAndOrderGivesTheSameParametersUnderEveryAlgorithm) {
+  for (auto& [name, settings] : AllAlgorithms()) {
+    SCOPED_TRACE(name);
+    ASSERT_EQ(Validate(settings), absl::OkStatus());
+    const std::unique_ptr<Trainer> whole = Make(settings);
+    const StepResult expected = Run(*whole, 0, RandomBatch(2));
+    for (const uint32_t limit : {1u, 9u, 40u}) {
+      settings.micro_batch_tokens = limit;
+      const std::unique_ptr<Trainer> parts = Make(settings);
+      std::vector<Group> batch = RandomBatch(2);
+      if (limit == 9) std::reverse(batch.begin(), batch.end());
+      const StepResult result = Run(*parts, 0, std::move(batch));
+      EXPECT_NEAR(result.loss, expected.loss, 1e-5) << limit;
+      EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-4 * expected.grad_norm + 1e-9) << limit;
+      EXPECT_LE(MaxDifference(*parts->Weights(), *whole->Weights()), 2e-5) << limit;
+    }
+  }
+}
+
+TEST_F(AlgorithmsTest, T09WhatIsNotTrainedChangesNoBitUnderEveryAlgorithm) {
+  for (auto& [name, settings] : AllAlgorithms()) {
+    SCOPED_TRACE(name);
+    std::vector<TensorSet> weights;
+    for (const float filler : {0.0f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      std::vector<Group> batch = RandomBatch(6);
+      for (Group& group : batch) {
+        for (Trajectory& t : group.members) {
+          for (size_t i = 0; i < t.mask.size(); ++i) {
+            if (!t.mask[i]) t.logprobs[i] = filler;
+          }
+        }
+      }
+      const std::unique_ptr<Trainer> trainer = Make(settings);
+      Run(*trainer, 0, std::move(batch));
+      weights.push_back(*trainer->Weights());
+    }
+    EXPECT_TRUE(SameBits(weights[0], weights[1]));
+    EXPECT_TRUE(SameBits(weights[0], weights[2]));
+  }
+}
+
+TEST_F(AlgorithmsTest, T24ARunUnderEveryPresetGoesOnFromACheckpointBitForBit) {
+  std::vector<std::pair<std::string, Settings>> all = AllAlgorithms();
+  Settings ewma = BaseSettings();
+  ewma.algorithm.loss.prox = "ewma";
+  ewma.minibatches = 2;
+  all.emplace_back("prox ewma", ewma);
+  for (const auto& [name, settings] : all) {
+    SCOPED_TRACE(name);
+    const std::unique_ptr<Trainer> whole = Make(settings);
+    for (int64_t k = 0; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+
+    const std::unique_ptr<Trainer> first = Make(settings);
+    for (int64_t k = 0; k < 2; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
+    const Checkpoint found = WriteAndRead(*first, {});
+    const std::unique_ptr<Trainer> second = Make(settings);
+    ASSERT_TRUE(second
+                    ->Restore(found.model, *found.optimizer, found.state.updates,
+                              found.state.skips_in_a_row)
+                    .ok());
+    for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
+    EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
+    EXPECT_TRUE(SameBits(MomentsOf(*second), MomentsOf(*whole)));
+  }
+}
+
+TEST_F(AlgorithmsTest, TheAverageOfProxEwmaIsInTheCheckpointAndIsNeeded) {
+  Settings settings = BaseSettings();
+  settings.algorithm.loss.prox = "ewma";
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  Run(*trainer, 0, RandomBatch(1));
+  const StepResult result = Run(*trainer, 1, RandomBatch(2, 6, 1));
+  // The anchor lags behind the policy, even in the first update of a batch.
+  EXPECT_GT(result.metrics.at("kl_prox_theta_k3"), 0);
+
+  const TensorSet moments = MomentsOf(*trainer);
+  ASSERT_GE(moments.Find("a.model.norm.weight"), 0);
+  const auto average = moments.as<float>(moments.Find("a.model.norm.weight"));
+  const TensorSet now = *trainer->Weights();
+  const auto newest = now.as<float>(now.Find("model.norm.weight"));
+  const auto start = weights_.as<float>(weights_.Find("model.norm.weight"));
+  for (size_t i = 0; i < average.size(); ++i) {
+    EXPECT_LE(std::min(start[i], newest[i]) - 1e-2, average[i]);
+    EXPECT_GE(std::max(start[i], newest[i]) + 1e-2, average[i]);
+  }
+  EXPECT_FALSE(std::equal(average.begin(), average.end(), newest.begin()));
+
+  // A checkpoint of a job without the average cannot go on as one with it.
+  settings.algorithm.loss.prox = "recompute";
+  const Checkpoint without = WriteAndRead(*Make(settings), {});
+  settings.algorithm.loss.prox = "ewma";
+  const absl::Status status = Make(settings)->Restore(without.model, *without.optimizer, 0, 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("a."));
+}
+
+TEST_F(AlgorithmsTest, T26LoglinearAnchorsEachTokenByItsOwnStaleness) {
+  Settings settings = BaseSettings();
+  settings.algorithm.loss.prox = "loglinear";
+  settings.algorithm.loss.entropy = 0;
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  std::vector<Group> batch = RandomBatch(5, 3, 2);
+  for (Trajectory& mixed : batch[0].members) {
+    for (size_t i = 0; i < mixed.versions.size(); ++i) {
+      if (mixed.mask[i]) mixed.versions[i] = i % 2 == 0 ? 2 : 0;
+    }
+  }
+  const std::vector<Scored> all = ScoreAll(batch);
+  const StepResult result = Run(*trainer, 2, batch);
+
+  double sum = 0, n = 0;
+  size_t sequence = 0;
+  for (const Group& group : batch) {
+    for (const Trajectory& t : group.members) {
+      const Scored& s = all[sequence++];
+      size_t at = 0;
+      for (size_t i = 0; i < t.mask.size(); ++i) {
+        if (!t.mask[i]) continue;
+        const double lag = static_cast<double>(2 - t.versions[i]), alpha = lag / (lag + 1);
+        sum -= alpha * (s.lp_value[at] - s.behav[at]);  // -log w
+        ++at, ++n;
+      }
+    }
+  }
+  EXPECT_NEAR(result.metrics.at("kl_behav_prox_k1"), sum / n, 1e-5);
+  EXPECT_GT(result.metrics.at("mixed_versions"), 0);
+}
+
+TEST_F(AlgorithmsTest, OnlyAStepWhoseTermsNeedNoOtherGroupIsStreamed) {
+  Settings settings = BaseSettings();
+  settings.max_staleness = 0;
+  EXPECT_TRUE(Streams(settings));
+  for (const char* kind : {"batch", "reinforce_pp", "reinforce_pp_baseline", "min_variance"}) {
+    Settings other = settings;
+    other.algorithm.advantage.kind = kind;
+    EXPECT_FALSE(Streams(other)) << kind;
+  }
+  for (const char* kind : {"grpo", "maxrl", "reinforce"}) {
+    Settings other = settings;
+    other.algorithm.advantage.kind = kind;
+    EXPECT_TRUE(Streams(other)) << kind;
+  }
+  Settings m2po = settings, aepo = settings, kl = settings;
+  m2po.algorithm.loss.m2po = 0.04;
+  aepo.algorithm.loss.kind = "aepo";
+  kl.algorithm.advantage.kl = 0.1;
+  for (const Settings* other : {&m2po, &aepo, &kl}) EXPECT_FALSE(Streams(*other));
+}
+
+TEST_F(AlgorithmsTest, TheMasksOfAJobAreMetricsAndOthersAreAbsent) {
+  Settings settings = BaseSettings();
+  settings.algorithm.loss.geo_high = 1.01;
+  const StepResult result = Run(*Make(settings), 0, RandomBatch(7));
+  EXPECT_TRUE(result.metrics.contains("masked_geo_tokens"));
+  EXPECT_TRUE(result.metrics.contains("masked_veto_sequences"));
+  EXPECT_FALSE(result.metrics.contains("masked_opsm_tokens"));
+  EXPECT_FALSE(result.metrics.contains("masked_m2po_tokens"));
+  EXPECT_LE(result.metrics.at("rho_p5"), result.metrics.at("rho_p50"));
+  EXPECT_LE(result.metrics.at("rho_p50"), result.metrics.at("rho_max"));
+}
+
+}  // namespace
+}  // namespace sluice::trainer

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/splitmix.h"
+#include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/trainer.h"
+#include "tests/services/trainer/tiny_model.h"
+
+namespace sluice::trainer {
+
+inline constexpr int kVocab = 16;
+
+// A group with one prompt of 2 tokens and answers of 1 to 6 tokens, sampled at `version`. The
+// behavior log-probs are random, near ln(1 / kVocab). `multi_turn`: token 3 is not a sampled one.
+inline Group RandomGroup(SplitMix64& random, int64_t version, int members = 4,
+                         bool multi_turn = false) {
+  Group group;
+  for (uint8_t& byte : group.id.bytes) byte = static_cast<uint8_t>(random.Next());
+  const int32_t prompt[2] = {static_cast<int32_t>(random.Below(kVocab)),
+                             static_cast<int32_t>(random.Below(kVocab))};
+  for (int m = 0; m < members; ++m) {
+    Trajectory trajectory;
+    trajectory.member = static_cast<uint32_t>(m);
+    trajectory.attempt = 1;
+    const size_t length = 3 + random.Below(6);
+    for (size_t t = 0; t < length; ++t) {
+      const bool sampled = t >= 2 && !(multi_turn && t == 3);
+      trajectory.tokens.push_back(t < 2 ? prompt[t] : static_cast<int32_t>(random.Below(kVocab)));
+      trajectory.mask.push_back(sampled);
+      trajectory.logprobs.push_back(sampled ? static_cast<float>(-2.8 + 0.4 * random.Uniform())
+                                            : std::nanf(""));
+      trajectory.versions.push_back(sampled ? version : -1);
+    }
+    trajectory.reward = random.Uniform();
+    group.members.push_back(std::move(trajectory));
+  }
+  return group;
+}
+
+inline std::vector<Group> RandomBatch(uint64_t seed, int groups = 6, int64_t version = 0) {
+  SplitMix64 random(seed);
+  std::vector<Group> batch;
+  for (int g = 0; g < groups; ++g) batch.push_back(RandomGroup(random, version, 4, g % 2 == 1));
+  return batch;
+}
+
+inline Settings BaseSettings() {
+  Settings settings;
+  settings.algorithm.loss.entropy = 0.05;
+  settings.optimizer.lr = 1e-2;
+  settings.max_staleness = 4;
+  settings.group_size = 4;
+  settings.max_response = 8;
+  return settings;
+}
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Trainer> Make(const Settings& settings) {
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+        Trainer::Create(settings, model_.config, Clock::Real());
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    EXPECT_TRUE((*trainer)->Load(weights_).ok());
+    if (settings.reference) {
+      EXPECT_TRUE((*trainer)->SetReference(reference_).ok());
+    }
+    return *std::move(trainer);
+  }
+
+  static StepResult Run(Trainer& trainer, int64_t k, std::vector<Group> batch) {
+    EXPECT_TRUE(trainer.Add(k, std::move(batch)).ok());
+    absl::StatusOr<StepResult> result = trainer.Finish(k);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.value_or(StepResult{});
+  }
+
+  // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
+  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types) {
+    Trainer::Sources sources = trainer.TakeSnapshot();
+    CheckpointStore store(
+        {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
+    CheckpointContents contents{.model = std::move(sources.model),
+                                .optimizer = std::move(sources.moments)};
+    contents.state = {.job = "j",
+                      .version = {1, 0},
+                      .updates = trainer.updates(),
+                      .skips_in_a_row = 0,
+                      .seed = 1};
+    contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
+    EXPECT_TRUE(store.Write(std::move(contents)).ok());
+    return **store.ReadNewest(nullptr);
+  }
+
+  static TensorSet MomentsOf(Trainer& trainer) { return *ReadAll(*trainer.TakeSnapshot().moments); }
+
+  static double MaxDifference(const TensorSet& a, const TensorSet& b) {
+    double worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      const auto x = a.as<float>(i), y = b.as<float>(i);
+      for (size_t j = 0; j < x.size(); ++j) worst = std::max(worst, std::abs(double{x[j]} - y[j]));
+    }
+    return worst;
+  }
+
+  static bool SameBits(const TensorSet& a, const TensorSet& b) {
+    return a.layout_id() == b.layout_id() &&
+           std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
+  }
+
+  const ModelDir model_ = TinyModelDir(kVocab);
+  const TensorSet weights_ = *InitWeights(model_.config, 3);
+  const TensorSet reference_ = *InitWeights(model_.config, 4);
+};
+
+}  // namespace sluice::trainer
