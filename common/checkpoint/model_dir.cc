@@ -9,7 +9,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
@@ -23,9 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxJsonBytes = 16 << 20;
 constexpr int kMaxJsonDepth = 32;
-constexpr int64_t kMaxShardBytes = 5'000'000'000;
-constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr char kWeights[] = "model";  // The stem of the names of the weights' files.
 
 // Files that are copied from the source directory, if they exist.
 constexpr const char* kSideFiles[] = {"generation_config.json",
@@ -103,72 +100,6 @@ absl::StatusOr<std::string> ReadChatTemplate(const std::string& dir) {
       path, ": chat_template is neither a string nor a list with a template named default"));
 }
 
-// A file of weights, and the names of the tensors that it must hold. `names` is unset if there is
-// no index: then any names are accepted here.
-struct Shard {
-  std::string path;
-  std::optional<std::vector<std::string>> names;  // Sorted.
-};
-
-// Returns the files of the weights: the single file if it exists, else the files in the index.
-absl::StatusOr<std::vector<Shard>> FindShards(const std::string& dir) {
-  if (PathExists(PathIn(dir, kSingleFile)))
-    return std::vector<Shard>{{PathIn(dir, kSingleFile), std::nullopt}};
-  const std::string path = PathIn(dir, kIndexFile);
-  if (!PathExists(path))
-    return absl::NotFoundError(
-        absl::StrCat(dir, ": has neither ", kSingleFile, " nor ", kIndexFile));
-  SLUICE_ASSIGN_OR_RETURN(const Json json, ReadObject(path));
-  const auto map = json.find("weight_map");
-  if (map == json.end() || !map->is_object())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has no weight_map"));
-  std::map<std::string, std::vector<std::string>> files;
-  for (const auto& [name, file] : map->items()) {
-    if (!file.is_string())
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": ", Printable(name), " has no file name in weight_map"));
-
-    // The name comes from an untrusted file and must not lead out of the directory.
-    const std::string plain = file.get<std::string>();
-    if (absl::StrContains(plain, '/') || absl::StrContains(plain, '\0') ||
-        absl::StartsWith(plain, ".") || !absl::EndsWith(plain, ".safetensors")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          path, ": \"", Printable(plain), "\" is not a plain name of a .safetensors file"));
-    }
-    files[plain].push_back(name);
-  }
-
-  std::vector<Shard> shards;
-  for (auto& [file, names] : files) {
-    std::sort(names.begin(), names.end());
-    shards.push_back({PathIn(dir, file), std::move(names)});
-  }
-  return shards;
-}
-
-// Checks that a file holds exactly the tensors that the index places there.
-absl::Status CheckIndex(const Shard& shard, const SafetensorsFile& file) {
-  if (!shard.names.has_value()) return absl::OkStatus();
-  std::vector<std::string> held;
-  for (const auto& entry : file.entries()) held.push_back(entry.spec.name);
-  std::sort(held.begin(), held.end());
-  for (const std::string& name : *shard.names) {
-    if (!std::binary_search(held.begin(), held.end(), name)) {
-      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": lacks tensor ", Printable(name),
-                                                     ", which ", kIndexFile, " places there"));
-    }
-  }
-
-  for (const std::string& name : held) {
-    if (!std::binary_search(shard.names->begin(), shard.names->end(), name)) {
-      return absl::InvalidArgumentError(absl::StrCat(shard.path, ": holds tensor ", Printable(name),
-                                                     ", which ", kIndexFile,
-                                                     " does not place there"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Tensors that some tools store although the model does not need them.
 bool MayBeSkipped(const ModelConfig& config, absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") ||
@@ -230,13 +161,9 @@ absl::StatusOr<WeightFiles> OpenWeights(const ModelDir& dir, DType dtype) {
 
   WeightFiles weights;
   std::map<std::string, WeightFiles::Parameter> found;
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Shard> shards, FindShards(dir.path));
-  for (const Shard& shard : shards) {
-    SLUICE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(shard.path));
-    SLUICE_RETURN_IF_ERROR(CheckIndex(shard, file));
-    SLUICE_RETURN_IF_ERROR(FindParameters(dir.config, wanted, weights.files.size(), file, &found));
-    weights.files.push_back(std::move(file));
-  }
+  SLUICE_ASSIGN_OR_RETURN(weights.files, OpenShards(dir.path, kWeights));
+  for (size_t i = 0; i < weights.files.size(); ++i)
+    SLUICE_RETURN_IF_ERROR(FindParameters(dir.config, wanted, i, weights.files[i], &found));
 
   // Every parameter must have been found.
   for (const auto& [name, spec] : wanted) {
@@ -309,38 +236,6 @@ absl::Status WriteConfig(const std::string& dir, const ModelDir& source, DType d
   return WriteWithDigest(dir, "config.json", json.dump(2) + "\n", written);
 }
 
-absl::Status WriteWeights(const std::string& dir, const TensorSource& weights,
-                          WrittenFiles* written) {
-  const absl::Span<const TensorSpec> specs = weights.specs();
-  // Distribute the tensors over files of at most kMaxShardBytes.
-  std::vector<std::vector<size_t>> shards(1);
-  int64_t total = 0, in_shard = 0;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    SLUICE_ASSIGN_OR_RETURN(const int64_t bytes, NumBytes(specs[i]));
-    if (in_shard > 0 && in_shard + bytes > kMaxShardBytes) shards.emplace_back(), in_shard = 0;
-    shards.back().push_back(i);
-    in_shard += bytes, total += bytes;
-  }
-
-  // transformers refuses files without this entry.
-  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  if (shards.size() == 1) {
-    return WriteSafetensors(PathIn(dir, kSingleFile), weights, shards[0], metadata,
-                            &(*written)[kSingleFile]);
-  }
-
-  Json map = Json::object();
-  for (size_t s = 0; s < shards.size(); ++s) {
-    const std::string name =
-        absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
-    SLUICE_RETURN_IF_ERROR(
-        WriteSafetensors(PathIn(dir, name), weights, shards[s], metadata, &(*written)[name]));
-    for (const size_t i : shards[s]) map[specs[i].name] = name;
-  }
-  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
-  return WriteWithDigest(dir, kIndexFile, index.dump(2) + "\n", written);
-}
-
 }  // namespace
 
 absl::StatusOr<ModelDir> ReadModelDir(const std::string& path) {
@@ -398,7 +293,8 @@ absl::Status ReadEachWeight(
 }
 
 absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
-                             const TensorSource& weights, WrittenFiles* written) {
+                             const TensorSource& weights, WrittenFiles* written,
+                             int64_t max_shard_bytes) {
   WrittenFiles unused;
   if (written == nullptr) written = &unused;
   if (weights.specs().empty())
@@ -409,7 +305,8 @@ absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
     SLUICE_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(PathIn(source.path, name)));
     SLUICE_RETURN_IF_ERROR(WriteWithDigest(dir, name, bytes, written));
   }
-  return WriteWeights(dir, weights, written);
+  // transformers refuses files without this entry.
+  return WriteShards(dir, kWeights, weights, {}, {{"format", "pt"}}, max_shard_bytes, written);
 }
 
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,

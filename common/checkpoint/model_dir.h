@@ -10,11 +10,10 @@
 #include "absl/status/statusor.h"
 #include "common/base/file.h"
 #include "common/checkpoint/model_config.h"
+#include "common/checkpoint/shards.h"
 #include "common/checkpoint/tensor_set.h"
 
 namespace sluice {
-
-class TensorSource;
 
 // A Hugging Face model directory without its weights. These are read separately, and may be missing
 // if the job starts from random weights.
@@ -56,13 +55,9 @@ absl::Status ReadEachWeight(
     const ModelDir& dir,
     const std::function<void(const TensorSpec& spec, const std::byte* data)>& take);
 
-// File name -> digest, for the files that a call has written.
-using WrittenFiles = std::map<std::string, FileDigest>;
-
 // WriteModelDir() and WriteModelFiles() write files that transformers can load: the configuration
 // and tokenizer files of `source`, a config.json with the dtype of the weights (if they are mixed,
-// the type of most elements), and the weights in files of at most 5 GB (a larger tensor gets its
-// own file). Equal weights give equal bytes.
+// the type of most elements), and the weights (shards.h). Equal weights give equal bytes.
 //
 // WriteModelDir() makes the directory `path` as WriteDirAtomic() does.
 // ALREADY_EXISTS: `path` exists.
@@ -71,6 +66,7 @@ using WrittenFiles = std::map<std::string, FileDigest>;
 absl::Status WriteModelDir(const std::string& path, const ModelDir& source,
                            const TensorSet& weights);
 absl::Status WriteModelFiles(const std::string& dir, const ModelDir& source,
-                             const TensorSource& weights, WrittenFiles* written = nullptr);
+                             const TensorSource& weights, WrittenFiles* written = nullptr,
+                             int64_t max_shard_bytes = kMaxShardBytes);
 
 }  // namespace sluice

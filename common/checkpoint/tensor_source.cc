@@ -14,15 +14,17 @@ absl::Status SetSource::Read(size_t i, int64_t first, int64_t count, void* to) c
   return absl::OkStatus();
 }
 
-FileSource::FileSource(SafetensorsFile file) : file_(std::move(file)) {
-  for (const SafetensorsFile::Entry& entry : file_.entries()) entries_.push_back(&entry);
-  std::sort(entries_.begin(), entries_.end(),
-            [](const auto* a, const auto* b) { return a->spec.name < b->spec.name; });
-  for (const SafetensorsFile::Entry* entry : entries_) specs_.push_back(entry->spec);
+FileSource::FileSource(std::vector<SafetensorsFile> files) : files_(std::move(files)) {
+  for (const SafetensorsFile& file : files_) {
+    for (const SafetensorsFile::Entry& entry : file.entries()) places_.push_back({&file, &entry});
+  }
+  std::sort(places_.begin(), places_.end(),
+            [](const Place& a, const Place& b) { return a.entry->spec.name < b.entry->spec.name; });
+  for (const Place& place : places_) specs_.push_back(place.entry->spec);
 }
 
 absl::Status FileSource::Read(size_t i, int64_t first, int64_t count, void* to) const {
-  return file_.ReadElements(*entries_[i], first, count, to);
+  return places_[i].file->ReadElements(*places_[i].entry, first, count, to);
 }
 
 absl::Status RoundedSource::Read(size_t i, int64_t first, int64_t count, void* to) const {

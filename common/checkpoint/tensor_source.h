@@ -36,16 +36,20 @@ class SetSource : public TensorSource {
   const TensorSet* const set_;
 };
 
-// The tensors of a safetensors file.
+// The tensors of one or several safetensors files, whose names differ.
 class FileSource : public TensorSource {
  public:
-  explicit FileSource(SafetensorsFile file);
+  explicit FileSource(std::vector<SafetensorsFile> files);
   absl::Span<const TensorSpec> specs() const override { return specs_; }
   absl::Status Read(size_t i, int64_t first, int64_t count, void* to) const override;
 
  private:
-  const SafetensorsFile file_;
-  std::vector<const SafetensorsFile::Entry*> entries_;  // In the order of specs_.
+  struct Place {
+    const SafetensorsFile* file;
+    const SafetensorsFile::Entry* entry;
+  };
+  const std::vector<SafetensorsFile> files_;
+  std::vector<Place> places_;  // In the order of specs_.
   std::vector<TensorSpec> specs_;
 };
 

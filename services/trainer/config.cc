@@ -57,6 +57,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     config.checkpoint_every = rpc::FromProto(spec.checkpoint().every());
   config.keep_last = static_cast<int>(spec.checkpoint().keep_last());
   config.keep_every_steps = spec.checkpoint().keep_every_steps();
+  config.max_shard_bytes = static_cast<int64_t>(spec.checkpoint().max_shard_size());
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
   // A new branch must not train the old branch's batches again.
   config.requeue = spec.queue().keep().restore() == "requeue" || config.from_version.has_value();

@@ -45,6 +45,7 @@ struct JobConfig {
   absl::Duration checkpoint_every = absl::InfiniteDuration();
   int keep_last = 3;
   int64_t keep_every_steps = 0;
+  int64_t max_shard_bytes = 0;          // Of a checkpoint's files.
   std::optional<int64_t> from_version;  // Start a new branch from the checkpoint of this version.
   // If true, batches after the checkpoint are not trained again as they were; their groups go back
   // to the queue and compete for places in new batches.

@@ -33,7 +33,8 @@ absl::Status JobCheckpoints::Open(const ModelDir& model) {
                                .source = model,
                                .model_types = std::move(model_types),
                                .keep_last = config.keep_last,
-                               .keep_every_steps = config.keep_every_steps});
+                               .keep_every_steps = config.keep_every_steps,
+                               .max_shard_bytes = config.max_shard_bytes});
   return store_->Prepare();
 }
 

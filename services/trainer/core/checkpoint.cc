@@ -12,9 +12,11 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/digest.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
@@ -32,10 +34,12 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kFormat = 2;  // Format 1 had no digest of state.json and no masters.
+// Format 1 had no digest of state.json and no masters; format 3 has them in several files.
+constexpr int kFormat = 2, kShardedFormat = 3;
 constexpr int kMaxStateDepth = 4;
-constexpr char kMasters[] = "masters.safetensors";
-constexpr char kOptimizer[] = "optimizer.safetensors";
+// The stems of the names of their files.
+constexpr char kMasters[] = "masters";
+constexpr char kOptimizer[] = "optimizer";
 constexpr char kCursor[] = "cursor.bin";
 constexpr char kLineage[] = "lineage.jsonl";
 constexpr char kState[] = "state.json";
@@ -45,18 +49,56 @@ std::string PathIn(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
 }
 
+// Whether a file belongs to the tensors of a stem (shards.h).
+bool IsShardOf(absl::string_view stem, absl::string_view name) {
+  return absl::ConsumePrefix(&name, stem) &&
+         (name == ".safetensors" || name == ".safetensors.index.json" ||
+          (absl::StartsWith(name, "-") && absl::EndsWith(name, ".safetensors")));
+}
+
 bool IsModelFile(absl::string_view name) {
-  return name != kMasters && name != kOptimizer && name != kCursor && name != kLineage;
+  return !IsShardOf(kMasters, name) && !IsShardOf(kOptimizer, name) && name != kCursor &&
+         name != kLineage;
+}
+
+bool Lists(const WrittenFiles& files, absl::string_view stem) {
+  return absl::c_any_of(files, [&](const auto& file) { return IsShardOf(stem, file.first); });
+}
+
+bool IsSharded(const WrittenFiles& files, absl::string_view stem) {
+  return files.contains(absl::StrCat(stem, ".safetensors.index.json"));
+}
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, absl::StrCat("renaming ", from, " to ", to));
+}
+
+// What ExchangeFolders() does, with plain renames. A process that is killed between two of them
+// leaves no folder `to`; the checkpoint before it is then the newest.
+absl::Status ExchangeByPlainRenames(const std::string& from, const std::string& to) {
+  if (!PathExists(to)) return Rename(from, to);
+  const std::string old = absl::StrCat(absl::StripSuffix(from, ".tmp"), ".old.tmp");
+  SLUICE_RETURN_IF_ERROR(RemoveTree(old));
+  SLUICE_RETURN_IF_ERROR(Rename(to, old));
+  if (absl::Status status = Rename(from, to); !status.ok()) {
+    (void)Rename(old, to);
+    return status;
+  }
+  return Rename(old, from);
 }
 
 // Renames the folder `from` to `to`. If `to` exists, the two are exchanged, and the old one is then
-// at `from`.
+// at `from`. NFS and many mounts of object stores have no such exchange; there it is done in steps.
 absl::Status ExchangeFolders(const std::string& from, const std::string& to) {
+  if (!HitFailpoint("trainer.checkpoint.no_exchange").ok()) return ExchangeByPlainRenames(from, to);
   const unsigned flags = PathExists(to) ? RENAME_EXCHANGE : RENAME_NOREPLACE;
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) != 0) {
-    return ErrnoStatus(errno, absl::StrCat("renaming ", from, " to ", to));
-  }
-  return absl::OkStatus();
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0)
+    return absl::OkStatus();
+  const int error = errno;
+  if (error == EINVAL || error == ENOSYS || error == EOPNOTSUPP)
+    return ExchangeByPlainRenames(from, to);
+  return ErrnoStatus(error, absl::StrCat("renaming ", from, " to ", to));
 }
 
 struct StateFile {
@@ -65,7 +107,8 @@ struct StateFile {
 };
 
 json StateToJson(const StateFile& file) {
-  json object = {{"format", kFormat},
+  const bool sharded = IsSharded(file.files, kMasters) || IsSharded(file.files, kOptimizer);
+  json object = {{"format", sharded ? kShardedFormat : kFormat},
                  {"job", file.state.job},
                  {"incarnation", file.state.version.incarnation},
                  {"version", file.state.version.number},
@@ -99,10 +142,12 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
     digest.bytes = entry.at("bytes").get<uint64_t>();
     SLUICE_ASSIGN_OR_RETURN(digest.sha256, FromHex(entry.at("sha256").get<std::string>()));
   }
-  for (const char* name : {kOptimizer, kCursor, kLineage}) {
+  for (const char* name : {kCursor, kLineage}) {
     if (!file.files.contains(name))
       return absl::DataLossError(absl::StrCat("it does not list ", name));
   }
+  if (!Lists(file.files, kOptimizer))
+    return absl::DataLossError(absl::StrCat("it does not list ", kOptimizer, ".safetensors"));
   return file;
 }
 
@@ -125,14 +170,14 @@ absl::Status RemoveOwnDigest(int format, ordered_json* object) {
 absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(ordered_json object, ParseJson(text, path, kMaxStateDepth));
   const int format = object.at("format").get<int>();
-  if (format > kFormat) {
+  if (format > kShardedFormat) {
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NEWER_FORMAT",
          .hint =
              "use the build that wrote it, or move that folder away to go on from an older one"},
         absl::StrCat(path, ": the checkpoint has format ", format,
-                     ", this build reads formats 1 to ", kFormat));
+                     ", this build reads formats 1 to ", kShardedFormat));
   }
   SLUICE_RETURN_IF_ERROR(RemoveOwnDigest(format, &object));
   return StateFromJson(object);
@@ -209,22 +254,22 @@ bool AnyFile(absl::string_view) { return true; }
 // Replaces the parameters that model.safetensors holds rounded with their fp32 masters.
 absl::Status RestoreMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
                             TensorSet* model) {
-  const std::string path = PathIn(dir, kMasters);
-  SLUICE_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::Open(path));
-  std::map<std::string, const SafetensorsFile::Entry*> masters;
-  for (const SafetensorsFile::Entry& entry : file.entries()) masters[entry.spec.name] = &entry;
+  SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> files, OpenShards(dir, kMasters));
+  const FileSource source(std::move(files));
+  std::map<std::string, size_t> masters;
+  for (size_t i = 0; i < source.specs().size(); ++i) masters[source.specs()[i].name] = i;
 
   for (const TensorSpec& spec : stored) {
     if (spec.dtype == DType::kF32) continue;
     const auto master = masters.find(spec.name);
-    if (master == masters.end() || master->second->spec.dtype != DType::kF32 ||
-        master->second->spec.shape != spec.shape) {
-      return absl::DataLossError(absl::StrCat(path, " does not hold ", spec.name, " as ",
+    const TensorSpec* found = master == masters.end() ? nullptr : &source.specs()[master->second];
+    if (found == nullptr || found->dtype != DType::kF32 || found->shape != spec.shape) {
+      return absl::DataLossError(absl::StrCat(PathIn(dir, kMasters), ".safetensors does not hold ",
+                                              spec.name, " as ",
                                               ShapeText(DType::kF32, spec.shape)));
     }
     const int64_t i = model->Find(spec.name);
-    SLUICE_RETURN_IF_ERROR(
-        file.Read(*master->second, {model->data(i), static_cast<size_t>(model->bytes(i))}));
+    SLUICE_RETURN_IF_ERROR(source.Read(master->second, 0, model->elements(i), model->data(i)));
   }
   return absl::OkStatus();
 }
@@ -232,7 +277,7 @@ absl::Status RestoreMasters(const std::string& dir, const std::vector<TensorSpec
 absl::StatusOr<TensorSet> LoadModel(const std::string& dir, const StateFile& file) {
   SLUICE_ASSIGN_OR_RETURN(const ModelDir source, ReadModelDir(dir));
   SLUICE_ASSIGN_OR_RETURN(TensorSet model, ReadWeights(source, DType::kF32));
-  if (!file.files.contains(kMasters)) return model;
+  if (!Lists(file.files, kMasters)) return model;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<TensorSpec> stored, ReadWeightSpecs(source));
   SLUICE_RETURN_IF_ERROR(RestoreMasters(dir, stored, &model));
   return model;
@@ -313,8 +358,7 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   const auto load = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(PathIn(path, kCursor)));
     SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
-    SLUICE_ASSIGN_OR_RETURN(SafetensorsFile optimizer,
-                            SafetensorsFile::Open(PathIn(path, kOptimizer)));
+    SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> optimizer, OpenShards(path, kOptimizer));
     checkpoint.optimizer = std::make_shared<FileSource>(std::move(optimizer));
     return absl::OkStatus();
   };
@@ -328,8 +372,9 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
 
 absl::StatusOr<TensorSet> ReadCheckpointModel(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
-  SLUICE_RETURN_IF_ERROR(VerifyFiles(
-      path, file, [](absl::string_view name) { return IsModelFile(name) || name == kMasters; }));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, [](absl::string_view name) {
+    return IsModelFile(name) || IsShardOf(kMasters, name);
+  }));
   absl::StatusOr<TensorSet> model = LoadModel(path, file);
   if (!model.ok()) return absl::DataLossError(model.status().message());
   return model;
@@ -356,10 +401,11 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSou
     specs[i].dtype = type->second;
     rounded.push_back(i);
   }
-  SLUICE_RETURN_IF_ERROR(
-      WriteModelFiles(dir, options_.source, RoundedSource(&parameters, std::move(specs)), written));
+  SLUICE_RETURN_IF_ERROR(WriteModelFiles(dir, options_.source,
+                                         RoundedSource(&parameters, std::move(specs)), written,
+                                         options_.max_shard_bytes));
   if (rounded.empty()) return absl::OkStatus();
-  return WriteSafetensors(PathIn(dir, kMasters), parameters, rounded, {}, &(*written)[kMasters]);
+  return WriteShards(dir, kMasters, parameters, rounded, {}, options_.max_shard_bytes, written);
 }
 
 absl::Status CheckpointStore::WriteFiles(const std::string& dir,
@@ -370,8 +416,8 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir,
       CopyLineage(contents.previous, contents.lineage_tail, PathIn(dir, kLineage)));
   SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
   contents.model.reset();
-  SLUICE_RETURN_IF_ERROR(
-      WriteSafetensors(PathIn(dir, kOptimizer), *contents.optimizer, {}, &file.files[kOptimizer]));
+  SLUICE_RETURN_IF_ERROR(WriteShards(dir, kOptimizer, *contents.optimizer, {}, {},
+                                     options_.max_shard_bytes, &file.files));
   contents.optimizer.reset();
   const absl::string_view cursor = contents.cursor;
   SLUICE_RETURN_IF_ERROR(

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/shards.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/checkpoint/tensor_source.h"
 #include "common/rl/version.h"
@@ -68,18 +69,20 @@ struct CheckpointEntry {
 // files), with these files added:
 //   masters.safetensors    the fp32 parameters of those tensors that model.safetensors holds
 //                          rounded; missing if it holds all of them in fp32
-//   optimizer.safetensors  AdamW's moments
+//   optimizer.safetensors  AdamW's moments, and the averaged weights if there are any
 //   cursor.bin             the queue's cursor
 //   lineage.jsonl          every trajectory that was trained on (lineage.h)
 //   state.json             TrainState, the size and SHA-256 of each file above, and its own
 //                          SHA-256: that of the object without the member `sha256`, with sorted
 //                          keys and without spaces
-// A checkpoint is written into a folder of another name, synced, and renamed, so it exists
-// completely or not at all.
+// The tensors of model, masters and optimizer are in several files (shards.h) if they have more
+// than `max_shard_bytes`. A checkpoint is written into a folder of another name, synced, and
+// renamed, so it exists completely or not at all.
 //
-// The number `format` in state.json is 2. Format 1 can be read too: it has no digest of state.json,
-// and its model.safetensors holds the fp32 parameters. A higher format is an error; such a
-// checkpoint is never skipped in favour of an older one.
+// The number `format` in state.json is 2, or 3 if masters or optimizer are in several files. Format
+// 1 can be read too: it has no digest of state.json, and its model.safetensors holds the fp32
+// parameters. A higher format is an error; such a checkpoint is never skipped in favour of an older
+// one.
 //
 // Not thread-safe. Only one process writes.
 class CheckpointStore {
@@ -94,6 +97,7 @@ class CheckpointStore {
     std::map<std::string, DType> model_types;
     int keep_last = 3;             // At least 1.
     int64_t keep_every_steps = 0;  // Versions divisible by it are never removed. 0: none.
+    int64_t max_shard_bytes = kMaxShardBytes;
   };
   explicit CheckpointStore(Options options) : options_(std::move(options)) {}
 

@@ -54,7 +54,7 @@ void EditState(const std::string& checkpoint, const std::function<void(nlohmann:
 
 // Makes the checkpoint look as if a build with the next format had written it.
 void MakeNewer(const std::string& checkpoint) {
-  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 3; });
+  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 4; });
 }
 
 Id16 GroupOf(int64_t k) {
@@ -72,7 +72,8 @@ class CheckpointTest : public ::testing::Test {
                             .source = model_,
                             .model_types = types_,
                             .keep_last = keep_last,
-                            .keep_every_steps = keep_every});
+                            .keep_every_steps = keep_every,
+                            .max_shard_bytes = max_shard_bytes_});
   }
 
   // Writes version `number` as a successor of version `from` (0: the initial model).
@@ -106,6 +107,7 @@ class CheckpointTest : public ::testing::Test {
   const std::string dir_ = FreshDir();
   const ModelDir model_ = TinyModelDir();
   std::map<std::string, DType> types_;  // Of the model's tensors; those not listed are fp32.
+  int64_t max_shard_bytes_ = kMaxShardBytes;
   TensorSet weights_ = *InitWeights(model_.config, 3);
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
 };
@@ -168,6 +170,59 @@ TEST_F(CheckpointTest, TheNewestThatVerifiesIsTakenAndTheDamagedIsNamed) {
 
     ASSERT_TRUE(RemoveTree(*path).ok());
   }
+}
+
+TEST_F(CheckpointTest, TensorsAboveTheLimitOfAFileAreInSeveralAndEachIsVerified) {
+  types_ = {{weights_.spec(0).name, DType::kBF16}, {weights_.spec(1).name, DType::kBF16}};
+  max_shard_bytes_ = 8;  // Each moment has a file of its own, and so has each larger tensor.
+  moments_.as<float>(1)[0] = 0.25f;
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  const std::string path = *Write(Store(), 2, 1);
+  EXPECT_TRUE(PathExists(path + "/optimizer-00001-of-00002.safetensors"));
+  EXPECT_TRUE(PathExists(path + "/masters.safetensors.index.json"));
+  EXPECT_FALSE(PathExists(path + "/model.safetensors"));
+  const nlohmann::json state = nlohmann::json::parse(*ReadFile(path + "/state.json"));
+  EXPECT_EQ(state["format"], 3);
+
+  const Checkpoint read = *ReadCheckpoint(path);
+  EXPECT_EQ(read.model.buffer(), weights_.buffer());
+  EXPECT_EQ(ReadAll(*read.optimizer)->buffer(), moments_.buffer());
+  EXPECT_EQ(ReadCheckpointModel(path)->buffer(), weights_.buffer());
+  // transformers reads the model by its index.
+  EXPECT_TRUE(ReadWeights(*ReadModelDir(path), DType::kF32).ok());
+  const std::string copy = FreshDir();
+  ASSERT_EQ(CopyCheckpointModel(path, copy), absl::OkStatus());
+  EXPECT_TRUE(ReadWeights(*ReadModelDir(copy), DType::kF32).ok());
+  EXPECT_FALSE(PathExists(copy + "/optimizer-00001-of-00002.safetensors"));
+
+  for (const auto& [name, digest] : state["files"].items()) {
+    SCOPED_TRACE(name);
+    FlipABit(absl::StrCat(path, "/", name));
+    std::vector<std::string> damaged;
+    const auto newest = Store().ReadNewest(&damaged);
+    ASSERT_TRUE(newest.ok() && newest->has_value()) << newest.status();
+    EXPECT_EQ((*newest)->state.version.number, 1);
+    ASSERT_THAT(damaged, SizeIs(1));
+    EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
+    FlipABit(absl::StrCat(path, "/", name));  // It is whole again.
+    ASSERT_TRUE(VerifyCheckpoint(path).ok());
+  }
+  ASSERT_TRUE(RemoveTree(path + "/optimizer-00002-of-00002.safetensors").ok());
+  EXPECT_THAT(MessageOf(VerifyCheckpoint(path).status()),
+              HasSubstr("optimizer-00002-of-00002.safetensors"));
+}
+
+TEST_F(CheckpointTest, AMountWithoutAnExchangeOfFoldersKeepsCheckpointsToo) {
+  if (!kHasFailpoints) GTEST_SKIP() << "this build has no failpoints";
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  moments_.as<float>(0)[0] = 3;
+  ASSERT_EQ(ArmFailpoint("trainer.checkpoint.no_exchange", "error", 1), absl::OkStatus());
+  ASSERT_TRUE(Write(Store(), 1, 0, /*incarnation=*/2).ok());  // In place of the first.
+  const auto newest = Store().ReadNewest(nullptr);
+  ASSERT_TRUE(newest.ok() && newest->has_value()) << newest.status();
+  EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 1}));
+  EXPECT_EQ(ReadAll(*(*newest)->optimizer)->as<float>(0)[0], 3);
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1"));
 }
 
 TEST_F(CheckpointTest, ACutFileIsNoCheckpoint) {
@@ -285,7 +340,7 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
         Write(Store(), 3, 1).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status),
-                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 3")));
+                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 4")));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("use the build that wrote it"));
   }
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1", "step-2"));
