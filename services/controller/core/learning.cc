@@ -24,6 +24,11 @@ constexpr double kStandardErrors = 10;
 // poor if rewards are rare.
 constexpr double kLeastLoss = 0.1;
 
+// Limits of the distance between the policy and the one that sampled.
+constexpr double kMostKl = 0.1, kLeastEss = 0.3, kLeastKept = 0.5;
+// Limit of the mean difference of two log-probs of a token under the same weights.
+constexpr double kMostMismatch = 0.05;
+
 // Least number of steps of a mean that may become best_; a mean over fewer is too noisy.
 constexpr size_t kLeastMean = 3;
 // Least number of differences between steps from which the noise is estimated.
@@ -50,6 +55,11 @@ StepSignal SignalOf(const StepReport& step) {
   signal.grad_norm = step.Find("grad_norm");
   signal.lr = step.Find("lr");
   signal.skipped = step.Find("skipped").value_or(0) != 0;
+  signal.kl = step.Find("kl_behav_theta_k3");
+  signal.ess = step.Find("ess_seq");
+  signal.kept = step.Find("kept");
+  signal.absdiff = step.Find("absdiff_mean");
+  signal.staleness = step.Find("staleness_max");
   return signal;
 }
 
@@ -58,6 +68,8 @@ absl::string_view ConditionName(Finding finding) {
     case Finding::kNoSignal: return "NoSignal";
     case Finding::kEntropyCollapse: return "EntropyCollapsed";
     case Finding::kRewardCollapse: return "RewardCollapsed";
+    case Finding::kOffPolicy: return "OffPolicy";
+    case Finding::kMismatch: return "LogProbMismatch";
   }
   return "";
 }
@@ -67,12 +79,15 @@ absl::string_view EventCode(Finding finding) {
     case Finding::kNoSignal: return "no_signal";
     case Finding::kEntropyCollapse: return "entropy_collapsed";
     case Finding::kRewardCollapse: return "reward_collapsed";
+    case Finding::kOffPolicy: return "off_policy";
+    case Finding::kMismatch: return "logprob_mismatch";
   }
   return "";
 }
 
 Severity SeverityOf(Finding finding) {
-  return finding == Finding::kNoSignal ? Severity::kWarning : Severity::kAlarm;
+  const bool warning = finding == Finding::kNoSignal || finding == Finding::kOffPolicy;
+  return warning ? Severity::kWarning : Severity::kAlarm;
 }
 
 void LearningWatch::Window::Add(double value) {
@@ -153,6 +168,29 @@ bool LearningWatch::HoldsRewardCollapse(const StepSignal& step) {
          lost > kLeastLoss * (highest_ - lowest_);
 }
 
+bool LearningWatch::HoldsOffPolicy(const StepSignal& step, Spell* now) {
+  if (step.kl.has_value()) kl_.Add(*step.kl);
+  if (step.ess.has_value()) ess_.Add(*step.ess);
+  if (step.kept.has_value()) kept_.Add(*step.kept);
+  if (!kl_.full() || !ess_.full() || !kept_.full()) return false;
+  const auto beyond = [&](const char* value, double limit, double mean) {
+    now->value = value, now->from = limit, now->to = mean;
+    return true;
+  };
+  if (kl_.mean() > kMostKl) return beyond("kl_behav_theta_k3", kMostKl, kl_.mean());
+  if (ess_.mean() < kLeastEss) return beyond("ess_seq", kLeastEss, ess_.mean());
+  return kept_.mean() < kLeastKept && beyond("kept", kLeastKept, kept_.mean());
+}
+
+bool LearningWatch::HoldsMismatch(const StepSignal& step, Spell* now) {
+  // A step without tokens says nothing.
+  if (!step.absdiff.has_value() || !step.staleness.has_value()) return holds(Finding::kMismatch);
+  const bool apart = *step.staleness == 0 && *step.absdiff > kMostMismatch;
+  mismatched_ = apart ? mismatched_ + 1 : 0;
+  now->from = kMostMismatch, now->to = *step.absdiff;
+  return mismatched_ >= kFresh;
+}
+
 bool LearningWatch::UpdateSpell(Finding finding, bool holds_now, const Spell& now) {
   std::optional<Spell>& spell = spells_[static_cast<size_t>(finding)];
   const bool begins = holds_now && !holds(finding);
@@ -162,6 +200,8 @@ bool LearningWatch::UpdateSpell(Finding finding, bool holds_now, const Spell& no
     spell->last = now.last;
     spell->to = now.to;
     spell->silence = now.silence;
+    spell->from = now.from;
+    spell->value = now.value;
   }
   if (spell.has_value()) spell->open = holds_now;
   return begins;
@@ -180,6 +220,9 @@ std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
       .first = step.k, .last = step.k, .from = early_entropy_, .to = entropy_.mean()};
   const Spell fallen{.first = step.k, .last = step.k, .from = best_, .to = reward_long_.mean()};
 
+  Spell far{.first = step.k, .last = step.k}, apart = far;
+  const bool off_policy = HoldsOffPolicy(step, &far), mismatch = HoldsMismatch(step, &apart);
+
   std::vector<Finding> begins;
   const auto update = [&](Finding finding, bool holds_now, const Spell& now) {
     if (UpdateSpell(finding, holds_now, now)) begins.push_back(finding);
@@ -187,6 +230,8 @@ std::vector<Finding> LearningWatch::Add(const StepSignal& step) {
   update(Finding::kNoSignal, silent, stretch_);
   update(Finding::kEntropyCollapse, entropy, certain);
   update(Finding::kRewardCollapse, reward, fallen);
+  update(Finding::kOffPolicy, off_policy, far);
+  update(Finding::kMismatch, mismatch, apart);
   return begins;
 }
 
@@ -243,6 +288,20 @@ std::string LearningWatch::Text(Finding finding) const {
           "Go on from an earlier checkpoint with a lower trainer.optimizer.lr, or with data less "
           "old (queue.max_staleness)%s",
           kLong, it.from, it.to, it.last, end);
+    case Finding::kOffPolicy:
+      return absl::StrFormat(
+          "the policy is far from the one that sampled its data: %s was %.3g on the mean of %d "
+          "steps "
+          "up to step %d, beyond the limit of %.3g. Lower queue.max_staleness or "
+          "trainer.optimizer.lr, or take a preset for stale data (algorithm.preset: async_vcpo)%s",
+          it.value, it.to, kLong, it.last, it.from, end);
+    case Finding::kMismatch:
+      return absl::StrFormat(
+          "trainer and rollout disagree about tokens of the same version: their log-probs differ "
+          "by "
+          "%.3g on the mean at step %d, and the limit is %.3g. `sluice daemon list` shows whether "
+          "both are of the same build; if they are, this is a fault of the software%s",
+          it.to, it.last, it.from, end);
   }
   return "";
 }

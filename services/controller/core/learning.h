@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,12 +24,18 @@ struct StepSignal {
   std::optional<double> grad_norm;   // Before clipping.
   std::optional<double> lr;
   bool skipped = false;  // The step did not change the weights.
+  // How far the policy has moved from the one that sampled the step's tokens (diagnostics.h): the
+  // KL between them (k3), the effective share of the sequences, the share of the tokens with a
+  // policy term, and the mean difference of the log-probs.
+  std::optional<double> kl, ess, kept, absdiff;
+  std::optional<double> staleness;  // Of the stalest token, in versions.
 };
 StepSignal SignalOf(const StepReport& step);
 
-enum class Finding { kNoSignal, kEntropyCollapse, kRewardCollapse };
+enum class Finding { kNoSignal, kEntropyCollapse, kRewardCollapse, kOffPolicy, kMismatch };
 inline constexpr Finding kFindings[] = {Finding::kNoSignal, Finding::kEntropyCollapse,
-                                        Finding::kRewardCollapse};
+                                        Finding::kRewardCollapse, Finding::kOffPolicy,
+                                        Finding::kMismatch};
 absl::string_view ConditionName(Finding finding);  // As in JobStatus.conditions: "NoSignal", ..
 absl::string_view EventCode(Finding finding);      // As in Event.code: "no_signal", ..
 Severity SeverityOf(Finding finding);
@@ -52,6 +59,14 @@ Severity SeverityOf(Finding finding);
 // the highest estimate of the run is used. The rule applies from the 21st step on, because there
 // are too few differences before.
 //
+// Off policy, over the last kLong steps: the mean KL between the policy and the one that sampled is
+// above 0.1, or the mean effective share of the sequences is below 0.3, or less than half of the
+// tokens have a policy term.
+//
+// Mismatch: in kFresh steps in a row that trained on tokens of the present version alone, the mean
+// difference of the two log-probs of a token was above 0.05. Trainer and rollout then disagree
+// about the same weights.
+//
 // A spell is a stretch of steps over which a finding holds. A spell without signal ends with the
 // first step that can teach. A collapse ends when the entropy is back above 10 % of its early
 // level, or the reward above three quarters of its best height.
@@ -64,6 +79,7 @@ class LearningWatch {
   static constexpr int kEarly = 5;
   static constexpr int kLong = 10;
   static constexpr int kNoiseSteps = 50;  // Window of the differences between successive steps.
+  static constexpr int kFresh = 3;
 
   enum class Silence { kNone, kFlat, kZeroGradient, kZeroLr, kSkipped };
   // A stretch of steps [first, last].
@@ -72,9 +88,10 @@ class LearningWatch {
     int64_t last = 0;
     bool open = false;  // The spell includes the newest step.
     // In a collapse, `from` is the early level of the entropy or the best mean reward, and `to` is
-    // the mean at step `last`. Without signal, `to` is the mean reward of step `last`, and `from`
-    // is unused.
+    // the mean at step `last`. Off policy and in a mismatch, `from` is the limit and `to` the value
+    // beyond it. Without signal, `to` is the mean reward of step `last`, and `from` is unused.
     double from = 0, to = 0;
+    const char* value = "";            // Off policy: which value is beyond its limit.
     Silence silence = Silence::kNone;  // Why step `last` could teach nothing; kNone in a collapse.
   };
 
@@ -113,11 +130,14 @@ class LearningWatch {
   bool HoldsNoSignal(const StepSignal& step);
   bool HoldsEntropyCollapse(const StepSignal& step);
   bool HoldsRewardCollapse(const StepSignal& step);
+  // These set `from`, `to` and `value` of *now if they hold.
+  bool HoldsOffPolicy(const StepSignal& step, Spell* now);
+  bool HoldsMismatch(const StepSignal& step, Spell* now);
   // Begins, extends or ends the finding's spell. Returns true if it begins.
   bool UpdateSpell(Finding finding, bool holds_now, const Spell& now);
   std::string SilenceText(const Spell& spell) const;
 
-  std::array<std::optional<Spell>, 3> spells_;
+  std::array<std::optional<Spell>, std::size(kFindings)> spells_;
   int64_t steps_ = 0;
 
   // The unbroken stretch of steps, up to the newest step, that could teach nothing, and its length.
@@ -136,6 +156,10 @@ class LearningWatch {
   int entropies_ = 0;  // Steps that reported an entropy.
   double early_entropy_ = 0;
   Window entropy_{kLong}, flat_share_{kLong};
+
+  Window kl_{kLong}, ess_{kLong}, kept_{kLong};
+  int mismatched_ =
+      0;  // Steps in a row that trained on fresh tokens and disagreed with the rollout.
 };
 
 }  // namespace sluice::controller

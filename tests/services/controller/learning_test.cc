@@ -102,6 +102,63 @@ TEST(LearningWatchTest, NoAlarmIsRaisedInTenThousandRunsThatLearn) {
   EXPECT_EQ(runs_with_alarm, 0);
 }
 
+// A step whose policy is at these distances from the one that sampled.
+StepSignal Distant(int64_t k, double kl, double ess, double kept, double absdiff = 0,
+                   double staleness = 2) {
+  return {.k = k,
+          .reward_mean = 0.5,
+          .flat_share = 0,
+          .entropy = 1,
+          .grad_norm = 1,
+          .lr = 1e-3,
+          .kl = kl,
+          .ess = ess,
+          .kept = kept,
+          .absdiff = absdiff,
+          .staleness = staleness};
+}
+
+TEST(LearningWatchTest, APolicyFarFromItsDataIsNamedWithTheValueAndEndsWhenItIsBack) {
+  struct Case {
+    double kl, ess, kept;
+    const char* text;
+  };
+  for (const Case& c :
+       {Case{0.2, 0.9, 1, "kl_behav_theta_k3 was 0.2"}, Case{0.01, 0.1, 1, "ess_seq was 0.1"},
+        Case{0.01, 0.9, 0.2, "kept was 0.2"}}) {
+    LearningWatch watch;
+    int64_t k = 0;
+    for (; k < LearningWatch::kLong - 1; ++k)
+      EXPECT_THAT(watch.Add(Distant(k, c.kl, c.ess, c.kept)), IsEmpty());
+    EXPECT_THAT(watch.Add(Distant(k++, c.kl, c.ess, c.kept)), ElementsAre(Finding::kOffPolicy));
+    EXPECT_THAT(watch.Text(Finding::kOffPolicy), HasSubstr(c.text));
+    for (int i = 0; i < LearningWatch::kLong; ++i) watch.Add(Distant(k++, 0.01, 0.9, 1));
+    EXPECT_FALSE(watch.holds(Finding::kOffPolicy));
+    EXPECT_THAT(watch.Text(Finding::kOffPolicy), HasSubstr("over later in the run"));
+  }
+}
+
+TEST(LearningWatchTest, ASpikeOfAFewStepsIsNotFarFromTheData) {
+  LearningWatch watch;
+  for (int64_t k = 0; k < 200; ++k) {
+    const bool spike = k % 40 < 3;
+    watch.Add(Distant(k, spike ? 0.3 : 0.01, spike ? 0.05 : 0.9, 1));
+  }
+  EXPECT_FALSE(watch.spell(Finding::kOffPolicy).has_value());
+}
+
+TEST(LearningWatchTest, ADifferenceOnFreshTokensIsAMismatchAndOnStaleOnesIsNot) {
+  LearningWatch stale;
+  for (int64_t k = 0; k < 50; ++k) stale.Add(Distant(k, 0.01, 0.9, 1, 0.3, 1));
+  EXPECT_FALSE(stale.spell(Finding::kMismatch).has_value());
+
+  LearningWatch fresh;
+  for (int64_t k = 0; k < 2; ++k) EXPECT_THAT(fresh.Add(Distant(k, 0, 1, 1, 0.3, 0)), IsEmpty());
+  EXPECT_THAT(fresh.Add(Distant(2, 0, 1, 1, 0.3, 0)), ElementsAre(Finding::kMismatch));
+  EXPECT_EQ(SeverityOf(Finding::kMismatch), Severity::kAlarm);
+  EXPECT_THAT(fresh.Text(Finding::kMismatch), HasSubstr("differ by 0.3"));
+}
+
 // Rewards are so rare that most steps have none, so the mean is all noise.
 TEST(LearningWatchTest, RareRewardsAreNoCollapse) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
