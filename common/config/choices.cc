@@ -2,6 +2,8 @@
 
 #include <google/protobuf/descriptor.h>
 
+#include <utility>
+
 #include "common/algorithms/presets.h"
 #include "common/algorithms/registry.h"
 #include "common/config/fields.h"
@@ -14,50 +16,68 @@ namespace sluice::config {
 namespace {
 
 using Words = std::vector<std::string>;
+using Choices = std::vector<Choice>;
 
 template <typename Rows>
-Words NamesOf(const Rows& rows) {
-  Words names;
-  for (const auto& row : rows) names.emplace_back(row.name);
-  return names;
+Choices FromRows(const Rows& rows) {
+  Choices choices;
+  for (const auto& row : rows) choices.push_back({std::string(row.name), std::string(row.doc)});
+  return choices;
 }
 
 // The KL estimators that can be used as a loss.
-Words KlKinds() {
-  Words kinds{"auto"};
+Choices KlKinds() {
+  Choices kinds{{"auto", "k2+ if max_staleness is 0, else k3_is"}};
   for (const Row<KlEntry>& row : KlRows()) {
-    if (row.value.as_loss) kinds.emplace_back(row.name);
+    if (row.value.as_loss) kinds.push_back({std::string(row.name), std::string(row.doc)});
   }
   return kinds;
+}
+
+Choices Optimizers() {
+  Choices choices;
+  for (const absl::string_view name : OptimizerNames()) choices.push_back({std::string(name), ""});
+  return choices;
 }
 
 // The values whose words come from a registry.
 struct Registry {
   absl::string_view path;
-  Words (*words)();
+  Choices (*choices)();
 };
 const Registry kRegistries[] = {
-    {"reward.rewards.verifier", [] { return NamesOf(Verifiers()); }},
-    {"algorithm.preset", [] { return NamesOf(PresetRows()); }},
-    {"algorithm.advantage.kind", [] { return NamesOf(AdvantageRows()); }},
-    {"algorithm.advantage.truncated", [] { return NamesOf(TruncationRows()); }},
-    {"algorithm.loss.kind", [] { return NamesOf(LossRows()); }},
-    {"algorithm.loss.prox", [] { return NamesOf(ProxRows()); }},
-    {"algorithm.loss.aggregation", [] { return NamesOf(AggregationRows()); }},
-    {"algorithm.loss.tis_level", [] { return NamesOf(WeightRows()); }},
+    {"reward.rewards.verifier", [] { return FromRows(Verifiers()); }},
+    {"algorithm.preset", [] { return FromRows(PresetRows()); }},
+    {"algorithm.advantage.kind", [] { return FromRows(AdvantageRows()); }},
+    {"algorithm.advantage.truncated", [] { return FromRows(TruncationRows()); }},
+    {"algorithm.loss.kind", [] { return FromRows(LossRows()); }},
+    {"algorithm.loss.prox", [] { return FromRows(ProxRows()); }},
+    {"algorithm.loss.aggregation", [] { return FromRows(AggregationRows()); }},
+    {"algorithm.loss.tis_level", [] { return FromRows(WeightRows()); }},
+    {"algorithm.loss.tis_outside", [] { return FromRows(OutsideRows()); }},
+    {"algorithm.loss.ess_lr", [] { return FromRows(EssRows()); }},
     {"algorithm.loss.kl_kind", KlKinds},
-    {"trainer.optimizer.name",
-     [] { return Words(OptimizerNames().begin(), OptimizerNames().end()); }},
-    {"trainer.optimizer.schedule", [] { return NamesOf(ScheduleRows()); }},
+    {"trainer.optimizer.name", Optimizers},
+    {"trainer.optimizer.schedule", [] { return FromRows(ScheduleRows()); }},
 };
 
 }  // namespace
 
-Words ChoicesOf(const google::protobuf::FieldDescriptor& field, absl::string_view rule_path) {
+Choices DocumentedChoicesOf(const google::protobuf::FieldDescriptor& field,
+                            absl::string_view rule_path) {
   for (const Registry& registry : kRegistries) {
-    if (registry.path == rule_path) return registry.words();
+    if (registry.path == rule_path) return registry.choices();
   }
-  return {RuleOf(field).choices().begin(), RuleOf(field).choices().end()};
+  Choices choices;
+  for (const std::string& word : RuleOf(field).choices()) choices.push_back({word, ""});
+  return choices;
+}
+
+Words ChoicesOf(const google::protobuf::FieldDescriptor& field, absl::string_view rule_path) {
+  Words words;
+  for (Choice& choice : DocumentedChoicesOf(field, rule_path))
+    words.push_back(std::move(choice.word));
+  return words;
 }
 
 Words BuiltChoicesOf(const google::protobuf::FieldDescriptor& field, absl::string_view rule_path) {

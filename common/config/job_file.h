@@ -91,6 +91,11 @@ absl::Status ProblemStatus(const std::vector<ConfigProblem>& problems);
 // valid except for its paths, which are examples.
 std::string JobFileDefaults();
 
+// Explains one key of the job file, such as "algorithm.loss.kind": its meaning, default, bounds and
+// what each of its words stands for, or the keys of a block. INVALID_ARGUMENT: there is no such
+// key.
+absl::StatusOr<std::string> ExplainKey(absl::string_view path);
+
 // Returns a job file, without comments, that gives this spec when it is read.
 std::string JobFileText(const job::v1::JobSpec& spec);
 

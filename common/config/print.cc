@@ -13,7 +13,7 @@
 #include "common/config/job_file.h"
 #include "common/config/leaves.h"
 #include "common/config/refused.h"
-#include "common/config/scalar.h"
+#include "common/config/rule_text.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -25,49 +25,24 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using sluice::rpc::v1::FieldRule;
 
-constexpr char kNotBuilt[] = "not in this build";
-
 // "rl | sft | dpo (not in this build)"; "" if any word is allowed.
 std::string ChoicesText(const FieldDescriptor& field, const std::string& rule_path) {
   std::vector<std::string> words = config::ChoicesOf(field, rule_path);
   if (words.empty() || config::RuleOf(field).path()) return "";
   for (std::string& word : words) {
-    if (config::RefusalOf(rule_path, word) != nullptr) absl::StrAppend(&word, " (", kNotBuilt, ")");
+    if (config::RefusalOf(rule_path, word) != nullptr)
+      absl::StrAppend(&word, " (", config::kNotBuilt, ")");
   }
   const std::string unset = config::UnsetWord(field);
   if (!unset.empty()) words.insert(words.begin(), unset);
   return absl::StrJoin(words, " | ");
 }
 
-// The comment after a key: "Learning rate. (from 0)". It starts with a note if this build
-// refuses the key.
+// The comment after a key: "Learning rate. (from 0)".
 std::string RuleText(const FieldDescriptor& field, const std::string& rule_path) {
-  const FieldRule& rule = config::RuleOf(field);
-  // In brackets after the text: what values are allowed.
-  std::vector<std::string> notes;
-  if (rule.required()) notes.push_back("required");
-  if (!rule.unit().empty() && rule.unit() != "s" && rule.unit() != "bytes")
-    notes.push_back(rule.unit());
-  const auto bound = [&](double value) {
-    if (rule.unit() == "bytes") return config::SizeText(static_cast<uint64_t>(value));
-    return rule.unit() == "s" ? config::DurationText(absl::Seconds(value))
-                              : config::NumberText(value);
-  };
-  if (rule.has_min() && rule.has_max())
-    notes.push_back(absl::StrCat(bound(rule.min()), " to ", bound(rule.max())));
-  else if (rule.has_min() && rule.unit() == "s" && rule.min() == 0) notes.push_back("more than 0s");
-  else if (rule.has_min()) notes.push_back(absl::StrCat("from ", bound(rule.min())));
-  if (const std::string choices = ChoicesText(field, rule_path); !choices.empty())
-    notes.push_back(choices);
-  if (rule.live()) notes.push_back("`sluice job set` changes it");
-
-  std::string text;
-  if (const config::Refusal* refused = config::RefusalOf(rule_path, "")) {
-    const std::string but = refused->but.empty() ? "" : absl::StrCat(", but for ", refused->but);
-    text = absl::StrCat("(", kNotBuilt, but, ") ");
-  }
-  text += rule.doc();
-  return notes.empty() ? text : absl::StrCat(text, " (", absl::StrJoin(notes, "; "), ")");
+  const std::vector<std::string> notes = config::RuleNotes(field, ChoicesText(field, rule_path));
+  const std::string doc = config::DocOf(field, rule_path);
+  return notes.empty() ? doc : absl::StrCat(doc, " (", absl::StrJoin(notes, "; "), ")");
 }
 
 class Printer {

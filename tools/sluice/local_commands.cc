@@ -80,6 +80,19 @@ std::vector<Command> LocalCommands() {
            return kDone;
          };
        }},
+      {"config", "explain",
+       "Explain a key of the job file: its meaning, default, bounds and values.",
+       "  sluice config explain algorithm.loss.kind\n  sluice config explain trainer.optimizer",
+       [](CLI::App* app) {
+         auto key = std::make_shared<std::string>();
+         app->add_option("KEY", *key, "the key, with the blocks it is in")->required();
+         return [key] {
+           const absl::StatusOr<std::string> text = ExplainKey(*key);
+           if (!text.ok()) return Complain(text.status());
+           std::fputs(text->c_str(), stdout);
+           return kDone;
+         };
+       }},
       {"", "version", "Print the version.", "  sluice version\n  sluice version -o json",
        [](CLI::App* app) {
          auto output = std::make_shared<std::string>();
