@@ -26,10 +26,11 @@ enum class Centre {
 
 // What the centred reward is divided by.
 enum class Scale {
-  kNone,    // A_i = c_i
-  kGroup,   // sigma = std of R in g (ddof 1)
-  kBatch,   // sigma = std of the c_i over the step (ddof 1)
-  kPooled,  // sigma^2 = sum_g sum_{i in g} (R_i - mean_g)^2 / sum_g (n_g - 1)
+  kNone,             // A_i = c_i
+  kGroup,            // sigma = std of R in g (ddof 1)
+  kBatch,            // sigma = std of the c_i over the step (ddof 1)
+  kGroupPopulation,  // A_i = c_i / std of R in g (ddof 0)
+  kPooled,           // sigma^2 = sum_g sum_{i in g} (R_i - mean_g)^2 / sum_g (n_g - 1)
   // A_i = c_i / mean_g (MaxRL, arXiv 2602.02710), and 0 if mean_g is not above 0. Rewards must not
   // be negative; a negative one counts as not finite.
   kGroupMean,
@@ -37,8 +38,10 @@ enum class Scale {
 
 // How the tokens of a sequence get their advantages from A_i.
 enum class TokenRule {
-  kSame,      // All of them have A_i.
-  kWhitened,  // All of them have A_i, less the token's part of the KL; then they are whitened.
+  kSame,  // All of them have A_i.
+  // All of them have A_i, less the token's part of the KL; then they are whitened. Tokens of a group
+  // whose rewards are all equal, which enter with 0, are whitened too.
+  kWhitened,
   // A_i is the reward of the last token; each token has its discounted return, whitened.
   kReturns,
 };
@@ -48,7 +51,9 @@ struct AdvantageRule {
   Centre centre = Centre::kGroupLoo;
   Scale scale = Scale::kPooled;
   TokenRule tokens = TokenRule::kSame;
-  bool min_variance = false;  // The baseline is that of min_variance.h; centre and scale are kNone.
+  // The baseline is that of min_variance.h. Until the gradients are known, A_i has the group's mean
+  // as its baseline.
+  bool min_variance = false;
 };
 
 inline bool HasGroupCentre(const AdvantageRule& rule) {
@@ -56,7 +61,7 @@ inline bool HasGroupCentre(const AdvantageRule& rule) {
 }
 // Whether the advantages compare the members of a group, so that one member alone has none.
 inline bool NeedsGroup(const AdvantageRule& rule) {
-  return HasGroupCentre(rule) || rule.scale == Scale::kGroup || rule.min_variance;
+  return HasGroupCentre(rule) || rule.scale == Scale::kGroup;
 }
 // Whether sigma depends on every group of the step. Then the advantages that AddGroup() returns
 // must still be multiplied by StepFactor() when the step is complete.

@@ -21,25 +21,31 @@ void LogRatioHistogram::Merge(const LogRatioHistogram& other) {
   for (size_t i = 0; i < bins_.size(); ++i) bins_[i] += other.bins_[i];
 }
 
-double LogRatioHistogram::Quantile(double q) const {
-  if (count_ == 0) return 1;
-  if (q <= 0) return std::exp(min_);
-  if (q >= 1) return std::exp(max_);
-  double left = q * static_cast<double>(count_ - 1);  // Values below the quantile.
+double LogRatioHistogram::Sorted(int64_t index) const {
+  if (index <= 0) return min_;
+  if (index >= count_ - 1) return max_;
   constexpr double kWidth = 2 * kMost / kBins;
   for (int i = 0; i < kBins + 2; ++i) {
-    const double here = static_cast<double>(bins_[i]);
-    if (left >= here) {
-      left -= here;
+    if (index >= bins_[i]) {
+      index -= bins_[i];
       continue;
     }
     // The values of a bin are taken as evenly spread over it. The two outer bins reach to the
     // extremes.
     const double begin = i == 0 ? min_ : std::max(min_, -kMost + (i - 1) * kWidth);
     const double end = i == kBins + 1 ? max_ : std::min(max_, -kMost + i * kWidth);
-    return std::exp(begin + (end - begin) * (left + 0.5) / here);
+    return begin +
+           (end - begin) * (static_cast<double>(index) + 0.5) / static_cast<double>(bins_[i]);
   }
-  return std::exp(max_);
+  return max_;
+}
+
+double LogRatioHistogram::Quantile(double q) const {
+  if (count_ == 0) return 1;
+  const double position = q * static_cast<double>(count_ - 1);
+  const int64_t below = static_cast<int64_t>(position);
+  const double low = Sorted(below), high = Sorted(below + 1);
+  return std::exp(low + (position - static_cast<double>(below)) * (high - low));
 }
 
 }  // namespace sluice

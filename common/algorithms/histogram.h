@@ -14,11 +14,13 @@ class LogRatioHistogram {
   void Merge(const LogRatioHistogram& other);
 
   int64_t count() const { return count_; }
-  // The ratio (not its logarithm) at index q (count - 1) of the sorted values, interpolated
+  // The ratio at index q (count - 1) of the sorted log-ratios, between two of which it interpolates
   // linearly. q in [0, 1]; 0 gives the minimum and 1 the maximum. 1 if nothing was added.
   double Quantile(double q) const;
 
  private:
+  double Sorted(int64_t index) const;  // The log-ratio at this place of the sorted values.
+
   static constexpr int kBins = 2048;
   static constexpr double kMost = 8;
   std::array<int64_t, kBins + 2> bins_{};

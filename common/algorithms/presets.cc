@@ -38,7 +38,8 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .veto = 1e-4}}},
       {"async_vcpo",
        "VCPO (arXiv 2602.17616), for data up to about 128 versions old: sequence weights, baseline "
-       "of minimum variance, learning rate by effective sample size",
+       "of minimum variance, learning rate by effective sample size. The paper trains with a "
+       "weight_decay of 0.1",
        {.advantage = {.kind = "min_variance"},
         .loss = {.kind = "reinforce",
                  .prox = "none",

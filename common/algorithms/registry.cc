@@ -44,7 +44,7 @@ constexpr Row<AdvantageRule> kAdvantages[] = {
     {"min_variance",
      "baseline that minimises the variance of the gradient; one backward pass per answer (arXiv "
      "2602.17616)",
-     {Centre::kNone, Scale::kNone, TokenRule::kSame, true}},
+     {Centre::kGroup, Scale::kGroupPopulation, TokenRule::kSame, true}},
 };
 
 constexpr Row<LossEntry> kLosses[] = {
@@ -59,7 +59,7 @@ constexpr Row<LossEntry> kLosses[] = {
      {.make = MakePpoClip, .clip = ClipRuleOf}},
     {"gspo",
      "ppo on the geometric mean of the sequence's ratios (arXiv 2507.18071)",
-     {.make = MakeGspo, .sequence_ratio = true, .clip = ClipRuleOf, .defaults = GspoDefaults}},
+     {.make = MakeGspo, .sequence_ratio = true, .clip = GspoClip, .defaults = GspoDefaults}},
     {"cispo",
      "the ratio, clipped to [cispo_low, cispo_high], as a weight of the policy gradient (arXiv "
      "2506.13585)",
@@ -74,7 +74,10 @@ constexpr Row<LossEntry> kLosses[] = {
     {"dppo_tv",
      "drops tokens whose probability has moved by more than dppo_delta; needs prox none (arXiv "
      "2602.04879)",
-     {.make = MakeDppoTv, .behaviour_anchor = true, .defaults = DppoTvDefaults}},
+     {.make = MakeDppoTv,
+      .behaviour_anchor = true,
+      .proportional = false,
+      .defaults = DppoTvDefaults}},
 };
 
 constexpr Row<ProxMode> kProx[] = {

@@ -36,6 +36,7 @@ struct LossEntry {
   bool has_ratio = true;
   bool sequence_ratio = false;    // x is the geometric mean of the sequence's ratios.
   bool behaviour_anchor = false;  // x must be the ratio to the behaviour policy.
+  bool proportional = true;       // The loss is proportional to the advantage.
   bool entropy_factors = false;   // The advantages are multiplied by AepoFactors() (losses/aepo.h).
   // The bounds whose use is counted, or null if x has none.
   ClipRule (*clip)(const LossSpec& spec) = nullptr;

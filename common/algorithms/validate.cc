@@ -68,9 +68,9 @@ void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
   check("loss.sapo_positive", loss.sapo_positive, loss.sapo_positive > 0, "above 0");
   check("loss.sapo_negative", loss.sapo_negative, loss.sapo_negative > 0, "above 0");
   check("loss.dppo_delta", loss.dppo_delta, loss.dppo_delta > 0, "above 0");
-  check("loss.dppo_penalty", loss.dppo_penalty, loss.dppo_penalty >= 0, "0 or more");
-  check("loss.aepo_entropy", loss.aepo_entropy, loss.aepo_entropy >= 0, "0 or more");
-  check("loss.ewma", loss.ewma, loss.ewma >= 0 && loss.ewma < 1, "in [0, 1)");
+  check("loss.dppo_penalty", loss.dppo_penalty, loss.dppo_penalty > 0, "above 0");
+  check("loss.aepo_entropy", loss.aepo_entropy, loss.aepo_entropy > 0, "above 0");
+  check("loss.ewma", loss.ewma, loss.ewma > 0 && loss.ewma < 1, "in (0, 1)");
   check("loss.kl", loss.kl, loss.kl >= 0, "0 or more");
   check("loss.entropy", loss.entropy, loss.entropy >= 0, "0 or more");
   check("loss.ess_base", loss.ess_base, loss.ess_base > 0 && loss.ess_base <= 1, "in (0, 1]");

@@ -21,15 +21,21 @@ const FieldDescriptor* LossField(const char* name) {
   return field;
 }
 
-// Reads fields of a LossSpec from a Loss.
+// The first of the fields in which 0 and "" are no values that a job file can give, unless they are
+// the default. A stored job that an older build has checked does not have them.
+constexpr int kFirstLaterField = 13;
+
+// Reads fields of a LossSpec from a Loss. A field that the message does not have keeps its default.
 struct LossReader {
   const job::v1::Loss& loss;
 
   void operator()(const char* name, std::string& value) const {
-    value = loss.GetReflection()->GetString(loss, LossField(name));
+    const std::string& read = loss.GetReflection()->GetString(loss, LossField(name));
+    if (!read.empty() || LossField(name)->number() < kFirstLaterField) value = read;
   }
   void operator()(const char* name, double& value) const {
-    value = loss.GetReflection()->GetDouble(loss, LossField(name));
+    const double read = loss.GetReflection()->GetDouble(loss, LossField(name));
+    if (read != 0 || LossField(name)->number() < kFirstLaterField) value = read;
   }
   void operator()(const char* name, bool& value) const {
     value = loss.GetReflection()->GetBool(loss, LossField(name));
@@ -70,17 +76,24 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
                    .max_rejected_steps = advantage.max_rejected_steps(),
                    .truncated = advantage.truncated(),
                    .kl = advantage.kl(),
-                   .gamma = advantage.gamma()};
+                   .gamma = advantage.gamma() == 0 ? 1 : advantage.gamma()};
   VisitLossFields(out.loss, LossReader{spec.algorithm().loss()});
   return out;
 }
 
 void ApplyLossDefaults(const std::function<bool(const char* field)>& given, job::v1::Loss* loss) {
   const Row<LossEntry>* row = FindRow(LossRows(), loss->kind());
-  if (row == nullptr || row->value.defaults == nullptr) return;
+  if (row == nullptr) return;
   LossSpec wanted;
   VisitLossFields(wanted, LossReader{*loss});
-  row->value.defaults(wanted);
+  const LossSpec plain;
+  wanted.clip_low = plain.clip_low;
+  wanted.clip_high = plain.clip_high;
+  wanted.dual = plain.dual;
+  wanted.tis_low = plain.tis_low;
+  wanted.tis_outside = plain.tis_outside;
+  wanted.aggregation = plain.aggregation;
+  if (row->value.defaults != nullptr) row->value.defaults(wanted);
   VisitLossFields(wanted, [&](const char* name, const auto& value) {
     if (!given(name)) LossWriter{*loss}(name, value);
   });

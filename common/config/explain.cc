@@ -104,7 +104,9 @@ absl::StatusOr<std::string> ExplainKey(absl::string_view path) {
   for (const std::string& note : config::RuleNotes(*field, ""))
     if (note != "required") absl::StrAppend(&out, "  ", note, "\n");
   if (absl::StartsWith(rule_path, "algorithm.")) out += PresetValues(rule_path);
-  const std::vector<config::Choice> choices = config::DocumentedChoicesOf(*field, rule_path);
+  std::vector<config::Choice> choices = config::DocumentedChoicesOf(*field, rule_path);
+  const std::string unset = config::UnsetWord(*field);
+  if (!choices.empty() && !unset.empty()) choices.insert(choices.begin(), {unset, "not set"});
   if (!choices.empty()) absl::StrAppend(&out, "  values:\n");
   for (const config::Choice& choice : choices) {
     const bool refused = config::RefusalOf(rule_path, choice.word) != nullptr;

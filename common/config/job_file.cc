@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/algorithms/presets.h"
+#include "common/algorithms/registry.h"
 #include "common/base/digest.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
@@ -48,7 +49,7 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
 }
 
 // Sets values that depend on others and are not given in the file.
-void SetDerivedValues(Binder* binder, job::v1::JobSpec* spec) {
+void SetDerivedValues(const std::string& preset_name, Binder* binder, job::v1::JobSpec* spec) {
   // Whether neither the file nor a --set gives the value. A preset's value counts as not given.
   const auto not_given = [&](const std::string& path) {
     const auto at = binder->origins().find(path);
@@ -58,7 +59,9 @@ void SetDerivedValues(Binder* binder, job::v1::JobSpec* spec) {
     spec->mutable_rollout()->mutable_group()->set_min(spec->rollout().group().size());
   // A loss that the file names instead of the preset's brings its own bounds and averages, because
   // those of another loss would mean something else.
-  if (!not_given("algorithm.loss.kind")) {
+  const Row<AlgorithmSpec>* preset = FindRow(PresetRows(), preset_name);
+  if (!not_given("algorithm.loss.kind") && preset != nullptr &&
+      spec->algorithm().loss().kind() != preset->value.loss.kind) {
     ApplyLossDefaults(
         [&](const char* field) { return !not_given(absl::StrCat("algorithm.loss.", field)); },
         spec->mutable_algorithm()->mutable_loss());
@@ -71,6 +74,31 @@ void SetDerivedValues(Binder* binder, job::v1::JobSpec* spec) {
   }
   if (not_given("weights.kv_cache") && spec->run().deterministic())
     spec->mutable_weights()->set_kv_cache("recompute");
+}
+
+// Warns of keys that the file gives although the loss that it trains with does not read them. Their
+// defaults are there for every loss, so that only the file can say what was meant.
+void WarnOfUnreadKeys(const job::v1::JobSpec& spec, const Binder& binder, Problems* warnings) {
+  const job::v1::Loss& loss = spec.algorithm().loss();
+  const Row<LossEntry>* row = FindRow(LossRows(), loss.kind());
+  if (spec.kind() != "rl" || row == nullptr) return;
+  const bool clips = row->value.clip != nullptr && loss.kind() != "cispo";
+  struct Key {
+    const char* name;
+    bool read;
+    const char* reader;
+  };
+  for (const Key& key :
+       {Key{"clip_low", clips, "a loss that clips"}, Key{"clip_high", clips, "a loss that clips"},
+        Key{"dual", (clips && !row->value.sequence_ratio) || !loss.has_dual(), "ppo, dapo or aepo"},
+        Key{"tis_level", loss.has_tis(), "loss.tis"}, Key{"kl_kind", loss.kl() > 0, "loss.kl"}}) {
+    const std::string path = absl::StrCat("algorithm.loss.", key.name);
+    const auto origin = binder.origins().find(path);
+    if (key.read || origin == binder.origins().end() || origin->second.place.line == 0) continue;
+    warnings->Add(binder.PlaceOf(path), config::kWarningNumber,
+                  absl::StrCat(path, " has no effect with loss.kind ", loss.kind(), "; it needs ",
+                               key.reader));
+  }
 }
 
 // Adds the problems that the check of the spec found, with their places in the file. If a value
@@ -142,7 +170,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
     binder.FillDefaults(file.spec.get(), "");
     BindPreset(PresetOf(root), &binder, file.spec.get());
     binder.Bind(root, file.spec.get(), "");
-    SetDerivedValues(&binder, file.spec.get());
+    SetDerivedValues(PresetOf(root), &binder, file.spec.get());
     // If a value could not be read, its default is in the spec, and rules across values would
     // report something that nobody wrote. Then check single values only.
     const SpecCheck check = problems.empty()
@@ -150,6 +178,7 @@ JobFile ParseJobFile(absl::string_view text, const std::string& path,
                                 : CheckSingleValues(*file.spec);
     AddWithPlaces(check.errors, binder, &problems);
     AddWithPlaces(check.warnings, binder, &warnings);
+    WarnOfUnreadKeys(*file.spec, binder, &warnings);
     for (const auto& [key, origin] : binder.origins()) file.origins[key] = origin.word;
   }
 

@@ -62,7 +62,8 @@ void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
                ". Usual values are 0.6 to 1.2");
 
   const uint32_t staleness = spec.queue().max_staleness();
-  check.WarnIf(staleness > kMostStaleness, "queue.max_staleness", "is ", staleness,
+  const bool follows = spec.algorithm().loss().ess_lr() != "none";
+  check.WarnIf(staleness > kMostStaleness && !follows, "queue.max_staleness", "is ", staleness,
                ": tokens that are more than ", kMostStaleness,
                " versions old teach little. Usual values are 0 to 8");
   check.WarnIf(

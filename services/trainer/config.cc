@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/checkpoint/shards.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/rpc/convert.h"
@@ -57,7 +58,10 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     config.checkpoint_every = rpc::FromProto(spec.checkpoint().every());
   config.keep_last = static_cast<int>(spec.checkpoint().keep_last());
   config.keep_every_steps = spec.checkpoint().keep_every_steps();
-  config.max_shard_bytes = static_cast<int64_t>(spec.checkpoint().max_shard_size());
+  // A job that an older build stored has no such value.
+  config.max_shard_bytes = spec.checkpoint().max_shard_size() == 0
+                               ? kMaxShardBytes
+                               : static_cast<int64_t>(spec.checkpoint().max_shard_size());
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
   // A new branch must not train the old branch's batches again.
   config.requeue = spec.queue().keep().restore() == "requeue" || config.from_version.has_value();

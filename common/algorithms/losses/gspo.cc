@@ -19,8 +19,10 @@ LossValue Gspo(const LossToken& token, const ClipRule& clip) {
   return {std::max(plain, clipped), inside && clipped <= plain ? plain : 0};
 }
 
+ClipRule GspoClip(const LossSpec& spec) { return {.low = spec.clip_low, .high = spec.clip_high}; }
+
 TokenLoss MakeGspo(const LossSpec& spec) {
-  return [clip = ClipRuleOf(spec)](const LossToken& token) { return Gspo(token, clip); };
+  return [clip = GspoClip(spec)](const LossToken& token) { return Gspo(token, clip); };
 }
 
 void GspoDefaults(LossSpec& spec) {

@@ -13,6 +13,7 @@ LossValue Gspo(const LossToken& token, const ClipRule& clip);
 
 // Uses clip_low and clip_high of the spec.
 TokenLoss MakeGspo(const LossSpec& spec);
+ClipRule GspoClip(const LossSpec& spec);  // The same bounds, for the counts of clipped tokens.
 // The bounds of the paper, which are much narrower than PPO's, and the mean over sequences.
 void GspoDefaults(LossSpec& spec);
 

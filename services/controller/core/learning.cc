@@ -55,11 +55,12 @@ StepSignal SignalOf(const StepReport& step) {
   signal.grad_norm = step.Find("grad_norm");
   signal.lr = step.Find("lr");
   signal.skipped = step.Find("skipped").value_or(0) != 0;
-  signal.kl = step.Find("kl_behav_theta_k3");
-  signal.ess = step.Find("ess_seq");
-  signal.kept = step.Find("kept");
-  signal.absdiff = step.Find("absdiff_mean");
-  signal.staleness = step.Find("staleness_max");
+  if (!step.Find("ess_lr_factor").has_value()) {
+    signal.kl = step.Find("kl_behav_theta_k3");
+    signal.ess = step.Find("ess");
+    signal.kept = step.Find("kept");
+  }
+  signal.mismatch = step.Find("logprob_mismatch");
   return signal;
 }
 
@@ -178,16 +179,14 @@ bool LearningWatch::HoldsOffPolicy(const StepSignal& step, Spell* now) {
     return true;
   };
   if (kl_.mean() > kMostKl) return beyond("kl_behav_theta_k3", kMostKl, kl_.mean());
-  if (ess_.mean() < kLeastEss) return beyond("ess_seq", kLeastEss, ess_.mean());
+  if (ess_.mean() < kLeastEss) return beyond("ess", kLeastEss, ess_.mean());
   return kept_.mean() < kLeastKept && beyond("kept", kLeastKept, kept_.mean());
 }
 
 bool LearningWatch::HoldsMismatch(const StepSignal& step, Spell* now) {
-  // A step without tokens says nothing.
-  if (!step.absdiff.has_value() || !step.staleness.has_value()) return holds(Finding::kMismatch);
-  const bool apart = *step.staleness == 0 && *step.absdiff > kMostMismatch;
-  mismatched_ = apart ? mismatched_ + 1 : 0;
-  now->from = kMostMismatch, now->to = *step.absdiff;
+  if (!step.mismatch.has_value()) return holds(Finding::kMismatch);
+  mismatched_ = *step.mismatch > kMostMismatch ? mismatched_ + 1 : 0;
+  now->from = kMostMismatch, now->to = *step.mismatch;
   return mismatched_ >= kFresh;
 }
 
@@ -290,14 +289,14 @@ std::string LearningWatch::Text(Finding finding) const {
           kLong, it.from, it.to, it.last, end);
     case Finding::kOffPolicy:
       return absl::StrFormat(
-          "the policy is far from the one that sampled its data: %s was %.3g on the mean of %d "
-          "steps "
-          "up to step %d, beyond the limit of %.3g. Lower queue.max_staleness or "
-          "trainer.optimizer.lr, or take a preset for stale data (algorithm.preset: async_vcpo)%s",
-          it.value, it.to, kLong, it.last, it.from, end);
+          "the policy is far from the one that sampled its data: the mean of %s over %d steps was "
+          "%.3g at step %d, and the limit is %.3g. Lower queue.max_staleness or "
+          "trainer.optimizer.lr, or take an algorithm for stale data (algorithm.preset: "
+          "async_vcpo)%s",
+          it.value, kLong, it.to, it.last, it.from, end);
     case Finding::kMismatch:
       return absl::StrFormat(
-          "trainer and rollout disagree about tokens of the same version: their log-probs differ "
+          "trainer and rollout disagree about tokens of the same weights: their log-probs differ "
           "by "
           "%.3g on the mean at step %d, and the limit is %.3g. `sluice daemon list` shows whether "
           "both are of the same build; if they are, this is a fault of the software%s",

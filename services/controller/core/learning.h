@@ -24,11 +24,13 @@ struct StepSignal {
   std::optional<double> grad_norm;   // Before clipping.
   std::optional<double> lr;
   bool skipped = false;  // The step did not change the weights.
-  // How far the policy has moved from the one that sampled the step's tokens (diagnostics.h): the
-  // KL between them (k3), the effective share of the sequences, the share of the tokens with a
-  // policy term, and the mean difference of the log-probs.
-  std::optional<double> kl, ess, kept, absdiff;
-  std::optional<double> staleness;  // Of the stalest token, in versions.
+  // How far the policy has moved from the one that sampled the step's tokens: the KL between them
+  // (k3), the effective share of the samples, and the share of the tokens with a policy term. They
+  // are unset if the job's learning rate follows that share.
+  std::optional<double> kl, ess, kept;
+  // The mean difference of the log-probs that trainer and rollout give a token under the same
+  // weights. Unset if the step had tokens of other versions.
+  std::optional<double> mismatch;
 };
 StepSignal SignalOf(const StepReport& step);
 
@@ -60,12 +62,11 @@ Severity SeverityOf(Finding finding);
 // are too few differences before.
 //
 // Off policy, over the last kLong steps: the mean KL between the policy and the one that sampled is
-// above 0.1, or the mean effective share of the sequences is below 0.3, or less than half of the
+// above 0.1, or the mean effective share of the samples is below 0.3, or less than half of the
 // tokens have a policy term.
 //
-// Mismatch: in kFresh steps in a row that trained on tokens of the present version alone, the mean
-// difference of the two log-probs of a token was above 0.05. Trainer and rollout then disagree
-// about the same weights.
+// Mismatch: in the last kFresh steps that say so, trainer and rollout disagree by more than 0.05
+// about the log-probs of tokens under the same weights.
 //
 // A spell is a stretch of steps over which a finding holds. A spell without signal ends with the
 // first step that can teach. A collapse ends when the entropy is back above 10 % of its early
@@ -158,8 +159,7 @@ class LearningWatch {
   Window entropy_{kLong}, flat_share_{kLong};
 
   Window kl_{kLong}, ess_{kLong}, kept_{kLong};
-  int mismatched_ =
-      0;  // Steps in a row that trained on fresh tokens and disagreed with the rollout.
+  int mismatched_ = 0;  // Steps in a row in which trainer and rollout disagreed.
 };
 
 }  // namespace sluice::controller

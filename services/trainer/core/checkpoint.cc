@@ -74,11 +74,13 @@ absl::Status Rename(const std::string& from, const std::string& to) {
   return ErrnoStatus(errno, absl::StrCat("renaming ", from, " to ", to));
 }
 
-// What ExchangeFolders() does, with plain renames. A process that is killed between two of them
-// leaves no folder `to`; the checkpoint before it is then the newest.
+constexpr char kOld[] = ".old.tmp";  // End of the name of a checkpoint that is being replaced.
+
+// What ExchangeFolders() does, with plain renames. If the process is killed between two of them,
+// RecoverOld() brings the old folder back.
 absl::Status ExchangeByPlainRenames(const std::string& from, const std::string& to) {
   if (!PathExists(to)) return Rename(from, to);
-  const std::string old = absl::StrCat(absl::StripSuffix(from, ".tmp"), ".old.tmp");
+  const std::string old = absl::StrCat(absl::StripSuffix(from, ".tmp"), kOld);
   SLUICE_RETURN_IF_ERROR(RemoveTree(old));
   SLUICE_RETURN_IF_ERROR(Rename(to, old));
   if (absl::Status status = Rename(from, to); !status.ok()) {
@@ -86,6 +88,15 @@ absl::Status ExchangeByPlainRenames(const std::string& from, const std::string& 
     return status;
   }
   return Rename(old, from);
+}
+
+// Gives the folder `name` of `dir`, .step-N.I.old.tmp, its name step-N back if there is no step-N.
+// Returns whether it did.
+absl::StatusOr<bool> RecoverOld(const std::string& dir, absl::string_view name) {
+  const std::string step(name.substr(1, name.find('.', 1) - 1));
+  if (!absl::EndsWith(name, kOld) || PathExists(PathIn(dir, step))) return false;
+  SLUICE_RETURN_IF_ERROR(Rename(PathIn(dir, name), PathIn(dir, step)));
+  return true;
 }
 
 // Renames the folder `from` to `to`. If `to` exists, the two are exchanged, and the old one is then
@@ -436,7 +447,8 @@ absl::Status CheckpointStore::Prepare() const {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDir(options_.dir));
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, ".step-") || !absl::EndsWith(name, ".tmp")) continue;
-    SLUICE_RETURN_IF_ERROR(RemoveTree(PathIn(options_.dir, name)));
+    SLUICE_ASSIGN_OR_RETURN(const bool recovered, RecoverOld(options_.dir, name));
+    if (!recovered) SLUICE_RETURN_IF_ERROR(RemoveTree(PathIn(options_.dir, name)));
   }
   return absl::OkStatus();
 }

@@ -38,7 +38,7 @@ struct MemoryPlanInput {
 
 // Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
 // A checkpoint is written from live memory; what the next update overwrites before it is on disk
-// takes memory on top of the plan too, at most 12 bytes a parameter.
+// takes memory on top of the plan too, at most 12 bytes a parameter, 16 with an average.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names

@@ -220,7 +220,7 @@ absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
                                       : ShapeText(moments.specs()[place->second].dtype,
                                                   moments.specs()[place->second].shape);
         return absl::InvalidArgumentError(
-            absl::StrCat("the moment ", wanted.name, " of the optimizer's state is ", found,
+            absl::StrCat("the tensor ", wanted.name, " of the optimizer's state is ", found,
                          "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
       }
       SLUICE_RETURN_IF_ERROR(moments.Read(place->second, 0, slot.size, values));

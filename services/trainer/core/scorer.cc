@@ -64,7 +64,8 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
     for (Trajectory& trajectory : groups[g].members) {
       const auto& mask = trajectory.mask;
       // Add() refuses such a trajectory and says why.
-      if (mask.size() != trajectory.tokens.size() || mask.size() != trajectory.logprobs.size() ||
+      if (trajectory.tokens.empty() || trajectory.routing.size() % trajectory.tokens.size() != 0 ||
+          mask.size() != trajectory.tokens.size() || mask.size() != trajectory.logprobs.size() ||
           mask.size() != trajectory.versions.size() || mask.empty() || mask[0] != 0)
         continue;
       if (absl::c_none_of(mask, [](uint8_t m) { return m != 0; })) continue;

@@ -41,8 +41,9 @@ class Scorer {
   // not known before the gradients (prox loglinear).
   absl::Status SetRewardKl(std::vector<Group>& groups);
 
-  // Multiplies the advantages by the factors of the loss's entropy term, and sets MicroBatch::allowed
-  // by M2PO, if the loss has them. `batches` are those of one update, of the weights as they are now.
+  // Multiplies the advantages by the factors of the loss's entropy term, and sets
+  // MicroBatch::allowed by M2PO, if the loss has them. `batches` are all those of one update, which
+  // starts from the weights as they are now.
   absl::Status ApplyUpdateWideTerms(std::vector<MicroBatch>& batches);
 
  private:

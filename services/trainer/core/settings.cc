@@ -84,8 +84,12 @@ bool Streams(const Settings& settings) {
   // These are computed from log-probs of the whole step, before its gradients.
   const AlgorithmSpec& algorithm = settings.algorithm;
   const auto* loss = FindRow(LossRows(), algorithm.loss.kind);
-  return algorithm.advantage.kl == 0 && !algorithm.loss.m2po.has_value() && loss != nullptr &&
-         !loss->value.entropy_factors;
+  if (algorithm.advantage.kl != 0 || algorithm.loss.m2po.has_value() || loss == nullptr ||
+      loss->value.entropy_factors) {
+    return false;
+  }
+  // A factor of the advantages that is known late must multiply the whole policy term.
+  return loss->value.proportional || !IsStepWide(row->value);
 }
 
 }  // namespace sluice::trainer

@@ -64,6 +64,10 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
       {"advantage_mean", m.advantage_mean * advantage_factor},
       {"advantage_std", m.advantage_std * advantage_factor}};
   for (const auto& [name, value] : values) (*out)[name] = value;
+  // The effective share of the samples under the weights in use. A job whose learning rate follows
+  // it expects it to be small.
+  if (rule.ess_power == 0)
+    (*out)["ess"] = rule.correction.level == WeightLevel::kSequence ? m.ess_seq : m.ess_token;
   for (size_t i = 0; i < kMasks; ++i) {
     const Mask mask = static_cast<Mask>(i);
     if (!IsOn(rule, mask)) continue;
@@ -90,6 +94,15 @@ void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out) {
   (*out)["reward_std"] = builder.rewards().std();
   (*out)["reward_min"] = builder.rewards().min();
   (*out)["reward_max"] = builder.rewards().max();
+}
+
+void AddMismatch(const Settings& settings, const LossRule& rule, const StalenessStats& staleness,
+                 StepMetrics* out) {
+  const bool first_pass = rule.prox == ProxMode::kSelf || rule.prox == ProxMode::kRecompute ||
+                          (rule.prox == ProxMode::kNone && settings.minibatches == 1);
+  const auto difference = out->find("absdiff_mean");
+  if (!first_pass || staleness.max() != 0 || difference == out->end()) return;
+  (*out)["logprob_mismatch"] = difference->second;
 }
 
 void AddStalenessMetrics(const StalenessStats& staleness, StepMetrics* out) {

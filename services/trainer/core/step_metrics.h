@@ -6,6 +6,7 @@
 #include "common/algorithms/diagnostics.h"
 #include "common/algorithms/registry.h"
 #include "services/trainer/core/sequences.h"
+#include "services/trainer/core/settings.h"
 
 namespace sluice::trainer {
 
@@ -21,6 +22,12 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
 
 // Adds the statistics of the task rewards, which exist even if no token is trained.
 void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out);
+
+// Adds by how much trainer and rollout disagree about tokens of the same weights: the mean
+// difference of the two log-probs, if all tokens of the step are of its version and the trainer's
+// log-probs are those from before the first update.
+void AddMismatch(const Settings& settings, const LossRule& rule, const StalenessStats& staleness,
+                 StepMetrics* out);
 
 // Adds the statistics of the versions that sampled the trained tokens. Requires at least one
 // trained token.

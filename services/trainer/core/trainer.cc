@@ -127,6 +127,7 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   }
   if (result->tokens > 0) {
     AddStalenessMetrics(sequences.staleness(), &result->metrics);
+    AddMismatch(settings_, rules_.loss, sequences.staleness(), &result->metrics);
     result->metrics["bad_behav"] = static_cast<double>(sums.stats.bad_behav());
   }
 }

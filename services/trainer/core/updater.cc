@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/min_variance.h"
 #include "common/base/clock.h"
@@ -117,16 +118,16 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
   return status;
 }
 
-// The gradient of a group is sum_i A_i g_i with A_i = (R_i - b) / d, where g_i is the gradient of
-// answer i at advantage 1, and the baseline b depends on the norms of all g_i. Accumulator 0
-// collects sum_i R_i g_i / d and kGroup sum_i g_i / d, so that b can be subtracted at the end.
+// The gradient of a group is sum_i (A_i - b) g_i, where g_i is the gradient of answer i at
+// advantage 1, and the baseline b depends on the norms of all g_i. Accumulator 0 collects
+// sum_i A_i g_i and kGroup sum_i g_i, so that b can be subtracted at the end.
 absl::Status Updater::AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSums* sums) {
-  std::vector<double> rewards, power(answers.size(), 0.0);
-  for (const MicroBatch& answer : answers) rewards.push_back(answer.advantage.front());
-  const MinVariance before = ComputeMinVariance(rewards, power);
-  if (before.flat) {
+  std::vector<double> advantages, power(answers.size());
+  for (const MicroBatch& answer : answers) advantages.push_back(answer.advantage.front());
+  // Without a difference there is nothing to learn, but KL and entropy have gradients.
+  if (absl::c_all_of(advantages, [&](double a) { return a == advantages[0]; })) {
     for (MicroBatch& answer : answers) {
-      std::fill(answer.advantage.begin(), answer.advantage.end(), 0.0f);
+      absl::c_fill(answer.advantage, 0.0f);
       SLUICE_RETURN_IF_ERROR(AddGradients(answer, sums));
     }
     return absl::OkStatus();
@@ -136,24 +137,24 @@ absl::Status Updater::AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSu
   policy_accumulator_ = kAnswer;
   absl::Status status;
   for (size_t i = 0; i < answers.size() && status.ok(); ++i) {
-    std::fill(answers[i].advantage.begin(), answers[i].advantage.end(), 1.0f);
+    absl::c_fill(answers[i].advantage, 1.0f);
     optimizer_->SelectAccumulator(kAnswer);
     status = AddGradients(answers[i], &answer_sums[i]);
     // Without the aggregation's weight, which is 1/T_i for a mean over tokens.
     const double weight = answers[i].weight.front();
     power[i] = optimizer_->SquaredNorm(kAnswer) / (weight * weight);
-    optimizer_->AddScaled(kAnswer, rewards[i] / before.scale, 0);
-    optimizer_->AddScaled(kAnswer, 1 / before.scale, kGroup);
+    optimizer_->AddScaled(kAnswer, advantages[i], 0);
+    optimizer_->AddScaled(kAnswer, 1, kGroup);
     optimizer_->Zero(kAnswer);
   }
   policy_accumulator_ = 0;
-  const MinVariance group = ComputeMinVariance(rewards, power);
-  optimizer_->AddScaled(kGroup, -group.baseline, 0);
+  const double baseline = MinVarianceBaseline(advantages, power);
+  optimizer_->AddScaled(kGroup, -baseline, 0);
   optimizer_->Zero(kGroup);
   optimizer_->SelectAccumulator(0);
 
   for (size_t i = 0; i < answers.size(); ++i) {
-    const double advantage = (rewards[i] - group.baseline) / group.scale;
+    const double advantage = advantages[i] - baseline;
     answer_sums[i].policy *= advantage;
     answer_sums[i].stats.ScaleAdvantages(advantage);
     sums->Merge(answer_sums[i]);
@@ -167,6 +168,7 @@ std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,
   if (sums.stats.bad_policy() > 0 || sums.bad_logprobs > 0) return "nonfinite_logprob";
   const std::optional<PolicyMetrics> metrics = sums.stats.Metrics();
   // Without KL and entropy terms, a loss that rejects every token has no gradient.
+  AddPolicyMetrics(sums.stats, rules_.loss, advantage_factor, &result->metrics);
   if (settings_.kind == Settings::Kind::kRl && !rules_.HasRegularTerms() &&
       (!metrics.has_value() || metrics->kept == 0)) {
     return "no_terms";
@@ -185,7 +187,6 @@ std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,
   const absl::Duration start = clock_->Monotonic();
   const Optimizer::Outcome outcome = optimizer_->Update(scale * policy_factor, scale, lr_factor);
   result->seconds_optim += absl::ToDoubleSeconds(clock_->Monotonic() - start);
-  AddPolicyMetrics(sums.stats, rules_.loss, advantage_factor, &result->metrics);
   if (!outcome.applied) return "nonfinite_gradient";
 
   // The step's loss is that of the updates that changed the parameters.

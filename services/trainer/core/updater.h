@@ -60,8 +60,8 @@ class Updater {
   // its terms to *sums.
   absl::Status AddGradients(MicroBatch& batch, UpdateSums* sums);
   // The same for the answers of one group under the baseline of minimum variance (min_variance.h),
-  // which needs the gradient of each answer by itself. Each micro-batch holds one answer, whose
-  // reward is its advantage.
+  // which needs the gradient of each answer by itself. Each micro-batch holds one answer; all its
+  // tokens have one advantage, from which the baseline is subtracted.
   absl::Status AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSums* sums);
 
   // Makes one update from the gradients that were added. `sums` and `counts` are those of the

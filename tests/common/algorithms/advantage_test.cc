@@ -33,7 +33,7 @@ const std::vector<AdvantageOracle> kAdvantageOracles = {
     // What follows for single tokens has its numbers in returns_test.cc and min_variance_test.cc.
     {"reinforce_pp", kRewards},
     {"reinforce_pp_baseline", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
-    {"min_variance", kRewards},
+    {"min_variance", {0.904534, -1.507557, -0.301511, 0.904534, -1, 1}},
 };
 
 std::vector<double> AdvantagesOf(AdvantageRule rule, std::vector<double> rewards,

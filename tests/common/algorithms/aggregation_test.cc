@@ -45,7 +45,7 @@ TEST(AggregationTest, PromptMeanDividesByTheTokensOfTheWholeGroup) {
   EXPECT_DOUBLE_EQ(sum * kPromptMean.step_scale({.tokens = 6, .sequences = 3, .prompts = 2}, 8), 1);
 }
 
-TEST(AggregationTest, MicroBatchesOfUnequalSizeAddUpToTheMeanOverAllTokens) {
+TEST(AggregationTest, T20MicroBatchesOfUnequalSizeAddUpToTheMeanOverAllTokens) {
   const std::vector<std::vector<double>> micro_batches = {{1, 2, 3}, {4}, {10}, {20, 30}};
   double sum = 0;
   int64_t tokens = 0;

@@ -28,21 +28,20 @@ struct Logits {
 };
 const Logits kStart = {{0, std::log(1.0f / 9)}};
 
-// Sets the advantages of whole groups by the baseline of minimum variance. The gradient of an
-// answer's log-prob has the components s and -s.
-void SetMinVariance(const std::vector<int>& arm, const std::vector<double>& rewards,
-                    const Correction& correction, const Logits& policy, std::vector<float>* a) {
+// Subtracts the baseline of minimum variance from the advantages of whole groups. The gradient of
+// an answer's log-prob has the components s and -s.
+void SubtractBaselines(const std::vector<int>& arm, const Correction& correction,
+                       const Logits& policy, std::vector<float>* a) {
   for (size_t first = 0; first < arm.size(); first += kGroupSize) {
-    std::vector<double> power;
+    std::vector<double> power, group;
     for (size_t i = first; i < first + kGroupSize; ++i) {
       const double s = arm[i] - policy.P1(), u = correction.weight[i];
       power.push_back(u * u * 2 * s * s);
+      group.push_back((*a)[i]);
     }
-    const auto group = absl::MakeConstSpan(rewards).subspan(first, kGroupSize);
-    const MinVariance best = ComputeMinVariance(group, power);
-    for (size_t i = 0; i < group.size(); ++i) {
-      (*a)[first + i] = best.flat ? 0 : static_cast<float>((group[i] - best.baseline) / best.scale);
-    }
+    // A group of equal rewards has only zeros, and so a baseline of 0.
+    const double baseline = MinVarianceBaseline(group, power);
+    for (size_t i = first; i < first + kGroupSize; ++i) (*a)[i] -= static_cast<float>(baseline);
   }
 }
 
@@ -96,7 +95,7 @@ bool StepGradient(const AlgorithmSpec& spec, const LossRule& rule, const Logits&
       LoglinearProximal(theta, behaviour, std::vector<int32_t>(n, staleness));
   if (rule.prox == ProxMode::kLoglinear) tokens.lp_prox = loglinear;
   const Correction correction = ComputeCorrection(rule.correction, tokens);
-  if (advantages.min_variance) SetMinVariance(arm, rewards, correction, policy, &a);
+  if (advantages.min_variance) SubtractBaselines(arm, correction, policy, &a);
   PolicyStats stats;
   stats.Add(tokens, correction, {});
   *ess = stats.Metrics()->ess_seq;

@@ -27,7 +27,7 @@ TEST(EssTest, GivesTheWorkedNumbers) {
   EXPECT_EQ(EssOf({3, 3, 3, 3}).Ratio(), 1);
 }
 
-TEST(EssTest, IsFreeOfScaleBoundedAndMergesInAnyOrder) {
+TEST(EssTest, T17IsFreeOfScaleBoundedAndMergesInAnyOrder) {
   const std::vector<double> weights = {0.3, -2, 1.5, 0, -7, 0.2};
   for (double shift : {-900.0, -1.0, 0.0, 1.0, 900.0}) {
     EssSum ess, left, right;
@@ -103,7 +103,7 @@ TEST(PolicyStatsTest, MicroBatchesMerge) {
   ExpectF1(*stats.Metrics());
 }
 
-TEST(PolicyStatsTest, EqualPoliciesHaveNoDivergence) {
+TEST(PolicyStatsTest, T01EqualPoliciesHaveNoDivergence) {
   F1 f;
   f.prox = f.behav = f.theta;
   const PolicyMetrics m = *StatsOf(f).Metrics();

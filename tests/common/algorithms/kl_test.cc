@@ -81,7 +81,7 @@ TEST(KlTest, RowsGiveTheWorkedNumbers) {
   }
 }
 
-TEST(KlTest, ExpectedGradientsAreThoseThatEnumerationGives) {
+TEST(KlTest, T08ExpectedGradientsAreThoseThatEnumerationGives) {
   const std::vector<double> p = Policy();
   double kl = 0;
   for (int v = 0; v < 3; ++v) kl += p[v] * std::log(p[v] / kRef[v]);
@@ -106,7 +106,7 @@ TEST(KlTest, ExpectedGradientsAreThoseThatEnumerationGives) {
     EXPECT_NEAR(stale[v], (std::vector<double>{0.678402, -0.139840, -0.538562})[v], 1e-6);
 }
 
-TEST(KlTest, GradientsAgreeWithFiniteDifferences) {
+TEST(KlTest, T05GradientsAgreeWithFiniteDifferences) {
   constexpr double kH = 1e-6;
   for (const Row<KlEntry>& row : KlRows()) {
     // By design, the gradient of k2+ is not the derivative of its value.

@@ -97,7 +97,7 @@ TEST(ValidateTest, BoundsThatBoundNothingAreRefused) {
   ExpectOne(With([](auto& s) { s.loss.kind = "sapo", s.loss.sapo_negative = 0; }), {},
             "loss.sapo_negative", "above 0");
   ExpectOne(With([](auto& s) { s.loss.prox = "ewma", s.loss.ewma = 1; }), {}, "loss.ewma",
-            "[0, 1)");
+            "(0, 1)");
   ExpectOne(With([](auto& s) { s.loss.ess_lr = "sqrt", s.loss.ess_base = 0; }), {}, "loss.ess_base",
             "(0, 1]");
   ExpectOne(With([](auto& s) { s.advantage.kind = "reinforce_pp", s.advantage.gamma = 0; }), {},

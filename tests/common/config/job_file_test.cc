@@ -14,6 +14,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/algorithms/presets.h"
+#include "common/algorithms/registry.h"
+#include "common/algorithms/validate.h"
 #include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/bind.h"
@@ -127,6 +129,54 @@ TEST(JobFile, ALossThatTheFileNamesBringsItsOwnValuesButNotOverThoseOfTheFile) {
   const JobFile dppo = Parse(kMinimal, {"algorithm.loss.kind=dppo_tv"});
   ASSERT_THAT(ProblemLines(dppo), ElementsAre());
   EXPECT_EQ(dppo.spec->algorithm().loss().prox(), "none");
+}
+
+TEST(JobFile, EveryLossThatAFileNamesUnderEveryPresetHasItsOwnBounds) {
+  for (const Row<AlgorithmSpec>& preset : PresetRows()) {
+    for (const Row<LossEntry>& loss : LossRows()) {
+      const JobFile file = Parse(kMinimal, {absl::StrCat("algorithm.preset=", preset.name),
+                                            absl::StrCat("algorithm.loss.kind=", loss.name)});
+      if (preset.value.loss.kind == loss.name) {
+        EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
+        continue;
+      }
+      LossSpec wanted;
+      if (loss.value.defaults != nullptr) loss.value.defaults(wanted);
+      const LossSpec got = AlgorithmSpecOf(*file.spec).loss;
+      EXPECT_EQ(got.clip_low, wanted.clip_low) << preset.name << " " << loss.name;
+      EXPECT_EQ(got.clip_high, wanted.clip_high) << preset.name << " " << loss.name;
+      EXPECT_EQ(got.dual, wanted.dual) << preset.name << " " << loss.name;
+      EXPECT_EQ(got.aggregation, wanted.aggregation) << preset.name << " " << loss.name;
+      EXPECT_EQ(got.tis_outside, wanted.tis_outside) << preset.name << " " << loss.name;
+    }
+  }
+}
+
+// A controller keeps the jobs of the build before it. Their specs lack the fields that came later.
+TEST(JobFile, AStoredJobWithoutLaterFieldsHasTheirDefaults) {
+  job::v1::JobSpec spec = *Parse(kMinimal).spec;
+  const AlgorithmSpec before = AlgorithmSpecOf(spec);
+  job::v1::Loss& loss = *spec.mutable_algorithm()->mutable_loss();
+  for (int i = 0; i < job::v1::Loss::descriptor()->field_count(); ++i) {
+    const auto* field = job::v1::Loss::descriptor()->field(i);
+    if (field->number() >= 13) loss.GetReflection()->ClearField(&loss, field);
+  }
+  spec.mutable_algorithm()->mutable_advantage()->clear_gamma();
+  spec.mutable_algorithm()->mutable_advantage()->clear_kl();
+  EXPECT_TRUE(AlgorithmSpecOf(spec) == before);
+  EXPECT_THAT(ValidateAlgorithm(AlgorithmSpecOf(spec), {}), testing::IsEmpty());
+}
+
+TEST(JobFile, AKeyThatTheLossDoesNotReadIsWarnedOf) {
+  const JobFile file =
+      Parse(kMinimal, {"algorithm.loss={kind: sapo, clip_high: 0.3, kl_kind: k2, dual: 2}"});
+  ASSERT_THAT(ProblemLines(file), ElementsAre());
+  std::string warnings;
+  for (const ConfigProblem& warning : file.warnings) warnings += warning.ToString() + "\n";
+  EXPECT_THAT(warnings, HasSubstr("algorithm.loss.clip_high has no effect with loss.kind sapo"));
+  EXPECT_THAT(warnings, HasSubstr("algorithm.loss.dual has no effect"));
+  EXPECT_THAT(warnings, HasSubstr("algorithm.loss.kl_kind has no effect"));
+  EXPECT_THAT(Parse(kMinimal, {"algorithm.loss.kind=sapo"}).warnings, testing::IsEmpty());
 }
 
 TEST(JobFile, SetReachesListsByPlaceAndItsPathsAreTheShells) {

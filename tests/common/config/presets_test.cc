@@ -9,7 +9,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/algorithms/presets.h"
 #include "common/base/file.h"
 #include "common/config/algorithm_spec.h"
@@ -28,22 +28,35 @@ std::string PathOf(const Row<AlgorithmSpec>& preset) {
   return absl::StrCat(SLUICE_SOURCE_DIR, "/configs/algorithms/", preset.name, ".yaml");
 }
 
+// The text as comment lines of at most 100 columns.
+std::string Comment(const std::string& indent, absl::string_view text) {
+  std::string out, line = indent + "#";
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (line.size() + 1 + word.size() > 100) {
+      absl::StrAppend(&out, line, "\n");
+      line = indent + "#";
+    }
+    absl::StrAppend(&line, " ", word);
+  }
+  return absl::StrCat(out, line, "\n");
+}
+
 std::string TextOf(const Row<AlgorithmSpec>& preset) {
   job::v1::JobSpec spec;
   config::FillDefaults(&spec);
   ApplyPreset(preset.value, spec.mutable_algorithm());
   std::string text =
-      absl::StrCat("# ", preset.name, ": ", preset.doc,
-                   ".\n# A job file with `algorithm: {preset: ", preset.name,
-                   "}` has these values; its other keys replace them.\nalgorithm:\n");
+      Comment("", absl::StrCat(preset.name, ": ", preset.doc,
+                               ". A job file with `algorithm: ", "{preset: ", preset.name,
+                               "}` has these values; its other keys replace them."));
+  text += "algorithm:\n";
   for (const auto& [block, message] : {std::pair<std::string, const google::protobuf::Message*>(
                                            "advantage", &spec.algorithm().advantage()),
                                        {"loss", &spec.algorithm().loss()}}) {
     absl::StrAppend(&text, "  ", block, ":\n");
     config::VisitLeaves(*message, true, [&](const config::Leaf& leaf) {
-      const std::string value =
-          absl::StrCat("    ", leaf.path, ": ", config::LeafText(*leaf.message, *leaf.field));
-      absl::StrAppendFormat(&text, "%-42s # %s\n", value, config::RuleOf(*leaf.field).doc());
+      absl::StrAppend(&text, Comment("    ", config::RuleOf(*leaf.field).doc()), "    ", leaf.path,
+                      ": ", config::LeafText(*leaf.message, *leaf.field), "\n");
     });
   }
   return text;

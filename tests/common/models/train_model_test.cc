@@ -636,7 +636,7 @@ Unshared CopyPrefixes(const PackedBatch& shared) {
   return out;
 }
 
-TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
+TEST(TrainModelTest, T21BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch shared = WithPrefixes();
   const Unshared unshared = CopyPrefixes(shared);
@@ -649,7 +649,7 @@ TEST(TrainModelTest, BehindASharedPrefixARowHasTheBitsItHasBehindACopy) {
   }
 }
 
-TEST(TrainModelTest, TheGradientsOfAllThatFollowAPrefixAddUp) {
+TEST(TrainModelTest, T21TheGradientsOfAllThatFollowAPrefixAddUp) {
   const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4));
   const PackedBatch shared = WithPrefixes();
   const Unshared unshared = CopyPrefixes(shared);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr AdamWOptions kOptions = {.weight_decay = 0.01};
 
-TEST(AdamWTest, GivesTheWorkedNumbers) {
+TEST(AdamWTest, T25GivesTheWorkedNumbers) {
   float p = 1, m = 0, v = 0;
   const float grads[] = {0.5f, -0.2f, 0.1f};
   const double wanted_p[] = {0.899, 0.863540, 0.824738}, wanted_m[] = {0.05, 0.025, 0.0325},

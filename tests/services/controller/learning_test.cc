@@ -103,8 +103,7 @@ TEST(LearningWatchTest, NoAlarmIsRaisedInTenThousandRunsThatLearn) {
 }
 
 // A step whose policy is at these distances from the one that sampled.
-StepSignal Distant(int64_t k, double kl, double ess, double kept, double absdiff = 0,
-                   double staleness = 2) {
+StepSignal Distant(int64_t k, double kl, double ess, double kept) {
   return {.k = k,
           .reward_mean = 0.5,
           .flat_share = 0,
@@ -113,9 +112,7 @@ StepSignal Distant(int64_t k, double kl, double ess, double kept, double absdiff
           .lr = 1e-3,
           .kl = kl,
           .ess = ess,
-          .kept = kept,
-          .absdiff = absdiff,
-          .staleness = staleness};
+          .kept = kept};
 }
 
 TEST(LearningWatchTest, APolicyFarFromItsDataIsNamedWithTheValueAndEndsWhenItIsBack) {
@@ -123,9 +120,9 @@ TEST(LearningWatchTest, APolicyFarFromItsDataIsNamedWithTheValueAndEndsWhenItIsB
     double kl, ess, kept;
     const char* text;
   };
-  for (const Case& c :
-       {Case{0.2, 0.9, 1, "kl_behav_theta_k3 was 0.2"}, Case{0.01, 0.1, 1, "ess_seq was 0.1"},
-        Case{0.01, 0.9, 0.2, "kept was 0.2"}}) {
+  for (const Case& c : {Case{0.2, 0.9, 1, "kl_behav_theta_k3 over 10 steps was 0.2"},
+                        Case{0.01, 0.1, 1, "ess over 10 steps was 0.1"},
+                        Case{0.01, 0.9, 0.2, "kept over 10 steps was 0.2"}}) {
     LearningWatch watch;
     int64_t k = 0;
     for (; k < LearningWatch::kLong - 1; ++k)
@@ -147,16 +144,34 @@ TEST(LearningWatchTest, ASpikeOfAFewStepsIsNotFarFromTheData) {
   EXPECT_FALSE(watch.spell(Finding::kOffPolicy).has_value());
 }
 
-TEST(LearningWatchTest, ADifferenceOnFreshTokensIsAMismatchAndOnStaleOnesIsNot) {
-  LearningWatch stale;
-  for (int64_t k = 0; k < 50; ++k) stale.Add(Distant(k, 0.01, 0.9, 1, 0.3, 1));
-  EXPECT_FALSE(stale.spell(Finding::kMismatch).has_value());
-
-  LearningWatch fresh;
-  for (int64_t k = 0; k < 2; ++k) EXPECT_THAT(fresh.Add(Distant(k, 0, 1, 1, 0.3, 0)), IsEmpty());
-  EXPECT_THAT(fresh.Add(Distant(2, 0, 1, 1, 0.3, 0)), ElementsAre(Finding::kMismatch));
+TEST(LearningWatchTest, TrainerAndRolloutThatDisagreeThreeTimesAreAlarmed) {
+  const auto disagree = [](int64_t k, double by) {
+    StepSignal signal = Distant(k, 0, 1, 1);
+    signal.mismatch = by;
+    return signal;
+  };
+  LearningWatch watch;
+  EXPECT_THAT(watch.Add(disagree(0, 0.3)), IsEmpty());
+  EXPECT_THAT(watch.Add(disagree(1, 0.01)), IsEmpty());
+  EXPECT_THAT(watch.Add(disagree(2, 0.3)), IsEmpty());
+  // A step with stale tokens says nothing.
+  EXPECT_THAT(watch.Add(Distant(3, 0, 1, 1)), IsEmpty());
+  EXPECT_THAT(watch.Add(disagree(4, 0.3)), IsEmpty());
+  EXPECT_THAT(watch.Add(disagree(5, 0.3)), ElementsAre(Finding::kMismatch));
   EXPECT_EQ(SeverityOf(Finding::kMismatch), Severity::kAlarm);
-  EXPECT_THAT(fresh.Text(Finding::kMismatch), HasSubstr("differ by 0.3"));
+  EXPECT_THAT(watch.Text(Finding::kMismatch), HasSubstr("differ by 0.3"));
+  watch.Add(disagree(6, 0.01));
+  EXPECT_FALSE(watch.holds(Finding::kMismatch));
+}
+
+TEST(LearningWatchTest, ALearningRateThatFollowsTheSamplesIsNoFinding) {
+  StepReport step;
+  step.values = {{"kl_behav_theta_k3", 0.5}, {"ess_lr_factor", 0.2}, {"kept", 1}};
+  EXPECT_FALSE(SignalOf(step).kl.has_value());
+  step.values = {{"kl_behav_theta_k3", 0.5}, {"ess", 0.2}, {"logprob_mismatch", 0.01}};
+  EXPECT_EQ(SignalOf(step).kl, 0.5);
+  EXPECT_EQ(SignalOf(step).ess, 0.2);
+  EXPECT_EQ(SignalOf(step).mismatch, 0.01);
 }
 
 // Rewards are so rare that most steps have none, so the mean is all noise.

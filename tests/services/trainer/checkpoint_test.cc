@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 
 #include "absl/strings/match.h"
@@ -222,6 +223,21 @@ TEST_F(CheckpointTest, AMountWithoutAnExchangeOfFoldersKeepsCheckpointsToo) {
   ASSERT_TRUE(newest.ok() && newest->has_value()) << newest.status();
   EXPECT_EQ((*newest)->state.version, (PolicyVersion{2, 1}));
   EXPECT_EQ(ReadAll(*(*newest)->optimizer)->as<float>(0)[0], 3);
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1"));
+}
+
+TEST_F(CheckpointTest, ACheckpointThatWasBeingReplacedIsThereAfterAKill) {
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  // As plain renames leave it between the two.
+  std::filesystem::rename(dir_ + "/step-1", dir_ + "/.step-1.2.old.tmp");
+  ASSERT_TRUE(MakeDirs(dir_ + "/.step-1.2.tmp").ok());
+  ASSERT_EQ(Store().Prepare(), absl::OkStatus());
+  EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1"));
+  EXPECT_TRUE(Store().ReadNewest(nullptr)->has_value());
+
+  // Afterwards it is removed.
+  ASSERT_TRUE(MakeDirs(dir_ + "/.step-1.2.old.tmp").ok());
+  ASSERT_EQ(Store().Prepare(), absl::OkStatus());
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1"));
 }
 

@@ -63,13 +63,15 @@ const CONDITIONS = {
   NoSignal: 'Ten steps in a row could teach nothing: all answers to a prompt got the same reward, or the gradient was 0.',
   EntropyCollapsed: 'The policy writes nearly the same answers each time, and has not solved its task.',
   RewardCollapsed: 'The reward has lost more than half of its best height.',
+  OffPolicy: 'The policy is far from the one that sampled the data it is trained on.',
+  LogProbMismatch: 'Trainer and rollout disagree about the probabilities of tokens under the same weights.',
 };
 // The phases of a step, in their order, as the trainer names them.
 const PHASES = [
   ['wait_data', 'wait for data'], ['forward_backward', 'forward and backward'], ['optim', 'optimizer'],
   ['apply', 'apply'], ['publish', 'publish'], ['checkpoint', 'checkpoint'],
 ];
-const ALARMING = new Set(['Stalled', 'EntropyCollapsed', 'RewardCollapsed']);
+const ALARMING = new Set(['Stalled', 'EntropyCollapsed', 'RewardCollapsed', 'LogProbMismatch']);
 
 // Replaces the children of `parent` by one node per item. A node whose item has not changed stays,
 // so that selected text and the place of the mouse do.
