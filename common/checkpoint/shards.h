@@ -38,8 +38,8 @@ absl::Status WriteShards(const std::string& dir, absl::string_view stem,
 bool HasShards(const std::string& dir, absl::string_view stem);
 
 // Opens the files: STEM.safetensors if it exists, else those in the index.
-// NOT_FOUND: there is neither. INVALID_ARGUMENT: the index is malformed, names a file outside of the
-// directory, or places tensors otherwise than the files do.
+// NOT_FOUND: there is neither. INVALID_ARGUMENT: the index is malformed, names a file outside of
+// the directory, or places tensors otherwise than the files do.
 absl::StatusOr<std::vector<SafetensorsFile>> OpenShards(const std::string& dir,
                                                         absl::string_view stem);
 

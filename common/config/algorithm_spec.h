@@ -18,8 +18,8 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec);
 // Overwrites the fields of `algorithm` that a preset sets.
 void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm);
 
-// Sets the bounds and the aggregation that the loss loss->kind() has by default (LossEntry::defaults)
-// in the fields that the job file does not give.
+// Sets the bounds and the aggregation that the loss loss->kind() has by default
+// (LossEntry::defaults) in the fields that the job file does not give.
 void ApplyLossDefaults(const std::function<bool(const char* field)>& given, job::v1::Loss* loss);
 
 }  // namespace sluice

@@ -1,13 +1,13 @@
-"""Compares a training step of bench_trainer_step with one of transformers and torch on the CPU. Both
-have the same shape, random weights, GRPO advantages, PPO's clipped ratio over 8 answers to each
-prompt, clipping of the gradient, and AdamW:
+"""Compares a training step of bench_trainer_step with one of transformers and torch on the CPU.
+Both have the same shape, random weights, GRPO advantages, PPO's clipped ratio over 8 answers to
+each prompt, clipping of the gradient, and AdamW:
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch transformers
     /tmp/venv/bin/python tests/bench/trainer/peers.py build/release/bin/bench_trainer_step
         [--threads N] [--dtype float32|bfloat16] [--vocab 151936] [--rounds 3]
 
 The programs run in turn. The output has one figure per line, as that of bench_trainer_step --json,
-the median of the rounds: tokens/s with the rate of transformers as `baseline`, once with a prompt of
-its own for each answer, which is how transformers computes, and once with one prompt for the 8
+the median of the rounds: tokens/s with the rate of transformers as `baseline`, once with a prompt
+of its own for each answer, which is how transformers computes, and once with one prompt for the 8
 answers of a group, which Sluice stores once; then the peak memory of the two processes.
 """
 
