@@ -24,8 +24,8 @@ std::string IndexFile(absl::string_view stem) {
   return absl::StrCat(stem, ".safetensors.index.json");
 }
 
-// A file and the names of the tensors that it must hold. `names` is unset if there is no index: then
-// any names are accepted here.
+// A file and the names of the tensors that it must hold. `names` is unset if there is no index:
+// then any names are accepted here.
 struct Shard {
   std::string path;
   std::optional<std::vector<std::string>> names;  // Sorted.
