@@ -39,8 +39,8 @@ enum class Scale {
 // How the tokens of a sequence get their advantages from A_i.
 enum class TokenRule {
   kSame,  // All of them have A_i.
-  // All of them have A_i, less the token's part of the KL; then they are whitened. Tokens of a group
-  // whose rewards are all equal, which enter with 0, are whitened too.
+  // All of them have A_i, less the token's part of the KL; then they are whitened. Tokens of a
+  // group whose rewards are all equal, which enter with 0, are whitened too.
   kWhitened,
   // A_i is the reward of the last token; each token has its discounted return, whitened.
   kReturns,

@@ -1,5 +1,8 @@
 #include "common/models/recompute.h"
 
+#include <algorithm>
+
+#include "common/base/machine_memory.h"
 #include "common/checkpoint/model_config.h"
 
 namespace sluice {
@@ -14,9 +17,14 @@ int64_t KeptBytesPerToken(const ModelConfig& c) {
   return c.num_layers * numbers * 4;
 }
 
-bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens) {
+int64_t MostKeptBytes() {
+  return std::max(int64_t{256} << 20, static_cast<int64_t>(MachineMemory() / 8));
+}
+
+bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens,
+                      int64_t most_kept_bytes) {
   return recompute == Recompute::kLayer ||
-         (recompute == Recompute::kAuto && tokens * KeptBytesPerToken(config) > kMostKeptBytes);
+         (recompute == Recompute::kAuto && tokens * KeptBytesPerToken(config) > most_kept_bytes);
 }
 
 }  // namespace sluice

@@ -11,14 +11,17 @@ struct ModelConfig;
 enum class Recompute {
   kNone,   // None.
   kLayer,  // Those within each layer; only the input of each layer is kept.
-  kAuto,   // As kLayer where kNone would keep more than kMostKeptBytes for a batch, else as kNone.
+  kAuto,   // As kLayer where kNone would keep more than MostKeptBytes() for a batch, else as kNone.
 };
-inline constexpr int64_t kMostKeptBytes = int64_t{1} << 30;
+// An eighth of the memory of this machine or container, and at least 256 MiB.
+int64_t MostKeptBytes();
 
 // Returns about how many bytes of activations a token keeps for the backward pass, over all layers,
 // without recomputation.
 int64_t KeptBytesPerToken(const ModelConfig& config);
 // Whether the activations within the layers are computed again for a batch of `tokens`.
-bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens);
+// `most_kept_bytes` is the limit of kAuto.
+bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens,
+                      int64_t most_kept_bytes);
 
 }  // namespace sluice

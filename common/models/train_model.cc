@@ -276,8 +276,8 @@ class Trainable final : public TrainModel {
       context->experts.push_back(RecordedExperts(batch, i));
 
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
-    const bool again =
-        RecomputesLayers(recompute_, config_, static_cast<int64_t>(batch.tokens.size()));
+    const bool again = RecomputesLayers(
+        recompute_, config_, static_cast<int64_t>(batch.tokens.size()), most_kept_bytes_);
     for (size_t i = 0; i < layers_.size(); ++i) {
       x = again ? train_ops::ComputeAgain(
                       x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); })
@@ -356,6 +356,7 @@ class Trainable final : public TrainModel {
   const ModelConfig config_;
   const bool narrow_;  // The forward pass runs on parameters rounded to bf16.
   const Recompute recompute_;
+  const int64_t most_kept_bytes_ = MostKeptBytes();
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;

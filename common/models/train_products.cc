@@ -20,6 +20,9 @@ constexpr int64_t kMinPiece = 2 * kDecoderLanes;  // Outputs of the kernels' wid
 constexpr int64_t kRowTile = 48;
 // Gradients sum over their inputs in parts of this length, so that a piece has enough outputs.
 constexpr int64_t kInnerPart = 1024;
+// The same for weights in fp32, whose other operand is copied for each piece: the shorter a part,
+// the more outputs a piece has, and the fewer copies there are.
+constexpr int64_t kColumnPart = 256;
 
 // A part of a product: the inputs begin .. end - 1 of all sums.
 struct InnerPart {
@@ -205,13 +208,19 @@ void MultiplyGradW(const float* dy, const float* x, int64_t m, int64_t n, int64_
         });
   }
   MultiplyParallel<float>(
-      n, k, m, kInnerPart,
+      n, k, m, kColumnPart,
       [&](int64_t first, int64_t count, InnerPart part, float* packed) {
         PackColumns(x + part.begin * k + first, k, part.size(), count, packed);
       },
       [&](int64_t row, int64_t rows, int64_t first, int64_t count, InnerPart part,
           const float* packed) {
-        ops.gemm_transposed(dy + part.begin * n + row, n, packed, rows, count, part.size(),
+        // The columns of dy are far apart in memory, often by a power of two. Each tile of the
+        // product would read them again, from few sets of the cache.
+        thread_local std::vector<float> columns;
+        columns.resize(part.size() * rows);
+        for (int64_t i = 0; i < part.size(); ++i)
+          std::copy_n(dy + (part.begin + i) * n + row, rows, &columns[i * rows]);
+        ops.gemm_transposed(columns.data(), rows, packed, rows, count, part.size(),
                             dw_sum + row * k + first, k, true);
       });
 }

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// CISPO (arXiv 2506.13585): f = -clip(x, low, high) A lp_theta with the clipped ratio as a constant.
+// CISPO (arXiv 2506.13585): f = -clip(x, low, high) A lp_theta, the clipped ratio as a constant.
 // No token loses its gradient. The bounds are those of the ratio itself.
 LossValue Cispo(const LossToken& token, double low, double high);
 

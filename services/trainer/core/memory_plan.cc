@@ -52,7 +52,7 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                  kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),
                  layers = static_cast<uint64_t>(in.config.num_layers),
                  inputs = layers * static_cast<uint64_t>(in.config.hidden_size) * 4;
-  if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(tokens))) {
+  if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(tokens), in.most_kept_bytes)) {
     // The gradients of a layer's activations exist beside them.
     add("activations", tokens * (inputs + 2 * kept / layers),
         absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer"));

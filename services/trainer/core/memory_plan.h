@@ -34,6 +34,7 @@ struct MemoryPlanInput {
   // Most tokens of a sequence, which may have more than a micro-batch; 0 if that is not known.
   uint32_t longest = 0;
   Recompute recompute = Recompute::kAuto;
+  int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
 };
 
 // Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
