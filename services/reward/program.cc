@@ -61,7 +61,7 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
   std::vector<const registry::v1::Assignment*> fresh;
   {
     MutexLock lock(&mu_);
-    if (draining_) return;
+    if (draining_) return FollowQueues(assignments);
     std::set<std::string> kept;
     for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
@@ -98,6 +98,17 @@ void RewardProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& assi
   }
   ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
+}
+
+void RewardProgram::FollowQueues(const registry::v1::HeartbeatResponse& assignments) {
+  for (const registry::v1::Assignment& assignment : assignments.jobs()) {
+    const auto it = leaving_.find(assignment.job());
+    if (it == leaving_.end() || it->second.worker == nullptr || assignment.queues_size() == 0 ||
+        it->second.queue == assignment.queues(0))
+      continue;
+    it->second.queue = assignment.queues(0);
+    it->second.worker->MoveQueue(it->second.queue);
+  }
 }
 
 void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
@@ -171,18 +182,23 @@ void RewardProgram::ReportProgress(const std::string& job, bool ready, const std
 }
 
 void RewardProgram::Drain() {
-  std::map<std::string, Job> jobs;
+  std::vector<Worker*> workers;
   {
     MutexLock lock(&mu_);
     draining_ = true;
-    jobs.swap(jobs_);
+    leaving_.swap(jobs_);
+    for (const auto& [unused, job] : leaving_) {
+      if (job.worker != nullptr) workers.push_back(job.worker.get());
+    }
   }
   // The controller hears of it first, so that it assigns no new job.
   if (link_ != nullptr) link_->SetDraining();
-  for (auto& [unused, job] : jobs) {
-    if (job.worker != nullptr) job.worker->Stop();
-  }
+  for (Worker* const worker : workers) worker->Stop();
   if (link_ != nullptr) link_->Stop();
+  // No assignment moves a worker's queue any more. Workers are destroyed without the lock.
+  std::map<std::string, Job> ended;
+  MutexLock lock(&mu_);
+  ended.swap(leaving_);
 }
 
 std::vector<common::v1::WaitEdge> RewardProgram::Explain(const std::string& job) const {

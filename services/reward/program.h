@@ -36,6 +36,9 @@ class RewardProgram : public daemon::Program {
     std::unique_ptr<Worker> worker;        // Null if the job could not be started.
   };
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments);
+  // Tells the workers that end of queues that have another address.
+  void FollowQueues(const registry::v1::HeartbeatResponse& assignments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Starts the worker of a job, or tells the controller why it cannot be started.
   void StartJob(const registry::v1::Assignment& assignment);
   // Reports the rows of the job's data that cannot be scored, as events.
@@ -52,6 +55,8 @@ class RewardProgram : public daemon::Program {
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);  // By job id.
+  // Those that end because the daemon drains. They still send their scores.
+  std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::reward

@@ -152,7 +152,7 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
   std::set<std::string> kept, held;
   {
     MutexLock lock(&mu_);
-    if (draining_) return;
+    if (draining_) return FollowQueues(assignments);
     for (const registry::v1::Assignment& assignment : assignments.jobs()) {
       if (assignment.phase() == registry::v1::ASSIGNMENT_PHASE_HOLD) held.insert(assignment.job());
       if (assignment.phase() != registry::v1::ASSIGNMENT_PHASE_RUN || assignment.queues_size() == 0)
@@ -199,6 +199,17 @@ void RolloutProgram::ApplyAssignments(const registry::v1::HeartbeatResponse& ass
   }
   ended.clear();
   for (const registry::v1::Assignment* const assignment : fresh) StartJob(*assignment);
+}
+
+void RolloutProgram::FollowQueues(const registry::v1::HeartbeatResponse& assignments) {
+  for (const registry::v1::Assignment& assignment : assignments.jobs()) {
+    const auto it = leaving_.find(assignment.job());
+    if (it == leaving_.end() || it->second.session == nullptr || assignment.queues_size() == 0 ||
+        it->second.queue == assignment.queues(0))
+      continue;
+    it->second.queue = assignment.queues(0);
+    it->second.session->MoveQueue(it->second.queue);
+  }
 }
 
 void RolloutProgram::StartJob(const registry::v1::Assignment& assignment) {
@@ -270,8 +281,11 @@ void RolloutProgram::EndAllJobs(absl::Duration grace) {
   {
     MutexLock lock(&mu_);
     jobs.swap(jobs_);
+    leaving_ = jobs;
   }
   for (const auto& [id, job] : jobs) EndJob(id, job, grace, "this server is shutting down");
+  MutexLock lock(&mu_);
+  leaving_.clear();  // `jobs` still holds the sessions, which are destroyed without the lock.
 }
 
 void RolloutProgram::Drain() {

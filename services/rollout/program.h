@@ -65,6 +65,9 @@ class RolloutProgram : public daemon::Program {
   void ApplyAssignments(const registry::v1::HeartbeatResponse& assignments)
       ABSL_LOCKS_EXCLUDED(mu_);
   void StartJob(const registry::v1::Assignment& assignment) ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells the sessions that end of queues that have another address.
+  void FollowQueues(const registry::v1::HeartbeatResponse& assignments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Sends the controller the job's progress.
   void ReportProgress(const std::string& job, bool ready, PolicyVersion version,
@@ -84,6 +87,8 @@ class RolloutProgram : public daemon::Program {
 
   mutable Mutex mu_;
   std::map<std::string, Job> jobs_ ABSL_GUARDED_BY(mu_);
+  // Those that end because the daemon drains. They still hand over their answers.
+  std::map<std::string, Job> leaving_ ABSL_GUARDED_BY(mu_);
   // Id of the job whose model is being loaded, or was loaded last.
   std::string loading_ ABSL_GUARDED_BY(mu_);
   bool draining_ ABSL_GUARDED_BY(mu_) = false;

@@ -235,8 +235,11 @@ void Session::Stop(absl::Duration grace) {
 
   // Send all sampled tokens to the queue, so that a later attempt continues after them.
   if (grace > absl::ZeroDuration()) {
-    streamer_->FlushPieces();
-    if (absl::Status flushed = puts_->Flush(kFlush); !flushed.ok()) {
+    // A queue that is gone must not keep this daemon until it is killed.
+    if (!streamer_->FlushPieces(kFlush)) {
+      log::Warning("flush_failed",
+                   {{"job_id", options_.job_name}, {"error", "the queue does not answer"}});
+    } else if (absl::Status flushed = puts_->Flush(kFlush); !flushed.ok()) {
       log::Warning("flush_failed", {{"job_id", options_.job_name}, {"error", flushed}});
     }
   }
@@ -359,7 +362,7 @@ void Session::OnStep(StepEvents events) {
   streamer_->AddStep(std::move(events));
   // A request that was really preempted would wait now, but this one runs on. So wait until the
   // streamer has taken the event; else the answer could end first.
-  if (crowded) streamer_->FlushPieces();
+  if (crowded) (void)streamer_->FlushPieces(absl::InfiniteDuration());
 }
 
 void Session::OnActivation(const StagedWeights& staged, const Activation& activation) {

@@ -112,12 +112,18 @@ bool Streamer::AwaitEmpty(absl::Duration timeout) {
   return member_count_ + granted_ == 0;
 }
 
-void Streamer::FlushPieces() {
+bool Streamer::FlushPieces(absl::Duration timeout) {
+  const absl::Duration until = Clock::Real()->Monotonic() + timeout;
   MutexLock lock(&mu_);
   inbox_.flush = true;
   flushed_ = false;
   changed_.NotifyOne();
-  while (!flushed_ && !stopped_ && !ended_) counted_.Wait(&mu_);
+  while (!flushed_ && !stopped_ && !ended_) {
+    const absl::Duration left = until - Clock::Real()->Monotonic();
+    if (left <= absl::ZeroDuration()) return false;
+    counted_.WaitFor(&mu_, left);
+  }
+  return true;
 }
 
 void Streamer::Stop() {

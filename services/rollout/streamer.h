@@ -108,8 +108,9 @@ class Streamer {
   // failure.
   bool AwaitEmpty(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   // Gives all unsent tokens to the PutStream. To get all of them, stop the step loop before. Does
-  // nothing after a failure.
-  void FlushPieces() ABSL_LOCKS_EXCLUDED(mu_);
+  // nothing after a failure. Returns false if it takes longer than `timeout`, because a call to the
+  // queue hangs.
+  bool FlushPieces(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
   // Leases of the members that are not sealed. Call it after Stop().

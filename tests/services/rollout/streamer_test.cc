@@ -121,5 +121,43 @@ TEST_F(StreamerTest, EachAnswerThatEndsIsCountedOnceWhateverBecomesOfIt) {
   EXPECT_EQ(metrics.finished_stop.value() + metrics.finished_length.value(), 3);
 }
 
+TEST_F(StreamerTest, AQueueThatIsGoneDoesNotKeepAFlushForEver) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
+  Publish(0, kInitSeed);
+  QueueClient client(Channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1});
+  const auto renderer =
+      *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+  ASSERT_NO_FATAL_FAILURE(AdmitGroup(&client, *renderer));
+  ASSERT_FALSE(granted_.empty());
+
+  // Nothing listens there, so that the seal of an answer is repeated until it is cancelled.
+  rpc::Cancel cancel;
+  QueueClient gone(*rpc::Connect("127.0.0.1:1", {rpc::Role::kQueue}),
+                   {.job = kJob, .worker = "rollout-0", .incarnation = 1, .cancel = &cancel});
+  LeaseKeeper leases(&client, {});
+  PutStream puts(&client);
+  const auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), kVersion,
+                                            model_.stop_ids, {.slots = 1});
+  CoreShare cores(1);
+  IgnoringSink sink;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &sink);
+  Streamer streamer({.job_name = "session"}, &gone, &leases, &puts, renderer.get(),
+                    Metrics(&registry_, "session"), [](absl::Status) {});
+  streamer.Start(&loop);
+  EXPECT_TRUE(streamer.FlushPieces(absl::Minutes(1)));  // There is nothing to seal yet.
+
+  StepEvents step;
+  granted_[0].put_prompt = true;
+  Sample(granted_[0], 3, FinishReason::kStop, &step);
+  streamer.AddMembers({granted_[0]});
+  streamer.AddStep(std::move(step));
+  bool hangs = false;  // The answer is sealed once the queue has taken its tokens.
+  for (int i = 0; i < 200 && !hangs; ++i) hangs = !streamer.FlushPieces(absl::Milliseconds(300));
+  EXPECT_TRUE(hangs);
+  cancel.Trigger();
+  streamer.Stop();
+  puts.Stop();
+}
+
 }  // namespace
 }  // namespace sluice::rollout
