@@ -280,8 +280,9 @@ class AbuseTest : public ::testing::Test {
 TEST_F(AbuseTest, WhatIsNotHttp2IsDropped) {
   for (const std::string& bytes :
        {std::string(1 << 16, 'x'), std::string(1 << 16, '\0'),
-        std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\x00\x01"),
-        kPreface.substr(0, 10), kPreface + std::string(1 << 16, '\xff')}) {
+        std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+        std::string("\x16\x03\x01\x02\x00\x01", 6), kPreface.substr(0, 10),
+        kPreface + std::string(1 << 16, '\xff')}) {
     Send(bytes);
     EXPECT_TRUE(Answers());
   }
