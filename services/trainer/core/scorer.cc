@@ -42,10 +42,11 @@ absl::StatusOr<std::vector<float>> Scorer::ScoreReference(MicroBatch& batch) {
   return std::move(scores->logprobs);
 }
 
+TrainModel& Scorer::Anchor() { return rules_.loss.prox == ProxMode::kEwma ? *average_ : *model_; }
+
 absl::Status Scorer::SetProximal(MicroBatch& batch) {
   if (!NeedsProximalPass(rules_.loss.prox)) return absl::OkStatus();
-  TrainModel& anchor = rules_.loss.prox == ProxMode::kEwma ? *average_ : *model_;
-  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(anchor, batch));
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(Anchor(), batch));
   batch.prox = std::move(scores.logprobs);
   return absl::OkStatus();
 }
@@ -66,7 +67,7 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
       // Add() refuses such a trajectory and says why.
       if (trajectory.tokens.empty() || trajectory.routing.size() % trajectory.tokens.size() != 0 ||
           mask.size() != trajectory.tokens.size() || mask.size() != trajectory.logprobs.size() ||
-          mask.size() != trajectory.versions.size() || mask.empty() || mask[0] != 0)
+          mask.size() != trajectory.versions.size() || mask[0] != 0)
         continue;
       if (absl::c_none_of(mask, [](uint8_t m) { return m != 0; })) continue;
       trajectories.push_back(&trajectory);
@@ -80,8 +81,7 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> reference, ScoreReference(batch));
     std::vector<float> anchor = batch.behavior;
     if (!behaviour) {
-      SLUICE_ASSIGN_OR_RETURN(Scores scores,
-                              Score(prox == ProxMode::kEwma ? *average_ : *model_, batch));
+      SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(Anchor(), batch));
       anchor = std::move(scores.logprobs);
     }
     for (size_t b = 0; b < batch.sequences.size(); ++b) {

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "services/trainer/core/experience.h"
 #include "services/trainer/core/micro_batch.h"
 #include "services/trainer/core/rules.h"
@@ -50,6 +49,7 @@ class Scorer {
   struct Scores {
     std::vector<float> logprobs, entropy;  // [N]
   };
+  TrainModel& Anchor();  // The model whose log-probs are the proximal ones.
   absl::StatusOr<Scores> Score(TrainModel& model, const MicroBatch& batch);
   absl::StatusOr<std::vector<float>> ScoreReference(MicroBatch& batch);
 

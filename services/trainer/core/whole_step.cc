@@ -134,12 +134,9 @@ class WholeStep : public BatchStep {
       if (skipped.empty()) ++applied;
       if (result->skipped.empty()) result->skipped = skipped;
 
-      sums_.stats.Merge(sums.stats);
-      if (!sums.finite()) continue;  // One minibatch that is not finite must not spoil the means.
-      sums_.kl += sums.kl;
-      sums_.entropy += sums.entropy;
-      sums_.tokens += sums.tokens;
-      sums_.recorded += sums.recorded;
+      // One minibatch that is not finite must not spoil the means.
+      if (sums.finite()) sums_.Merge(sums);
+      else sums_.stats.Merge(sums.stats);
     }
 
     if (minibatches.size() > 1) {
