@@ -286,11 +286,13 @@ void ControllerLink::Impl::HandleResponse(registry::v1::HeartbeatResponse respon
                                           uint64_t* newest) {
   MutexLock lock(&mu);
   heard = absl::Now();
-  // Forget the reports that are stored: for each job named here, those of all steps up to k.
+  // Forget the reports that are stored. Two trainer groups may train a step of the same number, so
+  // the group counts first.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {
-      return step.job() == stored.job() && step.k() <= stored.k();
+      return step.job() == stored.job() && std::pair(step.version().incarnation(), step.k()) <=
+                                               std::pair(stored.incarnation(), stored.k());
     });
   }
   while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();
@@ -348,20 +350,8 @@ void ControllerLink::Impl::DeliverAssignments(const registry::v1::HeartbeatRespo
     run.set_generation(delivered.generation());
   }
 
-  // The incarnation of an assignment, by job.
-  std::map<std::string, int64_t, std::less<>> assigned;
-  for (const registry::v1::Assignment& assignment : delivered.jobs())
-    assigned[assignment.job()] = assignment.incarnation();
-
   MutexLock lock(&mu);
   running = std::move(now);
-  // Forget the steps of jobs that are no longer assigned here, and those of older trainer groups.
-  // The controller ignores such reports, so they would be sent for ever and leave no room for
-  // others. The handler has ended those jobs, so no more of them come.
-  std::erase_if(steps, [&](const job::v1::StepReport& step) {
-    const auto it = assigned.find(step.job());
-    return it == assigned.end() || step.version().incarnation() < it->second;
-  });
   applied_generation = delivered.generation();
   SendSoon();
 }

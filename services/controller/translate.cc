@@ -353,10 +353,11 @@ void ToProto(const DesiredState& desired, const Controller& core,
     to.set_world(assignment.world);
     to.set_rendezvous(assignment.rendezvous);
   }
-  for (const auto& [job, k] : desired.steps_stored) {
+  for (const auto& [job, step] : desired.steps_stored) {
     registry::v1::StepStored& stored = *out->add_steps_stored();
     stored.set_job(job);
-    stored.set_k(k);
+    stored.set_k(step.k);
+    stored.set_incarnation(step.incarnation);
   }
 }
 

@@ -25,7 +25,7 @@ void JobService::Watcher::Begin(Controller& core) {
     MutexLock lock(&mu_);
     service_->Describe(**job, page_.emplace_back().mutable_status());
     changes_ = (*job)->changes;
-    drops_ = (*job)->dropped_from.size();
+    rewrites_ = (*job)->rewritten_from.size();
   }
   SendNext(core);
 }
@@ -65,8 +65,8 @@ bool JobService::Watcher::FillPage(const Job& job) {
     }
   }
 
-  for (; drops_ < job.dropped_from.size(); ++drops_)
-    step_ = std::min(step_, job.dropped_from[drops_] - 1);
+  for (; rewrites_ < job.rewritten_from.size(); ++rewrites_)
+    step_ = std::min(step_, job.rewritten_from[rewrites_] - 1);
   const auto steps =
       service_->store_->List(JobKey(job_, "steps/"), step_ < 0 ? "" : StepKey(job_, step_), kPage);
   if (steps.ok()) {

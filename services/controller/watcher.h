@@ -70,8 +70,8 @@ class JobService::Watcher : public grpc::ServerWriteReactor<job::v1::WatchRespon
   // The last event, step and state (Job::changes) that were put on a page.
   uint64_t event_ ABSL_GUARDED_BY(mu_);
   int64_t step_ ABSL_GUARDED_BY(mu_);
-  // Number of entries of Job::dropped_from that were applied to step_.
-  size_t drops_ ABSL_GUARDED_BY(mu_) = 0;
+  // Number of entries of Job::rewritten_from that were applied to step_.
+  size_t rewrites_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t changes_ ABSL_GUARDED_BY(mu_) = 0;
   // Monotonic time of the first SendKeepalive() after the last write; infinite until then.
   absl::Duration quiet_since_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

@@ -49,6 +49,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   tokens_resumed =
       registry->AddCounter("sluice_rollout_tokens_resumed_total",
                            "Tokens of the prefixes that answers were continued from.", job);
+  tokens_regenerated =
+      registry->AddCounter("sluice_rollout_tokens_regenerated_total",
+                           "Tokens that are sampled again, because the answer was lost here before "
+                           "the queue had them.",
+                           labelled("reason", "lease_lost"));
   const auto finished = [&](const char* reason) {
     return registry->AddCounter("sluice_rollout_finished_total", "Answers that ended, by reason.",
                                 labelled("reason", reason));
@@ -69,6 +74,9 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
                                        "Time of one engine step.", metrics::RpcSeconds());
   response_tokens = registry->AddHistogram("sluice_rollout_response_tokens", "Tokens of an answer.",
                                            metrics::Tokens(), job);
+  turn = registry->AddHistogram("sluice_rollout_turn_duration_seconds",
+                                "Time from the grant of an answer to its last token.",
+                                metrics::LongSeconds(), labelled("environment", "single_turn"));
 
   const auto update = [&](const char* name) {
     return registry->AddHistogram("sluice_weights_update_duration_seconds",

@@ -20,10 +20,10 @@ struct Metrics {
   metrics::Gauge unacked_tokens;  // Tokens that are sampled, but not acknowledged by the queue.
   metrics::Counter prompt_computed, prompt_cached;  // Numbers of prompt tokens.
   metrics::Counter preemptions;
-  metrics::Counter tokens_generated, tokens_resumed;
+  metrics::Counter tokens_generated, tokens_resumed, tokens_regenerated;
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Numbers of answers.
   metrics::Counter migrated, resumed, nonfinite;
-  metrics::Histogram decode_step, response_tokens;
+  metrics::Histogram decode_step, response_tokens, turn;
   // New weights: time from the announcement to the end of the download, time without sampling, and
   // versions whose bytes were not those that were published.
   metrics::Histogram fetch, pause;

@@ -256,8 +256,10 @@ void Streamer::TakeGranted(std::vector<Member> members) {
   for (Member& member : members) {
     const uint64_t request = member.request;
     by_lease_[member.lease] = request;
-    MemberState& state =
-        members_.emplace(request, MemberState{.member = std::move(member)}).first->second;
+    MemberState& state = members_
+                             .emplace(request, MemberState{.member = std::move(member),
+                                                           .granted = Clock::Real()->Monotonic()})
+                             .first->second;
     generating_ += state.member.generating;
     if (state.member.put_prompt) SendPrompt(request, state);
     if (!state.member.generating) unsent_.push_back(request);
@@ -288,6 +290,7 @@ void Streamer::TakeStep(const StepEvents& step) {
       (event.finish == FinishReason::kStop ? metrics_.finished_stop : metrics_.finished_length)
           .Add();
       metrics_.response_tokens.Observe(static_cast<double>(trajectory.tokens().size()));
+      metrics_.turn.Observe(absl::ToDoubleSeconds(now - state.granted));
     }
     if (event.finish != FinishReason::kNone || trajectory.unsent() >= options_.piece)
       unsent_.push_back(event.request);
@@ -354,6 +357,8 @@ void Streamer::Forget(uint64_t request, AbortReason reason, absl::string_view wh
   if (it == members_.end()) return;
   // An answer that had ended was counted then.
   if (it->second.member.trajectory.finish() == FinishReason::kNone) ended.Add();
+  if (reason == AbortReason::kLeaseLost)
+    metrics_.tokens_regenerated.Add(static_cast<double>(it->second.member.trajectory.unacked()));
   log::Debug("answer_abandoned", {{"job_id", options_.job_name}, {"why", why}});
   if (it->second.member.generating) loop_->Abort(request, reason);
   EndGenerating(it->second);

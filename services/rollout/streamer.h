@@ -123,6 +123,7 @@ class Streamer {
     bool prompt_put = false;  // The group's prompt was sent. Used if member.put_prompt is set.
     bool leaves = false;      // To be given back once the queue has all of its tokens.
     enum class Messages { kNone, kSent, kStored } messages = Messages::kNone;
+    absl::Duration granted;        // Monotonic time of the grant.
     absl::Duration oldest_unsent;  // Monotonic time at which its first unsent token came.
   };
   // The queue's answer to one record.

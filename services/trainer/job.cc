@@ -17,6 +17,7 @@
 #include "common/checkpoint/model_dir.h"
 #include "common/cores/core_share.h"
 #include "common/log/log.h"
+#include "common/models/flops.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/memory_plan.h"
@@ -45,7 +46,9 @@ class TrainingJob::Impl {
         cores_(cores),
         weights_(weights),
         on_standing_(std::move(hooks.on_standing)),
-        metrics_(registry == nullptr ? Metrics() : Metrics(registry, job_.config.name)),
+        metrics_(registry == nullptr ? Metrics()
+                                     : Metrics(registry, job_.config.name,
+                                               MeasurePeakFlops(job_.config.settings.dtype))),
         reporter_(&job_, &metrics_, std::move(hooks.on_step)),
         queue_(&job_),
         checkpoints_(&job_, &metrics_),

@@ -6,10 +6,11 @@
 
 namespace sluice::trainer {
 
-Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
+Metrics::Metrics(metrics::Registry* registry, const std::string& job_name, double peak_flops)
     : registry_(registry),
       labels_({{"job_id", job_name}}),
-      series_(registry->Hold("job_id", job_name)) {
+      series_(registry->Hold("job_id", job_name)),
+      peak_flops_(peak_flops) {
   const auto with = [&](const char* key, const char* value) {
     metrics::Labels labels = labels_;
     labels[key] = value;
@@ -88,6 +89,11 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name)
   clip_dual_ = clip("dual");
   ess_ = registry->AddGauge("sluice_trainer_ess_ratio",
                             "Effective sample size of the sequences' weights.", labels_);
+  mfu_ = registry->AddGauge(
+      "sluice_trainer_mfu_ratio",
+      "Model FLOPs of the last step per second of forward and backward, relative to the speed of a "
+      "matrix product on this machine.",
+      labels_);
 }
 
 void Metrics::SetIfPresent(const StepResult& result, const char* name,
@@ -119,6 +125,8 @@ void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, 
   SetIfPresent(result, "reward_std", reward_std_);
   SetIfPresent(result, "flat_share", flat_groups_);
   grad_norm_.Set(result.grad_norm);
+  if (seconds.forward_backward > 0 && peak_flops_ > 0)
+    mfu_.Set(result.flops / (seconds.forward_backward * peak_flops_));
   SetIfPresent(result, "entropy", entropy_);
   SetIfPresent(result, "kl", kl_ref_);
   SetIfPresent(result, "kl_behav_theta_k3", kl_behav_theta_);

@@ -26,7 +26,8 @@ struct PublishMetrics {
 class Metrics {
  public:
   Metrics() = default;
-  Metrics(metrics::Registry* registry, const std::string& job_name);
+  // `peak_flops`: floating-point operations per second that the machine could do at most.
+  Metrics(metrics::Registry* registry, const std::string& job_name, double peak_flops);
 
   void RecordStep(const StepResult& result, const PhaseSeconds& seconds, int64_t version);
   // Sets the gauges of the last evaluated version. `values` are named as in step reports:
@@ -41,6 +42,7 @@ class Metrics {
   metrics::Registry* registry_ = nullptr;
   metrics::Labels labels_;
   std::shared_ptr<void> series_;  // Keeps the job's series exported.
+  double peak_flops_ = 0;
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
   metrics::Counter nonfinite_logprob_, nonfinite_gradient_;
@@ -48,7 +50,7 @@ class Metrics {
   PublishMetrics publishing_;
   metrics::Gauge version_, reward_mean_, reward_std_, flat_groups_, grad_norm_, entropy_, kl_ref_,
       kl_behav_theta_, gap_mean_, gap_max_;
-  metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_;
+  metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_, mfu_;
 };
 
 }  // namespace sluice::trainer

@@ -67,11 +67,15 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Needs, priority, trainers, rollo
                                                 pool)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Worker, id, role, incarnation, leaving)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FoldedSteps, tokens, staleness)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
-    JobRecord, id, name, hash, request, order, created, needs, state, code, message, conditions,
-    running_since, ended, target, stage, stop_checkpoint, step, version, reported_incarnation,
-    reported_k, last_event, restarts, restarted, ledger, ledger_final, checkpoint, told_findings,
-    folded, eval, owner, paused, retried, since, limited)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TrainerGroup, incarnation, trainers, first_step,
+                                                reported_k)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobRecord, id, name, hash, request, order, created,
+                                                needs, state, code, message, conditions,
+                                                running_since, ended, target, stage,
+                                                stop_checkpoint, step, version, groups, last_event,
+                                                restarts, restarted, ledger, ledger_final,
+                                                checkpoint, told_findings, folded, eval, owner,
+                                                paused, retried, since, limited)
 
 // These functions are written out, because stored records have keys of an earlier build, which are
 // not the names of the fields: gang and gang_whole.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -113,6 +114,8 @@ absl::Status Controller::LoadJob(meta::Store* store, Instant now, const std::str
   SLUICE_ASSIGN_OR_RETURN(const meta::Entry assign, store->Get(AssignKey(id)));
   SLUICE_ASSIGN_OR_RETURN(job.assign, Decode<AssignRecord>(assign.key, assign.value));
   revisions_[assign.key] = assign.revision;
+  // Earlier builds stored no groups.
+  if (job.record.groups.empty() && job.assign.trainers_complete) AddTrainerGroup(job);
 
   if (job.record.stage != Stage::kOver) {
     SLUICE_ASSIGN_OR_RETURN(StoredJob stored, ReadStoredJob(store, id));
@@ -238,11 +241,14 @@ void Controller::ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInpu
   daemon.progress.clear();
   for (const Progress& progress : input.progress) daemon.progress[progress.job] = progress;
 
+  if (!input.steps.empty()) daemon.steps_stored.clear();
   for (const auto& [id, step] : input.steps) {
     const auto it = jobs_.find(id);
-    if (it == jobs_.end() || active_.count(id) == 0) continue;
-    const Worker* worker = it->second.assign.Find(daemon.record.id);
-    if (worker != nullptr && worker->role == Role::kTrainer) ApplyStepReport(now, it->second, step);
+    // A job that the store has lost may come back with a backup, and will want the report then.
+    if (it == jobs_.end() && absl::c_linear_search(daemon.record.unknown_jobs, id)) continue;
+    if (active_.contains(id)) ApplyStepReport(now, it->second, daemon.record.id, step);
+    StepMark& stored = daemon.steps_stored[id];
+    stored = std::max(stored, {step.version.incarnation, step.k});
   }
 
   const uint64_t stored = daemon.record.events_stored;
@@ -283,9 +289,9 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
   if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
     return;
 
-  // A new trainer group goes on from progress.step and trains that step and later ones again.
   const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
-  if (trainer && progress.ready && other_trainers) DropSteps(job, progress.step);
+  if (trainer && progress.ready && !job.record.groups.empty())
+    BeginGroup(job, job.record.groups.back(), progress.step);
   if (trainer && progress.ready && (other_trainers || progress.step > job.record.step)) {
     job.record.version = progress.version;
     job.record.step = progress.step;
@@ -314,35 +320,53 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
   }
 }
 
-void Controller::ApplyStepReport(Instant now, Job& job, const StepReport& step) {
-  // A trainer sends a report until it is stored, so a report may come twice. A report of an older
-  // trainer group is about a step that no longer counts.
-  const auto newest = std::make_pair(job.record.reported_incarnation, job.record.reported_k);
-  if (step.version.incarnation != job.assign.trainer_incarnation ||
-      std::make_pair(step.version.incarnation, step.k) <= newest)
+void Controller::ApplyStepReport(Instant now, Job& job, const std::string& daemon,
+                                 const StepReport& step) {
+  // Reports may come late: a trainer that was cut off from the controller sends them when it is
+  // back, and another group may have gone on from the steps that they are about.
+  TrainerGroup* group = nullptr;
+  int64_t end = TrainerGroup::kNone;  // From here on, a later group has trained the steps again.
+  for (TrainerGroup& each : job.record.groups) {
+    if (each.incarnation == step.version.incarnation) group = &each;
+    if (each.incarnation > step.version.incarnation) end = std::min(end, each.first_step);
+  }
+  if (group == nullptr || !absl::c_linear_search(group->trainers, daemon) || step.k >= end) return;
+  // A trainer sends a report until it is stored, so a report may come twice.
+  if (step.k <= group->reported_k) return;
+
+  const bool goes_on = group->reported_k >= 0;
+  BeginGroup(job, *group, step.k);
+  group->reported_k = step.k;
+  job.steps[step.k] = SummaryOf(step);
+  out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
+  MarkChanged(job);
+  if (step.version.incarnation != job.assign.trainer_incarnation) {
+    OnStepsRewritten(job, step.k);
     return;
+  }
 
   // The time between the last step of one trainer group and the first of the next is no step
   // duration.
-  if (step.version.incarnation != job.record.reported_incarnation) {
-    DropSteps(job, step.k);
-  } else if (job.last_step_at != absl::InfinitePast()) {
+  if (goes_on && job.last_step_at != absl::InfinitePast()) {
     job.step_seconds.push_back(absl::ToDoubleSeconds(step.at - job.last_step_at));
     if (job.step_seconds.size() > 20) job.step_seconds.erase(job.step_seconds.begin());
   }
-
-  job.steps[step.k] = SummaryOf(step);
-  job.record.reported_incarnation = step.version.incarnation;
-  job.record.reported_k = step.k;
   job.record.step = step.k + 1;
   job.record.version = step.version;
   job.last_step_at = step.at;
   job.last_advance = job.last_step = now.mono;
-
-  out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   WatchLearning(now, job, job.steps[step.k].signal);
   ThinSteps(job);
-  MarkChanged(job);
+}
+
+void Controller::AddTrainerGroup(Job& job) {
+  std::vector<TrainerGroup>& groups = job.record.groups;
+  TrainerGroup& group = groups.emplace_back();
+  group.incarnation = job.assign.trainer_incarnation;
+  for (const Worker& worker : job.assign.workers) {
+    if (worker.role == Role::kTrainer) group.trainers.push_back(worker.id);
+  }
+  if (groups.size() > kGroupsKept) groups.erase(groups.begin());
 }
 
 void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
@@ -361,15 +385,28 @@ void Controller::WatchLearning(Instant now, Job& job, const StepSignal& step) {
   }
 }
 
-void Controller::DropSteps(Job& job, int64_t k) {
-  const auto first = job.steps.lower_bound(k);
-  if (first != job.steps.end()) job.dropped_from.push_back(k);
-  for (auto it = first; it != job.steps.end(); ++it) {
-    out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
-  }
-  job.steps.erase(first, job.steps.end());
+void Controller::BeginGroup(Job& job, TrainerGroup& group, int64_t k) {
+  if (group.first_step != TrainerGroup::kNone) return;
+  group.first_step = k;
+  MarkChanged(job);
 
-  // The watch must not remember the dropped steps either, so it is given the remaining ones again.
+  // Steps of later groups stay.
+  int64_t end = TrainerGroup::kNone;
+  for (const TrainerGroup& each : job.record.groups) {
+    if (each.incarnation > group.incarnation) end = std::min(end, each.first_step);
+  }
+  const auto first = job.steps.lower_bound(k);
+  const auto last = job.steps.lower_bound(end);
+  if (k >= end || first == last) return;
+  for (auto it = first; it != last; ++it)
+    out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
+  job.steps.erase(first, last);
+  OnStepsRewritten(job, k);
+}
+
+void Controller::OnStepsRewritten(Job& job, int64_t k) {
+  job.rewritten_from.push_back(k);
+  // The watch takes the steps in order, and must not remember dropped ones.
   job.learning = {};
   for (const auto& [kept, summary] : job.steps) job.learning.Add(summary.signal);
 }

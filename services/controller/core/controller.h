@@ -89,8 +89,7 @@ struct DaemonAssignment {
 struct DesiredState {
   uint64_t generation = 0;  // Rises with each change of `assignments`.
   std::vector<DaemonAssignment> assignments;
-  // By job id: k of the newest stored step report of the present trainer group.
-  std::map<std::string, int64_t> steps_stored;
+  std::map<std::string, StepMark> steps_stored;  // By job id; see Daemon::steps_stored.
   uint64_t events_stored = 0;
 };
 
@@ -319,11 +318,16 @@ class Controller {
   absl::Status LoadJob(meta::Store* store, Instant now, const std::string& id);
   void ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInput& input);
   void ApplyProgress(Instant now, Job& job, const Worker& worker, const Progress& progress);
-  void ApplyStepReport(Instant now, Job& job, const StepReport& step);
+  void ApplyStepReport(Instant now, Job& job, const std::string& daemon, const StepReport& step);
+  // Records the job's present trainer group.
+  void AddTrainerGroup(Job& job);
   // Raises an event for each spell without signal and each collapse, once.
   void WatchLearning(Instant now, Job& job, const StepSignal& step);
-  // Drops the reports of step k and later: a new trainer group trains these steps again.
-  void DropSteps(Job& job, int64_t k);
+  // A trainer group begins with step k. Drops the reports of earlier groups about that step and
+  // later ones, which are trained again.
+  void BeginGroup(Job& job, TrainerGroup& group, int64_t k);
+  // Steps before the newest were dropped or added, step k first.
+  void OnStepsRewritten(Job& job, int64_t k);
   // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
   // kStepsKept all stay. Of the steps between them, each S-th stays, where S is the smallest power
   // of two that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -79,6 +80,13 @@ struct Daemon;
 // The same, but "left" for a daemon that has left.
 absl::string_view StateText(const Daemon& daemon);
 
+// Names a step of a trainer group.
+struct StepMark {
+  int64_t incarnation = 0;
+  int64_t k = -1;
+  auto operator<=>(const StepMark&) const = default;
+};
+
 struct Daemon {
   DaemonRecord record;
   Liveness liveness = Liveness::kLost;
@@ -96,6 +104,9 @@ struct Daemon {
   uint64_t generation_applied = 0;
   std::map<std::string, double> load;
   std::map<std::string, Progress> progress;  // By job id.
+  // By job id: the last of the step reports in its newest heartbeat that had any. Those up to it
+  // are stored, or are not wanted.
+  std::map<std::string, StepMark> steps_stored;
 
   bool present() const { return liveness != Liveness::kLost; }  // It keeps its work.
   // It is lost because it ended in an orderly way: nobody waits for it to come back.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,6 +33,19 @@ struct FoldedSteps {
   std::map<std::string, int64_t> staleness;  // Trained tokens by staleness.
 };
 
+// A trainer group, and the step reports that came from it.
+struct TrainerGroup {
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+  int64_t incarnation = 0;
+  std::vector<std::string> trainers;  // Daemon ids.
+  // The first step that it trains: reports of earlier groups about this step and later ones do not
+  // count. kNone until it has said so.
+  int64_t first_step = kNone;
+  int64_t reported_k = -1;  // The newest step that it reported; -1 if there is none.
+};
+inline constexpr size_t kGroupsKept = 16;
+
 // The record that is stored at jobs/ID/status: the whole state of a job except its spec and its
 // assignment.
 struct JobRecord {
@@ -62,11 +76,9 @@ struct JobRecord {
   Stage stage = Stage::kNone;
   bool stop_checkpoint = false;  // Trainers write a checkpoint before they leave.
 
-  int64_t step = 0;       // Number of trained steps.
-  PolicyVersion version;  // The version that the trainer reported last.
-  // Trainer group of the newest step report, and its k (-1 if there is none).
-  int64_t reported_incarnation = 0;
-  int64_t reported_k = -1;
+  int64_t step = 0;                  // Number of trained steps.
+  PolicyVersion version;             // The version that the trainer reported last.
+  std::vector<TrainerGroup> groups;  // The newest kGroupsKept, by incarnation.
   uint64_t last_event = 0;
   std::map<std::string, int64_t> restarts;  // By role.
   // Times of the restarts within the last hour, by role, in Unix seconds.
@@ -121,10 +133,11 @@ struct Job {
   // The steps whose reports are stored, by k. A trainer group that goes back to a checkpoint
   // removes the later ones, so they form one line of training. Empty while the job is over.
   std::map<int64_t, StepSummary> steps;
-  // For each time that this process dropped steps: the first of them. A watcher goes back there.
-  std::vector<int64_t> dropped_from;
+  // For each time that this process dropped steps, or added one that is not the last: the first of
+  // them. A watcher goes back there.
+  std::vector<int64_t> rewritten_from;
   // Has been given all of `steps`, in order. It also remembers the steps that ThinSteps() removed,
-  // until DropSteps() or a restart of the controller builds it anew from `steps`.
+  // until OnStepsRewritten() or a restart of the controller builds it anew from `steps`.
   LearningWatch learning;
 
   // The rest is not stored. All times are on the monotonic clock.

@@ -125,6 +125,7 @@ void Controller::StaffJob(Instant now, Job& job, const JobStaff& staff) {
       Emit(now, job, Severity::kInfo, "controller", "", "trainer_group",
            absl::StrCat("trainer group ", job.assign.trainer_incarnation, " takes over"));
     }
+    AddTrainerGroup(job);
   }
 
   if (job.record.state == JobState::kWaiting) {
@@ -295,14 +296,9 @@ DesiredState Controller::DesiredStateOf(const std::string& daemon) const {
   const auto it = desired_.find(daemon);
   DesiredState desired = it == desired_.end() ? DesiredState{} : it->second;
   const auto known = fleet_.daemons().find(daemon);
-  if (known != fleet_.daemons().end()) desired.events_stored = known->second.record.events_stored;
-
-  for (const DaemonAssignment& assignment : desired.assignments) {
-    const Job& job = jobs_.at(assignment.job);
-    if (job.record.reported_incarnation == job.assign.trainer_incarnation &&
-        job.record.reported_k >= 0) {
-      desired.steps_stored[assignment.job] = job.record.reported_k;
-    }
+  if (known != fleet_.daemons().end()) {
+    desired.events_stored = known->second.record.events_stored;
+    desired.steps_stored = known->second.steps_stored;
   }
   return desired;
 }

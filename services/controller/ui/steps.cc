@@ -35,21 +35,21 @@ double RoundForCurve(double value) {
 StepCursor StepCursor::Parse(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
   StepCursor cursor;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &cursor.drops) ||
-      !absl::SimpleAtoi(parts[2], &cursor.after) || cursor.drops < 0 || cursor.after < -1)
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &cursor.rewrites) ||
+      !absl::SimpleAtoi(parts[2], &cursor.after) || cursor.rewrites < 0 || cursor.after < -1)
     return {};
   cursor.run = std::string(parts[0]);
   return cursor;
 }
 
-std::string StepCursor::ToText() const { return absl::StrCat(run, ".", drops, ".", after); }
+std::string StepCursor::ToText() const { return absl::StrCat(run, ".", rewrites, ".", after); }
 
 StepCursor Follow(StepCursor cursor, const std::string& run,
-                  const std::vector<int64_t>& dropped_from) {
-  const int64_t drops = static_cast<int64_t>(dropped_from.size());
-  if (cursor.run != run || cursor.drops > drops) return {.run = run, .drops = drops};
-  for (; cursor.drops < drops; ++cursor.drops) {
-    const int64_t first = dropped_from[static_cast<size_t>(cursor.drops)];
+                  const std::vector<int64_t>& rewritten_from) {
+  const int64_t rewrites = static_cast<int64_t>(rewritten_from.size());
+  if (cursor.run != run || cursor.rewrites > rewrites) return {.run = run, .rewrites = rewrites};
+  for (; cursor.rewrites < rewrites; ++cursor.rewrites) {
+    const int64_t first = rewritten_from[static_cast<size_t>(cursor.rewrites)];
     cursor.after = std::max<int64_t>(-1, std::min(cursor.after, first - 1));
   }
   return cursor;

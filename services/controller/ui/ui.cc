@@ -204,11 +204,11 @@ absl::StatusOr<Json> Ui::DescribeJob(const std::string& id, const Query& query) 
   SLUICE_ASSIGN_OR_RETURN(const int64_t after_event,
                           query.FindNumber("after_event", 0, 0, int64_t{1} << 60));
 
-  const auto drops = std::make_shared<std::vector<int64_t>>();
+  const auto rewritten = std::make_shared<std::vector<int64_t>>();
   SLUICE_ASSIGN_OR_RETURN(Json details,
                           Ask([=](Controller& core, Instant now) -> absl::StatusOr<Json> {
                             SLUICE_ASSIGN_OR_RETURN(const Job* job, core.Find(id));
-                            *drops = job->dropped_from;
+                            *rewritten = job->rewritten_from;
                             return DetailsOf(core, now, *job);
                           }));
   if (details["ended"].get<bool>()) ended_->Fill(details);
@@ -226,7 +226,7 @@ absl::StatusOr<Json> Ui::DescribeJob(const std::string& id, const Query& query) 
       details["events"].push_back(ToJson(*event));
   }
 
-  cursor = Follow(std::move(cursor), run_, *drops);
+  cursor = Follow(std::move(cursor), run_, *rewritten);
   SLUICE_ASSIGN_OR_RETURN(
       const std::vector<meta::Entry> entries,
       store_->List(JobKey(job, "steps/"), cursor.after < 0 ? "" : StepKey(job, cursor.after),

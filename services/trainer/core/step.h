@@ -26,6 +26,7 @@ struct StepResult {
   double grad_norm = 0;  // Before clipping; of the last update.
   double lr = 0;         // Of the last update.
   double seconds_forward_backward = 0;
+  double flops = 0;  // Of the policy's forward and backward passes; see TrainingFlops().
   double seconds_optim = 0;
   std::map<int64_t, int64_t> staleness;  // Number of trained tokens by staleness in versions.
   // Further values by name; a value without a meaning in this step is absent. reward_std,

@@ -114,6 +114,7 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   result->tokens = sequences.counts().tokens;
   result->sequences = sequences.counts().sequences;
   result->staleness = sequences.staleness().histogram();
+  result->flops = step.sums().flops;
   if (settings_.kind != Settings::Kind::kRl) return;
 
   AddRewardMetrics(sequences, &result->metrics);

@@ -14,6 +14,7 @@
 #include "common/algorithms/min_variance.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/models/flops.h"
 #include "common/models/moe.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/losses/losses.h"
@@ -50,6 +51,7 @@ void UpdateSums::Merge(const UpdateSums& other) {
   entropy += other.entropy;
   tokens += other.tokens;
   recorded += other.recorded;
+  flops += other.flops;
 }
 
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
@@ -68,6 +70,8 @@ void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
 absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
   sums->recorded += CountRecordedRows(batch.packed);
+  sums->flops += TrainingFlops(model_->config(), batch.packed.positions,
+                               static_cast<int64_t>(batch.targets.size()));
   SLUICE_RETURN_IF_ERROR(scorer_.SetReference(batch));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
                           model_->Score(batch.packed, batch.targets, settings_.temperature));

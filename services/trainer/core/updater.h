@@ -37,6 +37,7 @@ struct UpdateSums {
   double kl = 0, entropy = 0;
   int64_t tokens = 0;
   int64_t recorded = 0;  // Those of `tokens` whose experts were recorded.
+  double flops = 0;      // Of forward and backward; see TrainingFlops().
 
   // False if a token has made a sum NaN or infinite.
   bool finite() const;

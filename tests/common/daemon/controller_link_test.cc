@@ -238,26 +238,39 @@ TEST_F(ControllerLinkTest, StepsAndEventsAreSentUntilTheyAreStored) {
   EXPECT_TRUE(link->Flush(absl::Seconds(30)));
 }
 
-TEST_F(ControllerLinkTest, StepsOfAnEndedJobAndOfAnOlderTrainerGroupAreNotSentForEver) {
+TEST_F(ControllerLinkTest, StepsAreSentUntilTheyAreStoredEvenIfAnotherGroupTrainsTheJobNow) {
   FakeRegistry registry;
   const auto server = Serve(&registry);
   const auto link = Link();
   link->Start();
 
-  job::v1::StepReport ended = Step(9), older = Step(8), present = Step(3);
-  ended.set_job("ended");
+  job::v1::StepReport older = Step(8), present = Step(3);
   older.mutable_version()->set_incarnation(1);
   present.mutable_version()->set_incarnation(2);
-  for (const job::v1::StepReport& step : {ended, older, present}) link->ReportStep(step);
+  for (const job::v1::StepReport& step : {older, present}) link->ReportStep(step);
 
   HeartbeatResponse assignments = Assignments(8);
   assignments.mutable_jobs(0)->set_incarnation(2);
-  registry.streams.Pop()->Send(assignments);
-  const HeartbeatRequest beat =
+  const auto stream = registry.streams.Pop();
+  stream->Send(assignments);
+  const HeartbeatRequest both =
       registry.beats.PopUntil([](const auto& said) { return said.generation() == 8; });
+  EXPECT_EQ(both.steps_size(), 2);
 
-  ASSERT_EQ(beat.steps_size(), 1);
-  EXPECT_EQ(beat.steps(0).k(), 3);
+  HeartbeatResponse stored;
+  auto* step = stored.add_steps_stored();
+  step->set_job("job");
+  step->set_incarnation(1);
+  step->set_k(100);
+  stream->Send(stored);
+  const HeartbeatRequest rest =
+      registry.beats.PopUntil([](const auto& said) { return said.steps_size() == 1; });
+  EXPECT_EQ(rest.steps(0).k(), 3);
+
+  step->set_incarnation(2);
+  step->set_k(3);
+  stream->Send(stored);
+  EXPECT_TRUE(link->Flush(absl::Seconds(30)));
 }
 
 TEST_F(ControllerLinkTest, AControllerThatComesBackFindsTheSameBootAndWhatWasNotStored) {

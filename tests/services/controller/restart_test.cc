@@ -67,7 +67,7 @@ TEST_F(RestartTest, JobsThatTheStoreHasLostGoOnAndAreKnownAgainOnceItIsRestored)
   EXPECT_EQ(world_.State(job), JobState::kRunning);
   EXPECT_EQ(world_.job(job).assign.trainer_incarnation, 1);
   world_.Step(job, 1);
-  EXPECT_EQ(world_.job(job).record.reported_k, 1);
+  EXPECT_EQ(world_.job(job).record.groups.back().reported_k, 1);
 }
 
 TEST_F(RestartTest, ADaemonIsToldToLeaveJobsThatTheStoreHasLostWhenItIsDrained) {

@@ -163,7 +163,8 @@ class World {
 
     std::erase_if(actor.steps, [&](const auto& step) {
       const auto stored = actor.desired.steps_stored.find(step.first);
-      return stored != actor.desired.steps_stored.end() && step.second.k <= stored->second;
+      return stored != actor.desired.steps_stored.end() &&
+             StepMark{step.second.version.incarnation, step.second.k} <= stored->second;
     });
     std::erase_if(actor.events,
                   [&](const Event& event) { return event.seq <= actor.desired.events_stored; });
