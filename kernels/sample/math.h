@@ -139,12 +139,22 @@ struct Words {
   uint32_t c[4];
 };
 
+// The product of two numbers of 32 bits. CUDA's compiler makes superfluous additions of the plain
+// form, if a factor is a constant with the highest bit set.
+SLUICE_SAMPLE_INLINE uint64_t Product(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  return static_cast<uint64_t>(__umulhi(a, b)) << 32 | a * b;
+#else
+  return static_cast<uint64_t>(a) * b;
+#endif
+}
+
 // The random numbers of Philox4x32-10 (see op.h).
 SLUICE_SAMPLE_INLINE Words Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0,
                                   uint32_t k1) {
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
-    const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+    const uint64_t p0 = Product(0xD2511F53u, c0);
+    const uint64_t p1 = Product(0xCD9E8D57u, c2);
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(p1);
     c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;

@@ -83,10 +83,13 @@ struct TokenScore {
 };
 TokenScore ScoreCpu(const float* logits, int64_t vocab, float temperature, int32_t target);
 
-// Draws on a GPU. `rows`, the pointers in them and `draws` are in device memory. Works in the order
-// of `stream` (a cudaStream_t) and does not synchronise. Returns the cudaError_t of the launch.
-// Tokens and log-probs have the same bits as those of SampleCpu().
+// Draws on a GPU. `rows`, the pointers in them, `draws` and `workspace` are in device memory. The
+// workspace has SampleCudaWorkspace() bytes, aligned to 8, whose contents do not matter; until the
+// draws are done, no other call may use it. Works in the order of `stream` (a cudaStream_t) and
+// does not synchronise. Returns the cudaError_t of the launch. Tokens and log-probs have the same
+// bits as those of SampleCpu().
 int SampleCuda(const SampleRow* rows, int64_t row_count, int64_t vocab, SampleDraw* draws,
-               void* stream);
+               void* workspace, void* stream);
+int64_t SampleCudaWorkspace(int64_t row_count, int64_t vocab);
 
 }  // namespace sluice

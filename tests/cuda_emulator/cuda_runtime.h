@@ -56,6 +56,8 @@ inline int32_t __float_as_int(float x) { return __builtin_bit_cast(int32_t, x); 
 inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline int __clz(uint32_t x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(uint32_t x) { return __builtin_ffs(static_cast<int>(x)); }
+using std::max;
+using std::min;
 template <typename T>
 T __ldg(const T* p) {
   return *p;

@@ -39,6 +39,34 @@ CUDA_CASE(SumsEqualTheReference) {
   }
 }
 
+// Several thread blocks read each tensor. The first and the last one read its edges, and only the
+// others may assume that all their elements are there. Half of the tensors are misaligned. Of the
+// longest tensors, a thread reads more than the least number of elements.
+CUDA_CASE(SumsOfLongTensorsEqualTheReference) {
+  constexpr uint64_t kTensor = 7;
+  for (const size_t size : {size_t{100} << 10, size_t{Small() ? 200u : 80'000u} << 10}) {
+    const std::vector<uint8_t> bytes = RandomBytes(2, size);
+    OnDevice<uint8_t> elements(bytes);
+    for (const size_t width : {1, 2, 4}) {
+      for (const uint64_t first : {0, 16, 1000}) {
+        for (const size_t skipped : {size_t{0}, width}) {
+          const uint64_t count = (size - skipped) / width;
+          std::vector<uint64_t> expected(2);
+          OnDevice<uint64_t> sum(expected);
+          kernels::AddFingerprint(kTensor, bytes.data() + skipped, static_cast<int>(width), first,
+                                  count, expected.data());
+          kernels::AddFingerprintCuda(kTensor, elements.data() + skipped, static_cast<int>(width),
+                                      first, count, sum.data(), nullptr);
+          CUDA_OK(cudaGetLastError());
+          CUDA_EXPECT(sum.CopyToHost() == expected)
+              << "width " << width << ", from " << first << ", " << skipped << " bytes skipped of "
+              << size;
+        }
+      }
+    }
+  }
+}
+
 CUDA_CASE(NoElementsAddNothing) {
   const std::vector<uint64_t> before = {3, 5};
   OnDevice<uint64_t> sum(before);
