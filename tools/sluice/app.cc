@@ -42,10 +42,11 @@ SluiceApp::SluiceApp()
     groups[name] = app_.add_subcommand(name, summary)->require_subcommand(0, 1);
   }
   for (const std::vector<Command>& table :
-       {FleetCommands(), JobCommands(), ControlCommands(), DaemonCommands(), StepsCommands(),
-        LogsCommands(), QueueCommands(), EvalCommands(), CkptCommands(), LocalCommands(),
-        PlanCommands(), PkiCommands(), MetaCommands(), DoctorCommands(), ExplainCommands(),
-        TopCommands(), ContextCommands(), CompletionCommands(), BugReportCommands()}) {
+       {FleetCommands(), JobCommands(),     ControlCommands(),    DaemonCommands(),
+        StepsCommands(), ReportCommands(),  LogsCommands(),       QueueCommands(),
+        EvalCommands(),  CkptCommands(),    LocalCommands(),      PlanCommands(),
+        PkiCommands(),   MetaCommands(),    DoctorCommands(),     ExplainCommands(),
+        TopCommands(),   ContextCommands(), CompletionCommands(), BugReportCommands()}) {
     for (const Command& command : table) {
       CLI::App* parent = *command.group == '\0' ? &app_ : groups.at(command.group);
       CLI::App* sub = parent->add_subcommand(command.name, command.summary);

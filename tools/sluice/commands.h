@@ -29,6 +29,7 @@ std::vector<Command> JobCommands();         // job, why
 std::vector<Command> ControlCommands();     // job pause, resume, cancel, retry, set, delete
 std::vector<Command> DaemonCommands();      // daemon
 std::vector<Command> StepsCommands();       // job steps
+std::vector<Command> ReportCommands();      // job report
 std::vector<Command> LogsCommands();        // job logs
 std::vector<Command> QueueCommands();       // queue
 std::vector<Command> EvalCommands();        // eval

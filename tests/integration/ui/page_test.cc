@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -112,6 +113,33 @@ TEST_F(UiPageTest, ThePageTellsWhatToTypeFirstAndThenShowsTheJobToItsEnd) {
   Await("document.querySelectorAll('figure .curve').length >= 6");
   Picture("ended");
   EXPECT_EQ(browser_->errors(), "");
+}
+
+// The report of a job: a file that is opened without any daemon.
+TEST_F(UiPageTest, TheReportOfAJobShowsItsCurvesItsFaultsAndItsLineage) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  auto job = SubmitDigits(cluster_.get(), 60);
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(30, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster_->Kill("trainer-0"), absl::OkStatus());
+  ASSERT_EQ(cluster_->Start("trainer-0"), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitEnd(kLong).status(), absl::OkStatus());
+  const std::string path = absl::StrCat(testing::TempDir(), "report-", (*job)->id(), ".html");
+  ASSERT_EQ(cluster_->Sluice({"job", "report", "digits", "-o", path})->exit, 0);
+  job->reset();
+  cluster_.reset();
+
+  ASSERT_EQ(browser_->Open(absl::StrCat("file://", path)), absl::OkStatus());
+  AwaitText("SUCCEEDED");
+  Await("document.querySelectorAll('figure .curve').length >= 12");
+  Await("document.querySelectorAll('figure .area').length == 6");
+  Await("document.querySelectorAll('#lineage tr').length == 2");
+  Await("document.querySelector('#faults').innerText.includes('trainer-0')");
+  Await("document.querySelector('#job-file').textContent.includes('max_staleness')");
+  AwaitText("balanced");
+  Picture("report");
+  EXPECT_EQ(browser_->errors(), "");
+  EXPECT_EQ(std::remove(path.c_str()), 0);
 }
 
 TEST_F(UiPageTest, ThePageSaysWhenTheControllerIsGoneAndGoesOnWhenItIsBack) {
