@@ -88,8 +88,10 @@ endfunction()
 # Makes one test binary:
 #   sluice_test(base_test SOURCES a_test.cc LINK sluice::base LABEL integration TIMEOUT 60)
 # Tests run with the source tree as SLUICE_SOURCE_DIR and the build's binaries as SLUICE_BIN_DIR.
+# Each test runs in a process of its own, but for those that the filter TOGETHER matches: they share
+# one process, because they share something that takes long to start.
 function(sluice_test name)
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT;TOGETHER" "SOURCES;LINK" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "sluice_test(${name}) does not know ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -110,7 +112,14 @@ function(sluice_test name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   # CTest asks every binary for its tests before it runs the first one. The default limit of 5 s is
   # too short on a busy machine with a cold file cache.
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
+  set(filter)
+  if(ARG_TOGETHER)
+    set(filter TEST_FILTER "-${ARG_TOGETHER}")
+    add_test(NAME ${name}.together COMMAND ${name} --gtest_filter=${ARG_TOGETHER})
+    set_tests_properties(${name}.together PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${timeout}
+      ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 ${filter}
     PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT ${timeout}
     ENVIRONMENT "${SLUICE_TEST_ENVIRONMENT}")
 endfunction()

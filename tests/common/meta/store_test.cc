@@ -60,13 +60,12 @@ class StoreTest : public testing::TestWithParam<std::string> {
     if (GetParam() == "sqlite") {
       target_.url = absl::StrCat("sqlite:", dir_.path, "/store");
     } else if (absl::EndsWith(GetParam(), "+sentinel")) {
-      const bool tls = absl::StartsWith(GetParam(), "rediss");
-      group_ = RedisGroup::Start(
-          {.tls_dir = tls ? integration::MakeRedisTlsDir(dir_.path + "/tls") : ""});
-      ASSERT_NE(group_, nullptr);
-      target_.url = group_->url();
-      target_.ca_file = group_->server(0).endpoint().ca_file;
-      group_->server(0).Run({"HSET", "sluice:state", "term", group_->FirstTerm()});
+      RedisGroup* const group = SharedGroup(absl::StartsWith(GetParam(), "rediss"));
+      ASSERT_NE(group, nullptr);
+      target_.url = group->url();
+      target_.ca_file = group->server(0).endpoint().ca_file;
+      group->server(0).Run({"FLUSHALL"});
+      group->server(0).Run({"HSET", "sluice:state", "term", group->FirstTerm()});
     } else {
       RedisServer::Options options{.durable = true};
       if (GetParam() == "rediss")
@@ -79,6 +78,17 @@ class StoreTest : public testing::TestWithParam<std::string> {
     Reopen();
   }
 
+  // Sentinels need seconds until they know each other, so all tests of this process share a group.
+  static RedisGroup* SharedGroup(bool tls) {
+    static const TempDir dir;
+    static std::unique_ptr<RedisGroup> groups[2];
+    if (groups[tls] == nullptr) {
+      groups[tls] = RedisGroup::Start(
+          {.tls_dir = tls ? integration::MakeRedisTlsDir(dir.path + "/tls") : ""});
+    }
+    return groups[tls].get();
+  }
+
   void Reopen() {
     store_.reset();
     absl::StatusOr<std::unique_ptr<Store>> store = Open(target_);
@@ -88,7 +98,6 @@ class StoreTest : public testing::TestWithParam<std::string> {
 
   TempDir dir_;
   std::unique_ptr<RedisServer> server_;
-  std::unique_ptr<RedisGroup> group_;
   Target target_;
   std::unique_ptr<Store> store_;
 };
