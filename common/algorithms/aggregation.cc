@@ -29,5 +29,6 @@ const Aggregation kSeqMeanTokenMean = {PerToken, OverSequences};
 const Aggregation kSeqMeanTokenSum = {UnitWeight, OverSequences};
 const Aggregation kFixedLength = {UnitWeight, OverCap};
 const Aggregation kPromptMean = {PerGroupToken, OverPrompts};
+const Aggregation kPairMean = {UnitWeight, OverPrompts};
 
 }  // namespace sluice

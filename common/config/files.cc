@@ -16,8 +16,8 @@
 #include "common/config/columns.h"
 #include "common/config/rules.h"
 #include "common/data/dataset.h"
+#include "common/prompt/answers.h"
 #include "common/prompt/prompt.h"
-#include "common/verifiers/args.h"
 #include "common/verifiers/verifier.h"
 #include "sluice/job/v1/job.pb.h"
 
@@ -324,11 +324,12 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
                                       const Dataset& rows) {
   for (uint64_t i = 0; i < rows.rows(); ++i) {
     const nlohmann::json row = nlohmann::json::parse(rows.json(i), nullptr, false);
-    const absl::Status answer = GoldOf(row).status();
+    const absl::Status answer = AnswersOf(spec_.kind(), row).status();
     if (answer.ok()) continue;
 
-    check_.Add(16, path + ".answer", ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
-               "; supervised training needs an answer to learn");
+    const char* const key = spec_.kind() == "dpo" ? ".fields" : ".answer";
+    check_.Add(16, path + key, ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
+               "; kind ", spec_.kind(), " trains on it");
     return;
   }
 }

@@ -23,7 +23,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 constexpr Refusal kRefused[] = {
-    {.path = "kind", .words = "dpo"},
     {.path = "profile", .why = "profiles are not in this build", .instead = "use none"},
     {.path = "model.digest",
      .why = "checking a given digest is not in this build",

@@ -230,9 +230,25 @@ void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
       "wants one of path (a Hugging Face directory) and init (random weights from a config)");
   check.Require(model.path().empty() || !model.has_init(), "model.init",
                 "contradicts model.path; give one of them (--set model.init=none)");
+  check.Require(spec.kind() != "sft" || !model.has_reference(), "model.reference", "is ",
+                model.reference(), ", but kind sft has no use for it; leave it out");
   check.Require(spec.kind() != "rl" || spec.rollout().max_response() < model.max_context(),
                 "rollout.max_response", "is ", spec.rollout().max_response(),
                 ", but it must be below model.max_context = ", model.max_context());
+}
+
+void CheckDpo(const job::v1::JobSpec& spec, SpecProblems& check) {
+  if (spec.kind() != "dpo") {
+    CheckUnused(spec, "trainer.dpo", spec.trainer().dpo(), spec.trainer().has_dpo(), check);
+    return;
+  }
+  check.Require(spec.model().has_reference(), "model.reference",
+                "is none, but dpo compares the policy with its reference; set it to initial");
+  check.Require(spec.trainer().dpo().beta() > 0, "trainer.dpo.beta", "is ",
+                spec.trainer().dpo().beta(), ", wants more than 0");
+  check.Require(spec.trainer().dpo().label_smoothing() < 0.5, "trainer.dpo.label_smoothing", "is ",
+                spec.trainer().dpo().label_smoothing(),
+                ", wants less than 0.5: at 0.5 the labels say nothing");
 }
 
 }  // namespace
@@ -272,7 +288,8 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
   CheckEval(spec, check);
-  // Supervised training uses none of these blocks.
+  CheckDpo(spec, check);
+  // Training on the answers of rows uses none of these blocks.
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);

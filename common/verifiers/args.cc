@@ -91,15 +91,15 @@ std::string NameValue(const nlohmann::json& value) {
 bool LosesDigits(double number) { return std::abs(number) >= 0x1p53; }
 }  // namespace
 
-absl::StatusOr<std::string> GoldText(const nlohmann::json& gold) {
+absl::StatusOr<std::string> GoldText(const nlohmann::json& gold, absl::string_view field) {
   if (gold.is_string()) return gold.get<std::string>();
   if (!gold.is_number()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("field `answer` is ", NameValue(gold), ", wanted: a text or a number"));
+        absl::StrCat("field `", field, "` is ", NameValue(gold), ", wanted: a text or a number"));
   }
   if (gold.is_number_float() && LosesDigits(gold.get<double>())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("field `answer` is the number ", gold.dump(),
+        absl::StrCat("field `", field, "` is the number ", gold.dump(),
                      ", which is too large to be read exactly; write it as a text, in quotes"));
   }
   return gold.dump();

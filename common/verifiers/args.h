@@ -45,8 +45,9 @@ class ArgReader {
 // Returns a gold (the reference answer of a row) as text. A number becomes the text that JSON
 // writes for it (12 is "12", 12.5 is "12.5"). INVALID_ARGUMENT: the gold is neither a text nor a
 // number, or it is a number that was read as a double and is 2^53 or more in size, so that it may
-// have lost the last digits that the file gives.
-absl::StatusOr<std::string> GoldText(const nlohmann::json& gold);
+// have lost the last digits that the file gives. The message names the row's field, `field`.
+absl::StatusOr<std::string> GoldText(const nlohmann::json& gold,
+                                     absl::string_view field = "answer");
 
 // Returns the row's field `answer` as text. INVALID_ARGUMENT: the field is absent or cannot be a
 // gold (see GoldText).

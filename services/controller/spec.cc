@@ -33,7 +33,8 @@ uint32_t TokenBytes(const JobSpec& spec) {
   return model.ok() ? QueueTokenBytes(model->config) : kQueueTokenBytes;
 }
 
-bool Supervised(const JobSpec& spec) { return spec.kind() == "sft"; }
+// Whether the job trains on the answers of its rows, and samples none.
+bool Supervised(const JobSpec& spec) { return spec.kind() != "rl"; }
 
 // The most tokens that a trajectory can have, with its prompt.
 uint32_t MemberTokens(const JobSpec& spec) {

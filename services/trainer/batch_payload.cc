@@ -258,17 +258,24 @@ absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
   for (const queue::v1::BatchGroup& from : batch.groups()) {
     Group& to = groups.emplace_back();
     SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
-    absl::StatusOr<EncodedRow> row = encode(from.row().source(), from.row().json());
-    if (!row.ok())
-      return Annotate(row.status(),
+    absl::StatusOr<std::vector<EncodedAnswer>> answers =
+        encode(from.row().source(), from.row().json());
+    if (!answers.ok())
+      return Annotate(answers.status(),
                       absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
-    for (const queue::v1::BatchMember& member : from.members()) {
+    if (from.members_size() != 1) {
+      return absl::DataLossError(absl::StrCat("row ", from.row().index(), " of ",
+                                              from.row().source(), " came as ", from.members_size(),
+                                              " members"));
+    }
+    const queue::v1::BatchMember& member = from.members(0);
+    for (EncodedAnswer& answer : *answers) {
       Trajectory& trajectory = to.members.emplace_back();
-      trajectory.member = member.member();
+      trajectory.member = member.member() + static_cast<uint32_t>(to.members.size()) - 1;
       trajectory.attempt = member.attempt();
       trajectory.crc32c = member.crc32c();
-      trajectory.tokens = row->tokens;
-      trajectory.mask = row->mask;
+      trajectory.tokens = std::move(answer.tokens);
+      trajectory.mask = std::move(answer.mask);
     }
   }
   return groups;

@@ -28,16 +28,18 @@ namespace sluice::trainer {
 absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch,
                                                int64_t experts);
 
-// The tokens and the mask of one row of supervised data.
-struct EncodedRow {
+// The tokens and the mask of one answer of a row, with its prompt.
+struct EncodedAnswer {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> mask;  // 1 on the answer.
 };
-using RowEncoder =
-    std::function<absl::StatusOr<EncodedRow>(absl::string_view source, absl::string_view json)>;
+// Returns the answers of a row, at least one.
+using RowEncoder = std::function<absl::StatusOr<std::vector<EncodedAnswer>>(
+    absl::string_view source, absl::string_view json)>;
 
-// Makes the groups of a slice of supervised data, whose rows are part of the batch. Errors are
-// those of `encode`, with the row's index and source.
+// Makes the groups of a slice of rows (kinds sft and dpo), which are part of the batch. A group has
+// a member for each answer of its row. Errors are those of `encode`, with the row's index and
+// source.
 absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
                                                 const queue::v1::Batch& batch);
 

@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/prompt/answers.h"
 #include "common/prompt/prompt.h"
 #include "common/tokenizer/tokenizer.h"
-#include "common/verifiers/args.h"
 #include "nlohmann/json.hpp"
 
 namespace sluice::trainer {
@@ -30,20 +32,31 @@ absl::StatusOr<RowEncoder> MakeRowEncoder(const ModelDir& model, const JobConfig
   int64_t limit = model.config.max_context;
   if (config.max_context > 0) limit = std::min(limit, config.max_context);
 
-  return RowEncoder([renderer, end, limit](absl::string_view source,
-                                           absl::string_view json) -> absl::StatusOr<EncodedRow> {
-    SLUICE_ASSIGN_OR_RETURN(RenderedPrompt prompt, renderer->Render(source, json));
+  const std::string kind = config.settings.kind == Settings::Kind::kDpo ? "dpo" : "sft";
+  return RowEncoder([renderer, end, limit, kind](
+                        absl::string_view source,
+                        absl::string_view json) -> absl::StatusOr<std::vector<EncodedAnswer>> {
+    SLUICE_ASSIGN_OR_RETURN(const RenderedPrompt prompt, renderer->Render(source, json));
     const nlohmann::json row =
         nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, GoldOf(row));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
-                            renderer->tokenizer().Encode(text, {.add_special = false}));
-    EncodedRow encoded{std::move(prompt.tokens), {}};
-    encoded.mask.assign(encoded.tokens.size(), 0);
-    encoded.tokens.insert(encoded.tokens.end(), answer.begin(), answer.end());
-    encoded.tokens.push_back(end);
-    encoded.mask.resize(encoded.tokens.size(),
-                        static_cast<int64_t>(encoded.tokens.size()) <= limit ? 1 : 0);
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> texts, AnswersOf(kind, row));
+
+    std::vector<EncodedAnswer> encoded;
+    bool fits = true;
+    for (const std::string& text : texts) {
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<int32_t> answer,
+                              renderer->tokenizer().Encode(text, {.add_special = false}));
+      EncodedAnswer& to = encoded.emplace_back(EncodedAnswer{prompt.tokens, {}});
+      to.mask.assign(to.tokens.size(), 0);
+      to.tokens.insert(to.tokens.end(), answer.begin(), answer.end());
+      to.tokens.push_back(end);
+      to.mask.resize(to.tokens.size(), 1);
+      fits = fits && static_cast<int64_t>(to.tokens.size()) <= limit;
+    }
+    // A pair of which one answer is too long says nothing, so neither is trained on.
+    if (!fits) {
+      for (EncodedAnswer& answer : encoded) answer.mask.assign(answer.mask.size(), 0);
+    }
     return encoded;
   });
 }

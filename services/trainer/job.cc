@@ -174,7 +174,7 @@ absl::Status TrainingJob::Impl::Load() {
     experts_ = model.config.num_layers * model.config.experts_per_token;
   SLUICE_RETURN_IF_ERROR(CheckMemory(model.config));
   SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, job_.clock));
-  if (config.settings.kind == Settings::Kind::kSft) {
+  if (config.settings.kind != Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
   }
 
@@ -384,8 +384,10 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
     SLUICE_RETURN_IF_ERROR(slice.status());
 
     for (const Group& group : slice->groups) {
-      for (const Trajectory& trajectory : group.members)
-        step.batch.lineage.push_back(MakeLineageEntry(k, group.id, trajectory, ""));
+      // To the queue a row is one trajectory, whatever number of answers it has.
+      const size_t entries = encode_row_ ? 1 : group.members.size();
+      for (size_t i = 0; i < entries; ++i)
+        step.batch.lineage.push_back(MakeLineageEntry(k, group.id, group.members[i], ""));
     }
     step.batch.groups += static_cast<uint32_t>(slice->groups.size());
     closed = slice->closed;

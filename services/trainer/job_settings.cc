@@ -41,7 +41,10 @@ Recompute RecomputeOf(const job::v1::JobSpec& spec) {
 
 absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   Settings settings;
-  settings.kind = spec.kind() == "sft" ? Settings::Kind::kSft : Settings::Kind::kRl;
+  settings.kind = spec.kind() == "sft"   ? Settings::Kind::kSft
+                  : spec.kind() == "dpo" ? Settings::Kind::kDpo
+                                         : Settings::Kind::kRl;
+  settings.dpo = {spec.trainer().dpo().beta(), spec.trainer().dpo().label_smoothing()};
   settings.algorithm = AlgorithmSpecOf(spec);
   settings.optimizer = OptimizerOf(spec);
   if (spec.model().has_dtype()) {
@@ -69,14 +72,14 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   MemoryPlanInput in;
   in.dtype = settings.dtype;
-  in.reference = settings.reference && settings.kind == Settings::Kind::kRl;
+  in.reference = settings.reference && settings.kind != Settings::Kind::kSft;
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;
   in.recompute = settings.recompute;
-  // How long rows of supervised data are is known only when they are read.
-  if (settings.kind == Settings::Kind::kSft) return in;
+  // How long the rows of sft and dpo are is known only when they are read.
+  if (settings.kind != Settings::Kind::kRl) return in;
 
   in.longest = std::min(static_cast<uint32_t>(spec.model().max_context()),
                         spec.data().order().max_prompt() + spec.rollout().max_response());

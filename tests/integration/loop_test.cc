@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <string>
 #include <thread>
 #include <utility>
@@ -89,6 +90,33 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
   const std::vector<job::v1::StepReport> reports = (*job)->reports();
   ASSERT_EQ(reports.size(), 20U);
   EXPECT_LT(reports.back().values().at("loss"), reports.front().values().at("loss") / 2);
+}
+
+TEST(LoopTest, AJobOnPairsOfAnswersLearnsWhichOneIsPreferred) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(
+      &cluster, SLUICE_SOURCE_DIR "/configs/examples/dpo.yaml",
+      {"limits.max_steps=60", absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints"),
+       "checkpoint.every_steps=20"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(30, kLong), absl::OkStatus());
+  // Its successor goes on from a checkpoint.
+  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
+  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
+
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+
+  const std::vector<job::v1::StepReport> reports = (*job)->reports();
+  const auto& first = reports.front().values();
+  const auto& last = reports.back().values();
+  EXPECT_NEAR(first.at("loss"), std::log(2), 1e-6) << "the policy begins as its reference";
+  EXPECT_LT(last.at("loss"), 0.2);
+  EXPECT_GT(last.at("dpo_accuracy"), 0.95);
+  EXPECT_GT(last.at("dpo_margin"), 1);
 }
 
 TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {

@@ -60,7 +60,7 @@ void Progress::SetSpec(const job::v1::JobSpec& spec) {
   if (spec.limits().has_max_steps()) max_steps_ = spec.limits().max_steps();
   if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());
   max_staleness_ = spec.queue().max_staleness();
-  supervised_ = spec.kind() == "sft";
+  supervised_ = spec.kind() == "sft" || spec.kind() == "dpo";
 }
 
 void Progress::Add(const job::v1::StepReport& report) {

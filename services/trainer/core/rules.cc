@@ -20,6 +20,10 @@ absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
     rules.loss.aggregation = kTokenMean;
     return rules;
   }
+  if (settings.kind == Settings::Kind::kDpo) {
+    rules.loss.aggregation = kPairMean;
+    return rules;
+  }
 
   SLUICE_ASSIGN_OR_RETURN(rules.advantage, ResolveAdvantage(settings.algorithm.advantage));
   SLUICE_ASSIGN_OR_RETURN(rules.truncation, ResolveTruncation(settings.algorithm.advantage));

@@ -8,7 +8,7 @@
 
 namespace sluice::trainer {
 
-// The algorithms that a job's settings name, looked up once. For supervised fine-tuning only
+// The algorithms that a job's settings name, looked up once. For the kinds sft and dpo only
 // `loss.aggregation` has a meaning.
 struct Rules {
   AdvantageRule advantage;

@@ -52,9 +52,15 @@ absl::Status Scorer::SetProximal(MicroBatch& batch) {
 }
 
 absl::Status Scorer::SetReference(MicroBatch& batch) {
-  if (reference_ == nullptr || rules_.loss.kl == nullptr) return absl::OkStatus();
+  const bool needed = rules_.loss.kl != nullptr || settings_.kind == Settings::Kind::kDpo;
+  if (reference_ == nullptr || !needed) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(batch.ref, ScoreReference(batch));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> Scorer::Logprobs(const MicroBatch& batch) {
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(*model_, batch));
+  return std::move(scores.logprobs);
 }
 
 absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {

@@ -32,8 +32,10 @@ class Scorer {
 
   // Sets batch.prox if the proximal policy has a forward pass of its own.
   absl::Status SetProximal(MicroBatch& batch);
-  // Sets batch.ref if the loss has a KL term.
+  // Sets batch.ref if the loss has a KL term, or compares pairs of answers.
   absl::Status SetReference(MicroBatch& batch);
+  // Returns the log-probs [N] of the policy as it is now.
+  absl::StatusOr<std::vector<float>> Logprobs(const MicroBatch& batch);
 
   // Sets Trajectory::kl of all trajectories with trained tokens, if the KL enters the reward. Its
   // anchor is the proximal policy, or the behaviour policy if there is none (prox none) or if it is

@@ -50,6 +50,19 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateDpo(const Settings& settings) {
+  if (!settings.reference)
+    return Invalid("model.reference", "none",
+                   "dpo compares with the reference policy: use initial");
+  if (!(settings.dpo.beta > 0))
+    return Invalid("trainer.dpo.beta", absl::StrCat(settings.dpo.beta), "must be above 0");
+  if (!(settings.dpo.label_smoothing >= 0 && settings.dpo.label_smoothing < 0.5)) {
+    return Invalid("trainer.dpo.label_smoothing", absl::StrCat(settings.dpo.label_smoothing),
+                   "must be in [0, 0.5)");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(const Settings& settings) {
@@ -62,6 +75,7 @@ absl::Status Validate(const Settings& settings) {
     return Invalid("rollout.sampling.temperature", absl::StrCat(settings.temperature),
                    "must be above 0, because sampled tokens are trained on");
   }
+  if (settings.kind == Settings::Kind::kDpo) return ValidateDpo(settings);
   if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
 
   const AlgorithmContext context{.group_size = settings.group_size,

@@ -27,8 +27,12 @@ struct OptimizerSettings {
 // What a job file says about training. The names are those of the job file. The job file's defaults
 // are in sluice/job/v1/spec.proto; those below may differ from them.
 struct Settings {
-  enum class Kind { kRl, kSft };
+  enum class Kind { kRl, kSft, kDpo };
   Kind kind = Kind::kRl;
+  struct Dpo {
+    double beta = 0.1;           // See DpoLoss().
+    double label_smoothing = 0;  // In [0, 0.5).
+  } dpo;
   AlgorithmSpec algorithm;
   OptimizerSettings optimizer;
   // The type of the forward and backward pass, F32 or BF16. Parameters and optimizer are fp32.

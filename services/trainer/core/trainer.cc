@@ -115,6 +115,7 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   result->sequences = sequences.counts().sequences;
   result->staleness = sequences.staleness().histogram();
   result->flops = step.sums().flops;
+  AddPairMetrics(step.sums().pairs, &result->metrics);
   if (settings_.kind != Settings::Kind::kRl) return;
 
   AddRewardMetrics(sequences, &result->metrics);
@@ -140,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
                           TrainModel::Create(config, settings.dtype, settings.recompute));
   std::unique_ptr<TrainModel> reference;
-  if (settings.reference && settings.kind == Settings::Kind::kRl) {
+  if (settings.reference && settings.kind != Settings::Kind::kSft) {
     SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
   }
   std::unique_ptr<TrainModel> average;

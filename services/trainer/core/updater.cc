@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,6 +53,7 @@ void UpdateSums::Merge(const UpdateSums& other) {
   tokens += other.tokens;
   recorded += other.recorded;
   flops += other.flops;
+  pairs.Merge(other.pairs);
 }
 
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
@@ -67,11 +69,15 @@ Updater::Updater(const Settings& settings, const Rules& rules, bool separate_ter
 
 void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
 
-absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
+void Updater::Count(const MicroBatch& batch, UpdateSums* sums) const {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
   sums->recorded += CountRecordedRows(batch.packed);
   sums->flops += TrainingFlops(model_->config(), batch.packed.positions,
                                static_cast<int64_t>(batch.targets.size()));
+}
+
+absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
+  Count(batch, sums);
   SLUICE_RETURN_IF_ERROR(scorer_.SetReference(batch));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
                           model_->Score(batch.packed, batch.targets, settings_.temperature));
@@ -164,6 +170,34 @@ absl::Status Updater::AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSu
     sums->Merge(answer_sums[i]);
   }
   return status;
+}
+
+absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSums* sums) {
+  PairSums pairs(batches);
+  for (size_t i = 0; i < batches.size(); ++i) {
+    SLUICE_RETURN_IF_ERROR(scorer_.SetReference(batches[i]));
+    pairs.SetReference(batches[i], batches[i].ref);
+    // The gradient of an answer depends on the log-probs of the other one, which is elsewhere.
+    if (!pairs.IsSplit(i)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> logprobs, scorer_.Logprobs(batches[i]));
+    pairs.SetPolicy(batches[i], logprobs);
+  }
+
+  for (const MicroBatch& batch : batches) {
+    Count(batch, sums);
+    SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
+                            model_->Score(batch.packed, batch.targets, settings_.temperature));
+    const at::Tensor logprobs = scores.logprobs.contiguous();
+    pairs.SetPolicy(batch, absl::MakeConstSpan(logprobs.const_data_ptr<float>(),
+                                               static_cast<size_t>(logprobs.numel())));
+    double loss = 0;
+    const std::vector<float> gradient = pairs.Gradient(
+        batch, settings_.dpo.beta, settings_.dpo.label_smoothing, &loss, &sums->pairs);
+    sums->policy += loss;
+    if (!std::isfinite(loss)) ++sums->bad_logprobs;
+    SLUICE_RETURN_IF_ERROR(Backward((logprobs * at::tensor(gradient)).sum()));
+  }
+  return absl::OkStatus();
 }
 
 std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,

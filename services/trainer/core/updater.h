@@ -8,6 +8,7 @@
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/diagnostics.h"
 #include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/pairs.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/scorer.h"
 #include "services/trainer/core/settings.h"
@@ -38,6 +39,7 @@ struct UpdateSums {
   int64_t tokens = 0;
   int64_t recorded = 0;  // Those of `tokens` whose experts were recorded.
   double flops = 0;      // Of forward and backward; see TrainingFlops().
+  PairStats pairs;       // Of the kind dpo.
 
   // False if a token has made a sum NaN or infinite.
   bool finite() const;
@@ -65,6 +67,9 @@ class Updater {
   // tokens have one advantage, from which the baseline is subtracted.
   absl::Status AddGroupGradients(absl::Span<MicroBatch> answers, UpdateSums* sums);
 
+  // The same for the pairs of answers of an update (kind dpo), which are all in `batches`.
+  absl::Status AddPairGradients(absl::Span<MicroBatch> batches, UpdateSums* sums);
+
   // Makes one update from the gradients that were added. `sums` and `counts` are those of the
   // update; the advantages of its policy term are multiplied by `advantage_factor`. Sets lr,
   // grad_norm and the policy metrics of *result, and adds to its loss and seconds_optim. Returns an
@@ -73,6 +78,8 @@ class Updater {
                      StepResult* result);
 
  private:
+  // Adds to *sums what the forward and backward pass of the batch is counted with.
+  void Count(const MicroBatch& batch, UpdateSums* sums) const;
   absl::Status AddSftGradients(const at::Tensor& logprobs, UpdateSums* sums);
   absl::Status AddPolicyGradients(const MicroBatch& batch, const TokenScores& scores,
                                   UpdateSums* sums);

@@ -111,6 +111,8 @@ class WholeStep : public BatchStep {
   absl::Status AddGradients(Minibatch& minibatch, UpdateSums* sums) {
     if (settings_.kind == Settings::Kind::kRl)
       SLUICE_RETURN_IF_ERROR(updater_.scorer().ApplyUpdateWideTerms(minibatch.batches));
+    if (settings_.kind == Settings::Kind::kDpo)
+      return updater_.AddPairGradients(absl::MakeSpan(minibatch.batches), sums);
     if (minibatch.answers.empty()) {
       for (MicroBatch& batch : minibatch.batches)
         SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, sums));

@@ -295,10 +295,9 @@ TEST(JobFile, WrongTypesUnitsBoundsAndWordsAreTold) {
               ElementsAre("job.yaml:9:23 SLUICE-CONFIG-0006 queue.keep.quota: \"8GB\" has an "
                           "unknown unit; the units are B, KiB, MiB, GiB and TiB"));
 
-  EXPECT_THAT(
-      Wrong("name: demo", "name: demo\nkind: rll"),
-      ElementsAre(
-          "job.yaml:2:7 SLUICE-CONFIG-0008 kind is \"rll\", wants rl, sft. Did you mean \"rl\"?"));
+  EXPECT_THAT(Wrong("name: demo", "name: demo\nkind: rll"),
+              ElementsAre("job.yaml:2:7 SLUICE-CONFIG-0008 kind is \"rll\", wants rl, sft, dpo. "
+                          "Did you mean \"rl\"?"));
   EXPECT_THAT(
       Wrong("{path: m}", "m"),
       ElementsAre("job.yaml:2:8 SLUICE-CONFIG-0005 model wants a block of keys, has \"m\""));
@@ -511,8 +510,7 @@ TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
 }
 
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
-  for (const char* set : {"kind=dpo",
-                          "profile=laptop",
+  for (const char* set : {"profile=laptop",
                           "model.digest=ab",
                           "model.dtype=float16",
                           "rollout.timeout=5s",

@@ -130,7 +130,7 @@ TEST(Keys, EveryRefusalIsOfAKeyAndAWordThatTheJobFileHas) {
 
 TEST(Keys, ThePrintedDefaultsMarkWhatIsRefusedAndListWhatThereIs) {
   const std::string text = JobFileDefaults();
-  EXPECT_THAT(text, testing::HasSubstr("(rl | sft | dpo (not in this build))"));
+  EXPECT_THAT(text, testing::HasSubstr("(rl | sft | dpo)"));
   EXPECT_THAT(text,
               testing::HasSubstr("native | sglang (not in this build) | vllm (not in this build)"));
   EXPECT_THAT(text, testing::HasSubstr("# (not in this build) Turns of an episode."));

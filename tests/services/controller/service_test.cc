@@ -564,9 +564,9 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
               HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
 
   spec = Spec("digits");
-  spec.set_kind("dpo");
+  spec.mutable_algorithm()->mutable_advantage()->set_kind("gae");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
-              HasSubstr("kind: \"dpo\" is not in this build; use rl or sft"));
+              HasSubstr("algorithm.advantage.kind: \"gae\" is not in this build; use grpo"));
 }
 
 TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {

@@ -81,8 +81,11 @@ const Case kCases[] = {
 
     // Words that mean nothing, or that this build does not support.
     {"a kind that is none", "kind=rll", kRefused,
-     R"(kind is "rll", wants rl, sft. Did you mean "rl"?)"},
-    {"dpo", "kind=dpo", kRefused, R"(kind: "dpo" is not in this build; use rl or sft)"},
+     R"(kind is "rll", wants rl, sft, dpo. Did you mean "rl"?)"},
+    {"dpo without a reference", "kind=dpo", kRefused,
+     "model.reference is none, but dpo compares the policy with its reference; set it to initial"},
+    {"dpo settings of another kind", "trainer.dpo.beta=0.2", kRefused,
+     "trainer.dpo is not used by kind: rl"},
     {"a misspelt preset", "algorithm.preset=sync_grp", kRefused, R"(Did you mean "sync_grpo"?)"},
     {"an advantage of another framework", "algorithm.advantage.kind=gae", kRefused,
      R"("gae" is not in this build; use grpo, dr_grpo, rloo, pool_loo, lite_ppo, maxrl,)"},
@@ -386,7 +389,36 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
               testing::HasSubstr("demonstrations.jsonl:2:1: no column \"a\" for field answer"));
   EXPECT_THAT(validate("{\"q\": \"34\", \"a\": null}").second,
               testing::HasSubstr("demonstrations.jsonl:2: field `answer` is null, wanted: a text "
-                                 "or a number; supervised"));
+                                 "or a number; kind sft trains on it"));
+}
+
+TEST_F(OddConfigsTest, ADpoJobNeedsTwoDifferentAnswersInEachRow) {
+  const auto validate = [&](const std::string& row, const std::string& more = "") {
+    Write("pairs.jsonl",
+          absl::StrCat("{\"q\": \"12\", \"good\": 21, \"bad\": \"12\"}\n", row, "\n"));
+    Write("dpo.yaml",
+          absl::StrCat("name: d\nkind: dpo\nmodel: {init: {config: ", digits_,
+                       "/digits}, max_context: 16, reference: initial}\n"
+                       "data: {train: [{name: d, path: pairs.jsonl, prompt: q, fields: {chosen: "
+                       "good, rejected: bad}, format: \"{q}=\"}]}\n"
+                       "checkpoint: {dir: checkpoints}\nlimits: {max_steps: 5}\n",
+                       more));
+    const std::string command = absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_,
+                                             "/dpo.yaml >", dir_, "/out 2>", dir_, "/err");
+    const int status = std::system(command.c_str());
+    return std::make_pair(WEXITSTATUS(status), *ReadFile(dir_ + "/err"));
+  };
+
+  const auto [exit, text] = validate("{\"q\": 34, \"good\": \"43\", \"bad\": 34}");
+  EXPECT_EQ(exit, 0) << text;
+  EXPECT_THAT(validate("{\"q\": 34, \"good\": \"43\", \"bad\": \"43\"}").second,
+              testing::HasSubstr("pairs.jsonl:2: the fields `chosen` and `rejected` are the same; "
+                                 "kind dpo trains on it"));
+  EXPECT_THAT(validate("{\"q\": 34, \"good\": \"43\", \"bad\": 3}",
+                       "trainer: {dpo: {beta: 0, label_smoothing: 0.5}}\n")
+                  .second,
+              testing::AllOf(testing::HasSubstr("trainer.dpo.beta is 0, wants more than 0"),
+                             testing::HasSubstr("label_smoothing is 0.5, wants less than 0.5")));
 }
 
 }  // namespace
