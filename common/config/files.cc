@@ -328,8 +328,13 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
     if (answer.ok()) continue;
 
     const char* const key = spec_.kind() == "dpo" ? ".fields" : ".answer";
-    check_.Add(16, path + key, ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
-               "; kind ", spec_.kind(), " trains on it");
+    if (spec_.data().order().on_bad_row() == "skip") {
+      check_.WarnIf(true, path + key, ": ", source.path(), ":", rows.line(i), ": ",
+                    answer.message(), "; such rows are left out (data.order.on_bad_row: skip)");
+    } else {
+      check_.Add(16, path + key, ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
+                 "; kind ", spec_.kind(), " trains on it");
+    }
     return;
   }
 }

@@ -251,6 +251,24 @@ void CheckDpo(const job::v1::JobSpec& spec, SpecProblems& check) {
                 ", wants less than 0.5: at 0.5 the labels say nothing");
 }
 
+void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
+  if (!spec.trainer().has_lora()) return;
+  constexpr absl::string_view kTargets[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                            "gate_proj", "up_proj", "down_proj"};
+  const job::v1::Lora& lora = spec.trainer().lora();
+  check.Require(lora.alpha() > 0, "trainer.lora.alpha", "is ", lora.alpha(),
+                ", wants more than 0: nothing would be learned");
+  for (const std::string& target : lora.targets()) {
+    check.Require(absl::c_linear_search(kTargets, target), "trainer.lora.targets", "has \"", target,
+                  "\", wants names of ", absl::StrJoin(kTargets, ", "));
+  }
+  // Both work on the gradients or the weights of the whole model.
+  check.Require(spec.kind() != "rl" || spec.algorithm().advantage().kind() != "min_variance",
+                "trainer.lora", "excludes algorithm.advantage.kind: min_variance");
+  check.Require(spec.kind() != "rl" || spec.algorithm().loss().prox() != "ewma", "trainer.lora",
+                "excludes algorithm.loss.prox: ewma");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry) {
@@ -288,7 +306,11 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckOptimizer(spec.trainer().optimizer(), check);
   CheckSchedule(spec, check);
   CheckEval(spec, check);
+  check.Require(spec.trainer().batching().minibatches() <= spec.queue().groups_per_step(),
+                "trainer.batching.minibatches", "is ", spec.trainer().batching().minibatches(),
+                ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step());
   CheckDpo(spec, check);
+  CheckLora(spec, check);
   // Training on the answers of rows uses none of these blocks.
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
@@ -304,9 +326,6 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",
                 "is ", spec.rollout().group().min(),
                 ", but the maximum is rollout.group.size = ", spec.rollout().group().size());
-  check.Require(spec.trainer().batching().minibatches() <= spec.queue().groups_per_step(),
-                "trainer.batching.minibatches", "is ", spec.trainer().batching().minibatches(),
-                ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step());
   for (const auto& [name, range] : {std::pair{"resources.rollout", &spec.resources().rollout()},
                                     {"resources.reward", &spec.resources().reward()}}) {
     check.Require(range->min() >= 1 && range->min() <= range->max(), name,

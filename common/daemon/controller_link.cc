@@ -287,12 +287,14 @@ void ControllerLink::Impl::HandleResponse(registry::v1::HeartbeatResponse respon
   MutexLock lock(&mu);
   heard = absl::Now();
   // Forget the reports that are stored. Two trainer groups may train a step of the same number, so
-  // the group counts first.
+  // the group counts first. A controller of an earlier build names no group.
   const size_t before = steps.size() + events.size();
   for (const registry::v1::StepStored& stored : response.steps_stored()) {
     std::erase_if(steps, [&](const job::v1::StepReport& step) {
-      return step.job() == stored.job() && std::pair(step.version().incarnation(), step.k()) <=
-                                               std::pair(stored.incarnation(), stored.k());
+      if (step.job() != stored.job()) return false;
+      const int64_t group =
+          stored.incarnation() == 0 ? step.version().incarnation() : stored.incarnation();
+      return std::pair(step.version().incarnation(), step.k()) <= std::pair(group, stored.k());
     });
   }
   while (!events.empty() && events.front().seq() <= response.events_stored()) events.pop_front();

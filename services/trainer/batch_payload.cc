@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
+#include "common/log/log.h"
 #include "common/models/moe.h"
 #include "common/queue_client/queue_client.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -252,7 +253,7 @@ absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::
   return Assembly(batch, static_cast<uint64_t>(experts)).Run(queue);
 }
 
-absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
+absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, bool skip_bad_rows,
                                                 const queue::v1::Batch& batch) {
   std::vector<Group> groups;
   for (const queue::v1::BatchGroup& from : batch.groups()) {
@@ -260,9 +261,13 @@ absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
     SLUICE_ASSIGN_OR_RETURN(to.id, Id16::FromBytes(from.group()));
     absl::StatusOr<std::vector<EncodedAnswer>> answers =
         encode(from.row().source(), from.row().json());
-    if (!answers.ok())
-      return Annotate(answers.status(),
-                      absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
+    if (!answers.ok()) {
+      const absl::Status status = Annotate(
+          answers.status(), absl::StrCat("row ", from.row().index(), " of ", from.row().source()));
+      if (!skip_bad_rows) return status;
+      log::Warning("bad_row", {{"error", status}});
+      answers = std::vector<EncodedAnswer>(1);
+    }
     if (from.members_size() != 1) {
       return absl::DataLossError(absl::StrCat("row ", from.row().index(), " of ",
                                               from.row().source(), " came as ", from.members_size(),

@@ -39,8 +39,9 @@ using RowEncoder = std::function<absl::StatusOr<std::vector<EncodedAnswer>>(
 
 // Makes the groups of a slice of rows (kinds sft and dpo), which are part of the batch. A group has
 // a member for each answer of its row. Errors are those of `encode`, with the row's index and
-// source.
-absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode,
+// source. With `skip_bad_rows` a row that cannot be encoded is logged, and its group has one member
+// without tokens.
+absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, bool skip_bad_rows,
                                                 const queue::v1::Batch& batch);
 
 }  // namespace sluice::trainer

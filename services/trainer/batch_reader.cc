@@ -73,9 +73,9 @@ struct BatchReader::Impl {
         held[k] = batch.lease().id();
       }
 
-      absl::StatusOr<std::vector<Group>> groups = options.encode_row
-                                                      ? EncodeGroups(options.encode_row, batch)
-                                                      : FetchGroups(*queue, batch, options.experts);
+      absl::StatusOr<std::vector<Group>> groups =
+          options.encode_row ? EncodeGroups(options.encode_row, options.skip_bad_rows, batch)
+                             : FetchGroups(*queue, batch, options.experts);
       // The lease ends while this process is paused or gets no processor. The batch is still ours
       // to train if the queue grants it again.
       if (ReasonOf(groups.status()) == "LEASE_LOST" && ++times_lost <= kMostTimesLost) {

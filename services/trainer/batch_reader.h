@@ -24,11 +24,12 @@ namespace sluice::trainer {
 class BatchReader {
  public:
   struct Options {
-    int64_t first = 0;      // The first batch to ask for, K.
-    int64_t end = -1;       // The batch before which to stop; -1: none.
-    bool stream = false;    // Ask for slices as soon as there is a group.
-    int64_t experts = 0;    // See FetchGroups().
-    RowEncoder encode_row;  // Set for supervised data, whose rows are part of the batches.
+    int64_t first = 0;           // The first batch to ask for, K.
+    int64_t end = -1;            // The batch before which to stop; -1: none.
+    bool stream = false;         // Ask for slices as soon as there is a group.
+    int64_t experts = 0;         // See FetchGroups().
+    RowEncoder encode_row;       // Set for kinds sft and dpo, whose rows are part of the batches.
+    bool skip_bad_rows = false;  // See EncodeGroups().
   };
 
   struct Slice {

@@ -63,6 +63,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
                                ? kMaxShardBytes
                                : static_cast<int64_t>(spec.checkpoint().max_shard_size());
   if (assignment.has_from_version()) config.from_version = assignment.from_version();
+  config.skip_bad_rows = spec.data().order().on_bad_row() == "skip";
   // A new branch must not train the old branch's batches again.
   config.requeue = spec.queue().keep().restore() == "requeue" || config.from_version.has_value();
 

@@ -37,6 +37,7 @@ struct JobConfig {
     std::map<std::string, std::string> columns;
   };
   std::vector<Source> sources;  // For supervised data.
+  bool skip_bad_rows = false;   // A row of supervised data that cannot be used is left out.
   // Most tokens of a row of supervised data; longer rows are not trained on.
   int64_t max_context = 0;
 

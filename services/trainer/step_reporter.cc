@@ -29,7 +29,7 @@ void StepReporter::Report(const StepResult& result, const PhaseSeconds& seconds,
   std::map<std::string, double> values = ValuesOf(result, seconds);
   values.insert(evaluated.begin(), evaluated.end());
   RaiseSkipEvent(result);
-  RaiseBadRewardsEvent(result);
+  RaiseLeftOutEvents(result);
 
   const absl::Time now = job_->clock->Now();
   history_.Append({.step = result.k,
@@ -82,16 +82,21 @@ void StepReporter::RaiseSkipEvent(const StepResult& result) {
                                 "): ", SkipText(result.skipped)));
 }
 
-void StepReporter::RaiseBadRewardsEvent(const StepResult& result) {
-  const auto bad_rewards = result.metrics.find("bad_rewards");
-  if (bad_rewards == result.metrics.end() || bad_rewards->second == 0) return;
-
-  // A broken verifier spoils every step, so an event is raised only for the 1st, 2nd, 4th, 8th, ..
-  // such step.
-  if (!std::has_single_bit(++bad_reward_steps_)) return;
-  job_->RaiseEvent(common::v1::SEVERITY_WARNING, "bad_rewards",
-                   absl::StrCat("step ", result.k, ": the rewards of ", bad_rewards->second,
-                                " answers are not finite; these answers have no advantage"));
+void StepReporter::RaiseLeftOutEvents(const StepResult& result) {
+  // A broken verifier or file spoils every step, so an event is raised only for the 1st, 2nd, 4th,
+  // 8th, .. such step.
+  const auto raise = [&](const char* name, int64_t* steps, absl::string_view what) {
+    const auto count = result.metrics.find(name);
+    if (count == result.metrics.end() || count->second == 0) return;
+    if (!std::has_single_bit(static_cast<uint64_t>(++*steps))) return;
+    job_->RaiseEvent(common::v1::SEVERITY_WARNING, name,
+                     absl::StrCat("step ", result.k, ": ", count->second, what));
+  };
+  raise("bad_rewards", &bad_reward_steps_,
+        " answers have a reward that is not finite; these answers have no advantage");
+  raise("rows_left_out", &left_out_steps_,
+        " rows were not trained on: an answer is too long for model.max_context, or cannot be read "
+        "(data.order.on_bad_row: skip)");
 }
 
 }  // namespace sluice::trainer

@@ -40,14 +40,16 @@ class StepReporter {
  private:
   std::map<std::string, double> ValuesOf(const StepResult& result, const PhaseSeconds& seconds);
   void RaiseSkipEvent(const StepResult& result);
-  void RaiseBadRewardsEvent(const StepResult& result);
+  // Of answers and rows that cannot be trained on.
+  void RaiseLeftOutEvents(const StepResult& result);
 
   JobContext* const job_;
   Metrics* const metrics_;
   const std::function<void(const job::v1::StepReport& report)> on_step_;
   History history_;
-  absl::Duration step_started_;    // Monotonic.
-  uint64_t bad_reward_steps_ = 0;  // Steps with rewards that are not finite, in this process.
+  absl::Duration step_started_;  // Monotonic.
+  // Numbers of steps in this process with rewards that are not finite, and with rows left out.
+  int64_t bad_reward_steps_ = 0, left_out_steps_ = 0;
 };
 
 }  // namespace sluice::trainer

@@ -64,7 +64,10 @@ void Progress::SetSpec(const job::v1::JobSpec& spec) {
 }
 
 void Progress::Add(const job::v1::StepReport& report) {
+  // Steps come again where a trainer group goes back to a checkpoint, or reports came late.
+  std::erase_if(steps_, [&](const Step& step) { return step.k >= report.k(); });
   Step step;
+  step.k = report.k();
   done_ = report.k() + 1;
   step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
   step.score = ValueOf(report, supervised_ ? "loss" : "reward_mean").value_or(0);

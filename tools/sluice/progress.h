@@ -43,6 +43,7 @@ class Progress {
 
  private:
   struct Step {
+    int64_t k = 0;
     double at = 0;       // Time of the report in seconds since the epoch.
     double score = 0;    // Mean reward; the loss if nothing is scored.
     int64_t tokens = 0;  // Number of trained tokens.

@@ -250,6 +250,9 @@ void Controller::ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInpu
     StepMark& stored = daemon.steps_stored[id];
     stored = std::max(stored, {step.version.incarnation, step.k});
   }
+  for (const auto& [id, stored] : daemon.steps_stored) {
+    if (active_.contains(id)) FinishLateSteps(jobs_.at(id));
+  }
 
   const uint64_t stored = daemon.record.events_stored;
   for (const Event& event : input.events) {
@@ -341,7 +344,7 @@ void Controller::ApplyStepReport(Instant now, Job& job, const std::string& daemo
   out_.ops.push_back({StepKey(job.record.id, step.k), Encode(step)});
   MarkChanged(job);
   if (step.version.incarnation != job.assign.trainer_incarnation) {
-    OnStepsRewritten(job, step.k);
+    job.late_step = std::min(job.late_step.value_or(step.k), step.k);
     return;
   }
 
@@ -402,6 +405,10 @@ void Controller::BeginGroup(Job& job, TrainerGroup& group, int64_t k) {
     out_.ops.push_back({StepKey(job.record.id, it->first), std::nullopt});
   job.steps.erase(first, last);
   OnStepsRewritten(job, k);
+}
+
+void Controller::FinishLateSteps(Job& job) {
+  if (job.late_step.has_value()) OnStepsRewritten(job, *std::exchange(job.late_step, std::nullopt));
 }
 
 void Controller::OnStepsRewritten(Job& job, int64_t k) {

@@ -328,6 +328,8 @@ class Controller {
   void BeginGroup(Job& job, TrainerGroup& group, int64_t k);
   // Steps before the newest were dropped or added, step k first.
   void OnStepsRewritten(Job& job, int64_t k);
+  // The same for the late reports that ApplyStepReport() has added.
+  void FinishLateSteps(Job& job);
   // Bounds the reports that are kept of a long run. The first kRewardSteps and the newest
   // kStepsKept all stay. Of the steps between them, each S-th stays, where S is the smallest power
   // of two that leaves at most kStepsKept / 2 of them. The others are added to JobRecord::folded.

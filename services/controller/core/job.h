@@ -136,6 +136,8 @@ struct Job {
   // For each time that this process dropped steps, or added one that is not the last: the first of
   // them. A watcher goes back there.
   std::vector<int64_t> rewritten_from;
+  // The first of the steps that were reported late and are not in `learning` yet.
+  std::optional<int64_t> late_step;
   // Has been given all of `steps`, in order. It also remembers the steps that ThinSteps() removed,
   // until OnStepsRewritten() or a restart of the controller builds it anew from `steps`.
   LearningWatch learning;

@@ -72,6 +72,7 @@ class SequenceBuilder {
 
   // Factor by which all advantages must be multiplied once the step is complete.
   double factor() const { return advantages_.StepFactor(); }
+  int64_t groups() const { return groups_; }  // Number of groups that were added.
   const StepCounts& counts() const { return counts_; }
   const StalenessStats& staleness() const { return staleness_; }
   const AdvantageStream& advantages() const { return advantages_; }

@@ -84,6 +84,12 @@ const Case kCases[] = {
      R"(kind is "rll", wants rl, sft, dpo. Did you mean "rl"?)"},
     {"dpo without a reference", "kind=dpo", kRefused,
      "model.reference is none, but dpo compares the policy with its reference; set it to initial"},
+    {"factors of a matrix that is none", "trainer.lora={targets: [embed_tokens]}", kRefused,
+     R"(trainer.lora.targets has "embed_tokens", wants names of q_proj, k_proj)"},
+    {"factors that count for nothing", "trainer.lora={alpha: 0}", kRefused,
+     "trainer.lora.alpha is 0, wants more than 0"},
+    {"factors without a rank", "trainer.lora={rank: 0}", kRefused,
+     "trainer.lora.rank is 0, but the minimum is 1"},
     {"dpo settings of another kind", "trainer.dpo.beta=0.2", kRefused,
      "trainer.dpo is not used by kind: rl"},
     {"a misspelt preset", "algorithm.preset=sync_grp", kRefused, R"(Did you mean "sync_grpo"?)"},
@@ -393,14 +399,17 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
 }
 
 TEST_F(OddConfigsTest, ADpoJobNeedsTwoDifferentAnswersInEachRow) {
-  const auto validate = [&](const std::string& row, const std::string& more = "") {
+  const auto validate = [&](const std::string& row, const std::string& more = "",
+                            const std::string& order = "order: {on_bad_row: fail}") {
     Write("pairs.jsonl",
           absl::StrCat("{\"q\": \"12\", \"good\": 21, \"bad\": \"12\"}\n", row, "\n"));
     Write("dpo.yaml",
           absl::StrCat("name: d\nkind: dpo\nmodel: {init: {config: ", digits_,
                        "/digits}, max_context: 16, reference: initial}\n"
                        "data: {train: [{name: d, path: pairs.jsonl, prompt: q, fields: {chosen: "
-                       "good, rejected: bad}, format: \"{q}=\"}]}\n"
+                       "good, rejected: bad}, format: \"{q}=\"}], ",
+                       order,
+                       "}\n"
                        "checkpoint: {dir: checkpoints}\nlimits: {max_steps: 5}\n",
                        more));
     const std::string command = absl::StrCat(SLUICE_BIN_DIR, "/sluice config validate ", dir_,
@@ -414,6 +423,11 @@ TEST_F(OddConfigsTest, ADpoJobNeedsTwoDifferentAnswersInEachRow) {
   EXPECT_THAT(validate("{\"q\": 34, \"good\": \"43\", \"bad\": \"43\"}").second,
               testing::HasSubstr("pairs.jsonl:2: the fields `chosen` and `rejected` are the same; "
                                  "kind dpo trains on it"));
+  const auto [skips, warning] =
+      validate("{\"q\": 34, \"good\": \"43\", \"bad\": \"43\"}",
+               "trainer: {batching: {minibatches: 1}}\n", "order: {on_bad_row: skip}");
+  EXPECT_EQ(skips, 0) << warning;
+  EXPECT_THAT(warning, testing::HasSubstr("such rows are left out"));
   EXPECT_THAT(validate("{\"q\": 34, \"good\": \"43\", \"bad\": 3}",
                        "trainer: {dpo: {beta: 0, label_smoothing: 0.5}}\n")
                   .second,

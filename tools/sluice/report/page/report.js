@@ -53,7 +53,7 @@ function drawBanners() {
 
 function drawTiles() {
   const rewards = column('reward_mean');
-  const ran = result?.seconds ?? (steps.at.length ? steps.at.at(-1) - data.created : null);
+  const ran = result?.seconds ?? (steps.at.length ? steps.at.at(-1) - steps.at[0] : null);
   const restarts = result ? sum(Object.values(result.restarts)) : new Set(steps.incarnation).size - 1;
   const tiles = [
     ['Steps', count(status.step)],
@@ -129,7 +129,7 @@ function drawLineage() {
   });
   const loaded = events.filter((event) => event.code === 'checkpoint_loaded');
   const rows = [...groups].sort(([a], [b]) => a - b).map(([incarnation, group]) => {
-    const from = loaded.findLast((event) => event.at <= group.at);
+    const from = group.first === 0 ? null : loaded.findLast((event) => event.at <= group.at);
     return el('tr', {}, el('td', { class: 'num' }, count(incarnation)),
         el('td', {}, `${count(group.first)}–${count(group.last)}`),
         el('td', { class: 'wait' }, from ? from.message : 'the initial model'));
@@ -158,11 +158,11 @@ function drawEvents() {
   const table = (id, list) => el('div', { class: 'scroll' }, el('table', {},
       headRow('Time', 'Severity', 'From', 'Event', 'Message'),
       el('tbody', { id }, list.slice(-MOST_EVENTS).map(eventRow))));
-  const more = events.length > MOST_EVENTS ? `, the newest ${count(MOST_EVENTS)}` : '';
+  const title = (text, list) => list.length > MOST_EVENTS ? `${text}, the newest ${count(MOST_EVENTS)}` : text;
   return [
-    el('section', { class: 'card' }, el('h2', {}, 'Faults and warnings'),
+    el('section', { class: 'card' }, el('h2', {}, title('Faults and warnings', faults)),
         faults.length ? table('faults', faults) : el('p', { class: 'none' }, 'None.')),
-    el('details', { class: 'card pad' }, el('summary', {}, `All ${count(events.length)} events${more}`), table('events', events)),
+    el('details', { class: 'card pad' }, el('summary', {}, title(`All ${count(events.length)} events`, events)), table('events', events)),
     el('details', { class: 'card pad' }, el('summary', {}, 'Job file, with every value filled in'),
         el('pre', { id: 'job-file' }, data.yaml)),
   ];
