@@ -182,10 +182,11 @@ absl::Status TrainingJob::Impl::Load() {
   SLUICE_ASSIGN_OR_RETURN(std::optional<Checkpoint> found, checkpoints_.FindNewest());
 
   TensorSet initial;
-  if (!found.has_value() || config.settings.reference) {
+  const bool keeps_initial = KeepsInitialWeights(config.settings);
+  if (!found.has_value() || keeps_initial) {
     SLUICE_ASSIGN_OR_RETURN(initial, InitialWeights(model));
   }
-  if (config.settings.reference) SLUICE_RETURN_IF_ERROR(trainer_->SetReference(initial));
+  if (keeps_initial) SLUICE_RETURN_IF_ERROR(trainer_->SetReference(initial));
   if (found.has_value()) {
     state_ = found->state;
     cursor_ = std::move(found->cursor);
@@ -196,7 +197,11 @@ absl::Status TrainingJob::Impl::Load() {
     SLUICE_RETURN_IF_ERROR(
         trainer_->Restore(found->model, *found->optimizer, state_.updates, state_.skips_in_a_row));
   } else {
-    state_ = {.job = config.id, .seed = config.seed, .ledger_hash = FirstLedgerHash()};
+    const LoraSettings& lora = config.settings.lora;
+    state_ = {.job = config.id,
+              .seed = config.seed,
+              .ledger_hash = FirstLedgerHash(),
+              .lora_alpha = lora.rank > 0 ? lora.alpha : 0};
     SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
   }
 
@@ -267,7 +272,8 @@ absl::Status TrainingJob::Impl::Connect() {
                        .end = config.max_steps,
                        .stream = Streams(config.settings),
                        .experts = experts_,
-                       .encode_row = encode_row_});
+                       .encode_row = encode_row_,
+                       .skip_bad_rows = config.skip_bad_rows});
   return absl::OkStatus();
 }
 

@@ -58,6 +58,13 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.max_staleness = spec.queue().max_staleness();
   settings.skip_limit = spec.limits().skipped_steps();
   settings.reference = spec.model().has_reference();
+  if (spec.trainer().has_lora()) {
+    const job::v1::Lora& lora = spec.trainer().lora();
+    settings.lora = {.rank = lora.rank(),
+                     .alpha = lora.alpha(),
+                     .targets = {lora.targets().begin(), lora.targets().end()},
+                     .seed = spec.run().seed()};
+  }
   if (settings.kind == Settings::Kind::kRl) {
     settings.group_size = spec.rollout().group().size();
     settings.temperature = spec.rollout().sampling().temperature();
@@ -72,7 +79,8 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   MemoryPlanInput in;
   in.dtype = settings.dtype;
-  in.reference = settings.reference && settings.kind != Settings::Kind::kSft;
+  in.reference = KeepsInitialWeights(settings);
+  in.lora = settings.lora;
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());

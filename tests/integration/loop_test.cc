@@ -14,6 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/models/adapter.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 
@@ -117,6 +119,30 @@ TEST(LoopTest, AJobOnPairsOfAnswersLearnsWhichOneIsPreferred) {
   EXPECT_LT(last.at("loss"), 0.2);
   EXPECT_GT(last.at("dpo_accuracy"), 0.95);
   EXPECT_GT(last.at("dpo_margin"), 1);
+}
+
+TEST(LoopTest, AJobWithFactorsOfLowRankSurvivesItsTrainerAndExportsAnAdapter) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = SubmitDigits(
+      &cluster, /*steps=*/40,
+      {"trainer.lora={rank: 4, alpha: 8}", "model.reference=initial", "algorithm.loss.kl=0.01"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(15, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
+  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+
+  const std::string out = cluster.dir() + "/adapter";
+  ASSERT_EQ(cluster.Sluice({"job", "export", "digits", "-o", out, "--adapter"})->exit, 0);
+  const auto config = ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits")->config;
+  const auto adapter = Adapter::Read(out, config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  EXPECT_EQ((*adapter)->rank(), 4);
+  EXPECT_EQ((*adapter)->scale(), 2);
 }
 
 TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {

@@ -1,13 +1,19 @@
 #include "tools/sluice/export.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/safetensors.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/evaluations.h"
 
@@ -35,6 +41,16 @@ absl::Status CopyModel(const std::string& checkpoint, const std::string& out) {
   return WriteDirAtomic(out, [&](const std::string& temporary) {
     return trainer::CopyCheckpointModel(checkpoint, temporary);
   });
+}
+
+// Adds to DATA_LOSS how to find the checkpoints that are intact.
+absl::Status WithVerifyHint(const std::string& checkpoint, const absl::Status& status) {
+  if (!absl::IsDataLoss(status)) return status;
+  return ErrorWith(absl::StatusCode::kDataLoss,
+                   {.hint = absl::StrCat("sluice ckpt verify ",
+                                         std::filesystem::path(checkpoint).parent_path().string(),
+                                         " says which checkpoints are intact")},
+                   status.message());
 }
 
 // Returns the folder of the job's checkpoints: the one in `dir` that is named after the job's id,
@@ -74,12 +90,51 @@ absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& 
     return absl::AlreadyExistsError(absl::StrCat(out, " exists already; name a new directory"));
   const absl::Status status =
       dtype.has_value() ? ExportAs(checkpoint, out, *dtype) : CopyModel(checkpoint, out);
-  if (!absl::IsDataLoss(status)) return status;
-  return ErrorWith(absl::StatusCode::kDataLoss,
-                   {.hint = absl::StrCat("sluice ckpt verify ",
-                                         std::filesystem::path(checkpoint).parent_path().string(),
-                                         " says which checkpoints are intact")},
-                   status.message());
+  return WithVerifyHint(checkpoint, status);
+}
+
+absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out) {
+  if (PathExists(out))
+    return absl::AlreadyExistsError(absl::StrCat(out, " exists already; name a new directory"));
+  const absl::StatusOr<trainer::Checkpoint> opened =
+      trainer::ReadCheckpointWithoutModel(checkpoint);
+  if (!opened.ok()) return WithVerifyHint(checkpoint, opened.status());
+  const trainer::Checkpoint& read = *opened;
+  if (read.state.lora_alpha == 0) {
+    return ErrorWith(
+        absl::StatusCode::kFailedPrecondition, {.hint = "leave --adapter out to export the model"},
+        absl::StrCat(checkpoint, " has no low-rank factors: the job has no trainer.lora"));
+  }
+
+  std::vector<TensorSpec> specs;
+  std::vector<size_t> from;
+  std::set<std::string> modules;
+  for (size_t i = 0; i < read.optimizer->specs().size(); ++i) {
+    TensorSpec spec = read.optimizer->specs()[i];
+    absl::string_view name = spec.name;  // p.model.layers.0.self_attn.q_proj.lora_A
+    if (!absl::ConsumePrefix(&name, "p.")) continue;
+    const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+    modules.emplace(parts[parts.size() - 2]);
+    spec.name = absl::StrCat("base_model.model.", name, ".weight");
+    specs.push_back(std::move(spec));
+    from.push_back(i);
+  }
+  SLUICE_ASSIGN_OR_RETURN(TensorSet factors, TensorSet::Create(specs));
+  for (size_t i = 0; i < factors.size(); ++i) {
+    SLUICE_RETURN_IF_ERROR(read.optimizer->Read(from[i], 0, factors.elements(i), factors.data(i)));
+  }
+
+  const nlohmann::ordered_json config = {
+      {"peft_type", "LORA"},         {"task_type", "CAUSAL_LM"},
+      {"r", specs.front().shape[0]}, {"lora_alpha", read.state.lora_alpha},
+      {"target_modules", modules},   {"bias", "none"},
+      {"use_rslora", false},         {"fan_in_fan_out", false},
+      {"inference_mode", true},      {"base_model_name_or_path", nullptr}};
+  return WriteDirAtomic(out, [&](const std::string& temporary) -> absl::Status {
+    SLUICE_RETURN_IF_ERROR(
+        WriteFileAtomic(temporary + "/adapter_config.json", config.dump(2) + "\n"));
+    return WriteSafetensors(temporary + "/adapter_model.safetensors", factors, {{"format", "pt"}});
+  });
 }
 
 absl::StatusOr<std::string> FindBestCheckpoint(const std::string& dir, const std::string& job) {

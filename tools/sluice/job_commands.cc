@@ -45,7 +45,7 @@ struct JobOptions {
   std::string dtype = "auto";
   std::vector<std::string> sets, states;
   int limit = 50;  // Of a list; 0: no limit.
-  bool watch = false, dry_run = false, best = false, remote_files = false;
+  bool watch = false, dry_run = false, best = false, remote_files = false, adapter = false;
   absl::Duration timeout = absl::InfiniteDuration();
 };
 using OptionsPtr = std::shared_ptr<JobOptions>;
@@ -256,8 +256,9 @@ ExitCode ExportJob(const JobOptions& o, const Channel& channel) {
 
   const absl::StatusOr<std::string> checkpoint = FindCheckpoint(o, channel);
   if (!checkpoint.ok()) return Complain(checkpoint.status());
-  if (const absl::Status status = ExportCheckpoint(*checkpoint, o.dir, dtype); !status.ok())
-    return Complain(status);
+  const absl::Status status =
+      o.adapter ? ExportAdapter(*checkpoint, o.dir) : ExportCheckpoint(*checkpoint, o.dir, dtype);
+  if (!status.ok()) return Complain(status);
   std::printf("%s\n", o.dir.c_str());
   std::fprintf(stderr, "exported %s\n", checkpoint->c_str());
   return kDone;
@@ -369,14 +370,19 @@ std::vector<Command> JobCommands() {
                          "name or id of the job, the folder of its checkpoints, or one checkpoint")
              ->required();
          app->add_option("-o,--out", o->dir, "directory to make")->required();
-         app->add_option(
-                "--dtype", o->dtype,
-                "type of the weights; auto: the type that each tensor has in the job's model")
-             ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
-             ->capture_default_str();
+         CLI::Option* const dtype =
+             app->add_option(
+                    "--dtype", o->dtype,
+                    "type of the weights; auto: the type that each tensor has in the job's model")
+                 ->check(CLI::IsMember({"auto", "float32", "float16", "bfloat16"}))
+                 ->capture_default_str();
          app->add_flag(
              "--best", o->best,
              "the best checkpoint by evaluation (the job's `eval` block) instead of the latest");
+         app->add_flag("--adapter", o->adapter,
+                       "the low-rank factors of trainer.lora as a PEFT adapter, instead of the "
+                       "model that contains them, in fp32")
+             ->excludes(dtype);
          AddServer(app, &o->server);
          return MakeRunner(o, ExportJob);
        }},

@@ -128,6 +128,7 @@ json StateToJson(const StateFile& file) {
                  {"seed", file.state.seed},
                  {"ledger_hash", ToHex(file.state.ledger_hash)},
                  {"files", json::object()}};
+  if (file.state.lora_alpha != 0) object["lora_alpha"] = file.state.lora_alpha;
   for (const auto& [name, digest] : file.files) {
     object["files"][name] = {{"bytes", digest.bytes}, {"sha256", ToHex(digest.sha256)}};
   }
@@ -143,6 +144,7 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   state.updates = object.at("updates").get<int64_t>();
   state.skips_in_a_row = object.at("skips_in_a_row").get<int64_t>();
   state.seed = object.at("seed").get<uint64_t>();
+  state.lora_alpha = object.value("lora_alpha", 0.0);
   SLUICE_ASSIGN_OR_RETURN(state.ledger_hash, FromHex(object.at("ledger_hash").get<std::string>()));
 
   for (const auto& [name, entry] : object.at("files").items()) {
@@ -361,14 +363,16 @@ absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path) {
   return file.state;
 }
 
-absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
-  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, AnyFile));
-
+namespace {
+// Loads a verified checkpoint, with or without its model.
+absl::StatusOr<Checkpoint> LoadVerified(const std::string& path, const StateFile& file,
+                                        bool with_model) {
   Checkpoint checkpoint{path, {}, nullptr, file.state, ""};
   const auto load = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(PathIn(path, kCursor)));
-    SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
+    if (with_model) {
+      SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
+    }
     SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> optimizer, OpenShards(path, kOptimizer));
     checkpoint.optimizer = std::make_shared<FileSource>(std::move(optimizer));
     return absl::OkStatus();
@@ -379,6 +383,21 @@ absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
   // Too little memory does not mean that the checkpoint is damaged; an older one would need as
   // much.
   return absl::IsResourceExhausted(status) ? status : absl::DataLossError(status.message());
+}
+}  // namespace
+
+absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, AnyFile));
+  return LoadVerified(path, file, /*with_model=*/true);
+}
+
+absl::StatusOr<Checkpoint> ReadCheckpointWithoutModel(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(const StateFile file, ReadStateFile(path));
+  SLUICE_RETURN_IF_ERROR(VerifyFiles(path, file, [](absl::string_view name) {
+    return !IsModelFile(name) && !IsShardOf(kMasters, name);
+  }));
+  return LoadVerified(path, file, /*with_model=*/false);
 }
 
 absl::StatusOr<TensorSet> ReadCheckpointModel(const std::string& path) {

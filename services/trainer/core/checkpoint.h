@@ -28,12 +28,13 @@ struct TrainState {
   // Seed of the job. Training itself draws no random numbers, so this is the whole random state.
   uint64_t seed = 0;
   std::string ledger_hash;  // H(version.number), 32 bytes.
+  double lora_alpha = 0;    // LoraSettings::alpha of low-rank training, else 0.
 
   bool operator==(const TrainState&) const = default;
 };
 
 // What goes into a checkpoint. `model` (the parameters) and `optimizer` (AdamW's moments, as
-// tensors `m.NAME` and `v.NAME`) are fp32.
+// tensors `m.NAME` and `v.NAME`, and what else Optimizer::TakeSnapshots() gives) are fp32.
 struct CheckpointContents {
   std::shared_ptr<const TensorSource> model, optimizer;
   TrainState state;
@@ -69,7 +70,8 @@ struct CheckpointEntry {
 // files), with these files added:
 //   masters.safetensors    the fp32 parameters of those tensors that model.safetensors holds
 //                          rounded; missing if it holds all of them in fp32
-//   optimizer.safetensors  AdamW's moments, and the averaged weights if there are any
+//   optimizer.safetensors  AdamW's moments, and the averaged weights or low-rank factors if there
+//                          are any
 //   cursor.bin             the queue's cursor
 //   lineage.jsonl          every trajectory that was trained on (lineage.h)
 //   state.json             TrainState, the size and SHA-256 of each file above, and its own
@@ -161,6 +163,8 @@ absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path);
 
 // Verifies one checkpoint, then loads it. Errors are those of VerifyCheckpoint().
 absl::StatusOr<Checkpoint> ReadCheckpoint(const std::string& path);
+// The same without the model, whose files are not looked at.
+absl::StatusOr<Checkpoint> ReadCheckpointWithoutModel(const std::string& path);
 
 // Loads only the fp32 parameters, after it has verified the files that hold them. Errors are those
 // of VerifyCheckpoint().

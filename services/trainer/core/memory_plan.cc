@@ -23,9 +23,13 @@ uint64_t MemoryPlan::total() const {
 }
 
 MemoryPlan PlanMemory(const MemoryPlanInput& in) {
-  uint64_t parameters = 0;
-  for (const TensorSpec& spec : in.config.Parameters(DType::kF32))
+  const bool lora = in.lora.rank > 0;
+  uint64_t parameters = 0, factors = 0;
+  for (const TensorSpec& spec : in.config.Parameters(DType::kF32)) {
     parameters += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
+    if (lora && IsLoraTarget(in.lora, spec.name))
+      factors += static_cast<uint64_t>(in.lora.rank * (spec.shape[0] + spec.shape[1]));
+  }
   const std::string count = absl::StrFormat("%.1f M parameters", 1e-6 * double(parameters));
   MemoryPlan plan;
   const auto add = [&](const char* name, uint64_t bytes, std::string how) {
@@ -38,8 +42,18 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                    : absl::StrCat(buffers,
                                   " times in float32: parts of the loss whose factors are "
                                   "known only later are kept apart"));
-  add("moments", 8 * parameters, "two of AdamW in float32");
-  if (in.reference) add("reference", 4 * parameters, "the frozen policy in float32");
+  if (lora) {
+    add("low-rank factors", 16 * factors,
+        absl::StrFormat("%.1f M numbers in float32, with gradients and two moments",
+                        1e-6 * double(factors)));
+  } else {
+    add("moments", 8 * parameters, "two of AdamW in float32");
+  }
+  if (in.reference) {
+    add("reference", 4 * parameters,
+        lora ? "the frozen weights in float32, which are the reference policy too"
+             : "the frozen policy in float32");
+  }
   if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
 
   // While a version is published there are its tensors and its chunks, besides those before it.

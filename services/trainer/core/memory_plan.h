@@ -8,6 +8,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
+#include "services/trainer/core/settings.h"
 
 namespace sluice::trainer {
 
@@ -26,7 +27,8 @@ struct MemoryPlan {
 struct MemoryPlanInput {
   ModelConfig config;
   DType dtype = DType::kF32;  // Of the forward pass, and of what is published.
-  bool reference = false;
+  bool reference = false;     // Whether the initial weights are kept.
+  LoraSettings lora;
   bool average = false;      // Whether a running average of the weights is kept (prox ewma).
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
   int retain_versions = 2;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/checkpoint/tensor_source.h"
 #include "common/models/train_model.h"
 #include "common/optim/schedule.h"
+#include "services/trainer/core/lora.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/snapshot.h"
 
@@ -23,7 +25,8 @@ namespace sluice::trainer {
 // factors. There are several accumulators, because some terms of the loss have different factors
 // that are known only when the batch is complete. Each is allocated when it is first used.
 //
-// It can keep a running average of the parameters in a second model (PPO-EWMA, proximal.h).
+// It can keep a running average of the parameters in a second model (PPO-EWMA, proximal.h). With
+// low-rank training (lora.h) AdamW works on the factors, and the model's weights follow.
 //
 // Not thread-safe.
 class Optimizer {
@@ -32,9 +35,9 @@ class Optimizer {
 
   // `model` outlives the optimizer, which updates its parameters in place. So does `average`, a
   // model of the same config, which is null if no average is kept; `decay` is the beta of its
-  // average.
+  // average. `lora` is null if all weights are trained; an average excludes it.
   Optimizer(TrainModel* model, const OptimizerSettings& settings, TrainModel* average = nullptr,
-            double decay = 0);
+            double decay = 0, std::unique_ptr<Lora> lora = nullptr);
   ~Optimizer();
 
   // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
@@ -57,34 +60,46 @@ class Optimizer {
   int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
   // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
-  // they are now. With an average there are tensors a.NAME too. Later updates preserve what is
-  // still to be read.
+  // they are now. With an average there are tensors a.NAME too. With low-rank training the moments
+  // are those of the factors, which are there as p.NAME. Later updates preserve what is still to be
+  // read.
   struct Snapshots {
     std::shared_ptr<Snapshot> parameters, moments;
   };
   Snapshots TakeSnapshots();
-  // Sets the moments and the number of updates. INVALID_ARGUMENT: a moment is missing or has
-  // another shape.
+  // Sets the moments, the factors, and the number of updates. The model must hold the weights of the
+  // same checkpoint. INVALID_ARGUMENT: a tensor is missing or has another shape.
   absl::Status Restore(const TensorSource& moments, int64_t updates);
-  void Reset();  // Sets all moments and the number of updates to 0.
+  // Sets all moments and the number of updates to 0, and the factors to those of the start, which
+  // leave the weights as they are.
+  void Reset();
 
   // Call this before the parameters or moments are overwritten otherwise than by Update().
   void PreserveAll();
 
  private:
-  // The place of a parameter in the flat buffers.
+  // A tensor and its place in flat buffers.
   struct Slot {
-    const TrainModel::Parameter* parameter;
+    std::string name;
+    at::Tensor tensor;
     float* average;        // The average of the parameter, or null.
     int64_t offset, size;  // In elements.
   };
-  struct Flat {
-    at::Tensor whole;               // [flat_size_], with zeros as padding between the slots.
-    std::vector<at::Tensor> views;  // One per slot, in the parameter's shape.
+  struct Slots {
+    std::vector<Slot> list;
+    int64_t size = 0;  // Of a flat buffer.
+
+    void Add(const std::string& name, const at::Tensor& tensor, float* average = nullptr);
   };
-  Flat MakeFlat() const;
-  // Call this before slot i is overwritten.
-  void Preserve(const Snapshots& snapshots, size_t i);
+  struct Flat {
+    at::Tensor whole;               // [size], with zeros as padding between the slots.
+    std::vector<at::Tensor> views;  // One per slot, in the shape of its tensor.
+  };
+  static Flat MakeFlat(const Slots& slots);
+  // Returns the gradient of what is trained, given that of the model in accumulator 0.
+  const float* TrainedGradient();
+  // Call this before the state of trained slot i is overwritten.
+  void PreserveState(const Snapshots& snapshots, size_t i);
   void UpdateAverage(size_t i);
   // The state of a slot besides its parameter, by the prefix of its name in a checkpoint, in the
   // order of these names.
@@ -95,9 +110,11 @@ class Optimizer {
 
   const OptimizerSettings settings_;
   Schedule schedule_;
-  std::vector<Slot> slots_;
-  int64_t flat_size_ = 0;
+  Slots parameters_;  // Of the model.
+  Slots trained_;     // What AdamW works on: the parameters, or the factors.
+  const std::unique_ptr<Lora> lora_;
   Flat grads_[kAccumulators];
+  Flat factor_grads_;
   at::Tensor m_, v_;
   TrainModel* const average_;
   const double decay_;

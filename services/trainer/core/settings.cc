@@ -1,7 +1,9 @@
 #include "services/trainer/core/settings.h"
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/algorithms/registry.h"
 #include "common/algorithms/validate.h"
 #include "common/optim/schedule.h"
@@ -50,6 +52,30 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateLora(const Settings& settings) {
+  const LoraSettings& lora = settings.lora;
+  if (lora.rank == 0) return absl::OkStatus();
+  if (lora.rank < 0 || lora.rank > LoraSettings::kMaxRank) {
+    return Invalid("trainer.lora.rank", absl::StrCat(lora.rank),
+                   absl::StrCat("must be in 1..", LoraSettings::kMaxRank));
+  }
+  if (!(lora.alpha > 0))
+    return Invalid("trainer.lora.alpha", absl::StrCat(lora.alpha), "must be above 0");
+  for (const std::string& target : lora.targets) {
+    if (!absl::c_linear_search(kLoraTargets, target)) {
+      return Invalid("trainer.lora.targets", target,
+                     absl::StrCat("must be of ", absl::StrJoin(kLoraTargets, ", ")));
+    }
+  }
+  if (settings.kind != Settings::Kind::kRl) return absl::OkStatus();
+  // Both work on the gradients or weights of the whole model.
+  if (settings.algorithm.advantage.kind == "min_variance")
+    return Invalid("algorithm.advantage.kind", "min_variance", "trainer.lora excludes it");
+  if (settings.algorithm.loss.prox == "ewma")
+    return Invalid("algorithm.loss.prox", "ewma", "trainer.lora excludes it");
+  return absl::OkStatus();
+}
+
 absl::Status ValidateDpo(const Settings& settings) {
   if (!settings.reference)
     return Invalid("model.reference", "none",
@@ -67,6 +93,7 @@ absl::Status ValidateDpo(const Settings& settings) {
 
 absl::Status Validate(const Settings& settings) {
   if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
+  if (absl::Status status = ValidateLora(settings); !status.ok()) return status;
   if (settings.minibatches < 1)
     return Invalid("trainer.batching.minibatches", "0", "must be at least 1");
   if (settings.micro_batch_tokens < 1)
@@ -87,6 +114,18 @@ absl::Status Validate(const Settings& settings) {
                     problem.message);
   }
   return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problems);
+}
+
+bool IsLoraTarget(const LoraSettings& lora, absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  if (parts.size() < 2 || parts.back() != "weight") return false;
+  const absl::string_view matrix = parts[parts.size() - 2];
+  return lora.targets.empty() ? absl::c_linear_search(kLoraTargets, matrix)
+                              : absl::c_linear_search(lora.targets, matrix);
+}
+
+bool KeepsInitialWeights(const Settings& settings) {
+  return settings.lora.rank > 0 || (settings.reference && settings.kind != Settings::Kind::kSft);
 }
 
 bool Streams(const Settings& settings) {

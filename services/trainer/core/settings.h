@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/algorithms/spec.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
@@ -24,6 +26,21 @@ struct OptimizerSettings {
   int64_t total = 0;
 };
 
+// Low-rank training; see Lora.
+struct LoraSettings {
+  static constexpr int64_t kMaxRank = 512;
+
+  int64_t rank = 0;  // 0: all weights are trained.
+  double alpha = 32;
+  // Of kLoraTargets: names of the matrices that get factors. Empty: all of them.
+  std::vector<std::string> targets;
+  uint64_t seed = 1;
+};
+inline constexpr absl::string_view kLoraTargets[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                                     "gate_proj", "up_proj", "down_proj"};
+// Whether the weight with this Hugging Face name gets factors.
+bool IsLoraTarget(const LoraSettings& lora, absl::string_view name);
+
 // What a job file says about training. The names are those of the job file. The job file's defaults
 // are in sluice/job/v1/spec.proto; those below may differ from them.
 struct Settings {
@@ -33,6 +50,7 @@ struct Settings {
     double beta = 0.1;           // See DpoLoss().
     double label_smoothing = 0;  // In [0, 0.5).
   } dpo;
+  LoraSettings lora;
   AlgorithmSpec algorithm;
   OptimizerSettings optimizer;
   // The type of the forward and backward pass, F32 or BF16. Parameters and optimizer are fp32.
@@ -52,6 +70,10 @@ struct Settings {
 // INVALID_ARGUMENT: a value is out of range, a name is in no registry, or the algorithms exclude
 // the combination. The message names the key, the value and what is allowed.
 absl::Status Validate(const Settings& settings);
+
+// Whether the trainer keeps the initial weights: as the reference policy, or as the frozen part of
+// low-rank training.
+bool KeepsInitialWeights(const Settings& settings);
 
 // Whether slices of a batch are trained on as they come. This needs that a token's coefficient does
 // not depend on groups that have not come yet, except by a factor that is common to the whole step.

@@ -9,6 +9,7 @@
 #include "common/models/parallel.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/lora.h"
 #include "services/trainer/core/optimizer.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/step_metrics.h"
@@ -25,7 +26,10 @@ class Trainer::Impl {
         model_(std::move(model)),
         reference_(std::move(reference)),
         average_(std::move(average)),
-        optimizer_(model_.get(), settings.optimizer, average_.get(), rules.loss.ewma),
+        optimizer_(model_.get(), settings.optimizer, average_.get(), rules.loss.ewma,
+                   settings.lora.rank > 0
+                       ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
+                       : nullptr),
         updater_(settings_, rules_, HasSeparateTerms(settings, rules), model_.get(),
                  reference_.get(), average_.get(), &optimizer_, clock) {}
 
@@ -79,6 +83,7 @@ class Trainer::Impl {
   absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
                        int64_t skips_in_a_row) {
     SLUICE_RETURN_IF_ERROR(Load(weights));
+    SLUICE_RETURN_IF_ERROR(CheckFrozenWeights());
     SLUICE_RETURN_IF_ERROR(optimizer_.Restore(moments, updates));
     skips_in_a_row_ = skips_in_a_row;
     return absl::OkStatus();
@@ -90,6 +95,9 @@ class Trainer::Impl {
   int64_t skips_in_a_row() const { return skips_in_a_row_; }
 
  private:
+  // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are not
+  // those of the initial model, so the factors belong to another one.
+  absl::Status CheckFrozenWeights() const;
   // Sets the counts and metrics of a finished step.
   void FillResult(const BatchStep& step, StepResult* result) const;
 
@@ -97,7 +105,7 @@ class Trainer::Impl {
   const Rules rules_;
   Clock* const clock_;
   std::unique_ptr<TrainModel> model_;
-  std::unique_ptr<TrainModel> reference_;  // Null if the job has no reference policy.
+  std::unique_ptr<TrainModel> reference_;  // The initial weights; null if they are not kept.
   std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.
   Optimizer optimizer_;
   Updater updater_;
@@ -106,6 +114,21 @@ class Trainer::Impl {
   int64_t k_ = 0;
   int64_t skips_in_a_row_ = 0;
 };
+
+absl::Status Trainer::Impl::CheckFrozenWeights() const {
+  if (settings_.lora.rank == 0) return absl::OkStatus();
+  for (size_t i = 0; i < model_->parameters().size(); ++i) {
+    const TrainModel::Parameter& parameter = model_->parameters()[i];
+    if (IsLoraTarget(settings_.lora, parameter.name) ||
+        parameter.tensor.equal(reference_->parameters()[i].tensor))
+      continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        parameter.name,
+        " of the checkpoint is not that of the initial model, and low-rank training "
+        "does not change it: the files of model.path are no longer those that the job began with"));
+  }
+  return absl::OkStatus();
+}
 
 void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const {
   const SequenceBuilder& sequences = step.sequences();
@@ -116,7 +139,11 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   result->staleness = sequences.staleness().histogram();
   result->flops = step.sums().flops;
   AddPairMetrics(step.sums().pairs, &result->metrics);
-  if (settings_.kind != Settings::Kind::kRl) return;
+  if (settings_.kind != Settings::Kind::kRl) {
+    result->metrics["rows_left_out"] =
+        static_cast<double>(sequences.groups() - sequences.counts().prompts);
+    return;
+  }
 
   AddRewardMetrics(sequences, &result->metrics);
   const UpdateSums& sums = step.sums();
@@ -141,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
                           TrainModel::Create(config, settings.dtype, settings.recompute));
   std::unique_ptr<TrainModel> reference;
-  if (settings.reference && settings.kind != Settings::Kind::kSft) {
+  if (KeepsInitialWeights(settings)) {
     SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
   }
   std::unique_ptr<TrainModel> average;
@@ -164,7 +191,7 @@ absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& mome
 
 absl::Status Trainer::SetReference(const TensorSet& weights) {
   if (impl_->reference() == nullptr)
-    return absl::FailedPreconditionError("the job has no reference policy");
+    return absl::FailedPreconditionError("the job keeps no initial weights");
   return impl_->reference()->Load(weights);
 }
 

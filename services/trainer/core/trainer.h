@@ -48,9 +48,11 @@ class Trainer {
   // INVALID_ARGUMENT: names or shapes are not those of the model.
   absl::Status Load(const TensorSet& weights);
   // Goes on from a checkpoint. Errors are those of Load() and Optimizer::Restore().
+  // FAILED_PRECONDITION: in low-rank training, the checkpoint is not of the initial weights.
   absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
                        int64_t skips_in_a_row);
-  // Sets the frozen policy of the KL term. It must be called if settings.reference.
+  // Sets the initial weights. It must be called before Load() and Restore() if
+  // KeepsInitialWeights(settings).
   absl::Status SetReference(const TensorSet& weights);
 
   // Adds groups to batch k.

@@ -143,6 +143,8 @@ TEST_F(DpoTest, APairWithoutTrainedTokensIsNotCounted) {
   const StepResult result = Run(*Make(DpoSettings()), 0, pairs);
   EXPECT_EQ(result.loss, want.loss);
   EXPECT_EQ(result.grad_norm, want.grad_norm);
+  EXPECT_EQ(result.metrics.at("rows_left_out"), 1);
+  EXPECT_EQ(want.metrics.at("rows_left_out"), 0);
 }
 
 TEST_F(DpoTest, TheChosenAnswersBecomeMoreProbable) {

@@ -7,6 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/models/adapter.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/lineage.h"
 #include "tests/services/trainer/tiny_model.h"
@@ -138,6 +139,42 @@ TEST_F(ExportTest, ADirectoryMayBeNamedWithASlashAtItsEnd) {
   EXPECT_EQ(ExportCheckpoint(dir_ + "/step-10", dir_ + "/f32//", DType::kF32), absl::OkStatus());
   EXPECT_TRUE(PathExists(dir_ + "/out/config.json"));
   EXPECT_TRUE(PathExists(dir_ + "/f32/config.json"));
+}
+
+TEST_F(ExportTest, TheFactorsOfLowRankTrainingAreAnAdapterThatTheEngineReads) {
+  std::vector<TensorSpec> specs;
+  for (const char* kind : {"m.", "p.", "v."}) {
+    const std::string matrix = absl::StrCat(kind, "model.layers.0.self_attn.q_proj.");
+    specs.push_back({matrix + "lora_A", DType::kF32, {4, 16}});
+    specs.push_back({matrix + "lora_B", DType::kF32, {16, 4}});
+  }
+  TensorSet state = *TensorSet::Create(specs);
+  for (size_t i = 0; i < state.size(); ++i) {
+    float* const values = reinterpret_cast<float*>(state.data(i));
+    for (int64_t j = 0; j < state.elements(i); ++j)
+      values[j] = static_cast<float>(i) + 0.01f * static_cast<float>(j);
+  }
+  const std::string dir = trainer::FreshDir();
+  trainer::CheckpointStore store({.dir = dir, .source = model_, .model_types = types_});
+  trainer::CheckpointContents contents{.model = std::make_shared<SetSource>(&parameters_),
+                                       .optimizer = std::make_shared<SetSource>(&state)};
+  contents.state = {.version = {1, 0}, .ledger_hash = trainer::FirstLedgerHash(), .lora_alpha = 8};
+  const auto written = store.Write(contents);
+  ASSERT_TRUE(written.ok()) << written.status();
+
+  const std::string out = dir + "/adapter";
+  ASSERT_EQ(ExportAdapter(*written, out), absl::OkStatus());
+  const auto adapter = Adapter::Read(out, model_.config);
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  EXPECT_EQ((*adapter)->rank(), 4);
+  EXPECT_EQ((*adapter)->scale(), 2);
+  const TensorSet tensors = *ReadSafetensors(out + "/adapter_model.safetensors");
+  EXPECT_THAT(tensors.specs(), SizeIs(2));
+  EXPECT_EQ(tensors.as<float>(0)[1], 2.01f) << "of p., not of m. or v.";
+
+  EXPECT_EQ(ExportAdapter(*written, out).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(ExportAdapter(dir_ + "/step-9", dir + "/none").message()),
+              HasSubstr("has no low-rank factors"));
 }
 
 }  // namespace
