@@ -3,17 +3,20 @@
 
 #include "kernels/decoder/op_cuda.h"
 
-// Every sum has the order of op_cpu.cc: one thread computes an output of a product or an element of
-// an attention's output, and 16 threads compute the partial sums of a norm. Fused multiply-adds are
-// written out; the file is compiled without contraction.
+// Every sum has the order of op_cpu.cc. One thread computes a sum, or each of 16 threads computes a
+// partial sum of it; the speed comes from many sums at a time. Fused multiply-adds are written out;
+// the file is compiled without contraction.
 namespace sluice::cuda {
 namespace {
 
 constexpr int kLanes = static_cast<int>(kDecoderLanes);
-// The softmax is computed over this many positions at once, as in attend.inc.
-constexpr int kChunk = 128;
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kRowsPerThread = 4;
 constexpr int kThreads = 128;
+
+const uint32_t* AsWords(const void* p) { return static_cast<const uint32_t*>(p); }
+cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
 // As Exp() in vector.inc.
 __device__ float Exp(float x) {
@@ -34,12 +37,10 @@ __device__ float Exp(float x) {
 
 __device__ float SiluTimesUp(float gate, float up) { return gate / (1.0f + Exp(-gate)) * up; }
 
-// As SumLanes() in vector.inc.
-__device__ float SumLanes(const float* lanes) {
-  float s[8];
-  for (int i = 0; i < 8; ++i) s[i] = lanes[i] + lanes[i + 8];
-  for (int i = 0; i < 4; ++i) s[i] += s[i + 4];
-  return (s[0] + s[2]) + (s[1] + s[3]);
+// As SumLanes() in vector.inc, of the numbers of 16 neighbouring lanes. All of them get the sum.
+__device__ float SumLanes(unsigned mask, float x) {
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(mask, x, offset);
+  return x;
 }
 
 // As RoundToBf16() in vector.inc.
@@ -133,24 +134,58 @@ dim3 Grid(int64_t m, int64_t n) {
               static_cast<unsigned>((m + kRows - 1) / kRows));
 }
 
-// One thread block per row; its first 16 threads compute the partial sums.
-__global__ void Norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
-  __shared__ float lanes[kLanes];
+// ---- Row by row.
+
+// One thread block per row. All threads load, and the first 16 compute the partial sums.
+constexpr int kNormThreads = 256;
+
+__global__ void __launch_bounds__(kNormThreads)
+    Norm(const float* x, const float* weight, int64_t n, float eps, float* y) {
+  constexpr int kAtOnce = 4096;
+  __shared__ float numbers[kAtOnce], scale_of_row;
   x += int64_t{blockIdx.x} * n, y += int64_t{blockIdx.x} * n;
+  float partial = 0;
+  for (int64_t first = 0; first < n; first += kAtOnce) {
+    const int count = static_cast<int>(min(n - first, int64_t{kAtOnce}));
+    __syncthreads();  // The numbers before are no longer read.
+#pragma unroll 8
+    for (int i = threadIdx.x; i < count; i += kNormThreads) numbers[i] = x[first + i];
+    __syncthreads();
+    if (threadIdx.x < kLanes) {
+#pragma unroll 16
+      for (int i = threadIdx.x; i < count; i += kLanes)
+        partial = __fmaf_rn(numbers[i], numbers[i], partial);
+    }
+  }
   if (threadIdx.x < kLanes) {
-    float partial = 0;
-    for (int64_t i = threadIdx.x; i < n; i += kLanes) partial = __fmaf_rn(x[i], x[i], partial);
-    lanes[threadIdx.x] = partial;
+    const float sum = SumLanes(kAllLanes >> (kWarp - kLanes), partial);
+    const float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(n)) + eps));
+    if (threadIdx.x == 0) scale_of_row = scale;
   }
   __syncthreads();
-  const float scale =
-      __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(SumLanes(lanes), static_cast<float>(n)) + eps));
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) y[i] = x[i] * scale * weight[i];
+  const float scale = scale_of_row;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < n; i += kNormThreads)
+    y[i] = (n <= kAtOnce ? numbers[i] : x[i]) * scale * weight[i];
 }
 
-__global__ void SwiGluKernel(const float* gate, const float* up, int64_t n, float* y) {
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i < n) y[i] = SiluTimesUp(gate[i], up[i]);
+// A thread computes four numbers, so that their loads do not wait for each other.
+constexpr int kSwiGluEach = 4;
+
+__global__ void __launch_bounds__(kThreads)
+    SwiGluKernel(const float* gate, const float* up, int64_t n, float* y) {
+  const int64_t first = int64_t{blockIdx.x} * kThreads * kSwiGluEach + threadIdx.x;
+  float gates[kSwiGluEach], ups[kSwiGluEach];
+#pragma unroll
+  for (int j = 0; j < kSwiGluEach; ++j) {
+    const int64_t i = first + j * kThreads;
+    if (i < n) gates[j] = gate[i], ups[j] = up[i];
+  }
+#pragma unroll
+  for (int j = 0; j < kSwiGluEach; ++j) {
+    const int64_t i = first + j * kThreads;
+    if (i < n) y[i] = SiluTimesUp(gates[j], ups[j]);
+  }
 }
 
 // One thread block per row.
@@ -167,96 +202,108 @@ __global__ void Rotate(float* x, int64_t ldx, int64_t heads, const int32_t* posi
   }
 }
 
-// Called by the whole thread block. Replaces the scores [begin, end) of a chunk by their softmax
-// weights (not normalised), and returns their maximum and sum to every thread.
-__device__ void Softmax(float* scores, int begin, int end, float* lanes, float* max_out,
-                        float* sum_out) {
-  __syncthreads();
-  float max = scores[begin];
-  for (int p = begin + 1; p < end; ++p) max = scores[p] > max ? scores[p] : max;
-  __syncthreads();
-  const int p = threadIdx.x;
-  scores[p] = p >= begin && p < end ? Exp(scores[p] - max) : 0.0f;
-  __syncthreads();
-  if (p < kLanes) {
-    float partial = 0;
-    for (int at = begin / kLanes * kLanes + p; at < end; at += kLanes) partial += scores[at];
-    lanes[p] = partial;
-  }
-  __syncthreads();
-  *max_out = max;
-  *sum_out = SumLanes(lanes);
-}
+// ---- Attention
 
-// One thread block per query. A thread computes the score of one position of a chunk, then one or
-// two elements of the output.
+constexpr int kMaxHead = 256;  // Largest D.
+// The softmax is computed over this many positions at once, as in attend.inc.
+constexpr int kChunk = 128;
+constexpr int kChunks = 4;  // That a thread block processes at a time.
+
+// One thread block per query, with 128 threads per chunk. A thread computes the score of one
+// position of its chunk, then one or two elements of the chunk's output. Then each thread merges
+// the chunks for one element of the query's output. A chunk at a time would have too few loads on
+// their way, because there are often fewer queries than the card could run at a time.
 template <typename T>
-__global__ void AttendKernel(const PagedQuery<T>* queries, int d) {
-  constexpr int kOwn = 2;  // Output elements per thread, so D <= 256.
-  __shared__ float scores[kChunk], lanes[kLanes];
+__global__ void __launch_bounds__(kChunks* kChunk, 2)
+    AttendKernel(const PagedQuery<T>* queries, int d) {
+  constexpr int kBlocks = kChunk / kKvBlockTokens;  // KV blocks of a chunk.
+  constexpr int kLoads = 16;                        // Of a thread that are on their way at a time.
+  static_assert(kKvBlockTokens == kWarp && kMaxHead <= kChunks * kChunk);
+  __shared__ float q[kMaxHead], outs[kChunks][kMaxHead];
+  __shared__ float weights[kChunks][kChunk], warp_max[kChunks][kBlocks];
+  __shared__ float maxes[kChunks], sums[kChunks];
   const PagedQuery<T> job = queries[blockIdx.x];
   const int64_t width = (d + kLanes - 1) / kLanes * kLanes, begin = job.query.begin,
                 end = job.query.end;
   const float scale = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(d)));
-  float out[kOwn] = {}, max = 0, sum = 0;
+  const int chunk = threadIdx.x / kChunk, p = threadIdx.x % kChunk, warp = p / kWarp;
+  for (int i = threadIdx.x; i < d; i += kChunks * kChunk) q[i] = job.query.q[i];
+  __syncthreads();
 
-  // A chunk at a time, as in attend.inc.
-  for (int64_t first = begin / kChunk * kChunk; first < end; first += kChunk) {
-    const int low = begin > first ? static_cast<int>(begin - first) : 0,
-              high = end - first < kChunk ? static_cast<int>(end - first) : kChunk;
-    const int p = threadIdx.x;
-    if (p < high) {
+  float out = 0, highest = 0, sum = 0;
+  for (int64_t round = begin / kChunk * kChunk; round < end; round += kChunks * kChunk) {
+    const int64_t first = round + chunk * kChunk;
+    // The chunk's positions that the query attends to: none if low >= high.
+    const int low = static_cast<int>(begin > first ? min(begin - first, int64_t{kChunk}) : 0),
+              high = static_cast<int>(end > first ? min(end - first, int64_t{kChunk}) : 0);
+
+    const bool attends = p >= low && p < high;
+    float score = 0;
+    if (attends) {
       const T* const keys = job.cache.data +
                             job.blocks[(first + p) / kKvBlockTokens] * job.cache.stride +
-                            (first + p) % kKvBlockTokens;
-      float score = 0;
-      for (int i = 0; i < d; ++i)
-        score = __fmaf_rn(job.query.q[i], Load(keys + i * kKvBlockTokens), score);
-      scores[p] = score * scale;
+                            p % kKvBlockTokens;
+#pragma unroll kLoads
+      for (int i = 0; i < d; ++i) score = __fmaf_rn(q[i], Load(keys + i * kKvBlockTokens), score);
+      score = score * scale;
     }
+    float chunk_max = attends ? score : -INFINITY;
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      chunk_max = fmaxf(chunk_max, __shfl_xor_sync(kAllLanes, chunk_max, offset));
+    if (p % kWarp == 0) warp_max[chunk][warp] = chunk_max;
+    __syncthreads();
+    for (int w = 0; w < kBlocks; ++w) chunk_max = fmaxf(chunk_max, warp_max[chunk][w]);
+    weights[chunk][p] = attends ? Exp(score - chunk_max) : 0.0f;
+    __syncthreads();
 
-    // out = out * keep + (this chunk's output) * take, as in attend.inc.
-    float chunk_max, chunk_sum, keep = 0, take = 1;
-    Softmax(scores, low, high, lanes, &chunk_max, &chunk_sum);
-    if (begin >= first) {  // This is the first chunk that the query attends to.
-      max = chunk_max, sum = chunk_sum;
-      keep = 1;
-    } else {
-      const float highest = chunk_max > max ? chunk_max : max;
-      keep = Exp(max - highest), take = Exp(chunk_max - highest);
-      sum = __fmaf_rn(sum, keep, chunk_sum * take);
-      max = highest;
-    }
+    // Weights outside the query's positions are 0, which changes no sum.
+    float partial = 0;
+    for (int i = p % kLanes; i < kChunk; i += kLanes) partial += weights[chunk][i];
+    partial = SumLanes(kAllLanes, partial);
+    if (p == 0) maxes[chunk] = chunk_max, sums[chunk] = partial;
 
-    // Each thread adds all positions of the chunk for its own output elements.
-    for (int own = 0; own < kOwn; ++own) {
-      const int number = threadIdx.x + own * kThreads;
-      if (number >= d) continue;
+    for (int element = p; element < d; element += kChunk) {
       float mixed = 0;
-      for (int at = low; at < high; ++at) {
-        const T* const block =
-            job.cache.data + job.blocks[(first + at) / kKvBlockTokens] * job.cache.stride;
-        mixed = __fmaf_rn(
-            scores[at],
-            Load(block + kKvBlockTokens * d + (first + at) % kKvBlockTokens * width + number),
-            mixed);
+      for (int b = 0; b < kBlocks; ++b) {
+        const int from = max(low - b * kWarp, 0), to = min(high - b * kWarp, kWarp);
+        if (from >= to) continue;
+        const T* const values = job.cache.data +
+                                job.blocks[first / kKvBlockTokens + b] * job.cache.stride +
+                                kKvBlockTokens * d + element;
+#pragma unroll kLoads
+        for (int i = from; i < to; ++i)
+          mixed = __fmaf_rn(weights[chunk][b * kWarp + i], Load(values + i * width), mixed);
       }
-      out[own] = __fmaf_rn(out[own], keep, mixed * take);
+      outs[chunk][element] = mixed;
     }
-    __syncthreads();  // All threads have read the scores.
+    __syncthreads();
+
+    // out = out * keep + (a chunk's output) * take, as in attend.inc.
+    for (int c = 0; c < kChunks && round + c * kChunk < end; ++c) {
+      float keep = 1, take = 1;
+      if (begin >= round + c * kChunk) {  // This is the first chunk that the query attends to.
+        highest = maxes[c], sum = sums[c];
+      } else {
+        const float before = highest;
+        highest = fmaxf(before, maxes[c]);
+        keep = Exp(before - highest), take = Exp(maxes[c] - highest);
+        sum = __fmaf_rn(sum, keep, sums[c] * take);
+      }
+      if (threadIdx.x < d) out = __fmaf_rn(out, keep, outs[c][threadIdx.x] * take);
+    }
   }
   // The sum of the softmax is divided out at the end.
-  for (int own = 0; own < kOwn; ++own) {
-    const int number = threadIdx.x + own * kThreads;
-    if (number < d) job.query.out[number] = __fdiv_rn(out[own], sum);
-  }
+  if (threadIdx.x < d) job.query.out[threadIdx.x] = __fdiv_rn(out, sum);
 }
 
-// Softmax() takes one position of the chunk per thread.
-static_assert(kThreads == kChunk);
-
-const uint32_t* AsWords(const void* p) { return static_cast<const uint32_t*>(p); }
-cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+template <typename T>
+int LaunchAttend(const PagedQuery<T>* queries, int64_t count, int64_t d, void* stream) {
+  if (count == 0) return cudaSuccess;
+  if (d > kMaxHead) return cudaErrorInvalidValue;
+  AttendKernel<T><<<static_cast<unsigned>(count), kChunks * kChunk, 0, AsStream(stream)>>>(
+      queries, static_cast<int>(d));
+  return cudaGetLastError();
+}
 
 }  // namespace
 
@@ -295,14 +342,15 @@ int GateUpBf16(const uint16_t* x, int64_t ldx, const uint16_t* packed, int64_t m
 int RmsNorm(const float* x, const float* weight, int64_t m, int64_t n, float eps, float* y,
             void* stream) {
   if (m == 0) return cudaSuccess;
-  Norm<<<static_cast<unsigned>(m), kThreads, 0, AsStream(stream)>>>(x, weight, n, eps, y);
+  Norm<<<static_cast<unsigned>(m), kNormThreads, 0, AsStream(stream)>>>(x, weight, n, eps, y);
   return cudaGetLastError();
 }
 
 int SwiGlu(const float* gate, const float* up, int64_t n, float* y, void* stream) {
   if (n == 0) return cudaSuccess;
-  SwiGluKernel<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0,
-                 AsStream(stream)>>>(gate, up, n, y);
+  constexpr int64_t kEach = kThreads * kSwiGluEach;
+  SwiGluKernel<<<static_cast<unsigned>((n + kEach - 1) / kEach), kThreads, 0, AsStream(stream)>>>(
+      gate, up, n, y);
   return cudaGetLastError();
 }
 
@@ -315,19 +363,11 @@ int Rope(float* x, int64_t ldx, int64_t m, int64_t heads, const int32_t* positio
 }
 
 int Attend(const PagedQuery<float>* queries, int64_t count, int64_t d, void* stream) {
-  if (count == 0) return cudaSuccess;
-  if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, AsStream(stream)>>>(
-      queries, static_cast<int>(d));
-  return cudaGetLastError();
+  return LaunchAttend(queries, count, d, stream);
 }
 
 int AttendF16(const PagedQuery<uint16_t>* queries, int64_t count, int64_t d, void* stream) {
-  if (count == 0) return cudaSuccess;
-  if (d > 2 * kThreads) return cudaErrorInvalidValue;
-  AttendKernel<<<static_cast<unsigned>(count), kThreads, 0, AsStream(stream)>>>(
-      queries, static_cast<int>(d));
-  return cudaGetLastError();
+  return LaunchAttend(queries, count, d, stream);
 }
 
 }  // namespace sluice::cuda

@@ -74,7 +74,7 @@ CUDA_CASE(DenormalsOfBf16ProductsCountAsZero) {
 }
 
 CUDA_CASE(NormHasTheBitsOfTheCpu) {
-  for (const int64_t n : {1, 16, 77, 300}) {
+  for (const int64_t n : {1, 16, 77, 300, 5000}) {
     const int64_t m = 3;
     const std::vector<float> x = RandomFloats(1, m * n), weight = RandomFloats(2, n);
     std::vector<float> y(m * n);
@@ -171,7 +171,7 @@ void CheckAttention(int64_t positions, int64_t begin, int64_t d) {
 
 CUDA_CASE(AttentionHasTheBitsOfTheCpu) {
   for (const int64_t d : {6, 64, 160}) {
-    for (const int64_t positions : {1, 33, 128, 300}) {
+    for (const int64_t positions : {1, 33, 128, 300, 1100}) {
       for (const int64_t begin : {int64_t{0}, positions - 1, positions / 2}) {
         CheckAttention<float>(positions, begin, d);
         CheckAttention<uint16_t>(positions, begin, d);
