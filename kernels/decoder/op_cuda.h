@@ -9,8 +9,9 @@ namespace sluice {
 // The operations of op.h on a GPU. Every sum has the same order, so the bits equal those of the CPU
 // kinds with fused multiply-add. Pointers are device pointers, `stream` is a cudaStream_t, and each
 // function returns the cudaError_t of its launch. None of them synchronises. As on the CPU, a
-// result depends only on its own row: the work is divided in the same way for all M, no sum is
-// split, and there are no atomics. Only built with SLUICE_CUDA.
+// result depends only on its own row: the number of rows decides which threads compute a sum, but
+// no sum is split, and there are no atomics. Packed weights must be aligned to 16 bytes, as the
+// memory of cudaMalloc() is. Only built with SLUICE_CUDA.
 namespace cuda {
 
 // As gemm and gemm_bf16. In bf16, ldx and K must be even.

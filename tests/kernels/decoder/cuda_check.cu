@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/decoder/op_cuda.h"
 #include "tests/kernels/cuda/check.h"
 
@@ -23,42 +25,81 @@ CUDA_CASE(TheReferenceHasFusedMultiplyAdd) {
          "run the check on another CPU";
 }
 
-CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
+void CheckProducts(int64_t m, int64_t n, int64_t k) {
   const DecoderOps& ops = BestDecoderOps();
-  for (const int64_t m : {1, 5, 70}) {
-    const int64_t n = 40, k = 66;
-    const std::vector<float> x = RandomFloats(1, m * k),
-                             w = RandomFloats(2, 2 * RoundUpToLanes(n) * k),
-                             before = RandomFloats(3, m * n);
-    // The weights are not packed, because any numbers serve as a packed weight.
-    const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);
-    std::vector<float> y(m * n), added = before, gated(m * n), narrow(m * n), narrow_added = before;
-    std::vector<uint16_t> narrow_gated(m * n);
-    OnDevice<float> dx(x), dw(w), dy(y.size()), dadded(before), dgated(gated.size()),
-        dnarrow(narrow.size()), dnarrow_added(before);
-    OnDevice<uint16_t> dnx(narrow_x), dnw(narrow_w), dng(narrow_gated.size());
+  const std::vector<float> x = RandomFloats(1, m * k),
+                           w = RandomFloats(2, 2 * RoundUpToLanes(n) * k),
+                           before = RandomFloats(3, m * n);
+  // The weights are not packed, because any numbers serve as a packed weight.
+  const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);
+  std::vector<float> y(m * n), added = before, gated(m * n), narrow(m * n), narrow_added = before;
+  std::vector<uint16_t> narrow_gated(m * n);
+  OnDevice<float> dx(x), dw(w), dy(y.size()), dadded(before), dgated(gated.size()),
+      dnarrow(narrow.size()), dnarrow_added(before);
+  OnDevice<uint16_t> dnx(narrow_x), dnw(narrow_w), dng(narrow_gated.size());
 
-    ops.gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false);
-    ops.gemm(x.data(), k, w.data(), m, n, k, added.data(), n, true);
-    ops.gate_up(x.data(), k, w.data(), m, n, k, gated.data(), n);
-    ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow.data(), n, false);
-    ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_added.data(), n, true);
-    ops.gate_up_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_gated.data(), n);
+  ops.gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false);
+  ops.gemm(x.data(), k, w.data(), m, n, k, added.data(), n, true);
+  ops.gate_up(x.data(), k, w.data(), m, n, k, gated.data(), n);
+  ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow.data(), n, false);
+  ops.gemm_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_added.data(), n, true);
+  ops.gate_up_bf16(narrow_x.data(), k, narrow_w.data(), m, n, k, narrow_gated.data(), n);
 
+  CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr));
+  CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dadded.data(), n, true, nullptr));
+  CUDA_OK(cuda::GateUp(dx.data(), k, dw.data(), m, n, k, dgated.data(), n, nullptr));
+  CUDA_OK(cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow.data(), n, false, nullptr));
+  CUDA_OK(
+      cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow_added.data(), n, true, nullptr));
+  CUDA_OK(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr));
+
+  CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << m << " rows";
+  CUDA_EXPECT(SameBits(dadded.CopyToHost(), added)) << m << " rows";
+  CUDA_EXPECT(SameBits(dgated.CopyToHost(), gated)) << m << " rows";
+  CUDA_EXPECT(SameBits(dnarrow.CopyToHost(), narrow)) << m << " rows";
+  CUDA_EXPECT(SameBits(dnarrow_added.CopyToHost(), narrow_added)) << m << " rows";
+  CUDA_EXPECT(SameBits(dng.CopyToHost(), narrow_gated)) << m << " rows";
+}
+
+CUDA_CASE(ProductsHaveTheBitsOfTheCpu) {
+  for (const int64_t m : {1, 5, 13, 70}) CheckProducts(m, 40, 66);
+}
+
+// The same for enough outputs that the kernels take their largest tiles, which the last rows and
+// columns fill only in part.
+CUDA_CASE(LargeProductsHaveTheBitsOfTheCpu) {
+  const int64_t m = 771, n = 2056, gated_n = n / 2, k = 18;
+  const std::vector<float> x = RandomFloats(1, m * k),
+                           w = RandomFloats(2, 2 * RoundUpToLanes(gated_n) * k);
+  const std::vector<uint16_t> narrow_x = Bf16(x), narrow_w = Bf16(w);
+  std::vector<float> y(m * n);
+  std::vector<uint16_t> gated(m * gated_n);
+  OnDevice<float> dx(x), dw(w), dy(y.size());
+  OnDevice<uint16_t> dnx(narrow_x), dnw(narrow_w), dgated(gated.size());
+  BestDecoderOps().gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false);
+  BestDecoderOps().gate_up_bf16(narrow_x.data(), k, narrow_w.data(), m, gated_n, k, gated.data(),
+                                gated_n);
+  CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr));
+  CUDA_OK(
+      cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, gated_n, k, dgated.data(), gated_n, nullptr));
+  CUDA_EXPECT(SameBits(dy.CopyToHost(), y));
+  CUDA_EXPECT(SameBits(dgated.CopyToHost(), gated));
+}
+
+// Adding a product of zeros to a sum of -0 would change its bits, so the kernels must not do so
+// where they process more steps than there are.
+CUDA_CASE(ASumOfMinusZeroStaysMinusZero) {
+  for (const int64_t m : {1, 20}) {
+    const int64_t n = 16, k = 6;
+    // The first product is too small for fp32.
+    std::vector<float> x(m * k, -0.0f), w(n * k, 0.0f), y(m * n);
+    for (int64_t r = 0; r < m; ++r) x[r * k] = -1e-30f;
+    for (int64_t lane = 0; lane < n; ++lane) w[lane] = 1e-30f;
+    OnDevice<float> dx(x), dw(w), dy(y.size());
+    BestDecoderOps().gemm(x.data(), k, w.data(), m, n, k, y.data(), n, false);
     CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dy.data(), n, false, nullptr));
-    CUDA_OK(cuda::Gemm(dx.data(), k, dw.data(), m, n, k, dadded.data(), n, true, nullptr));
-    CUDA_OK(cuda::GateUp(dx.data(), k, dw.data(), m, n, k, dgated.data(), n, nullptr));
-    CUDA_OK(cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow.data(), n, false, nullptr));
-    CUDA_OK(
-        cuda::GemmBf16(dnx.data(), k, dnw.data(), m, n, k, dnarrow_added.data(), n, true, nullptr));
-    CUDA_OK(cuda::GateUpBf16(dnx.data(), k, dnw.data(), m, n, k, dng.data(), n, nullptr));
-
+    CUDA_EXPECT(std::signbit(y[0])) << m << " rows";
     CUDA_EXPECT(SameBits(dy.CopyToHost(), y)) << m << " rows";
-    CUDA_EXPECT(SameBits(dadded.CopyToHost(), added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dgated.CopyToHost(), gated)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow.CopyToHost(), narrow)) << m << " rows";
-    CUDA_EXPECT(SameBits(dnarrow_added.CopyToHost(), narrow_added)) << m << " rows";
-    CUDA_EXPECT(SameBits(dng.CopyToHost(), narrow_gated)) << m << " rows";
   }
 }
 
@@ -74,7 +115,7 @@ CUDA_CASE(DenormalsOfBf16ProductsCountAsZero) {
 }
 
 CUDA_CASE(NormHasTheBitsOfTheCpu) {
-  for (const int64_t n : {1, 16, 77, 300}) {
+  for (const int64_t n : {1, 16, 77, 300, 5000}) {
     const int64_t m = 3;
     const std::vector<float> x = RandomFloats(1, m * n), weight = RandomFloats(2, n);
     std::vector<float> y(m * n);
@@ -171,7 +212,7 @@ void CheckAttention(int64_t positions, int64_t begin, int64_t d) {
 
 CUDA_CASE(AttentionHasTheBitsOfTheCpu) {
   for (const int64_t d : {6, 64, 160}) {
-    for (const int64_t positions : {1, 33, 128, 300}) {
+    for (const int64_t positions : {1, 33, 128, 300, 1100}) {
       for (const int64_t begin : {int64_t{0}, positions - 1, positions / 2}) {
         CheckAttention<float>(positions, begin, d);
         CheckAttention<uint16_t>(positions, begin, d);
