@@ -33,9 +33,9 @@ absl::StatusOr<std::string> FindBestCheckpoint(const std::string& dir, const std
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out,
                               std::optional<DType> dtype);
 
-// Writes the low-rank factors of a checkpoint as an adapter in the form of PEFT to the new directory
-// `out`, which appears only when it is complete: adapter_config.json and adapter_model.safetensors
-// in fp32.
+// Writes the low-rank factors of a checkpoint as an adapter in the form of PEFT to the new
+// directory `out`, which appears only when it is complete: adapter_config.json and
+// adapter_model.safetensors in fp32.
 // ALREADY_EXISTS: `out` exists.
 // FAILED_PRECONDITION: the job trained whole matrices.
 absl::Status ExportAdapter(const std::string& checkpoint, const std::string& out);
