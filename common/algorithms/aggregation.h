@@ -38,8 +38,8 @@ extern const Aggregation kSeqMeanTokenSum;
 extern const Aggregation kFixedLength;
 // prompt_mean           1/n_prompts sum_g 1/N_g sum_{i in g} sum_t l
 extern const Aggregation kPromptMean;
-// pair_mean             1/n_prompts sum_pairs l, of losses that are one term per pair of answers. It
-// is no row of the registry: the kind dpo takes it.
+// pair_mean             1/n_prompts sum_pairs l, of losses that are one term per pair of answers.
+// It is no row of the registry: the kind dpo takes it.
 extern const Aggregation kPairMean;
 
 }  // namespace sluice

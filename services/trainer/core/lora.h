@@ -12,8 +12,9 @@
 
 namespace sluice::trainer {
 
-// Low-rank training of some weight matrices of a model (LoRA, arXiv:2106.09685): W = W0 + scale B A,
-// where W0 [out, in] is frozen, and A [r, in] and B [out, r] are trained. The scale is alpha / r.
+// Low-rank training of some weight matrices of a model (LoRA, arXiv:2106.09685):
+// W = W0 + scale B A, where W0 [out, in] is frozen, and A [r, in] and B [out, r] are trained. The
+// scale is alpha / r.
 //
 // The model holds W itself and not the factors. Forward and backward are therefore those of full
 // training, and trainer and engines agree bit for bit as there; an engine need not know of the

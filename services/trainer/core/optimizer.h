@@ -67,8 +67,8 @@ class Optimizer {
     std::shared_ptr<Snapshot> parameters, moments;
   };
   Snapshots TakeSnapshots();
-  // Sets the moments, the factors, and the number of updates. The model must hold the weights of the
-  // same checkpoint. INVALID_ARGUMENT: a tensor is missing or has another shape.
+  // Sets the moments, the factors, and the number of updates. The model must hold the weights of
+  // the same checkpoint. INVALID_ARGUMENT: a tensor is missing or has another shape.
   absl::Status Restore(const TensorSource& moments, int64_t updates);
   // Sets all moments and the number of updates to 0, and the factors to those of the start, which
   // leave the weights as they are.

@@ -10,8 +10,8 @@
 
 namespace sluice::trainer {
 
-// Sums over the pairs of an update. A reward is beta (lp_theta - lp_ref), summed over an answer: the
-// reward that the policy implies (DPO, arXiv:2305.18290).
+// Sums over the pairs of an update. A reward is beta (lp_theta - lp_ref), summed over an answer:
+// the reward that the policy implies (DPO, arXiv:2305.18290).
 struct PairStats {
   int64_t pairs = 0;
   int64_t correct = 0;  // Pairs whose chosen answer has the higher reward.

@@ -95,8 +95,8 @@ class Trainer::Impl {
   int64_t skips_in_a_row() const { return skips_in_a_row_; }
 
  private:
-  // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are not
-  // those of the initial model, so the factors belong to another one.
+  // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are
+  // not those of the initial model, so the factors belong to another one.
   absl::Status CheckFrozenWeights() const;
   // Sets the counts and metrics of a finished step.
   void FillResult(const BatchStep& step, StepResult* result) const;
