@@ -30,7 +30,8 @@ struct ClientStream::Impl {
   std::unique_ptr<RawStream> stream;
   int64_t cancel_id = 0;
   absl::Status parse_error;  // Why a message could not be parsed. Set by the reading thread.
-  bool reads_ended = false;  // The call is over, and has a status of its own.
+  // The call is over, and has a status of its own: a read or a write has failed.
+  std::atomic<bool> over = false;
   bool finished = false;
 };
 
@@ -59,7 +60,7 @@ ClientStream::~ClientStream() {
   if (impl_->cancel != nullptr) impl_->cancel->RemoveCallback(impl_->cancel_id);
   if (impl_->finished) return;
   // To cancel a call that is over would replace its status, which says where the next one goes.
-  if (!impl_->reads_ended) impl_->context.TryCancel();
+  if (!impl_->over) impl_->context.TryCancel();
   (void)Finish();
 }
 
@@ -76,13 +77,16 @@ bool ClientStream::Write(const google::protobuf::Message& message) {
   const grpc::Status status =
       grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);
   SLUICE_CHECK_MSG(status.ok(), status.error_message());
-  return impl_->stream->Write(buffer);
+  const bool written = impl_->stream->Write(buffer);
+  if (!written) impl_->over = true;
+  return written;
 }
 
 absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& header,
                                       absl::Span<const PayloadSlice> payload) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeFrame(header, payload));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
+  impl_->over = true;
   return absl::UnavailableError(
       absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }
@@ -91,6 +95,7 @@ absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite&
                                             absl::Span<const shm::Slice> shared) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeSharedFrame(header, shared));
   if (impl_->stream->Write(buffer)) return absl::OkStatus();
+  impl_->over = true;
   return absl::UnavailableError(
       absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }
@@ -100,7 +105,7 @@ void ClientStream::WritesDone() { impl_->stream->WritesDone(); }
 bool ClientStream::Read(google::protobuf::Message* message) {
   grpc::ByteBuffer buffer;
   if (!impl_->stream->Read(&buffer)) {
-    impl_->reads_ended = true;
+    impl_->over = true;
     return false;
   }
   const grpc::Status status =
@@ -114,7 +119,7 @@ bool ClientStream::Read(google::protobuf::Message* message) {
 bool ClientStream::ReadFrame(Frame* frame) {
   grpc::ByteBuffer buffer;
   if (!impl_->stream->Read(&buffer)) {
-    impl_->reads_ended = true;
+    impl_->over = true;
     return false;
   }
   impl_->parse_error = DecodeFrame(buffer, frame);

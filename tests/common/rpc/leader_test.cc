@@ -120,6 +120,17 @@ TEST_F(LeaderTest, SoDoesAStreamThatIsGivenUpWithoutAskingForItsStatus) {
   EXPECT_EQ(refusals_, 1);
 }
 
+TEST_F(LeaderTest, SoDoesAStreamThatIsGivenUpBecauseAWriteFails) {
+  const auto channel = ConnectToLeader(standby_server_->address());
+  {
+    ClientStream watch(**channel, *job::v1::WatchRequest::descriptor());
+    while (watch.Write(job::v1::WatchRequest())) {
+    }
+  }
+  EXPECT_EQ(CallOver(**channel), absl::OkStatus());
+  EXPECT_EQ(refusals_, 1);
+}
+
 TEST_F(LeaderTest, EachAddressOfTheListIsChecked) {
   EXPECT_EQ(ReasonOf(ConnectToLeader("127.0.0.1:1,nonsense").status()), "BAD_ADDRESS");
   EXPECT_EQ(ReasonOf(ConnectToLeader("127.0.0.1:1,10.0.0.1:1").status()), "NOT_LOOPBACK");
