@@ -245,7 +245,8 @@ class World {
   // calls: the other workers are told to stop after the trainer has left.
   void Leave() {
     Settle();
-    for (auto& [id, actor] : actors) {
+    for (auto& named : actors) {
+      Actor& actor = named.second;
       for (const DaemonAssignment& assignment : actor.desired.assignments) {
         if (assignment.phase != AssignmentPhase::kRun) actor.progress.erase(assignment.job);
       }
