@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "common/algorithms/validate.h"
 #include "common/base/status.h"
+#include "common/checkpoint/layer_matrices.h"
 #include "common/config/algorithm_spec.h"
 #include "common/config/check.h"
 #include "common/config/job_file.h"
@@ -253,14 +254,12 @@ void CheckDpo(const job::v1::JobSpec& spec, SpecProblems& check) {
 
 void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.trainer().has_lora()) return;
-  constexpr absl::string_view kTargets[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                            "gate_proj", "up_proj", "down_proj"};
   const job::v1::Lora& lora = spec.trainer().lora();
   check.Require(lora.alpha() > 0, "trainer.lora.alpha", "is ", lora.alpha(),
                 ", wants more than 0: nothing would be learned");
   for (const std::string& target : lora.targets()) {
-    check.Require(absl::c_linear_search(kTargets, target), "trainer.lora.targets", "has \"", target,
-                  "\", wants names of ", absl::StrJoin(kTargets, ", "));
+    check.Require(absl::c_linear_search(kLayerMatrices, target), "trainer.lora.targets", "has \"",
+                  target, "\", wants names of ", absl::StrJoin(kLayerMatrices, ", "));
   }
   // Both work on the gradients or the weights of the whole model.
   check.Require(spec.kind() != "rl" || spec.algorithm().advantage().kind() != "min_variance",

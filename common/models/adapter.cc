@@ -14,6 +14,7 @@
 #include "common/base/json_excerpt.h"
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
+#include "common/checkpoint/layer_matrices.h"
 #include "common/checkpoint/safetensors.h"
 
 namespace sluice {
@@ -23,10 +24,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
+static_assert(std::size(kLayerMatrices) == Adapter::kTargets);  // In the order of Target.
 constexpr int kLanes = 16;  // Strided partial sums of each element of A x.
-
-constexpr const char* kNames[Adapter::kTargets] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                   "gate_proj", "up_proj", "down_proj"};
 
 // Keys that do not change the computation. Any other key is either read in ReadConfig(), or must
 // have a value that turns its feature off (IsTurnedOff).
@@ -61,8 +60,8 @@ std::pair<int64_t, int64_t> InputsAndOutputs(const ModelConfig& config, int targ
 
 std::string TensorName(size_t layer, int target, char side) {
   return absl::StrCat("base_model.model.model.layers.", layer,
-                      target < Adapter::kGate ? ".self_attn." : ".mlp.", kNames[target], ".lora_",
-                      std::string(1, side), ".weight");
+                      target < Adapter::kGate ? ".self_attn." : ".mlp.", kLayerMatrices[target],
+                      ".lora_", std::string(1, side), ".weight");
 }
 
 absl::StatusOr<std::vector<float>> ReadFloats(const SafetensorsFile& file,
@@ -119,7 +118,7 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
   };
 
   const std::string whole_modules = absl::StrCat(
-      "give a list of ", absl::StrJoin(kNames, ", "),
+      "give a list of ", absl::StrJoin(kLayerMatrices, ", "),
       " as target_modules if the adapter changes these modules in every layer; else ", kMergeHint);
 
   double alpha = 0;
@@ -145,12 +144,13 @@ absl::Status Adapter::ReadConfig(const std::string& file, std::array<bool, kTarg
     } else if (key == "target_modules") {
       if (!value.is_array() || value.empty()) return not_built(whole_modules);
       for (const Json& name : value) {
-        const auto at = std::find_if(std::begin(kNames), std::end(kNames),
-                                     [&](const char* known) { return name == known; });
-        if (at == std::end(kNames))
+        const auto at =
+            std::find_if(std::begin(kLayerMatrices), std::end(kLayerMatrices),
+                         [&](absl::string_view known) { return name == std::string(known); });
+        if (at == std::end(kLayerMatrices))
           return not_built(absl::StrCat(JsonExcerpt(name), " is none of ",
-                                        absl::StrJoin(kNames, ", "), "; ", kMergeHint));
-        (*targets)[static_cast<size_t>(at - std::begin(kNames))] = true;
+                                        absl::StrJoin(kLayerMatrices, ", "), "; ", kMergeHint));
+        (*targets)[static_cast<size_t>(at - std::begin(kLayerMatrices))] = true;
       }
     } else if (key == "bias") {
       if (value != "none") return not_built(absl::StrCat("it has only \"none\"; ", kMergeHint));

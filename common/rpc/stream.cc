@@ -33,6 +33,12 @@ struct ClientStream::Impl {
   // The call is over, and has a status of its own: a read or a write has failed.
   std::atomic<bool> over = false;
   bool finished = false;
+
+  bool Write(const grpc::ByteBuffer& buffer) {
+    if (stream->Write(buffer)) return true;
+    over = true;
+    return false;
+  }
 };
 
 ClientStream::ClientStream(const Channel& channel, const google::protobuf::Descriptor& request,
@@ -77,16 +83,13 @@ bool ClientStream::Write(const google::protobuf::Message& message) {
   const grpc::Status status =
       grpc::SerializationTraits<google::protobuf::Message>::Serialize(message, &buffer, &own);
   SLUICE_CHECK_MSG(status.ok(), status.error_message());
-  const bool written = impl_->stream->Write(buffer);
-  if (!written) impl_->over = true;
-  return written;
+  return impl_->Write(buffer);
 }
 
 absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& header,
                                       absl::Span<const PayloadSlice> payload) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeFrame(header, payload));
-  if (impl_->stream->Write(buffer)) return absl::OkStatus();
-  impl_->over = true;
+  if (impl_->Write(buffer)) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }
@@ -94,8 +97,7 @@ absl::Status ClientStream::WriteFrame(const google::protobuf::MessageLite& heade
 absl::Status ClientStream::WriteSharedFrame(const google::protobuf::MessageLite& header,
                                             absl::Span<const shm::Slice> shared) {
   SLUICE_ASSIGN_OR_RETURN(const grpc::ByteBuffer buffer, EncodeSharedFrame(header, shared));
-  if (impl_->stream->Write(buffer)) return absl::OkStatus();
-  impl_->over = true;
+  if (impl_->Write(buffer)) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat(impl_->method.name, " at ", impl_->peer.name, ": the stream is broken"));
 }

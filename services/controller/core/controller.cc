@@ -327,13 +327,13 @@ void Controller::ApplyStepReport(Instant now, Job& job, const std::string& daemo
                                  const StepReport& step) {
   // Reports may come late: a trainer that was cut off from the controller sends them when it is
   // back, and another group may have gone on from the steps that they are about.
-  TrainerGroup* group = nullptr;
-  int64_t end = TrainerGroup::kNone;  // From here on, a later group has trained the steps again.
-  for (TrainerGroup& each : job.record.groups) {
-    if (each.incarnation == step.version.incarnation) group = &each;
-    if (each.incarnation > step.version.incarnation) end = std::min(end, each.first_step);
-  }
-  if (group == nullptr || !absl::c_linear_search(group->trainers, daemon) || step.k >= end) return;
+  std::vector<TrainerGroup>& groups = job.record.groups;
+  const auto group = absl::c_find_if(groups, [&](const TrainerGroup& each) {
+    return each.incarnation == step.version.incarnation;
+  });
+  if (group == groups.end() || !absl::c_linear_search(group->trainers, daemon) ||
+      step.k >= FirstStepAfter(groups, group->incarnation))
+    return;
   // A trainer sends a report until it is stored, so a report may come twice.
   if (step.k <= group->reported_k) return;
 
@@ -394,10 +394,7 @@ void Controller::BeginGroup(Job& job, TrainerGroup& group, int64_t k) {
   MarkChanged(job);
 
   // Steps of later groups stay.
-  int64_t end = TrainerGroup::kNone;
-  for (const TrainerGroup& each : job.record.groups) {
-    if (each.incarnation > group.incarnation) end = std::min(end, each.first_step);
-  }
+  const int64_t end = FirstStepAfter(job.record.groups, group.incarnation);
   const auto first = job.steps.lower_bound(k);
   const auto last = job.steps.lower_bound(end);
   if (k >= end || first == last) return;

@@ -92,6 +92,14 @@ const Worker* AssignRecord::Find(const std::string& id) const {
   return nullptr;
 }
 
+int64_t FirstStepAfter(const std::vector<TrainerGroup>& groups, int64_t incarnation) {
+  int64_t first = TrainerGroup::kNone;
+  for (const TrainerGroup& group : groups) {
+    if (group.incarnation > incarnation) first = std::min(first, group.first_step);
+  }
+  return first;
+}
+
 Result ResultOf(const Job& job, JobState state, double seconds) {
   Result result;
   result.job = job.record.id;

@@ -45,6 +45,9 @@ struct TrainerGroup {
   int64_t reported_k = -1;  // The newest step that it reported; -1 if there is none.
 };
 inline constexpr size_t kGroupsKept = 16;
+// Returns the first step that a group later than `incarnation` has trained again; kNone if there is
+// none.
+int64_t FirstStepAfter(const std::vector<TrainerGroup>& groups, int64_t incarnation);
 
 // The record that is stored at jobs/ID/status: the whole state of a job except its spec and its
 // assignment.

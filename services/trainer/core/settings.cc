@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "common/algorithms/registry.h"
 #include "common/algorithms/validate.h"
+#include "common/checkpoint/layer_matrices.h"
 #include "common/optim/schedule.h"
 
 namespace sluice::trainer {
@@ -62,9 +63,9 @@ absl::Status ValidateLora(const Settings& settings) {
   if (!(lora.alpha > 0))
     return Invalid("trainer.lora.alpha", absl::StrCat(lora.alpha), "must be above 0");
   for (const std::string& target : lora.targets) {
-    if (!absl::c_linear_search(kLoraTargets, target)) {
+    if (!absl::c_linear_search(kLayerMatrices, target)) {
       return Invalid("trainer.lora.targets", target,
-                     absl::StrCat("must be of ", absl::StrJoin(kLoraTargets, ", ")));
+                     absl::StrCat("must be of ", absl::StrJoin(kLayerMatrices, ", ")));
     }
   }
   if (settings.kind != Settings::Kind::kRl) return absl::OkStatus();
@@ -120,7 +121,7 @@ bool IsLoraTarget(const LoraSettings& lora, absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
   if (parts.size() < 2 || parts.back() != "weight") return false;
   const absl::string_view matrix = parts[parts.size() - 2];
-  return lora.targets.empty() ? absl::c_linear_search(kLoraTargets, matrix)
+  return lora.targets.empty() ? absl::c_linear_search(kLayerMatrices, matrix)
                               : absl::c_linear_search(lora.targets, matrix);
 }
 

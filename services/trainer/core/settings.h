@@ -32,12 +32,10 @@ struct LoraSettings {
 
   int64_t rank = 0;  // 0: all weights are trained.
   double alpha = 32;
-  // Of kLoraTargets: names of the matrices that get factors. Empty: all of them.
+  // Of kLayerMatrices: names of the matrices that get factors. Empty: all of them.
   std::vector<std::string> targets;
   uint64_t seed = 1;
 };
-inline constexpr absl::string_view kLoraTargets[] = {"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                                     "gate_proj", "up_proj", "down_proj"};
 // Whether the weight with this Hugging Face name gets factors.
 bool IsLoraTarget(const LoraSettings& lora, absl::string_view name);
 

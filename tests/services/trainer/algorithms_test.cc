@@ -9,7 +9,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/presets.h"
@@ -50,24 +49,16 @@ class AlgorithmsTest : public TrainerTest {
     std::vector<Scored> all;
     for (size_t g = 0; g < batch.size(); ++g) {
       for (const Trajectory& t : batch[g].members) {
-        PackedBatch packed;
-        packed.tokens.assign(t.tokens.begin(), t.tokens.end());
-        packed.positions.resize(t.tokens.size());
-        std::iota(packed.positions.begin(), packed.positions.end(), 0);
-        packed.cu_seqlens = {0, static_cast<int64_t>(t.tokens.size())};
-        std::vector<int64_t> targets;
+        const AloneBatch alone = PackAlone(t);
         Scored& scored = all.emplace_back();
         scored.group = g;
         scored.reward = t.reward;
         for (size_t i = 0; i < t.tokens.size(); ++i) {
-          if (!t.mask[i]) continue;
-          packed.score_rows.push_back(static_cast<int64_t>(i) - 1);
-          targets.push_back(t.tokens[i]);
-          scored.behav.push_back(t.logprobs[i]);
+          if (t.mask[i]) scored.behav.push_back(t.logprobs[i]);
         }
         const auto scores = [&](TrainModel& m) {
-          const at::Tensor z = at::log_softmax(*m.Logits(packed), -1);
-          return std::pair(z.gather(1, at::tensor(targets).unsqueeze(1)).squeeze(1),
+          const at::Tensor z = at::log_softmax(*m.Logits(alone.packed), -1);
+          return std::pair(z.gather(1, at::tensor(alone.targets).unsqueeze(1)).squeeze(1),
                            -(z.exp() * z).sum(-1));
         };
         std::tie(scored.lp, scored.entropy) = scores(*slow_);

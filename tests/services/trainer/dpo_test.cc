@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "common/models/train_model.h"
 #include "tests/services/trainer/trainer_fixture.h"
@@ -47,19 +46,9 @@ class DpoTest : public TrainerTest {
 
   // The sum of the log-probs of an answer, in fp64 with gradient.
   static at::Tensor SumOf(TrainModel& model, const Trajectory& answer) {
-    PackedBatch packed;
-    packed.tokens.assign(answer.tokens.begin(), answer.tokens.end());
-    packed.positions.resize(answer.tokens.size());
-    std::iota(packed.positions.begin(), packed.positions.end(), 0);
-    packed.cu_seqlens = {0, static_cast<int64_t>(answer.tokens.size())};
-    std::vector<int64_t> targets;
-    for (size_t i = 0; i < answer.tokens.size(); ++i) {
-      if (!answer.mask[i]) continue;
-      packed.score_rows.push_back(static_cast<int64_t>(i) - 1);
-      targets.push_back(answer.tokens[i]);
-    }
-    const at::Tensor z = at::log_softmax(model.Logits(packed)->to(at::kDouble), -1);
-    return z.gather(1, at::tensor(targets).unsqueeze(1)).sum();
+    const AloneBatch alone = PackAlone(answer);
+    const at::Tensor z = at::log_softmax(model.Logits(alone.packed)->to(at::kDouble), -1);
+    return z.gather(1, at::tensor(alone.targets).unsqueeze(1)).sum();
   }
 
   at::Tensor SlowLoss(const std::vector<Group>& pairs, double smoothing) {

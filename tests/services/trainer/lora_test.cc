@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 
 #include "absl/strings/match.h"
 #include "common/models/train_model.h"
@@ -82,21 +81,10 @@ TEST_F(LoraTest, TheGradientOfTheFirstStepIsThatOfTheFactors) {
   at::Tensor loss = at::zeros({});
   int64_t tokens = 0;
   for (const Group& row : rows) {
-    const Trajectory& t = row.members[0];
-    PackedBatch packed;
-    packed.tokens.assign(t.tokens.begin(), t.tokens.end());
-    packed.positions.resize(t.tokens.size());
-    std::iota(packed.positions.begin(), packed.positions.end(), 0);
-    packed.cu_seqlens = {0, static_cast<int64_t>(t.tokens.size())};
-    std::vector<int64_t> targets;
-    for (size_t i = 0; i < t.tokens.size(); ++i) {
-      if (!t.mask[i]) continue;
-      packed.score_rows.push_back(static_cast<int64_t>(i) - 1);
-      targets.push_back(t.tokens[i]);
-    }
-    const at::Tensor z = at::log_softmax(*slow->Logits(packed), -1);
-    loss = loss - z.gather(1, at::tensor(targets).unsqueeze(1)).sum();
-    tokens += static_cast<int64_t>(targets.size());
+    const AloneBatch alone = PackAlone(row.members[0]);
+    const at::Tensor z = at::log_softmax(*slow->Logits(alone.packed), -1);
+    loss = loss - z.gather(1, at::tensor(alone.targets).unsqueeze(1)).sum();
+    tokens += static_cast<int64_t>(alone.targets.size());
   }
   ASSERT_TRUE(Backward(loss / static_cast<double>(tokens)).ok());
 

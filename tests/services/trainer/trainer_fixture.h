@@ -6,12 +6,14 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/splitmix.h"
+#include "common/models/train_model.h"
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/trainer.h"
 #include "tests/services/trainer/tiny_model.h"
@@ -51,6 +53,26 @@ inline std::vector<Group> RandomBatch(uint64_t seed, int groups = 6, int64_t ver
   SplitMix64 random(seed);
   std::vector<Group> batch;
   for (int g = 0; g < groups; ++g) batch.push_back(RandomGroup(random, version, 4, g % 2 == 1));
+  return batch;
+}
+
+// A trajectory as a batch of its own, in which its trained tokens are scored.
+struct AloneBatch {
+  PackedBatch packed;
+  std::vector<int64_t> targets;
+};
+inline AloneBatch PackAlone(const Trajectory& trajectory) {
+  AloneBatch batch;
+  const auto& tokens = trajectory.tokens;
+  batch.packed.tokens.assign(tokens.begin(), tokens.end());
+  batch.packed.positions.resize(tokens.size());
+  std::iota(batch.packed.positions.begin(), batch.packed.positions.end(), 0);
+  batch.packed.cu_seqlens = {0, static_cast<int64_t>(tokens.size())};
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!trajectory.mask[i]) continue;
+    batch.packed.score_rows.push_back(static_cast<int64_t>(i) - 1);
+    batch.targets.push_back(tokens[i]);
+  }
   return batch;
 }
 
