@@ -1,0 +1,77 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/collective/rendezvous.h"
+
+namespace sluice {
+
+// One rank's end of a group of processes that train one model together, over LibTorch's c10d (Gloo,
+// over TCP without encryption).
+//
+// All ranks make the same calls in the same order, with spans of equal sizes. Each call first waits
+// until every rank has come to it, however long another rank computes before; only then does the
+// timeout count. After an error the group is of no use any more: destroy it, and form a new one.
+// Errors:
+//   UNAVAILABLE RANK_LOST   a rank is gone, or has not moved its data within the timeout
+//   CANCELLED               Abort() was called
+//
+// One thread uses it, but for Abort().
+class Collective {
+ public:
+  struct Options {
+    int rank = 0;
+    int world = 1;
+    // Name or address of the interface on which this rank can be reached by the others.
+    std::string host = "127.0.0.1";
+    // For forming the group, and for the data of each call.
+    absl::Duration timeout = absl::Seconds(120);
+  };
+
+  // Waits for all ranks, and connects each with each. `rendezvous` must be empty of an earlier
+  // group's keys; it is not used later.
+  // INVALID_ARGUMENT: the rank is not in the world, or the host is not one of this machine.
+  static absl::StatusOr<std::unique_ptr<Collective>> Join(const Options& options,
+                                                          Rendezvous* rendezvous);
+  ~Collective();
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  int rank() const;
+  int world() const;
+
+  // Replaces the values by their sums over all ranks. The sums have the same bits on all ranks.
+  absl::Status Sum(absl::Span<float> values);
+  absl::Status Sum(absl::Span<double> values);
+  // The same, but only rank `root` gets the sums. The values of the others are undefined then.
+  absl::Status SumTo(int root, absl::Span<float> values);
+  // Copies the values of rank `root` to all ranks.
+  absl::Status Broadcast(int root, absl::Span<float> values);
+  // Copies the values of rank `from` to rank `to`. The other ranks need not call it, and return at
+  // once if they do.
+  absl::Status Transfer(int from, int to, absl::Span<float> values);
+  // Returns what each rank has passed, in order of rank. The lengths may differ.
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine);
+
+  // Rank 0 calls Send(), and all others Receive(), which waits for as long as it takes.
+  absl::Status Send(absl::string_view message);
+  absl::StatusOr<std::string> Receive();
+
+  // Ends the waits for other ranks, now and later. A transfer of data that is under way goes on
+  // until its end, or until the timeout. From any thread.
+  void Abort();
+
+ private:
+  class Impl;
+  explicit Collective(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace sluice {
+
+// Where the ranks of a group exchange the addresses at which they reach each other. Thread-safe.
+class Rendezvous {
+ public:
+  virtual ~Rendezvous() = default;
+
+  virtual absl::Status Set(const std::string& key, const std::string& value) = 0;
+  // Waits until some rank has set the key.
+  // DEADLINE_EXCEEDED: none did within `timeout`.
+  virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) = 0;
+};
+
+// The rendezvous of ranks that are in one process.
+class LocalRendezvous : public Rendezvous {
+ public:
+  absl::Status Set(const std::string& key, const std::string& value) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace sluice

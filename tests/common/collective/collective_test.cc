@@ -1,0 +1,181 @@
+#include "common/collective/collective.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <latch>
+#include <numeric>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+
+namespace sluice {
+namespace {
+
+// Runs `body` on a thread per rank.
+void RunRanks(int world, const std::function<void(Collective&)>& body,
+              absl::Duration timeout = absl::Seconds(30)) {
+  LocalRendezvous rendezvous;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<Collective>> group =
+          Collective::Join({.rank = rank, .world = world, .timeout = timeout}, &rendezvous);
+      ASSERT_TRUE(group.ok()) << group.status();
+      body(**group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class CollectiveTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, CollectiveTest, ::testing::Values(1, 2, 3, 4),
+                         [](const auto& info) { return absl::StrCat(info.param); });
+
+TEST_P(CollectiveTest, SumsHaveTheSameBitsOnAllRanks) {
+  const int world = GetParam();
+  // More than one piece, and not a multiple of anything.
+  constexpr size_t kCount = (size_t{1} << 24) + 77;
+  std::vector<std::vector<float>> sums(world);
+  RunRanks(world, [&](Collective& group) {
+    std::vector<float> values(kCount);
+    SplitMix64 random(100 + group.rank());
+    for (float& value : values) value = static_cast<float>(random.Uniform() - 0.5);
+    ASSERT_TRUE(group.Sum(absl::MakeSpan(values)).ok());
+    sums[group.rank()] = std::move(values);
+  });
+  for (int rank = 1; rank < world; ++rank) EXPECT_EQ(sums[rank], sums[0]) << rank;
+  std::vector<SplitMix64> randoms;
+  for (int rank = 0; rank < world; ++rank) randoms.emplace_back(100 + rank);
+  for (size_t i = 0; i < kCount; ++i) {
+    double sum = 0;
+    for (SplitMix64& random : randoms) sum += static_cast<float>(random.Uniform() - 0.5);
+    ASSERT_NEAR(sums[0][i], sum, 1e-6) << i;
+  }
+}
+
+TEST_P(CollectiveTest, OneRankGetsTheSums) {
+  const int world = GetParam();
+  RunRanks(world, [&](Collective& group) {
+    for (int root = 0; root < group.world(); ++root) {
+      std::vector<float> values(1000, static_cast<float>(1 + group.rank()));
+      ASSERT_TRUE(group.SumTo(root, absl::MakeSpan(values)).ok());
+      const float sum = static_cast<float>(world * (world + 1)) / 2;
+      if (group.rank() == root) EXPECT_EQ(values, std::vector<float>(1000, sum));
+    }
+  });
+}
+
+TEST_P(CollectiveTest, AllRanksGetWhatOneHas) {
+  RunRanks(GetParam(), [](Collective& group) {
+    for (int root = 0; root < group.world(); ++root) {
+      std::vector<float> values(333, static_cast<float>(group.rank()));
+      ASSERT_TRUE(group.Broadcast(root, absl::MakeSpan(values)).ok());
+      EXPECT_EQ(values, std::vector<float>(333, static_cast<float>(root)));
+    }
+  });
+}
+
+TEST_P(CollectiveTest, OneRankGivesItsValuesToAnother) {
+  RunRanks(GetParam(), [](Collective& group) {
+    const int last = group.world() - 1;
+    std::vector<float> values(333, static_cast<float>(group.rank()));
+    ASSERT_TRUE(group.Transfer(last, 0, absl::MakeSpan(values)).ok());
+    const int owner = group.rank() == 0 ? last : group.rank();
+    EXPECT_EQ(values, std::vector<float>(333, static_cast<float>(owner)));
+  });
+}
+
+TEST_P(CollectiveTest, GathersBytesOfAnyLengthInOrderOfRank) {
+  RunRanks(GetParam(), [](Collective& group) {
+    absl::StatusOr<std::vector<std::string>> all = group.Gather(std::string(group.rank(), 'x'));
+    ASSERT_TRUE(all.ok()) << all.status();
+    ASSERT_EQ(all->size(), static_cast<size_t>(group.world()));
+    for (int rank = 0; rank < group.world(); ++rank)
+      EXPECT_EQ((*all)[rank], std::string(rank, 'x'));
+  });
+}
+
+TEST_P(CollectiveTest, MessagesOfRankZeroComeInOrder) {
+  RunRanks(GetParam(), [](Collective& group) {
+    for (const size_t size : {size_t{0}, size_t{1}, size_t{3'000'000}}) {
+      const std::string message(size, static_cast<char>('a' + size % 7));
+      if (group.rank() == 0) {
+        ASSERT_TRUE(group.Send(message).ok());
+      } else {
+        absl::StatusOr<std::string> received = group.Receive();
+        ASSERT_TRUE(received.ok()) << received.status();
+        EXPECT_EQ(*received, message);
+      }
+    }
+  });
+}
+
+TEST_P(CollectiveTest, ARankThatIsGoneIsAnErrorOnTheOthersAtOnce) {
+  const int world = GetParam();
+  if (world == 1) return;
+  RunRanks(
+      world,
+      [&](Collective& group) {
+        if (group.rank() == world - 1) return;  // Destroys its end.
+        std::vector<float> values(10, 1);
+        const absl::Status status = group.Sum(absl::MakeSpan(values));
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+        EXPECT_EQ(ReasonOf(status), "RANK_LOST") << status;
+      },
+      /*timeout=*/absl::Hours(1));
+}
+
+TEST(CollectiveAbortTest, EndsAWaitForARankThatDoesNotCome) {
+  std::latch done(1);
+  RunRanks(
+      2,
+      [&](Collective& group) {
+        if (group.rank() == 1) return done.wait();  // It is there, but makes no call.
+        std::thread aborts([&] { group.Abort(); });
+        std::vector<float> values(10, 1);
+        EXPECT_TRUE(absl::IsCancelled(group.Sum(absl::MakeSpan(values))));
+        EXPECT_TRUE(absl::IsCancelled(group.Send("too late")));
+        aborts.join();
+        done.count_down();
+      },
+      /*timeout=*/absl::Hours(1));
+}
+
+TEST(CollectiveAbortTest, EndsAWaitForAMessage) {
+  std::latch done(1);
+  RunRanks(
+      2,
+      [&](Collective& group) {
+        if (group.rank() == 0) return done.wait();
+        std::thread aborts([&] { group.Abort(); });
+        EXPECT_TRUE(absl::IsCancelled(group.Receive().status()));
+        aborts.join();
+        done.count_down();
+      },
+      /*timeout=*/absl::Hours(1));
+}
+
+TEST(CollectiveJoinTest, ARankThatNeverComesIsAnError) {
+  LocalRendezvous rendezvous;
+  const auto group = Collective::Join(
+      {.rank = 0, .world = 2, .timeout = absl::Milliseconds(50)}, &rendezvous);
+  EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
+}
+
+TEST(CollectiveJoinTest, AnAddressOfAnotherMachineIsRefused) {
+  LocalRendezvous rendezvous;
+  const auto group = Collective::Join({.rank = 0, .world = 1, .host = "192.0.2.1"}, &rendezvous);
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kInvalidArgument) << group.status();
+}
+
+TEST(CollectiveJoinTest, ARankOutsideOfTheGroupIsRefused) {
+  LocalRendezvous rendezvous;
+  EXPECT_EQ(Collective::Join({.rank = 2, .world = 2}, &rendezvous).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace sluice
