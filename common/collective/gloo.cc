@@ -40,8 +40,7 @@ class Store : public c10d::Store {
     return c10::make_intrusive<Store>(rendezvous_, absl::FromChrono(timeout_));
   }
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    const absl::Status status =
-        rendezvous_->Set(key, std::string(value.begin(), value.end()));
+    const absl::Status status = rendezvous_->Set(key, std::string(value.begin(), value.end()));
     if (!status.ok()) throw std::runtime_error(status.ToString());
   }
   std::vector<uint8_t> get(const std::string& key) override {

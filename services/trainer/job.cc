@@ -91,7 +91,7 @@ class TrainingJob::Impl {
   absl::StatusOr<std::optional<CheckpointContents>> ApplyAndPublish(const TrainedStep& step,
                                                                     bool evaluate,
                                                                     PhaseSeconds* seconds);
-  CheckpointContents MakeCheckpoint(std::string cursor);
+  absl::StatusOr<CheckpointContents> MakeCheckpoint(std::string cursor);
   absl::Status CheckSkips(const StepResult& result) const;
   void Report(const StepResult& result, const PhaseSeconds& seconds);
 
@@ -453,12 +453,12 @@ absl::StatusOr<std::optional<CheckpointContents>> TrainingJob::Impl::ApplyAndPub
   return MakeCheckpoint(std::move(applied.cursor));
 }
 
-CheckpointContents TrainingJob::Impl::MakeCheckpoint(std::string cursor) {
-  Trainer::Sources sources = trainer_->TakeSnapshot();
-  return {.model = std::move(sources.model),
-          .optimizer = std::move(sources.moments),
-          .state = state_,
-          .cursor = std::move(cursor)};
+absl::StatusOr<CheckpointContents> TrainingJob::Impl::MakeCheckpoint(std::string cursor) {
+  SLUICE_ASSIGN_OR_RETURN(Trainer::Sources sources, trainer_->TakeSnapshot());
+  return CheckpointContents{.model = std::move(sources.model),
+                            .optimizer = std::move(sources.moments),
+                            .state = state_,
+                            .cursor = std::move(cursor)};
 }
 
 absl::Status TrainingJob::Impl::CheckSkips(const StepResult& result) const {
@@ -507,7 +507,8 @@ absl::Status TrainingJob::Impl::WriteLastCheckpoint() {
   if (checkpoints_.HasNewest(version())) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(std::optional<std::string> cursor, queue_.CursorOfLastApply());
   if (!cursor.has_value()) return absl::OkStatus();
-  return checkpoints_.Write(MakeCheckpoint(*std::move(cursor)));
+  SLUICE_ASSIGN_OR_RETURN(CheckpointContents contents, MakeCheckpoint(*std::move(cursor)));
+  return checkpoints_.Write(std::move(contents));
 }
 
 absl::StatusOr<std::shared_ptr<const TensorSet>> TrainingJob::Impl::Snapshot(DType dtype) const {

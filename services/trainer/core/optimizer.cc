@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/proximal.h"
 #include "common/base/status.h"
+#include "common/collective/collective.h"
 #include "common/models/parallel.h"
 #include "common/optim/adamw.h"
 #include "common/optim/grad_norm.h"
@@ -40,9 +41,14 @@ void Optimizer::Slots::Add(const std::string& name, const at::Tensor& tensor, fl
   size += (tensor.numel() + kAlign - 1) / kAlign * kAlign;
 }
 
-Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings, TrainModel* average,
-                     double decay, std::unique_ptr<Lora> lora)
-    : settings_(settings), lora_(std::move(lora)), average_(average), decay_(decay) {
+Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings, const Ranks* ranks,
+                     Shard shard, TrainModel* average, double decay, std::unique_ptr<Lora> lora)
+    : settings_(settings),
+      ranks_(ranks),
+      sharded_(ranks->many() && shard != Shard::kNone),
+      lora_(std::move(lora)),
+      average_(average),
+      decay_(decay) {
   const ScheduleRow* row = FindSchedule(settings.schedule);
   SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has checked the name.
   schedule_ = Schedule{settings.warmup, settings.total, 0.0, row->shape};
@@ -62,9 +68,15 @@ Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings, Train
   }
 
   grads_[0] = MakeFlat(parameters_);
-  m_ = at::zeros({trained_.size});
-  v_ = at::zeros({trained_.size});
+  own_begin_ = sharded_ ? PartBegin(ranks_->rank()) : 0;
+  own_end_ = sharded_ ? PartBegin(ranks_->rank() + 1) : trained_.size;
+  m_ = at::zeros({own_end_ - own_begin_});
+  v_ = at::zeros({own_end_ - own_begin_});
   SelectAccumulator(0);
+}
+
+int64_t Optimizer::PartBegin(int rank) const {
+  return trained_.size / kAlign * rank / ranks_->world() * kAlign;
 }
 
 Optimizer::Flat Optimizer::MakeFlat(const Slots& slots) {
@@ -120,22 +132,28 @@ void Optimizer::UpdateAverage(size_t i) {
   });
 }
 
-Optimizer::Outcome Optimizer::Update(double scale0, double scale1, double lr_factor) {
+absl::StatusOr<Optimizer::Outcome> Optimizer::Update(double scale0, double scale1,
+                                                     double lr_factor) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
   // Combine the accumulators in the first one. Both factors are applied here, so `scale0` is 1 from
-  // now on.
-  if (used(1)) {
-    const float* other = grads_[1].whole.const_data_ptr<float>();
+  // now on. With several ranks this is always done: a rank whose share was empty has not used the
+  // second accumulator, and all must add up the same.
+  if (used(1) || ranks_->many()) {
+    const float* other = used(1) ? grads_[1].whole.const_data_ptr<float>() : nullptr;
     ParallelFor(parameters_.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        grad[i] = static_cast<float>(scale0 * grad[i] + scale1 * other[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        const double second = other == nullptr ? 0 : scale1 * other[i];
+        grad[i] = static_cast<float>(scale0 * grad[i] + second);
+      }
     });
     scale0 = 1;
   }
 
-  const float* const trained = TrainedGradient();
+  float* const trained = TrainedGradient();
+  SLUICE_RETURN_IF_ERROR(SumGradient(trained));
+  SLUICE_ASSIGN_OR_RETURN(const double squares, SquaredNormOfAll(trained));
   Outcome outcome;
-  outcome.grad_norm = std::sqrt(SumOfAllSquares(trained, trained_.size)) * std::abs(scale0);
+  outcome.grad_norm = std::sqrt(squares) * std::abs(scale0);
   outcome.lr = settings_.lr * schedule_.Factor(updates_) * lr_factor;
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
@@ -143,26 +161,36 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1, double lr_fac
                              settings_.weight_decay};
   const double grad_scale = scale0 * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
-  float *const m = m_.mutable_data_ptr<float>(), *const v = v_.mutable_data_ptr<float>();
-  const std::vector<Snapshots> live = LiveSnapshots();
+  // Both are indexed by the place in the whole flat buffer.
+  float* const m = m_.mutable_data_ptr<float>() - own_begin_;
+  float* const v = v_.mutable_data_ptr<float>() - own_begin_;
+  const std::vector<Locked> live = LiveSnapshots();
   for (size_t i = 0; i < trained_.list.size(); ++i) {
     const Slot& slot = trained_.list[i];
-    for (const Snapshots& snapshots : live) {
+    for (const Locked& snapshots : live) {
       PreserveState(snapshots, i);
       if (lora_ == nullptr && snapshots.parameters != nullptr) snapshots.parameters->Preserve(i);
     }
     float* const values = slot.tensor.mutable_data_ptr<float>();
-    ParallelFor(slot.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-      const int64_t at = slot.offset + begin;
-      AdamWStep(options, updates_, outcome.lr, /*decay=*/slot.tensor.dim() >= 2, grad_scale,
-                end - begin, trained + at, values + begin, m + at, v + at);
-    });
-    UpdateAverage(i);
+    const int64_t first = std::max<int64_t>(0, own_begin_ - slot.offset);
+    const int64_t count = std::min(slot.size, own_end_ - slot.offset) - first;
+    if (count > 0) {
+      ParallelFor(count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+        const int64_t at = slot.offset + first + begin;
+        AdamWStep(options, updates_, outcome.lr, /*decay=*/slot.tensor.dim() >= 2, grad_scale,
+                  end - begin, trained + at, values + first + begin, m + at, v + at);
+      });
+    }
+    if (!sharded_) UpdateAverage(i);
+  }
+  if (sharded_) {
+    SLUICE_RETURN_IF_ERROR(ShareTrained(trained));
+    for (size_t i = 0; i < trained_.list.size(); ++i) UpdateAverage(i);
   }
 
   if (lora_ != nullptr) {
     const std::vector<size_t>& changed = lora_->parameters();
-    for (const Snapshots& snapshots : live) {
+    for (const Locked& snapshots : live) {
       if (snapshots.parameters == nullptr) continue;
       for (const size_t parameter : changed) snapshots.parameters->Preserve(parameter);
     }
@@ -172,62 +200,171 @@ Optimizer::Outcome Optimizer::Update(double scale0, double scale1, double lr_fac
   return outcome;
 }
 
-const float* Optimizer::TrainedGradient() {
-  if (lora_ == nullptr) return grads_[0].whole.const_data_ptr<float>();
+float* Optimizer::TrainedGradient() {
+  if (lora_ == nullptr) return grads_[0].whole.mutable_data_ptr<float>();
   lora_->Gradients(grads_[0].views, absl::MakeSpan(factor_grads_.views));
-  return factor_grads_.whole.const_data_ptr<float>();
+  return factor_grads_.whole.mutable_data_ptr<float>();
 }
 
-void Optimizer::PreserveState(const Snapshots& snapshots, size_t i) {
+absl::Status Optimizer::SumGradient(float* gradient) {
+  if (!ranks_->many()) return absl::OkStatus();
+  Collective& collective = ranks_->collective();
+  if (!sharded_) return collective.Sum({gradient, static_cast<size_t>(trained_.size)});
+  for (int rank = 0; rank < ranks_->world(); ++rank) {
+    const int64_t begin = PartBegin(rank), end = PartBegin(rank + 1);
+    SLUICE_RETURN_IF_ERROR(
+        collective.SumTo(rank, {gradient + begin, static_cast<size_t>(end - begin)}));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> Optimizer::SquaredNormOfAll(const float* gradient) const {
+  double squares = SumOfAllSquares(gradient + own_begin_, own_end_ - own_begin_);
+  if (sharded_) SLUICE_RETURN_IF_ERROR(ranks_->collective().Sum(absl::MakeSpan(&squares, 1)));
+  return squares;
+}
+
+void Optimizer::CopyTrained(int64_t begin, int64_t end, float* buffer, bool to_buffer) {
+  for (const Slot& slot : trained_.list) {
+    const int64_t first = std::max(begin, slot.offset),
+                  last = std::min(end, slot.offset + slot.size);
+    if (first >= last) continue;
+    float* const values = slot.tensor.mutable_data_ptr<float>() - slot.offset;
+    if (to_buffer) std::copy(values + first, values + last, buffer + first);
+    else std::copy(buffer + first, buffer + last, values + first);
+  }
+}
+
+absl::Status Optimizer::ShareTrained(float* buffer) {
+  CopyTrained(own_begin_, own_end_, buffer, /*to_buffer=*/true);
+  for (int rank = 0; rank < ranks_->world(); ++rank) {
+    const int64_t begin = PartBegin(rank), end = PartBegin(rank + 1);
+    SLUICE_RETURN_IF_ERROR(
+        ranks_->collective().Broadcast(rank, {buffer + begin, static_cast<size_t>(end - begin)}));
+  }
+  CopyTrained(0, own_begin_, buffer, /*to_buffer=*/false);
+  CopyTrained(own_end_, trained_.size, buffer, /*to_buffer=*/false);
+  return absl::OkStatus();
+}
+
+void Optimizer::PreserveState(const Locked& snapshots, size_t i) {
   if (snapshots.moments == nullptr) return;
   for (size_t kind = 0; kind < StateOf(trained_.list[i]).size(); ++kind)
     snapshots.moments->Preserve(kind * trained_.list.size() + i);
 }
 
-std::vector<std::pair<const char*, float*>> Optimizer::StateOf(const Slot& slot) {
-  std::vector<std::pair<const char*, float*>> state;
-  if (slot.average != nullptr) state.emplace_back("a.", slot.average);
-  state.emplace_back("m.", m_.mutable_data_ptr<float>() + slot.offset);
+std::vector<Optimizer::State> Optimizer::StateOf(const Slot& slot) {
+  std::vector<State> state;
+  const int64_t place = slot.offset - own_begin_;
+  if (slot.average != nullptr) state.push_back({"a.", slot.average, false});
+  state.push_back({"m.", m_.mutable_data_ptr<float>() + place, sharded_});
   // The checkpoint's model has the weights, from which the factors cannot be computed.
-  if (lora_ != nullptr) state.emplace_back("p.", slot.tensor.mutable_data_ptr<float>());
-  state.emplace_back("v.", v_.mutable_data_ptr<float>() + slot.offset);
+  if (lora_ != nullptr) state.push_back({"p.", slot.tensor.mutable_data_ptr<float>(), false});
+  state.push_back({"v.", v_.mutable_data_ptr<float>() + place, sharded_});
   return state;
 }
 
-Optimizer::Snapshots Optimizer::TakeSnapshots() {
-  std::vector<Snapshot::Live> parameters, moments;
-  for (const Slot& slot : parameters_.list) {
-    parameters.push_back({{slot.name, DType::kF32, slot.tensor.sizes().vec()},
-                          slot.tensor.const_data_ptr<float>(),
-                          slot.size});
+TensorSpec Optimizer::SpecOf(const State& state, const Slot& slot) const {
+  return {absl::StrCat(state.prefix, slot.name), DType::kF32, slot.tensor.sizes().vec()};
+}
+
+absl::Status Optimizer::ForEachOwner(
+    const Slot& slot,
+    absl::FunctionRef<absl::Status(int rank, int64_t first, int64_t count)> visit) const {
+  for (int rank = 0; rank < ranks_->world(); ++rank) {
+    const int64_t first = std::max<int64_t>(0, PartBegin(rank) - slot.offset);
+    const int64_t last = std::min(slot.size, PartBegin(rank + 1) - slot.offset);
+    if (first < last) SLUICE_RETURN_IF_ERROR(visit(rank, first, last - first));
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Optimizer::Sources> Optimizer::TakeSnapshots() {
+  if (ranks_->rank() != 0) {
+    if (sharded_) SLUICE_RETURN_IF_ERROR(GatherState().status());
+    return Sources{};
+  }
+
+  std::vector<Snapshot::Live> tensors;
+  for (const Slot& slot : parameters_.list) {
+    tensors.push_back({{slot.name, DType::kF32, slot.tensor.sizes().vec()},
+                       slot.tensor.const_data_ptr<float>(),
+                       slot.size});
+  }
+  const auto parameters = std::make_shared<Snapshot>(std::move(tensors));
+  Sources sources{std::make_shared<SnapshotSource>(parameters, /*once=*/false), nullptr};
+  if (sharded_) {
+    SLUICE_ASSIGN_OR_RETURN(sources.moments, GatherState());
+    snapshots_.push_back({parameters, {}});
+    return sources;
+  }
+
+  tensors.clear();
   for (size_t kind = 0; kind < StateOf(trained_.list[0]).size(); ++kind) {
     for (const Slot& slot : trained_.list) {
-      const auto [prefix, values] = StateOf(slot)[kind];
-      moments.push_back({{absl::StrCat(prefix, slot.name), DType::kF32, slot.tensor.sizes().vec()},
-                         values,
-                         slot.size});
+      const State state = StateOf(slot)[kind];
+      tensors.push_back({SpecOf(state, slot), state.values, slot.size});
     }
   }
-  const Snapshots snapshots{std::make_shared<Snapshot>(std::move(parameters)),
-                            std::make_shared<Snapshot>(std::move(moments))};
-  snapshots_.emplace_back(snapshots.parameters, snapshots.moments);
-  return snapshots;
+  const auto moments = std::make_shared<Snapshot>(std::move(tensors));
+  sources.moments = std::make_shared<SnapshotSource>(moments, /*once=*/true);
+  snapshots_.push_back({parameters, moments});
+  return sources;
+}
+
+// Copies the state of all slots to rank 0. The other ranks return null.
+absl::StatusOr<std::shared_ptr<const TensorSource>> Optimizer::GatherState() {
+  // A set of tensors that is read as a source.
+  class Owned : public SetSource {
+   public:
+    explicit Owned(std::shared_ptr<const TensorSet> set)
+        : SetSource(set.get()), set_(std::move(set)) {}
+
+   private:
+    const std::shared_ptr<const TensorSet> set_;
+  };
+
+  const bool first_rank = ranks_->rank() == 0;
+  std::shared_ptr<TensorSet> set;
+  if (first_rank) {
+    std::vector<TensorSpec> specs;
+    for (const Slot& slot : trained_.list) {
+      for (const State& state : StateOf(slot)) specs.push_back(SpecOf(state, slot));
+    }
+    SLUICE_ASSIGN_OR_RETURN(TensorSet created, TensorSet::Create(std::move(specs)));
+    set = std::make_shared<TensorSet>(std::move(created));
+  }
+  for (const Slot& slot : trained_.list) {
+    for (const State& state : StateOf(slot)) {
+      float* to = nullptr;
+      if (first_rank) {
+        to = set->as<float>(static_cast<size_t>(set->Find(SpecOf(state, slot).name))).data();
+        if (!state.sharded) std::copy_n(state.values, slot.size, to);
+      }
+      if (!state.sharded) continue;
+      SLUICE_RETURN_IF_ERROR(ForEachOwner(slot, [&](int rank, int64_t first, int64_t count) {
+        if (first_rank && rank == 0) std::copy_n(state.values + first, count, to + first);
+        return ranks_->collective().Transfer(
+            rank, 0, {(first_rank ? to : state.values) + first, static_cast<size_t>(count)});
+      }));
+    }
+  }
+  return first_rank ? std::make_shared<Owned>(std::move(set)) : nullptr;
 }
 
 Optimizer::~Optimizer() { PreserveAll(); }
 
 void Optimizer::PreserveAll() {
-  for (const Snapshots& live : LiveSnapshots()) {
+  for (const Locked& live : LiveSnapshots()) {
     if (live.parameters != nullptr) live.parameters->PreserveAll();
     if (live.moments != nullptr) live.moments->PreserveAll();
   }
 }
 
-std::vector<Optimizer::Snapshots> Optimizer::LiveSnapshots() {
-  std::vector<Snapshots> live;
-  std::erase_if(snapshots_, [&](const auto& weak) {
-    live.push_back({weak.first.lock(), weak.second.lock()});
+std::vector<Optimizer::Locked> Optimizer::LiveSnapshots() {
+  std::vector<Locked> live;
+  std::erase_if(snapshots_, [&](const Live& weak) {
+    live.push_back({weak.parameters.lock(), weak.moments.lock()});
     if (live.back().parameters != nullptr || live.back().moments != nullptr) return false;
     live.pop_back();
     return true;
@@ -235,24 +372,50 @@ std::vector<Optimizer::Snapshots> Optimizer::LiveSnapshots() {
   return live;
 }
 
-absl::Status Optimizer::Restore(const TensorSource& moments, int64_t updates) {
+absl::Status Optimizer::Restore(const TensorSource* moments, int64_t updates) {
   std::map<std::string, size_t> places;
-  for (size_t i = 0; i < moments.specs().size(); ++i) places[moments.specs()[i].name] = i;
+  if (moments != nullptr) {
+    for (size_t i = 0; i < moments->specs().size(); ++i) places[moments->specs()[i].name] = i;
+  }
+  std::vector<float> buffer;  // What rank 0 sends to another rank.
   for (const Slot& slot : trained_.list) {
-    for (const auto& [prefix, values] : StateOf(slot)) {
-      const TensorSpec wanted{absl::StrCat(prefix, slot.name), DType::kF32,
-                              slot.tensor.sizes().vec()};
-      const auto place = places.find(wanted.name);
-      if (place == places.end() || !(moments.specs()[place->second] == wanted)) {
-        const std::string found = place == places.end()
-                                      ? "missing"
-                                      : ShapeText(moments.specs()[place->second].dtype,
-                                                  moments.specs()[place->second].shape);
-        return absl::InvalidArgumentError(
-            absl::StrCat("the tensor ", wanted.name, " of the optimizer's state is ", found,
-                         "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
+    for (const State& state : StateOf(slot)) {
+      size_t index = 0;
+      if (moments != nullptr) {
+        const TensorSpec wanted = SpecOf(state, slot);
+        const auto place = places.find(wanted.name);
+        if (place == places.end() || !(moments->specs()[place->second] == wanted)) {
+          const std::string found = place == places.end()
+                                        ? "missing"
+                                        : ShapeText(moments->specs()[place->second].dtype,
+                                                    moments->specs()[place->second].shape);
+          return absl::InvalidArgumentError(
+              absl::StrCat("the tensor ", wanted.name, " of the optimizer's state is ", found,
+                           "; the model needs ", ShapeText(wanted.dtype, wanted.shape)));
+        }
+        index = place->second;
       }
-      SLUICE_RETURN_IF_ERROR(moments.Read(place->second, 0, slot.size, values));
+
+      if (!state.sharded) {
+        if (moments != nullptr)
+          SLUICE_RETURN_IF_ERROR(moments->Read(index, 0, slot.size, state.values));
+        if (ranks_->many()) {
+          SLUICE_RETURN_IF_ERROR(
+              ranks_->collective().Broadcast(0, {state.values, static_cast<size_t>(slot.size)}));
+        }
+        continue;
+      }
+      SLUICE_RETURN_IF_ERROR(ForEachOwner(slot, [&](int rank, int64_t first, int64_t count) {
+        if (moments == nullptr || rank == 0) {
+          return moments == nullptr
+                     ? ranks_->collective().Transfer(
+                           0, rank, {state.values + first, static_cast<size_t>(count)})
+                     : moments->Read(index, first, count, state.values + first);
+        }
+        buffer.resize(static_cast<size_t>(count));
+        SLUICE_RETURN_IF_ERROR(moments->Read(index, first, count, buffer.data()));
+        return ranks_->collective().Transfer(0, rank, absl::MakeSpan(buffer));
+      }));
     }
   }
   updates_ = updates;

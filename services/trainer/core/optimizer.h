@@ -5,14 +5,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/checkpoint/tensor_source.h"
 #include "common/models/train_model.h"
 #include "common/optim/schedule.h"
 #include "services/trainer/core/lora.h"
+#include "services/trainer/core/ranks.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/snapshot.h"
 
@@ -25,6 +27,10 @@ namespace sluice::trainer {
 // factors. There are several accumulators, because some terms of the loss have different factors
 // that are known only when the batch is complete. Each is allocated when it is first used.
 //
+// Several ranks (ranks.h) add up their gradients in Update() and make the same update. With
+// Shard::kOptimizer each rank has the moments of one equal part of the flat buffer, updates the
+// parameters of that part, and sends them to the others. All ranks then make the same calls.
+//
 // It can keep a running average of the parameters in a second model (PPO-EWMA, proximal.h). With
 // low-rank training (lora.h) AdamW works on the factors, and the model's weights follow.
 //
@@ -33,11 +39,11 @@ class Optimizer {
  public:
   static constexpr int kAccumulators = 4;
 
-  // `model` outlives the optimizer, which updates its parameters in place. So does `average`, a
-  // model of the same config, which is null if no average is kept; `decay` is the beta of its
-  // average. `lora` is null if all weights are trained; an average excludes it.
-  Optimizer(TrainModel* model, const OptimizerSettings& settings, TrainModel* average = nullptr,
-            double decay = 0, std::unique_ptr<Lora> lora = nullptr);
+  // `model` outlives the optimizer, which updates its parameters in place. So do `ranks`, and
+  // `average`, a model of the same config, which is null if no average is kept; `decay` is the beta
+  // of its average. `lora` is null if all weights are trained; an average excludes it.
+  Optimizer(TrainModel* model, const OptimizerSettings& settings, const Ranks* ranks, Shard shard,
+            TrainModel* average, double decay, std::unique_ptr<Lora> lora);
   ~Optimizer();
 
   // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
@@ -53,23 +59,26 @@ class Optimizer {
     double grad_norm = 0;  // Before clipping.
     double lr = 0;
   };
-  // Makes one AdamW update. Its gradient is scale0 * accumulator 0 + scale1 * accumulator 1,
-  // clipped to the global norm. Its learning rate is that of the schedule times `lr_factor`.
-  Outcome Update(double scale0, double scale1, double lr_factor = 1);
+  // Makes one AdamW update. Its gradient is scale0 * accumulator 0 + scale1 * accumulator 1, summed
+  // over all ranks and clipped to the global norm. Its learning rate is that of the schedule times
+  // `lr_factor`. The errors are those of Collective.
+  absl::StatusOr<Outcome> Update(double scale0, double scale1, double lr_factor = 1);
 
   int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
   // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
   // they are now. With an average there are tensors a.NAME too. With low-rank training the moments
   // are those of the factors, which are there as p.NAME. Later updates preserve what is still to be
-  // read.
-  struct Snapshots {
-    std::shared_ptr<Snapshot> parameters, moments;
+  // read. Rank 0 gets them, and null pointers the others; what other ranks have of them is copied
+  // to rank 0.
+  struct Sources {
+    std::shared_ptr<const TensorSource> parameters, moments;
   };
-  Snapshots TakeSnapshots();
+  absl::StatusOr<Sources> TakeSnapshots();
   // Sets the moments, the factors, and the number of updates. The model must hold the weights of
-  // the same checkpoint. INVALID_ARGUMENT: a tensor is missing or has another shape.
-  absl::Status Restore(const TensorSource& moments, int64_t updates);
+  // the same checkpoint. Rank 0 passes the moments, and null pointers the others.
+  // INVALID_ARGUMENT: a tensor is missing or has another shape.
+  absl::Status Restore(const TensorSource* moments, int64_t updates);
   // Sets all moments and the number of updates to 0, and the factors to those of the start, which
   // leave the weights as they are.
   void Reset();
@@ -96,29 +105,63 @@ class Optimizer {
     std::vector<at::Tensor> views;  // One per slot, in the shape of its tensor.
   };
   static Flat MakeFlat(const Slots& slots);
-  // Returns the gradient of what is trained, given that of the model in accumulator 0.
-  const float* TrainedGradient();
+  // Returns the flat gradient of what is trained, given that of the model in accumulator 0.
+  float* TrainedGradient();
+  // Adds up the gradient over the ranks. Each rank then has at least the part that it owns.
+  absl::Status SumGradient(float* gradient);
+  // Sum of the squares of the gradient's parts that the ranks own.
+  absl::StatusOr<double> SquaredNormOfAll(const float* gradient) const;
+  // Sends what this rank owns of the trained values to all others. `buffer` [trained_.size] is
+  // overwritten.
+  absl::Status ShareTrained(float* buffer);
+  // Copies the elements of the flat range between the trained tensors and a flat buffer.
+  void CopyTrained(int64_t begin, int64_t end, float* buffer, bool to_buffer);
+
+  struct Live {
+    std::weak_ptr<Snapshot> parameters, moments;
+  };
+  struct Locked {
+    std::shared_ptr<Snapshot> parameters, moments;
+  };
   // Call this before the state of trained slot i is overwritten.
-  void PreserveState(const Snapshots& snapshots, size_t i);
+  void PreserveState(const Locked& snapshots, size_t i);
   void UpdateAverage(size_t i);
-  // The state of a slot besides its parameter, by the prefix of its name in a checkpoint, in the
-  // order of these names.
-  std::vector<std::pair<const char*, float*>> StateOf(const Slot& slot);
+
+  // A part of a slot's state besides its parameter, by the prefix of its name in a checkpoint.
+  struct State {
+    const char* prefix;
+    float* values;  // The slot's values; of a part that is sharded, where they would begin.
+    bool sharded;
+  };
+  std::vector<State> StateOf(const Slot& slot);  // In the order of the names.
+  TensorSpec SpecOf(const State& state, const Slot& slot) const;
+  // Calls visit(rank, first, count) for each rank that owns elements of the slot: those from
+  // `first` on, counted from the slot's first.
+  absl::Status ForEachOwner(
+      const Slot& slot,
+      absl::FunctionRef<absl::Status(int rank, int64_t first, int64_t count)> visit) const;
+  absl::StatusOr<std::shared_ptr<const TensorSource>> GatherState();
+
   // The snapshots that are still in use.
-  std::vector<Snapshots> LiveSnapshots();
+  std::vector<Locked> LiveSnapshots();
   bool used(int index) const { return !grads_[index].views.empty(); }
+  // Where the part of a rank in the flat buffer of trained values begins.
+  int64_t PartBegin(int rank) const;
 
   const OptimizerSettings settings_;
+  const Ranks* const ranks_;
+  const bool sharded_;
   Schedule schedule_;
   Slots parameters_;  // Of the model.
   Slots trained_;     // What AdamW works on: the parameters, or the factors.
   const std::unique_ptr<Lora> lora_;
   Flat grads_[kAccumulators];
   Flat factor_grads_;
-  at::Tensor m_, v_;
+  int64_t own_begin_ = 0, own_end_ = 0;  // What this rank updates of the flat buffer.
+  at::Tensor m_, v_;                     // [own_end_ - own_begin_]
   TrainModel* const average_;
   const double decay_;
-  std::vector<std::pair<std::weak_ptr<Snapshot>, std::weak_ptr<Snapshot>>> snapshots_;
+  std::vector<Live> snapshots_;
   int64_t updates_ = 0;
 };
 

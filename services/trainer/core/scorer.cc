@@ -81,9 +81,24 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
     }
   }
 
+  std::vector<int64_t> loads(static_cast<size_t>(ranks_->world()));
+  const std::vector<int> ranks = DealSequences(sequences, &loads);
+  std::vector<size_t> places(sequences.size());  // Of each sequence in its rank's values.
+  std::vector<size_t> sizes(loads.size());
+  std::vector<Sequence> mine;
+  std::vector<size_t> mine_places;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    places[i] = sizes[ranks[i]];
+    sizes[ranks[i]] += sequences[i].targets.size();
+    if (ranks[i] != ranks_->rank()) continue;
+    mine.push_back(std::move(sequences[i]));
+    mine_places.push_back(places[i]);
+  }
+
+  std::vector<float> values(sizes[ranks_->rank()]);
   const ProxMode prox = rules_.loss.prox;
   const bool behaviour = prox == ProxMode::kNone || prox == ProxMode::kLoglinear;
-  for (MicroBatch& batch : MakeMicroBatches(sequences, settings_.micro_batch_tokens)) {
+  for (MicroBatch& batch : MakeMicroBatches(mine, settings_.micro_batch_tokens)) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> reference, ScoreReference(batch));
     std::vector<float> anchor = batch.behavior;
     if (!behaviour) {
@@ -91,14 +106,20 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
       anchor = std::move(scores.logprobs);
     }
     for (size_t b = 0; b < batch.sequences.size(); ++b) {
-      std::vector<float>& kl = trajectories[batch.sequences[b]]->kl;
-      kl.clear();
+      float* kl = &values[mine_places[batch.sequences[b]]];
       for (int64_t t = batch.offsets[b]; t < batch.offsets[b + 1]; ++t) {
         const float difference = anchor[t] - reference[t];
         // One token without a usable log-prob must not take the reward of its whole answer.
-        kl.push_back(std::isfinite(difference) ? difference : 0);
+        *kl++ = std::isfinite(difference) ? difference : 0;
       }
     }
+  }
+
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all, ranks_->Join(std::move(values)));
+  for (size_t i = 0; i < trajectories.size(); ++i) {
+    const auto from = all.values.begin() + static_cast<int64_t>(all.first[ranks[i]] + places[i]);
+    trajectories[i]->kl.assign(
+        from, from + absl::c_count_if(trajectories[i]->mask, [](uint8_t m) { return m != 0; }));
   }
   return absl::OkStatus();
 }
@@ -114,8 +135,9 @@ absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
   }
 
   if (rule.entropy_factor != 0) {
-    const std::vector<double> factors = AepoFactors(entropy, rule.entropy_factor);
-    size_t t = 0;
+    SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all, ranks_->Join(std::move(entropy)));
+    const std::vector<double> factors = AepoFactors(all.values, rule.entropy_factor);
+    size_t t = all.first[ranks_->rank()];
     for (MicroBatch& batch : batches) {
       for (float& a : batch.advantage) a = static_cast<float>(a * factors[t++]);
     }
@@ -141,8 +163,15 @@ absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
     absl::c_copy(batch.behavior, std::back_inserter(behavior));
     absl::c_copy(batch.advantage, std::back_inserter(advantage));
   }
-  const std::vector<uint8_t> allowed = M2poKeep(theta, behavior, advantage, keep, rule.m2po);
-  size_t first = 0;
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all_theta, ranks_->Join(std::move(theta)));
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all_behavior,
+                          ranks_->Join(std::move(behavior)));
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all_advantage,
+                          ranks_->Join(std::move(advantage)));
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<uint8_t> all_keep, ranks_->Join(std::move(keep)));
+  const std::vector<uint8_t> allowed = M2poKeep(all_theta.values, all_behavior.values,
+                                                all_advantage.values, all_keep.values, rule.m2po);
+  size_t first = all_theta.first[ranks_->rank()];
   for (MicroBatch& batch : batches) {
     batch.allowed.assign(allowed.begin() + first, allowed.begin() + first + batch.targets.size());
     first += batch.targets.size();

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "services/trainer/core/experience.h"
 #include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/settings.h"
 
@@ -23,12 +24,13 @@ class Scorer {
   // All arguments outlive the scorer. `reference` and `average` (the averaged weights of prox ewma)
   // are null if the job has none.
   Scorer(const Settings& settings, const Rules& rules, TrainModel* model, TrainModel* reference,
-         TrainModel* average)
+         TrainModel* average, const Ranks* ranks)
       : settings_(settings),
         rules_(rules),
         model_(model),
         reference_(reference),
-        average_(average) {}
+        average_(average),
+        ranks_(ranks) {}
 
   // Sets batch.prox if the proximal policy has a forward pass of its own.
   absl::Status SetProximal(MicroBatch& batch);
@@ -37,14 +39,15 @@ class Scorer {
   // Returns the log-probs [N] of the policy as it is now.
   absl::StatusOr<std::vector<float>> Logprobs(const MicroBatch& batch);
 
-  // Sets Trajectory::kl of all trajectories with trained tokens, if the KL enters the reward. Its
+  // Sets Trajectory::kl of all trajectories with trained tokens, if the KL enters the reward. The
+  // ranks share the work, and each then has all of it. The KL's
   // anchor is the proximal policy, or the behaviour policy if there is none (prox none) or if it is
   // not known before the gradients (prox loglinear).
   absl::Status SetRewardKl(std::vector<Group>& groups);
 
   // Multiplies the advantages by the factors of the loss's entropy term, and sets
-  // MicroBatch::allowed by M2PO, if the loss has them. `batches` are all those of one update, which
-  // starts from the weights as they are now.
+  // MicroBatch::allowed by M2PO, if the loss has them. `batches` are all those that this rank has of
+  // one update, which starts from the weights as they are now.
   absl::Status ApplyUpdateWideTerms(std::vector<MicroBatch>& batches);
 
  private:
@@ -60,6 +63,7 @@ class Scorer {
   TrainModel* const model_;
   TrainModel* const reference_;
   TrainModel* const average_;
+  const Ranks* const ranks_;
 };
 
 }  // namespace sluice::trainer

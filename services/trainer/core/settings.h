@@ -39,6 +39,9 @@ struct LoraSettings {
 // Whether the weight with this Hugging Face name gets factors.
 bool IsLoraTarget(const LoraSettings& lora, absl::string_view name);
 
+// What each rank keeps of the optimizer's state: all of it, or its share (ZeRO-1, arXiv:1910.02054).
+enum class Shard { kNone, kOptimizer };
+
 // What a job file says about training. The names are those of the job file. The job file's defaults
 // are in sluice/job/v1/spec.proto; those below may differ from them.
 struct Settings {
@@ -61,8 +64,9 @@ struct Settings {
   uint32_t group_size = 8;
   double temperature = 1.0;      // Sampling temperature, by which log-probs divide the logits too.
   uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
-  bool reference = false;        // Keep the initial weights as the reference policy.
-  int64_t skip_limit = 3;        // The job fails after this many skipped steps in a row. 0: never.
+  Shard shard = Shard::kNone;
+  bool reference = false;  // Keep the initial weights as the reference policy.
+  int64_t skip_limit = 3;  // The job fails after this many skipped steps in a row. 0: never.
 };
 
 // INVALID_ARGUMENT: a value is out of range, a name is in no registry, or the algorithms exclude

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "services/trainer/core/batch_step.h"
@@ -12,12 +14,14 @@ class StreamedStep : public BatchStep {
                Clock& clock)
       : settings_(settings), updater_(updater), clock_(clock), builder_(settings, rules, k) {
     updater_.ZeroGrad();
+    updater_.ranks().BeginStep();
   }
 
   absl::Status Add(std::vector<Group> groups) override {
     const absl::Duration start = clock_.Monotonic();
     std::vector<Sequence> sequences;
     SLUICE_RETURN_IF_ERROR(builder_.Add(groups, &sequences));
+    sequences = updater_.ranks().Share(std::move(sequences));
     for (MicroBatch& batch : MakeMicroBatches(sequences, settings_.micro_batch_tokens)) {
       SLUICE_RETURN_IF_ERROR(updater_.scorer().SetProximal(batch));
       SLUICE_RETURN_IF_ERROR(updater_.AddGradients(batch, &sums_));
@@ -29,7 +33,8 @@ class StreamedStep : public BatchStep {
   absl::Status Finish(StepResult* result) override {
     // The factor of the advantages depends on all groups of the batch, so it multiplies the
     // accumulated gradients only here.
-    result->skipped = updater_.Update(sums_, builder_.counts(), builder_.factor(), result);
+    SLUICE_ASSIGN_OR_RETURN(result->skipped,
+                            updater_.Update(sums_, builder_.counts(), builder_.factor(), result));
     result->seconds_forward_backward = absl::ToDoubleSeconds(forward_backward_);
     return absl::OkStatus();
   }

@@ -2,38 +2,117 @@
 
 #include <ATen/Parallel.h>
 
+#include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/collective/collective.h"
 #include "common/models/parallel.h"
 #include "common/models/train_model.h"
+#include "kernels/fingerprint/op.h"
 #include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/experience_codec.h"
 #include "services/trainer/core/lora.h"
 #include "services/trainer/core/optimizer.h"
+#include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/updater.h"
 
 namespace sluice::trainer {
+namespace {
+// How often the weights of the ranks are compared. It costs one pass over the weights.
+constexpr int64_t kStepsPerCheck = 50;
+}  // namespace
+
 class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
-       std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average, Clock* clock)
+       std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average, Clock* clock,
+       Collective* collective)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
+        ranks_(collective),
         model_(std::move(model)),
         reference_(std::move(reference)),
         average_(std::move(average)),
-        optimizer_(model_.get(), settings.optimizer, average_.get(), rules.loss.ewma,
+        optimizer_(model_.get(), settings.optimizer, &ranks_, settings.shard, average_.get(),
+                   rules.loss.ewma,
                    settings.lora.rank > 0
                        ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
                        : nullptr),
         updater_(settings_, rules_, HasSeparateTerms(settings, rules), model_.get(),
-                 reference_.get(), average_.get(), &optimizer_, clock) {}
+                 reference_.get(), average_.get(), &optimizer_, &ranks_, clock) {}
 
+  // What rank 0 does, with the arguments that the other ranks need. Each of these has the other
+  // ranks do the same.
+
+  absl::Status Load(const TensorSet& weights) {
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kLoad}));
+    return DoLoad(&weights);
+  }
+  absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
+                       int64_t skips_in_a_row) {
+    SLUICE_RETURN_IF_ERROR(Tell(
+        {.kind = Command::Kind::kRestore, .number = updates, .skips_in_a_row = skips_in_a_row}));
+    return DoRestore(&weights, &moments, updates, skips_in_a_row);
+  }
+  absl::Status SetReference(const TensorSet& weights) {
+    if (reference_ == nullptr)
+      return absl::FailedPreconditionError("the job keeps no initial weights");
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kReference}));
+    return LoadModel(reference_.get(), &weights);
+  }
   absl::Status Add(int64_t k, std::vector<Group> groups) {
+    Command command{.kind = Command::Kind::kAdd, .number = k};
+    if (ranks_.many()) SLUICE_RETURN_IF_ERROR(Tell(command, EncodeGroups(groups)));
+    return DoAdd(k, std::move(groups));
+  }
+  absl::StatusOr<StepResult> Finish(int64_t k) {
+    // A batch without groups is a step that is skipped.
+    if (step_ == nullptr) SLUICE_RETURN_IF_ERROR(Add(k, {}));
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kFinish, .number = k}));
+    return DoFinish(k);
+  }
+  void Abandon() {
+    // If the other ranks do not hear of it, they are gone, and the next call says so.
+    if (step_ != nullptr) Tell({.kind = Command::Kind::kAbandon}).IgnoreError();
+    DoAbandon();
+  }
+  absl::StatusOr<Optimizer::Sources> TakeSnapshots() {
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kSnapshot}));
+    return optimizer_.TakeSnapshots();
+  }
+
+  absl::Status Follow(const std::function<void(const StepResult& result)>& stepped);
+
+  const TrainModel& model() const { return *model_; }
+  Optimizer& optimizer() { return optimizer_; }
+  int64_t skips_in_a_row() const { return skips_in_a_row_; }
+
+ private:
+  // What rank 0 tells the other ranks to do with it.
+  struct Command {
+    enum class Kind : int64_t { kLoad, kRestore, kReference, kAdd, kFinish, kAbandon, kSnapshot };
+    Kind kind = Kind::kLoad;
+    int64_t number = 0;  // The batch, or the number of updates.
+    int64_t skips_in_a_row = 0;
+  };
+  absl::Status Tell(const Command& command, absl::string_view groups = {}) {
+    if (!ranks_.many()) return absl::OkStatus();
+    return ranks_.collective().Send(absl::StrCat(
+        absl::string_view(reinterpret_cast<const char*>(&command), sizeof(command)), groups));
+  }
+  absl::Status Do(const Command& command, absl::string_view groups,
+                  const std::function<void(const StepResult& result)>& stepped);
+
+  // What every rank does. `weights` and `moments` are null on ranks other than 0, which get them
+  // from it.
+
+  absl::Status DoAdd(int64_t k, std::vector<Group> groups) {
     if (step_ != nullptr && k_ != k) {
       return absl::FailedPreconditionError(
           absl::StrCat("batch ", k, " was added while batch ", k_, " is open"));
@@ -46,9 +125,7 @@ class Trainer::Impl {
     return step_->Add(std::move(groups));
   }
 
-  absl::StatusOr<StepResult> Finish(int64_t k) {
-    // A batch without groups is a step that is skipped.
-    if (step_ == nullptr) SLUICE_RETURN_IF_ERROR(Add(k, {}));
+  absl::StatusOr<StepResult> DoFinish(int64_t k) {
     if (k_ != k)
       return absl::FailedPreconditionError(
           absl::StrCat("batch ", k, " cannot be finished while batch ", k_, " is open"));
@@ -56,45 +133,44 @@ class Trainer::Impl {
     StepResult result;
     result.k = k;
     if (absl::Status status = step_->Finish(&result); !status.ok()) {
-      Abandon();
+      DoAbandon();
       return status;
     }
     skips_in_a_row_ = result.skipped.empty() ? 0 : skips_in_a_row_ + 1;
     result.skips_in_a_row = skips_in_a_row_;
     FillResult(*step_, &result);
     step_.reset();
+    if (k % kStepsPerCheck == kStepsPerCheck - 1) SLUICE_RETURN_IF_ERROR(CheckRanksAgree());
     return result;
   }
 
-  void Abandon() {
+  void DoAbandon() {
     step_.reset();
     optimizer_.ZeroGrad();
   }
 
-  absl::Status Load(const TensorSet& weights) {
-    Abandon();
+  absl::Status DoLoad(const TensorSet* weights) {
+    DoAbandon();
     optimizer_.PreserveAll();
     optimizer_.Reset();
     skips_in_a_row_ = 0;
-    if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(average_->Load(weights));
-    return model_->Load(weights);
+    if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), weights));
+    return LoadModel(model_.get(), weights);
   }
 
-  absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
-                       int64_t skips_in_a_row) {
-    SLUICE_RETURN_IF_ERROR(Load(weights));
+  absl::Status DoRestore(const TensorSet* weights, const TensorSource* moments, int64_t updates,
+                         int64_t skips_in_a_row) {
+    SLUICE_RETURN_IF_ERROR(DoLoad(weights));
     SLUICE_RETURN_IF_ERROR(CheckFrozenWeights());
     SLUICE_RETURN_IF_ERROR(optimizer_.Restore(moments, updates));
     skips_in_a_row_ = skips_in_a_row;
     return absl::OkStatus();
   }
 
-  const TrainModel& model() const { return *model_; }
-  TrainModel* reference() { return reference_.get(); }
-  Optimizer& optimizer() { return optimizer_; }
-  int64_t skips_in_a_row() const { return skips_in_a_row_; }
+  absl::Status LoadModel(TrainModel* model, const TensorSet* weights);
+  // DATA_LOSS RANKS_DIFFER: the weights of two ranks have become different.
+  absl::Status CheckRanksAgree() const;
 
- private:
   // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are
   // not those of the initial model, so the factors belong to another one.
   absl::Status CheckFrozenWeights() const;
@@ -104,6 +180,7 @@ class Trainer::Impl {
   const Settings settings_;
   const Rules rules_;
   Clock* const clock_;
+  Ranks ranks_;
   std::unique_ptr<TrainModel> model_;
   std::unique_ptr<TrainModel> reference_;  // The initial weights; null if they are not kept.
   std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.
@@ -114,6 +191,75 @@ class Trainer::Impl {
   int64_t k_ = 0;
   int64_t skips_in_a_row_ = 0;
 };
+
+absl::Status Trainer::Impl::Follow(const std::function<void(const StepResult& result)>& stepped) {
+  while (true) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string message, ranks_.collective().Receive());
+    Command command;
+    SLUICE_CHECK(message.size() >= sizeof(command));
+    std::memcpy(&command, message.data(), sizeof(command));
+    SLUICE_RETURN_IF_ERROR(
+        Do(command, absl::string_view(message).substr(sizeof(command)), stepped));
+  }
+}
+
+absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups,
+                               const std::function<void(const StepResult& result)>& stepped) {
+  switch (command.kind) {
+    case Command::Kind::kLoad: return DoLoad(nullptr);
+    case Command::Kind::kRestore:
+      return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row);
+    case Command::Kind::kReference: return LoadModel(reference_.get(), nullptr);
+    case Command::Kind::kAdd: {
+      SLUICE_ASSIGN_OR_RETURN(std::vector<Group> batch, DecodeGroups(groups));
+      return DoAdd(command.number, std::move(batch));
+    }
+    case Command::Kind::kFinish: {
+      SLUICE_ASSIGN_OR_RETURN(const StepResult result, DoFinish(command.number));
+      if (stepped) stepped(result);
+      return absl::OkStatus();
+    }
+    case Command::Kind::kAbandon: DoAbandon(); return absl::OkStatus();
+    case Command::Kind::kSnapshot: return optimizer_.TakeSnapshots().status();
+  }
+  return absl::InternalError("rank 0 asks for what this build does not know");
+}
+
+absl::Status Trainer::Impl::LoadModel(TrainModel* model, const TensorSet* weights) {
+  if (weights != nullptr) SLUICE_RETURN_IF_ERROR(model->Load(*weights));
+  if (!ranks_.many()) return absl::OkStatus();
+  for (const TrainModel::Parameter& parameter : model->parameters()) {
+    SLUICE_RETURN_IF_ERROR(
+        ranks_.collective().Broadcast(0, {parameter.tensor.mutable_data_ptr<float>(),
+                                          static_cast<size_t>(parameter.tensor.numel())}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Impl::CheckRanksAgree() const {
+  if (!ranks_.many()) return absl::OkStatus();
+  const auto& parameters = model_->parameters();
+  struct Sum {
+    uint64_t lanes[2] = {0, 0};
+    bool operator==(const Sum&) const = default;
+  };
+  std::vector<Sum> sums(parameters.size());
+  ParallelEach(static_cast<int64_t>(sums.size()), [&](int64_t i) {
+    const at::Tensor& tensor = parameters[i].tensor;
+    kernels::AddFingerprint(0, tensor.const_data_ptr<float>(), sizeof(float), 0,
+                            static_cast<uint64_t>(tensor.numel()), sums[i].lanes);
+  });
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<Sum> all, ranks_.Join(sums));
+  for (int rank = 1; rank < ranks_.world(); ++rank) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (all.values[all.first[rank] + i] == all.values[i]) continue;
+      return Error(absl::StatusCode::kDataLoss, "RANKS_DIFFER",
+                   absl::StrCat("after batch ", k_, " the weight ", parameters[i].name, " of rank ",
+                                rank, " is not that of rank 0"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Trainer::Impl::CheckFrozenWeights() const {
   if (settings_.lora.rank == 0) return absl::OkStatus();
@@ -162,7 +308,8 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings,
-                                                         const ModelConfig& config, Clock* clock) {
+                                                         const ModelConfig& config, Clock* clock,
+                                                         Collective* collective) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
@@ -175,8 +322,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   if (rules.loss.prox == ProxMode::kEwma) {
     SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype));
   }
-  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(
-      settings, rules, std::move(model), std::move(reference), std::move(average), clock)));
+  return std::unique_ptr<Trainer>(
+      new Trainer(std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),
+                                         std::move(average), clock, collective)));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -190,9 +338,11 @@ absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& mome
 }
 
 absl::Status Trainer::SetReference(const TensorSet& weights) {
-  if (impl_->reference() == nullptr)
-    return absl::FailedPreconditionError("the job keeps no initial weights");
-  return impl_->reference()->Load(weights);
+  return impl_->SetReference(weights);
+}
+
+absl::Status Trainer::Follow(const std::function<void(const StepResult& result)>& stepped) {
+  return impl_->Follow(stepped);
 }
 
 absl::Status Trainer::Add(int64_t k, std::vector<Group> groups) {
@@ -209,10 +359,9 @@ absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
   SLUICE_RETURN_IF_ERROR(impl_->model().Store(&weights));
   return weights;
 }
-Trainer::Sources Trainer::TakeSnapshot() {
-  Optimizer::Snapshots snapshots = impl_->optimizer().TakeSnapshots();
-  return {std::make_shared<SnapshotSource>(std::move(snapshots.parameters), /*once=*/false),
-          std::make_shared<SnapshotSource>(std::move(snapshots.moments), /*once=*/true)};
+absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() {
+  SLUICE_ASSIGN_OR_RETURN(Optimizer::Sources sources, impl_->TakeSnapshots());
+  return Sources{std::move(sources.parameters), std::move(sources.moments)};
 }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row(); }

@@ -17,7 +17,8 @@
 
 namespace sluice {
 class Clock;
-}
+class Collective;
+}  // namespace sluice
 
 namespace sluice::trainer {
 
@@ -33,16 +34,26 @@ namespace sluice::trainer {
 // all the work. With one update per batch, the log-probs of the proximal policy are those of the
 // update's own forward pass, bit for bit, so they are not computed separately.
 //
+// Several processes, the ranks of a Collective, can train one model together (ranks.h). Rank 0 is
+// used as if it were alone. The others call Follow(), which does what rank 0 does. An error of the
+// collective on one rank ends the group: all ranks must be made anew then.
+//
 // Only one thread at a time may use it. This header does not include LibTorch.
 class Trainer {
  public:
   // Makes a trainer whose weights are zeros: call Load() or Restore() next. `clock` outlives the
-  // trainer.
+  // trainer, and so does `collective`, which is null if there is one rank.
   // INVALID_ARGUMENT: Validate() refuses the settings.
   // UNIMPLEMENTED: models of this architecture cannot be trained.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Settings& settings,
-                                                         const ModelConfig& config, Clock* clock);
+                                                         const ModelConfig& config, Clock* clock,
+                                                         Collective* collective = nullptr);
   ~Trainer();
+
+  // Of ranks other than 0: trains with rank 0, and returns when that has become impossible: with
+  // the error of a step, or of the collective, which includes that rank 0 has ended. Calls
+  // `stepped` after each step.
+  absl::Status Follow(const std::function<void(const StepResult& result)>& stepped);
 
   // Starts from `weights` with no updates done.
   // INVALID_ARGUMENT: names or shapes are not those of the model.
@@ -74,7 +85,7 @@ class Trainer {
   struct Sources {
     std::shared_ptr<const TensorSource> model, moments;
   };
-  Sources TakeSnapshot();
+  absl::StatusOr<Sources> TakeSnapshot();
   int64_t updates() const;
   int64_t skips_in_a_row() const;
 

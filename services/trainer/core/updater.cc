@@ -58,14 +58,15 @@ void UpdateSums::Merge(const UpdateSums& other) {
 
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
                  TrainModel* model, TrainModel* reference, TrainModel* average,
-                 Optimizer* optimizer, Clock* clock)
+                 Optimizer* optimizer, Ranks* ranks, Clock* clock)
     : settings_(settings),
       rules_(rules),
       regular_accumulator_(separate_terms ? 1 : 0),
       model_(model),
       optimizer_(optimizer),
+      ranks_(ranks),
       clock_(clock),
-      scorer_(settings, rules, model, reference, average) {}
+      scorer_(settings, rules, model, reference, average, ranks) {}
 
 void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
 
@@ -200,9 +201,11 @@ absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSum
   return absl::OkStatus();
 }
 
-std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,
-                            double advantage_factor, StepResult* result) {
+absl::StatusOr<std::string> Updater::Update(UpdateSums& sums, const StepCounts& counts,
+                                            double advantage_factor, StepResult* result) {
+  // All ranks have the same counts and, once merged, the same sums, so they decide alike.
   if (counts.tokens == 0) return "no_tokens";
+  SLUICE_RETURN_IF_ERROR(ranks_->Merge(&sums));
   if (sums.stats.bad_policy() > 0 || sums.bad_logprobs > 0) return "nonfinite_logprob";
   const std::optional<PolicyMetrics> metrics = sums.stats.Metrics();
   // Without KL and entropy terms, a loss that rejects every token has no gradient.
@@ -223,7 +226,8 @@ std::string Updater::Update(const UpdateSums& sums, const StepCounts& counts,
     }
   }
   const absl::Duration start = clock_->Monotonic();
-  const Optimizer::Outcome outcome = optimizer_->Update(scale * policy_factor, scale, lr_factor);
+  SLUICE_ASSIGN_OR_RETURN(const Optimizer::Outcome outcome,
+                          optimizer_->Update(scale * policy_factor, scale, lr_factor));
   result->seconds_optim += absl::ToDoubleSeconds(clock_->Monotonic() - start);
   if (!outcome.applied) return "nonfinite_gradient";
 

@@ -4,11 +4,13 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/diagnostics.h"
 #include "services/trainer/core/micro_batch.h"
 #include "services/trainer/core/pairs.h"
+#include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/scorer.h"
 #include "services/trainer/core/settings.h"
@@ -49,13 +51,15 @@ struct UpdateSums {
 // Computes the gradients of micro-batches, and makes updates from them. Not thread-safe.
 class Updater {
  public:
-  // All arguments outlive the updater. `reference` and `average` are as in Scorer.
+  // All arguments outlive the updater, one for each rank. `reference` and `average` are as in Scorer.
   // `separate_terms`: the factor of the policy term is known only at the end of the step, so its
   // gradients and those of KL and entropy are accumulated apart.
   Updater(const Settings& settings, const Rules& rules, bool separate_terms, TrainModel* model,
-          TrainModel* reference, TrainModel* average, Optimizer* optimizer, Clock* clock);
+          TrainModel* reference, TrainModel* average, Optimizer* optimizer, Ranks* ranks,
+          Clock* clock);
 
   Scorer& scorer() { return scorer_; }
+  Ranks& ranks() { return *ranks_; }
 
   // Sets all gradients to 0.
   void ZeroGrad();
@@ -70,12 +74,12 @@ class Updater {
   // The same for the pairs of answers of an update (kind dpo), which are all in `batches`.
   absl::Status AddPairGradients(absl::Span<MicroBatch> batches, UpdateSums* sums);
 
-  // Makes one update from the gradients that were added. `sums` and `counts` are those of the
-  // update; the advantages of its policy term are multiplied by `advantage_factor`. Sets lr,
-  // grad_norm and the policy metrics of *result, and adds to its loss and seconds_optim. Returns an
-  // empty string, or why there was no update (StepResult::skipped).
-  std::string Update(const UpdateSums& sums, const StepCounts& counts, double advantage_factor,
-                     StepResult* result);
+  // Makes one update from the gradients that all ranks have added. `counts` are those of the
+  // update. `sums` are those of this rank, and become those of all ranks. The advantages of the policy term are multiplied by `advantage_factor`. Sets lr, grad_norm and the policy
+  // metrics of *result, and adds to its loss and seconds_optim. Returns an empty string, or why
+  // there was no update (StepResult::skipped).
+  absl::StatusOr<std::string> Update(UpdateSums& sums, const StepCounts& counts,
+                                     double advantage_factor, StepResult* result);
 
  private:
   // Adds to *sums what the forward and backward pass of the batch is counted with.
@@ -91,6 +95,7 @@ class Updater {
   const int regular_accumulator_;
   TrainModel* const model_;
   Optimizer* const optimizer_;
+  Ranks* const ranks_;
   Clock* const clock_;
   Scorer scorer_;
 };

@@ -76,6 +76,8 @@ class WholeStep : public BatchStep {
 
     FinishAdvantages(sequences);
     for (uint32_t i = 0; i < settings_.minibatches; ++i) {
+      updater_.ranks().BeginStep();
+      sequences[i] = updater_.ranks().Share(std::move(sequences[i]));
       if (rules_.advantage.min_variance) {
         DivideIntoAnswers(sequences[i], &minibatches[i]);
       } else {
@@ -132,7 +134,8 @@ class WholeStep : public BatchStep {
       updater_.ZeroGrad();
       UpdateSums sums;
       SLUICE_RETURN_IF_ERROR(AddGradients(minibatch, &sums));
-      const std::string skipped = updater_.Update(sums, minibatch.counts, 1.0, result);
+      SLUICE_ASSIGN_OR_RETURN(const std::string skipped,
+                              updater_.Update(sums, minibatch.counts, 1.0, result));
       if (skipped.empty()) ++applied;
       if (result->skipped.empty()) result->skipped = skipped;
 

@@ -160,8 +160,8 @@ TEST(CollectiveAbortTest, EndsAWaitForAMessage) {
 
 TEST(CollectiveJoinTest, ARankThatNeverComesIsAnError) {
   LocalRendezvous rendezvous;
-  const auto group = Collective::Join(
-      {.rank = 0, .world = 2, .timeout = absl::Milliseconds(50)}, &rendezvous);
+  const auto group =
+      Collective::Join({.rank = 0, .world = 2, .timeout = absl::Milliseconds(50)}, &rendezvous);
   EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
 }
 

@@ -18,6 +18,7 @@
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/sequences.h"
 #include "services/trainer/core/settings.h"
+#include "tests/services/trainer/all_algorithms.h"
 #include "tests/services/trainer/trainer_fixture.h"
 
 namespace sluice::trainer {
@@ -343,38 +344,6 @@ TEST_F(AlgorithmsTest, NormalizedWeightsAreDividedByTheirMeanButKlAndEntropyAreN
   ASSERT_TRUE(Backward(loss).ok());
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
   ExpectSameUpdate(*trainer, settings, result);
-}
-
-// The settings of each preset, advantage and loss, and of the options that need a whole step.
-std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
-  std::vector<std::pair<std::string, Settings>> all;
-  const auto add = [&](std::string name, const AlgorithmSpec& algorithm) {
-    Settings settings = BaseSettings();
-    settings.algorithm = algorithm;
-    settings.optimizer.eps = 1e-3;
-    settings.reference = algorithm.advantage.kl > 0 || algorithm.loss.kl > 0;
-    all.emplace_back(std::move(name), settings);
-  };
-  for (const auto& row : PresetRows()) add(std::string(row.name), row.value);
-  for (const auto& row : AdvantageRows()) {
-    AlgorithmSpec spec;
-    spec.advantage.kind = std::string(row.name);
-    if (row.value.min_variance) spec.loss.kind = "reinforce";
-    add(absl::StrCat("advantage ", row.name), spec);
-  }
-  for (const auto& row : LossRows()) {
-    AlgorithmSpec spec;
-    spec.loss.kind = std::string(row.name);
-    if (row.value.defaults != nullptr) row.value.defaults(spec.loss);
-    add(absl::StrCat("loss ", row.name), spec);
-  }
-  AlgorithmSpec spec;
-  spec.loss.tis_normalize = true, spec.loss.entropy = 0.05, spec.loss.m2po = 0.02;
-  add("normalized weights and m2po", spec);
-  spec = {};
-  spec.advantage.kl = 0.1;
-  add("kl in the reward", spec);
-  return all;
 }
 
 TEST_F(AlgorithmsTest, T18AnyPartitionAndOrderGivesTheSameParametersUnderEveryAlgorithm) {

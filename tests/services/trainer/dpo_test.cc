@@ -6,35 +6,10 @@
 #include <cmath>
 
 #include "common/models/train_model.h"
-#include "tests/services/trainer/trainer_fixture.h"
+#include "tests/services/trainer/pairs_fixture.h"
 
 namespace sluice::trainer {
 namespace {
-
-constexpr double kBeta = 0.4;
-
-Settings DpoSettings() {
-  Settings settings;
-  settings.kind = Settings::Kind::kDpo;
-  settings.reference = true;
-  settings.dpo.beta = kBeta;
-  settings.optimizer.lr = 1e-2;
-  settings.optimizer.max_grad_norm = 0;
-  return settings;
-}
-
-std::vector<Group> Pairs(uint64_t seed, int pairs = 6) {
-  SplitMix64 random(seed);
-  std::vector<Group> batch;
-  for (int g = 0; g < pairs; ++g) {
-    Group& group = batch.emplace_back(RandomGroup(random, 0, 2));
-    for (Trajectory& trajectory : group.members) {
-      trajectory.logprobs.clear();
-      trajectory.versions.clear();
-    }
-  }
-  return batch;
-}
 
 class DpoTest : public TrainerTest {
  protected:

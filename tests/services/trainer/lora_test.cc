@@ -164,7 +164,7 @@ TEST_F(LoraTest, ASnapshotKeepsWeightsAndFactorsWhileTrainingGoesOn) {
   const auto trainer = MakeLora(LoraTestSettings());
   Run(*trainer, 0, Rows(1));
   const TensorSet weights = *trainer->Weights(), state = MomentsOf(*trainer);
-  const Trainer::Sources sources = trainer->TakeSnapshot();
+  const Trainer::Sources sources = *trainer->TakeSnapshot();
   for (int64_t k = 1; k < 4; ++k) Run(*trainer, k, Rows(2));
   EXPECT_TRUE(SameBits(*ReadAll(*sources.model), weights));
   EXPECT_TRUE(SameBits(*ReadAll(*sources.moments), state));

@@ -108,7 +108,7 @@ class TrainerTest : public ::testing::Test {
 
   // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
   Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types) {
-    Trainer::Sources sources = trainer.TakeSnapshot();
+    Trainer::Sources sources = *trainer.TakeSnapshot();
     CheckpointStore store(
         {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
     CheckpointContents contents{.model = std::move(sources.model),
@@ -123,7 +123,9 @@ class TrainerTest : public ::testing::Test {
     return **store.ReadNewest(nullptr);
   }
 
-  static TensorSet MomentsOf(Trainer& trainer) { return *ReadAll(*trainer.TakeSnapshot().moments); }
+  static TensorSet MomentsOf(Trainer& trainer) {
+    return *ReadAll(*trainer.TakeSnapshot()->moments);
+  }
 
   static double MaxDifference(const TensorSet& a, const TensorSet& b) {
     double worst = 0;

@@ -250,7 +250,7 @@ TEST_F(TrainerTest, ASnapshotIsReadAsItWasWhileTrainingGoesOn) {
   const TensorSet weights = *trainer->Weights(), moments = MomentsOf(*trainer);
 
   // One is read before the next update, one is read half, and one outlives the trainer.
-  Trainer::Sources early = trainer->TakeSnapshot(), half = trainer->TakeSnapshot();
+  Trainer::Sources early = *trainer->TakeSnapshot(), half = *trainer->TakeSnapshot();
   TensorSet model = *ReadAll(*early.model), read = *ReadAll(*early.moments);
   EXPECT_TRUE(SameBits(model, weights) && SameBits(read, moments));
   const size_t middle = moments.size() / 2;
@@ -270,7 +270,7 @@ TEST_F(TrainerTest, ASnapshotIsReadAsItWasWhileTrainingGoesOn) {
   EXPECT_TRUE(SameBits(*ReadAll(*half.model), weights));
 
   std::unique_ptr<Trainer> ending = Make(BaseSettings());
-  const Trainer::Sources last = ending->TakeSnapshot();
+  const Trainer::Sources last = *ending->TakeSnapshot();
   ending.reset();
   EXPECT_TRUE(SameBits(*ReadAll(*last.model), weights_));
 }

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/collective/collective.h"
+#include "services/trainer/core/trainer.h"
+
+namespace sluice::trainer {
+
+// The ranks of one trainer in this process. The test uses rank 0; the others have a thread each.
+class RankGroup {
+ public:
+  // `settings_of` gives the settings of each rank.
+  RankGroup(int world, const ModelConfig& config,
+            const std::function<Settings(int rank)>& settings_of)
+      : trainers_(world), ends_(world) {
+    for (int rank = world - 1; rank >= 0; --rank) {
+      const auto start = [this, rank, world, config, settings = settings_of(rank)] {
+        absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
+            {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
+        ASSERT_TRUE(collective.ok()) << collective.status();
+        absl::StatusOr<std::unique_ptr<Trainer>> trainer =
+            Trainer::Create(settings, config, Clock::Real(), collective->get());
+        ASSERT_TRUE(trainer.ok()) << trainer.status();
+        trainers_[rank] = *std::move(trainer);
+        if (rank > 0) ends_[rank] = trainers_[rank]->Follow(nullptr);
+        else first_ = *std::move(collective);
+      };
+      if (rank > 0) threads_.emplace_back(start);
+      else start();
+    }
+  }
+  RankGroup(int world, const ModelConfig& config, const Settings& settings)
+      : RankGroup(world, config, [&](int) { return settings; }) {}
+  ~RankGroup() { Stop(); }
+
+  Trainer& operator*() { return *trainers_[0]; }
+  Trainer* operator->() { return trainers_[0].get(); }
+
+  // Ends rank 0's part of the group; the other ranks end with it. Their weights are still there.
+  void Stop() {
+    first_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  Trainer& of_rank(int rank) { return *trainers_[rank]; }    // After Stop().
+  const absl::Status& end(int rank) { return ends_[rank]; }  // The same.
+
+ private:
+  LocalRendezvous rendezvous_;
+  std::unique_ptr<Collective> first_;
+  std::vector<std::unique_ptr<Trainer>> trainers_;
+  std::vector<absl::Status> ends_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sluice::trainer

@@ -1,0 +1,332 @@
+// Training with several ranks, against the same training with one.
+
+#include "services/trainer/core/ranks.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "services/trainer/core/experience_codec.h"
+#include "tests/services/trainer/all_algorithms.h"
+#include "tests/services/trainer/pairs_fixture.h"
+#include "tests/services/trainer/rank_group.h"
+
+namespace sluice::trainer {
+namespace {
+
+class RanksTest : public TrainerTest {
+ protected:
+  void Load(Trainer& trainer, const Settings& settings) {
+    ASSERT_TRUE(trainer.Load(weights_).ok());
+    if (KeepsInitialWeights(settings)) {
+      ASSERT_TRUE(trainer.SetReference(settings.lora.rank > 0 ? weights_ : reference_).ok());
+    }
+  }
+
+  // Trains `steps` batches with `world` ranks and with one, and compares.
+  void ExpectSameRun(const Settings& settings, int world, int64_t steps,
+                     const std::function<std::vector<Group>(int64_t k)>& batch, double tolerance) {
+    absl::StatusOr<std::unique_ptr<Trainer>> alone =
+        Trainer::Create(settings, model_.config, Clock::Real());
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    Load(**alone, settings);
+    RankGroup group(world, model_.config, settings);
+    Load(*group, settings);
+    for (int64_t k = 0; k < steps; ++k) {
+      const StepResult expected = Run(**alone, k, batch(k)), result = Run(*group, k, batch(k));
+      EXPECT_EQ(result.skipped, expected.skipped);
+      EXPECT_EQ(result.tokens, expected.tokens);
+      EXPECT_EQ(result.staleness, expected.staleness);
+      EXPECT_NEAR(result.loss, expected.loss, 1e-4) << k;
+      EXPECT_NEAR(result.grad_norm, expected.grad_norm, 1e-3 * expected.grad_norm + 1e-9) << k;
+      EXPECT_NEAR(result.lr, expected.lr, 1e-4 * expected.lr) << k;
+      EXPECT_DOUBLE_EQ(result.flops, expected.flops);
+      ASSERT_EQ(result.metrics.size(), expected.metrics.size());
+      for (const auto& [name, value] : expected.metrics)
+        EXPECT_NEAR(result.metrics.at(name), value, 1e-3 * (1 + std::abs(value))) << name;
+    }
+    EXPECT_LE(MaxDifference(*group->Weights(), *(*alone)->Weights()), tolerance);
+    const TensorSet moments = MomentsOf(*group);
+    EXPECT_LE(MaxDifference(moments, MomentsOf(**alone)), 1e-3);
+    group.Stop();
+    for (int rank = 1; rank < world; ++rank) {
+      EXPECT_EQ(ReasonOf(group.end(rank)), "RANK_LOST") << group.end(rank);
+      EXPECT_TRUE(SameBits(*group.of_rank(rank).Weights(), *group->Weights())) << rank;
+      EXPECT_EQ(group.of_rank(rank).updates(), group->updates());
+    }
+  }
+};
+
+// Groups of unequal sizes and lengths, so that the ranks' shares differ.
+std::vector<Group> UnequalBatch(uint64_t seed, int64_t version, int groups) {
+  SplitMix64 random(seed);
+  std::vector<Group> batch;
+  for (int g = 0; g < groups; ++g) batch.push_back(RandomGroup(random, version, 2 + g % 3, g % 2));
+  return batch;
+}
+
+TEST_F(RanksTest, T19TheNumberOfRanksChangesNoResultUnderAnyAlgorithm) {
+  for (auto& [name, settings] : AllAlgorithms()) {
+    for (const int world : {2, 3, 4}) {
+      SCOPED_TRACE(absl::StrCat(name, ", ", world, " ranks"));
+      settings.shard = world == 3 ? Shard::kNone : Shard::kOptimizer;
+      settings.minibatches = world == 4 && !Streams(settings) ? 2 : 1;
+      if (!Validate(settings).ok()) settings.minibatches = 1;
+      ASSERT_EQ(Validate(settings), absl::OkStatus());
+      ExpectSameRun(settings, world, 2, [&](int64_t k) { return RandomBatch(40 + k, 5, k); }, 1e-4);
+    }
+  }
+}
+
+TEST_F(RanksTest, T19TwentyStepsWithEachNumberOfRanksEndAtTheSameWeights) {
+  for (const Shard shard : {Shard::kNone, Shard::kOptimizer}) {
+    for (const int world : {2, 3, 4}) {
+      SCOPED_TRACE(absl::StrCat(world, " ranks, shard ", static_cast<int>(shard)));
+      Settings settings = BaseSettings();
+      settings.optimizer.lr = 1e-4;
+      settings.shard = shard;
+      ExpectSameRun(
+          settings, world, 20, [&](int64_t k) { return UnequalBatch(60 + k, k, 6); }, 1e-6);
+    }
+  }
+}
+
+TEST_F(RanksTest, T19ARankWithoutATrainedTokenTakesPart) {
+  for (const bool stream : {false, true}) {
+    Settings settings = BaseSettings();
+    settings.optimizer.eps = 1e-3;  // The update follows small gradients smoothly.
+    settings.shard = Shard::kOptimizer;
+    settings.stream = stream;
+    if (stream) settings.max_staleness = 0;
+    ExpectSameRun(
+        settings, 4, 3,
+        [&](int64_t k) {
+          // One group for four ranks, and one whose tokens are all masked.
+          std::vector<Group> batch = UnequalBatch(80 + k, k, 2);
+          for (Trajectory& t : batch[1].members) std::fill(t.mask.begin(), t.mask.end(), 0);
+          return batch;
+        },
+        1e-4);
+  }
+}
+
+TEST_F(RanksTest, T19StreamedGroupsAreSharedAsTheyCome) {
+  Settings settings = BaseSettings();
+  settings.max_staleness = 0;
+  ASSERT_TRUE(Streams(settings));
+  const std::unique_ptr<Trainer> alone = Make(settings);
+  RankGroup group(3, model_.config, settings);
+  Load(*group, settings);
+  for (int64_t k = 0; k < 3; ++k) {
+    for (Group& g : UnequalBatch(90 + k, k, 7)) {
+      ASSERT_TRUE(alone->Add(k, {g}).ok());
+      ASSERT_TRUE(group->Add(k, {g}).ok());
+    }
+    EXPECT_NEAR(alone->Finish(k)->loss, group->Finish(k)->loss, 1e-5);
+  }
+  EXPECT_LE(MaxDifference(*alone->Weights(), *group->Weights()), 1e-4);
+}
+
+TEST_F(RanksTest, PairsAndDemonstrationsAreSharedToo) {
+  for (const int world : {2, 4}) {
+    Settings dpo = DpoSettings();
+    dpo.micro_batch_tokens = 1;  // The two answers of a pair are apart.
+    dpo.shard = Shard::kOptimizer;
+    ExpectSameRun(dpo, world, 3, [](int64_t k) { return Pairs(5 + k); }, 1e-4);
+    Settings sft;
+    sft.kind = Settings::Kind::kSft;
+    sft.optimizer.lr = 1e-3;
+    ExpectSameRun(
+        sft, world, 3,
+        [](int64_t k) {
+          std::vector<Group> rows = RandomBatch(5 + k, 9);
+          for (Group& row : rows) {
+            row.members.resize(1);
+            row.members[0].logprobs.clear();
+            row.members[0].versions.clear();
+          }
+          return rows;
+        },
+        1e-4);
+  }
+}
+
+TEST_F(RanksTest, LowRankFactorsAndAveragesAreSharedToo) {
+  for (const Shard shard : {Shard::kNone, Shard::kOptimizer}) {
+    Settings lora = BaseSettings();
+    lora.lora = {.rank = 2, .alpha = 4};
+    lora.shard = shard;
+    ExpectSameRun(lora, 3, 3, [](int64_t k) { return RandomBatch(11 + k, 6, k); }, 1e-4);
+    Settings ewma = BaseSettings();
+    ewma.algorithm.loss.prox = "ewma";
+    ewma.minibatches = 2;
+    ewma.shard = shard;
+    ExpectSameRun(ewma, 3, 3, [](int64_t k) { return RandomBatch(11 + k, 6, k); }, 1e-4);
+  }
+}
+
+// The trajectory with a broken log-prob goes to one rank; all of them must skip the step.
+TEST_F(RanksTest, T27OneRankThatSeesANumberThatIsNotFiniteMakesAllSkip) {
+  Settings settings = BaseSettings();
+  settings.shard = Shard::kOptimizer;
+  settings.algorithm.loss.kl = 0.1;
+  settings.reference = true;
+  RankGroup group(3, model_.config, settings);
+  Load(*group, settings);
+  Run(*group, 0, RandomBatch(1));
+  const TensorSet weights = *group->Weights(), moments = MomentsOf(*group);
+
+  // Only one token of the vocabulary is broken in the reference, and only one group has it.
+  TensorSet broken = reference_;
+  const auto embedding =
+      broken.as<float>(static_cast<size_t>(broken.Find("model.embed_tokens.weight")));
+  embedding[15 * 16] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<Group> batch = RandomBatch(2, 6, 1);
+  ASSERT_TRUE(group->SetReference(broken).ok());
+  EXPECT_EQ(Run(*group, 1, batch).skipped, "nonfinite_logprob");
+  EXPECT_TRUE(SameBits(*group->Weights(), weights));
+  EXPECT_TRUE(SameBits(MomentsOf(*group), moments));
+  ASSERT_TRUE(group->SetReference(reference_).ok());
+  EXPECT_EQ(Run(*group, 2, RandomBatch(3, 6, 2)).skipped, "");
+  group.Stop();
+  for (const int rank : {1, 2}) {
+    EXPECT_EQ(group.of_rank(rank).updates(), 2);
+    EXPECT_EQ(group.of_rank(rank).skips_in_a_row(), 0);
+    EXPECT_TRUE(SameBits(*group.of_rank(rank).Weights(), *group->Weights()));
+  }
+}
+
+TEST_F(RanksTest, T24ACheckpointOfOneWorldGoesOnInAnother) {
+  for (const Shard shard : {Shard::kNone, Shard::kOptimizer}) {
+    Settings settings = BaseSettings();
+    settings.shard = shard;
+    RankGroup whole(2, model_.config, settings);
+    Load(*whole, settings);
+    for (int64_t k = 0; k < 2; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+    const Checkpoint found = WriteAndRead(*whole, {});
+    for (int64_t k = 2; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+
+    for (const int world : {1, 2, 3}) {
+      RankGroup group(world, model_.config, settings);
+      ASSERT_TRUE(group
+                      ->Restore(found.model, *found.optimizer, found.state.updates,
+                                found.state.skips_in_a_row)
+                      .ok());
+      for (int64_t k = 2; k < 4; ++k) Run(*group, k, RandomBatch(20 + k, 6, k));
+      EXPECT_EQ(group->updates(), whole->updates());
+      if (world == 2) {
+        EXPECT_TRUE(SameBits(*group->Weights(), *whole->Weights()));
+        EXPECT_TRUE(SameBits(MomentsOf(*group), MomentsOf(*whole)));
+      } else {
+        EXPECT_LE(MaxDifference(*group->Weights(), *whole->Weights()), 1e-4);
+      }
+    }
+  }
+}
+
+TEST_F(RanksTest, WeightsThatHaveBecomeDifferentAreNamed) {
+  const auto settings_of = [](int rank) {
+    Settings settings = BaseSettings();
+    if (rank == 1) settings.optimizer.lr *= 1.001;
+    return settings;
+  };
+  RankGroup group(2, model_.config, settings_of);
+  Load(*group, settings_of(0));
+  absl::Status status;
+  int64_t k = 0;
+  for (; status.ok() && k < 200; ++k) {
+    ASSERT_TRUE(group->Add(k, RandomBatch(k, 2, k)).ok());
+    status = group->Finish(k).status();
+  }
+  EXPECT_EQ(k, 50);
+  EXPECT_EQ(ReasonOf(status), "RANKS_DIFFER") << status;
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr("the weight model.embed_tokens.weight of rank 1"));
+  group.Stop();
+  EXPECT_EQ(ReasonOf(group.end(1)), "RANKS_DIFFER") << group.end(1);
+}
+
+TEST_F(RanksTest, ABatchThatMustNotBeTrainedEndsAllRanks) {
+  const Settings settings = BaseSettings();
+  RankGroup group(2, model_.config, settings);
+  Load(*group, settings);
+  std::vector<Group> batch = RandomBatch(1);
+  batch[3].members[0].mask[0] = 1;
+  const absl::Status added = group->Add(0, batch);
+  EXPECT_EQ((added.ok() ? group->Finish(0).status() : added).code(),
+            absl::StatusCode::kInvalidArgument);
+  group.Stop();
+  EXPECT_EQ(group.end(1).code(), absl::StatusCode::kInvalidArgument) << group.end(1);
+}
+
+TEST(DealTest, GroupsStayWholeAndLoadsAreEven) {
+  SplitMix64 random(5);
+  for (int round = 0; round < 200; ++round) {
+    const int world = 1 + static_cast<int>(random.Below(5));
+    std::vector<Sequence> sequences;
+    int64_t longest = 0, total = 0;
+    for (uint32_t g = 0; g < random.Below(30); ++g) {
+      int64_t tokens = 0;
+      for (uint64_t i = 0; i <= random.Below(4); ++i) {
+        Sequence& sequence = sequences.emplace_back();
+        sequence.group = g;
+        sequence.tokens.resize(1 + random.Below(50));
+        tokens += static_cast<int64_t>(sequence.tokens.size());
+      }
+      longest = std::max(longest, tokens);
+      total += tokens;
+    }
+    std::vector<int64_t> loads(world);
+    const std::vector<int> ranks = DealSequences(sequences, &loads);
+    std::vector<int64_t> expected(world);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      expected[ranks[i]] += static_cast<int64_t>(sequences[i].tokens.size());
+      if (i > 0 && sequences[i].group == sequences[i - 1].group) EXPECT_EQ(ranks[i], ranks[i - 1]);
+    }
+    EXPECT_EQ(loads, expected);
+    // The bound of greedy scheduling.
+    for (const int64_t load : loads) EXPECT_LE(load, total / world + longest);
+  }
+}
+
+TEST(ExperienceCodecTest, GroupsComeBackAsTheyWere) {
+  std::vector<Group> groups = RandomBatch(3);
+  groups[1].pool = {0.5, 0.25};
+  groups[2].members.clear();
+  Trajectory& t = groups[0].members[0];
+  t.routing = {1, 2, 3};
+  t.masked = {{1, 2}, {4, 1}};
+  t.kl = {0.5f};
+  t.truncated = true;
+  for (Trajectory& member : groups[0].members) std::fill_n(member.logprobs.begin(), 2, 0.0f);
+  const std::string bytes = EncodeGroups(groups);
+  absl::StatusOr<std::vector<Group>> back = DecodeGroups(bytes);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(EncodeGroups(*back), bytes);
+  ASSERT_EQ(back->size(), groups.size());
+  EXPECT_EQ((*back)[1].pool, groups[1].pool);
+  const Trajectory& read = (*back)[0].members[0];
+  EXPECT_EQ(read.tokens, t.tokens);
+  EXPECT_EQ(read.mask, t.mask);
+  EXPECT_EQ(read.logprobs, t.logprobs);
+  EXPECT_EQ(read.versions, t.versions);
+  EXPECT_EQ(read.routing, t.routing);
+  EXPECT_EQ(read.masked, t.masked);
+  EXPECT_EQ(read.kl, t.kl);
+  EXPECT_EQ(read.reward, t.reward);
+  EXPECT_TRUE(read.truncated);
+}
+
+TEST(ExperienceCodecTest, BytesThatWereCutAreRefused) {
+  const std::string bytes = EncodeGroups(RandomBatch(3, 2));
+  for (size_t n = 0; n < bytes.size(); ++n) {
+    EXPECT_FALSE(DecodeGroups(absl::string_view(bytes).substr(0, n)).ok()) << n;
+  }
+  EXPECT_FALSE(DecodeGroups(bytes + "x").ok());
+}
+
+}  // namespace
+}  // namespace sluice::trainer
