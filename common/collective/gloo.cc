@@ -30,6 +30,12 @@ at::Tensor TensorOf(absl::Span<T> values) {
                        c10::CppTypeToScalarType<T>::value);
 }
 
+// What went wrong, without the stack trace that torch puts behind it.
+std::string FirstLine(const std::exception& e) {
+  const std::string what = e.what();
+  return what.substr(0, what.find('\n'));
+}
+
 // A rendezvous as c10d wants it. It expects errors as exceptions.
 class Store : public c10d::Store {
  public:
@@ -90,7 +96,7 @@ class Collective::Impl {
       start()->wait();
       return absl::OkStatus();
     } catch (const std::exception& e) {
-      return Lost(e.what());
+      return Lost(FirstLine(e));
     }
   }
 
@@ -221,7 +227,7 @@ class Collective::Impl {
       }
       done = waits_for_->wait(kForever);
     } catch (const std::exception& e) {
-      lost = e.what();
+      lost = FirstLine(e);
     }
     MutexLock lock(&mu_);
     waits_for_.reset();
@@ -254,7 +260,8 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
   } catch (const std::exception& e) {
     return absl::InvalidArgumentError(absl::StrCat("ranks cannot be reached on the address ",
-                                                   options.host, " of this machine: ", e.what()));
+                                                   options.host,
+                                                   " of this machine: ", FirstLine(e)));
   }
   try {
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
@@ -265,7 +272,7 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
   } catch (const std::exception& e) {
     return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
                  absl::StrCat("rank ", options.rank, " of ", options.world,
-                              " did not meet the other ranks: ", e.what()));
+                              " did not meet the other ranks: ", FirstLine(e)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +21,24 @@ class Rendezvous {
   // Waits until some rank has set the key.
   // DEADLINE_EXCEEDED: none did within `timeout`.
   virtual absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) = 0;
+};
+
+// The keys of another rendezvous that begin with a prefix, for a second group of the same ranks.
+class PrefixedRendezvous : public Rendezvous {
+ public:
+  // `base` outlives this.
+  PrefixedRendezvous(Rendezvous* base, std::string prefix)
+      : base_(base), prefix_(std::move(prefix)) {}
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return base_->Set(prefix_ + key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
+    return base_->Get(prefix_ + key, timeout);
+  }
+
+ private:
+  Rendezvous* const base_;
+  const std::string prefix_;
 };
 
 // The rendezvous of ranks that are in one process.

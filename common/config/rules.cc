@@ -268,6 +268,17 @@ void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "excludes algorithm.loss.prox: ewma");
 }
 
+void CheckRanks(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const uint32_t ranks = spec.resources().trainer();
+  const job::v1::Parallel& parallel = spec.trainer().parallel();
+  check.Require(!parallel.has_data() || parallel.data() == ranks, "trainer.parallel.data", "is ",
+                parallel.data(), ", but resources.trainer is ", ranks,
+                "; give both the same number, or use auto");
+  check.Require(ranks <= spec.queue().groups_per_step(), "resources.trainer", "is ", ranks,
+                ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step(),
+                ": a group is trained by one rank, so the others would have nothing to do");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry) {
@@ -310,6 +321,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
                 ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step());
   CheckDpo(spec, check);
   CheckLora(spec, check);
+  CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);

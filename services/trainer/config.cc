@@ -16,11 +16,10 @@ namespace sluice::trainer {
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   const job::v1::JobSpec& spec = assignment.spec();
   SLUICE_RETURN_IF_ERROR(CheckOnDaemon(spec, /*writes=*/true));
-  if (assignment.world() > 1 || assignment.queues_size() != 1) {
+  if (assignment.queues_size() != 1) {
     return absl::UnimplementedError(
-        absl::StrCat("the controller assigns ", assignment.world(), " trainer ranks and ",
-                     assignment.queues_size(),
-                     " queues; this build of sluice-trainer works as one rank with one queue"));
+        absl::StrCat("the controller assigns ", assignment.queues_size(),
+                     " queues; this build of sluice-trainer works with one queue"));
   }
 
   JobConfig config;
@@ -31,6 +30,13 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   SLUICE_ASSIGN_OR_RETURN(config.settings, SettingsOf(spec));
   SLUICE_ASSIGN_OR_RETURN(config.plan, PlanInputOf(spec));
   config.seed = spec.run().seed();
+  config.ranks = {.rank = static_cast<int>(assignment.rank()),
+                  .world = std::max(1, static_cast<int>(assignment.world())),
+                  .rendezvous = assignment.rendezvous()};
+  // A job that an older build stored has no such value.
+  const absl::Duration timeout = rpc::FromProto(spec.trainer().parallel().collective_timeout());
+  config.ranks.timeout = timeout > absl::ZeroDuration() ? timeout : absl::Seconds(120);
+  config.plan.ranks = config.ranks.world;
 
   config.model_dir = spec.model().path();
   if (spec.model().has_init()) {

@@ -25,6 +25,14 @@ struct JobConfig {
   std::string queue;        // HOST:PORT
   Settings settings;
   MemoryPlanInput plan;  // Without the model's configuration.
+
+  // The ranks that train the job together.
+  struct Ranks {
+    int rank = 0, world = 1;
+    std::string rendezvous;  // HOST:PORT of rank 0.
+    std::string host;        // Where other ranks reach this one. Empty: nowhere.
+    absl::Duration timeout;  // After which a rank that moves no data counts as lost.
+  } ranks;
   uint64_t seed = 1;
 
   // Directory with the weights, or with the configuration alone if init_seed is set.
@@ -67,7 +75,7 @@ struct JobConfig {
 // HOST:PORT of the rollouts that work for the job.
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment);
 
-// Reads the settings out of an assignment.
+// Reads the settings out of an assignment, but for ranks.host.
 // INVALID_ARGUMENT: a value is not allowed.
 // UNIMPLEMENTED: this build's trainer lacks something that the job needs.
 // The messages name the key of the job file.

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/machine_memory.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/base/watchdog.h"
@@ -20,14 +19,15 @@
 #include "common/models/flops.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
-#include "services/trainer/core/memory_plan.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
 #include "services/trainer/job_checkpoints.h"
 #include "services/trainer/job_context.h"
 #include "services/trainer/job_evaluations.h"
+#include "services/trainer/job_memory.h"
 #include "services/trainer/job_queue.h"
 #include "services/trainer/publication.h"
+#include "services/trainer/rank_link.h"
 #include "services/trainer/step_reporter.h"
 
 namespace sluice::trainer {
@@ -80,7 +80,7 @@ class TrainingJob::Impl {
   void End(const absl::Status& status);
 
   // Parts of Load() and Connect().
-  absl::Status CheckMemory(const ModelConfig& model) const;
+  absl::Status JoinRanks();
   absl::StatusOr<TensorSet> InitialWeights(const ModelDir& model) const;
   absl::StatusOr<PublishedVersion> PublishAgain(int64_t version);
   std::optional<PublishedVersion> PublishUnfinishedEvaluation();
@@ -122,6 +122,7 @@ class TrainingJob::Impl {
   Watchdog::Loop watched_{ProcessWatchdog(), "train"};
 
   // Made in this order and destroyed in reverse: later ones hold pointers to earlier ones.
+  RankLink ranks_;
   std::unique_ptr<Trainer> trainer_;
   StepReporter reporter_;
   JobQueue queue_;
@@ -172,8 +173,10 @@ absl::Status TrainingJob::Impl::Load() {
   }
   if (model.config.num_experts > 0)
     experts_ = model.config.num_layers * model.config.experts_per_token;
-  SLUICE_RETURN_IF_ERROR(CheckMemory(model.config));
-  SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, job_.clock));
+  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config));
+  SLUICE_RETURN_IF_ERROR(JoinRanks());
+  SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, job_.clock,
+                                                    ranks_.collective(), ranks_.snapshots()));
   if (config.settings.kind != Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
   }
@@ -211,20 +214,13 @@ absl::Status TrainingJob::Impl::Load() {
   return absl::OkStatus();
 }
 
-// Logs the memory plan, and refuses a job that cannot fit before anything is allocated for it.
-absl::Status TrainingJob::Impl::CheckMemory(const ModelConfig& model) const {
-  MemoryPlanInput input = job_.config.plan;
-  input.config = model;
-  const MemoryPlan plan = PlanMemory(input);
-  const uint64_t available = MachineMemory();
-  std::vector<std::string> rows;
-  for (const MemoryPlan::Row& row : plan.rows)
-    rows.push_back(absl::StrCat(row.name, " ", GibText(row.bytes)));
-  log::Info("memory_plan", {{"job_id", job_.config.name},
-                            {"bytes", static_cast<int64_t>(plan.total())},
-                            {"available_bytes", static_cast<int64_t>(available)},
-                            {"parts", absl::StrJoin(rows, ", ")}});
-  return CheckFits(plan, available);
+absl::Status TrainingJob::Impl::JoinRanks() {
+  const auto waits = job_.waits.Begin(
+      {.kind = "CALL",
+       .id = job_.config.ranks.rendezvous,
+       .cause = absl::StrCat(job_.worker, " waits until all ", job_.config.ranks.world,
+                             " trainer ranks have come")});
+  return ranks_.Join(job_.config, job_.worker);
 }
 
 absl::StatusOr<TensorSet> TrainingJob::Impl::InitialWeights(const ModelDir& model) const {
@@ -533,16 +529,19 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   publication_.reset();
   checkpoints_.StopWriting();
   queue_.StopRenewing();
+  // The other ranks then end too.
+  ranks_.Close();
 
   if (status.ok() && !leave_) {
     log::Info("job_done", {{"job_id", job_.config.name}, {"version", version()}});
     return ReportStanding(true, "done", why_done_);
   }
-  if (status.ok() || (leave_ && absl::IsCancelled(status))) return ReportStanding(false, "left");
+  const std::string reason = ReasonOf(status);
+  const bool cancelled = absl::IsCancelled(status) || reason == "RANK_LOST";
+  if (status.ok() || (leave_ && cancelled)) return ReportStanding(false, "left");
 
   log::Error("job_ended",
              {{"job_id", job_.config.name}, {"version", version()}, {"error", status}});
-  const std::string reason = ReasonOf(status);
   if (reason == "FENCED") return ReportStanding(false, "fenced", status.message());
   if (reason == "CHECKPOINT_DAMAGED") {
     const std::string cause = absl::StrCat(
@@ -550,8 +549,16 @@ void TrainingJob::Impl::End(const absl::Status& status) {
     job_.RaiseEvent(common::v1::SEVERITY_ERROR, "checkpoint_damaged", cause);
     return ReportStanding(false, "restore", cause);
   }
-  // The queue has forgotten the batch, or goes on from elsewhere: the next incarnation restores it.
-  if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST")
+  if (reason == "RANKS_DIFFER") {
+    const std::string cause =
+        absl::StrCat(status.message(), "; all ranks go back to the newest checkpoint");
+    job_.RaiseEvent(common::v1::SEVERITY_ERROR, "ranks_differ", cause);
+    return ReportStanding(false, "restore", cause);
+  }
+  // The queue has forgotten the batch, or goes on from elsewhere, or a rank is gone: the next
+  // incarnation restores it.
+  if (reason == "RESTORE_FIRST" || reason == "GONE" || reason == "LEASE_LOST" ||
+      reason == "RANK_LOST")
     return ReportStanding(false, "restore", status.message());
   ReportStanding(false, "failed", StatusText(status));
 }
@@ -571,7 +578,9 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   leave_ = true;
   queue_.CancelReading();
   evaluations_.Cancel();
-  if (!checkpoint) queue_.CancelAll();
+  if (checkpoint) return;
+  queue_.CancelAll();
+  ranks_.Abort();
 }
 
 TrainingJob::TrainingJob(JobConfig config, std::string worker, CoreShare* cores,

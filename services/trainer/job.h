@@ -5,16 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "common/rl/version.h"
-#include "services/trainer/config.h"
-#include "services/trainer/core/evaluations.h"
+#include "services/trainer/assigned_job.h"
 
 namespace sluice {
 class CoreShare;
 class WeightsServer;
 namespace common::v1 {
 class Event;
-class WaitEdge;
 }  // namespace common::v1
 namespace job::v1 {
 class StepReport;
@@ -26,23 +23,15 @@ class Registry;
 
 namespace sluice::trainer {
 
-// One incarnation of a job's trainer. It loads the newest checkpoint that verifies, or else the
-// model, restores the queue to the same point, publishes the weights, and trains batch after batch
-// until it is told to stop or all steps are done.
+// The training of a job on rank 0, in one incarnation. It loads the newest checkpoint that
+// verifies, or else the model, restores the queue to the same point, publishes the weights, and
+// trains batch after batch until it is told to stop or all steps are done.
 //
 // Owns a thread, `job`, which does the training, and the threads of its reader, publication,
 // checkpoint writer and evaluator. Thread-safe.
-class TrainingJob {
+class TrainingJob : public AssignedJob {
  public:
-  // The state of the job, which goes into registry.v1.Progress. `phase` is one of loading,
-  // training, done, restore, fenced, failed, left.
-  struct Standing {
-    bool ready = false;
-    PolicyVersion version;  // The newest trained version.
-    std::string phase;
-    std::string cause;  // Why it is in this phase, for people.
-    EvalTotals evaluated;
-  };
+  using Standing = JobStanding;
   // Called on the job's threads; they must not block.
   struct Hooks {
     std::function<void(const Standing& standing)> on_standing;
@@ -54,28 +43,20 @@ class TrainingJob {
   // `cores`, `weights` and `registry` outlive the job.
   TrainingJob(JobConfig config, std::string worker, CoreShare* cores, WeightsServer* weights,
               metrics::Registry* registry, Hooks hooks);
-  // Calls Leave(false) and Wait().
-  ~TrainingJob();
+  ~TrainingJob() override;
   TrainingJob(const TrainingJob&) = delete;
   TrainingJob& operator=(const TrainingJob&) = delete;
 
-  const JobConfig& config() const;
-  // The job's queue has this address (HOST:PORT) now.
-  void SetQueue(const std::string& address);
-  // Sets the rollouts (HOST:PORT) that work for the job now.
-  void SetRollouts(std::vector<std::string> rollouts);
-  // Ends the job. A wait for data ends at once, and a step that lacks data is given up. With
-  // `checkpoint`, a step whose data is all there is finished, a checkpoint of the last applied step
-  // is written, and the queue is told of it. Else the job ends as soon as the computation under
-  // way, and the checkpoint that is being written, are done; the result of the computation is not
-  // applied. Returns before the job has ended; the phase is then `left`. A second call can only
-  // make it end sooner.
-  void Leave(bool checkpoint);
-  // Waits until the `job` thread has ended.
-  void Wait();
-
-  // What the job waits for now.
-  std::vector<common::v1::WaitEdge> Explain() const;
+  const JobConfig& config() const override;
+  void SetQueue(const std::string& address) override;
+  void SetRollouts(std::vector<std::string> rollouts) override;
+  // A wait for data ends at once, and a step that lacks data is given up. With `checkpoint`, a step
+  // whose data is all there is finished, a checkpoint of the last applied step is written, and the
+  // queue is told of it. Else the job ends as soon as the computation under way, and the checkpoint
+  // that is being written, are done; the result of the computation is not applied.
+  void Leave(bool checkpoint) override;
+  void Wait() override;
+  std::vector<common::v1::WaitEdge> Explain() const override;
 
  private:
   class Impl;

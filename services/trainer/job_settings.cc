@@ -58,6 +58,7 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.max_staleness = spec.queue().max_staleness();
   settings.skip_limit = spec.limits().skipped_steps();
   settings.reference = spec.model().has_reference();
+  if (spec.trainer().shard() == "optimizer") settings.shard = Shard::kOptimizer;
   if (spec.trainer().has_lora()) {
     const job::v1::Lora& lora = spec.trainer().lora();
     settings.lora = {.rank = lora.rank(),
@@ -81,6 +82,8 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.dtype = settings.dtype;
   in.reference = KeepsInitialWeights(settings);
   in.lora = settings.lora;
+  in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
+  in.shard = settings.shard;
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());

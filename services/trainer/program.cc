@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/loopback.h"
 #include "common/base/status.h"
 #include "common/base/status_text.h"
 #include "common/daemon/admin_service.h"
@@ -15,6 +16,8 @@
 #include "common/rpc/convert.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/trainer.h"
+#include "services/trainer/following_job.h"
+#include "services/trainer/job.h"
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::trainer {
@@ -28,6 +31,7 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
     : host_(host),
       cores_(std::move(cores)),
       weights_(std::make_unique<WeightsServer>(&callers_)),
+      rendezvous_(&callers_),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
   SetComputeThreads([cores = cores_] { return cores->threads(); });
   metrics::AddDiskMetrics(host.metrics, "checkpoint", [dir = checkpoint_dir_] {
@@ -39,7 +43,7 @@ TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreSha
 TrainerProgram::~TrainerProgram() = default;
 
 std::vector<grpc::Service*> TrainerProgram::services() {
-  return {weights_->service(), admin_.get()};
+  return {weights_->service(), rendezvous_.service(), admin_.get()};
 }
 
 absl::Status TrainerProgram::Start(const std::string& address, const std::string& ops) {
@@ -47,6 +51,9 @@ absl::Status TrainerProgram::Start(const std::string& address, const std::string
     return ErrorWith(absl::StatusCode::kInvalidArgument, {.hint = "pass --controller HOST:PORT"},
                      "sluice-trainer needs a controller");
   }
+  collective_host_ = host_.flags->OwnFlag("--collective-host");
+  const std::string own_host = address.substr(0, address.rfind(':'));
+  if (collective_host_.empty() && IsLoopback(own_host)) collective_host_ = "127.0.0.1";
   daemon::ControllerLink::Options options{.controller = host_.flags->controller,
                                           .id = host_.flags->id,
                                           .role = rpc::Role::kTrainer,
@@ -84,7 +91,7 @@ void TrainerProgram::OnAssignments(const registry::v1::HeartbeatResponse& respon
 }
 
 void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment) {
-  std::shared_ptr<TrainingJob> current;
+  std::shared_ptr<AssignedJob> current;
   bool draining = false;
   {
     MutexLock lock(&mu_);
@@ -138,11 +145,21 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
 
-  SetCheckpointDir(config->checkpoint_dir);
-  TrainingJob::Hooks hooks;
-  hooks.on_standing = [this, id, incarnation](const TrainingJob::Standing& standing) {
+  config->ranks.host = collective_host_;
+  const auto on_standing = [this, id, incarnation](const JobStanding& standing) {
     ReportStanding(id, incarnation, standing);
   };
+  if (config->ranks.rank > 0) {
+    auto job = std::make_shared<FollowingJob>(*std::move(config), host_.flags->id, cores_.get(),
+                                              on_standing);
+    MutexLock lock(&mu_);
+    job_ = std::move(job);
+    return;
+  }
+
+  SetCheckpointDir(config->checkpoint_dir);
+  TrainingJob::Hooks hooks;
+  hooks.on_standing = on_standing;
   hooks.on_step = [this](const job::v1::StepReport& report) { link_->ReportStep(report); };
   hooks.on_event = [this](common::v1::Event event) { link_->RaiseEvent(std::move(event)); };
   auto job = std::make_shared<TrainingJob>(*std::move(config), host_.flags->id, cores_.get(),
@@ -157,7 +174,7 @@ void TrainerProgram::SetCheckpointDir(const std::string& path) {
 }
 
 void TrainerProgram::ReportStanding(const std::string& job, int64_t incarnation,
-                                    const TrainingJob::Standing& standing) {
+                                    const JobStanding& standing) {
   if (standing.phase == "left" || standing.phase == "fenced") return link_->RemoveProgress(job);
   registry::v1::Progress progress;
   progress.set_job(job);
@@ -180,7 +197,7 @@ void TrainerProgram::ReportStanding(const std::string& job, int64_t incarnation,
 }
 
 void TrainerProgram::Drain() {
-  std::shared_ptr<TrainingJob> job;
+  std::shared_ptr<AssignedJob> job;
   {
     MutexLock lock(&mu_);
     draining_ = true;
@@ -204,7 +221,7 @@ void TrainerProgram::Drain() {
 }
 
 std::vector<common::v1::WaitEdge> TrainerProgram::Explain(const std::string& job) const {
-  std::shared_ptr<TrainingJob> current;
+  std::shared_ptr<AssignedJob> current;
   {
     MutexLock lock(&mu_);
     current = job_;

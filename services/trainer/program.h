@@ -9,7 +9,8 @@
 #include "common/daemon/daemon.h"
 #include "common/log/job_lines.h"
 #include "common/rpc/caller.h"
-#include "services/trainer/job.h"
+#include "services/trainer/assigned_job.h"
+#include "services/trainer/rendezvous_server.h"
 
 namespace sluice {
 class CoreShare;
@@ -46,16 +47,17 @@ class TrainerProgram : public daemon::Program {
   void FollowAssignment(const registry::v1::Assignment* assignment);
   void StartJob(const registry::v1::Assignment& assignment);
   void SetCheckpointDir(const std::string& path);
-  void ReportStanding(const std::string& job, int64_t incarnation,
-                      const TrainingJob::Standing& standing);
+  void ReportStanding(const std::string& job, int64_t incarnation, const JobStanding& standing);
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
 
   const daemon::Host host_;
   const std::shared_ptr<CoreShare> cores_;
   rpc::CallerTable callers_;  // Who may read the weights.
   const std::unique_ptr<WeightsServer> weights_;
+  RendezvousServer rendezvous_;
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
+  std::string collective_host_;  // Where other ranks reach this one. Empty: nowhere. Set at start.
 
   // The folder of the job's checkpoints; empty without a job. The metrics read it too, which may
   // outlive this program.
@@ -71,7 +73,7 @@ class TrainerProgram : public daemon::Program {
   mutable Mutex mu_;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   // Only the link's thread and Drain() replace it.
-  std::shared_ptr<TrainingJob> job_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<AssignedJob> job_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice::trainer

@@ -133,7 +133,8 @@ TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
       "rollout -> reward 7430/TCP",
       "reward -> rollout 7420/TCP",
       "trainer -> rollout 7420/TCP",
-      "trainer -> trainer 29500-29600/TCP",
+      "trainer -> trainer 7440/TCP",
+      "trainer -> trainer 32768-60999/TCP",
       "namespace{} pod{sluice.dev/openai-client=true} -> rollout 7422/TCP"};
   constexpr char kPrometheus[] =
       "namespace{kubernetes.io/metadata.name=monitoring} pod{app.kubernetes.io/name=prometheus}";

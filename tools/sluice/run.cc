@@ -68,6 +68,7 @@ absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
                                                       sampled ? resources.rollout().min() : 0));
   SLUICE_ASSIGN_OR_RETURN(fleet.rewards, ChooseCount("reward", options.rewards,
                                                      sampled ? resources.reward().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(fleet.trainers, ChooseCount("trainer", 0, resources.trainer()));
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }

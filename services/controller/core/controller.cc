@@ -292,10 +292,12 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
   if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
     return;
 
+  // Rank 0 alone knows versions and steps.
+  const bool leads = trainer && worker.id == job.assign.FirstTrainer();
   const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
-  if (trainer && progress.ready && !job.record.groups.empty())
+  if (leads && progress.ready && !job.record.groups.empty())
     BeginGroup(job, job.record.groups.back(), progress.step);
-  if (trainer && progress.ready && (other_trainers || progress.step > job.record.step)) {
+  if (leads && progress.ready && (other_trainers || progress.step > job.record.step)) {
     job.record.version = progress.version;
     job.record.step = progress.step;
     MarkChanged(job);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "services/controller/core/codec.h"
 #include "services/controller/core/controller.h"
@@ -172,6 +173,8 @@ void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarna
 
     const Role role = worker->role;
     const bool leaving = worker->leaving;
+    // The group is being formed anew already, because rank 0 has said that it lost a rank.
+    const bool known = trainer && !job.assign.trainers_complete;
     job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
     if (trainer) job.assign.trainers_complete = false;
     ++job.assign.revision;
@@ -184,7 +187,7 @@ void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarna
     } else {
       Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost",
            absl::StrCat(daemon.record.id, ": ", cause));
-      CountRestart(now, job, role, cause);
+      if (!known) CountRestart(now, job, role, cause);
     }
   }
 }
@@ -235,11 +238,16 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
 
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
-  const bool others_go_on = stops ? job.record.target == JobState::kPaused : worker.leaving;
+  // The ranks of a trainer group leave together: the others cannot train without the one that does.
+  const bool leaves =
+      worker.leaving || (trainer && absl::c_any_of(job.assign.workers, [](const Worker& peer) {
+                           return peer.role == Role::kTrainer && peer.leaving;
+                         }));
+  const bool others_go_on = stops ? job.record.target == JobState::kPaused : leaves;
   assignment.phase = others_go_on ? AssignmentPhase::kHold
                      : stops      ? AssignmentPhase::kStop
                                   : AssignmentPhase::kRun;
-  assignment.checkpoint = trainer && (stops ? job.record.stop_checkpoint : worker.leaving);
+  assignment.checkpoint = trainer && (stops ? job.record.stop_checkpoint : leaves);
 
   assignment.queues = {AddressOf(job.assign.queue)};
   std::vector<std::string> trainers, rollouts;

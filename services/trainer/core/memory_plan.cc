@@ -42,13 +42,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                    : absl::StrCat(buffers,
                                   " times in float32: parts of the loss whose factors are "
                                   "known only later are kept apart"));
+  const uint64_t shards = in.shard == Shard::kNone ? 1 : static_cast<uint64_t>(in.ranks);
+  const uint64_t trained = lora ? factors : parameters;
   if (lora) {
-    add("low-rank factors", 16 * factors,
-        absl::StrFormat("%.1f M numbers in float32, with gradients and two moments",
-                        1e-6 * double(factors)));
-  } else {
-    add("moments", 8 * parameters, "two of AdamW in float32");
+    add("low-rank factors", 8 * factors,
+        absl::StrFormat("%.1f M numbers in float32, with gradients", 1e-6 * double(factors)));
   }
+  add("moments", 8 * trained / shards,
+      shards == 1 ? "two of AdamW in float32"
+                  : absl::StrCat("two of AdamW in float32, shared out to ", shards, " ranks"));
   if (in.reference) {
     add("reference", 4 * parameters,
         lora ? "the frozen weights in float32, which are the reference policy too"

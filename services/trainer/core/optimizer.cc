@@ -268,88 +268,38 @@ TensorSpec Optimizer::SpecOf(const State& state, const Slot& slot) const {
   return {absl::StrCat(state.prefix, slot.name), DType::kF32, slot.tensor.sizes().vec()};
 }
 
-absl::Status Optimizer::ForEachOwner(
-    const Slot& slot,
-    absl::FunctionRef<absl::Status(int rank, int64_t first, int64_t count)> visit) const {
-  for (int rank = 0; rank < ranks_->world(); ++rank) {
-    const int64_t first = std::max<int64_t>(0, PartBegin(rank) - slot.offset);
-    const int64_t last = std::min(slot.size, PartBegin(rank + 1) - slot.offset);
-    if (first < last) SLUICE_RETURN_IF_ERROR(visit(rank, first, last - first));
-  }
-  return absl::OkStatus();
+std::vector<int64_t> Optimizer::BeginsOf(const State& state, const Slot& slot) const {
+  std::vector<int64_t> begins(static_cast<size_t>(ranks_->world()) + 1, slot.size);
+  begins[0] = 0;
+  for (int rank = 1; state.sharded && rank < ranks_->world(); ++rank)
+    begins[rank] = std::clamp<int64_t>(PartBegin(rank) - slot.offset, 0, slot.size);
+  return begins;
 }
 
-absl::StatusOr<Optimizer::Sources> Optimizer::TakeSnapshots() {
-  if (ranks_->rank() != 0) {
-    if (sharded_) SLUICE_RETURN_IF_ERROR(GatherState().status());
-    return Sources{};
-  }
-
+Optimizer::Snapshots Optimizer::TakeSnapshots() {
   std::vector<Snapshot::Live> tensors;
   for (const Slot& slot : parameters_.list) {
     tensors.push_back({{slot.name, DType::kF32, slot.tensor.sizes().vec()},
                        slot.tensor.const_data_ptr<float>(),
                        slot.size});
   }
-  const auto parameters = std::make_shared<Snapshot>(std::move(tensors));
-  Sources sources{std::make_shared<SnapshotSource>(parameters, /*once=*/false), nullptr};
-  if (sharded_) {
-    SLUICE_ASSIGN_OR_RETURN(sources.moments, GatherState());
-    snapshots_.push_back({parameters, {}});
-    return sources;
-  }
+  Snapshots snapshots{std::make_shared<Snapshot>(std::move(tensors)), {}};
 
   tensors.clear();
+  ShardSnapshot& moments = snapshots.moments;
+  const int rank = ranks_->rank();
   for (size_t kind = 0; kind < StateOf(trained_.list[0]).size(); ++kind) {
     for (const Slot& slot : trained_.list) {
       const State state = StateOf(slot)[kind];
-      tensors.push_back({SpecOf(state, slot), state.values, slot.size});
+      moments.specs.push_back(SpecOf(state, slot));
+      const std::vector<int64_t>& begins = moments.begins.emplace_back(BeginsOf(state, slot));
+      tensors.push_back(
+          {moments.specs.back(), state.values + begins[rank], begins[rank + 1] - begins[rank]});
     }
   }
-  const auto moments = std::make_shared<Snapshot>(std::move(tensors));
-  sources.moments = std::make_shared<SnapshotSource>(moments, /*once=*/true);
-  snapshots_.push_back({parameters, moments});
-  return sources;
-}
-
-// Copies the state of all slots to rank 0. The other ranks return null.
-absl::StatusOr<std::shared_ptr<const TensorSource>> Optimizer::GatherState() {
-  // A set of tensors that is read as a source.
-  class Owned : public SetSource {
-   public:
-    explicit Owned(std::shared_ptr<const TensorSet> set)
-        : SetSource(set.get()), set_(std::move(set)) {}
-
-   private:
-    const std::shared_ptr<const TensorSet> set_;
-  };
-
-  const bool first_rank = ranks_->rank() == 0;
-  std::shared_ptr<TensorSet> set;
-  if (first_rank) {
-    std::vector<TensorSpec> specs;
-    for (const Slot& slot : trained_.list) {
-      for (const State& state : StateOf(slot)) specs.push_back(SpecOf(state, slot));
-    }
-    SLUICE_ASSIGN_OR_RETURN(TensorSet created, TensorSet::Create(std::move(specs)));
-    set = std::make_shared<TensorSet>(std::move(created));
-  }
-  for (const Slot& slot : trained_.list) {
-    for (const State& state : StateOf(slot)) {
-      float* to = nullptr;
-      if (first_rank) {
-        to = set->as<float>(static_cast<size_t>(set->Find(SpecOf(state, slot).name))).data();
-        if (!state.sharded) std::copy_n(state.values, slot.size, to);
-      }
-      if (!state.sharded) continue;
-      SLUICE_RETURN_IF_ERROR(ForEachOwner(slot, [&](int rank, int64_t first, int64_t count) {
-        if (first_rank && rank == 0) std::copy_n(state.values + first, count, to + first);
-        return ranks_->collective().Transfer(
-            rank, 0, {(first_rank ? to : state.values) + first, static_cast<size_t>(count)});
-      }));
-    }
-  }
-  return first_rank ? std::make_shared<Owned>(std::move(set)) : nullptr;
+  moments.part = std::make_shared<Snapshot>(std::move(tensors));
+  snapshots_.push_back({snapshots.parameters, moments.part});
+  return snapshots;
 }
 
 Optimizer::~Optimizer() { PreserveAll(); }
@@ -399,23 +349,23 @@ absl::Status Optimizer::Restore(const TensorSource* moments, int64_t updates) {
       if (!state.sharded) {
         if (moments != nullptr)
           SLUICE_RETURN_IF_ERROR(moments->Read(index, 0, slot.size, state.values));
-        if (ranks_->many()) {
-          SLUICE_RETURN_IF_ERROR(
-              ranks_->collective().Broadcast(0, {state.values, static_cast<size_t>(slot.size)}));
-        }
+        if (!ranks_->many()) continue;
+        SLUICE_RETURN_IF_ERROR(
+            ranks_->collective().Broadcast(0, {state.values, static_cast<size_t>(slot.size)}));
         continue;
       }
-      SLUICE_RETURN_IF_ERROR(ForEachOwner(slot, [&](int rank, int64_t first, int64_t count) {
-        if (moments == nullptr || rank == 0) {
-          return moments == nullptr
-                     ? ranks_->collective().Transfer(
-                           0, rank, {state.values + first, static_cast<size_t>(count)})
-                     : moments->Read(index, first, count, state.values + first);
+      const std::vector<int64_t> begins = BeginsOf(state, slot);
+      for (int rank = 0; rank < ranks_->world(); ++rank) {
+        const int64_t first = begins[rank], count = begins[rank + 1] - first;
+        absl::Span<float> part{state.values + first, static_cast<size_t>(count)};
+        if (moments != nullptr && rank > 0) {
+          buffer.resize(part.size());
+          part = absl::MakeSpan(buffer);
         }
-        buffer.resize(static_cast<size_t>(count));
-        SLUICE_RETURN_IF_ERROR(moments->Read(index, first, count, buffer.data()));
-        return ranks_->collective().Transfer(0, rank, absl::MakeSpan(buffer));
-      }));
+        if (moments != nullptr)
+          SLUICE_RETURN_IF_ERROR(moments->Read(index, first, count, part.data()));
+        SLUICE_RETURN_IF_ERROR(ranks_->collective().Transfer(0, rank, part));
+      }
     }
   }
   updates_ = updates;

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/tensor_source.h"
@@ -16,6 +15,7 @@
 #include "services/trainer/core/lora.h"
 #include "services/trainer/core/ranks.h"
 #include "services/trainer/core/settings.h"
+#include "services/trainer/core/shard_exchange.h"
 #include "services/trainer/core/snapshot.h"
 
 namespace sluice::trainer {
@@ -69,12 +69,13 @@ class Optimizer {
   // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
   // they are now. With an average there are tensors a.NAME too. With low-rank training the moments
   // are those of the factors, which are there as p.NAME. Later updates preserve what is still to be
-  // read. Rank 0 gets them, and null pointers the others; what other ranks have of them is copied
-  // to rank 0.
-  struct Sources {
-    std::shared_ptr<const TensorSource> parameters, moments;
+  // read. If the ranks share the moments, each gets its part; else all are in the part of rank 0.
+  struct Snapshots {
+    std::shared_ptr<Snapshot> parameters;
+    ShardSnapshot moments;
   };
-  absl::StatusOr<Sources> TakeSnapshots();
+  Snapshots TakeSnapshots();
+  bool sharded() const { return sharded_; }
   // Sets the moments, the factors, and the number of updates. The model must hold the weights of
   // the same checkpoint. Rank 0 passes the moments, and null pointers the others.
   // INVALID_ARGUMENT: a tensor is missing or has another shape.
@@ -135,12 +136,8 @@ class Optimizer {
   };
   std::vector<State> StateOf(const Slot& slot);  // In the order of the names.
   TensorSpec SpecOf(const State& state, const Slot& slot) const;
-  // Calls visit(rank, first, count) for each rank that owns elements of the slot: those from
-  // `first` on, counted from the slot's first.
-  absl::Status ForEachOwner(
-      const Slot& slot,
-      absl::FunctionRef<absl::Status(int rank, int64_t first, int64_t count)> visit) const;
-  absl::StatusOr<std::shared_ptr<const TensorSource>> GatherState();
+  // ShardSnapshot::begins of a state of the slot.
+  std::vector<int64_t> BeginsOf(const State& state, const Slot& slot) const;
 
   // The snapshots that are still in use.
   std::vector<Locked> LiveSnapshots();

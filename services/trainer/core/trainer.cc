@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "services/trainer/core/optimizer.h"
 #include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
+#include "services/trainer/core/shard_exchange.h"
 #include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/updater.h"
 
@@ -31,7 +33,7 @@ class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
        std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average, Clock* clock,
-       Collective* collective)
+       Collective* collective, std::shared_ptr<Collective> snapshots)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
@@ -45,7 +47,12 @@ class Trainer::Impl {
                        ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
                        : nullptr),
         updater_(settings_, rules_, HasSeparateTerms(settings, rules), model_.get(),
-                 reference_.get(), average_.get(), &optimizer_, &ranks_, clock) {}
+                 reference_.get(), average_.get(), &optimizer_, &ranks_, clock) {
+    if (!optimizer_.sharded()) return;
+    SLUICE_CHECK(snapshots != nullptr);
+    if (ranks_.rank() == 0) shard_reader_.emplace(std::move(snapshots));
+    else shard_server_.emplace(std::move(snapshots), ranks_.rank());
+  }
 
   // What rank 0 does, with the arguments that the other ranks need. Each of these has the other
   // ranks do the same.
@@ -82,12 +89,22 @@ class Trainer::Impl {
     if (step_ != nullptr) Tell({.kind = Command::Kind::kAbandon}).IgnoreError();
     DoAbandon();
   }
-  absl::StatusOr<Optimizer::Sources> TakeSnapshots() {
-    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kSnapshot}));
-    return optimizer_.TakeSnapshots();
+  absl::StatusOr<Sources> TakeSnapshot() {
+    if (shard_reader_.has_value()) SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kSnapshot}));
+    Optimizer::Snapshots snapshots = optimizer_.TakeSnapshots();
+    Sources sources;
+    sources.model =
+        std::make_shared<SnapshotSource>(std::move(snapshots.parameters), /*once=*/false);
+    if (shard_reader_.has_value()) {
+      sources.moments = shard_reader_->Open(std::move(snapshots.moments));
+    } else {
+      sources.moments =
+          std::make_shared<SnapshotSource>(std::move(snapshots.moments.part), /*once=*/true);
+    }
+    return sources;
   }
 
-  absl::Status Follow(const std::function<void(const StepResult& result)>& stepped);
+  absl::Status Follow(const std::function<void(bool now)>& works);
 
   const TrainModel& model() const { return *model_; }
   Optimizer& optimizer() { return optimizer_; }
@@ -106,8 +123,7 @@ class Trainer::Impl {
     return ranks_.collective().Send(absl::StrCat(
         absl::string_view(reinterpret_cast<const char*>(&command), sizeof(command)), groups));
   }
-  absl::Status Do(const Command& command, absl::string_view groups,
-                  const std::function<void(const StepResult& result)>& stepped);
+  absl::Status Do(const Command& command, absl::string_view groups);
 
   // What every rank does. `weights` and `moments` are null on ranks other than 0, which get them
   // from it.
@@ -187,24 +203,28 @@ class Trainer::Impl {
   Optimizer optimizer_;
   Updater updater_;
 
+  // If the ranks share out the moments, the one or the other.
+  std::optional<ShardReader> shard_reader_;
+  std::optional<ShardServer> shard_server_;
+
   std::unique_ptr<BatchStep> step_;  // The step of batch k_; null while no batch is open.
   int64_t k_ = 0;
   int64_t skips_in_a_row_ = 0;
 };
 
-absl::Status Trainer::Impl::Follow(const std::function<void(const StepResult& result)>& stepped) {
+absl::Status Trainer::Impl::Follow(const std::function<void(bool now)>& works) {
   while (true) {
+    works(false);
     SLUICE_ASSIGN_OR_RETURN(const std::string message, ranks_.collective().Receive());
+    works(true);
     Command command;
     SLUICE_CHECK(message.size() >= sizeof(command));
     std::memcpy(&command, message.data(), sizeof(command));
-    SLUICE_RETURN_IF_ERROR(
-        Do(command, absl::string_view(message).substr(sizeof(command)), stepped));
+    SLUICE_RETURN_IF_ERROR(Do(command, absl::string_view(message).substr(sizeof(command))));
   }
 }
 
-absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups,
-                               const std::function<void(const StepResult& result)>& stepped) {
+absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups) {
   switch (command.kind) {
     case Command::Kind::kLoad: return DoLoad(nullptr);
     case Command::Kind::kRestore:
@@ -214,13 +234,11 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups,
       SLUICE_ASSIGN_OR_RETURN(std::vector<Group> batch, DecodeGroups(groups));
       return DoAdd(command.number, std::move(batch));
     }
-    case Command::Kind::kFinish: {
-      SLUICE_ASSIGN_OR_RETURN(const StepResult result, DoFinish(command.number));
-      if (stepped) stepped(result);
-      return absl::OkStatus();
-    }
+    case Command::Kind::kFinish: return DoFinish(command.number).status();
     case Command::Kind::kAbandon: DoAbandon(); return absl::OkStatus();
-    case Command::Kind::kSnapshot: return optimizer_.TakeSnapshots().status();
+    case Command::Kind::kSnapshot:
+      shard_server_->Add(optimizer_.TakeSnapshots().moments);
+      return absl::OkStatus();
   }
   return absl::InternalError("rank 0 asks for what this build does not know");
 }
@@ -309,7 +327,8 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings,
                                                          const ModelConfig& config, Clock* clock,
-                                                         Collective* collective) {
+                                                         Collective* collective,
+                                                         std::shared_ptr<Collective> snapshots) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
@@ -322,9 +341,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   if (rules.loss.prox == ProxMode::kEwma) {
     SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype));
   }
-  return std::unique_ptr<Trainer>(
-      new Trainer(std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),
-                                         std::move(average), clock, collective)));
+  return std::unique_ptr<Trainer>(new Trainer(
+      std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),
+                             std::move(average), clock, collective, std::move(snapshots))));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -341,8 +360,8 @@ absl::Status Trainer::SetReference(const TensorSet& weights) {
   return impl_->SetReference(weights);
 }
 
-absl::Status Trainer::Follow(const std::function<void(const StepResult& result)>& stepped) {
-  return impl_->Follow(stepped);
+absl::Status Trainer::Follow(const std::function<void(bool now)>& works) {
+  return impl_->Follow(works);
 }
 
 absl::Status Trainer::Add(int64_t k, std::vector<Group> groups) {
@@ -359,10 +378,7 @@ absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
   SLUICE_RETURN_IF_ERROR(impl_->model().Store(&weights));
   return weights;
 }
-absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() {
-  SLUICE_ASSIGN_OR_RETURN(Optimizer::Sources sources, impl_->TakeSnapshots());
-  return Sources{std::move(sources.parameters), std::move(sources.moments)};
-}
+absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row(); }
 

@@ -42,18 +42,20 @@ namespace sluice::trainer {
 class Trainer {
  public:
   // Makes a trainer whose weights are zeros: call Load() or Restore() next. `clock` outlives the
-  // trainer, and so does `collective`, which is null if there is one rank.
+  // trainer, and so does `collective`, which is null if there is one rank. `snapshots` is a second
+  // group of the same ranks, over which checkpoints are read while training goes on; it is needed
+  // if the ranks share out the moments.
   // INVALID_ARGUMENT: Validate() refuses the settings.
   // UNIMPLEMENTED: models of this architecture cannot be trained.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Settings& settings,
-                                                         const ModelConfig& config, Clock* clock,
-                                                         Collective* collective = nullptr);
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      const Settings& settings, const ModelConfig& config, Clock* clock,
+      Collective* collective = nullptr, std::shared_ptr<Collective> snapshots = nullptr);
   ~Trainer();
 
-  // Of ranks other than 0: trains with rank 0, and returns when that has become impossible: with
+  // Of ranks other than 0: does what rank 0 does, and returns when that has become impossible: with
   // the error of a step, or of the collective, which includes that rank 0 has ended. Calls
-  // `stepped` after each step.
-  absl::Status Follow(const std::function<void(const StepResult& result)>& stepped);
+  // works(false) before it waits for rank 0, and works(true) when there is something to do.
+  absl::Status Follow(const std::function<void(bool now)>& works);
 
   // Starts from `weights` with no updates done.
   // INVALID_ARGUMENT: names or shapes are not those of the model.

@@ -25,11 +25,19 @@ class RankGroup {
         absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
             {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
         ASSERT_TRUE(collective.ok()) << collective.status();
+        std::shared_ptr<Collective> snapshots;
+        if (settings.shard != Shard::kNone) {
+          PrefixedRendezvous second(&rendezvous_, "snapshots/");
+          absl::StatusOr<std::unique_ptr<Collective>> joined = Collective::Join(
+              {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &second);
+          ASSERT_TRUE(joined.ok()) << joined.status();
+          snapshots = *std::move(joined);
+        }
         absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-            Trainer::Create(settings, config, Clock::Real(), collective->get());
+            Trainer::Create(settings, config, Clock::Real(), collective->get(), snapshots);
         ASSERT_TRUE(trainer.ok()) << trainer.status();
         trainers_[rank] = *std::move(trainer);
-        if (rank > 0) ends_[rank] = trainers_[rank]->Follow(nullptr);
+        if (rank > 0) ends_[rank] = trainers_[rank]->Follow([](bool) {});
         else first_ = *std::move(collective);
       };
       if (rank > 0) threads_.emplace_back(start);

@@ -1,0 +1,121 @@
+#include "services/trainer/following_job.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/base/status_text.h"
+#include "common/base/watchdog.h"
+#include "common/checkpoint/model_dir.h"
+#include "common/cores/core_share.h"
+#include "common/log/log.h"
+#include "services/trainer/core/trainer.h"
+#include "services/trainer/job_context.h"
+#include "services/trainer/job_memory.h"
+#include "services/trainer/rank_link.h"
+
+namespace sluice::trainer {
+
+class FollowingJob::Impl {
+ public:
+  Impl(JobConfig config, std::string worker, CoreShare* cores,
+       std::function<void(const JobStanding& standing)> on_standing)
+      : job_{.config = std::move(config), .worker = std::move(worker)},
+        cores_(cores),
+        on_standing_(std::move(on_standing)) {}
+
+  void Run();
+  void Leave(bool checkpoint) {
+    if (checkpoint) return;
+    leave_ = true;
+    link_.Abort();
+  }
+  const JobConfig& config() const { return job_.config; }
+  std::vector<common::v1::WaitEdge> Explain() const { return job_.waits.Edges(); }
+
+  std::thread thread;
+
+ private:
+  absl::Status Follow();
+  void End(const absl::Status& status);
+  void ReportStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const {
+    on_standing_({.ready = ready, .phase = std::string(phase), .cause = std::string(cause)});
+  }
+  daemon::Wait Wait(absl::string_view cause) const {
+    return {.kind = "CALL",
+            .id = job_.config.ranks.rendezvous,
+            .cause = absl::StrCat(job_.worker, ", rank ", job_.config.ranks.rank, ", ", cause)};
+  }
+
+  JobContext job_;
+  CoreShare* const cores_;
+  const std::function<void(const JobStanding& standing)> on_standing_;
+  std::atomic<bool> leave_{false};
+  RankLink link_;
+};
+
+void FollowingJob::Impl::Run() {
+  ReportStanding(false, "loading");
+  End(Follow());
+}
+
+absl::Status FollowingJob::Impl::Follow() {
+  const JobConfig& config = job_.config;
+  SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
+  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config));
+  {
+    const auto waits = job_.waits.Begin(Wait("waits until all ranks have come"));
+    SLUICE_RETURN_IF_ERROR(link_.Join(config, job_.worker));
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                          Trainer::Create(config.settings, model.config, job_.clock,
+                                          link_.collective(), link_.snapshots()));
+  ReportStanding(true, "training");
+  log::Info("rank_follows", {{"job_id", config.name}, {"rank", config.ranks.rank}});
+
+  // Rank 0 waits for data without a limit, so this rank does too.
+  std::optional<CoreShare::Busy> busy;
+  std::optional<daemon::Waits::Scope> waits;
+  const auto works = [&](bool now) {
+    waits.reset();
+    busy.reset();
+    if (now) busy.emplace(cores_);
+    else waits.emplace(job_.waits.Begin(Wait("waits for what rank 0 does next")));
+  };
+  return trainer->Follow(works);
+}
+
+void FollowingJob::Impl::End(const absl::Status& status) {
+  link_.Close();
+  log::Info("rank_ended",
+            {{"job_id", job_.config.name}, {"rank", job_.config.ranks.rank}, {"why", status}});
+  if (leave_ || ReasonOf(status) == "RANK_LOST") return ReportStanding(false, "left");
+  if (ReasonOf(status) == "RANKS_DIFFER") return ReportStanding(false, "restore", status.message());
+  ReportStanding(false, "failed", StatusText(status));
+}
+
+FollowingJob::FollowingJob(JobConfig config, std::string worker, CoreShare* cores,
+                           std::function<void(const JobStanding& standing)> on_standing)
+    : impl_(new Impl(std::move(config), std::move(worker), cores, std::move(on_standing))) {
+  impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
+  pthread_setname_np(impl_->thread.native_handle(), "sluice-follow");
+}
+
+FollowingJob::~FollowingJob() {
+  Leave(false);
+  Wait();
+}
+
+const JobConfig& FollowingJob::config() const { return impl_->config(); }
+void FollowingJob::Leave(bool checkpoint) { impl_->Leave(checkpoint); }
+void FollowingJob::Wait() {
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+std::vector<common::v1::WaitEdge> FollowingJob::Explain() const { return impl_->Explain(); }
+
+}  // namespace sluice::trainer

@@ -1,0 +1,30 @@
+#include "services/trainer/job_memory.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/machine_memory.h"
+#include "common/checkpoint/model_config.h"
+#include "common/log/log.h"
+#include "services/trainer/core/memory_plan.h"
+
+namespace sluice::trainer {
+
+absl::Status CheckMemory(const JobConfig& config, const ModelConfig& model) {
+  MemoryPlanInput input = config.plan;
+  input.config = model;
+  const MemoryPlan plan = PlanMemory(input);
+  const uint64_t available = MachineMemory();
+  std::vector<std::string> rows;
+  for (const MemoryPlan::Row& row : plan.rows)
+    rows.push_back(absl::StrCat(row.name, " ", GibText(row.bytes)));
+  log::Info("memory_plan", {{"job_id", config.name},
+                            {"bytes", static_cast<int64_t>(plan.total())},
+                            {"available_bytes", static_cast<int64_t>(available)},
+                            {"parts", absl::StrJoin(rows, ", ")}});
+  return CheckFits(plan, available);
+}
+
+}  // namespace sluice::trainer

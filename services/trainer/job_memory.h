@@ -1,0 +1,16 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "services/trainer/config.h"
+
+namespace sluice {
+struct ModelConfig;
+}
+
+namespace sluice::trainer {
+
+// Logs the memory plan of the job on this rank.
+// RESOURCE_EXHAUSTED: it cannot fit into this machine; nothing was allocated for it yet.
+absl::Status CheckMemory(const JobConfig& config, const ModelConfig& model);
+
+}  // namespace sluice::trainer
