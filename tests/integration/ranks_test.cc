@@ -58,7 +58,7 @@ TEST_P(RankDrainTest, ARankLeavesWithACheckpointAndAnotherTrainerTakesItsPlace) 
   EXPECT_EQ(*code, 0);
   RecordFault();
   const job::v1::JobStatus end = ExpectGoesOn();
-  EXPECT_EQ(end.result().restarts().count("trainer"), 0u) << "a drain is no restart";
+  EXPECT_EQ(end.result().restarts().at("trainer"), 0) << "a drain is no restart";
   EXPECT_EQ(end.incarnation(), 2);
 }
 

@@ -303,6 +303,8 @@ class Controller {
   void OnDaemonBack(Instant now, const Daemon& daemon);
   void RefreshDesiredStates();
   void CollectSetJobs(Instant now);
+  // Whether one of several ranks of the trainer is to leave the job.
+  bool TrainerLeaves(const Job& job) const;
   DaemonAssignment AssignmentOf(const Job& job, const Worker& worker) const;
   // The job's workers, each with the incarnation under which it calls: trainers with the trainer
   // group's.

@@ -229,6 +229,17 @@ std::vector<Worker> Controller::Callers(const Job& job) const {
   return callers;
 }
 
+// The ranks of a trainer group leave together, because the others cannot train without the one that
+// does. A single trainer that drains leaves by itself.
+bool Controller::TrainerLeaves(const Job& job) const {
+  if (job.record.needs.trainers.min < 2) return false;
+  return absl::c_any_of(job.assign.workers, [&](const Worker& peer) {
+    if (peer.role != Role::kTrainer) return false;
+    const auto daemon = fleet_.daemons().find(peer.id);
+    return peer.leaving || (daemon != fleet_.daemons().end() && daemon->second.draining);
+  });
+}
+
 DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) const {
   DaemonAssignment assignment;
   assignment.job = job.record.id;
@@ -238,11 +249,7 @@ DaemonAssignment Controller::AssignmentOf(const Job& job, const Worker& worker) 
 
   const bool stops =
       job.record.stage >= Stage::kStopAll || (job.record.stage == Stage::kStopTrainers && trainer);
-  // The ranks of a trainer group leave together: the others cannot train without the one that does.
-  const bool leaves =
-      worker.leaving || (trainer && absl::c_any_of(job.assign.workers, [](const Worker& peer) {
-                           return peer.role == Role::kTrainer && peer.leaving;
-                         }));
+  const bool leaves = worker.leaving || (trainer && TrainerLeaves(job));
   const bool others_go_on = stops ? job.record.target == JobState::kPaused : leaves;
   assignment.phase = others_go_on ? AssignmentPhase::kHold
                      : stops      ? AssignmentPhase::kStop

@@ -99,5 +99,22 @@ TEST_F(RanksTest, AllRanksLeaveWithACheckpointWhenOneIsDrained) {
   }
 }
 
+// As after SIGTERM: the daemon says so itself.
+TEST_F(RanksTest, ATrainerThatDrainsMakesTheOthersLeaveToo) {
+  world_.actors["trainer-1"].draining = true;
+  world_.Settle();
+  EXPECT_EQ(AssignmentOf("trainer-0").phase, AssignmentPhase::kHold);
+  EXPECT_TRUE(AssignmentOf("trainer-0").checkpoint);
+  world_.Leave();
+  world_.Kill("trainer-1");
+  world_.Settle();
+  EXPECT_EQ(world_.State(job_), JobState::kRecovering);
+  EXPECT_EQ(Restarts(), 0);
+  world_.Start("trainer-1", Role::kTrainer);
+  world_.AllReady(job_);
+  EXPECT_EQ(world_.State(job_), JobState::kRunning);
+  EXPECT_EQ(world_.job(job_).assign.trainer_incarnation, 2);
+}
+
 }  // namespace
 }  // namespace sluice::controller
