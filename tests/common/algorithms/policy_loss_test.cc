@@ -429,6 +429,13 @@ TEST(PolicyLossTest, ClipCountsAreOverAllTokens) {
   EXPECT_EQ(counts.dual, 0);
 }
 
+TEST(PolicyLossTest, EqualEntropiesChangeNoAdvantage) {
+  for (const size_t n : {2, 3, 18, 1000}) {
+    for (const float h : {0.0f, 0.1f, 0.75f, 1.9459101f})
+      EXPECT_THAT(AepoFactors(std::vector<float>(n, h), 0.2), testing::Each(1.0)) << n << " " << h;
+  }
+}
+
 TEST(PolicyLossTest, SftIsTheNegativeLogProb) {
   double sum = 0;
   for (float lp : F1().theta) {
