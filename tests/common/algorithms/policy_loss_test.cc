@@ -369,41 +369,6 @@ TEST(CorrectionTest, WeightsHaveALowerBoundAndAMean) {
   EXPECT_EQ(sequence.weights, 2);
 }
 
-// M2PO's rule, written as the sheet words it: while the mean is too large, drop the largest.
-std::vector<uint8_t> SlowM2po(const F1& f, double tau) {
-  std::vector<uint8_t> kept(f.theta.size(), 1);
-  for (;;) {
-    double sum = 0, count = 0, worst = -1;
-    size_t at = 0;
-    for (size_t t = 0; t < kept.size(); ++t) {
-      const double log_rho = double{f.theta[t]} - f.behav[t];
-      if (!kept[t] || f.advantage[t] * log_rho <= 0) continue;
-      sum += log_rho * log_rho, ++count;
-      if (log_rho * log_rho > worst) worst = log_rho * log_rho, at = t;
-    }
-    if (count == 0 || sum / count <= tau) return kept;
-    kept[at] = 0;
-  }
-}
-
-TEST(CorrectionTest, M2poDropsTheWorstOutwardTokensUntilTheBoundHolds) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
-    SplitMix64 random(seed);
-    F1 f;
-    const size_t n = 1 + random.Below(30);
-    for (auto* column : {&f.theta, &f.behav, &f.advantage}) column->resize(n);
-    for (size_t t = 0; t < n; ++t) {
-      f.theta[t] = static_cast<float>(-random.Uniform());
-      f.behav[t] = static_cast<float>(-random.Uniform());
-      f.advantage[t] = static_cast<float>(random.Uniform() - 0.5);
-    }
-    const double tau = 0.2 * random.Uniform() + 1e-3;
-    EXPECT_EQ(M2poKeep(f.theta, f.behav, f.advantage, std::vector<uint8_t>(n, 1), tau),
-              SlowM2po(f, tau))
-        << "seed " << seed;
-  }
-}
-
 TEST(CorrectionTest, ALossWithoutARatioIsWeightedByTheTotalRatio) {
   const LossRule rule = ResolveLoss(Weighted(Plain("reinforce", "recompute"), kInf), 0).value();
   const Correction c = ComputeCorrection(rule.correction, F1().Tokens(ProxMode::kRecompute));
