@@ -23,8 +23,11 @@ std::vector<double> AepoFactors(absl::Span<const float> entropy, double strength
   std::vector<double> factors(entropy.size(), 1.0);
   if (entropy.size() < 2) return factors;
   const double n = static_cast<double>(entropy.size());
-  double mean = 0, squares = 0;
-  for (const float h : entropy) mean += h / n;
+  double sum = 0, squares = 0;
+  for (const float h : entropy) sum += h;
+  // A sum of equal fp32 numbers is exact in fp64, and so is their mean: then the std is exactly 0.
+  // With a mean that is rounded, the std would be the rounding, and h about 1 for every token.
+  const double mean = sum / n;
   for (const float h : entropy) squares += (h - mean) * (h - mean);
   const double std = std::sqrt(squares / (n - 1));
   if (std == 0) return factors;

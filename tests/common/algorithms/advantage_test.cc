@@ -6,35 +6,12 @@
 
 #include "common/algorithms/shaping.h"
 #include "common/base/splitmix.h"
-#include "tests/common/algorithms/oracle.h"
+#include "tests/common/algorithms/advantage_oracles.h"
 
 namespace sluice {
 namespace {
 
 using testing::Each;
-
-// Two groups of one step: P has the rewards (1, 0, 0.5, 1) and Q has (0, 1).
-const std::vector<double> kRewards = {1, 0, 0.5, 1, 0, 1};
-const std::vector<int64_t> kGroups = {7, 7, 7, 7, 3, 3};
-
-struct AdvantageOracle {
-  std::string kind;
-  std::vector<double> wanted;  // The advantages of P, then those of Q.
-};
-const std::vector<AdvantageOracle> kAdvantageOracles = {
-    {"grpo", {0.783348, -1.305580, -0.261116, 0.783348, -0.707106, 0.707106}},
-    {"dr_grpo", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
-    {"rloo", {0.5, -0.833333, -0.166667, 0.5, -1, 1}},
-    {"pool_loo", {0.917661, -1.529435, -0.305887, 0.917661, -1.835323, 1.835323}},
-    {"lite_ppo", {0.769482, -1.282470, -0.256494, 0.769482, -1.025976, 1.025976}},
-    {"maxrl", {0.6, -1, -0.2, 0.6, -1, 1}},
-    {"reinforce", kRewards},
-    {"batch", {0.847578, -1.186609, -0.169516, 0.847578, -1.186609, 0.847578}},
-    // What follows for single tokens has its numbers in returns_test.cc and min_variance_test.cc.
-    {"reinforce_pp", kRewards},
-    {"reinforce_pp_baseline", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
-    {"min_variance", {0.904534, -1.507557, -0.301511, 0.904534, -1, 1}},
-};
 
 std::vector<double> AdvantagesOf(AdvantageRule rule, std::vector<double> rewards,
                                  std::vector<int64_t> groups) {
@@ -43,32 +20,34 @@ std::vector<double> AdvantagesOf(AdvantageRule rule, std::vector<double> rewards
 
 TEST(AdvantageTest, EveryRowHasAnOracle) {
   std::vector<std::string> tested;
-  for (const AdvantageOracle& oracle : kAdvantageOracles) tested.push_back(oracle.kind);
+  for (const AdvantageOracle& oracle : AdvantageOracles()) tested.push_back(oracle.kind);
   ExpectOracleForEveryRow(AdvantageRows(), tested);
 }
 
 TEST(AdvantageTest, RowsGiveTheWorkedNumbers) {
-  for (const AdvantageOracle& oracle : kAdvantageOracles) {
-    ExpectAllClose(AdvantagesOf(FindRow(AdvantageRows(), oracle.kind)->value, kRewards, kGroups),
-                   oracle.wanted, oracle.kind);
+  for (const AdvantageOracle& oracle : AdvantageOracles()) {
+    ExpectAllClose(
+        AdvantagesOf(FindRow(AdvantageRows(), oracle.kind)->value, kRewardsOfPAndQ, kGroupsOfPAndQ),
+        oracle.wanted, oracle.kind);
   }
 }
 
 TEST(AdvantageTest, CentreAndScaleCombineFreely) {
-  ExpectAllClose(AdvantagesOf({Centre::kNone, Scale::kNone}, kRewards, kGroups), kRewards, "raw");
+  ExpectAllClose(AdvantagesOf({Centre::kNone, Scale::kNone}, kRewardsOfPAndQ, kGroupsOfPAndQ),
+                 kRewardsOfPAndQ, "raw");
   const double mean = 3.5 / 6;
   std::vector<double> centred;
-  for (double r : kRewards) centred.push_back(r - mean);
-  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kNone}, kRewards, kGroups), centred,
-                 "batch centre");
+  for (double r : kRewardsOfPAndQ) centred.push_back(r - mean);
+  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kNone}, kRewardsOfPAndQ, kGroupsOfPAndQ),
+                 centred, "batch centre");
 
   double squares = 0;
   for (double c : centred) squares += c * c;
   // The std of six rewards divides by five, and 1e-6 is added to it.
   for (double& c : centred) c /= std::sqrt(squares / 5) + 1e-6;
 
-  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kBatch}, kRewards, kGroups), centred,
-                 "batch centre, batch scale");
+  ExpectAllClose(AdvantagesOf({Centre::kBatch, Scale::kBatch}, kRewardsOfPAndQ, kGroupsOfPAndQ),
+                 centred, "batch centre, batch scale");
 }
 
 TEST(AdvantageTest, T15SumIsZeroOverAGroupAndAShiftOfRewardsChangesNothing) {
@@ -133,8 +112,8 @@ TEST(AdvantageTest, T11EqualRewardsGiveExactlyZero) {
 TEST(AdvantageTest, T11AGroupOfOneGetsZeroAndEntersNoStatistic) {
   for (const Row<AdvantageRule>& row : AdvantageRows()) {
     if (!NeedsGroup(row.value)) continue;
-    std::vector<double> rewards = kRewards;
-    std::vector<int64_t> groups = kGroups;
+    std::vector<double> rewards = kRewardsOfPAndQ;
+    std::vector<int64_t> groups = kGroupsOfPAndQ;
     rewards.push_back(9);
     groups.push_back(5);
     const AdvantageResult r = ComputeAdvantages(row.value, rewards, groups);
@@ -142,7 +121,7 @@ TEST(AdvantageTest, T11AGroupOfOneGetsZeroAndEntersNoStatistic) {
     EXPECT_EQ(r.advantage.back(), 0) << row.name;
     EXPECT_EQ(r.singleton_groups, 1) << row.name;
 
-    const std::vector<double> without = AdvantagesOf(row.value, kRewards, kGroups);
+    const std::vector<double> without = AdvantagesOf(row.value, kRewardsOfPAndQ, kGroupsOfPAndQ);
     for (size_t i = 0; i < without.size(); ++i) EXPECT_EQ(r.advantage[i], without[i]) << row.name;
   }
 }
@@ -150,12 +129,12 @@ TEST(AdvantageTest, T11AGroupOfOneGetsZeroAndEntersNoStatistic) {
 TEST(AdvantageTest, ARewardThatIsNotFiniteIsLeftOutAndCounted) {
   for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     for (const Row<AdvantageRule>& row : AdvantageRows()) {
-      std::vector<double> rewards = kRewards;
-      std::vector<int64_t> groups = kGroups;
+      std::vector<double> rewards = kRewardsOfPAndQ;
+      std::vector<int64_t> groups = kGroupsOfPAndQ;
       rewards.insert(rewards.begin(), bad);
       groups.insert(groups.begin(), 7);
       const AdvantageResult r = ComputeAdvantages(row.value, rewards, groups);
-      const std::vector<double> without = AdvantagesOf(row.value, kRewards, kGroups);
+      const std::vector<double> without = AdvantagesOf(row.value, kRewardsOfPAndQ, kGroupsOfPAndQ);
 
       EXPECT_EQ(r.advantage[0], 0) << row.name;
       EXPECT_EQ(r.bad_rewards, 1) << row.name;
@@ -173,7 +152,7 @@ TEST(AdvantageTest, NoRewardsGiveNoAdvantages) {
 
 TEST(AdvantageTest, GroupsInAnyOrderGiveTheSameStep) {
   for (const Row<AdvantageRule>& row : AdvantageRows()) {
-    const std::vector<double> a = AdvantagesOf(row.value, kRewards, kGroups);
+    const std::vector<double> a = AdvantagesOf(row.value, kRewardsOfPAndQ, kGroupsOfPAndQ);
     const std::vector<double> b = AdvantagesOf(row.value, {0, 1, 1, 0, 0.5, 1}, {3, 3, 7, 7, 7, 7});
     for (int i = 0; i < 4; ++i) EXPECT_EQ(a[i], b[i + 2]) << row.name;
     for (int i = 0; i < 2; ++i) EXPECT_EQ(a[i + 4], b[i]) << row.name;
@@ -189,7 +168,8 @@ TEST(AdvantageTest, T20AStreamOfGroupsTimesItsFactorIsTheWholeStep) {
     streamed.insert(streamed.end(), second.begin(), second.end());
 
     for (double& a : streamed) a *= stream.StepFactor();
-    ExpectAllClose(streamed, AdvantagesOf(row.value, kRewards, kGroups), std::string(row.name));
+    ExpectAllClose(streamed, AdvantagesOf(row.value, kRewardsOfPAndQ, kGroupsOfPAndQ),
+                   std::string(row.name));
     EXPECT_EQ(stream.StepFactor() == 1, !IsStepWide(row.value)) << row.name;
   }
 }

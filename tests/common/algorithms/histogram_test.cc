@@ -1,22 +1,13 @@
 #include "common/algorithms/histogram.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "common/base/splitmix.h"
 #include "tests/common/algorithms/oracle.h"
+#include "tests/common/algorithms/slow/statistics.h"
 
 namespace sluice {
 namespace {
-
-// The quantile of the sorted values themselves.
-double Exact(std::vector<double> logs, double q) {
-  std::sort(logs.begin(), logs.end());
-  const double position = q * static_cast<double>(logs.size() - 1);
-  const size_t below = static_cast<size_t>(position);
-  const size_t above = std::min(below + 1, logs.size() - 1);
-  return logs[below] + (position - static_cast<double>(below)) * (logs[above] - logs[below]);
-}
 
 TEST(HistogramTest, QuantilesAreWithinABinOfTheSortedValuesAfterAMerge) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
@@ -32,7 +23,8 @@ TEST(HistogramTest, QuantilesAreWithinABinOfTheSortedValuesAfterAMerge) {
     for (const LogRatioHistogram& part : parts) whole.Merge(part);
     EXPECT_EQ(whole.count(), count);
     for (const double q : {0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0})
-      EXPECT_NEAR(std::log(whole.Quantile(q)), Exact(logs, q), 1.0 / 128) << seed << " " << q;
+      EXPECT_NEAR(std::log(whole.Quantile(q)), slow::Quantile(logs, q), 1.0 / 128)
+          << seed << " " << q;
   }
 }
 
