@@ -155,7 +155,8 @@ int main(int argc, char** argv) {
       "job on real daemons with one thread for the rollout and one for the trainer: synchronously "
       "(sync), with batches that stream to the trainer (stream), and with max_staleness 1, 2 and 4 "
       "(async1, async2, async4). Each figure is shown beside that of sync. The speed-up is the "
-      "ratio of steps_per_second.");
+      "ratio of steps_per_second. In a short run the modes train different answers, so compare "
+      "tokens_trained_per_second as well.");
   app.footer(
       "examples:\n"
       "  bench_async\n"
