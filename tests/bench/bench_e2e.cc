@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   sets.insert(sets.begin(), absl::StrCat("limits.max_steps=", steps));
   std::map<std::string, std::vector<double>> all;
   for (int i = 0; i < runs; ++i) {
-    const auto run = sluice::bench::RunPrivately(file, sets, 1, threads);
+    const auto run = sluice::bench::RunPrivately(file, sets, {.threads = threads});
     if (!run.ok()) {
       std::fprintf(stderr, "run %d: %s\n", i, run.status().ToString().c_str());
       return 1;

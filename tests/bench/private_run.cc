@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/config/job_file.h"
@@ -70,10 +71,22 @@ std::vector<pid_t> PidsOf(const cli::Supervisor& supervisor, const std::string& 
   return pids;
 }
 
+std::vector<DaemonUse> ReadUse(const cli::Supervisor& supervisor) {
+  std::vector<DaemonUse> uses;
+  for (const cli::DaemonState& daemon : supervisor.states()) {
+    uses.push_back({.name = daemon.name,
+                    .role = daemon.role,
+                    .at = absl::Now(),
+                    .cpu_seconds = CpuSeconds(daemon.pid),
+                    .metrics = GetMetrics(daemon.ops)});
+  }
+  return uses;
+}
+
 }  // namespace
 
 absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std::string> sets,
-                                        int rollouts, const std::string& threads) {
+                                        const RunOptions& options) {
   std::string dir = (std::filesystem::temp_directory_path() / "sluice-bench-XXXXXX").string();
   if (mkdtemp(dir.data()) == nullptr) return ErrnoStatus(errno, dir);
   struct Remove {
@@ -86,9 +99,9 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   const JobFile job = ReadJobFile(file, {.sets = sets});
   SLUICE_RETURN_IF_ERROR(ProblemStatus(job.problems));
 
-  cli::FleetOptions fleet{.data_dir = dir, .rollouts = rollouts};
-  if (!threads.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(fleet.threads, cli::ParseThreads(threads));
+  cli::FleetOptions fleet{.data_dir = dir, .rollouts = options.rollouts};
+  if (!options.threads.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(fleet.threads, cli::ParseThreads(options.threads));
   }
   cli::Supervisor supervisor({.log_dir = dir + "/logs"});
   SLUICE_ASSIGN_OR_RETURN(const std::string controller, cli::StartFleet(fleet, &supervisor));
@@ -96,12 +109,17 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> channel,
                           rpc::Connect(controller, {rpc::Role::kController}));
   SLUICE_ASSIGN_OR_RETURN(const job::v1::SubmitResponse submitted, cli::Submit(*channel, job));
+  const LiveRun live{.controller = *channel, .job = submitted.job(), .read_use = [&] {
+                       return ReadUse(supervisor);
+                     }};
+
   RunOutcome outcome;
   cli::JobHandlers handlers;
   std::atomic<bool> stepping = false;
   handlers.step = [&](const job::v1::StepReport& step) {
     stepping = true;
     outcome.steps.push_back(step);
+    if (options.on_step) options.on_step(live, step);
   };
 
   // The overlap is measured from the first step on, because start-up is no part of it.
@@ -112,13 +130,7 @@ absl::StatusOr<RunOutcome> RunPrivately(const std::string& file, std::vector<std
                                                          absl::Minutes(1), handlers));
   outcome.overlap = overlap.Stop();
 
-  for (const cli::DaemonState& daemon : supervisor.states()) {
-    outcome.daemons.push_back({.name = daemon.name,
-                               .role = daemon.role,
-                               .cpu_seconds = CpuSeconds(daemon.pid),
-                               .metrics = GetMetrics(daemon.ops)});
-  }
-
+  outcome.daemons = ReadUse(supervisor);
   supervisor.Stop(absl::Seconds(10));
   if (outcome.status.state() != job::v1::JOB_STATE_SUCCEEDED) {
     return absl::UnknownError(absl::StrCat("the job ended ", cli::StateName(outcome.status.state()),
