@@ -17,7 +17,7 @@ namespace sluice {
 // over TCP without encryption).
 //
 // All ranks make the same calls in the same order, with spans of equal sizes. Each call first waits
-// until every rank has come to it, however long another rank computes before; only then does the
+// until every rank has come to it, however long another rank computes before; only then does a
 // timeout count. After an error the group is of no use any more: destroy it, and form a new one.
 // Errors:
 //   UNAVAILABLE RANK_LOST   a rank is gone, or has not moved its data within the timeout
@@ -29,9 +29,10 @@ class Collective {
   struct Options {
     int rank = 0;
     int world = 1;
-    // Name or address of the interface on which this rank can be reached by the others.
+    // Address or host name of this machine at which the other ranks reach this one.
     std::string host = "127.0.0.1";
-    // For forming the group, and for the data of each call.
+    // For the data of Sum(), SumTo(), Broadcast() and Gather(), and for connecting the ranks once
+    // all have come.
     absl::Duration timeout = absl::Seconds(120);
   };
 
@@ -61,7 +62,7 @@ class Collective {
   absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine);
 
   // Rank 0 calls Send(), and all others Receive(), which waits for as long as it takes.
-  absl::Status Send(absl::string_view message);
+  absl::Status Send(std::string message);
   absl::StatusOr<std::string> Receive();
 
   // Ends the waits for other ranks, now and later. A transfer of data that is under way goes on

@@ -295,9 +295,7 @@ absl::Status Collective::Transfer(int from, int to, absl::Span<float> values) {
 absl::StatusOr<std::vector<std::string>> Collective::Gather(absl::string_view mine) {
   return impl_->Gather(mine);
 }
-absl::Status Collective::Send(absl::string_view message) {
-  return impl_->Send(std::string(message));
-}
+absl::Status Collective::Send(std::string message) { return impl_->Send(std::move(message)); }
 absl::StatusOr<std::string> Collective::Receive() { return impl_->Receive(); }
 void Collective::Abort() { impl_->Abort(); }
 

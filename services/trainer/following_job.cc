@@ -20,6 +20,10 @@
 #include "services/trainer/rank_link.h"
 
 namespace sluice::trainer {
+namespace {
+// Its share of one batch does not take as long as this.
+constexpr absl::Duration kLongestShare = absl::Hours(1);
+}  // namespace
 
 class FollowingJob::Impl {
  public:
@@ -31,9 +35,9 @@ class FollowingJob::Impl {
 
   void Run();
   void Leave(bool checkpoint) {
-    if (checkpoint) return;
-    leave_ = true;
-    link_.Abort();
+    if (!checkpoint) leave_ = true;
+    if (!checkpoint) link_.Abort();
+    else if (link_.AbortUnlessJoined()) leave_ = true;
   }
   const JobConfig& config() const { return job_.config; }
   std::vector<common::v1::WaitEdge> Explain() const { return job_.waits.Edges(); }
@@ -56,7 +60,9 @@ class FollowingJob::Impl {
   CoreShare* const cores_;
   const std::function<void(const JobStanding& standing)> on_standing_;
   std::atomic<bool> leave_{false};
+  Watchdog::Loop watched_{ProcessWatchdog(), "follow"};
   RankLink link_;
+  bool joined_ = false;  // Later on rank 0 or the controller says why the group has ended.
 };
 
 void FollowingJob::Impl::Run() {
@@ -71,6 +77,7 @@ absl::Status FollowingJob::Impl::Follow() {
   {
     const auto waits = job_.waits.Begin(Wait("waits until all ranks have come"));
     SLUICE_RETURN_IF_ERROR(link_.Join(config, job_.worker));
+    joined_ = true;
   }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                           Trainer::Create(config.settings, model.config, job_.clock,
@@ -84,19 +91,28 @@ absl::Status FollowingJob::Impl::Follow() {
   const auto works = [&](bool now) {
     waits.reset();
     busy.reset();
-    if (now) busy.emplace(cores_);
-    else waits.emplace(job_.waits.Begin(Wait("waits for what rank 0 does next")));
+    if (now) {
+      watched_.Begin("does its share of a step", kLongestShare);
+      busy.emplace(cores_);
+    } else {
+      watched_.Rest();
+      waits.emplace(job_.waits.Begin(Wait("waits for what rank 0 does next")));
+    }
   };
   return trainer->Follow(works);
 }
 
 void FollowingJob::Impl::End(const absl::Status& status) {
-  link_.Close();
+  watched_.Rest();
   log::Info("rank_ended",
             {{"job_id", job_.config.name}, {"rank", job_.config.ranks.rank}, {"why", status}});
-  if (leave_ || ReasonOf(status) == "RANK_LOST") return ReportStanding(false, "left");
-  if (ReasonOf(status) == "RANKS_DIFFER") return ReportStanding(false, "restore", status.message());
-  ReportStanding(false, "failed", StatusText(status));
+  const std::string reason = ReasonOf(status);
+  // What this rank knows is told before the others notice that it is gone.
+  if (leave_ || (reason == "RANK_LOST" && joined_)) ReportStanding(false, "left");
+  else if (reason == "RANKS_DIFFER" || reason == "RANK_LOST")
+    ReportStanding(false, "restore", status.message());
+  else ReportStanding(false, "failed", StatusText(status));
+  link_.Close();
 }
 
 FollowingJob::FollowingJob(JobConfig config, std::string worker, CoreShare* cores,

@@ -48,7 +48,8 @@ class TrainingJob::Impl {
         on_standing_(std::move(hooks.on_standing)),
         metrics_(registry == nullptr ? Metrics()
                                      : Metrics(registry, job_.config.name,
-                                               MeasurePeakFlops(job_.config.settings.dtype))),
+                                               MeasurePeakFlops(job_.config.settings.dtype) *
+                                                   job_.config.ranks.world)),
         reporter_(&job_, &metrics_, std::move(hooks.on_step)),
         queue_(&job_),
         checkpoints_(&job_, &metrics_),
@@ -529,7 +530,8 @@ void TrainingJob::Impl::End(const absl::Status& status) {
   publication_.reset();
   checkpoints_.StopWriting();
   queue_.StopRenewing();
-  // The other ranks then end too.
+  // The other ranks then end too. The trainer holds a connection to them as well.
+  trainer_.reset();
   ranks_.Close();
 
   if (status.ok() && !leave_) {
@@ -578,7 +580,11 @@ void TrainingJob::Impl::Leave(bool checkpoint) {
   leave_ = true;
   queue_.CancelReading();
   evaluations_.Cancel();
-  if (checkpoint) return;
+  if (checkpoint) {
+    // Before the ranks have met there is no step to end and nothing to store.
+    ranks_.AbortUnlessJoined();
+    return;
+  }
   queue_.CancelAll();
   ranks_.Abort();
 }

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
                   "127.0.0.1:7441",
        .flags = {sluice::daemon::CoresFlag(),
                  {.name = "--collective-host",
-                  .help = "address or interface name at which the other trainer ranks of a job "
+                  .help = "address or host name at which the other trainer ranks of a job "
                           "reach this one, over TCP without encryption: use a network that only "
                           "trainers reach. Default: 127.0.0.1 if --listen is on loopback, else "
                           "this daemon takes no job with several ranks"}}},

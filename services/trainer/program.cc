@@ -107,7 +107,14 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
 
   // A job that drains needs its queue too, for its last checkpoint.
   if (same && assignment->queues_size() > 0) current->SetQueue(assignment->queues(0));
-  if (draining) return;
+  if (draining) {
+    // A rank that drains waits for the others, in vain if their group has ended meanwhile.
+    const bool group_goes_on = same && (runs || assignment->checkpoint() ||
+                                        assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
+    if (current != nullptr && current->config().ranks.world > 1 && !group_goes_on)
+      current->Leave(false);
+    return;
+  }
   if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));
   if (same) {
     // STOP or HOLD: the job leaves. Its phase `left` then removes its progress.

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/collective/collective.h"
 #include "common/rpc/channel.h"
@@ -32,31 +31,30 @@ class RemoteRendezvous : public Rendezvous {
     request.set_key(key);
     request.set_value(value);
     collective::v1::SetResponse response;
-    return rpc::Call(*channel_, request, &response, {.give_up = kLongest, .cancel = cancel_});
+    return rpc::Call(*channel_, request, &response, Options());
   }
 
+  // Waits until Abort(), whatever `timeout` says: another rank may still be busy with the group
+  // before this one, and if it never comes, the controller ends the wait.
   absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
-    const absl::Duration end = Clock::Real()->Monotonic() + timeout;
     collective::v1::GetRequest request;
     *request.mutable_call()->mutable_job() = caller_;
     request.set_key(key);
     while (true) {
       collective::v1::GetResponse response;
-      absl::Status status =
-          rpc::Call(*channel_, request, &response, {.give_up = kLongest, .cancel = cancel_});
+      const absl::Status status = rpc::Call(*channel_, request, &response, Options());
       if (status.ok()) return response.value();
       if (ReasonOf(status) != "NOT_YET") return status;
-      if (Clock::Real()->Monotonic() >= end) {
-        return absl::DeadlineExceededError(
-            absl::StrCat("no rank has set ", key, " within ", absl::FormatDuration(timeout)));
-      }
+      if (timeout <= absl::ZeroDuration()) return status;
       if (cancel_->WaitFor(kAskAgain)) return absl::CancelledError("this rank leaves the group");
     }
   }
 
  private:
-  // Rank 0 may hear of the group a moment later than the others.
-  static constexpr absl::Duration kLongest = absl::Seconds(30);
+  // Rank 0 may hear of the group later than the others.
+  rpc::CallOptions Options() const {
+    return {.give_up = absl::InfiniteDuration(), .cancel = cancel_};
+  }
 
   const std::shared_ptr<rpc::Channel> channel_;
   rpc::Cancel* const cancel_;
@@ -85,9 +83,22 @@ absl::Status RankLink::Join(const JobConfig& config, const std::string& worker) 
   const Collective::Options options{
       .rank = ranks.rank, .world = ranks.world, .host = ranks.host, .timeout = ranks.timeout};
   SLUICE_RETURN_IF_ERROR(Join(options, &rendezvous, &collective_));
-  if (config.settings.shard == Shard::kNone) return absl::OkStatus();
-  PrefixedRendezvous second(&rendezvous, "snapshots/");
-  return Join(options, &second, &snapshots_);
+  if (config.settings.shard != Shard::kNone) {
+    PrefixedRendezvous second(&rendezvous, "snapshots/");
+    SLUICE_RETURN_IF_ERROR(Join(options, &second, &snapshots_));
+  }
+  MutexLock lock(&mu_);
+  joined_ = true;
+  return absl::OkStatus();
+}
+
+bool RankLink::AbortUnlessJoined() {
+  {
+    MutexLock lock(&mu_);
+    if (joined_) return false;
+  }
+  Abort();
+  return true;
 }
 
 absl::Status RankLink::Join(const Collective::Options& options, Rendezvous* rendezvous,

@@ -13,7 +13,7 @@ namespace sluice::trainer {
 
 // This rank's connection to the other ranks of a job's trainer, from their meeting to their parting.
 //
-// Used by the job's thread, but for Abort().
+// Used by the job's thread, but for Abort() and AbortUnlessJoined().
 class RankLink {
  public:
   RankLink();
@@ -33,6 +33,8 @@ class RankLink {
 
   // Ends all waits for the other ranks, now and later. From any thread.
   void Abort() ABSL_LOCKS_EXCLUDED(mu_);
+  // Does so only if the ranks have not all met yet, and says whether it did. From any thread.
+  bool AbortUnlessJoined() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   // Sets *group, which is one of those below.
@@ -41,6 +43,7 @@ class RankLink {
 
   rpc::Cancel cancel_;
   Mutex mu_;
+  bool joined_ ABSL_GUARDED_BY(mu_) = false;  // With several ranks: they have met.
   std::shared_ptr<Collective> collective_ ABSL_GUARDED_BY(mu_), snapshots_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -56,13 +56,16 @@ class RendezvousServer::Impl final : public collective::v1::RendezvousService::C
                    const collective::v1::SetRequest& request) ABSL_LOCKS_EXCLUDED(mu_) {
     SLUICE_RETURN_IF_ERROR(Check(context, request.call().job()));
     MutexLock lock(&mu_);
-    Begin(request.call().job());
+    SLUICE_RETURN_IF_ERROR(Begin(request.call().job()));
+    const auto former = values_.find(request.key());
+    const size_t others =
+        bytes_ - (former == values_.end() ? 0 : former->first.size() + former->second.size());
     const size_t bytes = request.key().size() + request.value().size();
-    if (bytes > kMaxBytes - bytes_) {
+    if (bytes > kMaxBytes - others) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          "the ranks have left ", bytes_, " bytes here, and the limit is ", kMaxBytes));
+          "the ranks have left ", others, " bytes here, and the limit is ", kMaxBytes));
     }
-    bytes_ += bytes;
+    bytes_ = others + bytes;
     values_[request.key()] = request.value();
     return absl::OkStatus();
   }
@@ -72,7 +75,7 @@ class RendezvousServer::Impl final : public collective::v1::RendezvousService::C
       ABSL_LOCKS_EXCLUDED(mu_) {
     SLUICE_RETURN_IF_ERROR(Check(context, request.call().job()));
     MutexLock lock(&mu_);
-    Begin(request.call().job());
+    SLUICE_RETURN_IF_ERROR(Begin(request.call().job()));
     const auto found = values_.find(request.key());
     if (found == values_.end()) {
       return Error(absl::StatusCode::kNotFound, "NOT_YET",
@@ -82,13 +85,18 @@ class RendezvousServer::Impl final : public collective::v1::RendezvousService::C
     return absl::OkStatus();
   }
 
-  // The callers of an earlier incarnation were refused already.
-  void Begin(const common::v1::JobRef& caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (job_ == caller.job() && incarnation_ == caller.incarnation()) return;
+  // A call of an earlier incarnation may have passed Check() just before the list changed.
+  absl::Status Begin(const common::v1::JobRef& caller) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (job_ == caller.job() && incarnation_ == caller.incarnation()) return absl::OkStatus();
+    if (job_ == caller.job() && incarnation_ > caller.incarnation()) {
+      return Error(absl::StatusCode::kAborted, "FENCED",
+                   absl::StrCat("incarnation ", caller.incarnation(), " < ", incarnation_));
+    }
     job_ = caller.job();
     incarnation_ = caller.incarnation();
     values_.clear();
     bytes_ = 0;
+    return absl::OkStatus();
   }
 
   const rpc::CallerTable* const callers_;

@@ -68,7 +68,15 @@ absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
                                                       sampled ? resources.rollout().min() : 0));
   SLUICE_ASSIGN_OR_RETURN(fleet.rewards, ChooseCount("reward", options.rewards,
                                                      sampled ? resources.reward().min() : 0));
-  SLUICE_ASSIGN_OR_RETURN(fleet.trainers, ChooseCount("trainer", 0, resources.trainer()));
+  if (resources.trainer() > kMaxDaemons) {
+    return ErrorWith(
+        absl::StatusCode::kInvalidArgument,
+        {.hint = "start such a fleet by hand, and submit the job with `sluice job submit`"},
+        absl::StrCat("the job has ", resources.trainer(),
+                     " trainer ranks (resources.trainer), and one machine runs at most ",
+                     kMaxDaemons));
+  }
+  fleet.trainers = static_cast<int>(std::max<uint32_t>(1, resources.trainer()));
   if (!options.threads.empty()) {
     SLUICE_ASSIGN_OR_RETURN(fleet.threads, ParseThreads(options.threads));
   }

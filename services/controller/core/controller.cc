@@ -292,8 +292,8 @@ void Controller::ApplyProgress(Instant now, Job& job, const Worker& worker,
   if (progress.incarnation != (trainer ? job.assign.trainer_incarnation : worker.incarnation))
     return;
 
-  // Rank 0 alone knows versions and steps.
-  const bool leads = trainer && worker.id == job.assign.FirstTrainer();
+  // Rank 0 alone knows versions and steps; those of the other ranks have no incarnation.
+  const bool leads = trainer && progress.version.incarnation == job.assign.trainer_incarnation;
   const bool other_trainers = progress.version.incarnation > job.record.version.incarnation;
   if (leads && progress.ready && !job.record.groups.empty())
     BeginGroup(job, job.record.groups.back(), progress.step);

@@ -92,13 +92,6 @@ const Worker* AssignRecord::Find(const std::string& id) const {
   return nullptr;
 }
 
-std::string AssignRecord::FirstTrainer() const {
-  for (const Worker& worker : workers) {
-    if (worker.role == Role::kTrainer) return worker.id;
-  }
-  return "";
-}
-
 int64_t FirstStepAfter(const std::vector<TrainerGroup>& groups, int64_t incarnation) {
   int64_t first = TrainerGroup::kNone;
   for (const TrainerGroup& group : groups) {

@@ -115,8 +115,6 @@ struct AssignRecord {
   std::vector<Worker> workers;  // Sorted by id; without the queue.
 
   const Worker* Find(const std::string& id) const;
-  // Id of the trainer with rank 0; empty if there is no trainer.
-  std::string FirstTrainer() const;
 };
 
 // The values of a step report from which the result is computed.

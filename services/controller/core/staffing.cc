@@ -173,8 +173,6 @@ void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarna
 
     const Role role = worker->role;
     const bool leaving = worker->leaving;
-    // The group is being formed anew already, because rank 0 has said that it lost a rank.
-    const bool known = trainer && !job.assign.trainers_complete;
     job.assign.workers.erase(job.assign.workers.begin() + (worker - job.assign.workers.data()));
     if (trainer) job.assign.trainers_complete = false;
     ++job.assign.revision;
@@ -187,7 +185,7 @@ void Controller::OnDaemonLost(Instant now, const Daemon& daemon, int64_t incarna
     } else {
       Emit(now, job, Severity::kWarning, RoleName(role), daemon.record.id, "daemon_lost",
            absl::StrCat(daemon.record.id, ": ", cause));
-      if (!known) CountRestart(now, job, role, cause);
+      CountRestart(now, job, role, cause);
     }
   }
 }

@@ -69,20 +69,14 @@ class Reader {
 };
 
 // Calls `each` with every field of a trajectory, in one order for both directions.
+// It does not compile if there are others than these.
 template <typename T, typename Each>
-void ForEachField(T& t, Each each) {
-  each(t.member);
-  each(t.attempt);
-  each(t.crc32c);
-  each(t.tokens);
-  each(t.mask);
-  each(t.logprobs);
-  each(t.versions);
-  each(t.routing);
-  each(t.masked);
-  each(t.reward);
-  each(t.truncated);
-  each(t.kl);
+void ForEachField(T& trajectory, Each each) {
+  auto& [member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
+         truncated, kl] = trajectory;
+  const auto visit = [&](auto&... fields) { (each(fields), ...); };
+  visit(member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
+        truncated, kl);
 }
 
 }  // namespace

@@ -94,8 +94,9 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
       {.reason = "TRAINER_MEMORY",
        .hint = "lower trainer.batching.micro_batch_tokens and the longest sequence "
                "(data.order.max_prompt + rollout.max_response, or model.max_context), lower "
-               "weights.retain_versions, set trainer.batching.recompute_activations: layer, or use "
-               "a machine with more memory"},
+               "weights.retain_versions, set trainer.batching.recompute_activations: layer, share "
+               "out the moments to several ranks (resources.trainer, trainer.shard: optimizer), or "
+               "use a machine with more memory"},
       absl::StrCat("the trainer needs ", GibText(plan.total()),
                    " of memory, and this machine or "
                    "container has ",

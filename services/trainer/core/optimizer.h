@@ -77,7 +77,7 @@ class Optimizer {
   Snapshots TakeSnapshots();
   bool sharded() const { return sharded_; }
   // Sets the moments, the factors, and the number of updates. The model must hold the weights of
-  // the same checkpoint. Rank 0 passes the moments, and null pointers the others.
+  // the same checkpoint. Rank 0 passes the moments, the other ranks pass null.
   // INVALID_ARGUMENT: a tensor is missing or has another shape.
   absl::Status Restore(const TensorSource* moments, int64_t updates);
   // Sets all moments and the number of updates to 0, and the factors to those of the start, which

@@ -40,14 +40,14 @@ class Scorer {
   absl::StatusOr<std::vector<float>> Logprobs(const MicroBatch& batch);
 
   // Sets Trajectory::kl of all trajectories with trained tokens, if the KL enters the reward. The
-  // ranks share the work, and each then has all of it. The KL's
-  // anchor is the proximal policy, or the behaviour policy if there is none (prox none) or if it is
-  // not known before the gradients (prox loglinear).
+  // ranks share the work, and each then has all of it. The KL's anchor is the proximal policy, or
+  // the behaviour policy if there is none (prox none) or if it is not known before the gradients
+  // (prox loglinear).
   absl::Status SetRewardKl(std::vector<Group>& groups);
 
   // Multiplies the advantages by the factors of the loss's entropy term, and sets
-  // MicroBatch::allowed by M2PO, if the loss has them. `batches` are all those that this rank has of
-  // one update, which starts from the weights as they are now.
+  // MicroBatch::allowed by M2PO, if the loss has them. `batches` are all those that this rank has
+  // of one update, which starts from the weights as they are now.
   absl::Status ApplyUpdateWideTerms(std::vector<MicroBatch>& batches);
 
  private:

@@ -60,6 +60,8 @@ class ShardSource : public TensorSource {
     if (own.count == count) return absl::OkStatus();
 
     SLUICE_RETURN_IF_ERROR(Ask({id_, static_cast<int64_t>(i), first, count}));
+    // All answers are taken, also after one that is a failure.
+    absl::Status status;
     for (size_t rank = 1; rank + 1 < begins.size(); ++rank) {
       const Range range = PartOf(begins, rank, first, count);
       if (range.count == 0) continue;
@@ -67,18 +69,18 @@ class ShardSource : public TensorSource {
       std::vector<float> answer(static_cast<size_t>(range.count) + 1);
       SLUICE_RETURN_IF_ERROR(group_->Transfer(static_cast<int>(rank), 0, absl::MakeSpan(answer)));
       if (answer.back() != 1) {
-        return absl::ResourceExhaustedError(
+        status = absl::ResourceExhaustedError(
             absl::StrCat("rank ", rank, " had too little memory to keep ", snapshot_.specs[i].name,
                          " until it was written"));
       }
       std::copy_n(answer.begin(), range.count, values + (range.first - first));
     }
-    return absl::OkStatus();
+    return status;
   }
 
  private:
   absl::Status Ask(const Request& request) const {
-    return group_->Send({reinterpret_cast<const char*>(&request), sizeof(request)});
+    return group_->Send(std::string(reinterpret_cast<const char*>(&request), sizeof(request)));
   }
 
   const ShardSnapshot snapshot_;

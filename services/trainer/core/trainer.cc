@@ -118,10 +118,11 @@ class Trainer::Impl {
     int64_t number = 0;  // The batch, or the number of updates.
     int64_t skips_in_a_row = 0;
   };
-  absl::Status Tell(const Command& command, absl::string_view groups = {}) {
+  // The command comes behind the groups, which are large and need not be copied then.
+  absl::Status Tell(const Command& command, std::string groups = "") {
     if (!ranks_.many()) return absl::OkStatus();
-    return ranks_.collective().Send(absl::StrCat(
-        absl::string_view(reinterpret_cast<const char*>(&command), sizeof(command)), groups));
+    groups.append(reinterpret_cast<const char*>(&command), sizeof(command));
+    return ranks_.collective().Send(std::move(groups));
   }
   absl::Status Do(const Command& command, absl::string_view groups);
 
@@ -219,8 +220,9 @@ absl::Status Trainer::Impl::Follow(const std::function<void(bool now)>& works) {
     works(true);
     Command command;
     SLUICE_CHECK(message.size() >= sizeof(command));
-    std::memcpy(&command, message.data(), sizeof(command));
-    SLUICE_RETURN_IF_ERROR(Do(command, absl::string_view(message).substr(sizeof(command))));
+    const size_t groups = message.size() - sizeof(command);
+    std::memcpy(&command, message.data() + groups, sizeof(command));
+    SLUICE_RETURN_IF_ERROR(Do(command, absl::string_view(message).substr(0, groups)));
   }
 }
 

@@ -75,9 +75,10 @@ class Updater {
   absl::Status AddPairGradients(absl::Span<MicroBatch> batches, UpdateSums* sums);
 
   // Makes one update from the gradients that all ranks have added. `counts` are those of the
-  // update. `sums` are those of this rank, and become those of all ranks. The advantages of the policy term are multiplied by `advantage_factor`. Sets lr, grad_norm and the policy
-  // metrics of *result, and adds to its loss and seconds_optim. Returns an empty string, or why
-  // there was no update (StepResult::skipped).
+  // update. `sums` are those of this rank, and become those of all ranks. The advantages of the
+  // policy term are multiplied by `advantage_factor`. Sets lr, grad_norm and the policy metrics of
+  // *result, and adds to its loss and seconds_optim. Returns an empty string, or why there was no
+  // update (StepResult::skipped).
   absl::StatusOr<std::string> Update(UpdateSums& sums, const StepCounts& counts,
                                      double advantage_factor, StepResult* result);
 

@@ -17,34 +17,10 @@
 #include "common/checkpoint/model_dir.h"
 #include "services/trainer/core/trainer.h"
 #include "tests/bench/report.h"
+#include "tests/bench/trainer/batch.h"
 
 namespace sluice::trainer {
 namespace {
-
-struct Shape {
-  int groups = 32, prompt = 6, answer = 6;  // Tokens of each prompt and of each answer.
-};
-
-std::vector<Group> MakeBatch(SplitMix64& random, int64_t version, int64_t vocab, const Shape& shape,
-                             bool one_prompt) {
-  std::vector<Group> batch(static_cast<size_t>(shape.groups));
-  for (Group& group : batch) {
-    group.members.resize(8);
-    for (Trajectory& t : group.members) {
-      for (int i = 0; i < shape.prompt + shape.answer; ++i) {
-        const bool shared = one_prompt && i < shape.prompt && &t != &group.members[0];
-        t.tokens.push_back(shared ? group.members[0].tokens[i]
-                                  : static_cast<int32_t>(random.Below(vocab)));
-        t.mask.push_back(i >= shape.prompt);
-        t.logprobs.push_back(-4.1f);
-        t.versions.push_back(i >= shape.prompt ? version : -1);
-      }
-      t.reward = random.Uniform();
-    }
-  }
-
-  return batch;
-}
 
 // Milliseconds of each step, by phase.
 struct Times {
@@ -52,7 +28,7 @@ struct Times {
 };
 
 absl::StatusOr<Times> Measure(const Settings& settings, const ModelConfig& config, int steps,
-                              const Shape& shape, bool one_prompt) {
+                              const BatchShape& shape, bool one_prompt) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                           Trainer::Create(settings, config, Clock::Real()));
   SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, InitWeights(config, 1));
@@ -84,7 +60,7 @@ int Main(int argc, char** argv) {
       "no "
       "answers share a prompt.");
   int threads = 1, steps = 60;
-  Shape shape;
+  BatchShape shape;
   bool as_json = false;
   std::string dir, dtype = "float32";
   app.add_option("MODEL_DIR", dir,
@@ -96,15 +72,7 @@ int Main(int argc, char** argv) {
   app.add_option("--steps", steps, "steps of each run; the first sixth is not counted")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_option("--groups", shape.groups, "prompts of a step, with 8 answers each")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  app.add_option("--prompt", shape.prompt, "tokens of a prompt")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  app.add_option("--answer", shape.answer, "tokens of an answer")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
+  AddShapeOptions(app, &shape);
   app.add_option("--dtype", dtype, "arithmetic of the forward pass")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
@@ -119,13 +87,7 @@ int Main(int argc, char** argv) {
   }
 
   SetComputeThreads([threads] { return threads; });
-  Settings settings;
-  settings.algorithm.advantage.kind = "grpo";
-  settings.algorithm.loss.entropy = 0.05;
-  settings.algorithm.loss.dual = std::nullopt;
-  settings.algorithm.loss.veto = std::nullopt;
-  settings.optimizer.lr = 1e-3;
-  settings.max_response = static_cast<uint32_t>(shape.answer + 1);
+  Settings settings = BenchSettings(shape);
   settings.dtype = *DTypeFromTorchName(dtype);
 
   const absl::StatusOr<Times> baseline = Measure(settings, model->config, steps, shape, false),

@@ -53,9 +53,28 @@ TEST_F(RanksTest, OnlyRankZeroSaysHowFarTheJobIs) {
   EXPECT_EQ(world_.job(job_).record.step, 7);
   EXPECT_EQ(world_.job(job_).record.version, (PolicyVersion{1, 7}));
   world_.actors["trainer-1"].progress[job_].step = 9;
-  world_.actors["trainer-1"].progress[job_].version = {2, 9};
   world_.Settle();
   EXPECT_EQ(world_.job(job_).record.step, 7);
+}
+
+// Rank 0 is lost while it loads, and rank 1, which has loaded nothing, is ready at once.
+TEST_F(RanksTest, ALossOfRankZeroWhileItLoadsErasesNoSteps) {
+  for (int64_t k = 0; k < 3; ++k) world_.Step(job_, k);
+  world_.Kill("trainer-1");
+  world_.Pass(absl::Seconds(15));
+  for (auto& [id, actor] : world_.actors) {
+    if (actor.role == Role::kTrainer) actor.progress.erase(job_);
+  }
+  world_.Start("trainer-1", Role::kTrainer);
+  world_.Settle();
+  ASSERT_EQ(AssignmentOf("trainer-1").incarnation, 2);
+  Progress& progress = world_.actors["trainer-1"].progress[job_];
+  progress.job = job_;
+  progress.incarnation = 2;
+  progress.ready = true;
+  world_.Kill("trainer-0");
+  world_.Settle();
+  EXPECT_EQ(world_.job(job_).steps.size(), 3u);
 }
 
 TEST_F(RanksTest, ARankThatDiesEndsTheGroupAndIsOneRestart) {

@@ -19,8 +19,9 @@ inline std::string FreshDir() {
   return dir;
 }
 
-// A model directory without weights: one layer, `vocab` tokens.
-inline ModelDir TinyModelDir(int vocab = 16) {
+// A model directory without weights: one layer, `vocab` tokens, and a head that is the embedding if
+// it is `tied`.
+inline ModelDir TinyModelDir(int vocab = 16, bool tied = true) {
   const std::string dir = FreshDir();
   EXPECT_TRUE(
       WriteFileAtomic(
@@ -31,7 +32,9 @@ inline ModelDir TinyModelDir(int vocab = 16) {
               R"(, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
   "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, )"
               R"("max_position_embeddings": 64, "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": true, "hidden_act": "silu", )"
+  "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": )",
+              tied ? "true" : "false",
+              R"(, )"
               R"("torch_dtype": "float32", "initializer_range": 0.3})"))
           .ok());
   absl::StatusOr<ModelDir> model = ReadModelDir(dir);
