@@ -133,7 +133,9 @@ class RedisStore : public Store {
   }
 
   absl::Status Init() {
-    redis::MasterConnection redis(source_, kLoadTimeout);
+    // A standby comes here once a second. If the Redis of that time is gone without a word, the
+    // standby must not name the leader of that time for as long as a load may take.
+    redis::MasterConnection redis(source_, kCallTimeout);
     SLUICE_RETURN_IF_ERROR(ConnectAndCheck(redis));
     SLUICE_RETURN_IF_ERROR(redis.CheckAllAreListed());
     SLUICE_RETURN_IF_ERROR(AwaitClaim(redis));
@@ -145,7 +147,14 @@ class RedisStore : public Store {
     }
     // It is renewed from now on, because to load may take longer than it lasts.
     thread_ = std::thread([this] { RenewLease(); });
-    return Load(redis);
+    redis::MasterConnection loads(source_, kLoadTimeout);
+    SLUICE_RETURN_IF_ERROR(loads.Connect());
+    const redis::Master &now = loads.master(), &then = redis.master();
+    if (now.endpoint.str() != then.endpoint.str() || now.term != then.term) {
+      return AwayError(absl::StrCat("the master has changed from ", then.endpoint.str(), " to ",
+                                    now.endpoint.str(), " since the lease was taken"));
+    }
+    return Load(loads);
   }
 
   absl::StatusOr<Entry> Get(absl::string_view key) override {

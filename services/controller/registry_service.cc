@@ -148,12 +148,16 @@ class RegistryService::HeartbeatStream
   void OnDone() override {
     // The service's map may hold the last reference.
     const auto self = shared_from_this();
+    bool shutting_down = false;
     {
       MutexLock lock(&service_->mu_);
       service_->streams_.erase(stream_);
+      shutting_down = service_->shutting_down_;
     }
     MutexLock lock(&mu_);
-    if (daemon_.empty()) return;
+    // A stream that this controller ends says nothing about its daemon. The core would take a
+    // daemon that drains and whose stream ends for one that has left.
+    if (daemon_.empty() || shutting_down) return;
     service_->loop_->Post([daemon = daemon_, stream = stream_](Controller& core, Instant now) {
       core.StreamClosed(now, daemon, stream);
     });

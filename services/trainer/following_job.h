@@ -30,8 +30,8 @@ class FollowingJob : public AssignedJob {
   const JobConfig& config() const override;
   void SetQueue(const std::string&) override {}
   void SetRollouts(std::vector<std::string>) override {}
-  // With `checkpoint` the job goes on until rank 0 ends, which needs this rank for its last step and
-  // checkpoint.
+  // With `checkpoint` the job goes on until rank 0 ends, which needs this rank for its last step
+  // and checkpoint.
   void Leave(bool checkpoint) override;
   void Wait() override;
   std::vector<common::v1::WaitEdge> Explain() const override;

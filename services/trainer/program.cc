@@ -108,11 +108,12 @@ void TrainerProgram::FollowAssignment(const registry::v1::Assignment* assignment
   // A job that drains needs its queue too, for its last checkpoint.
   if (same && assignment->queues_size() > 0) current->SetQueue(assignment->queues(0));
   if (draining) {
-    // A rank that drains waits for the others, in vain if their group has ended meanwhile.
-    const bool group_goes_on = same && (runs || assignment->checkpoint() ||
-                                        assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
-    if (current != nullptr && current->config().ranks.world > 1 && !group_goes_on)
-      current->Leave(false);
+    // The controller has given the job to another trainer, or has ended it, before this one had
+    // left: its last checkpoint would wait for a queue that does not list it any more. A rank whose
+    // group has ended would wait for the others.
+    const bool keeps = same && (runs || assignment->checkpoint() ||
+                                assignment->phase() == registry::v1::ASSIGNMENT_PHASE_HOLD);
+    if (current != nullptr && !keeps) current->Leave(false);
     return;
   }
   if (same && runs) return current->SetRollouts(RolloutsOf(*assignment));

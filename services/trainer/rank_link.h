@@ -11,7 +11,8 @@
 
 namespace sluice::trainer {
 
-// This rank's connection to the other ranks of a job's trainer, from their meeting to their parting.
+// This rank's connection to the other ranks of a job's trainer, from their meeting to their
+// parting.
 //
 // Used by the job's thread, but for Abort() and AbortUnlessJoined().
 class RankLink {

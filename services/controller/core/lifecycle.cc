@@ -464,7 +464,9 @@ void Controller::OnSetJobAnswer(Instant now, const SetJobCall& call,
     }
 
     const bool transient = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-                           absl::IsResourceExhausted(status) || absl::IsAborted(status);
+                           absl::IsResourceExhausted(status) || absl::IsAborted(status) ||
+                           // By this controller, which shuts down: its successor calls again.
+                           absl::IsCancelled(status);
     if (transient) {
       job.queue_refusal = StatusText(status);
       return;

@@ -39,7 +39,8 @@ struct LoraSettings {
 // Whether the weight with this Hugging Face name gets factors.
 bool IsLoraTarget(const LoraSettings& lora, absl::string_view name);
 
-// What each rank keeps of the optimizer's state: all of it, or its share (ZeRO-1, arXiv:1910.02054).
+// What each rank keeps of the optimizer's state: all of it, or its share (ZeRO-1,
+// arXiv:1910.02054).
 enum class Shard { kNone, kOptimizer };
 
 // What a job file says about training. The names are those of the job file. The job file's defaults

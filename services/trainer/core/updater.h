@@ -51,7 +51,7 @@ struct UpdateSums {
 // Computes the gradients of micro-batches, and makes updates from them. Not thread-safe.
 class Updater {
  public:
-  // All arguments outlive the updater, one for each rank. `reference` and `average` are as in Scorer.
+  // All arguments outlive the updater. `reference` and `average` are as in Scorer.
   // `separate_terms`: the factor of the policy term is known only at the end of the step, so its
   // gradients and those of KL and entropy are accumulated apart.
   Updater(const Settings& settings, const Rules& rules, bool separate_terms, TrainModel* model,

@@ -858,6 +858,21 @@ TEST_F(LifecycleTest, AQueueThatRefusesTheSpecFailsTheJobWithItsWords) {
   EXPECT_THAT(world_.job(job).record.message, HasSubstr("line 3"));
 }
 
+// A controller that shuts down cancels its own calls, and its successor calls again.
+TEST_F(LifecycleTest, ACallToTheQueueThatWasCancelledFailsNoJob) {
+  world_.StartFleet();
+  const std::string job = world_.Run("digits");
+  world_.queues["queue-0"].answers = false;
+  world_.Start("rollout-1", Role::kRollout);
+  world_.Settle();
+  world_.core->OnSetJobAnswer(world_.now(), world_.history.back(), absl::CancelledError("stopped"));
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+  world_.queues["queue-0"].answers = true;
+  world_.Pass(absl::Seconds(5));
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+}
+
 TEST_F(LifecycleTest, AQueueShortOfMemoryFailsTheJobAtOnceAndFreesItsDaemons) {
   world_.StartFleet();
   world_.queues["queue-0"].answers = false;
