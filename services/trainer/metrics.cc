@@ -92,7 +92,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name, doubl
   mfu_ = registry->AddGauge(
       "sluice_trainer_mfu_ratio",
       "Model FLOPs of the last step per second of forward and backward, relative to the speed of a "
-      "matrix product on this machine.",
+      "matrix product on this machine, times the number of trainer ranks.",
       labels_);
 }
 

@@ -41,9 +41,10 @@ using google::protobuf::MethodDescriptor;
 // The daemon that serves a method, besides the AdminService of each.
 const std::map<std::string, std::string>& Servers() {
   static const auto* const servers = new std::map<std::string, std::string>{
-      {"JobService", "controller-0"},  {"RegistryService", "controller-0"},
-      {"QueueService", "queue-0"},     {"EngineService", "rollout-0"},
-      {"WeightsService", "trainer-0"}, {"AdminService", "controller-0"},
+      {"JobService", "controller-0"},   {"RegistryService", "controller-0"},
+      {"QueueService", "queue-0"},      {"EngineService", "rollout-0"},
+      {"WeightsService", "trainer-0"},  {"RendezvousService", "trainer-0"},
+      {"AdminService", "controller-0"},
   };
   return *servers;
 }
@@ -292,7 +293,8 @@ TEST_F(DenialMatrixTest, AWorkerOfOneJobIsRefusedByEachMethodForAnotherJob) {
   const std::map<std::string, std::string> servers = {
       {"QueueService", "queue-0"},
       {"EngineService", workers.at(rpc::Role::kRollout)},
-      {"WeightsService", workers.at(rpc::Role::kTrainer)}};
+      {"WeightsService", workers.at(rpc::Role::kTrainer)},
+      {"RendezvousService", workers.at(rpc::Role::kTrainer)}};
 
   std::set<std::string> checked;
   for (const MethodDescriptor* method : ServedMethods()) {

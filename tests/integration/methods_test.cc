@@ -12,6 +12,7 @@
 #include "common/rpc/client.h"
 #include "common/rpc/stream.h"
 #include "sluice/admin/v1/admin.pb.h"
+#include "sluice/collective/v1/collective.pb.h"
 #include "sluice/engine/v1/engine.pb.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
@@ -160,6 +161,23 @@ TEST_F(MethodsTest, WeightsMethodsFenceAnOldIncarnationAndMayBeRepeated) {
   SetCall("controller-0", 0, verify.mutable_call());
   ExpectUnimplemented(trainer, verify, &called_);
   EXPECT_EQ(ListUncalledMethods("sluice.weights.v1.WeightsService", called_), "");
+}
+
+TEST_F(MethodsTest, RendezvousMethodsAreForTheTrainersOfTheJobAndMayBeRepeated) {
+  const rpc::Channel& trainer = *cluster_.channel("trainer-0");
+  collective::v1::SetRequest set;
+  set.set_key("key");
+  set.set_value("value");
+  collective::v1::GetRequest get;
+  get.set_key("key");
+  SetCall("rollout-0", 2, set.mutable_call());
+  EXPECT_EQ(ReasonOf(CallOnce(trainer, set)), "WRONG_ROLE");
+  SetCall("trainer-0", 1, get.mutable_call());
+  EXPECT_EQ(ReasonOf(CallOnce(trainer, get)), "NOT_YET");
+  SetCall("trainer-0", 1, set.mutable_call());
+  CallTwice<collective::v1::SetResponse>(trainer, set);
+  EXPECT_EQ(CallTwice<collective::v1::GetResponse>(trainer, get).value(), "value");
+  EXPECT_EQ(ListUncalledMethods("sluice.collective.v1.RendezvousService", called_), "");
 }
 
 TEST_F(MethodsTest, EngineMethodsRefuseWrongRolesAndAnOldIncarnation) {
@@ -377,8 +395,9 @@ TEST_F(MethodsTest, EachDaemonAnswersItsAdminMethodsAndLeavesTheOthersUnimplemen
 
 // A new service must be tested too. Those of env/ and plugin/ are served by user code.
 TEST(ServicesTest, EachIsTestedOrServedByUserCode) {
-  const std::set<std::string> known = {"admin",  "common", "engine",   "env", "job",    "plugin",
-                                       "policy", "queue",  "registry", "rpc", "weights"};
+  const std::set<std::string> known = {"admin", "collective", "common", "engine",
+                                       "env",   "job",        "plugin", "policy",
+                                       "queue", "registry",   "rpc",    "weights"};
   const auto folders = ListDir(SLUICE_SOURCE_DIR "/proto/sluice");
   ASSERT_EQ(folders.status(), absl::OkStatus());
   EXPECT_EQ(std::set<std::string>(folders->begin(), folders->end()), known);

@@ -60,9 +60,12 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
 
   // While a version is published there are its tensors and its chunks, besides those before it.
   const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2;
-  add("published versions", versions * parameters * DTypeBytes(in.dtype),
-      absl::StrCat(versions, " in ", DTypeName(in.dtype),
-                   ": weights.retain_versions, and twice the one that is being made"));
+  if (in.rank == 0) {
+    add("published versions", versions * parameters * DTypeBytes(in.dtype),
+        absl::StrCat(versions, " in ", DTypeName(in.dtype),
+                     ": weights.retain_versions, and twice the one that is being made",
+                     in.ranks > 1 ? "; rank 0 alone has them" : ""));
+  }
 
   const uint64_t tokens = std::max(in.micro_batch_tokens, in.longest),
                  kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),

@@ -29,7 +29,7 @@ struct MemoryPlanInput {
   DType dtype = DType::kF32;  // Of the forward pass, and of what is published.
   bool reference = false;     // Whether the initial weights are kept.
   LoraSettings lora;
-  int ranks = 1;
+  int rank = 0, ranks = 1;
   Shard shard = Shard::kNone;
   bool average = false;      // Whether a running average of the weights is kept (prox ewma).
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.

@@ -227,11 +227,14 @@ absl::StatusOr<double> Optimizer::SquaredNormOfAll(const float* gradient) const 
 void Optimizer::CopyTrained(int64_t begin, int64_t end, float* buffer, bool to_buffer) {
   for (const Slot& slot : trained_.list) {
     const int64_t first = std::max(begin, slot.offset),
-                  last = std::min(end, slot.offset + slot.size);
-    if (first >= last) continue;
-    float* const values = slot.tensor.mutable_data_ptr<float>() - slot.offset;
-    if (to_buffer) std::copy(values + first, values + last, buffer + first);
-    else std::copy(buffer + first, buffer + last, values + first);
+                  count = std::min(end, slot.offset + slot.size) - first;
+    if (count <= 0) continue;
+    float* const values = slot.tensor.mutable_data_ptr<float>() + (first - slot.offset);
+    float* const flat = buffer + first;
+    ParallelFor(count, kMinElementsPerThread, [&](int64_t from, int64_t to) {
+      if (to_buffer) std::copy(values + from, values + to, flat + from);
+      else std::copy(flat + from, flat + to, values + from);
+    });
   }
 }
 

@@ -53,6 +53,20 @@ TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
   EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 4 * 2) * kParameters);
 }
 
+TEST(MemoryPlanTest, RanksShareOutTheMomentsAndOnlyRankZeroPublishes) {
+  const MemoryPlan alone = PlanMemory(LargeInput());
+  for (const int ranks : {2, 4}) {
+    MemoryPlanInput in = LargeInput();
+    in.ranks = ranks;
+    EXPECT_EQ(PlanMemory(in).total(), alone.total()) << "nothing is shared out";
+    in.shard = Shard::kOptimizer;
+    const MemoryPlan first = PlanMemory(in);
+    EXPECT_EQ(BytesOf(first, "moments"), BytesOf(alone, "moments") / ranks);
+    in.rank = 1;
+    EXPECT_EQ(first.total() - PlanMemory(in).total(), BytesOf(alone, "published versions"));
+  }
+}
+
 TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLongestSequence) {
   MemoryPlanInput in = LargeInput();
   const uint64_t automatic = BytesOf(PlanMemory(in), "activations");
