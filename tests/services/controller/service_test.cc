@@ -815,6 +815,40 @@ TEST_F(ServiceTest, ACancelledJobEndsCleanlyAndTheFleetIsListed) {
   EXPECT_EQ(daemons.daemons_size(), 4);
 }
 
+// A controller that ends closes the streams of all daemons. One that drains still works for its job
+// then, and may have its last checkpoint to write.
+TEST_F(ServiceTest, ADaemonThatDrainsHasNotLeftWhenTheControllerEnds) {
+  StartFleet();
+  const std::string job = Submit(Spec("digits"))->job();
+  WaitFor(job, job::v1::JOB_STATE_RUNNING);
+  daemons_["trainer-0"]->link().SetDraining();
+  const auto known = [&] {
+    admin::v1::DaemonsResponse response;
+    EXPECT_TRUE(rpc::Call(*channel_, admin::v1::DaemonsRequest(), &response).ok());
+    return std::any_of(
+        response.daemons().begin(), response.daemons().end(),
+        [](const admin::v1::Daemon& d) { return d.daemon() == "trainer-0" && d.draining(); });
+  };
+  // Each question takes a round trip, so that no pause is needed.
+  for (const absl::Time end = absl::Now() + absl::Seconds(30); !known() && absl::Now() < end;) {
+  }
+  ASSERT_TRUE(known());
+
+  const std::string address = server_->address();
+  StopController();
+  StartController(address);
+  EXPECT_EQ(Get(job).state(), job::v1::JOB_STATE_RUNNING);
+  Report(job, 0);
+  std::vector<job::v1::WatchResponse> seen;
+  job::v1::WatchRequest request;
+  request.set_job(job);
+  WatchUntil(request, &seen, [](const job::v1::WatchResponse& r) { return r.has_step(); });
+  for (const job::v1::WatchResponse& response : seen)
+    EXPECT_NE(response.event().code(), "daemon_left") << response.event().message();
+  const queue::v1::SetJobRequest told = queue_.last();
+  EXPECT_EQ(told.workers_size(), 3) << "the trainer is still listed";
+}
+
 TEST_F(ServiceTest, UnknownJobsAreNotFoundEverywhere) {
   job::v1::GetRequest get;
   get.set_job("nobody");
