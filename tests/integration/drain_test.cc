@@ -70,8 +70,9 @@ TEST(DrainGraceTest, ARolloutStaysWithTheControllerUntilItsAnswersHaveEnded) {
   EXPECT_EQ((*job)->AwaitEvent("daemon_left", kLong), absl::OkStatus());
 }
 
-// The last checkpoint of a trainer that drains waits for the queue, which stands still here. Another
-// trainer takes its place meanwhile, because it stands still too, so there is nothing to wait for.
+// The last checkpoint of a trainer that drains waits for the queue, which stands still here.
+// Another trainer takes its place meanwhile, because it stands still too, so there is nothing to
+// wait for.
 TEST(DrainGraceTest, ATrainerThatIsReplacedWhileItDrainsEndsWithoutALastCheckpoint) {
   Cluster cluster({.trainers = 2});
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
