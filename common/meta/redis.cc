@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "common/base/status.h"
 #include "common/log/log.h"
 #include "common/meta/redis_check.h"
+#include "common/meta/redis_copy.h"
 #include "common/meta/redis_scripts.h"
 #include "common/redis/sentinel.h"
 
@@ -29,12 +31,6 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(1);
 constexpr absl::Duration kLoadTimeout = absl::Seconds(30);
 constexpr size_t kMaxPrefix = 64;
 constexpr size_t kBytesPerCall = 1 << 20;  // About how many are written back in one exchange.
-constexpr char kScanCount[] = "200";
-
-absl::Status AwayError(absl::string_view message) {
-  return ErrorWith(absl::StatusCode::kUnavailable,
-                   {"STORE_AWAY", "SLUICE-META-0005", "", absl::Seconds(1)}, message);
-}
 
 // The part of a lease that people read.
 std::string HolderOf(const std::string& lease) {
@@ -74,11 +70,6 @@ absl::StatusOr<Verdict> VerdictOf(const redis::Reply& reply) {
   if (reply.kind != Kind::kList || reply.list.empty())
     return AwayError("the answer of Redis to a script is not a list");
   return Verdict{reply.list[0].text, reply.list.size() > 1 ? reply.list[1].text : ""};
-}
-
-int64_t RevisionOf(absl::string_view text) {
-  int64_t revision = 0;
-  return absl::SimpleAtoi(text, &revision) ? revision : -1;
 }
 
 bool IsZero(const redis::Reply& reply) {
@@ -132,7 +123,8 @@ class RedisStore : public Store {
     if (taken_ && lease_redis_.Connect().ok()) (void)Eval(lease_redis_, kRelease, {});
   }
 
-  absl::Status Init() {
+  // `copy`: as OpenRedis().
+  absl::Status Init(RedisCopy* copy) {
     // A standby comes here once a second. If the Redis of that time is gone without a word, the
     // standby must not name the leader of that time for as long as a load may take.
     redis::MasterConnection redis(source_, kCallTimeout);
@@ -154,7 +146,8 @@ class RedisStore : public Store {
       return AwayError(absl::StrCat("the master has changed from ", then.endpoint.str(), " to ",
                                     now.endpoint.str(), " since the lease was taken"));
     }
-    return Load(loads);
+    RedisCopy none(prefix_);
+    return Load(loads, copy != nullptr ? *copy : none);
   }
 
   absl::StatusOr<Entry> Get(absl::string_view key) override {
@@ -193,7 +186,7 @@ class RedisStore : public Store {
       if (current != compare.revision) return internal::LostRaceError(compare, current);
     }
     if (ops.empty()) return revision();
-    pending_ = Pending{std::move(compares), std::move(ops)};
+    pending_ = Pending{std::move(compares), std::move(ops), ++transactions_};
     return WritePending();
   }
 
@@ -211,13 +204,10 @@ class RedisStore : public Store {
   }
 
  private:
-  struct Stored {
-    std::string value;
-    int64_t revision = 0;
-  };
   struct Pending {
     std::vector<Compare> compares;
     std::vector<Op> ops;
+    int64_t number = 0;  // Counts the transactions of this process.
   };
 
   static Entry EntryOf(const std::string& key, const Stored& stored) {
@@ -299,33 +289,34 @@ class RedisStore : public Store {
     return true;
   }
 
-  absl::Status Load(redis::MasterConnection& redis) {
-    std::string cursor = "0";
-    do {
-      const std::vector<redis::Command> ask = {
-          {"HSCAN", Key("values"), cursor, "COUNT", kScanCount}};
-      SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run(ask));
-      if (said[0].list.size() != 2)
-        return AwayError(absl::StrCat("Redis does not list the store: ", said[0].text));
-      cursor = said[0].list[0].text;
-      const std::vector<redis::Reply>& found = said[0].list[1].list;
-
-      MutexLock lock(&mu_);
-      for (size_t i = 0; i + 1 < found.size(); i += 2) {
-        const std::pair<absl::string_view, absl::string_view> parts =
-            absl::StrSplit(found[i + 1].text, absl::MaxSplits(' ', 1));
-        const int64_t revision = RevisionOf(parts.first);
-        if (revision <= 0 || revision > revision_) {
-          return ErrorWith(
-              absl::StatusCode::kDataLoss,
-              {"STORE_DAMAGED", "SLUICE-META-0003", "put the data of that Redis back from a copy"},
-              absl::StrCat("Redis at ", redis.master().endpoint.str(), ", ", Key("values"),
-                           ", key ", found[i].text, ": its revision is not within 1 to ",
-                           revision_));
-        }
-        entries_[found[i].text] = {std::string(parts.second), revision};
-      }
-    } while (cursor != "0");
+  // Brings `copy` to what Redis has, and takes it.
+  absl::Status Load(redis::MasterConnection& redis, RedisCopy& copy) {
+    const absl::Duration began = Clock::Real()->Monotonic();
+    const int64_t copied = copy.revision();
+    SLUICE_RETURN_IF_ERROR(copy.Update(redis, [] { return false; }));
+    MutexLock lock(&mu_);
+    // Only the holder of the lease writes.
+    if (copy.revision() != revision_) {
+      return AwayError(absl::StrCat("the store has gone from revision ", revision_, " to ",
+                                    copy.revision(), " since the lease was taken"));
+    }
+    const int64_t read = copy.values_read();
+    entries_ = copy.Take();
+    for (const auto& [key, stored] : entries_) {
+      if (stored.revision <= revision_) continue;
+      return ErrorWith(
+          absl::StatusCode::kDataLoss,
+          {"STORE_DAMAGED", "SLUICE-META-0003", "put the data of that Redis back from a copy"},
+          absl::StrCat("Redis at ", redis.master().endpoint.str(), ", ", Key("values"), ", key ",
+                       key, ": its revision ", stored.revision, " is above that of the store, ",
+                       revision_));
+    }
+    log::Info("store_loaded",
+              {{"keys", entries_.size()},
+               {"revision", revision_},
+               {"copied_before_up_to_revision", copied},
+               {"keys_read_now", read},
+               {"seconds", absl::ToDoubleSeconds(Clock::Real()->Monotonic() - began)}});
     return absl::OkStatus();
   }
 
@@ -338,8 +329,9 @@ class RedisStore : public Store {
   // next connection, or at the next master.
   absl::StatusOr<Verdict> Eval(redis::MasterConnection& redis, const char* script,
                                std::vector<std::string> args) {
-    std::vector<redis::Command> commands = {
-        {"EVAL", script, "4", Key("lease"), Key("state"), Key("values"), Key("rebuilt"), token_}};
+    std::vector<redis::Command> commands = {{"EVAL", script, "5", Key("lease"), Key("state"),
+                                             Key("values"), Key("rebuilt"), Key("changes"),
+                                             token_}};
     for (std::string& arg : args) commands[0].push_back(std::move(arg));
     const absl::StatusOr<std::vector<redis::Reply>> replies = redis.Run(commands);
     if (!replies.ok()) return AwayError(replies.status().message());
@@ -371,7 +363,8 @@ class RedisStore : public Store {
     for (int turn = 0; turn < 3; ++turn) {
       SLUICE_RETURN_IF_ERROR(CheckMayAct());
       const int64_t before = revision(), after = before + 1;
-      std::vector<std::string> args = {absl::StrCat(before), absl::StrCat(after)};
+      std::vector<std::string> args = {absl::StrCat(before), absl::StrCat(after),
+                                       absl::StrCat(token_, " ", pending_->number)};
       for (const Op& op : pending_->ops) {
         args.push_back(op.value ? "put" : "delete");
         args.push_back(op.key);
@@ -560,13 +553,14 @@ class RedisStore : public Store {
   redis::MasterConnection redis_ ABSL_GUARDED_BY(call_mu_);
   // A transaction that Redis may or may not have done.
   std::optional<Pending> pending_ ABSL_GUARDED_BY(call_mu_);
+  int64_t transactions_ ABSL_GUARDED_BY(call_mu_) = 0;
 
   redis::MasterConnection lease_redis_;  // Used by the lease's thread alone while it runs.
 
   mutable Mutex mu_ ABSL_ACQUIRED_AFTER(call_mu_);  // Never held while Redis is asked.
   CondVar changed_;
   // All that Redis has at `revision_`. Changed under call_mu_ too.
-  std::map<std::string, Stored, std::less<>> entries_ ABSL_GUARDED_BY(mu_);
+  Content entries_ ABSL_GUARDED_BY(mu_);
   int64_t revision_ ABSL_GUARDED_BY(mu_) = 0;
   Lease lease_ ABSL_GUARDED_BY(mu_);
   bool taken_ ABSL_GUARDED_BY(mu_) = false;       // The lease was taken when it was opened.
@@ -605,10 +599,25 @@ absl::StatusOr<redis::MasterSource> SourceOf(const Target& target) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target) {
+RedisFollower::RedisFollower(const redis::MasterSource& source, const std::string& prefix)
+    : redis_(std::make_unique<redis::MasterConnection>(source, kCallTimeout)), copy_(prefix) {}
+
+RedisFollower::~RedisFollower() = default;
+
+absl::StatusOr<std::unique_ptr<RedisFollower>> RedisFollower::Make(const Target& target) {
+  SLUICE_ASSIGN_OR_RETURN(const redis::MasterSource source, SourceOf(target));
+  return absl::WrapUnique(new RedisFollower(source, target.prefix));
+}
+
+absl::Status RedisFollower::Follow(const std::function<bool()>& cancelled) {
+  if (!redis_->connected()) SLUICE_RETURN_IF_ERROR(redis_->Connect());
+  return copy_.Update(*redis_, cancelled);
+}
+
+absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target, RedisCopy* copy) {
   SLUICE_ASSIGN_OR_RETURN(const redis::MasterSource source, SourceOf(target));
   auto store = std::make_unique<RedisStore>(source, target);
-  SLUICE_RETURN_IF_ERROR(store->Init());
+  SLUICE_RETURN_IF_ERROR(store->Init(copy));
   return store;
 }
 

@@ -1,12 +1,41 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/meta/redis_copy.h"
 #include "common/meta/store.h"
 
+namespace sluice::redis {
+struct MasterSource;
+}  // namespace sluice::redis
+
 namespace sluice::meta {
+
+// Reads along in a store in Redis that another process has open. When this process opens it, only
+// what has changed since the last Follow() is left to be read. Changes nothing in Redis.
+//
+// Not thread-safe.
+class RedisFollower {
+ public:
+  // INVALID_ARGUMENT: as OpenRedis().
+  static absl::StatusOr<std::unique_ptr<RedisFollower>> Make(const Target& target);
+  ~RedisFollower();
+
+  // Reads what has changed since the last call, or everything. Asks `cancelled` before each
+  // exchange with Redis, which ends after a second.
+  // Errors: those of RedisCopy::Update() and of the connection.
+  absl::Status Follow(const std::function<bool()>& cancelled);
+  RedisCopy& copy() { return copy_; }
+
+ private:
+  RedisFollower(const redis::MasterSource& source, const std::string& prefix);
+
+  const std::unique_ptr<redis::MasterConnection> redis_;
+  RedisCopy copy_;
+};
 
 // Opens a store in a Redis. The process that opens it holds a lease there (`target.lease`) until
 // the store is destroyed, so one process at a time has it open. Under the prefix P there are
@@ -15,6 +44,7 @@ namespace sluice::meta {
 //             the store was last taken, written, rebuilt or brought to a new term), `term` (with
 //             Sentinels: that of the master when the lease was last given)
 //   P:values  a hash: the store's keys, each with "<revision> <value>"
+//   P:changes a stream: the keys that the newest transactions have changed (see RedisCopy)
 //
 // The whole content is also in memory, from which Get() and List() answer, so they neither wait nor
 // fail. That copy is right, because only the holder of the lease writes. A transaction is compared
@@ -60,7 +90,9 @@ namespace sluice::meta {
 // Sentinels do not know the master, or are more than the URL names (BAD_SENTINEL).
 // UNAVAILABLE: Redis does not answer, another process has the lease (HELD), or the Sentinels name
 // no master (NO_MASTER).
-absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target);
+//
+// What `copy` has read of the same target is not read again. It is empty afterwards. Null: none.
+absl::StatusOr<std::unique_ptr<Store>> OpenRedis(const Target& target, RedisCopy* copy = nullptr);
 
 // Looks at that Redis as OpenRedis() does, but changes nothing. Returns what was found in words:
 // where the master is, and who has the lease.

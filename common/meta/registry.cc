@@ -13,18 +13,22 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteTarget(const Target& target) {
   return OpenSqlite(std::string(absl::StripPrefix(target.url, "sqlite:")));
 }
 
+absl::StatusOr<std::unique_ptr<Store>> OpenRedisTarget(const Target& target) {
+  return OpenRedis(target);
+}
+
 }  // namespace
 
 const std::vector<Kind>& Kinds() {
   static const auto* const kinds = new std::vector<Kind>{
       {"sqlite", "a file of this machine: sqlite:DIR/meta.db", &OpenSqliteTarget},
-      {"redis", "a Redis on loopback: redis://HOST[:PORT][/DB]", &OpenRedis},
-      {"rediss", "a Redis with TLS: rediss://HOST[:PORT][/DB]", &OpenRedis},
+      {"redis", "a Redis on loopback: redis://HOST[:PORT][/DB]", &OpenRedisTarget},
+      {"rediss", "a Redis with TLS: rediss://HOST[:PORT][/DB]", &OpenRedisTarget},
       {"redis+sentinel",
        "a Redis on loopback that Sentinels watch: redis+sentinel://HOST[:PORT],../NAME[/DB]",
-       &OpenRedis},
+       &OpenRedisTarget},
       {"rediss+sentinel", "the same with TLS: rediss+sentinel://HOST[:PORT],../NAME[/DB]",
-       &OpenRedis},
+       &OpenRedisTarget},
   };
   return *kinds;
 }

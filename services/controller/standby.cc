@@ -72,7 +72,8 @@ bool Standby::NoteLeader(const std::string& leader, const std::string& trouble) 
 void Standby::TakeLease() {
   bool answered = false;  // The store has been asked with success, so it was named rightly.
   do {
-    absl::StatusOr<std::unique_ptr<meta::Store>> store = meta::Open(target_);
+    absl::StatusOr<std::unique_ptr<meta::Store>> store =
+        meta::OpenRedis(target_, follower_ != nullptr ? &follower_->copy() : nullptr);
     if (store.ok()) {
       // A std::function must be able to copy what it holds.
       auto held = std::make_shared<std::unique_ptr<meta::Store>>(*std::move(store));
@@ -87,7 +88,23 @@ void Standby::TakeLease() {
     const std::string trouble = is_held ? "" : std::string(store.status().message());
     if (NoteLeader(leader, trouble))
       log::Info("standby", {{"leader", leader}, {"trouble", trouble}});
+    if (is_held) ReadAlong();
   } while (!stop_.WaitFor(target_.lease.poll));
+}
+
+void Standby::ReadAlong() {
+  absl::Status status;
+  if (follower_ == nullptr) {
+    absl::StatusOr<std::unique_ptr<meta::RedisFollower>> made = meta::RedisFollower::Make(target_);
+    status = made.status();
+    if (made.ok()) follower_ = *std::move(made);
+  }
+  if (status.ok()) status = follower_->Follow([this] { return stop_.triggered(); });
+  if (absl::IsCancelled(status)) return;
+  if (std::exchange(read_along_, status.ok()) && !status.ok()) {
+    log::Warning("store_not_read_along",
+                 {{"cause", status}, {"next", "to take over, the whole store is read"}});
+  }
 }
 
 }  // namespace sluice::controller

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/daemon/daemon.h"
+#include "common/meta/redis.h"
 #include "common/meta/store.h"
 #include "common/metrics/metrics.h"
 #include "common/rpc/cancel.h"
@@ -18,7 +19,8 @@ namespace sluice::controller {
 
 // A controller that waits until it may lead: until it gets the lease of the store. It refuses every
 // call with UNAVAILABLE STANDBY, and names the leader. Once it has the lease, the program that
-// `lead` makes takes its place (daemon::Host::replace).
+// `lead` makes takes its place (daemon::Host::replace). Meanwhile it reads along in the store, so
+// that it has almost all of it in memory when its turn comes.
 //
 // Owns one thread, `lease`, which tries to take the lease.
 class Standby : public daemon::Program {
@@ -42,6 +44,9 @@ class Standby : public daemon::Program {
 
  private:
   void TakeLease();
+  // Reads what has changed in the store. A failure only makes the take-over slower, so it is logged
+  // and nothing else.
+  void ReadAlong();
   // Keeps what others are told of the leader. Returns whether it has changed.
   bool NoteLeader(const std::string& leader, const std::string& trouble) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -53,6 +58,9 @@ class Standby : public daemon::Program {
   Mutex mu_;
   std::string leader_ ABSL_GUARDED_BY(mu_);   // Its address; empty if it is not known.
   std::string trouble_ ABSL_GUARDED_BY(mu_);  // Why the store cannot be asked; empty if it can.
+  // Used by the lease's thread alone. Null until the store was first asked with success.
+  std::unique_ptr<meta::RedisFollower> follower_;
+  bool read_along_ = true;  // Whether the last ReadAlong() has worked.
   std::thread thread_;
 };
 

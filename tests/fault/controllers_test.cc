@@ -103,6 +103,9 @@ TEST_F(ControllersTest, TheStandbyTakesOverFromAKilledLeaderAndTheCliWatchesOn) 
   ASSERT_EQ(cluster_->Kill(leader_), absl::OkStatus());
   RecordFault();
   ASSERT_EQ(cluster_->AwaitLeader(kLong).status(), absl::OkStatus());
+  EXPECT_THAT(cluster_->Log(standby_),
+              testing::ContainsRegex("copied_before_up_to_revision\":[1-9]"))
+      << "it has read nothing while it stood by";
   ASSERT_EQ(cluster_->Start(leader_), absl::OkStatus());  // As a standby.
   ASSERT_EQ(job_->AwaitStepsSince(fault_time_, kStepsAfter, kLong), absl::OkStatus());
 

@@ -54,8 +54,9 @@ class RedisStoreTest : public testing::Test {
 
   // What a script answers, as words in one text. `args` begins with the caller's lease.
   std::string RunScript(const char* script, const std::vector<std::string>& args) {
-    redis::Command command = {"EVAL",          script,          "4", "sluice:lease", "sluice:state",
-                              "sluice:values", "sluice:rebuilt"};
+    redis::Command command = {"EVAL",           script,          "5",
+                              "sluice:lease",   "sluice:state",  "sluice:values",
+                              "sluice:rebuilt", "sluice:changes"};
     command.insert(command.end(), args.begin(), args.end());
     const redis::Reply said = server_->Run(command);
     return absl::StrJoin(said.list, " ", [](std::string* out, const redis::Reply& word) {
