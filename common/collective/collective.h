@@ -31,9 +31,13 @@ class Collective {
     int world = 1;
     // Address or host name of this machine at which the other ranks reach this one.
     std::string host = "127.0.0.1";
-    // For the data of Sum(), SumTo(), Broadcast() and Gather(), and for connecting the ranks once
-    // all have come.
+    // For the data of Sum(), SumTo(), Broadcast() and Gather().
     absl::Duration timeout = absl::Seconds(120);
+    // How long this rank waits until all ranks have come.
+    absl::Duration meet = absl::InfiniteDuration();
+    // For connecting each rank with each once all have come, which takes milliseconds. Nothing but
+    // its end can stop this wait for a rank that was lost meanwhile.
+    absl::Duration connect = absl::Seconds(10);
   };
 
   // Waits for all ranks, and connects each with each. `rendezvous` must be empty of an earlier

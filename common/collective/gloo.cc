@@ -79,6 +79,22 @@ class Store : public c10d::Store {
   Rendezvous* const rendezvous_;
 };
 
+absl::Status NotMetError(const Collective::Options& options, absl::string_view why) {
+  return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
+               absl::StrCat("rank ", options.rank, " of ", options.world,
+                            " did not meet the other ranks: ", why));
+}
+
+// Waits until all ranks have come. Gloo could do that too, but it has one timeout for this wait and
+// for that of a rank which came and was lost before it was connected.
+absl::Status Meet(const Collective::Options& options, Rendezvous* rendezvous) {
+  const auto key = [](int rank) { return absl::StrCat("here/", rank); };
+  absl::Status status = rendezvous->Set(key(options.rank), "");
+  for (int rank = 0; status.ok() && rank < options.world; ++rank)
+    status = rendezvous->Get(key(rank), options.meet).status();
+  return status.ok() ? status : NotMetError(options, status.ToString());
+}
+
 }  // namespace
 
 class Collective::Impl {
@@ -254,7 +270,7 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
         absl::StrCat("rank ", options.rank, " is not in a group of ", options.world));
   }
   c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo =
-      c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
+      c10d::ProcessGroupGloo::Options::create(Milliseconds(options.connect));
   gloo->threads = 1;  // One call is under way at a time.
   try {
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
@@ -263,16 +279,16 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
                                                    options.host,
                                                    " of this machine: ", FirstLine(e)));
   }
+  SLUICE_RETURN_IF_ERROR(Meet(options, rendezvous));
   try {
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<Store>(rendezvous, options.timeout), options.rank, options.world,
+        c10::make_intrusive<Store>(rendezvous, options.connect), options.rank, options.world,
         std::move(gloo));
+    group->setTimeout(Milliseconds(options.timeout));
     return std::unique_ptr<Collective>(
         new Collective(std::make_unique<Impl>(options, std::move(group))));
   } catch (const std::exception& e) {
-    return Error(absl::StatusCode::kUnavailable, "RANK_LOST",
-                 absl::StrCat("rank ", options.rank, " of ", options.world,
-                              " did not meet the other ranks: ", FirstLine(e)));
+    return NotMetError(options, FirstLine(e));
   }
 }
 

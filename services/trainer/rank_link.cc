@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/collective/collective.h"
 #include "common/rpc/channel.h"
@@ -34,18 +35,17 @@ class RemoteRendezvous : public Rendezvous {
     return rpc::Call(*channel_, request, &response, Options());
   }
 
-  // Waits until Abort(), whatever `timeout` says: another rank may still be busy with the group
-  // before this one, and if it never comes, the controller ends the wait.
   absl::StatusOr<std::string> Get(const std::string& key, absl::Duration timeout) override {
     collective::v1::GetRequest request;
     *request.mutable_call()->mutable_job() = caller_;
     request.set_key(key);
+    const absl::Duration end = Clock::Real()->Monotonic() + timeout;
     while (true) {
       collective::v1::GetResponse response;
       const absl::Status status = rpc::Call(*channel_, request, &response, Options());
       if (status.ok()) return response.value();
       if (ReasonOf(status) != "NOT_YET") return status;
-      if (timeout <= absl::ZeroDuration()) return status;
+      if (Clock::Real()->Monotonic() >= end) return status;
       if (cancel_->WaitFor(kAskAgain)) return absl::CancelledError("this rank leaves the group");
     }
   }
@@ -79,6 +79,7 @@ absl::Status RankLink::Join(const JobConfig& config, const std::string& worker) 
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<rpc::Channel> channel,
                           rpc::Connect(ranks.rendezvous, {rpc::Role::kTrainer}));
+  // Another rank may come late, and if it never comes, the controller ends the wait.
   RemoteRendezvous rendezvous(std::move(channel), config, worker, &cancel_);
   const Collective::Options options{
       .rank = ranks.rank, .world = ranks.world, .host = ranks.host, .timeout = ranks.timeout};

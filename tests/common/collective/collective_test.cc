@@ -161,8 +161,19 @@ TEST(CollectiveAbortTest, EndsAWaitForAMessage) {
 TEST(CollectiveJoinTest, ARankThatNeverComesIsAnError) {
   LocalRendezvous rendezvous;
   const auto group =
-      Collective::Join({.rank = 0, .world = 2, .timeout = absl::Milliseconds(50)}, &rendezvous);
+      Collective::Join({.rank = 0, .world = 2, .meet = absl::Milliseconds(50)}, &rendezvous);
   EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
+}
+
+TEST(CollectiveJoinTest, ARankThatComesAndIsLostBeforeItIsConnectedIsAnError) {
+  for (int rank = 0; rank < 2; ++rank) {
+    LocalRendezvous rendezvous;
+    ASSERT_TRUE(rendezvous.Set(absl::StrCat("here/", 1 - rank), "").ok());
+    const auto group = Collective::Join(
+        {.rank = rank, .world = 2, .timeout = absl::Hours(1), .connect = absl::Milliseconds(100)},
+        &rendezvous);
+    EXPECT_EQ(ReasonOf(group.status()), "RANK_LOST") << group.status();
+  }
 }
 
 TEST(CollectiveJoinTest, AnAddressOfAnotherMachineIsRefused) {
