@@ -60,7 +60,7 @@ Cluster::Cluster(ClusterOptions options)
 }
 
 Cluster::~Cluster() {
-  const bool failed = testing::Test::HasFailure();
+  const bool failed = keep_folder_ || testing::Test::HasFailure();
   if (failed) PrintLogs();
   for (auto& [id, daemon] : daemons_) daemon.process.reset();
   if (!failed) (void)RemoveTree(dir_);

@@ -73,6 +73,10 @@ class Cluster {
   // Waits until a controller other than `but` leads, and returns its id.
   absl::StatusOr<std::string> AwaitLeader(absl::Duration timeout, const std::string& but = "");
 
+  // Keeps the folder and prints the logs at the end, as if a test had failed. For programs that are
+  // no tests.
+  void KeepFolder() { keep_folder_ = true; }
+
   const std::string& dir() const { return dir_; }
   std::vector<std::string> ids() const;
   std::string address(const std::string& id) const { return daemons_.at(id).address; }
@@ -118,6 +122,7 @@ class Cluster {
   const int threads_;
   const bool tls_;
   std::string dir_;
+  bool keep_folder_ = false;
   int commands_ = 0;  // How often the CLI was run.
   std::map<std::string, Daemon> daemons_;
   mutable Mutex channels_mu_;

@@ -1,0 +1,132 @@
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/splitmix.h"
+#include "common/base/status.h"
+#include "common/rpc/cancel.h"
+#include "tests/fault/trained.h"
+#include "tests/integration/harness/cluster.h"
+#include "tests/integration/harness/job.h"
+
+// Kills the ranks of a trainer again and again, and compares what they have trained with what an
+// undisturbed job has.
+namespace sluice::fault {
+namespace {
+
+using integration::Cluster;
+using integration::kLong;
+
+constexpr int kStepsPerKill = 40;
+
+struct Options {
+  int kills = 50;
+  int ranks = 1;
+  uint64_t seed = 1;
+};
+
+class TrainerKills {
+ public:
+  explicit TrainerKills(const Options& options)
+      : options_(options), steps_((options.kills + 1) * kStepsPerKill), random_(options.seed) {}
+
+  // INTERNAL: the killed job has trained something else than the undisturbed one.
+  absl::Status Run() {
+    const absl::Time began = absl::Now();
+    SLUICE_ASSIGN_OR_RETURN(const Trained undisturbed, Train(0));
+    const absl::Time between = absl::Now();
+    SLUICE_ASSIGN_OR_RETURN(const Trained killed, Train(options_.kills));
+    std::printf(
+        "%d steps of %d rank(s): %.1f s undisturbed, %.1f s with %d kills, %d of them while the "
+        "trainer came back\n",
+        steps_, options_.ranks, absl::ToDoubleSeconds(between - began),
+        absl::ToDoubleSeconds(absl::Now() - between), options_.kills, early_);
+    const std::vector<std::string> differences = Differences(undisturbed, killed);
+    for (const std::string& difference : differences)
+      std::printf("DIFFERS: %s\n", difference.c_str());
+    if (!differences.empty()) return absl::InternalError("the kills have changed what was trained");
+    std::printf(
+        "ok: weights, moments, %zu trajectories and the metrics of %zu steps are equal bit "
+        "for bit\n",
+        killed.batches.size(), killed.metrics.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<Trained> Train(int kills) {
+    Cluster cluster({.trainers = options_.ranks});
+    absl::StatusOr<Trained> trained = TrainOn(cluster, kills);
+    if (!trained.ok()) cluster.KeepFolder();
+    return trained;
+  }
+
+  absl::StatusOr<Trained> TrainOn(Cluster& cluster, int kills) {
+    SLUICE_RETURN_IF_ERROR(cluster.Start());
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::unique_ptr<integration::Job> job,
+        integration::SubmitDigits(
+            &cluster, steps_,
+            {"queue.max_staleness=0", "queue.keep.durability=full", "checkpoint.every_steps=4",
+             absl::StrCat("resources.trainer=", options_.ranks), "trainer.shard=optimizer",
+             "limits.restarts_per_hour=1000"}));
+    for (int kill = 1; kill <= kills; ++kill) SLUICE_RETURN_IF_ERROR(Kill(cluster, *job, kill));
+    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus end, job->AwaitEnd(kLong));
+    return ReadTrained(end);
+  }
+
+  // Kills one rank at a random moment, and starts it again as its supervisor would. Every third
+  // kill does not wait for new steps, so it comes while the trainer starts, restores or replays.
+  absl::Status Kill(Cluster& cluster, integration::Job& job, int kill) {
+    const int64_t steps = job.steps();
+    if (kill % 3 != 0) {
+      SLUICE_RETURN_IF_ERROR(job.AwaitStep(steps + Below(6), kLong));
+      pause_.WaitFor(absl::Milliseconds(Below(100)));
+    } else {
+      pause_.WaitFor(absl::Milliseconds(Below(1000)));
+      if (job.steps() == steps) ++early_;
+    }
+    if (job.steps() >= steps_) return absl::OutOfRangeError("the job ended before the last kill");
+    const std::string rank = absl::StrCat("trainer-", Below(options_.ranks));
+    SLUICE_RETURN_IF_ERROR(cluster.Kill(rank));
+    return cluster.Start(rank);
+  }
+
+  int Below(int limit) { return static_cast<int>(random_.Next() % static_cast<uint64_t>(limit)); }
+
+  const Options options_;
+  const int steps_;
+  SplitMix64 random_;
+  rpc::Cancel pause_;  // Never triggered.
+  int early_ = 0;      // Kills before which the trainer had not done a new step.
+};
+
+}  // namespace
+}  // namespace sluice::fault
+
+int main(int argc, char** argv) {
+  using namespace sluice::fault;
+  CLI::App app{
+      "Trains the example job twice on real daemons: undisturbed, and with kills (SIGKILL) of the\n"
+      "trainer at random moments. Fails if weights, moments, batches or metrics differ in a bit.",
+      "trainer_kills"};
+  app.footer(
+      "Exit code 0: nothing differs, 1: something does, or a job failed.\n"
+      "Example: trainer_kills --kills 50 --ranks 2");
+  Options options;
+  app.add_option("--kills", options.kills, "how often a rank is killed")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--ranks", options.ranks, "ranks of the trainer")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4));
+  app.add_option("--seed", options.seed, "seed of the moments of the kills")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = TrainerKills(options).Run();
+  if (!status.ok()) std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
