@@ -22,11 +22,13 @@ namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
 
-// Ids of the jobs that each daemon works for, by its id.
-std::map<std::string, std::vector<std::string>> JobsByDaemon(const Controller& core) {
+// Ids of the jobs that each daemon works for, by its id: those that the person may see.
+std::map<std::string, std::vector<std::string>> JobsByDaemon(const Controller& core,
+                                                             const Person& person) {
   std::map<std::string, std::vector<std::string>> jobs;
   for (const std::string& id : core.active()) {
     const Job& job = core.jobs().at(id);
+    if (!MaySee(person, job)) continue;
     if (!job.assign.queue.empty()) jobs[job.assign.queue].push_back(id);
     for (const Worker& worker : job.assign.workers) jobs[worker.id].push_back(id);
   }
@@ -87,8 +89,8 @@ grpc::ServerUnaryReactor* AdminService::Daemons(grpc::CallbackServerContext* con
                                                 const admin::v1::DaemonsRequest*,
                                                 admin::v1::DaemonsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Post([reactor, response](Controller& core, Instant now) {
-    std::map<std::string, std::vector<std::string>> jobs = JobsByDaemon(core);
+  loop_->Post([person = PersonOf(*context), reactor, response](Controller& core, Instant now) {
+    std::map<std::string, std::vector<std::string>> jobs = JobsByDaemon(core, person);
     for (const auto& [id, daemon] : core.fleet().daemons())
       ToProto(daemon, now, jobs[id], response->add_daemons());
     *response->mutable_now() = rpc::ToProto(now.wall);

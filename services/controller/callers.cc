@@ -14,14 +14,17 @@ Person PersonOf(const grpc::ServerContextBase& context) {
   return {identity->role, std::move(identity->name)};
 }
 
-absl::Status CheckOwner(const Person& person, const Job& job) {
-  if (!person.submitter() || person.name == job.record.owner) return absl::OkStatus();
-  return ErrorWith(
-      absl::StatusCode::kPermissionDenied,
-      {.reason = "OTHERS_JOB",
-       .catalogue = "SLUICE-AUTH-0012",
-       .hint = "ask its owner or an operator; `sluice job list` shows your own jobs"},
-      absl::StrCat("job ", job.record.name, " is not a job of submitter ", person.name));
+bool MaySee(const Person& person, const Job& job) {
+  return !person.submitter() || person.name == job.record.owner;
+}
+
+absl::Status CheckOwner(const Person& person, const Job& job, absl::string_view asked) {
+  if (MaySee(person, job)) return absl::OkStatus();
+  return ErrorWith(absl::StatusCode::kPermissionDenied,
+                   {.reason = "OTHERS_JOB",
+                    .catalogue = "SLUICE-AUTH-0012",
+                    .hint = "ask its owner or an operator; `sluice job list` shows your own jobs"},
+                   absl::StrCat("job ", asked, " is not a job of submitter ", person.name));
 }
 
 const Policy::Quota* FindQuotaOf(const Policy& policy, const Person& person) {

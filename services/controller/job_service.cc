@@ -87,7 +87,7 @@ absl::Status WithDifference(const absl::Status& conflict, const std::string& sto
 absl::StatusOr<const Job*> FindFor(const Person& person, const Controller& core,
                                    const std::string& id_or_name) {
   SLUICE_ASSIGN_OR_RETURN(const Job* job, core.Find(id_or_name));
-  SLUICE_RETURN_IF_ERROR(CheckOwner(person, *job));
+  SLUICE_RETURN_IF_ERROR(CheckOwner(person, *job, id_or_name));
   return job;
 }
 
@@ -110,8 +110,7 @@ absl::Status ListJobs(const Person& person, const Controller& core,
 
   std::vector<const Job*> jobs;
   for (const auto& [id, job] : core.jobs()) {
-    // An operator does not need CheckOwner(), which makes an error for each job of others.
-    if (person.submitter() && person.name != job.record.owner) continue;
+    if (!MaySee(person, job)) continue;
     if (!states.empty() && !states.contains(StateName(job.record.state))) continue;
     response->set_total(response->total() + 1);
     if (job.record.order < below) jobs.push_back(&job);

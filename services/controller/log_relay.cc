@@ -160,7 +160,8 @@ class LogRelay::Call : public rpc::WriteStream<LogsResponse>,
 void LogRelay::Call::Begin(Controller& core, Instant now) {
   const absl::StatusOr<const Job*> job = core.Find(request_.job());
   if (!job.ok()) return End(job.status());
-  if (const absl::Status status = CheckOwner(person_, **job); !status.ok()) return End(status);
+  if (const absl::Status status = CheckOwner(person_, **job, request_.job()); !status.ok())
+    return End(status);
   const std::string& daemon = request_.daemon();
   if (!daemon.empty() && daemon != relay_->id_ && !core.fleet().daemons().contains(daemon))
     return End(NoSuchDaemon(daemon));

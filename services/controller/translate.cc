@@ -329,7 +329,7 @@ HeartbeatInput FromProto(const registry::v1::HeartbeatRequest& request, uint64_t
     out.severity = known ? static_cast<Severity>(event.severity()) : Severity::kInfo;
     out.code = event.code();
     out.message = event.message();
-    input.events.push_back(std::move(out));
+    input.events.emplace_back(event.job(), std::move(out));
   }
   return input;
 }

@@ -19,7 +19,8 @@ constexpr absl::Duration kKeepaliveInterval = absl::Seconds(10);
 void JobService::Watcher::Begin(Controller& core) {
   const absl::StatusOr<const Job*> job = core.Find(wanted_);
   if (!job.ok()) return End(job.status());
-  if (const absl::Status status = CheckOwner(person_, **job); !status.ok()) return End(status);
+  if (const absl::Status status = CheckOwner(person_, **job, wanted_); !status.ok())
+    return End(status);
   job_ = (*job)->record.id;
   {
     MutexLock lock(&mu_);

@@ -157,9 +157,7 @@ JobRunner::Options JobTable::RunnerOptions(const std::string& job, const std::st
     };
   }
   if (options_.alarm) {
-    options.alarm = [this, name = options.name](const Alarm& alarm) {
-      options_.alarm(name, alarm);
-    };
+    options.alarm = [this, job](const Alarm& alarm) { options_.alarm(job, alarm); };
   }
   options.synced = options_.synced;
   options.fatal = [this, job](const absl::Status& why) {
@@ -187,8 +185,9 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::MakeRunner(const std::strin
             "queue.keep.durability: ", spec.durability == Durability::kFull ? "full" : "metadata",
             " needs a queue with a data directory"));
   }
+  JobRunner::Options options = RunnerOptions(job, name, incarnation);
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const RowSource> rows,
-                          ReadRowSources(name, spec, options_.alarm));
+                          ReadRowSources(name, spec, options.alarm));
 
   JobHeader header{.job = job,
                    .name = name,
@@ -196,7 +195,6 @@ absl::StatusOr<std::shared_ptr<JobRunner>> JobTable::MakeRunner(const std::strin
                    .spec = spec};
   std::memcpy(&header.seed, RandomId16().data(), sizeof(header.seed));
 
-  JobRunner::Options options = RunnerOptions(job, name, incarnation);
   if (spec.durability == Durability::kMemory) {
     options.job = header.options();
     return std::make_shared<JobRunner>(std::move(options), spec, std::move(rows));

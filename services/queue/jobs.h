@@ -52,7 +52,7 @@ class JobTable {
         ledger_changed;
     // Called with each alarm of a job, perhaps under the job's lock, so it must not call the job.
     // May be empty.
-    AlarmHandler alarm;
+    std::function<void(const std::string& job, const Alarm& alarm)> alarm;
   };
   explicit JobTable(Options options);
   ~JobTable();  // Calls Stop().

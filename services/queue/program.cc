@@ -175,14 +175,14 @@ QueueProgram::~QueueProgram() {
   if (mirror_ != nullptr) mirror_->Stop();
 }
 
-// With a controller, link_ is set: jobs begin only after it was made. The controller assigns a
-// daemon's event to every job for which the daemon works, so the message names the job.
-void QueueProgram::RaiseAlarm(const std::string& job_name, const Alarm& alarm) {
+// With a controller, link_ is set: jobs begin only after it was made.
+void QueueProgram::RaiseAlarm(const std::string& job, const Alarm& alarm) {
   if (link_ == nullptr) return;  // The daemon runs without a controller.
   common::v1::Event event;
+  event.set_job(job);
   event.set_severity(common::v1::SEVERITY_WARNING);
   event.set_code(alarm.code);
-  event.set_message(absl::StrCat("job ", job_name, ": ", alarm.message));
+  event.set_message(alarm.message);
   link_->RaiseEvent(std::move(event));
 }
 

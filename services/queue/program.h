@@ -35,7 +35,7 @@ class QueueProgram : public daemon::Program {
                std::shared_ptr<LedgerMirror> mirror, JobTable::Options jobs);
 
   // Sends an alarm to the controller as an event.
-  void RaiseAlarm(const std::string& job_name, const Alarm& alarm);
+  void RaiseAlarm(const std::string& job, const Alarm& alarm);
 
   const daemon::Host host_;
   const std::optional<DirLock> lock_;       // Holds the data directory; unset without one.

@@ -30,9 +30,9 @@ void ReportSkippedRows(const std::string& job_name, const SourceSpec& source, co
                                 {"rows", set.skipped()},
                                 {"first", set.first_skipped()}});
   if (!alarm) return;
-  alarm(job_name, {"rows_skipped", absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(),
-                                                " rows of data source ", source.name,
-                                                " are skipped, the first ", set.first_skipped())});
+  alarm({"rows_skipped",
+         absl::StrCat(set.skipped(), " of ", set.skipped() + set.rows(), " rows of data source ",
+                      source.name, " are skipped, the first ", set.first_skipped())});
 }
 
 }  // namespace

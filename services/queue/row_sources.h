@@ -12,7 +12,7 @@
 namespace sluice::queue {
 
 // Called with each alarm of a job. May be empty.
-using AlarmHandler = std::function<void(const std::string& job_name, const Alarm& alarm)>;
+using AlarmHandler = std::function<void(const Alarm& alarm)>;
 
 // Reads all data sources of a job. `alarm` is called for each source with rows that cannot be used
 // and are skipped. Errors are those of ReadDataset().

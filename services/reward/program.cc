@@ -124,7 +124,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   absl::Status status = CheckOnDaemon(assignment.spec());
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
-  if (status.ok()) status = CheckRows(assignment.spec(), *scorer);
+  if (status.ok()) status = CheckRows(assignment, *scorer);
 
   if (!status.ok()) {
     log::Error("job_refused", {{"job_id", job.name}, {"error", status}});
@@ -155,16 +155,17 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   if (job.worker != nullptr) job.worker->Stop();
 }
 
-// The controller shows an event of a daemon in each job that the daemon works for, so the message
-// must name the job.
-absl::Status RewardProgram::CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer) {
+absl::Status RewardProgram::CheckRows(const registry::v1::Assignment& assignment,
+                                      const Scorer& scorer) {
+  const job::v1::JobSpec& spec = assignment.spec();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> remarks, CheckData(spec, scorer));
   for (const std::string& remark : remarks) {
     log::Warning("rows_unscorable", {{"job_id", spec.name()}, {"message", remark}});
     common::v1::Event event;
+    event.set_job(assignment.job());
     event.set_severity(common::v1::SEVERITY_WARNING);
     event.set_code("rows_unscorable");
-    event.set_message(absl::StrCat("job ", spec.name(), ": ", remark));
+    event.set_message(remark);
     link_->RaiseEvent(std::move(event));
   }
   return absl::OkStatus();

@@ -43,7 +43,7 @@ class RewardProgram : public daemon::Program {
   void StartJob(const registry::v1::Assignment& assignment);
   // Reports the rows of the job's data that cannot be scored, as events.
   // INVALID_ARGUMENT: no row of a source can be scored.
-  absl::Status CheckRows(const job::v1::JobSpec& spec, const Scorer& scorer);
+  absl::Status CheckRows(const registry::v1::Assignment& assignment, const Scorer& scorer);
   // Sets the job's progress at the controller.
   void ReportProgress(const std::string& job, bool ready, const std::string& phase,
                       const std::string& cause);

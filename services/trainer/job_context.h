@@ -25,6 +25,7 @@ struct JobContext {
                   absl::string_view message) const {
     if (!event_sink) return;
     common::v1::Event event;
+    event.set_job(config.id);
     event.set_severity(severity);
     event.set_code(std::string(code));
     event.set_message(std::string(message));

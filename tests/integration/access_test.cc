@@ -123,6 +123,11 @@ TEST(AccessTest, ASubmitterSeesAndControlsItsOwnJobsAloneWithinItsQuota) {
   inspect.mutable_queue_peek()->set_text(true);
   EXPECT_EQ(ReasonOf(rpc::Call(*viewer, inspect, &stats)), "NO_TEXT");
 
+  // By its id too, and the answer does not tell the name.
+  const absl::Status by_id = cli::GetJob(*bob, submitted->job()).status();
+  EXPECT_EQ(ReasonOf(by_id), "OTHERS_JOB");
+  EXPECT_EQ(by_id.message().find("secret-plan"), std::string::npos) << by_id;
+
   // A taken name tells nothing of the job that has it, not even to who submits the same file.
   const absl::Status taken = cli::Submit(*bob, ReadDigits(cluster, "secret-plan")).status();
   EXPECT_EQ(ReasonOf(taken), "CONFLICT");

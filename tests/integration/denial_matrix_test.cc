@@ -38,13 +38,16 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::MethodDescriptor;
 
-// The daemon that serves a method, besides the AdminService of each.
-const std::map<std::string, std::string>& Servers() {
-  static const auto* const servers = new std::map<std::string, std::string>{
-      {"JobService", "controller-0"},   {"RegistryService", "controller-0"},
-      {"QueueService", "queue-0"},      {"EngineService", "rollout-0"},
-      {"WeightsService", "trainer-0"},  {"RendezvousService", "trainer-0"},
-      {"AdminService", "controller-0"},
+// The daemons that serve each service.
+const std::map<std::string, std::vector<std::string>>& Servers() {
+  static const auto* const servers = new std::map<std::string, std::vector<std::string>>{
+      {"JobService", {"controller-0"}},
+      {"RegistryService", {"controller-0"}},
+      {"QueueService", {"queue-0"}},
+      {"EngineService", {"rollout-0"}},
+      {"WeightsService", {"trainer-0"}},
+      {"RendezvousService", {"trainer-0"}},
+      {"AdminService", {"controller-0", "queue-0", "rollout-0", "reward-0", "trainer-0"}},
   };
   return *servers;
 }
@@ -163,6 +166,16 @@ class DenialMatrixTest : public testing::Test {
     return credentials.ok() ? *credentials : nullptr;
   }
 
+  // Each method with the address of each daemon that serves it.
+  std::vector<std::pair<const MethodDescriptor*, std::string>> ServedMethodsByAddress() const {
+    std::vector<std::pair<const MethodDescriptor*, std::string>> served;
+    for (const MethodDescriptor* method : ServedMethods()) {
+      for (const std::string& daemon : Servers().at(method->service()->name()))
+        served.emplace_back(method, cluster_.address(daemon));
+    }
+    return served;
+  }
+
   pki::KeyPair ReadAuthority() const {
     const std::string ca = cluster_.dir() + "/ca/";
     return {*ReadFile(ca + pki::kAuthorityFile), Secret(*ReadFile(ca + pki::kAuthorityKeyFile))};
@@ -215,7 +228,7 @@ TEST(DenialMatrixServicesTest, EachServiceOfTheProtoFilesIsServedInTheMatrixOrBy
         << service << ": name the daemon that serves it in Servers(), or add it to "
         << "ServicesOfUsers() if no daemon of ours does";
   }
-  for (const auto& [service, daemon] : Servers())
+  for (const auto& [service, daemons] : Servers())
     EXPECT_TRUE(services.contains(service)) << service << " is in no proto file";
   for (const std::string& service : ServicesOfUsers())
     EXPECT_TRUE(services.contains(service)) << service << " is in no proto file";
@@ -229,8 +242,7 @@ TEST_F(DenialMatrixTest, EachMethodIsOpenToItsRolesAlone) {
     callers.push_back(Load(name));
 
   int denied = 0;
-  for (const MethodDescriptor* method : ServedMethods()) {
-    const std::string address = cluster_.address(Servers().at(method->service()->name()));
+  for (const auto& [method, address] : ServedMethodsByAddress()) {
     for (const auto& caller : callers) {
       const absl::Status status = CallWithNothing(address, *method, caller);
       // Who may call is refused for what the empty request says, if at all.
@@ -266,8 +278,7 @@ TEST_F(DenialMatrixTest, WithoutAValidCertificateOfTheFleetNobodyReachesAnyMetho
         LoadWith(name, "of-another-authority", other, now + absl::Hours(1))};
   }
 
-  for (const MethodDescriptor* method : ServedMethods()) {
-    const std::string address = cluster_.address(Servers().at(method->service()->name()));
+  for (const auto& [method, address] : ServedMethodsByAddress()) {
     for (const auto& [role, callers] : strangers) {
       if (!MayCall(*method, role)) continue;  // It would be refused anyway.
       for (size_t i = 0; i < callers.size(); ++i) {
@@ -325,6 +336,20 @@ TEST_F(DenialMatrixTest, AWorkerOfOneJobIsRefusedByEachMethodForAnotherJob) {
     }
   }
   EXPECT_GE(checked.size(), 20u);
+
+  // A submitter is not told the ids of others' jobs by what it may see of the daemons.
+  const auto count_jobs_of_daemons = [&](const char* person) {
+    const auto controller = rpc::Connect(cluster_.address("controller-0"), {rpc::Role::kController},
+                                         {.credentials = Load(person)});
+    admin::v1::DaemonsResponse daemons;
+    EXPECT_EQ(rpc::Call(**controller, admin::v1::DaemonsRequest(), &daemons), absl::OkStatus());
+    int jobs = 0;
+    for (const admin::v1::Daemon& daemon : daemons.daemons()) jobs += daemon.jobs_size();
+    return jobs;
+  };
+  EXPECT_GE(count_jobs_of_daemons(cli::kFleetOperator), 8) << "each has a daemon of four roles";
+  EXPECT_GE(count_jobs_of_daemons("viewer"), 8);
+  EXPECT_EQ(count_jobs_of_daemons("alice"), 0);
 }
 
 TEST_F(DenialMatrixTest, NobodySpeaksForAnotherDaemonOrAnothersJobAtTheController) {

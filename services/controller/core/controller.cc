@@ -255,13 +255,13 @@ void Controller::ApplyHeartbeat(Instant now, Daemon& daemon, const HeartbeatInpu
   }
 
   const uint64_t stored = daemon.record.events_stored;
-  for (const Event& event : input.events) {
+  for (const auto& [about, event] : input.events) {
     // The daemon sends an event again until it knows that the event is stored.
     if (event.seq <= daemon.record.events_stored) continue;
     daemon.record.events_stored = event.seq;
 
-    // An event does not name its job, so each job of the daemon gets it.
     for (const std::string& id : active_) {
+      if (!about.empty() && about != id) continue;
       Job& job = jobs_.at(id);
       const bool works =
           job.assign.queue == daemon.record.id || job.assign.Find(daemon.record.id) != nullptr;

@@ -63,7 +63,9 @@ struct HeartbeatInput {
   std::map<std::string, double> load;
   std::vector<Progress> progress;
   std::vector<std::pair<std::string, StepReport>> steps;  // With their job ids, in order of k.
-  std::vector<Event> events;                              // `seq` counts the daemon's events.
+  // With the id of the job that it is about, or "" for all jobs of the daemon. `seq` counts the
+  // daemon's events.
+  std::vector<std::pair<std::string, Event>> events;
 };
 
 // A worker's part in a job, as the controller sends it; see registry.v1.Assignment.

@@ -30,7 +30,7 @@ class LifecycleTest : public testing::Test {
     event.seq = 1;
     event.code = code;
     event.message = message;
-    world_.actors["trainer-0"].events.push_back(event);
+    world_.actors["trainer-0"].events.emplace_back("", event);
     world_.Settle();
   }
 

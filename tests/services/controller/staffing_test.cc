@@ -89,6 +89,62 @@ TEST_F(StaffingTest, AWaitingJobSaysForWhatSinceWhenAndWhatWouldLetItStart) {
   EXPECT_EQ(world_.job(second).starts_when, "");
 }
 
+TEST_F(StaffingTest, AWaitingJobIsToldNothingOfTheJobsOfAnotherSubmitter) {
+  const std::string first = SubmitFor("bob", "plan-of-bob");
+  world_.AllReady(first);
+  const std::string second = SubmitFor("alice", "second");
+  EXPECT_EQ(world_.job(second).starts_when,
+            "it starts when they are free, or others have registered; another submitter has "
+            "trainer-0");
+  for (const Event& event : world_.Events(second)) {
+    EXPECT_EQ(event.message.find("plan-of-bob"), std::string::npos) << event.message;
+  }
+}
+
+TEST_F(StaffingTest, AnEventThatNamesItsJobIsShownInThatJobAlone) {
+  world_.Start("trainer-1", Role::kTrainer);
+  const std::string first = SubmitFor("alice", "first"), second = SubmitFor("bob", "second");
+  world_.AllReady(first);
+  world_.AllReady(second);
+  Event event;
+  event.code = "rows_unscorable";
+  event.message = "/data/of/bob.jsonl:7";
+  event.seq = 1;
+  world_.actors["reward-0"].events.emplace_back(second, event);
+  event.code = "about_the_daemon";
+  event.seq = 2;
+  world_.actors["reward-0"].events.emplace_back("", event);
+  world_.Settle();
+
+  const auto told = [&](const std::string& job, const std::string& code) {
+    int count = 0;
+    for (const Event& event : world_.Events(job)) count += event.code == code;
+    return count;
+  };
+  EXPECT_EQ(told(first, "rows_unscorable"), 0);
+  EXPECT_EQ(told(second, "rows_unscorable"), 1);
+  EXPECT_EQ(told(first, "about_the_daemon"), 1);
+  EXPECT_EQ(told(second, "about_the_daemon"), 1);
+  EXPECT_TRUE(world_.actors["reward-0"].events.empty());
+}
+
+TEST_F(StaffingTest, ADaemonThatIsNotOfTheJobCannotFailIt) {
+  const std::string job = world_.Run("digits");
+  world_.Start("trainer-1", Role::kTrainer);
+  Progress progress;
+  progress.job = job;
+  progress.incarnation = world_.job(job).assign.trainer_incarnation;
+  progress.phase = "failed";
+  progress.cause = "a lie";
+  world_.actors["trainer-1"].progress[job] = progress;
+  world_.Settle();
+  EXPECT_EQ(world_.State(job), JobState::kRunning);
+
+  world_.actors["trainer-0"].progress[job] = progress;  // It is believed of the job's own trainer.
+  world_.Settle();
+  EXPECT_NE(world_.State(job), JobState::kRunning);
+}
+
 TEST_F(StaffingTest, AJobAboveItsOwnersQuotaWaitsAndIsToldByNumber) {
   world_.core->SetQuotas([](const std::string& submitter) {
     return submitter == "alice" ? DaemonQuota{.trainers = 1, .rollouts = 2} : DaemonQuota{};

@@ -33,7 +33,7 @@ class World {
     bool draining = false;
     std::map<std::string, Progress> progress;
     std::vector<std::pair<std::string, StepReport>> steps;  // Reported until they are stored.
-    std::vector<Event> events;
+    std::vector<std::pair<std::string, Event>> events;      // With the job, or "" for all.
     DesiredState desired;
     std::string pool{kDefaultPool};
   };
@@ -166,8 +166,9 @@ class World {
       return stored != actor.desired.steps_stored.end() &&
              StepMark{step.second.version.incarnation, step.second.k} <= stored->second;
     });
-    std::erase_if(actor.events,
-                  [&](const Event& event) { return event.seq <= actor.desired.events_stored; });
+    std::erase_if(actor.events, [&](const auto& event) {
+      return event.second.seq <= actor.desired.events_stored;
+    });
     return status;
   }
 
