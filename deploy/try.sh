@@ -106,10 +106,9 @@ say "rendering overlays/dev"
 stage try-remove remove_pods
 [ -n "$keep" ] || trap 'stage try-remove remove_pods' EXIT
 mkdir -p "$dir/pods"
-kubectl kustomize "$root/deploy/k8s/overlays/dev" >"$dir/pods/rendered"
 SLUICE_CLI=$tools/sluice "$root/deploy/k8s/make-secrets.sh" "$dir/authority" \
   >"$dir/pods/secrets" 2>"$dir/pods/secrets.log"
-"$tools/podman_pods" "$dir/pods/rendered" "$dir/pods/secrets" "$dir/pods" $subnet \
+"$tools/podman_pods" "$root/deploy" dev "$dir/pods/secrets" "$dir/pods" $subnet \
   >"$dir/pods/list"
 stage try-network podman network create --subnet $subnet.0/24 sluice-try
 

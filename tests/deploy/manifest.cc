@@ -53,11 +53,12 @@ std::string InOldWords(const fs::path& file, const std::string& text) {
   return YAML::Dump(node);
 }
 
-absl::StatusOr<std::string> RenderInOldWords(const std::string& overlay) {
+absl::StatusOr<std::string> RenderInOldWords(const std::string& overlay,
+                                             const std::string& deploy) {
   SLUICE_ASSIGN_OR_RETURN(const std::string copy, MakeTempDir());
   std::error_code error;
-  fs::copy(kFolder, copy, fs::copy_options::recursive, error);
-  if (error) return absl::InternalError(absl::StrCat("copying ", kFolder, ": ", error.message()));
+  fs::copy(deploy, copy, fs::copy_options::recursive, error);
+  if (error) return absl::InternalError(absl::StrCat("copying ", deploy, ": ", error.message()));
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(copy)) {
     if (entry.path().filename() != "kustomization.yaml") continue;
     SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(entry.path().string()));
@@ -86,9 +87,10 @@ void AddLines(const YAML::Node& node, const std::string& path, std::set<std::str
 
 bool HasKubectl() { return KubectlMinor() >= 0; }
 
-absl::StatusOr<std::string> Render(const std::string& overlay) {
-  if (KubectlMinor() < 21) return RenderInOldWords(overlay);
-  return RunCommand({"kubectl", "kustomize", absl::StrCat(kFolder, "/k8s/overlays/", overlay)});
+absl::StatusOr<std::string> Render(const std::string& overlay, const std::string& deploy) {
+  const std::string folder = deploy.empty() ? kFolder : deploy;
+  if (KubectlMinor() < 21) return RenderInOldWords(overlay, folder);
+  return RunCommand({"kubectl", "kustomize", absl::StrCat(folder, "/k8s/overlays/", overlay)});
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {

@@ -21,9 +21,10 @@ using Labels = std::map<std::string, std::string>;
 // Whether `kubectl` is there. It alone renders; no cluster is needed.
 bool HasKubectl();
 
-// Renders deploy/k8s/overlays/<overlay> with `kubectl kustomize`. A kubectl below 1.21 gets a copy
-// in the older words that it knows.
-absl::StatusOr<std::string> Render(const std::string& overlay);
+// Renders k8s/overlays/<overlay> of the folder deploy/ with `kubectl kustomize`. A kubectl below
+// 1.21, such as that of Debian 12, gets a copy in the older words that it knows. `deploy` is that
+// folder; empty: the one of this source tree.
+absl::StatusOr<std::string> Render(const std::string& overlay, const std::string& deploy = "");
 
 // Reads a stream of objects. INVALID_ARGUMENT: it is not YAML, or an object has no kind or name.
 absl::StatusOr<Manifest> ParseManifest(const std::string& text);

@@ -1,9 +1,12 @@
-// Turns rendered objects into pods that `podman play kube` runs, with what a cluster would do for
-// them: volumes with the group and modes of a kubelet, addresses, and the names of Services.
-//   podman_pods RENDERED SECRETS DIR SUBNET      (SUBNET: the first three numbers, as 10.89.7)
-// Writes DIR/<pod>.yaml, and DIR/volumes/ for the pods to mount. Prints a line per pod: its name,
-// address, file, and ops port (0 for a pod that ends by itself). The first pod has the address
-// SUBNET.10. Must run as root, because Secrets belong to root.
+// Renders an overlay, and turns its objects into pods that `podman play kube` runs, with what a
+// cluster would do for them: volumes with the group and modes of a kubelet, addresses, and the names
+// of Services.
+//   podman_pods DEPLOY OVERLAY SECRETS DIR SUBNET
+// DEPLOY is the folder deploy/, OVERLAY one of its overlays, SECRETS what make-secrets.sh has
+// printed, and SUBNET the first three numbers of the addresses, as 10.89.7. Writes DIR/<pod>.yaml,
+// and DIR/volumes/ for the pods to mount. Prints a line per pod: its name, address, file, and ops
+// port (0 for a pod that ends by itself). The first pod has the address SUBNET.10. Must run as root,
+// because Secrets belong to root.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -171,17 +174,18 @@ absl::StatusOr<Manifest> ReadManifest(const char* path) {
 }
 
 absl::Status Convert(char** argv) {
-  SLUICE_ASSIGN_OR_RETURN(Manifest rendered, ReadManifest(argv[1]));
-  SLUICE_ASSIGN_OR_RETURN(Manifest secrets, ReadManifest(argv[2]));
-  return Converter(std::move(rendered), std::move(secrets), argv[3], argv[4]).Run();
+  SLUICE_ASSIGN_OR_RETURN(const std::string text, Render(argv[2], argv[1]));
+  SLUICE_ASSIGN_OR_RETURN(Manifest rendered, ParseManifest(text));
+  SLUICE_ASSIGN_OR_RETURN(Manifest secrets, ReadManifest(argv[3]));
+  return Converter(std::move(rendered), std::move(secrets), argv[4], argv[5]).Run();
 }
 
 }  // namespace
 }  // namespace sluice::deploy
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: %s RENDERED SECRETS DIR SUBNET\n", argv[0]);
+  if (argc != 6) {
+    std::fprintf(stderr, "usage: %s DEPLOY OVERLAY SECRETS DIR SUBNET\n", argv[0]);
     return 2;
   }
   const absl::Status status = sluice::deploy::Convert(argv);
