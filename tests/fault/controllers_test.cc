@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,20 +38,27 @@ class ControllersTest : public FaultsTest {
   // As a fleet on several hosts must run: with TLS and a password at the Redis, and with
   // certificates of all daemons.
   void SetUp() override {
+    StartControllers(2);
+    if (HasFatalFailure()) return;
+    standby_ = leader_ == "controller-0" ? "controller-1" : "controller-0";
+  }
+
+  void StartControllers(int count) {
     const std::string tls_dir =
         MakeRedisTlsDir(absl::StrCat(testing::TempDir(), "/controllers_test_", getpid()));
     redis_ = RedisServer::Start({.password = kPassword, .tls_dir = tls_dir, .durable = true});
     ASSERT_NE(redis_, nullptr);
     const std::vector<std::string> args = {"--store-ca", redis_->endpoint().ca_file};
-    ASSERT_NO_FATAL_FAILURE(StartJob({.controllers = 2,
+    std::map<std::string, std::vector<std::string>> args_of;
+    for (int i = 0; i < count; ++i) args_of[absl::StrCat("controller-", i)] = args;
+    ASSERT_NO_FATAL_FAILURE(StartJob({.controllers = count,
                                       .store = absl::StrCat("rediss://", redis_->endpoint().str()),
                                       .env = {{"SLUICE_STORE_PASSWORD", kPassword}},
-                                      .args = {{"controller-0", args}, {"controller-1", args}},
+                                      .args = args_of,
                                       .tls = true}));
     const auto leader = cluster_->AwaitLeader(kLong);
     ASSERT_EQ(leader.status(), absl::OkStatus());
     leader_ = *leader;
-    standby_ = leader_ == "controller-0" ? "controller-1" : "controller-0";
     ASSERT_EQ(job_->AwaitStep(kBefore, kLong), absl::OkStatus());
   }
 
@@ -139,6 +148,25 @@ TEST_F(ControllersTest, APausedLeaderIsReplacedAndEndsWithoutAWriteWhenItWakes) 
   EXPECT_EQ(cluster_->process(leader_).Await(kLong).value_or(0), 1);
   EXPECT_THAT(cluster_->Log(leader_), HasSubstr("SLUICE-META-0011"));
   ExpectNothingDisturbed(2);
+}
+
+class ThreeControllersTest : public ControllersTest {
+ protected:
+  void SetUp() override { StartControllers(3); }
+};
+
+TEST_F(ThreeControllersTest, TwoLeadersAreKilledOneAfterTheOtherAndTheThirdLeads) {
+  std::set<std::string> led = {leader_};
+  for (int kill = 0; kill < 2; ++kill) {
+    ASSERT_EQ(cluster_->Kill(leader_), absl::OkStatus());
+    RecordFault();
+    const auto next = cluster_->AwaitLeader(kLong, leader_);
+    ASSERT_EQ(next.status(), absl::OkStatus());
+    leader_ = *next;
+    EXPECT_TRUE(led.insert(leader_).second) << leader_ << " was killed before";
+    ASSERT_EQ(job_->AwaitStepsSince(fault_time_, kStepsAfter, kLong), absl::OkStatus());
+  }
+  ExpectNothingDisturbed(3);
 }
 
 TEST_F(ControllersTest, ALeaderThatIsAskedToEndGivesTheLeaseBack) {

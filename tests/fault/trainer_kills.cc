@@ -22,6 +22,7 @@ using integration::Cluster;
 using integration::kLong;
 
 constexpr int kStepsPerKill = 40;
+constexpr absl::Duration kLongestJob = absl::Hours(1);
 
 struct Options {
   int kills = 50;
@@ -74,7 +75,7 @@ class TrainerKills {
              absl::StrCat("resources.trainer=", options_.ranks), "trainer.shard=optimizer",
              "limits.restarts_per_hour=1000"}));
     for (int kill = 1; kill <= kills; ++kill) SLUICE_RETURN_IF_ERROR(Kill(cluster, *job, kill));
-    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus end, job->AwaitEnd(kLong));
+    SLUICE_ASSIGN_OR_RETURN(const job::v1::JobStatus end, job->AwaitEnd(kLongestJob));
     return ReadTrained(end);
   }
 

@@ -1,6 +1,8 @@
-// Runs every command that the READMEs, the runbooks and --help show, as a person would type it,
-// against a fleet of `sluice dev up`. The tables below say which commands cannot run here and why,
-// and what is changed in the others: smaller jobs, free ports, files that exist.
+// Runs every command that stands in a block of code of the READMEs and runbooks, or as an example in
+// --help, as a person would type it, against a fleet of `sluice dev up`. The tables below say which
+// commands cannot run here and why, and what is changed in the others: smaller jobs, free ports,
+// files that exist. A command within a sentence may be only a part of one, so it is not run: it must
+// name a command and options that exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -214,6 +216,24 @@ void AddFromMarkdown(const std::string& path, std::vector<Documented>* found) {
   }
 }
 
+// The parts of commands within the sentences of a Markdown file: `sluice job list`.
+void AddFromSentences(const std::string& path, std::vector<Documented>* found) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  ASSERT_TRUE(text.ok()) << text.status();
+  bool code = false;
+  std::string sentences;
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    if (absl::StartsWith(line, "```")) code = !code;
+    else if (!code) absl::StrAppend(&sentences, line, " ");
+  }
+  // Every second part is between two backquotes.
+  const std::vector<std::string> parts = absl::StrSplit(sentences, '`');
+  for (size_t i = 1; i < parts.size(); i += 2) {
+    if (absl::StartsWith(parts[i], "sluice "))
+      found->push_back({parts[i], path.substr(sizeof(SLUICE_SOURCE_DIR))});
+  }
+}
+
 // The examples in the help of `app` and of its subcommands.
 void AddFromHelp(CLI::App* app, std::vector<Documented>* found) {
   const std::string text = absl::StrReplaceAll(app->get_footer(), {{"\\\n", " "}, {" && ", "\n"}});
@@ -224,8 +244,8 @@ void AddFromHelp(CLI::App* app, std::vector<Documented>* found) {
   for (CLI::App* sub : app->get_subcommands({})) AddFromHelp(sub, found);
 }
 
-std::vector<Documented> AllCommands() {
-  std::vector<Documented> found;
+// The Markdown files that tell people which commands to type.
+std::vector<std::string> MarkdownFiles() {
   std::vector<std::string> files;
   for (const char* folder : {"", "deploy", "services"}) {
     const std::string path = absl::StrCat(SLUICE_SOURCE_DIR "/", folder);
@@ -238,7 +258,12 @@ std::vector<Documented> AllCommands() {
     }
   }
   std::sort(files.begin() + 1, files.end());
-  for (const std::string& file : files) AddFromMarkdown(file, &found);
+  return files;
+}
+
+std::vector<Documented> AllCommands() {
+  std::vector<Documented> found;
+  for (const std::string& file : MarkdownFiles()) AddFromMarkdown(file, &found);
   cli::SluiceApp app;
   AddFromHelp(&app.parser(), &found);
   return found;
@@ -381,6 +406,28 @@ TEST_F(CommandsTest, ABugReportHasWhatExplainsAProblemAndNoSecret) {
     if (line.size() <= 20 || absl::StartsWith(line, "-")) continue;
     EXPECT_EQ(text.find(line), std::string::npos) << "a line of a private key";
   }
+}
+
+TEST(DocumentedCommands, ThoseWithinSentencesNameCommandsAndOptionsThatExist) {
+  std::vector<Documented> found;
+  for (const std::string& file : MarkdownFiles()) AddFromSentences(file, &found);
+  EXPECT_GE(found.size(), 40u);
+  found.push_back({"sluice job lisst", ""});  // Must be found.
+  std::vector<std::string> unknown;
+  for (const Documented& documented : found) {
+    std::vector<std::string> words = absl::StrSplit(documented.command, ' ', absl::SkipEmpty());
+    words.erase(words.begin());
+    std::reverse(words.begin(), words.end());  // As CLI11 wants them.
+    cli::SluiceApp app;
+    try {
+      app.parser().parse(words);
+    } catch (const CLI::ExtrasError&) {
+      unknown.push_back(absl::StrCat(documented.where, ": ", documented.command));
+    } catch (const CLI::ParseError&) {
+      // Something is missing, or FILE is no file: the sentence shows only a part of the command.
+    }
+  }
+  EXPECT_THAT(unknown, testing::ElementsAre(": sluice job lisst"));
 }
 
 TEST(DocumentedCommands, EachRuleIsOfUse) {
