@@ -63,11 +63,12 @@ constexpr char kRenew[] = R"(
 )";
 
 // Does one transaction. Arguments: lease, the revision before it, the revision after it, the
-// `writer` of its entries in P:changes, then the kind, key and value of each op. Only the holder of the lease writes, and it uses no revision for
-// two transactions, so a Redis that is at the revision after it has done it already. `by` names the
-// writer of each revision in the append-only file of Redis, which is thereby a history of who led.
-// An entry of P:changes has about 500 keys at most, because unpack() has a limit. A stream that
-// cannot be written must not stop the store, so it is dropped then.
+// `writer` of its entries in P:changes, then the kind, key and value of each op. Only the holder of
+// the lease writes, and it uses no revision for two transactions, so a Redis that is at the
+// revision after it has done it already. `by` names the writer of each revision in the append-only
+// file of Redis, which is thereby a history of who led. An entry of P:changes has about 500 keys at
+// most, because unpack() has a limit. A stream that cannot be written must not stop the store, so
+// it is dropped then.
 // Returns done | lease HOLDER | revision N.
 constexpr char kWrite[] = R"(
   local held = redis.call('GET', KEYS[1])

@@ -29,8 +29,8 @@ Person PersonOf(const grpc::ServerContextBase& context);
 
 // Whether the person may see and control the job: a submitter only its own ones.
 bool MaySee(const Person& person, const Job& job);
-// PERMISSION_DENIED OTHERS_JOB: it may not. The message has nothing of the job but `asked`, by which
-// the person has named it.
+// PERMISSION_DENIED OTHERS_JOB: it may not. The message has nothing of the job but `asked`, by
+// which the person has named it.
 absl::Status CheckOwner(const Person& person, const Job& job, absl::string_view asked);
 
 // The quota of the person's jobs. Null if there is none, as for operators.

@@ -1,12 +1,12 @@
 // Renders an overlay, and turns its objects into pods that `podman play kube` runs, with what a
-// cluster would do for them: volumes with the group and modes of a kubelet, addresses, and the names
-// of Services.
+// cluster would do for them: volumes with the group and modes of a kubelet, addresses, and the
+// names of Services.
 //   podman_pods DEPLOY OVERLAY SECRETS DIR SUBNET
 // DEPLOY is the folder deploy/, OVERLAY one of its overlays, SECRETS what make-secrets.sh has
 // printed, and SUBNET the first three numbers of the addresses, as 10.89.7. Writes DIR/<pod>.yaml,
 // and DIR/volumes/ for the pods to mount. Prints a line per pod: its name, address, file, and ops
-// port (0 for a pod that ends by itself). The first pod has the address SUBNET.10. Must run as root,
-// because Secrets belong to root.
+// port (0 for a pod that ends by itself). The first pod has the address SUBNET.10. Must run as
+// root, because Secrets belong to root.
 
 #include <sys/stat.h>
 #include <unistd.h>

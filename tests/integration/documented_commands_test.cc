@@ -1,8 +1,8 @@
-// Runs every command that stands in a block of code of the READMEs and runbooks, or as an example in
-// --help, as a person would type it, against a fleet of `sluice dev up`. The tables below say which
-// commands cannot run here and why, and what is changed in the others: smaller jobs, free ports,
-// files that exist. A command within a sentence may be only a part of one, so it is not run: it must
-// name a command and options that exist.
+// Runs every command that stands in a block of code of the READMEs and runbooks, or as an example
+// in --help, as a person would type it, against a fleet of `sluice dev up`. The tables below say
+// which commands cannot run here and why, and what is changed in the others: smaller jobs, free
+// ports, files that exist. A command within a sentence may be only a part of one, so it is not run:
+// it must name a command and options that exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
