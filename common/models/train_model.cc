@@ -204,8 +204,15 @@ class Trainable final : public TrainModel {
     return CatchExceptions("forward", [&] { return Linear(ComputeHidden(batch), head_); });
   }
 
+  absl::StatusOr<TeacherRows> HeadInput(const PackedBatch& batch) override {
+    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
+    return CatchExceptions("forward", [&] {
+      return TeacherRows{.hidden = ComputeHidden(batch), .head = head_.detach()};
+    });
+  }
+
   absl::StatusOr<TokenScores> Score(const PackedBatch& batch, absl::Span<const int64_t> targets,
-                                    double temperature) override {
+                                    double temperature, const TeacherRows* teacher) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
     if (targets.size() != batch.score_rows.size()) {
       return absl::InvalidArgumentError(absl::StrCat("there are ", targets.size(), " targets, but ",
@@ -216,10 +223,18 @@ class Trainable final : public TrainModel {
       return absl::InvalidArgumentError(
           absl::StrCat("temperature ", temperature, " is not above 0"));
     }
+    if (teacher != nullptr && (teacher->head.size(0) != config_.vocab_size ||
+                               teacher->hidden.size(0) != static_cast<int64_t>(targets.size()))) {
+      return absl::InvalidArgumentError(absl::StrCat("the teacher has ", teacher->hidden.size(0),
+                                                     " rows and a vocabulary of ",
+                                                     teacher->head.size(0), " tokens; wanted are ",
+                                                     targets.size(), " and ", config_.vocab_size));
+    }
     return CatchExceptions("score tokens", [&] {
-      const std::vector<at::Tensor> out = train_ops::Score(
-          ComputeHidden(batch), head_, train_ops::Integers(targets), temperature, operands());
-      return TokenScores{out[0], out[1]};
+      const std::vector<at::Tensor> out =
+          train_ops::Score(ComputeHidden(batch), head_, train_ops::Integers(targets), temperature,
+                           operands(), teacher);
+      return TokenScores{out[0], out[1], teacher == nullptr ? at::Tensor() : out[2]};
     });
   }
 

@@ -13,6 +13,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
+#include "common/models/teacher_rows.h"
 
 namespace sluice {
 
@@ -42,6 +43,9 @@ struct PackedBatch {
 struct TokenScores {
   at::Tensor logprobs;  // [N] fp32: natural-log probability of each row's target.
   at::Tensor entropy;   // [N] fp32: entropy of each row's distribution, in nats.
+  // [N] fp32: KL of each row's distribution from that of the teacher, in nats; undefined if there
+  // is no teacher.
+  at::Tensor teacher_kl;
 };
 
 // The training execution of a model, on LibTorch. Parameters are fp32 autograd leaves, and
@@ -88,9 +92,16 @@ class TrainModel {
   // (kernels/sample). Both outputs are differentiable unless a c10::NoGradGuard exists. The logits
   // are never in memory as a whole.
   // INVALID_ARGUMENT: the same as in Logits(), a target is out of range, or temperature <= 0.
+  //
+  // With a teacher (HeadInput() of another model, of the same vocabulary and dtype), the result has
+  // teacher_kl too, differentiable with respect to this model.
   virtual absl::StatusOr<TokenScores> Score(const PackedBatch& batch,
-                                            absl::Span<const int64_t> targets,
-                                            double temperature) = 0;
+                                            absl::Span<const int64_t> targets, double temperature,
+                                            const TeacherRows* teacher = nullptr) = 0;
+
+  // Returns what the output head is applied to in batch.score_rows, and the head, for Score() of
+  // another model. Needs a c10::NoGradGuard. INVALID_ARGUMENT: the same as in Logits().
+  virtual absl::StatusOr<TeacherRows> HeadInput(const PackedBatch& batch) = 0;
 
   virtual const ModelConfig& config() const = 0;
 };

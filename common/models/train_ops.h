@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/models/teacher_rows.h"
 
 // The parts of a decoder as autograd functions. The forward pass runs the kernels of the decode
 // execution (kernels/decoder), so that a token's log-prob has the same bits in training and in
@@ -80,7 +81,12 @@ at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bo
 // [N, H] are the last hidden states and w [V, H] is the output head. The log-probs have the bits of
 // the sampler. The logits [N, V] are never in memory as a whole: forward and backward compute them
 // for some rows at a time.
+//
+// With a teacher there is a third output, the reverse KL [N] of each row, sum_v p_v (log p_v -
+// log q_v), where p is the softmax above. The teacher's logits are computed for some rows at a time
+// too, so there is twice the memory for logits.
 std::vector<at::Tensor> Score(const at::Tensor& x, const at::Tensor& w, const at::Tensor& targets,
-                              double temperature, Operands operands);
+                              double temperature, Operands operands,
+                              const TeacherRows* teacher = nullptr);
 
 }  // namespace sluice::train_ops

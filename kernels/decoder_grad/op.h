@@ -33,6 +33,20 @@ struct DecoderGradOps {
   // dz replaces z, because both are large.
   void (*score_grad)(float* logits, int64_t vocab, float inverse_temperature, int64_t target,
                      float entropy, float lse, float dlp, float dentropy);
+
+  // log sum exp(b z) over n numbers.
+  float (*log_sum_exp)(const float* z, int64_t n, float b);
+
+  // The reverse KL of two rows of logits z and y [V] at the inverse temperature b, with
+  // log p = b z - lse_z and log q = b y - lse_y:
+  //   l = sum_v p_v (log p_v - log q_v).
+  float (*reverse_kl)(const float* z, const float* y, int64_t vocab, float b, float lse_z,
+                      float lse_y);
+
+  // Its gradient with respect to z, from dl; it replaces y, because both rows are large:
+  //   dz_v = b dl p_v (log p_v - log q_v - l).
+  void (*reverse_kl_grad)(const float* z, float* y, int64_t vocab, float b, float lse_z,
+                          float lse_y, float l, float dl);
 };
 
 // DecoderGradOpsKinds() returns the kinds (instruction sets) that this CPU can run, fastest first;

@@ -357,6 +357,95 @@ TEST(TrainModelTest, GradientsInBf16AreThoseOfFp32ButForItsRoundings) {
   }
 }
 
+// Another model of the same vocabulary, as the teacher of the tests below.
+std::unique_ptr<TrainModel> MakeTeacher(DType dtype = DType::kF32) {
+  ModelConfig config = SmallConfig();
+  config.hidden_size *= 2;
+  return Make(config, *InitWeights(config, 9), dtype);
+}
+
+TeacherRows RowsOf(TrainModel* teacher, const PackedBatch& batch, int64_t top_k) {
+  const c10::NoGradGuard no_grad;
+  TeacherRows rows = *teacher->HeadInput(batch);
+  rows.top_k = top_k;
+  return rows;
+}
+
+// The reverse KL of each row by torch, from whole logits.
+at::Tensor TorchKl(TrainModel* model, TrainModel* teacher, const PackedBatch& batch, int64_t top_k,
+                   double temperature) {
+  at::Tensor z = *model->Logits(batch) / temperature, y;
+  {
+    const c10::NoGradGuard no_grad;
+    y = *teacher->Logits(batch) / temperature;
+  }
+  if (top_k > 0) {
+    const at::Tensor ids = std::get<1>(y.topk(top_k, 1));
+    z = z.gather(1, ids), y = y.gather(1, ids);
+  }
+  const at::Tensor log_p = z.log_softmax(1), log_q = y.log_softmax(1);
+  return (log_p.exp() * (log_p - log_q)).sum(1);
+}
+
+TEST(TrainModelTest, TheKlToATeacherAndItsGradientsAreTorchsFromWholeLogits) {
+  const TensorSet weights = *InitWeights(SmallConfig(), 4);
+  const PackedBatch batch = Pack(SmallSequences());
+  const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+  for (const int64_t top_k : {0, 2, 5, 18, 19, 400}) {
+    SCOPED_TRACE(testing::Message() << "top_k " << top_k);
+    const auto ours = Make(SmallConfig(), weights), torchs = Make(SmallConfig(), weights),
+               teacher = MakeTeacher();
+    const TeacherRows rows = RowsOf(teacher.get(), batch, top_k);
+    const TokenScores scores = *ours->Score(batch, targets, 0.8, &rows);
+    const at::Tensor wanted =
+        TorchKl(torchs.get(), teacher.get(), batch, top_k >= 19 ? 0 : top_k, 0.8);
+    EXPECT_LT(Worst(scores.teacher_kl.detach(), wanted.detach()), 1e-5);
+    EXPECT_GT(wanted.abs().max().item<double>(), 1e-3);
+
+    // Beside a loss of the other outputs, whose gradients go through the same rows.
+    const at::Tensor mix = at::arange(wanted.size(0), at::kFloat).cos();
+    ASSERT_TRUE(Backward((scores.teacher_kl * mix).sum() + (scores.logprobs * mix).sum()).ok());
+    ASSERT_TRUE(Backward((wanted * mix).sum()).ok());
+    const TokenScores plain = *torchs->Score(batch, targets, 0.8);
+    EXPECT_FALSE(plain.teacher_kl.defined());
+    ASSERT_TRUE(Backward((plain.logprobs * mix).sum()).ok());
+    for (size_t i = 0; i < ours->parameters().size(); ++i) {
+      EXPECT_LT(Worst(ours->parameters()[i].tensor.grad(), torchs->parameters()[i].tensor.grad()),
+                1e-4)
+          << ours->parameters()[i].name;
+    }
+    for (const TrainModel::Parameter& p : teacher->parameters())
+      EXPECT_FALSE(p.tensor.grad().defined()) << p.name;
+  }
+}
+
+TEST(TrainModelTest, AModelThatIsItsOwnTeacherHasNoKlAndNoGradientOfIt) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4), dtype);
+    const PackedBatch batch = Pack(SmallSequences());
+    const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+    for (const int64_t top_k : {0, 4}) {
+      const TeacherRows rows = RowsOf(model.get(), batch, top_k);
+      const TokenScores scores = *model->Score(batch, targets, 1, &rows);
+      EXPECT_LT(scores.teacher_kl.abs().max().item<double>(), 1e-6);
+      ASSERT_TRUE(Backward(scores.teacher_kl.sum()).ok());
+      for (const TrainModel::Parameter& p : model->parameters())
+        EXPECT_LT(p.tensor.grad().abs().max().item<double>(), 1e-5) << p.name;
+      model->ZeroGrad();
+    }
+  }
+}
+
+TEST(TrainModelTest, ATeacherOfOtherRowsOrVocabularyIsRefused) {
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 4)), teacher = MakeTeacher();
+  const PackedBatch batch = Pack(SmallSequences());
+  const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+  TeacherRows rows = RowsOf(teacher.get(), batch, 0);
+  rows.hidden = rows.hidden.narrow(0, 0, 1);
+  EXPECT_EQ(model->Score(batch, targets, 1, &rows).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 // The model has so many rows and columns that each product and each loop is divided among threads.
 TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfLossAndGradients) {
   for (const std::string shape :
