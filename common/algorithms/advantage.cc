@@ -38,6 +38,7 @@ GroupMoments MomentsOf(Scale scale, absl::Span<const double> rewards) {
 
 // The divisor of the group's own members; 0 if there is no signal.
 double GroupScale(Scale scale, const GroupMoments& g) {
+  if (scale == Scale::kZero) return 0;
   if (scale == Scale::kGroup) return g.std() + kEps;
   if (scale == Scale::kGroupPopulation) return std::sqrt(g.squares / static_cast<double>(g.count));
   if (scale == Scale::kGroupMean) return g.mean() > 0 ? g.mean() : 0;

@@ -34,6 +34,7 @@ enum class Scale {
   // A_i = c_i / mean_g (MaxRL, arXiv 2602.02710), and 0 if mean_g is not above 0. Rewards must not
   // be negative; a negative one counts as not finite.
   kGroupMean,
+  kZero,  // A_i = 0: nothing is learned from rewards.
 };
 
 // How the tokens of a sequence get their advantages from A_i.
@@ -56,6 +57,8 @@ struct AdvantageRule {
   bool min_variance = false;
 };
 
+// Whether rewards have no effect on the advantages.
+inline bool IgnoresRewards(const AdvantageRule& rule) { return rule.scale == Scale::kZero; }
 inline bool HasGroupCentre(const AdvantageRule& rule) {
   return rule.centre == Centre::kGroup || rule.centre == Centre::kGroupLoo;
 }

@@ -75,7 +75,8 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
     int64_t finite = 0;
     for (int64_t t = begin; t < end; ++t) {
       const bool policy_ok = std::isfinite(tokens.lp_theta[t]) && std::isfinite(prox[t]) &&
-                             (tokens.lp_ref.empty() || std::isfinite(tokens.lp_ref[t]));
+                             (tokens.lp_ref.empty() || std::isfinite(tokens.lp_ref[t])) &&
+                             (tokens.lp_teacher.empty() || std::isfinite(tokens.lp_teacher[t]));
       bad_policy_ += !policy_ok;
       if (!policy_ok || !std::isfinite(tokens.lp_behav[t])) continue;
 

@@ -86,8 +86,8 @@ class PolicyStats {
   int64_t tokens() const { return tokens_; }
   // Tokens whose lp_behav is not finite.
   int64_t bad_behav() const { return bad_behav_; }
-  // Tokens whose lp_theta, lp_prox or lp_ref is not finite. If there is one, the step must be
-  // skipped.
+  // Tokens whose lp_theta, lp_prox, lp_ref or lp_teacher is not finite. If there is one, the step
+  // must be skipped.
   int64_t bad_policy() const { return bad_policy_; }
   // Returns nothing if no token with finite log-probs was added, so that a metric is absent rather
   // than NaN.

@@ -73,6 +73,16 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .tis_outside = "drop",
                  .veto = std::nullopt,
                  .aggregation = "seq_mean_token_mean"}}},
+      {"opd",
+       "on-policy distillation (arXiv 2601.02780): the policy learns from a teacher's "
+       "probabilities "
+       "of the tokens that it samples, and from no reward. Needs model.teacher",
+       {.advantage = {.kind = "none"},
+        .loss = {.kind = "reinforce",
+                 .prox = "recompute",
+                 .dual = std::nullopt,
+                 .tis = 2.0,
+                 .veto = std::nullopt}}},
   };
   return rows;
 }

@@ -22,6 +22,7 @@ struct PolicyTokens {
   absl::Span<const float> advantage;  // [N]
   // [N] 0 where an earlier pass over the step has left the token out (m2po.h); empty: nowhere.
   absl::Span<const uint8_t> allowed;
+  absl::Span<const float> lp_teacher = {};  // [N] the teacher; empty if there is none (distill.h)
 
   int64_t sequences() const {
     return offsets.empty() ? 0 : static_cast<int64_t>(offsets.size()) - 1;

@@ -45,6 +45,9 @@ constexpr Row<AdvantageRule> kAdvantages[] = {
      "baseline that minimises the variance of the gradient; one backward pass per answer (arXiv "
      "2602.17616)",
      {Centre::kGroup, Scale::kGroupPopulation, TokenRule::kSame, true}},
+    {"none",
+     "0: nothing is learned from rewards, only from a teacher",
+     {Centre::kNone, Scale::kZero}},
 };
 
 constexpr Row<LossEntry> kLosses[] = {
@@ -132,6 +135,14 @@ constexpr Row<Truncation> kTruncation[] = {
      Truncation::kPenalty},
 };
 
+constexpr Row<DistillKind> kDistill[] = {
+    {"sampled", "advantages get lp_teacher - lp of each sampled token (arXiv 2601.02780)",
+     DistillKind::kSampled},
+    {"full",
+     "a term of the loss: the KL between the distributions of policy and teacher at each token",
+     DistillKind::kFull},
+};
+
 template <typename T>
 absl::StatusOr<T> Resolve(absl::Span<const Row<T>> rows, absl::string_view field,
                           absl::string_view name) {
@@ -162,6 +173,7 @@ absl::Span<const Row<Aggregation>> AggregationRows() {
 }
 absl::Span<const Row<KlEntry>> KlRows() { return kKl; }
 absl::Span<const Row<Truncation>> TruncationRows() { return kTruncation; }
+absl::Span<const Row<DistillKind>> DistillRows() { return kDistill; }
 
 absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness) {
   LossRule rule;
@@ -218,6 +230,15 @@ absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec) {
 
 absl::StatusOr<Truncation> ResolveTruncation(const AdvantageSpec& spec) {
   return Resolve(TruncationRows(), "advantage.truncated", spec.truncated);
+}
+
+absl::StatusOr<DistillRule> ResolveDistill(const DistillSpec& spec) {
+  SLUICE_ASSIGN_OR_RETURN(const DistillKind kind,
+                          Resolve(DistillRows(), "distill.kind", spec.kind));
+  return DistillRule{.kind = kind,
+                     .coef = spec.coef,
+                     .top_k = spec.top_k,
+                     .trust_region = spec.trust_region.value_or(CorrectionRule::kOff)};
 }
 
 }  // namespace sluice

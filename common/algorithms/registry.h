@@ -9,6 +9,7 @@
 #include "common/algorithms/advantage.h"
 #include "common/algorithms/aggregation.h"
 #include "common/algorithms/correction.h"
+#include "common/algorithms/distill.h"
 #include "common/algorithms/kl.h"
 #include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/policy_loss.h"
@@ -63,6 +64,7 @@ absl::Span<const Row<EssEntry>> EssRows();
 absl::Span<const Row<Aggregation>> AggregationRows();
 absl::Span<const Row<KlEntry>> KlRows();
 absl::Span<const Row<Truncation>> TruncationRows();
+absl::Span<const Row<DistillKind>> DistillRows();
 
 // The row with this name, or null if there is none.
 template <typename T>
@@ -91,6 +93,7 @@ struct LossRule {
   double entropy_coef = 0;
   double ess_power = 0;  // EssEntry::power.
   double ess_base = 1;
+  DistillRule distill;  // Not of a LossSpec: the trainer sets it if the job has a teacher.
 };
 
 // Looks up the names of a spec. `max_staleness` decides what kl_kind auto means.
@@ -98,5 +101,6 @@ struct LossRule {
 absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness);
 absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec);
 absl::StatusOr<Truncation> ResolveTruncation(const AdvantageSpec& spec);
+absl::StatusOr<DistillRule> ResolveDistill(const DistillSpec& spec);
 
 }  // namespace sluice

@@ -105,9 +105,19 @@ void VisitLossFields(Spec& loss, const Visitor& visit) {
   visit("ess_base", loss.ess_base);
 }
 
+struct DistillSpec {
+  std::string kind = "sampled";  // A row of DistillRows().
+  double coef = 1;
+  int64_t top_k = 0;                   // See DistillRule (distill.h).
+  std::optional<double> trust_region;  // Unset: no token is left out.
+
+  bool operator==(const DistillSpec&) const = default;
+};
+
 struct AlgorithmSpec {
   AdvantageSpec advantage;
   LossSpec loss;
+  DistillSpec distill;  // Has an effect only if the job has a teacher.
 
   bool operator==(const AlgorithmSpec&) const = default;
 };

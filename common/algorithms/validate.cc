@@ -209,6 +209,77 @@ void CheckAdvantage(const AlgorithmSpec& spec, const AlgorithmContext& context,
   }
 }
 
+// What a teacher's part of the advantages, which is known only together with the gradients, is too
+// late for.
+void CheckDistilledAdvantages(const AlgorithmSpec& spec, Problems* problems) {
+  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), spec.advantage.kind);
+  const Row<LossEntry>* loss = FindRow(LossRows(), spec.loss.kind);
+  const auto refuse = [&](absl::string_view field, absl::string_view value) {
+    problems->push_back(
+        {std::string(field),
+         absl::StrCat(value,
+                      " needs the advantages before the gradients, but distill.kind sampled "
+                      "adds the teacher's part to them later. Set distill.kind: full, or "
+                      "another ",
+                      field)});
+  };
+  if (advantage != nullptr && advantage->value.min_variance)
+    refuse("advantage.kind", advantage->name);
+  if (loss != nullptr && loss->value.entropy_factors) refuse("loss.kind", loss->name);
+  if (spec.loss.m2po) refuse("loss.m2po", absl::StrCat(*spec.loss.m2po));
+}
+
+void CheckDistill(const AlgorithmSpec& spec, const AlgorithmContext& context, Problems* problems) {
+  const DistillSpec& distill = spec.distill;
+  const DistillSpec plain;
+  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), spec.advantage.kind);
+  const bool pure = advantage != nullptr && IgnoresRewards(advantage->value);
+  const auto add = [&](absl::string_view field, auto... text) {
+    problems->push_back({std::string(field), absl::StrCat(text...)});
+  };
+  if (pure) {
+    if (!context.has_teacher)
+      add("advantage.kind", advantage->name,
+          " learns nothing from rewards, and there is no teacher to learn from. Set model.teacher");
+    for (const auto& [field, given] :
+         {std::pair("advantage.group_filter", spec.advantage.signal_filter),
+          std::pair("advantage.truncated", spec.advantage.truncated == "penalty"),
+          std::pair("advantage.kl", spec.advantage.kl > 0)}) {
+      if (given)
+        add(field, "looks at or changes rewards, but advantage.kind ", advantage->name,
+            " learns nothing from them; leave it out");
+    }
+  }
+
+  if (!context.has_teacher) {
+    for (const auto& [field, changed] :
+         {std::pair("distill.kind", distill.kind != plain.kind),
+          std::pair("distill.coef", distill.coef != plain.coef),
+          std::pair("distill.top_k", distill.top_k != plain.top_k),
+          std::pair("distill.trust_region", distill.trust_region != plain.trust_region)}) {
+      if (changed) add(field, "has an effect only with model.teacher; leave it out, or set that");
+    }
+    return;
+  }
+
+  const Row<DistillKind>* kind = CheckName(DistillRows(), "distill.kind", distill.kind, problems);
+  if (!(distill.coef > 0))
+    add("distill.coef", distill.coef,
+        " is out of range; the value must be above 0. To learn nothing from a teacher, leave "
+        "model.teacher out");
+  if (distill.top_k < 0 || distill.top_k == 1)
+    add("distill.top_k", distill.top_k,
+        " is out of range; the value must be 0 (the whole vocabulary) or at least 2: one token "
+        "alone always has probability 1");
+  if (distill.trust_region && !(*distill.trust_region > 0))
+    add("distill.trust_region", *distill.trust_region,
+        " is out of range; the value must be above 0; none turns it off");
+  if (kind == nullptr || kind->value != DistillKind::kSampled) return;
+  if (distill.top_k != 0)
+    add("distill.top_k", "has an effect only with distill.kind: full; leave it out, or set that");
+  CheckDistilledAdvantages(spec, problems);
+}
+
 }  // namespace
 
 std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
@@ -218,6 +289,7 @@ std::vector<AlgorithmProblem> ValidateAlgorithm(const AlgorithmSpec& spec,
   CheckNumbers(spec, &problems);
   CheckLossAgainstJob(spec.loss, context, &problems);
   CheckEffects(spec, &problems);
+  CheckDistill(spec, context, &problems);
   return problems;
 }
 

@@ -13,6 +13,7 @@ struct AlgorithmContext {
   int64_t group_size = 8;
   int64_t minibatches = 1;  // Optimizer steps per batch.
   bool has_reference = false;
+  bool has_teacher = false;
 };
 
 // One broken rule.

@@ -78,6 +78,12 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
                    .kl = advantage.kl(),
                    .gamma = advantage.gamma() == 0 ? 1 : advantage.gamma()};
   VisitLossFields(out.loss, LossReader{spec.algorithm().loss()});
+  // A job that an older build has stored does not have the block.
+  if (spec.algorithm().has_distill()) {
+    const job::v1::Distill& distill = spec.algorithm().distill();
+    out.distill = {.kind = distill.kind(), .coef = distill.coef(), .top_k = distill.top_k()};
+    if (distill.has_trust_region()) out.distill.trust_region = distill.trust_region();
+  }
   return out;
 }
 

@@ -57,6 +57,7 @@ const Registry kRegistries[] = {
     {"algorithm.loss.tis_outside", [] { return FromRows(OutsideRows()); }},
     {"algorithm.loss.ess_lr", [] { return FromRows(EssRows()); }},
     {"algorithm.loss.kl_kind", KlKinds},
+    {"algorithm.distill.kind", [] { return FromRows(DistillRows()); }},
     {"trainer.optimizer.name", Optimizers},
     {"trainer.optimizer.schedule", [] { return FromRows(ScheduleRows()); }},
 };

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/checkpoint/teacher.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/config/rules.h"
@@ -49,6 +50,7 @@ class FileChecker {
 
   void Check() {
     CheckModel();
+    CheckTeacherDir();
     CheckTemplateFile();
     if (model_.has_value() && check_.errors().empty()) LoadRenderer();
     const int sources = std::min(spec_.data().train_size(), kSourcesLookedAt);
@@ -71,6 +73,7 @@ class FileChecker {
   }
 
   void CheckModel();
+  void CheckTeacherDir();
   void RefuseMissingFile(const std::string& key, const std::string& path);
   void CheckTemplateFile();
   void LoadRenderer();
@@ -153,6 +156,32 @@ void FileChecker::CheckModel() {
   check_.WarnIf(model->stop_ids.empty(), model_key(),
                 "has no end token (eos_token_id): every answer goes on to rollout.max_response");
   model_ = *std::move(model);
+}
+
+void FileChecker::CheckTeacherDir() {
+  if (!spec_.model().has_teacher()) return;
+  const std::string key = "model.teacher.path", &dir = spec_.model().teacher().path();
+  if (!IsDirectory(dir)) {
+    if (must_exist_ || IsThere(dir)) check_.Add(12, key, ": there is no directory ", dir);
+    return;
+  }
+  const absl::StatusOr<ModelDir> teacher = ReadModelDir(dir);
+  if (!teacher.ok()) {
+    check_.Add(15, key, ": ", teacher.status().message());
+    return;
+  }
+  // Reads the headers of the weights alone.
+  const absl::Status weights = ReadWeightSpecs(*teacher).status();
+  if (!weights.ok()) {
+    check_.Add(15, key, ": ", weights.message());
+    return;
+  }
+  if (!model_.has_value()) return;
+  const int64_t longest =
+      std::min({int64_t{spec_.model().max_context()}, model_->config.max_context,
+                int64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response()});
+  const absl::Status fits = CheckTeacher(*model_, *teacher, longest);
+  if (!fits.ok()) check_.Add(15, key, ": ", fits.message());
 }
 
 // Reports `path`, which the caller has found not to be a file. If must_exist_ is false, a path that

@@ -54,7 +54,7 @@ constexpr Refusal kRefused[] = {
     {.path = "reward.sandbox",
      .why = "sandboxes are not in this build",
      .instead = "leave the block out"},
-    {.path = "algorithm.preset", .words = "ppo_critic opd"},
+    {.path = "algorithm.preset", .words = "ppo_critic"},
     {.path = "algorithm.advantage.kind", .words = "gae"},
     {.path = "algorithm.loss.prox", .words = "exact"},
     {.path = "trainer.parallel.tensor",

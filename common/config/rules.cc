@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/algorithms/registry.h"
 #include "common/algorithms/validate.h"
 #include "common/base/status.h"
 #include "common/checkpoint/layer_matrices.h"
@@ -50,7 +51,8 @@ void CheckNames(const Entries& entries, const std::string& path, SpecProblems& c
 void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
   const AlgorithmContext context{.group_size = spec.rollout().group().size(),
                                  .minibatches = spec.trainer().batching().minibatches(),
-                                 .has_reference = spec.model().has_reference()};
+                                 .has_reference = spec.model().has_reference(),
+                                 .has_teacher = spec.model().has_teacher()};
   for (const AlgorithmProblem& problem : ValidateAlgorithm(AlgorithmSpecOf(spec), context)) {
     check.Add(10, absl::StrCat("algorithm.", problem.field), ": ", problem.message);
   }
@@ -107,6 +109,14 @@ bool IsAlwaysZero(const job::v1::Reward& reward) {
 
 void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Reward& reward = spec.reward();
+  // CheckValues() has made sure that the job learns from no reward then.
+  if (reward.rewards().empty()) {
+    check.Require(
+        spec.eval().every_steps() == 0, "eval.every_steps", "is ", spec.eval().every_steps(),
+        ", but reward.rewards is empty, so nothing scores the answers; add a reward, which "
+        "is then reported and not learned from, or leave eval.every_steps out");
+    return;
+  }
   std::vector<std::string> sources;
   for (const job::v1::DataSource& source : spec.data().train()) sources.push_back(source.name());
   std::set<std::string> scored;
@@ -136,7 +146,7 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
                   "has no entry that applies to the data source \"", source,
                   "\": none of its answers could be scored. Add one, or leave the source out");
   }
-  check.Require(!IsAlwaysZero(reward), "reward.rewards",
+  check.Require(LearnsFromNoReward(spec) || !IsAlwaysZero(reward), "reward.rewards",
                 "gives 0 to every answer, because of weights of 0: nothing could be learned");
 }
 
@@ -233,6 +243,8 @@ void CheckModel(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "contradicts model.path; give one of them (--set model.init=none)");
   check.Require(spec.kind() != "sft" || !model.has_reference(), "model.reference", "is ",
                 model.reference(), ", but kind sft has no use for it; leave it out");
+  check.Require(spec.kind() == "rl" || !model.has_teacher(), "model.teacher", "is given, but kind ",
+                spec.kind(), " trains on the answers of its rows, not on its own; leave it out");
   check.Require(spec.kind() != "rl" || spec.rollout().max_response() < model.max_context(),
                 "rollout.max_response", "is ", spec.rollout().max_response(),
                 ", but it must be below model.max_context = ", model.max_context());
@@ -280,6 +292,11 @@ void CheckRanks(const job::v1::JobSpec& spec, SpecProblems& check) {
 }
 
 }  // namespace
+
+bool LearnsFromNoReward(const job::v1::JobSpec& spec) {
+  const Row<AdvantageRule>* row = FindRow(AdvantageRows(), spec.algorithm().advantage().kind());
+  return row != nullptr && IgnoresRewards(row->value);
+}
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry) {
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json args, VerifierArgs(entry));

@@ -42,6 +42,9 @@ void CheckFiles(const job::v1::JobSpec& spec, bool must_exist, SpecProblems* pro
 // model.
 void CheckQuota(const job::v1::JobSpec& spec, uint32_t token_bytes, SpecProblems* problems);
 
+// Whether the advantages of the job do not depend on rewards.
+bool LearnsFromNoReward(const job::v1::JobSpec& spec);
+
 // Creates the verifier of an entry of `reward.rewards`. INVALID_ARGUMENT: its args are not JSON, or
 // do not fit the verifier.
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifierOf(const job::v1::RewardEntry& entry);

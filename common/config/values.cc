@@ -103,11 +103,14 @@ void CheckMessage(const google::protobuf::Message& message, SpecProblems* proble
 
 void CheckValues(const job::v1::JobSpec& spec, SpecProblems* problems) {
   const bool sampled = spec.kind() == "rl";
+  const bool unrewarded = LearnsFromNoReward(spec);
   VisitLeaves(spec, /*unset_blocks=*/true, [&](const Leaf& leaf) {
     const absl::string_view block = absl::string_view(leaf.path).substr(0, leaf.path.find('.'));
     const bool unused =
         !sampled && (block == "rollout" || block == "reward" || block == "algorithm");
-    if (!unused) CheckLeaf(leaf, problems);
+    // Rewards are required, but for a job that does not learn from them.
+    const bool optional = unrewarded && leaf.path == "reward.rewards" && !IsSet(leaf);
+    if (!unused && !optional) CheckLeaf(leaf, problems);
   });
 }
 

@@ -36,6 +36,9 @@ uint32_t TokenBytes(const JobSpec& spec) {
 // Whether the job trains on the answers of its rows, and samples none.
 bool Supervised(const JobSpec& spec) { return spec.kind() != "rl"; }
 
+// Whether answers are scored. A job that learns from a teacher alone may have no rewards.
+bool Rewarded(const JobSpec& spec) { return !Supervised(spec) && !spec.reward().rewards().empty(); }
+
 // The most tokens that a trajectory can have, with its prompt.
 uint32_t MemberTokens(const JobSpec& spec) {
   const uint64_t wanted =
@@ -163,7 +166,7 @@ Needs NeedsOf(const JobSpec& spec) {
   needs.trainers.min = needs.trainers.max =
       std::max(1, static_cast<int>(spec.resources().trainer()));
   needs.rollouts = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().rollout());
-  needs.rewards = Supervised(spec) ? Count{0, 0} : CountOf(spec.resources().reward());
+  needs.rewards = Rewarded(spec) ? CountOf(spec.resources().reward()) : Count{0, 0};
   if (spec.limits().has_wall())
     needs.wall = duration(spec.limits().wall(), absl::InfiniteDuration());
   needs.start = duration(spec.limits().start(), needs.start);
@@ -208,7 +211,7 @@ queue::v1::QueueSpec QueueSpecOf(const JobSpec& spec) {
   if (spec.algorithm().advantage().group_filter() == "signal")
     queue.set_filter(queue::v1::GROUP_FILTER_SIGNAL);
 
-  AddRewardTask(spec, &queue);
+  if (Rewarded(spec)) AddRewardTask(spec, &queue);
   common::v1::Sampling& sampling = *queue.mutable_sampling();
   sampling.set_temperature(spec.rollout().sampling().temperature());
   sampling.set_top_p(spec.rollout().sampling().top_p());

@@ -37,7 +37,8 @@ std::string KeyOf(const common::v1::TrajectoryRef& owner) {
 // FindPlace() says where the bytes of a field go, CloseGroup() checks the members.
 class Assembly {
  public:
-  Assembly(const queue::v1::Batch& batch, uint64_t experts) : batch_(batch), experts_(experts) {
+  Assembly(const queue::v1::Batch& batch, uint64_t experts, bool rewards)
+      : batch_(batch), experts_(experts), rewards_(rewards) {
     groups_.resize(batch.groups_size());
     for (int g = 0; g < batch.groups_size(); ++g)
       groups_[g].members.resize(batch.groups(g).members_size());
@@ -78,6 +79,7 @@ class Assembly {
 
   const queue::v1::Batch& batch_;
   const uint64_t experts_;  // Entries per token.
+  const bool rewards_;
   std::vector<Group> groups_;
   absl::flat_hash_map<std::string, Slot> slots_;  // By KeyOf.
   absl::Status failure_;
@@ -236,7 +238,7 @@ absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) 
       owner.set_member(trajectory.member);
       SLUICE_RETURN_IF_ERROR(
           CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
-      return ReadReward(from.members(m), trajectory);
+      return rewards_ ? ReadReward(from.members(m), trajectory) : absl::OkStatus();
     };
     if (absl::Status status = close(); !status.ok()) {
       return Annotate(status, absl::StrCat("group ", to.id.hex(), " member ", trajectory.member));
@@ -248,9 +250,9 @@ absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) 
 }  // namespace
 
 absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch,
-                                               int64_t experts) {
+                                               int64_t experts, bool rewards) {
   if (batch.groups_size() == 0) return std::vector<Group>();
-  return Assembly(batch, static_cast<uint64_t>(experts)).Run(queue);
+  return Assembly(batch, static_cast<uint64_t>(experts), rewards).Run(queue);
 }
 
 absl::StatusOr<std::vector<Group>> EncodeGroups(const RowEncoder& encode, bool skip_bad_rows,

@@ -21,12 +21,13 @@ namespace sluice::trainer {
 // of them. Each prompt is read once, and the columns are written directly to their place. Each
 // member is checked against the queue's description of the batch: its number of tokens, its number
 // of trained tokens, and the CRC of its tokens and log-probs. `experts` is layers x k in a
-// mixture-of-experts model, whose recorded experts are then read too; else 0.
+// mixture-of-experts model, whose recorded experts are then read too; else 0. `rewards`: members
+// have rewards.
 // DATA_LOSS: a member differs from its description.
 // NOT_FOUND GONE: the queue has freed a part of the data.
 // Other errors are those of QueueClient::Get().
 absl::StatusOr<std::vector<Group>> FetchGroups(QueueClient& queue, const queue::v1::Batch& batch,
-                                               int64_t experts);
+                                               int64_t experts, bool rewards = true);
 
 // The tokens and the mask of one answer of a row, with its prompt.
 struct EncodedAnswer {

@@ -75,7 +75,7 @@ struct BatchReader::Impl {
 
       absl::StatusOr<std::vector<Group>> groups =
           options.encode_row ? EncodeGroups(options.encode_row, options.skip_bad_rows, batch)
-                             : FetchGroups(*queue, batch, options.experts);
+                             : FetchGroups(*queue, batch, options.experts, options.rewards);
       // The lease ends while this process is paused or gets no processor. The batch is still ours
       // to train if the queue grants it again.
       if (ReasonOf(groups.status()) == "LEASE_LOST" && ++times_lost <= kMostTimesLost) {

@@ -28,6 +28,7 @@ class BatchReader {
     int64_t end = -1;            // The batch before which to stop; -1: none.
     bool stream = false;         // Ask for slices as soon as there is a group.
     int64_t experts = 0;         // See FetchGroups().
+    bool rewards = true;         // Of the kind rl: answers have rewards.
     RowEncoder encode_row;       // Set for kinds sft and dpo, whose rows are part of the batches.
     bool skip_bad_rows = false;  // See EncodeGroups().
   };

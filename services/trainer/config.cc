@@ -47,6 +47,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   if (config.model_dir.empty())
     return absl::InvalidArgumentError(
         "the job file gives neither model.path nor model.init; set one of them");
+  config.teacher_dir = spec.model().teacher().path();
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   for (const job::v1::DataSource& source : spec.data().train()) {
     JobConfig::Source& to = config.sources.emplace_back();

@@ -38,6 +38,7 @@ struct JobConfig {
   // Directory with the weights, or with the configuration alone if init_seed is set.
   std::string model_dir;
   std::optional<uint64_t> init_seed;  // Seed of random weights.
+  std::string teacher_dir;            // Empty if there is no teacher.
   std::string chat_template;          // For supervised data: `model`, `none` or a file.
   struct Source {
     std::string name, format;

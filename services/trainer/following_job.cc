@@ -18,6 +18,7 @@
 #include "services/trainer/job_context.h"
 #include "services/trainer/job_memory.h"
 #include "services/trainer/rank_link.h"
+#include "services/trainer/teacher.h"
 
 namespace sluice::trainer {
 namespace {
@@ -73,7 +74,9 @@ void FollowingJob::Impl::Run() {
 absl::Status FollowingJob::Impl::Follow() {
   const JobConfig& config = job_.config;
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
-  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<ModelDir> teacher, ReadTeacher(config, model));
+  const ModelConfig* const teacher_config = teacher.has_value() ? &teacher->config : nullptr;
+  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config, teacher_config));
   {
     const auto waits = job_.waits.Begin(Wait("waits until all ranks have come"));
     SLUICE_RETURN_IF_ERROR(link_.Join(config, job_.worker));
@@ -81,7 +84,7 @@ absl::Status FollowingJob::Impl::Follow() {
   }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                           Trainer::Create(config.settings, model.config, job_.clock,
-                                          link_.collective(), link_.snapshots()));
+                                          link_.collective(), link_.snapshots(), teacher_config));
   ReportStanding(true, "training");
   log::Info("rank_follows", {{"job_id", config.name}, {"rank", config.ranks.rank}});
 

@@ -29,6 +29,7 @@
 #include "services/trainer/publication.h"
 #include "services/trainer/rank_link.h"
 #include "services/trainer/step_reporter.h"
+#include "services/trainer/teacher.h"
 
 namespace sluice::trainer {
 namespace {
@@ -174,10 +175,17 @@ absl::Status TrainingJob::Impl::Load() {
   }
   if (model.config.num_experts > 0)
     experts_ = model.config.num_layers * model.config.experts_per_token;
-  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<ModelDir> teacher, ReadTeacher(config, model));
+  const ModelConfig* const teacher_config = teacher.has_value() ? &teacher->config : nullptr;
+  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config, teacher_config));
   SLUICE_RETURN_IF_ERROR(JoinRanks());
-  SLUICE_ASSIGN_OR_RETURN(trainer_, Trainer::Create(config.settings, model.config, job_.clock,
-                                                    ranks_.collective(), ranks_.snapshots()));
+  SLUICE_ASSIGN_OR_RETURN(
+      trainer_, Trainer::Create(config.settings, model.config, job_.clock, ranks_.collective(),
+                                ranks_.snapshots(), teacher_config));
+  if (teacher.has_value()) {
+    SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, ReadWeights(*teacher, DType::kF32));
+    SLUICE_RETURN_IF_ERROR(trainer_->SetTeacher(weights));
+  }
   if (config.settings.kind != Settings::Kind::kRl) {
     SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
   }
@@ -269,6 +277,7 @@ absl::Status TrainingJob::Impl::Connect() {
                        .end = config.max_steps,
                        .stream = Streams(config.settings),
                        .experts = experts_,
+                       .rewards = config.settings.rewards,
                        .encode_row = encode_row_,
                        .skip_bad_rows = config.skip_bad_rows});
   return absl::OkStatus();

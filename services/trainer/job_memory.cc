@@ -12,9 +12,11 @@
 
 namespace sluice::trainer {
 
-absl::Status CheckMemory(const JobConfig& config, const ModelConfig& model) {
+absl::Status CheckMemory(const JobConfig& config, const ModelConfig& model,
+                         const ModelConfig* teacher) {
   MemoryPlanInput input = config.plan;
   input.config = model;
+  if (teacher != nullptr) input.teacher = *teacher;
   const MemoryPlan plan = PlanMemory(input);
   const uint64_t available = MachineMemory();
   std::vector<std::string> rows;

@@ -58,6 +58,8 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.max_staleness = spec.queue().max_staleness();
   settings.skip_limit = spec.limits().skipped_steps();
   settings.reference = spec.model().has_reference();
+  settings.teacher = spec.model().has_teacher();
+  settings.rewards = !spec.reward().rewards().empty();
   if (spec.trainer().shard() == "optimizer") settings.shard = Shard::kOptimizer;
   if (spec.trainer().has_lora()) {
     const job::v1::Lora& lora = spec.trainer().lora();
@@ -85,6 +87,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
   in.shard = settings.shard;
   in.average = rules.loss.prox == ProxMode::kEwma;
+  in.distill = rules.loss.distill;
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;

@@ -72,6 +72,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name, doubl
                               with("kind", kind));
   };
   kl_ref_ = kl("reference");
+  kl_teacher_ = kl("teacher");
   kl_behav_theta_ = kl("behav_theta");
   const auto gap = [&](const char* stat) {
     return registry->AddGauge("sluice_trainer_logprob_gap_nats",
@@ -129,6 +130,7 @@ void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, 
     mfu_.Set(result.flops / (seconds.forward_backward * peak_flops_));
   SetIfPresent(result, "entropy", entropy_);
   SetIfPresent(result, "kl", kl_ref_);
+  SetIfPresent(result, "teacher_kl", kl_teacher_);
   SetIfPresent(result, "kl_behav_theta_k3", kl_behav_theta_);
   SetIfPresent(result, "absdiff_mean", gap_mean_);
   SetIfPresent(result, "absdiff_max", gap_max_);

@@ -49,7 +49,7 @@ class Metrics {
   metrics::Histogram checkpoint_seconds_;
   PublishMetrics publishing_;
   metrics::Gauge version_, reward_mean_, reward_std_, flat_groups_, grad_norm_, entropy_, kl_ref_,
-      kl_behav_theta_, gap_mean_, gap_max_;
+      kl_teacher_, kl_behav_theta_, gap_mean_, gap_max_;
   metrics::Gauge clip_high_, clip_low_, clip_dual_, ess_, mfu_;
 };
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
+#include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/models/adapter.h"
 #include "tests/integration/harness/cluster.h"
@@ -119,6 +120,41 @@ TEST(LoopTest, AJobOnPairsOfAnswersLearnsWhichOneIsPreferred) {
   EXPECT_LT(last.at("loss"), 0.2);
   EXPECT_GT(last.at("dpo_accuracy"), 0.95);
   EXPECT_GT(last.at("dpo_margin"), 1);
+}
+
+TEST(LoopTest, AJobLearnsFromATeacherWithoutRewardsAndGoesOnAfterItsTrainerIsGone) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  // A random teacher that is far from uniform.
+  const ModelDir digits = *ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
+  ModelConfig wide = digits.config;
+  wide.initializer_range = 0.2;
+  const std::string teacher = cluster.dir() + "/teacher";
+  ASSERT_EQ(WriteModelDir(teacher, digits, *InitWeights(wide, 5)), absl::OkStatus());
+
+  for (const char* kind : {"sampled", "full"}) {
+    SCOPED_TRACE(kind);
+    const auto job =
+        Job::Submit(&cluster, SLUICE_SOURCE_DIR "/configs/examples/distill.yaml",
+                    {absl::StrCat("name=", kind), absl::StrCat("model.teacher.path=", teacher),
+                     absl::StrCat("algorithm.distill.kind=", kind), "trainer.optimizer.lr=3e-3",
+                     "limits.max_steps=80", "checkpoint.every_steps=20",
+                     absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
+    ASSERT_EQ(job.status(), absl::OkStatus());
+    ASSERT_EQ((*job)->AwaitStep(30, kLong), absl::OkStatus());
+    ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
+    ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
+
+    const auto end = (*job)->AwaitEnd(kLong);
+    ASSERT_EQ(end.status(), absl::OkStatus());
+    EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+    EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+    const std::vector<job::v1::StepReport> reports = (*job)->reports();
+    EXPECT_LT(reports.back().values().at("teacher_kl"),
+              0.7 * reports.front().values().at("teacher_kl"));
+    EXPECT_EQ(reports.back().values().at("reward_count"), 0);
+    EXPECT_FALSE(reports.back().values().contains("reward_mean"));
+  }
 }
 
 TEST(LoopTest, AJobWithFactorsOfLowRankSurvivesItsTrainerAndExportsAnAdapter) {

@@ -56,6 +56,11 @@ ExitCode Plan(const PlanOptions& options) {
   absl::StatusOr<trainer::MemoryPlanInput> input = trainer::PlanInputOf(*file.spec);
   if (!input.ok()) return Complain(input.status());
   input->config = dir->config;
+  if (model.has_teacher()) {
+    const absl::StatusOr<ModelDir> teacher = ReadModelDir(model.teacher().path());
+    if (!teacher.ok()) return Complain(teacher.status());
+    input->teacher = teacher->config;
+  }
 
   const trainer::MemoryPlan plan = trainer::PlanMemory(*input);
   const uint64_t available = MachineMemory();

@@ -61,6 +61,9 @@ void Progress::SetSpec(const job::v1::JobSpec& spec) {
   if (spec.limits().has_wall()) wall_seconds_ = static_cast<double>(spec.limits().wall().seconds());
   max_staleness_ = spec.queue().max_staleness();
   supervised_ = spec.kind() == "sft" || spec.kind() == "dpo";
+  if (supervised_) score_ = {"loss", "loss", true};
+  else if (spec.model().has_teacher() && spec.reward().rewards().empty())
+    score_ = {"teacher_kl", "teacher kl", true};
 }
 
 void Progress::Add(const job::v1::StepReport& report) {
@@ -70,7 +73,7 @@ void Progress::Add(const job::v1::StepReport& report) {
   step.k = report.k();
   done_ = report.k() + 1;
   step.at = static_cast<double>(report.at().seconds()) + report.at().nanos() * 1e-9;
-  step.score = ValueOf(report, supervised_ ? "loss" : "reward_mean").value_or(0);
+  step.score = ValueOf(report, score_.key).value_or(0);
   step.entropy = ValueOf(report, "entropy");
   step.kl = ValueOf(report, "kl");
   step.reward_std = ValueOf(report, "reward_std");
@@ -146,11 +149,11 @@ std::string Progress::RewardLine() const {
   for (const Step& step : steps_) scores.push_back(step.score);
   const Step& last = steps_.back();
   const std::vector<double> means = MeansOfStretches(scores, kSparklinePoints);
-  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", supervised_ ? "loss" : "reward",
-                                     scores.front(), scores.back(), Sparkline(means, utf8_));
+  std::string line = absl::StrFormat("%s %.2f -> %.2f %s", score_.name, scores.front(),
+                                     scores.back(), Sparkline(means, utf8_));
   // Show the best value once the run is past it, so that a collapse can be seen.
-  const auto best = supervised_ ? std::min_element(means.begin(), means.end())
-                                : std::max_element(means.begin(), means.end());
+  const auto best = score_.falls ? std::min_element(means.begin(), means.end())
+                                 : std::max_element(means.begin(), means.end());
   if (*best != means.back()) absl::StrAppend(&line, absl::StrFormat("  best %.2f", *best));
   absl::StrAppend(&line, SpreadText(last));
   if (last.kl) absl::StrAppend(&line, absl::StrFormat("  kl %.3f", *last.kl));
@@ -171,7 +174,7 @@ std::string Progress::LogLine() const {
   std::string line = absl::StrCat("step ", StepCountText());
   if (steps_.empty()) return line;
   const Step& last = steps_.back();
-  absl::StrAppend(&line, absl::StrFormat("  %s %.3f", supervised_ ? "loss" : "reward", last.score));
+  absl::StrAppend(&line, absl::StrFormat("  %s %.3f", score_.name, last.score));
   absl::StrAppend(&line, SpreadText(last));
   if (last.entropy) absl::StrAppend(&line, absl::StrFormat("  entropy %.2f", *last.entropy));
   if (!supervised_) absl::StrAppend(&line, "  staleness max ", last.max);

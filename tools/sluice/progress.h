@@ -45,7 +45,7 @@ class Progress {
   struct Step {
     int64_t k = 0;
     double at = 0;       // Time of the report in seconds since the epoch.
-    double score = 0;    // Mean reward; the loss if nothing is scored.
+    double score = 0;    // The value named score_.key.
     int64_t tokens = 0;  // Number of trained tokens.
     // Quantiles of the staleness of the trained tokens, in versions.
     int64_t p50 = 0, p99 = 0, max = 0;
@@ -62,6 +62,11 @@ class Progress {
   std::optional<double> wall_seconds_;
   int64_t max_staleness_ = 0;
   bool supervised_ = false;
+  // What shows best whether the job learns: the mean reward, or a distance that falls.
+  struct Score {
+    const char *key, *name;
+    bool falls;
+  } score_ = {"reward_mean", "reward", false};
   int64_t done_ = 0;
   std::vector<Step> steps_;
 };

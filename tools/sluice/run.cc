@@ -58,16 +58,18 @@ absl::StatusOr<int> ChooseCount(absl::string_view role, int wanted, uint32_t nee
   return wanted;
 }
 
-// Supervised training needs neither rollout nor reward daemons.
+// Supervised training needs neither rollout nor reward daemons, and a job without rewards no reward
+// daemon.
 absl::StatusOr<FleetOptions> FleetOptionsFor(const RunOptions& options,
                                              const job::v1::JobSpec& spec) {
   FleetOptions fleet{.insecure = options.insecure};
   const bool sampled = spec.kind() == "rl";
+  const bool scored = sampled && !spec.reward().rewards().empty();
   const job::v1::Resources& resources = spec.resources();
   SLUICE_ASSIGN_OR_RETURN(fleet.rollouts, ChooseCount("rollout", options.rollouts,
                                                       sampled ? resources.rollout().min() : 0));
-  SLUICE_ASSIGN_OR_RETURN(fleet.rewards, ChooseCount("reward", options.rewards,
-                                                     sampled ? resources.reward().min() : 0));
+  SLUICE_ASSIGN_OR_RETURN(
+      fleet.rewards, ChooseCount("reward", options.rewards, scored ? resources.reward().min() : 0));
   if (resources.trainer() > kMaxDaemons) {
     return ErrorWith(
         absl::StatusCode::kInvalidArgument,

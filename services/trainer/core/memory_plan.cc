@@ -14,6 +14,18 @@ namespace {
 constexpr uint64_t kFixedBytes = 400 << 20;
 constexpr uint64_t kLogitsBytes = 128 << 20;  // See train_head.cc.
 
+uint64_t CountParameters(const ModelConfig& config) {
+  uint64_t parameters = 0;
+  for (const TensorSpec& spec : config.Parameters(DType::kF32))
+    parameters += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
+  return parameters;
+}
+
+// Bytes that a layer takes in a pass without gradients.
+uint64_t LayerBytesPerToken(const ModelConfig& config) {
+  return static_cast<uint64_t>(2 * KeptBytesPerToken(config) / config.num_layers);
+}
+
 }  // namespace
 
 uint64_t MemoryPlan::total() const {
@@ -24,9 +36,9 @@ uint64_t MemoryPlan::total() const {
 
 MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   const bool lora = in.lora.rank > 0;
-  uint64_t parameters = 0, factors = 0;
+  const uint64_t parameters = CountParameters(in.config);
+  uint64_t factors = 0;
   for (const TensorSpec& spec : in.config.Parameters(DType::kF32)) {
-    parameters += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
     if (lora && IsLoraTarget(in.lora, spec.name))
       factors += static_cast<uint64_t>(in.lora.rank * (spec.shape[0] + spec.shape[1]));
   }
@@ -58,6 +70,14 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   }
   if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
 
+  const bool teacher = in.distill.kind != DistillKind::kNone,
+             full = in.distill.kind == DistillKind::kFull;
+  if (teacher) {
+    const uint64_t weights = CountParameters(in.teacher);
+    add("teacher", 4 * weights,
+        absl::StrFormat("%.1f M parameters in float32, frozen", 1e-6 * double(weights)));
+  }
+
   // While a version is published there are its tensors and its chunks, besides those before it.
   const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2;
   if (in.rank == 0) {
@@ -79,10 +99,22 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     add("activations", tokens * (kept + kept / layers),
         absl::StrCat(tokens, " tokens, all of ", layers, " layers"));
   }
+  if (teacher) {
+    // Its pass ends before that of the policy begins; what it leaves are the hidden states, or the
+    // most likely tokens.
+    const uint64_t pass = tokens * LayerBytesPerToken(in.teacher), own = plan.rows.back().bytes;
+    const uint64_t width = static_cast<uint64_t>(in.teacher.hidden_size),
+                   top = static_cast<uint64_t>(in.distill.top_k);
+    const uint64_t left = full ? tokens * (4 * width + 8 * top) : 0;
+    add("teacher's pass", std::max(pass, own + left) - own,
+        absl::StrCat("what a pass without gradients over ", tokens,
+                     " tokens takes beyond the activations of the policy"));
+  }
   const uint64_t logits =
       std::min(kLogitsBytes, tokens * static_cast<uint64_t>(in.config.vocab_size) * 4);
-  add("logits", logits + logits / 2,
-      absl::StrCat("a part of the rows, vocabulary ", in.config.vocab_size));
+  add("logits", logits + logits / 2 + (full ? logits : 0),
+      absl::StrCat("a part of the rows, vocabulary ", in.config.vocab_size,
+                   full ? ", of policy and teacher" : ""));
   add("other", kFixedBytes, "program, libraries, a batch and buffers");
   return plan;
 }

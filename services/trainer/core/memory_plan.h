@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/algorithms/distill.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
@@ -31,6 +32,8 @@ struct MemoryPlanInput {
   LoraSettings lora;
   int rank = 0, ranks = 1;
   Shard shard = Shard::kNone;
+  DistillRule distill;
+  ModelConfig teacher;       // If distill.kind is not kNone.
   bool average = false;      // Whether a running average of the weights is kept (prox ewma).
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
   int retain_versions = 2;

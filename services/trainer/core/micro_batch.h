@@ -20,8 +20,13 @@ struct MicroBatch {
   std::vector<float> behavior;  // Behaviour log-probs.
   std::vector<int32_t> staleness;
   std::vector<float> advantage;
-  std::vector<double> weight;    // [B] Sequence::weight.
-  std::vector<float> prox, ref;  // [N] proximal and reference log-probs, once computed; else empty.
+  std::vector<double> weight;  // [B] Sequence::weight.
+  // [N] log-probs of the proximal and the reference policy and of the teacher, once computed; else
+  // empty.
+  std::vector<float> prox, ref, teacher;
+  // Factor of a term that is a mean over the tokens of the update, whatever the aggregation: its
+  // step_scale() for a mean over tokens over that of the aggregation.
+  double token_weight = 1;
   std::vector<uint8_t> allowed;  // [N] PolicyTokens::allowed.
 };
 

@@ -29,6 +29,9 @@ absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
   SLUICE_ASSIGN_OR_RETURN(rules.truncation, ResolveTruncation(settings.algorithm.advantage));
   rules.reward_kl = settings.algorithm.advantage.kl;
   SLUICE_ASSIGN_OR_RETURN(rules.loss, ResolveLoss(settings.algorithm.loss, settings.max_staleness));
+  if (settings.teacher) {
+    SLUICE_ASSIGN_OR_RETURN(rules.loss.distill, ResolveDistill(settings.algorithm.distill));
+  }
   // Before the first update the proximal policy is the policy itself. With one update per batch its
   // log-probs are therefore those of the update's own forward pass, bit for bit.
   if (rules.loss.prox == ProxMode::kRecompute && settings.minibatches == 1)

@@ -16,8 +16,10 @@ struct Rules {
   LossRule loss;
   double reward_kl = 0;  // Coefficient of the KL to the reference in the reward.
 
-  // Whether the loss has terms besides that of the policy: KL or entropy.
-  bool HasRegularTerms() const { return loss.kl != nullptr || loss.entropy_coef != 0; }
+  // Whether the loss has terms besides that of the policy: KL, entropy, or the KL to a teacher.
+  bool HasRegularTerms() const {
+    return loss.kl != nullptr || loss.entropy_coef != 0 || loss.distill.kind == DistillKind::kFull;
+  }
 };
 
 // Whether the factor of the policy term is known only at the end of the step, while other terms of

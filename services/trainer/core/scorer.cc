@@ -33,16 +33,21 @@ absl::StatusOr<Scorer::Scores> Scorer::Score(TrainModel& model, const MicroBatch
   return Scores{ToVector(scores.logprobs), ToVector(scores.entropy)};
 }
 
-absl::StatusOr<std::vector<float>> Scorer::ScoreReference(MicroBatch& batch) {
-  // The reference policy chooses its experts itself, so it gets no routing.
+absl::StatusOr<Scorer::Scores> Scorer::ScoreFrozen(TrainModel& model, MicroBatch& batch) {
   std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
-  absl::StatusOr<Scores> scores = Score(*reference_, batch);
+  absl::StatusOr<Scores> scores = Score(model, batch);
   batch.packed.routing = std::move(routing);
-  if (!scores.ok()) return scores.status();
-  return std::move(scores->logprobs);
+  return scores;
 }
 
-TrainModel& Scorer::Anchor() { return rules_.loss.prox == ProxMode::kEwma ? *average_ : *model_; }
+absl::StatusOr<std::vector<float>> Scorer::ScoreReference(MicroBatch& batch) {
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, ScoreFrozen(*models_.reference, batch));
+  return std::move(scores.logprobs);
+}
+
+TrainModel& Scorer::Anchor() {
+  return rules_.loss.prox == ProxMode::kEwma ? *models_.average : *models_.policy;
+}
 
 absl::Status Scorer::SetProximal(MicroBatch& batch) {
   if (!NeedsProximalPass(rules_.loss.prox)) return absl::OkStatus();
@@ -53,13 +58,31 @@ absl::Status Scorer::SetProximal(MicroBatch& batch) {
 
 absl::Status Scorer::SetReference(MicroBatch& batch) {
   const bool needed = rules_.loss.kl != nullptr || settings_.kind == Settings::Kind::kDpo;
-  if (reference_ == nullptr || !needed) return absl::OkStatus();
+  if (models_.reference == nullptr || !needed) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(batch.ref, ScoreReference(batch));
   return absl::OkStatus();
 }
 
+absl::Status Scorer::SetTeacher(MicroBatch& batch) {
+  if (rules_.loss.distill.kind != DistillKind::kSampled) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, ScoreFrozen(*models_.teacher, batch));
+  batch.teacher = std::move(scores.logprobs);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<TeacherRows>> Scorer::ComputeTeacherRows(MicroBatch& batch) {
+  if (rules_.loss.distill.kind != DistillKind::kFull) return std::nullopt;
+  const at::NoGradGuard no_grad;
+  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
+  absl::StatusOr<TeacherRows> rows = models_.teacher->HeadInput(batch.packed);
+  batch.packed.routing = std::move(routing);
+  if (!rows.ok()) return rows.status();
+  rows->top_k = rules_.loss.distill.top_k;
+  return *std::move(rows);
+}
+
 absl::StatusOr<std::vector<float>> Scorer::Logprobs(const MicroBatch& batch) {
-  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(*model_, batch));
+  SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(*models_.policy, batch));
   return std::move(scores.logprobs);
 }
 
@@ -130,7 +153,7 @@ absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
   std::vector<Scores> scores;
   std::vector<float> entropy;
   for (const MicroBatch& batch : batches) {
-    SLUICE_ASSIGN_OR_RETURN(scores.emplace_back(), Score(*model_, batch));
+    SLUICE_ASSIGN_OR_RETURN(scores.emplace_back(), Score(*models_.policy, batch));
     absl::c_copy(scores.back().entropy, std::back_inserter(entropy));
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,30 +13,36 @@
 
 namespace sluice {
 class TrainModel;
-}
+struct TeacherRows;
+}  // namespace sluice
 
 namespace sluice::trainer {
 
-// Computes what a step needs to know before its gradients: log-probs under the proximal and the
-// reference policy, and what depends on log-probs of all tokens of an update. No pass of it has
-// gradients. Not thread-safe.
+// The models of a job. All but the first are frozen, and null if the job has none.
+struct Models {
+  TrainModel* policy = nullptr;
+  TrainModel* reference = nullptr;  // The initial weights.
+  TrainModel* average = nullptr;    // The averaged weights of prox ewma.
+  TrainModel* teacher = nullptr;
+};
+
+// Computes what a step needs to know before its gradients: log-probs under the proximal policy, the
+// reference policy and the teacher, and what depends on log-probs of all tokens of an update. No
+// pass of it has gradients. Not thread-safe.
 class Scorer {
  public:
-  // All arguments outlive the scorer. `reference` and `average` (the averaged weights of prox ewma)
-  // are null if the job has none.
-  Scorer(const Settings& settings, const Rules& rules, TrainModel* model, TrainModel* reference,
-         TrainModel* average, const Ranks* ranks)
-      : settings_(settings),
-        rules_(rules),
-        model_(model),
-        reference_(reference),
-        average_(average),
-        ranks_(ranks) {}
+  // All arguments outlive the scorer.
+  Scorer(const Settings& settings, const Rules& rules, const Models& models, const Ranks* ranks)
+      : settings_(settings), rules_(rules), models_(models), ranks_(ranks) {}
 
   // Sets batch.prox if the proximal policy has a forward pass of its own.
   absl::Status SetProximal(MicroBatch& batch);
   // Sets batch.ref if the loss has a KL term, or compares pairs of answers.
   absl::Status SetReference(MicroBatch& batch);
+  // Sets batch.teacher if the advantages get a part from the teacher.
+  absl::Status SetTeacher(MicroBatch& batch);
+  // Returns the teacher's distributions, if they are a term of the loss.
+  absl::StatusOr<std::optional<TeacherRows>> ComputeTeacherRows(MicroBatch& batch);
   // Returns the log-probs [N] of the policy as it is now.
   absl::StatusOr<std::vector<float>> Logprobs(const MicroBatch& batch);
 
@@ -56,13 +63,13 @@ class Scorer {
   };
   TrainModel& Anchor();  // The model whose log-probs are the proximal ones.
   absl::StatusOr<Scores> Score(TrainModel& model, const MicroBatch& batch);
+  // The same for a frozen model, which chooses its experts itself.
+  absl::StatusOr<Scores> ScoreFrozen(TrainModel& model, MicroBatch& batch);
   absl::StatusOr<std::vector<float>> ScoreReference(MicroBatch& batch);
 
   const Settings& settings_;
   const Rules& rules_;
-  TrainModel* const model_;
-  TrainModel* const reference_;
-  TrainModel* const average_;
+  const Models models_;
   const Ranks* const ranks_;
 };
 

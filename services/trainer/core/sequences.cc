@@ -185,7 +185,8 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       SLUICE_RETURN_IF_ERROR(CheckTrajectory(group, trajectory));
       rewards.push_back(ShapedReward(settings_, rules_, trajectory));
       if (IsTrained(trajectory)) group_tokens += CountTrained(trajectory);
-      if (rl() && std::isfinite(trajectory.reward)) rewards_.Add(trajectory.reward);
+      if (rl() && settings_.rewards && std::isfinite(trajectory.reward))
+        rewards_.Add(trajectory.reward);
     }
     if (UsesPool(rules_)) rewards.insert(rewards.end(), group.pool.begin(), group.pool.end());
     std::vector<double> advantages(group.members.size());

@@ -108,7 +108,8 @@ absl::Status Validate(const Settings& settings) {
 
   const AlgorithmContext context{.group_size = settings.group_size,
                                  .minibatches = settings.minibatches,
-                                 .has_reference = settings.reference};
+                                 .has_reference = settings.reference,
+                                 .has_teacher = settings.teacher};
   std::string problems;
   for (const AlgorithmProblem& problem : ValidateAlgorithm(settings.algorithm, context)) {
     absl::StrAppend(&problems, problems.empty() ? "" : "; ", "algorithm.", problem.field, ": ",
@@ -141,6 +142,15 @@ bool Streams(const Settings& settings) {
   if (algorithm.advantage.kl != 0 || algorithm.loss.m2po.has_value() || loss == nullptr ||
       loss->value.entropy_factors) {
     return false;
+  }
+  if (settings.teacher) {
+    const auto* distill = FindRow(DistillRows(), algorithm.distill.kind);
+    if (distill == nullptr) return false;
+    // The late factor of the advantages does not multiply the teacher's part of them, and a mean
+    // over tokens needs their number early where the aggregation is another one.
+    if (distill->value == DistillKind::kSampled ? IsStepWide(row->value)
+                                                : algorithm.loss.aggregation != "token_mean")
+      return false;
   }
   // A factor of the advantages that is known late must multiply the whole policy term.
   return loss->value.proportional || !IsStepWide(row->value);

@@ -67,6 +67,8 @@ struct Settings {
   uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
   Shard shard = Shard::kNone;
   bool reference = false;  // Keep the initial weights as the reference policy.
+  bool teacher = false;    // Learn from a teacher, as algorithm.distill says.
+  bool rewards = true;     // Of the kind rl: answers have rewards.
   int64_t skip_limit = 3;  // The job fails after this many skipped steps in a row. 0: never.
 };
 

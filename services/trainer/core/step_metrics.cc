@@ -1,5 +1,6 @@
 #include "services/trainer/core/step_metrics.h"
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,20 +81,30 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
   AddQuantiles("r", stats.quantiles().r, out);
 }
 
-void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out) {
+void AddRewardMetrics(const AdvantageRule& rule, const SequenceBuilder& builder, StepMetrics* out) {
   const AdvantageStream& advantages = builder.advantages();
   (*out)["bad_rewards"] = static_cast<double>(advantages.bad_rewards());
   if (advantages.groups() == 0) return;
 
-  const double groups = static_cast<double>(advantages.groups());
-  (*out)["flat_share"] = 1 - static_cast<double>(advantages.spread_groups()) / groups;
-  (*out)["flat_groups"] = static_cast<double>(advantages.flat_groups());
-  (*out)["singleton_groups"] = static_cast<double>(advantages.singleton_groups());
+  if (!IgnoresRewards(rule)) {
+    const double groups = static_cast<double>(advantages.groups());
+    (*out)["flat_share"] = 1 - static_cast<double>(advantages.spread_groups()) / groups;
+    (*out)["flat_groups"] = static_cast<double>(advantages.flat_groups());
+    (*out)["singleton_groups"] = static_cast<double>(advantages.singleton_groups());
+  }
   if (builder.rewards().count() == 0) return;
 
   (*out)["reward_std"] = builder.rewards().std();
   (*out)["reward_min"] = builder.rewards().min();
   (*out)["reward_max"] = builder.rewards().max();
+}
+
+void AddDistillMetrics(const DistillRule& rule, const DistillSums& sums, int64_t tokens,
+                       StepMetrics* out) {
+  if (rule.kind == DistillKind::kNone) return;
+  (*out)["teacher_kl"] = sums.kl / static_cast<double>(tokens);
+  if (rule.trust_region < std::numeric_limits<double>::infinity())
+    (*out)["teacher_left_out"] = static_cast<double>(sums.left_out) / static_cast<double>(tokens);
 }
 
 void AddMismatch(const Settings& settings, const LossRule& rule, const StalenessStats& staleness,

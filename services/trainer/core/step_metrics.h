@@ -20,8 +20,14 @@ using StepMetrics = std::map<std::string, double>;
 void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double advantage_factor,
                       StepMetrics* out);
 
-// Adds the statistics of the task rewards, which exist even if no token is trained.
-void AddRewardMetrics(const SequenceBuilder& builder, StepMetrics* out);
+// Adds the statistics of the task rewards, which exist even if no token is trained. What groups can
+// teach is left out if `rule` ignores rewards.
+void AddRewardMetrics(const AdvantageRule& rule, const SequenceBuilder& builder, StepMetrics* out);
+
+// Adds how far the policy is from its teacher, on the mean over `tokens`, and what share of them
+// has no distillation. Adds nothing if there is no teacher.
+void AddDistillMetrics(const DistillRule& rule, const DistillSums& sums, int64_t tokens,
+                       StepMetrics* out);
 
 // Adds by how much trainer and rollout disagree about tokens of the same weights: the mean
 // difference of the two log-probs, if all tokens of the step are of its version and the trainer's

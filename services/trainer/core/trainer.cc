@@ -32,8 +32,9 @@ constexpr int64_t kStepsPerCheck = 50;
 class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
-       std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average, Clock* clock,
-       Collective* collective, std::shared_ptr<Collective> snapshots)
+       std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average,
+       std::unique_ptr<TrainModel> teacher, Clock* clock, Collective* collective,
+       std::shared_ptr<Collective> snapshots)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
@@ -41,13 +42,18 @@ class Trainer::Impl {
         model_(std::move(model)),
         reference_(std::move(reference)),
         average_(std::move(average)),
+        teacher_(std::move(teacher)),
         optimizer_(model_.get(), settings.optimizer, &ranks_, settings.shard, average_.get(),
                    rules.loss.ewma,
                    settings.lora.rank > 0
                        ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
                        : nullptr),
-        updater_(settings_, rules_, HasSeparateTerms(settings, rules), model_.get(),
-                 reference_.get(), average_.get(), &optimizer_, &ranks_, clock) {
+        updater_(settings_, rules_, HasSeparateTerms(settings, rules),
+                 {.policy = model_.get(),
+                  .reference = reference_.get(),
+                  .average = average_.get(),
+                  .teacher = teacher_.get()},
+                 &optimizer_, &ranks_, clock) {
     if (!optimizer_.sharded()) return;
     SLUICE_CHECK(snapshots != nullptr);
     if (ranks_.rank() == 0) shard_reader_.emplace(std::move(snapshots));
@@ -72,6 +78,11 @@ class Trainer::Impl {
       return absl::FailedPreconditionError("the job keeps no initial weights");
     SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kReference}));
     return LoadModel(reference_.get(), &weights);
+  }
+  absl::Status SetTeacher(const TensorSet& weights) {
+    if (teacher_ == nullptr) return absl::FailedPreconditionError("the job has no teacher");
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kTeacher}));
+    return LoadModel(teacher_.get(), &weights);
   }
   absl::Status Add(int64_t k, std::vector<Group> groups) {
     Command command{.kind = Command::Kind::kAdd, .number = k};
@@ -113,7 +124,16 @@ class Trainer::Impl {
  private:
   // What rank 0 tells the other ranks to do with it.
   struct Command {
-    enum class Kind : int64_t { kLoad, kRestore, kReference, kAdd, kFinish, kAbandon, kSnapshot };
+    enum class Kind : int64_t {
+      kLoad,
+      kRestore,
+      kReference,
+      kTeacher,
+      kAdd,
+      kFinish,
+      kAbandon,
+      kSnapshot
+    };
     Kind kind = Kind::kLoad;
     int64_t number = 0;  // The batch, or the number of updates.
     int64_t skips_in_a_row = 0;
@@ -201,6 +221,7 @@ class Trainer::Impl {
   std::unique_ptr<TrainModel> model_;
   std::unique_ptr<TrainModel> reference_;  // The initial weights; null if they are not kept.
   std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.
+  std::unique_ptr<TrainModel> teacher_;    // Null if there is none.
   Optimizer optimizer_;
   Updater updater_;
 
@@ -232,6 +253,7 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
     case Command::Kind::kRestore:
       return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row);
     case Command::Kind::kReference: return LoadModel(reference_.get(), nullptr);
+    case Command::Kind::kTeacher: return LoadModel(teacher_.get(), nullptr);
     case Command::Kind::kAdd: {
       SLUICE_ASSIGN_OR_RETURN(std::vector<Group> batch, DecodeGroups(groups));
       return DoAdd(command.number, std::move(batch));
@@ -311,12 +333,13 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
     return;
   }
 
-  AddRewardMetrics(sequences, &result->metrics);
+  AddRewardMetrics(rules_.advantage, sequences, &result->metrics);
   const UpdateSums& sums = step.sums();
   if (sums.tokens > 0 && sums.finite()) {
     const double tokens = static_cast<double>(sums.tokens);
     result->metrics["entropy"] = sums.entropy / tokens;
     if (rules_.loss.kl != nullptr) result->metrics["kl"] = sums.kl / tokens;
+    AddDistillMetrics(rules_.loss.distill, sums.distill, sums.tokens, &result->metrics);
     if (model_->config().num_experts > 0)
       result->metrics["experts_recorded"] = static_cast<double>(sums.recorded) / tokens;
   }
@@ -330,7 +353,8 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& settings,
                                                          const ModelConfig& config, Clock* clock,
                                                          Collective* collective,
-                                                         std::shared_ptr<Collective> snapshots) {
+                                                         std::shared_ptr<Collective> snapshots,
+                                                         const ModelConfig* teacher_config) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
@@ -343,9 +367,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   if (rules.loss.prox == ProxMode::kEwma) {
     SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype));
   }
-  return std::unique_ptr<Trainer>(new Trainer(
-      std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),
-                             std::move(average), clock, collective, std::move(snapshots))));
+  std::unique_ptr<TrainModel> teacher;
+  if (settings.teacher) {
+    SLUICE_CHECK(teacher_config != nullptr);
+    SLUICE_ASSIGN_OR_RETURN(teacher, TrainModel::Create(*teacher_config, settings.dtype));
+  }
+  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(
+      settings, rules, std::move(model), std::move(reference), std::move(average),
+      std::move(teacher), clock, collective, std::move(snapshots))));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -361,6 +390,8 @@ absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& mome
 absl::Status Trainer::SetReference(const TensorSet& weights) {
   return impl_->SetReference(weights);
 }
+
+absl::Status Trainer::SetTeacher(const TensorSet& weights) { return impl_->SetTeacher(weights); }
 
 absl::Status Trainer::Follow(const std::function<void(bool now)>& works) {
   return impl_->Follow(works);

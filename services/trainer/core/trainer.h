@@ -44,12 +44,14 @@ class Trainer {
   // Makes a trainer whose weights are zeros: call Load() or Restore() next. `clock` outlives the
   // trainer, and so does `collective`, which is null if there is one rank. `snapshots` is a second
   // group of the same ranks, over which checkpoints are read while training goes on; it is needed
-  // if the ranks share out the moments.
+  // if the ranks share out the moments. `teacher` is the teacher's configuration, if
+  // settings.teacher; it must have the vocabulary of the model.
   // INVALID_ARGUMENT: Validate() refuses the settings.
   // UNIMPLEMENTED: models of this architecture cannot be trained.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       const Settings& settings, const ModelConfig& config, Clock* clock,
-      Collective* collective = nullptr, std::shared_ptr<Collective> snapshots = nullptr);
+      Collective* collective = nullptr, std::shared_ptr<Collective> snapshots = nullptr,
+      const ModelConfig* teacher = nullptr);
   ~Trainer();
 
   // Of ranks other than 0: does what rank 0 does, and returns when that has become impossible: with
@@ -67,6 +69,8 @@ class Trainer {
   // Sets the initial weights. It must be called before Load() and Restore() if
   // KeepsInitialWeights(settings).
   absl::Status SetReference(const TensorSet& weights);
+  // Sets the teacher's weights. It must be called before the first step if settings.teacher.
+  absl::Status SetTeacher(const TensorSet& weights);
 
   // Adds groups to batch k.
   // INVALID_ARGUMENT, FAILED_PRECONDITION STALE: the batch must not be trained on (sequences.h).

@@ -12,6 +12,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/algorithms/distill.h"
 #include "common/algorithms/min_variance.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -54,19 +55,19 @@ void UpdateSums::Merge(const UpdateSums& other) {
   recorded += other.recorded;
   flops += other.flops;
   pairs.Merge(other.pairs);
+  distill.Merge(other.distill);
 }
 
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
-                 TrainModel* model, TrainModel* reference, TrainModel* average,
-                 Optimizer* optimizer, Ranks* ranks, Clock* clock)
+                 const Models& models, Optimizer* optimizer, Ranks* ranks, Clock* clock)
     : settings_(settings),
       rules_(rules),
       regular_accumulator_(separate_terms ? 1 : 0),
-      model_(model),
+      model_(models.policy),
       optimizer_(optimizer),
       ranks_(ranks),
       clock_(clock),
-      scorer_(settings, rules, model, reference, average, ranks) {}
+      scorer_(settings, rules, models, ranks) {}
 
 void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
 
@@ -80,8 +81,12 @@ void Updater::Count(const MicroBatch& batch, UpdateSums* sums) const {
 absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
   Count(batch, sums);
   SLUICE_RETURN_IF_ERROR(scorer_.SetReference(batch));
+  SLUICE_RETURN_IF_ERROR(scorer_.SetTeacher(batch));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<TeacherRows> teacher,
+                          scorer_.ComputeTeacherRows(batch));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                          model_->Score(batch.packed, batch.targets, settings_.temperature));
+                          model_->Score(batch.packed, batch.targets, settings_.temperature,
+                                        teacher.has_value() ? &*teacher : nullptr));
   return settings_.kind == Settings::Kind::kSft ? AddSftGradients(scores.logprobs, sums)
                                                 : AddPolicyGradients(batch, scores, sums);
 }
@@ -103,15 +108,19 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
                             .lp_behav = batch.behavior,
                             .lp_ref = batch.ref,
                             .advantage = batch.advantage,
-                            .allowed = batch.allowed};
+                            .allowed = batch.allowed,
+                            .lp_teacher = batch.teacher};
   LossTerms terms;
+  at::Tensor regular;
   try {
     terms = ComputeLossTerms(rule, scores.logprobs, scores.entropy, tokens, batch.weight,
-                             &sums->stats, batch.staleness);
+                             &sums->stats, batch.staleness, &sums->distill);
+    regular = rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy;
+    if (scores.teacher_kl.defined())
+      regular = regular + rule.distill.coef * DistillTerm(batch, scores, &sums->distill);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loss: ", e.what()));
   }
-  const at::Tensor regular = rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy;
 
   sums->policy += terms.policy.item<double>();
   sums->regular += regular.item<double>();
@@ -127,6 +136,22 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
   const absl::Status status = Backward(regular);
   optimizer_->SelectAccumulator(policy_accumulator_);
   return status;
+}
+
+at::Tensor Updater::DistillTerm(const MicroBatch& batch, const TokenScores& scores,
+                                DistillSums* sums) const {
+  std::vector<double> weight(batch.targets.size(), batch.token_weight);
+  const at::Tensor kl = scores.teacher_kl.detach(), logprobs = scores.logprobs.detach();
+  for (size_t t = 0; t < weight.size(); ++t) {
+    const int64_t row = static_cast<int64_t>(t);
+    sums->kl += kl.const_data_ptr<float>()[row];
+    if (IsInTrustRegion(rules_.loss.distill, logprobs.const_data_ptr<float>()[row],
+                        batch.behavior[t]))
+      continue;
+    weight[t] = 0;
+    ++sums->left_out;
+  }
+  return (scores.teacher_kl * at::tensor(weight, at::kFloat)).sum();
 }
 
 // The gradient of a group is sum_i (A_i - b) g_i, where g_i is the gradient of answer i at

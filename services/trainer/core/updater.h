@@ -30,9 +30,9 @@ namespace sluice::trainer {
 
 class Optimizer;
 
-// Sums over the micro-batches of one update, without denominators. `policy` and `regular` (KL and
-// entropy) are terms of the loss with the aggregation's weights. `kl` and `entropy` count each
-// token once, for the means that are reported.
+// Sums over the micro-batches of one update, without denominators. `policy` and `regular` (KL,
+// entropy and the KL to a teacher) are terms of the loss with the aggregation's weights. `kl`,
+// `entropy` and `distill` count each token once, for the means that are reported.
 struct UpdateSums {
   PolicyStats stats;
   int64_t bad_logprobs = 0;  // Micro-batches of supervised data whose log-probs are not finite.
@@ -42,6 +42,7 @@ struct UpdateSums {
   int64_t recorded = 0;  // Those of `tokens` whose experts were recorded.
   double flops = 0;      // Of forward and backward; see TrainingFlops().
   PairStats pairs;       // Of the kind dpo.
+  DistillSums distill;
 
   // False if a token has made a sum NaN or infinite.
   bool finite() const;
@@ -51,12 +52,11 @@ struct UpdateSums {
 // Computes the gradients of micro-batches, and makes updates from them. Not thread-safe.
 class Updater {
  public:
-  // All arguments outlive the updater. `reference` and `average` are as in Scorer.
+  // All arguments outlive the updater.
   // `separate_terms`: the factor of the policy term is known only at the end of the step, so its
   // gradients and those of KL and entropy are accumulated apart.
-  Updater(const Settings& settings, const Rules& rules, bool separate_terms, TrainModel* model,
-          TrainModel* reference, TrainModel* average, Optimizer* optimizer, Ranks* ranks,
-          Clock* clock);
+  Updater(const Settings& settings, const Rules& rules, bool separate_terms, const Models& models,
+          Optimizer* optimizer, Ranks* ranks, Clock* clock);
 
   Scorer& scorer() { return scorer_; }
   Ranks& ranks() { return *ranks_; }
@@ -86,6 +86,9 @@ class Updater {
   // Adds to *sums what the forward and backward pass of the batch is counted with.
   void Count(const MicroBatch& batch, UpdateSums* sums) const;
   absl::Status AddSftGradients(const at::Tensor& logprobs, UpdateSums* sums);
+  // The term of the KL to the teacher. Adds to *sums.
+  at::Tensor DistillTerm(const MicroBatch& batch, const TokenScores& scores,
+                         DistillSums* sums) const;
   absl::Status AddPolicyGradients(const MicroBatch& batch, const TokenScores& scores,
                                   UpdateSums* sums);
 

@@ -83,8 +83,17 @@ class WholeStep : public BatchStep {
       } else {
         minibatches[i].batches = MakeMicroBatches(sequences[i], settings_.micro_batch_tokens);
       }
+      for (MicroBatch& batch : minibatches[i].batches)
+        batch.token_weight = TokenWeight(minibatches[i].counts);
     }
     return minibatches;
+  }
+
+  // See MicroBatch::token_weight.
+  double TokenWeight(const StepCounts& counts) const {
+    if (counts.tokens == 0) return 1;
+    return kTokenMean.step_scale(counts, settings_.max_response) /
+           rules_.loss.aggregation.step_scale(counts, settings_.max_response);
   }
 
   // Applies what depends on the whole batch: the factor of the advantages, and their whitening.

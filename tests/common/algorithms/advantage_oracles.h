@@ -29,6 +29,7 @@ inline const std::vector<AdvantageOracle>& AdvantageOracles() {
       // What follows for single tokens has its numbers in returns_test.cc and min_variance_test.cc.
       {"reinforce_pp", kRewardsOfPAndQ},
       {"reinforce_pp_baseline", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
+      {"none", {0, 0, 0, 0, 0, 0}},
       {"min_variance", {0.904534, -1.507557, -0.301511, 0.904534, -1, 1}},
   };
   return oracles;

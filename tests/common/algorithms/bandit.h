@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/algorithms/diagnostics.h"
+#include "common/algorithms/distill.h"
 #include "common/algorithms/min_variance.h"
 #include "common/algorithms/proximal.h"
 #include "common/algorithms/returns.h"
@@ -29,6 +30,11 @@ struct BanditLogits {
 };
 inline const BanditLogits kBanditStart = {{0, std::log(1.0f / 9)}};
 
+// Whether the algorithm learns from a teacher alone, so that it finds no arm by its rewards.
+inline bool NeedsTeacher(const AlgorithmSpec& spec) {
+  return IgnoresRewards(ResolveAdvantage(spec.advantage).value());
+}
+
 // Subtracts the baseline of minimum variance from the advantages of whole groups. The gradient of
 // an answer's log-prob has the components s and -s.
 inline void SubtractBaselines(const std::vector<int>& arm, const Correction& correction,
@@ -50,8 +56,8 @@ inline void SubtractBaselines(const std::vector<int>& arm, const Correction& cor
 // Adds the gradient of one step to `gradient` [2]. Returns false if there is nothing to train on.
 inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
                            const BanditLogits& policy, const BanditLogits& behav,
-                           const BanditLogits& average, int staleness, SplitMix64* random,
-                           float* gradient, double* ess) {
+                           const BanditLogits& average, double teacher, int staleness,
+                           SplitMix64* random, float* gradient, double* ess) {
   std::vector<int> arm;
   std::vector<double> rewards;
   std::vector<int64_t> groups;
@@ -81,7 +87,7 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
     for (double& v : advantage) v = moments.Whiten(v);
   }
   std::vector<int64_t> offsets = {0};
-  std::vector<float> theta, behaviour, ref, mean, a(advantage.begin(), advantage.end());
+  std::vector<float> theta, behaviour, ref, mean, taught, a(advantage.begin(), advantage.end());
 
   for (int x : arm) {
     offsets.push_back(offsets.back() + 1);
@@ -89,6 +95,7 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
     behaviour.push_back(static_cast<float>(behav.LogProb(x)));
     ref.push_back(static_cast<float>(kBanditStart.LogProb(x)));
     mean.push_back(static_cast<float>(average.LogProb(x)));
+    taught.push_back(static_cast<float>(std::log(x == 1 ? teacher : 1 - teacher)));
   }
 
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a, {}};
@@ -97,6 +104,13 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
   const std::vector<float> loglinear =
       LoglinearProximal(theta, behaviour, std::vector<int32_t>(n, staleness));
   if (rule.prox == ProxMode::kLoglinear) tokens.lp_prox = loglinear;
+  std::vector<float> distilled;
+  if (teacher > 0) {
+    DistillSums sums;
+    tokens.lp_teacher = taught;
+    distilled = DistilledAdvantages(ResolveDistill(spec.distill).value(), rule.prox, tokens, &sums);
+    tokens.advantage = distilled;
+  }
   const Correction correction = ComputeCorrection(rule.correction, tokens);
   if (advantages.min_variance) SubtractBaselines(arm, correction, policy, &a);
   PolicyStats stats;
@@ -125,7 +139,8 @@ struct Curve {
   int first_above = kBanditSteps;  // Steps until the policy chooses arm 1 with p > 0.95.
 };
 
-inline Curve TrainBandit(const AlgorithmSpec& spec, int lag, uint64_t seed) {
+// `teacher`: the probability that a teacher gives arm 1; 0 if there is none.
+inline Curve TrainBandit(const AlgorithmSpec& spec, int lag, uint64_t seed, double teacher = 0) {
   const LossRule rule = ResolveLoss(spec.loss, lag).value();
   SplitMix64 random(seed);
   std::vector<BanditLogits> history = {kBanditStart};
@@ -139,8 +154,8 @@ inline Curve TrainBandit(const AlgorithmSpec& spec, int lag, uint64_t seed) {
     float gradient[2] = {};
     double ess = 1;
     const int staleness = std::min(step, lag);
-    if (BanditGradient(spec, rule, policy, history[step - staleness], average, staleness, &random,
-                       gradient, &ess)) {
+    if (BanditGradient(spec, rule, policy, history[step - staleness], average, teacher, staleness,
+                       &random, gradient, &ess)) {
       const double factor = ClipFactor(std::sqrt(SumOfSquares(gradient, 2)), 1.0);
       const double lr = 0.05 * EssFactor(ess, rule.ess_base, rule.ess_power);
       AdamWStep({.weight_decay = 0}, ++updates, lr, false, factor, 2, gradient, policy.z, m, v);

@@ -26,12 +26,60 @@ void ExpectOne(const AlgorithmSpec& spec, const AlgorithmContext& context, const
 
 TEST(ValidateTest, EveryPresetIsAccepted) {
   ExpectOracleForEveryRow(PresetRows(), {"sync_grpo", "sync_dapo", "async_decoupled", "async_vcpo",
-                                         "async_cispo", "moe_gspo"});
+                                         "async_cispo", "moe_gspo", "opd"});
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
-    EXPECT_THAT(ValidateAlgorithm(preset.value, {}), IsEmpty()) << preset.name;
+    const AlgorithmContext context{.has_teacher = preset.name == "opd"};
+    EXPECT_THAT(ValidateAlgorithm(preset.value, context), IsEmpty()) << preset.name;
     EXPECT_TRUE(ResolveLoss(preset.value.loss, 4).ok());
     EXPECT_TRUE(ResolveAdvantage(preset.value.advantage).ok());
   }
+}
+
+TEST(ValidateTest, WhatNeedsATeacherIsRefusedWithoutOne) {
+  ExpectOne(With([](auto& s) { s.advantage.kind = "none"; }), {}, "advantage.kind",
+            "Set model.teacher");
+  ExpectOne(With([](auto& s) { s.distill.kind = "full"; }), {}, "distill.kind",
+            "only with model.teacher");
+  ExpectOne(With([](auto& s) { s.distill.coef = 0.5; }), {}, "distill.coef", "model.teacher");
+  ExpectOne(With([](auto& s) { s.distill.top_k = 8; }), {}, "distill.top_k", "model.teacher");
+  ExpectOne(With([](auto& s) { s.distill.trust_region = 0.2; }), {}, "distill.trust_region",
+            "model.teacher");
+}
+
+TEST(ValidateTest, DistillationIsRefusedWhereItCannotDoWhatItSays) {
+  const AlgorithmContext teacher{.has_teacher = true};
+  EXPECT_THAT(ValidateAlgorithm({}, teacher), IsEmpty());
+  EXPECT_THAT(
+      ValidateAlgorithm(With([](auto& s) { s.distill = {.kind = "full", .top_k = 8}; }), teacher),
+      IsEmpty());
+  ExpectOne(With([](auto& s) { s.distill.kind = "half"; }), teacher, "distill.kind",
+            "sampled, full");
+  ExpectOne(With([](auto& s) { s.distill.coef = 0; }), teacher, "distill.coef", "above 0");
+  ExpectOne(With([](auto& s) { s.distill.trust_region = 0; }), teacher, "distill.trust_region",
+            "above 0");
+  ExpectOne(With([](auto& s) { s.distill.top_k = 8; }), teacher, "distill.top_k",
+            "only with distill.kind: full");
+  ExpectOne(With([](auto& s) { s.distill = {.kind = "full", .top_k = 1}; }), teacher,
+            "distill.top_k", "at least 2");
+
+  // They look at the advantages before the teacher's part is in them.
+  ExpectOne(With([](auto& s) { s.loss.m2po = 0.04; }), teacher, "loss.m2po", "distill.kind: full");
+  ExpectOne(With([](auto& s) { s.loss.kind = "aepo"; }), teacher, "loss.kind",
+            "distill.kind: full");
+  ExpectOne(With([](auto& s) { s.advantage.kind = "min_variance", s.loss.kind = "reinforce"; }),
+            teacher, "advantage.kind", "distill.kind: full");
+  EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.m2po = 0.04, s.distill.kind = "full"; }),
+                                teacher),
+              IsEmpty());
+
+  // Nothing reads the rewards.
+  const AlgorithmContext both{.has_reference = true, .has_teacher = true};
+  ExpectOne(With([](auto& s) { s.advantage = {.kind = "none", .signal_filter = true}; }), teacher,
+            "advantage.group_filter", "learns nothing from them");
+  ExpectOne(With([](auto& s) { s.advantage = {.kind = "none", .truncated = "penalty"}; }), teacher,
+            "advantage.truncated", "learns nothing from them");
+  ExpectOne(With([](auto& s) { s.advantage = {.kind = "none", .kl = 0.1}; }), both, "advantage.kl",
+            "learns nothing from them");
 }
 
 TEST(ValidateTest, TheDefaultsAreThePresetAsyncDecoupled) {

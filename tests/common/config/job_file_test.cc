@@ -100,7 +100,9 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
 
 TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
-    const JobFile file = Parse(kMinimal, {absl::StrCat("algorithm.preset=", preset.name)});
+    std::vector<std::string> sets = {absl::StrCat("algorithm.preset=", preset.name)};
+    if (preset.value.advantage.kind == "none") sets.push_back("model.teacher.path=t");
+    const JobFile file = Parse(kMinimal, sets);
     ASSERT_THAT(ProblemLines(file), ElementsAre()) << preset.name;
     EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
   }
@@ -374,6 +376,10 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"algorithm.loss.prox=none", "count it twice"},
       {"algorithm.loss.kl=0.1", "needs a reference model"},
       {"algorithm.loss={prox: self}", ""},
+      {"algorithm.advantage.kind=none", "Set model.teacher"},
+      {"algorithm.distill.top_k=4", "has an effect only with model.teacher"},
+      {"model.teacher={path: t}", ""},
+      {"model.teacher={}", "model.teacher.path is missing"},
       {"rollout.sampling.temperature=0", "rollout.sampling.temperature is 0"},
       {"rollout.max_response=16384", "must be below model.max_context"},
       {"trainer.optimizer.betas=[0.9]", "two values"},
@@ -543,6 +549,51 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();
     EXPECT_THAT(file.problems[0].text, HasSubstr("not in this build"));
   }
+}
+
+TEST(JobFile, OnlyAJobThatLearnsFromATeacherAloneNeedsNoRewards) {
+  const std::string text =
+      "name: d\nmodel: {path: m, teacher: {path: t}}\ndata: {train: [{name: a, path: r}]}\n"
+      "checkpoint: {dir: out}\n";
+  const JobFile pure = Parse(text, {"algorithm.preset=opd"});
+  ASSERT_THAT(ProblemLines(pure), ElementsAre());
+  EXPECT_EQ(pure.spec->model().teacher().path(), "/jobs/t");
+  EXPECT_EQ(pure.spec->algorithm().distill().kind(), "sampled");
+  EXPECT_EQ(pure.spec->algorithm().distill().coef(), 1);
+
+  EXPECT_THAT(ProblemLines(Parse(text)), ElementsAre(HasSubstr("reward.rewards is missing")));
+  EXPECT_THAT(ProblemLines(Parse(text, {"algorithm.preset=opd", "eval.every_steps=5",
+                                        "eval.datasets=[{name: h, path: h.jsonl}]"})),
+              ElementsAre(HasSubstr("nothing scores the answers")));
+  // Rewards that are not learned from are reported.
+  EXPECT_THAT(
+      ProblemLines(Parse(text + "reward: {rewards: [{name: r, verifier: exact, weight: 0}]}\n",
+                         {"algorithm.preset=opd"})),
+      ElementsAre());
+}
+
+TEST(JobFile, ATeacherIsOnlyForAnswersThatTheModelSamples) {
+  EXPECT_THAT(ProblemLines(Parse("name: s\nkind: sft\nmodel: {path: m, teacher: {path: t}}\n"
+                                 "data: {train: [{name: a, path: r}]}\ncheckpoint: {dir: out}\n")),
+              ElementsAre(HasSubstr("model.teacher is given, but kind sft")));
+}
+
+TEST(JobFile, ATeacherThatIsNoneOrOfAnotherTokenizerIsToldAtItsPath) {
+  const std::string digits = absl::StrCat(SLUICE_SOURCE_DIR, "/configs/examples/digits");
+  const auto problems = [&](const std::string& teacher) {
+    std::vector<std::string> found;
+    for (const std::string& line : ProblemLines(
+             ParseJobFile(kMinimal, "/jobs/job.yaml",
+                          {.sets = {absl::StrCat("model={init: {config: ", digits,
+                                                 "}, teacher: {path: ", teacher, "}}")}}))) {
+      if (absl::StrContains(line, "model.teacher")) found.push_back(line);
+    }
+    return found;
+  };
+  EXPECT_THAT(problems("/nowhere"),
+              ElementsAre(HasSubstr("model.teacher.path: there is no directory /nowhere")));
+  // It has a configuration but no weights.
+  EXPECT_THAT(problems(digits), ElementsAre(HasSubstr("model.safetensors")));
 }
 
 TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {

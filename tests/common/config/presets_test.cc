@@ -7,6 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -26,6 +29,11 @@ using ::testing::HasSubstr;
 
 std::string PathOf(const Row<AlgorithmSpec>& preset) {
   return absl::StrCat(SLUICE_SOURCE_DIR, "/configs/algorithms/", preset.name, ".yaml");
+}
+
+// Only with a teacher has the block `distill` an effect.
+bool NeedsTeacher(const Row<AlgorithmSpec>& preset) {
+  return preset.value.advantage.kind == "none";
 }
 
 // The text as comment lines of at most 100 columns.
@@ -50,9 +58,10 @@ std::string TextOf(const Row<AlgorithmSpec>& preset) {
                                ". A job file with `algorithm: ", "{preset: ", preset.name,
                                "}` has these values; its other keys replace them."));
   text += "algorithm:\n";
-  for (const auto& [block, message] : {std::pair<std::string, const google::protobuf::Message*>(
-                                           "advantage", &spec.algorithm().advantage()),
-                                       {"loss", &spec.algorithm().loss()}}) {
+  std::vector<std::pair<std::string, const google::protobuf::Message*>> blocks = {
+      {"advantage", &spec.algorithm().advantage()}, {"loss", &spec.algorithm().loss()}};
+  if (NeedsTeacher(preset)) blocks.emplace_back("distill", &spec.algorithm().distill());
+  for (const auto& [block, message] : blocks) {
     absl::StrAppend(&text, "  ", block, ":\n");
     config::VisitLeaves(*message, true, [&](const config::Leaf& leaf) {
       absl::StrAppend(&text, Comment("    ", config::RuleOf(*leaf.field).doc()), "    ", leaf.path,
@@ -72,7 +81,9 @@ TEST(PresetFiles, EachSaysWhatItsPresetIsAndIsReadAsIt) {
     EXPECT_EQ(*text, TextOf(preset)) << "SLUICE_UPDATE_GOLDEN=1 config_test writes it";
 
     const JobFile file = ParseJobFile(
-        absl::StrCat("name: demo\nmodel: {path: m}\ndata: {train: [{name: a, path: r.jsonl}]}\n"
+        absl::StrCat("name: demo\nmodel: {path: m",
+                     NeedsTeacher(preset) ? ", teacher: {path: t}" : "",
+                     "}\ndata: {train: [{name: a, path: r.jsonl}]}\n"
                      "reward: {rewards: [{name: r, verifier: exact}]}\ncheckpoint: {dir: out}\n",
                      *text),
         "/jobs/job.yaml", {.check_paths = false});

@@ -30,15 +30,18 @@ struct Scored {
   double reward = 0;
   at::Tensor lp, entropy;        // [T] with gradient.
   std::vector<double> lp_value;  // [T] the values of lp.
-  std::vector<double> behav, ref;
+  std::vector<double> behav, ref, teacher;
+  at::Tensor teacher_kl;  // [T] with gradient.
 };
 
 class AlgorithmsTest : public TrainerTest {
  protected:
   AlgorithmsTest()
       : slow_(*TrainModel::Create(model_.config, DType::kF32)),
-        slow_reference_(*TrainModel::Create(model_.config, DType::kF32)) {
-    EXPECT_TRUE(slow_->Load(weights_).ok() && slow_reference_->Load(reference_).ok());
+        slow_reference_(*TrainModel::Create(model_.config, DType::kF32)),
+        slow_teacher_(*TrainModel::Create(teacher_config_, DType::kF32)) {
+    EXPECT_TRUE(slow_->Load(weights_).ok() && slow_reference_->Load(reference_).ok() &&
+                slow_teacher_->Load(teacher_).ok());
   }
 
   static std::vector<double> Values(const at::Tensor& tensor) {
@@ -65,6 +68,10 @@ class AlgorithmsTest : public TrainerTest {
         std::tie(scored.lp, scored.entropy) = scores(*slow_);
         scored.lp_value = Values(scored.lp);
         scored.ref = Values(scores(*slow_reference_).first);
+        scored.teacher = Values(scores(*slow_teacher_).first);
+        const at::Tensor log_p = at::log_softmax(*slow_->Logits(alone.packed), -1);
+        const at::Tensor log_q = at::log_softmax(slow_teacher_->Logits(alone.packed)->detach(), -1);
+        scored.teacher_kl = (log_p.exp() * (log_p - log_q)).sum(-1);
       }
     }
     return all;
@@ -103,7 +110,7 @@ class AlgorithmsTest : public TrainerTest {
     return settings;
   }
 
-  const std::unique_ptr<TrainModel> slow_, slow_reference_;
+  const std::unique_ptr<TrainModel> slow_, slow_reference_, slow_teacher_;
 };
 
 at::Tensor Column(const std::vector<double>& values) {
@@ -346,6 +353,109 @@ TEST_F(AlgorithmsTest, NormalizedWeightsAreDividedByTheirMeanButKlAndEntropyAreN
   ExpectSameUpdate(*trainer, settings, result);
 }
 
+// Mean reward of the group of answer i of ScoreAll().
+double GroupMean(const std::vector<Scored>& all, size_t i) {
+  double mean = 0;
+  for (size_t j = i / 4 * 4; j < i / 4 * 4 + 4; ++j) mean += all[j].reward / 4;
+  return mean;
+}
+
+TEST_F(AlgorithmsTest, ATeacherAddsToTheAdvantageOfEachTokenHowFarThePolicyIsFromIt) {
+  for (const bool pure : {false, true}) {
+    SCOPED_TRACE(pure);
+    Settings settings = SmoothSettings();
+    settings.algorithm = FindRow(PresetRows(), "opd")->value;
+    if (!pure) settings.algorithm.advantage.kind = "dr_grpo";
+    settings.algorithm.distill.coef = 0.7;
+    settings.algorithm.loss.tis = 1.05;
+    settings.teacher = true;
+    const std::vector<Group> batch = RandomBatch(36);
+    const std::unique_ptr<Trainer> trainer = Make(settings);
+    const StepResult result = Run(*trainer, 0, batch);
+
+    const std::vector<Scored> all = ScoreAll(batch);
+    double n = 0, kl = 0;
+    at::Tensor loss = at::zeros({}, at::kFloat);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Scored& s = all[i];
+      std::vector<double> coefficient;
+      for (size_t t = 0; t < s.behav.size(); ++t) {
+        const double task = pure ? 0 : s.reward - GroupMean(all, i);
+        const double difference = s.lp_value[t] - s.teacher[t];
+        const double u = std::min(1.05, std::exp(s.lp_value[t] - s.behav[t]));
+        coefficient.push_back(-u * (task - 0.7 * difference));
+        kl += difference;
+        ++n;
+      }
+      loss = loss + (Column(coefficient) * s.lp).sum();
+    }
+    ASSERT_TRUE(Backward(loss / n).ok());
+    EXPECT_NEAR(result.metrics.at("teacher_kl"), kl / n, 1e-5);
+    EXPECT_FALSE(result.metrics.contains("teacher_left_out"));
+    EXPECT_EQ(result.metrics.contains("flat_share"), !pure);
+    ExpectSameUpdate(*trainer, settings, result);
+    ASSERT_TRUE(slow_->Load(weights_).ok());
+    slow_->ZeroGrad();
+  }
+}
+
+TEST_F(AlgorithmsTest, TheKlToATeacherIsAMeanOverTokensWhateverTheAggregation) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage.kind = "dr_grpo";
+  settings.algorithm.loss = {.kind = "reinforce",
+                             .prox = "none",
+                             .dual = std::nullopt,
+                             .tis = std::nullopt,
+                             .veto = std::nullopt,
+                             .aggregation = "seq_mean_token_mean"};
+  settings.algorithm.distill = {.kind = "full", .coef = 0.3, .trust_region = 0.02};
+  settings.teacher = true;
+  const std::vector<Group> batch = RandomBatch(37);
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  const std::vector<Scored> all = ScoreAll(batch);
+  double n = 0, kl = 0, left_out = 0;
+  for (const Scored& s : all) n += static_cast<double>(s.behav.size());
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Scored& s = all[i];
+    std::vector<double> kept;
+    for (size_t t = 0; t < s.behav.size(); ++t) {
+      kept.push_back(std::exp(s.lp_value[t]) - std::exp(s.behav[t]) < -0.02 ? 0 : 1);
+      left_out += 1 - kept.back();
+      kl += s.teacher_kl[static_cast<int64_t>(t)].item<double>();
+    }
+    const double advantage = s.reward - GroupMean(all, i);
+    loss = loss - advantage * s.lp.mean() / static_cast<double>(all.size()) +
+           0.3 * (Column(kept) * s.teacher_kl).sum() / n;
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-5);
+  EXPECT_NEAR(result.metrics.at("teacher_kl"), kl / n, 1e-5);
+  EXPECT_GT(left_out, 0);
+  EXPECT_LT(left_out, n);
+  EXPECT_NEAR(result.metrics.at("teacher_left_out"), left_out / n, 1e-9);
+  ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, APolicyComesCloserToItsTeacherWithoutRewards) {
+  Settings settings = BaseSettings();
+  settings.algorithm = FindRow(PresetRows(), "opd")->value;
+  settings.algorithm.distill.kind = "full";
+  settings.teacher = true;
+  settings.rewards = false;
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult first = Run(*trainer, 0, RandomBatch(1));
+  StepResult last;
+  for (int64_t k = 1; k < 40; ++k) last = Run(*trainer, k, RandomBatch(1, 6, k));
+  EXPECT_LT(last.metrics.at("teacher_kl"), 0.2 * first.metrics.at("teacher_kl"));
+
+  EXPECT_EQ(first.reward_count, 0);
+  EXPECT_FALSE(first.metrics.contains("reward_std"));
+  EXPECT_FALSE(first.metrics.contains("flat_share"));
+}
+
 TEST_F(AlgorithmsTest, T18AnyPartitionAndOrderGivesTheSameParametersUnderEveryAlgorithm) {
   for (auto& [name, settings] : AllAlgorithms()) {
     SCOPED_TRACE(name);
@@ -563,6 +673,18 @@ TEST_F(AlgorithmsTest, OnlyAStepWhoseTermsNeedNoOtherGroupIsStreamed) {
   aepo.algorithm.loss.kind = "aepo";
   kl.algorithm.advantage.kl = 0.1;
   for (const Settings* other : {&m2po, &aepo, &kl}) EXPECT_FALSE(Streams(*other));
+  // The scale of the advantages does not multiply the teacher's part of them.
+  Settings taught = settings;
+  taught.teacher = true;
+  EXPECT_FALSE(Streams(taught));
+  taught.algorithm.advantage.kind = "grpo";
+  EXPECT_TRUE(Streams(taught));
+  taught.algorithm.advantage.kind = "none";
+  EXPECT_TRUE(Streams(taught));
+  taught.algorithm.distill.kind = "full";
+  EXPECT_TRUE(Streams(taught));
+  taught.algorithm.loss.aggregation = "seq_mean_token_mean";
+  EXPECT_FALSE(Streams(taught));
   // The penalty of DPPO-TV does not grow with the advantages, whose scale is known late.
   Settings dppo = settings;
   dppo.algorithm.loss.kind = "dppo_tv";

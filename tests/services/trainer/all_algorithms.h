@@ -20,6 +20,7 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
     settings.algorithm = algorithm;
     settings.optimizer.eps = 1e-3;
     settings.reference = algorithm.advantage.kl > 0 || algorithm.loss.kl > 0;
+    settings.teacher = algorithm.advantage.kind == "none" || algorithm.distill != DistillSpec();
     all.emplace_back(std::move(name), settings);
   };
   for (const auto& row : PresetRows()) add(std::string(row.name), row.value);
@@ -41,6 +42,14 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
   spec = {};
   spec.advantage.kl = 0.1;
   add("kl in the reward", spec);
+  spec = {};
+  spec.advantage.kind = "dr_grpo", spec.distill.coef = 0.5, spec.distill.trust_region = 0.01;
+  add("distillation beside rewards", spec);
+  spec.advantage.kind = "pool_loo", spec.distill = {.kind = "full"};
+  add("distillation over the vocabulary", spec);
+  spec.loss.aggregation = "seq_mean_token_mean";
+  spec.distill = {.kind = "full", .coef = 0.5, .top_k = 5, .trust_region = 0.01};
+  add("distillation over the teacher's most likely tokens", spec);
   return all;
 }
 

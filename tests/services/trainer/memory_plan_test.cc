@@ -53,6 +53,25 @@ TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
   EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 4 * 2) * kParameters);
 }
 
+TEST(MemoryPlanTest, ATeacherTakesItsWeightsAndTheBuffersThatCompareItWithThePolicy) {
+  const MemoryPlan alone = PlanMemory(LargeInput());
+  MemoryPlanInput in = LargeInput();
+  in.distill = {.kind = DistillKind::kSampled};
+  in.teacher = LargeConfig();
+  in.teacher.num_layers *= 2;
+  const MemoryPlan sampled = PlanMemory(in);
+  const uint64_t parameters = BytesOf(alone, "parameters");
+  EXPECT_GT(BytesOf(sampled, "teacher"), parameters);
+  EXPECT_LT(BytesOf(sampled, "teacher"), 2 * parameters);
+  EXPECT_EQ(BytesOf(sampled, "logits"), BytesOf(alone, "logits"));
+  EXPECT_EQ(sampled.total() - alone.total(), BytesOf(sampled, "teacher"));
+
+  in.distill = {.kind = DistillKind::kFull, .top_k = 100};
+  const MemoryPlan full = PlanMemory(in);
+  EXPECT_EQ(BytesOf(full, "logits"), uint64_t{320} << 20);
+  EXPECT_EQ(BytesOf(full, "teacher's pass"), 2048u * (4 * 1024 + 8 * 100));
+}
+
 TEST(MemoryPlanTest, RanksShareOutTheMomentsAndOnlyRankZeroPublishes) {
   const MemoryPlan alone = PlanMemory(LargeInput());
   for (const int ranks : {2, 4}) {

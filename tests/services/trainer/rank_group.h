@@ -16,12 +16,13 @@ namespace sluice::trainer {
 // The ranks of one trainer in this process. The test uses rank 0; the others have a thread each.
 class RankGroup {
  public:
-  // `settings_of` gives the settings of each rank.
+  // `settings_of` gives the settings of each rank. `teacher` outlives the group.
   RankGroup(int world, const ModelConfig& config,
-            const std::function<Settings(int rank)>& settings_of)
+            const std::function<Settings(int rank)>& settings_of,
+            const ModelConfig* teacher = nullptr)
       : trainers_(world), ends_(world) {
     for (int rank = world - 1; rank >= 0; --rank) {
-      const auto start = [this, rank, world, config, settings = settings_of(rank)] {
+      const auto start = [this, rank, world, config, teacher, settings = settings_of(rank)] {
         absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
             {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
         ASSERT_TRUE(collective.ok()) << collective.status();
@@ -34,7 +35,7 @@ class RankGroup {
           snapshots = *std::move(joined);
         }
         absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-            Trainer::Create(settings, config, Clock::Real(), collective->get(), snapshots);
+            Trainer::Create(settings, config, Clock::Real(), collective->get(), snapshots, teacher);
         ASSERT_TRUE(trainer.ok()) << trainer.status();
         trainers_[rank] = *std::move(trainer);
         if (rank > 0) ends_[rank] = trainers_[rank]->Follow([](bool) {});
@@ -44,8 +45,9 @@ class RankGroup {
       else start();
     }
   }
-  RankGroup(int world, const ModelConfig& config, const Settings& settings)
-      : RankGroup(world, config, [&](int) { return settings; }) {}
+  RankGroup(int world, const ModelConfig& config, const Settings& settings,
+            const ModelConfig* teacher = nullptr)
+      : RankGroup(world, config, [&](int) { return settings; }, teacher) {}
   ~RankGroup() { Stop(); }
 
   Trainer& operator*() { return *trainers_[0]; }

@@ -24,16 +24,19 @@ class RanksTest : public TrainerTest {
     if (KeepsInitialWeights(settings)) {
       ASSERT_TRUE(trainer.SetReference(settings.lora.rank > 0 ? weights_ : reference_).ok());
     }
+    if (settings.teacher) {
+      ASSERT_TRUE(trainer.SetTeacher(teacher_).ok());
+    }
   }
 
   // Trains `steps` batches with `world` ranks and with one, and compares.
   void ExpectSameRun(const Settings& settings, int world, int64_t steps,
                      const std::function<std::vector<Group>(int64_t k)>& batch, double tolerance) {
     absl::StatusOr<std::unique_ptr<Trainer>> alone =
-        Trainer::Create(settings, model_.config, Clock::Real());
+        Trainer::Create(settings, model_.config, Clock::Real(), nullptr, nullptr, &teacher_config_);
     ASSERT_TRUE(alone.ok()) << alone.status();
     Load(**alone, settings);
-    RankGroup group(world, model_.config, settings);
+    RankGroup group(world, model_.config, settings, &teacher_config_);
     Load(*group, settings);
     for (int64_t k = 0; k < steps; ++k) {
       const StepResult expected = Run(**alone, k, batch(k)), result = Run(*group, k, batch(k));

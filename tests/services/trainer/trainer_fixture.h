@@ -90,11 +90,14 @@ class TrainerTest : public ::testing::Test {
  protected:
   std::unique_ptr<Trainer> Make(const Settings& settings) {
     absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-        Trainer::Create(settings, model_.config, Clock::Real());
+        Trainer::Create(settings, model_.config, Clock::Real(), nullptr, nullptr, &teacher_config_);
     EXPECT_TRUE(trainer.ok()) << trainer.status();
     EXPECT_TRUE((*trainer)->Load(weights_).ok());
     if (settings.reference) {
       EXPECT_TRUE((*trainer)->SetReference(reference_).ok());
+    }
+    if (settings.teacher) {
+      EXPECT_TRUE((*trainer)->SetTeacher(teacher_).ok());
     }
     return *std::move(trainer);
   }
@@ -144,6 +147,16 @@ class TrainerTest : public ::testing::Test {
   const ModelDir model_ = TinyModelDir(kVocab);
   const TensorSet weights_ = *InitWeights(model_.config, 3);
   const TensorSet reference_ = *InitWeights(model_.config, 4);
+  const ModelConfig teacher_config_ = TeacherConfig();
+  const TensorSet teacher_ = *InitWeights(teacher_config_, 5);
+
+ private:
+  // A teacher is wider than its student.
+  ModelConfig TeacherConfig() const {
+    ModelConfig config = model_.config;
+    config.hidden_size *= 2;
+    return config;
+  }
 };
 
 }  // namespace sluice::trainer

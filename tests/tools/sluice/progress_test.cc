@@ -96,6 +96,21 @@ TEST(Progress, ASupervisedJobShowsItsLoss) {
   EXPECT_THAT(progress.RewardLine(), HasSubstr("loss 2.50 -> 2.50"));
 }
 
+TEST(Progress, AJobThatLearnsFromATeacherAloneShowsItsDistanceToIt) {
+  job::v1::JobSpec spec = Spec();
+  spec.mutable_model()->mutable_teacher()->set_path("t");
+  Progress progress(false);
+  progress.SetSpec(spec);
+  for (const double kl : {2.5, 0.25}) {
+    job::v1::StepReport step;
+    step.set_k(kl > 1 ? 0 : 1);
+    (*step.mutable_values())["teacher_kl"] = kl;
+    progress.Add(step);
+  }
+  EXPECT_THAT(progress.LogLine(), HasSubstr("step 2/10  teacher kl 0.250  "));
+  EXPECT_THAT(progress.RewardLine(), HasSubstr("teacher kl 2.50 -> 0.25"));
+}
+
 TEST(Progress, DurationsAndCountsAreShort) {
   EXPECT_EQ(ShortDuration(64), "1m04s");
   EXPECT_EQ(ShortDuration(3720), "1h02m");

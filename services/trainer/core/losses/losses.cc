@@ -46,7 +46,7 @@ at::Tensor WeightedSum(const at::Tensor& lp_theta, const std::vector<double>& co
 LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
                            const at::Tensor& entropy, PolicyTokens tokens,
                            absl::Span<const double> sequence_weight, PolicyStats* stats,
-                           absl::Span<const int32_t> staleness) {
+                           absl::Span<const int32_t> staleness, DistillSums* distill) {
   TORCH_CHECK(lp_theta.dim() == 1 && lp_theta.scalar_type() == at::kFloat,
               "lp_theta must be [N] fp32");
   const int64_t n = lp_theta.size(0);
@@ -60,6 +60,14 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
   if (rule.prox == ProxMode::kLoglinear) {
     loglinear = LoglinearProximal(tokens.lp_theta, tokens.lp_behav, staleness);
     tokens.lp_prox = loglinear;
+  }
+
+  std::vector<float> distilled;
+  if (rule.distill.kind == DistillKind::kSampled) {
+    DistillSums unused;
+    distilled = DistilledAdvantages(rule.distill, rule.prox, tokens,
+                                    distill == nullptr ? &unused : distill);
+    tokens.advantage = distilled;
   }
 
   std::vector<double> coefficient(n);

@@ -33,13 +33,17 @@ struct LossTerms {
 // empty one). The micro-batch is added to `stats`; if stats->bad_policy() > 0, the step must be
 // skipped.
 //
+// If rule.distill is that of sampled tokens, the advantages get the teacher's part
+// (DistilledAdvantages) first, which is added to *distill, and `stats` counts the result.
+//
 // The per-token formulas are those of common/algorithms; autograd starts at lp_theta and entropy.
 // On a GPU, lp_theta is copied to the host once and the coefficients to the device once. Throws
 // c10::Error if shapes disagree.
 LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
                            const at::Tensor& entropy, PolicyTokens tokens,
                            absl::Span<const double> sequence_weight, PolicyStats* stats,
-                           absl::Span<const int32_t> staleness = {});
+                           absl::Span<const int32_t> staleness = {},
+                           DistillSums* distill = nullptr);
 
 // The term of supervised fine-tuning: the sum of -lp_theta [N] (fp32 with gradient), which is to be
 // divided by the step's number of tokens.

@@ -162,6 +162,7 @@ inline std::vector<double> AdvantagesByName(const std::string& kind, const Rewar
   if (kind == "lite_ppo") return LitePpo(r);
   if (kind == "maxrl") return MaxRl(r);
   if (kind == "batch") return BatchCentred(r);
+  if (kind == "none") return std::vector<double>(r.reward.size(), 0.0);
   if (kind == "reinforce" || kind == "reinforce_pp") return RawRewards(r);
   const std::vector<double> ones(r.reward.size(), 1.0);
   return kind == "min_variance" ? MinVarianceAdvantages(r, ones) : std::vector<double>();

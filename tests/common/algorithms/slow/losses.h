@@ -98,6 +98,25 @@ inline double K3Is(double lp, double ref, double behav) {
   return std::isfinite(behav) ? RatioTo(behav, lp) * K3(lp, ref) : 0;
 }
 
+// 11.1 (a): the advantage of a token. The clamp is ours; the sheet has none.
+inline double DistilledAdvantage(double task, double lambda, double anchor, double teacher) {
+  return task - lambda * Clamp20(anchor - teacher);
+}
+
+// 11.1 (b), over the tokens of `support`: the KL of softmax(z / temperature) from
+// softmax(y / temperature), both renormalised on them.
+inline double ReverseKl(const std::vector<double>& z, const std::vector<double>& y,
+                        double temperature, const std::vector<size_t>& support) {
+  double sum_z = 0, sum_y = 0, kl = 0;
+  for (const size_t v : support)
+    sum_z += std::exp(z[v] / temperature), sum_y += std::exp(y[v] / temperature);
+  for (const size_t v : support) {
+    const double p = std::exp(z[v] / temperature) / sum_z, q = std::exp(y[v] / temperature) / sum_y;
+    kl += p * std::log(p / q);
+  }
+  return kl;
+}
+
 // 11.2
 inline double SftLoss(double lp) { return -lp; }
 

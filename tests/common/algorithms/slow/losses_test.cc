@@ -2,14 +2,18 @@
 
 #include "tests/common/algorithms/slow/losses.h"
 
+#include "common/algorithms/distill.h"
 #include "common/algorithms/kl.h"
 #include "common/algorithms/losses/aepo.h"
 #include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/preference.h"
+#include "common/algorithms/proximal.h"
+#include "kernels/decoder_grad/op.h"
 #include "tests/common/algorithms/kl_oracles.h"
 #include "tests/common/algorithms/slow/aggregation.h"
 #include "tests/common/algorithms/slow/compare.h"
 #include "tests/common/algorithms/slow/random_batch.h"
+#include "tests/common/algorithms/slow/scores.h"
 
 namespace sluice::slow {
 namespace {
@@ -86,6 +90,78 @@ TEST(LossFp64Test, T05EveryKlRowAndSftAndDpoHaveTheDifferenceQuotientsOfTheirSlo
       const auto loss = [&](double d) { return DpoPairLoss(d, beta); };
       EXPECT_NEAR(DpoLoss(delta, beta, 0).loss, loss(delta), 1e-12);
       EXPECT_NEAR(DpoLoss(delta, beta, 0).slope, Slope(loss, delta), 1e-7) << delta;
+    }
+  }
+}
+
+TEST(LossFp64Test, T05TheTeachersPartOfTheAdvantagesIsThatOfTheSheet) {
+  for (const Row<ProxMode>& prox : ProxRows()) {
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const Batch b = RandomBatch(seed, {.extreme = seed % 3 == 1});
+      const Packed p = Pack(b);
+      PolicyTokens tokens = p.Tokens(prox.value);
+      tokens.lp_teacher = p.ref;
+      std::vector<float> loglinear;
+      if (prox.value == ProxMode::kLoglinear) {
+        loglinear = LoglinearProximal(p.theta, p.behav, p.staleness);
+        tokens.lp_prox = loglinear;
+      }
+      const double lambda = seed % 2 == 0 ? 1 : 0.3;
+      DistillSums sums;
+      const std::vector<float> got = DistilledAdvantages(
+          {.kind = DistillKind::kSampled, .coef = lambda}, prox.value, tokens, &sums);
+
+      const Matrix anchor = Anchor(b, std::string(prox.name));
+      for (size_t n = 0; n < p.size(); ++n) {
+        const auto [i, t] = p.place[n];
+        EXPECT_NEAR(got[n],
+                    DistilledAdvantage(b.advantage[i][t], lambda, anchor[i][t], b.ref[i][t]), 1e-5)
+            << prox.name << " seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(LossFp64Test, T05TheReverseKlHasTheValueAndTheDifferenceQuotientsOfItsSlowForm) {
+  const std::vector<double> q = {std::log(0.2), std::log(0.5), std::log(0.3)};
+  EXPECT_NEAR(ReverseKl({1, 0, -1}, q, 1, {0, 1, 2}), 0.516296, 1e-6);
+
+  for (const DecoderGradOps* ops : DecoderGradOpsKinds()) {
+    // The sheet's example.
+    const std::vector<float> z3 = {1, 0, -1};
+    std::vector<float> y3(q.begin(), q.end());
+    const float lse = ops->log_sum_exp(z3.data(), 3, 1);
+    const float l3 = ops->reverse_kl(z3.data(), y3.data(), 3, 1, lse, 0);
+    ExpectClose(l3, 0.516296, "the sheet's KL");
+    ops->reverse_kl_grad(z3.data(), y3.data(), 3, 1, lse, 0, l3, 1);
+    ExpectAllClose(y3, std::vector<double>{0.456047, -0.301201, -0.154846}, "its gradient");
+
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      SplitMix64 random(seed);
+      const size_t vocab = 2 + random.Below(40);
+      const double temperature = 0.5 + random.Uniform();
+      Logits z, y;
+      std::vector<size_t> all;
+      for (size_t v = 0; v < vocab; ++v) {
+        z.push_back(Fp32(6 * random.Uniform() - 3));
+        y.push_back(Fp32(6 * random.Uniform() - 3));
+        all.push_back(v);
+      }
+      const std::vector<float> z32 = Floats(z);
+      std::vector<float> dz = Floats(y);
+      const auto n = static_cast<int64_t>(vocab);
+      const float b = static_cast<float>(1 / temperature);
+      const float lse_z = ops->log_sum_exp(z32.data(), n, b),
+                  lse_y = ops->log_sum_exp(dz.data(), n, b);
+      EXPECT_NEAR(lse_z, LogSumExp(z, temperature), 1e-5);
+      const auto slow = [&](const Logits& at) { return ReverseKl(at, y, temperature, all); };
+      const float l = ops->reverse_kl(z32.data(), dz.data(), n, b, lse_z, lse_y);
+      EXPECT_NEAR(l, slow(z), 1e-5) << ops->name << " seed " << seed;
+
+      ops->reverse_kl_grad(z32.data(), dz.data(), n, b, lse_z, lse_y, l, 0.5f);
+      const Logits wanted = LogitGradient(slow, z);
+      for (size_t v = 0; v < vocab; ++v)
+        EXPECT_NEAR(dz[v], 0.5 * wanted[v], 1e-5) << ops->name << " seed " << seed;
     }
   }
 }

@@ -1,0 +1,61 @@
+#include "common/checkpoint/teacher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/file.h"
+#include "common/base/id.h"
+
+namespace sluice {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class TeacherTest : public testing::Test {
+ protected:
+  ModelDir Make(int vocab, int context, const std::string& tokenizer) {
+    const std::string dir =
+        absl::StrCat(testing::TempDir(), "/teacher-", ToHex(RandomId16()).substr(0, 8));
+    EXPECT_TRUE(MakeDirs(dir).ok());
+    EXPECT_TRUE(
+        WriteFileAtomic(dir + "/config.json",
+                        absl::StrCat(R"({"architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "vocab_size": )",
+                                     vocab, R"(, "max_position_embeddings": )", context, "}"))
+            .ok());
+    if (!tokenizer.empty()) {
+      EXPECT_TRUE(WriteFileAtomic(dir + "/tokenizer.json", tokenizer).ok());
+    }
+    return *ReadModelDir(dir);
+  }
+};
+
+TEST_F(TeacherTest, ATeacherNeedsTheVocabularyTheTokenizerAndTheContextOfItsStudent) {
+  const ModelDir student = Make(16, 32, "{}");
+  EXPECT_EQ(CheckTeacher(student, Make(16, 32, "{}"), 32), absl::OkStatus());
+  EXPECT_EQ(CheckTeacher(student, Make(16, 16, "{}"), 16), absl::OkStatus());
+  EXPECT_EQ(CheckTeacher(student, Make(16, 32, ""), 32), absl::OkStatus());
+
+  const ModelDir larger = Make(17, 32, "{}"), other = Make(16, 32, "{ }"),
+                 shorter = Make(16, 31, "{}");
+  for (const ModelDir* teacher : {&larger, &other, &shorter}) {
+    const absl::Status status = CheckTeacher(student, *teacher, 32);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(teacher->path), HasSubstr(student.path)));
+  }
+  EXPECT_THAT(std::string(CheckTeacher(student, larger, 32).message()),
+              AllOf(HasSubstr("17 tokens"), HasSubstr("has 16")));
+  EXPECT_THAT(std::string(CheckTeacher(student, other, 32).message()),
+              // The SHA-256 of "{}".
+              HasSubstr("44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"));
+  EXPECT_THAT(std::string(CheckTeacher(student, shorter, 32).message()), HasSubstr("31 tokens"));
+}
+
+}  // namespace
+}  // namespace sluice
