@@ -18,6 +18,11 @@ namespace sluice {
 // PolicyTokens (ratio.h). In its place rho = exp(lp_theta - lp_behav), detached, is used if there
 // is no proximal policy, if prox is self, or if the rule sets `total_ratio`. Below, w stands for
 // the one in use.
+//
+// If the rule sets `split`, w = w_mis w_stale with w_mis = exp(lp_snap - lp_behav), what trainer
+// and engine disagree about under the same weights, and w_stale, the rest. All bounds below are
+// then of w_mis, and the weight is multiplied by w_stale up to its own cap. A token whose lp_snap
+// is not known has w_mis = w and w_stale = 1: it is conflated.
 
 // How the weight u of a token is computed.
 enum class WeightLevel {
@@ -54,6 +59,8 @@ struct CorrectionRule {
   // their own: with w alone, they would miss the part of the ratio between the proximal and the
   // current policy when a batch is trained in several updates.
   bool total_ratio = false;
+  bool split = false;    // Needs lp_snap.
+  double stale_cap = 2;  // Upper bound of w_stale, per token or per sequence as `level` says.
 };
 
 // Why a token gives no policy term.
@@ -72,6 +79,10 @@ struct Correction {
   std::vector<float> weight;  // [N] u of each token.
   std::vector<uint8_t> keep;  // [N] 0 if the token gives no policy term, else 1.
   int64_t capped_tokens = 0;  // Tokens whose weight was moved to a bound.
+  int64_t stale_capped = 0;   // Tokens whose w_stale was above its cap.
+  // Tokens for which mismatch and staleness are one number: all of them unless the rule sets
+  // `split`.
+  int64_t conflated = 0;
   std::array<MaskCount, kMasks> masked{};
   // Sum and number of the weights, one per token or per sequence as the level says, for their mean
   // over the step.

@@ -59,6 +59,8 @@ void PolicyStats::Add(const PolicyTokens& tokens, const Correction& correction,
   tokens_ += tokens.tokens();
   bad_behav_ += correction.bad_behav;
   capped_ += correction.capped_tokens;
+  stale_capped_ += correction.stale_capped;
+  conflated_ += correction.conflated;
   weights_ += correction.weights;
   weight_sum_ += correction.weight_sum;
   AddMasked(correction.masked);
@@ -139,6 +141,8 @@ void PolicyStats::Merge(const PolicyStats& other) {
   bad_policy_ += other.bad_policy_;
   kept_ += other.kept_;
   capped_ += other.capped_;
+  stale_capped_ += other.stale_capped_;
+  conflated_ += other.conflated_;
   weights_ += other.weights_;
   weight_sum_ += other.weight_sum_;
   AddMasked(other.masked_);
@@ -189,6 +193,8 @@ std::optional<PolicyMetrics> PolicyStats::Metrics() const {
   m.clip_low = static_cast<double>(clipped_.low) / all;
   m.clip_dual = static_cast<double>(clipped_.dual) / all;
   m.kept = static_cast<double>(kept_) / all, m.capped = static_cast<double>(capped_) / all;
+  m.stale_capped = static_cast<double>(stale_capped_) / all;
+  m.conflated = static_cast<double>(conflated_) / all;
   for (size_t i = 0; i < kMasks; ++i) {
     m.masked[i] = {static_cast<double>(masked_[i].tokens) / all,
                    static_cast<double>(masked_[i].sequences) / static_cast<double>(sequences_)};

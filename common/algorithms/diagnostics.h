@@ -60,6 +60,7 @@ struct PolicyMetrics {
   double log_ppl_gap = 0;
   double clip_high = 0, clip_low = 0, clip_dual = 0;  // Fractions of N.
   double kept = 0, capped = 0;                        // Fractions of N.
+  double stale_capped = 0, conflated = 0;             // Fractions of N; see Correction.
   struct Masked {
     double tokens = 0, sequences = 0;  // Fractions of N and of B_v.
   };
@@ -106,7 +107,7 @@ class PolicyStats {
   // with such a token. All sums of ratios, differences and advantages are over these.
   int64_t tokens_ = 0, finite_ = 0, sequences_ = 0, finite_sequences_ = 0, bad_behav_ = 0,
           bad_policy_ = 0;
-  int64_t kept_ = 0, capped_ = 0, weights_ = 0;
+  int64_t kept_ = 0, capped_ = 0, stale_capped_ = 0, conflated_ = 0, weights_ = 0;
   double weight_sum_ = 0;
   std::array<MaskCount, kMasks> masked_{};
   RatioQuantiles quantiles_;

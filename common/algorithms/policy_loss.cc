@@ -12,7 +12,8 @@ double AnchorOf(ProxMode prox, const PolicyTokens& tokens, int64_t t) {
     case ProxMode::kSelf: return tokens.lp_theta[t];
     case ProxMode::kRecompute:
     case ProxMode::kLoglinear:
-    case ProxMode::kEwma: return tokens.lp_prox[t];
+    case ProxMode::kEwma:
+    case ProxMode::kExact: return tokens.lp_prox[t];
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "common/algorithms/proximal.h"
 
 #include <cmath>
+#include <limits>
 
 #include "common/base/status.h"
 
@@ -18,6 +19,18 @@ std::vector<float> LoglinearProximal(absl::Span<const float> lp_theta,
                                    : lp_theta[t];
   }
   return prox;
+}
+
+std::vector<float> OwnVersionLogprobs(absl::Span<const float> older, absl::Span<const float> now,
+                                      absl::Span<const int32_t> staleness) {
+  const size_t n = now.size();
+  SLUICE_CHECK(staleness.size() == n && (older.empty() || older.size() == n));
+  std::vector<float> own(n, std::numeric_limits<float>::quiet_NaN());
+  for (size_t t = 0; t < n; ++t) {
+    if (staleness[t] == 0) own[t] = now[t];
+    else if (!older.empty()) own[t] = older[t];
+  }
+  return own;
 }
 
 EwmaWeights EwmaAt(double beta, int64_t updates) {

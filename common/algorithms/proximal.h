@@ -25,4 +25,10 @@ struct EwmaWeights {
 };
 EwmaWeights EwmaAt(double beta, int64_t updates);
 
+// The log-probs [N] of each token under the version that sampled it, from those that the trainer
+// has computed with older weights, `older` [N] (NaN where it could not; or empty). A token of the
+// present version has `now` [N], that of the policy before the update.
+std::vector<float> OwnVersionLogprobs(absl::Span<const float> older, absl::Span<const float> now,
+                                      absl::Span<const int32_t> staleness);
+
 }  // namespace sluice

@@ -22,6 +22,9 @@ struct PolicyTokens {
   absl::Span<const float> advantage;  // [N]
   // [N] 0 where an earlier pass over the step has left the token out (m2po.h); empty: nowhere.
   absl::Span<const uint8_t> allowed;
+  // [N] the trainer's log-prob under the version that sampled the token, NaN where it is not known;
+  // empty if it is known of none.
+  absl::Span<const float> lp_snap = {};
   absl::Span<const float> lp_teacher = {};  // [N] the teacher; empty if there is none (distill.h)
 
   int64_t sequences() const {
@@ -47,15 +50,20 @@ enum class ProxMode {
   kLoglinear,
   // The anchor is an exponential average of the weights (arXiv 2110.00641).
   kEwma,
+  // The anchor is that of kRecompute. Besides, the log-probs of each token under the weights that
+  // sampled it (lp_snap) divide the weight w into what trainer and engine disagree about and what
+  // is staleness (arXiv 2605.12070; CorrectionRule::split).
+  kExact,
 };
 
 // Whether the anchor has log-probs of its own.
 inline bool HasProximal(ProxMode prox) {
-  return prox == ProxMode::kRecompute || prox == ProxMode::kLoglinear || prox == ProxMode::kEwma;
+  return prox == ProxMode::kRecompute || prox == ProxMode::kLoglinear || prox == ProxMode::kEwma ||
+         prox == ProxMode::kExact;
 }
 // Whether a forward pass before the first update of the batch computes them.
 inline bool NeedsProximalPass(ProxMode prox) {
-  return prox == ProxMode::kRecompute || prox == ProxMode::kEwma;
+  return prox == ProxMode::kRecompute || prox == ProxMode::kEwma || prox == ProxMode::kExact;
 }
 
 // Log-ratios, and their sums over a sequence, are clamped to [-20, 20] before exp. Outside, the

@@ -96,6 +96,11 @@ constexpr Row<ProxMode> kProx[] = {
      "a running average of the weights, which takes memory for a second model (arXiv "
      "2110.00641)",
      ProxMode::kEwma},
+    {"exact",
+     "recompute, and a forward pass under each version that sampled tokens, which are kept in "
+     "memory: tis, tis_low, veto and the like then bound what trainer and rollout disagree about, "
+     "and stale_cap the staleness (arXiv 2605.12070)",
+     ProxMode::kExact},
 };
 
 constexpr Row<WeightLevel> kWeights[] = {
@@ -198,7 +203,9 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
                      .geo_high = spec.geo_high.value_or(kOff),
                      .k3_max = spec.k3_max.value_or(kOff),
                      .opsm = spec.opsm.value_or(kOff),
-                     .total_ratio = !loss.has_ratio};
+                     .total_ratio = !loss.has_ratio,
+                     .split = rule.prox == ProxMode::kExact,
+                     .stale_cap = spec.stale_cap};
   SLUICE_ASSIGN_OR_RETURN(rule.correction.outside,
                           Resolve(OutsideRows(), "loss.tis_outside", spec.tis_outside));
   if (spec.tis.has_value()) {

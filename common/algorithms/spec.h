@@ -63,7 +63,8 @@ struct LossSpec {
   double entropy = 0;  // Coefficient of the entropy bonus. 0: off.
   // A row of EssRows(): how the learning rate follows the effective sample size.
   std::string ess_lr = "none";
-  double ess_base = 1;  // Share of the samples from which on the learning rate is lowered.
+  double ess_base = 1;   // Share of the samples from which on the learning rate is lowered.
+  double stale_cap = 2;  // Cap of the weight w_stale of prox exact.
 
   bool operator==(const LossSpec&) const = default;
 };
@@ -103,6 +104,7 @@ void VisitLossFields(Spec& loss, const Visitor& visit) {
   visit("m2po", loss.m2po);
   visit("ess_lr", loss.ess_lr);
   visit("ess_base", loss.ess_base);
+  visit("stale_cap", loss.stale_cap);
 }
 
 struct DistillSpec {

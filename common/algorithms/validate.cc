@@ -71,6 +71,7 @@ void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
   check("loss.dppo_penalty", loss.dppo_penalty, loss.dppo_penalty > 0, "above 0");
   check("loss.aepo_entropy", loss.aepo_entropy, loss.aepo_entropy > 0, "above 0");
   check("loss.ewma", loss.ewma, loss.ewma > 0 && loss.ewma < 1, "in (0, 1)");
+  check("loss.stale_cap", loss.stale_cap, loss.stale_cap >= 1, "1 or more");
   check("loss.kl", loss.kl, loss.kl >= 0, "0 or more");
   check("loss.entropy", loss.entropy, loss.entropy >= 0, "0 or more");
   check("loss.ess_base", loss.ess_base, loss.ess_base > 0 && loss.ess_base <= 1, "in (0, 1]");
@@ -99,6 +100,8 @@ void CheckEffects(const AlgorithmSpec& spec, Problems* problems) {
   only_loss("dppo_penalty", loss.dppo_penalty != plain.dppo_penalty, "dppo_tv");
   only_loss("aepo_entropy", loss.aepo_entropy != plain.aepo_entropy, "aepo");
   unused("loss.ewma", loss.ewma != plain.ewma, loss.prox == "ewma", "loss.prox: ewma");
+  unused("loss.stale_cap", loss.stale_cap != plain.stale_cap, loss.prox == "exact",
+         "loss.prox: exact");
   unused("loss.tis_low", loss.tis_low != 0, loss.tis.has_value(), "loss.tis");
   unused("loss.tis_outside", loss.tis_outside != plain.tis_outside, loss.tis.has_value(),
          "loss.tis");
@@ -142,6 +145,11 @@ void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,
                       "Set tis: none, or another prox")});
   }
 
+  if (prox != nullptr && prox->value == ProxMode::kExact && !loss.tis) {
+    problems->push_back({"loss.prox",
+                         "exact divides importance weights into mismatch and staleness, but with "
+                         "tis: none all weights are 1. Set loss.tis, or prox: recompute"});
+  }
   if (prox != nullptr && prox->value == ProxMode::kSelf && context.minibatches > 1) {
     problems->push_back(
         {"loss.prox",

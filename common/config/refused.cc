@@ -56,7 +56,6 @@ constexpr Refusal kRefused[] = {
      .instead = "leave the block out"},
     {.path = "algorithm.preset", .words = "ppo_critic"},
     {.path = "algorithm.advantage.kind", .words = "gae"},
-    {.path = "algorithm.loss.prox", .words = "exact"},
     {.path = "trainer.parallel.tensor",
      .why = "sharing each matrix is not in this build",
      .instead = "use 1"},

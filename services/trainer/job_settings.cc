@@ -88,6 +88,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.shard = settings.shard;
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.distill = rules.loss.distill;
+  in.kept_versions = KeptVersions(settings, rules);
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;

@@ -11,6 +11,7 @@
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/step.h"
 #include "services/trainer/core/updater.h"
+#include "services/trainer/core/version_history.h"
 
 namespace sluice {
 class Clock;
@@ -38,9 +39,10 @@ class BatchStep {
 };
 
 // Keeps all groups until Finish(), and then divides them into settings.minibatches updates. All
-// references outlive the step.
+// references outlive the step. `history` has the weights of older versions, for prox exact.
 std::unique_ptr<BatchStep> MakeWholeStep(const Settings& settings, const Rules& rules, int64_t k,
-                                         Updater& updater, Clock& clock);
+                                         Updater& updater, const VersionHistory& history,
+                                         Clock& clock);
 
 // Runs forward and backward of the groups as they are added, and makes one update in Finish(). The
 // settings must allow it: Streams(settings). All references outlive the step.

@@ -70,6 +70,13 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   }
   if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
 
+  if (in.kept_versions > 0) {
+    const uint64_t kept = static_cast<uint64_t>(in.kept_versions);
+    add("older versions", (4 + kept * DTypeBytes(in.dtype)) * parameters,
+        absl::StrCat(kept, " in ", DTypeName(in.dtype),
+                     " for prox exact (queue.max_staleness + 1), and the model that scores with "
+                     "them in float32"));
+  }
   const bool teacher = in.distill.kind != DistillKind::kNone,
              full = in.distill.kind == DistillKind::kFull;
   if (teacher) {

@@ -35,6 +35,7 @@ struct MemoryPlanInput {
   DistillRule distill;
   ModelConfig teacher;       // If distill.kind is not kNone.
   bool average = false;      // Whether a running average of the weights is kept (prox ewma).
+  int kept_versions = 0;     // See KeptVersions() in rules.h.
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
   int retain_versions = 2;
   uint32_t micro_batch_tokens = 0;

@@ -24,6 +24,9 @@ struct MicroBatch {
   // [N] log-probs of the proximal and the reference policy and of the teacher, once computed; else
   // empty.
   std::vector<float> prox, ref, teacher;
+  // [N] log-probs of tokens of older versions under the weights that sampled them, NaN for all
+  // others; empty unless prox is exact.
+  std::vector<float> older;
   // Factor of a term that is a mean over the tokens of the update, whatever the aggregation: its
   // step_scale() for a mean over tokens over that of the aggregation.
   double token_weight = 1;

@@ -10,6 +10,11 @@ bool HasSeparateTerms(const Settings& settings, const Rules& rules) {
   return late && rules.HasRegularTerms();
 }
 
+int KeptVersions(const Settings& settings, const Rules& rules) {
+  const bool older = rules.loss.correction.split && settings.max_staleness > 0;
+  return older ? static_cast<int>(settings.max_staleness) + 1 : 0;
+}
+
 int GradientBuffers(const Settings& settings, const Rules& rules) {
   return 1 + (HasSeparateTerms(settings, rules) ? 1 : 0) + (rules.advantage.min_variance ? 2 : 0);
 }
@@ -34,7 +39,8 @@ absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
   }
   // Before the first update the proximal policy is the policy itself. With one update per batch its
   // log-probs are therefore those of the update's own forward pass, bit for bit.
-  if (rules.loss.prox == ProxMode::kRecompute && settings.minibatches == 1)
+  if ((rules.loss.prox == ProxMode::kRecompute || rules.loss.prox == ProxMode::kExact) &&
+      settings.minibatches == 1)
     rules.loss.prox = ProxMode::kSelf;
   return rules;
 }

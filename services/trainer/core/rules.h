@@ -26,6 +26,11 @@ struct Rules {
 // the loss have another factor. Their gradients are then kept apart.
 bool HasSeparateTerms(const Settings& settings, const Rules& rules);
 
+// Number of versions of the weights that are kept for prox exact: those that may have sampled
+// tokens of the next batch, while a step makes one more. 0 if tokens have no older versions, or
+// prox is another one.
+int KeptVersions(const Settings& settings, const Rules& rules);
+
 // Number of gradients that a step keeps: one, one more for HasSeparateTerms(), and two for the
 // answers of a group under the baseline of minimum variance.
 int GradientBuffers(const Settings& settings, const Rules& rules);

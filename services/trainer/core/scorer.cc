@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <iterator>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -53,6 +55,32 @@ absl::Status Scorer::SetProximal(MicroBatch& batch) {
   if (!NeedsProximalPass(rules_.loss.prox)) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(Anchor(), batch));
   batch.prox = std::move(scores.logprobs);
+  return absl::OkStatus();
+}
+
+absl::Status Scorer::SetOlder(absl::Span<MicroBatch* const> batches, int64_t k,
+                              const VersionHistory& history) {
+  if (models_.past == nullptr) return absl::OkStatus();
+  std::set<int32_t> staleness;
+  for (MicroBatch* batch : batches) {
+    batch->older.assign(batch->targets.size(), std::numeric_limits<float>::quiet_NaN());
+    staleness.insert(batch->staleness.begin(), batch->staleness.end());
+  }
+  staleness.erase(0);
+
+  for (const int32_t s : staleness) {
+    const TensorSet* const weights = history.Find(k - s);
+    // The trainer has been restarted since.
+    if (weights == nullptr) continue;
+    SLUICE_RETURN_IF_ERROR(models_.past->Load(*weights));
+    for (MicroBatch* batch : batches) {
+      if (!absl::c_linear_search(batch->staleness, s)) continue;
+      SLUICE_ASSIGN_OR_RETURN(const Scores scores, Score(*models_.past, *batch));
+      for (size_t t = 0; t < batch->older.size(); ++t) {
+        if (batch->staleness[t] == s) batch->older[t] = scores.logprobs[t];
+      }
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -174,13 +202,19 @@ absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
     std::vector<float> prox = batch.prox;
     if (rule.prox == ProxMode::kLoglinear)
       prox = LoglinearProximal(scores[i].logprobs, batch.behavior, batch.staleness);
+    std::vector<float> own;
+    if (rule.correction.split) {
+      own = OwnVersionLogprobs(batch.older, prox.empty() ? scores[i].logprobs : prox,
+                               batch.staleness);
+    }
     const PolicyTokens tokens{.offsets = batch.offsets,
                               .lp_theta = scores[i].logprobs,
                               .lp_prox = prox,
                               .lp_behav = batch.behavior,
                               .lp_ref = {},
                               .advantage = batch.advantage,
-                              .allowed = {}};
+                              .allowed = {},
+                              .lp_snap = own};
     absl::c_copy(ComputeCorrection(rule.correction, tokens).keep, std::back_inserter(keep));
     absl::c_copy(scores[i].logprobs, std::back_inserter(theta));
     absl::c_copy(batch.behavior, std::back_inserter(behavior));

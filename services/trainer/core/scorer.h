@@ -10,6 +10,7 @@
 #include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
 #include "services/trainer/core/settings.h"
+#include "services/trainer/core/version_history.h"
 
 namespace sluice {
 class TrainModel;
@@ -24,6 +25,7 @@ struct Models {
   TrainModel* reference = nullptr;  // The initial weights.
   TrainModel* average = nullptr;    // The averaged weights of prox ewma.
   TrainModel* teacher = nullptr;
+  TrainModel* past = nullptr;  // Gets the weights of older versions, one after the other.
 };
 
 // Computes what a step needs to know before its gradients: log-probs under the proximal policy, the
@@ -37,6 +39,10 @@ class Scorer {
 
   // Sets batch.prox if the proximal policy has a forward pass of its own.
   absl::Status SetProximal(MicroBatch& batch);
+  // Sets batch.older of all batches of step k, if prox is exact: one pass for each version that has
+  // sampled tokens of them. Tokens of versions that `history` does not have are left out.
+  absl::Status SetOlder(absl::Span<MicroBatch* const> batches, int64_t k,
+                        const VersionHistory& history);
   // Sets batch.ref if the loss has a KL term, or compares pairs of answers.
   absl::Status SetReference(MicroBatch& batch);
   // Sets batch.teacher if the advantages get a part from the teacher.

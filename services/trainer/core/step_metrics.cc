@@ -62,9 +62,11 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
       {"clip_dual", m.clip_dual},
       {"kept", m.kept},
       {"tis_capped", m.capped},
+      {"w_conflated", m.conflated},
       {"advantage_mean", m.advantage_mean * advantage_factor},
       {"advantage_std", m.advantage_std * advantage_factor}};
   for (const auto& [name, value] : values) (*out)[name] = value;
+  if (rule.correction.split) (*out)["stale_capped"] = m.stale_capped;
   // The effective share of the samples under the weights in use. A job whose learning rate follows
   // it expects it to be small.
   if (rule.ess_power == 0)
@@ -110,6 +112,7 @@ void AddDistillMetrics(const DistillRule& rule, const DistillSums& sums, int64_t
 void AddMismatch(const Settings& settings, const LossRule& rule, const StalenessStats& staleness,
                  StepMetrics* out) {
   const bool first_pass = rule.prox == ProxMode::kSelf || rule.prox == ProxMode::kRecompute ||
+                          rule.prox == ProxMode::kExact ||
                           (rule.prox == ProxMode::kNone && settings.minibatches == 1);
   const auto difference = out->find("absdiff_mean");
   if (!first_pass || staleness.max() != 0 || difference == out->end()) return;

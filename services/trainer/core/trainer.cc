@@ -22,6 +22,7 @@
 #include "services/trainer/core/shard_exchange.h"
 #include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/updater.h"
+#include "services/trainer/core/version_history.h"
 
 namespace sluice::trainer {
 namespace {
@@ -33,8 +34,8 @@ class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
        std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average,
-       std::unique_ptr<TrainModel> teacher, Clock* clock, Collective* collective,
-       std::shared_ptr<Collective> snapshots)
+       std::unique_ptr<TrainModel> teacher, std::unique_ptr<TrainModel> past, Clock* clock,
+       Collective* collective, std::shared_ptr<Collective> snapshots)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
@@ -43,6 +44,8 @@ class Trainer::Impl {
         reference_(std::move(reference)),
         average_(std::move(average)),
         teacher_(std::move(teacher)),
+        past_(std::move(past)),
+        history_(static_cast<size_t>(KeptVersions(settings, rules)), settings.dtype),
         optimizer_(model_.get(), settings.optimizer, &ranks_, settings.shard, average_.get(),
                    rules.loss.ewma,
                    settings.lora.rank > 0
@@ -52,7 +55,8 @@ class Trainer::Impl {
                  {.policy = model_.get(),
                   .reference = reference_.get(),
                   .average = average_.get(),
-                  .teacher = teacher_.get()},
+                  .teacher = teacher_.get(),
+                  .past = past_.get()},
                  &optimizer_, &ranks_, clock) {
     if (!optimizer_.sharded()) return;
     SLUICE_CHECK(snapshots != nullptr);
@@ -157,7 +161,7 @@ class Trainer::Impl {
     if (step_ == nullptr) {
       k_ = k;
       step_ = Streams(settings_) ? MakeStreamedStep(settings_, rules_, k, updater_, *clock_)
-                                 : MakeWholeStep(settings_, rules_, k, updater_, *clock_);
+                                 : MakeWholeStep(settings_, rules_, k, updater_, history_, *clock_);
     }
     return step_->Add(std::move(groups));
   }
@@ -167,6 +171,8 @@ class Trainer::Impl {
       return absl::FailedPreconditionError(
           absl::StrCat("batch ", k, " cannot be finished while batch ", k_, " is open"));
 
+    // The step's update overwrites the weights of version k.
+    SLUICE_RETURN_IF_ERROR(history_.Keep(k, *model_));
     StepResult result;
     result.k = k;
     if (absl::Status status = step_->Finish(&result); !status.ok()) {
@@ -190,6 +196,7 @@ class Trainer::Impl {
     DoAbandon();
     optimizer_.PreserveAll();
     optimizer_.Reset();
+    history_.Clear();
     skips_in_a_row_ = 0;
     if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), weights));
     return LoadModel(model_.get(), weights);
@@ -222,6 +229,9 @@ class Trainer::Impl {
   std::unique_ptr<TrainModel> reference_;  // The initial weights; null if they are not kept.
   std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.
   std::unique_ptr<TrainModel> teacher_;    // Null if there is none.
+  // Of prox exact: the weights of older versions, and the model that scores with them.
+  std::unique_ptr<TrainModel> past_;
+  VersionHistory history_;
   Optimizer optimizer_;
   Updater updater_;
 
@@ -372,9 +382,13 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
     SLUICE_CHECK(teacher_config != nullptr);
     SLUICE_ASSIGN_OR_RETURN(teacher, TrainModel::Create(*teacher_config, settings.dtype));
   }
+  std::unique_ptr<TrainModel> past;
+  if (KeptVersions(settings, rules) > 0) {
+    SLUICE_ASSIGN_OR_RETURN(past, TrainModel::Create(config, settings.dtype));
+  }
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(
       settings, rules, std::move(model), std::move(reference), std::move(average),
-      std::move(teacher), clock, collective, std::move(snapshots))));
+      std::move(teacher), std::move(past), clock, collective, std::move(snapshots))));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -109,6 +109,7 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
                             .lp_ref = batch.ref,
                             .advantage = batch.advantage,
                             .allowed = batch.allowed,
+                            .lp_snap = batch.older,
                             .lp_teacher = batch.teacher};
   LossTerms terms;
   at::Tensor regular;

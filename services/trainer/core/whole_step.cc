@@ -22,8 +22,14 @@ struct Minibatch {
 
 class WholeStep : public BatchStep {
  public:
-  WholeStep(const Settings& settings, const Rules& rules, int64_t k, Updater& updater, Clock& clock)
-      : settings_(settings), rules_(rules), k_(k), updater_(updater), clock_(clock) {}
+  WholeStep(const Settings& settings, const Rules& rules, int64_t k, Updater& updater,
+            const VersionHistory& history, Clock& clock)
+      : settings_(settings),
+        rules_(rules),
+        k_(k),
+        updater_(updater),
+        history_(history),
+        clock_(clock) {}
 
   absl::Status Add(std::vector<Group> groups) override {
     for (Group& group : groups) groups_.push_back(std::move(group));
@@ -39,10 +45,14 @@ class WholeStep : public BatchStep {
     // Proximal log-probs are computed with the weights before the first update, so all of them are
     // computed here.
     if (settings_.kind == Settings::Kind::kRl) {
+      std::vector<MicroBatch*> all;
       for (Minibatch& minibatch : minibatches) {
-        for (MicroBatch& batch : minibatch.batches)
+        for (MicroBatch& batch : minibatch.batches) {
           SLUICE_RETURN_IF_ERROR(updater_.scorer().SetProximal(batch));
+          all.push_back(&batch);
+        }
       }
+      SLUICE_RETURN_IF_ERROR(updater_.scorer().SetOlder(all, k_, history_));
     }
 
     SLUICE_RETURN_IF_ERROR(MakeUpdates(minibatches, result));
@@ -172,6 +182,7 @@ class WholeStep : public BatchStep {
   const Rules& rules_;
   const int64_t k_;
   Updater& updater_;
+  const VersionHistory& history_;
   Clock& clock_;
   std::vector<Group> groups_;
   std::optional<SequenceBuilder> builder_;  // Made in Finish(), which knows the mean reward.
@@ -182,8 +193,9 @@ class WholeStep : public BatchStep {
 }  // namespace
 
 std::unique_ptr<BatchStep> MakeWholeStep(const Settings& settings, const Rules& rules, int64_t k,
-                                         Updater& updater, Clock& clock) {
-  return std::make_unique<WholeStep>(settings, rules, k, updater, clock);
+                                         Updater& updater, const VersionHistory& history,
+                                         Clock& clock) {
+  return std::make_unique<WholeStep>(settings, rules, k, updater, history, clock);
 }
 
 }  // namespace sluice::trainer

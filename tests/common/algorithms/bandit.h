@@ -99,7 +99,9 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
   }
 
   PolicyTokens tokens{offsets, theta, {}, behaviour, ref, a, {}};
-  if (rule.prox == ProxMode::kRecompute) tokens.lp_prox = theta;
+  if (rule.prox == ProxMode::kRecompute || rule.prox == ProxMode::kExact) tokens.lp_prox = theta;
+  // Trainer and rollout agree about the version that sampled.
+  if (rule.prox == ProxMode::kExact) tokens.lp_snap = behaviour;
   if (rule.prox == ProxMode::kEwma) tokens.lp_prox = mean;
   const std::vector<float> loglinear =
       LoglinearProximal(theta, behaviour, std::vector<int32_t>(n, staleness));

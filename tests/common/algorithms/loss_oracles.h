@@ -109,6 +109,19 @@ inline const std::vector<LossOracle>& LossOracles() {
        {-1.105171, -1.2, -0.904837, 0.552585, 0.4},
        {-1.105171, 0, -0.904837, 0.552585, 0},
        -0.451485},
+      // Without bounds the parts of the weight give the whole.
+      {"decoupled, exact, untruncated",
+       With(Weighted(Plain("ppo", "exact"), kInf), [](LossSpec& s) { s.stale_cap = kInf; }),
+       {-1.221403, -1.085805, -1.221403, 0.452419, 0.539944},
+       {-1.221403, 0, -1.221403, 0.452419, 0},
+       -0.507250},
+      // Worked by hand: w_mis is 1.105171 for each token, and w_stale 1, 0.818731, 1.221403 /
+      // 0.740818, 1.221403.
+      {"decoupled, exact, token TIS 1.05, stale cap 1.1",
+       With(Weighted(Plain("ppo", "exact"), 1.05), [](LossSpec& s) { s.stale_cap = 1.1; }),
+       {-1.160429, -1.031601, -1.045087, 0.429834, 0.462},
+       {-1.160429, 0, -1.045087, 0.429834, 0},
+       -0.469057},
       {"GSPO 3e-4, 4e-4",
        With(Plain("gspo", "recompute"), [](LossSpec& s) { s.clip_low = 3e-4, s.clip_high = 4e-4; }),
        {-1.0004, -1.0004, -1.0004, 0.49985, 0.49985},

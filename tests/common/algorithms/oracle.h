@@ -24,10 +24,13 @@ struct F1 {
   std::vector<float> ref = {-0.4f, -1.4f, -1.8f, -1.1f, -1.3f};
   std::vector<float> advantage = {1, 1, 1, -0.5f, -0.5f};
   std::vector<int32_t> staleness = {2, 1, 0, 1, 1};
+  // Of the trainer, under the version of each token: 0.1 above the rollout's.
+  std::vector<float> snap = {-0.6f, -1.4f, -2.1f, -0.7f, -1.3f};
 
   PolicyTokens Tokens(ProxMode mode) const {
     PolicyTokens tokens{offsets, theta, {}, behav, ref, advantage, {}};
     if (HasProximal(mode)) tokens.lp_prox = prox;
+    if (mode == ProxMode::kExact) tokens.lp_snap = snap;
     return tokens;
   }
 };

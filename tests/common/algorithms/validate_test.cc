@@ -90,7 +90,7 @@ TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   ExpectOne(With([](auto& s) { s.loss.kind = "pppo"; }), {}, "loss.kind",
             "unknown name \"pppo\"; use one of reinforce, ppo, dapo");
   ExpectOne(With([](auto& s) { s.loss.prox = "nearest"; }), {}, "loss.prox",
-            "none, self, recompute, loglinear, ewma");
+            "none, self, recompute, loglinear, ewma, exact");
   ExpectOne(With([](auto& s) { s.loss.tis_outside = "cut"; }), {}, "loss.tis_outside",
             "clip, drop");
   ExpectOne(With([](auto& s) { s.loss.ess_lr = "half"; }), {}, "loss.ess_lr", "none, sqrt, linear");
@@ -121,6 +121,17 @@ TEST(ValidateTest, ProxSelfNeedsOneUpdatePerBatch) {
   const AlgorithmSpec self = With([](auto& s) { s.loss.prox = "self"; });
   EXPECT_THAT(ValidateAlgorithm(self, {.minibatches = 1}), IsEmpty());
   ExpectOne(self, {.minibatches = 4}, "loss.prox", "minibatches is 4");
+}
+
+TEST(ValidateTest, ProxExactNeedsWeightsToDivide) {
+  const AlgorithmSpec exact = With([](auto& s) { s.loss.prox = "exact", s.loss.stale_cap = 3; });
+  EXPECT_THAT(ValidateAlgorithm(exact, {.minibatches = 4}), IsEmpty());
+  ExpectOne(With([](auto& s) { s.loss.prox = "exact", s.loss.tis.reset(); }), {}, "loss.prox",
+            "Set loss.tis");
+  ExpectOne(With([](auto& s) { s.loss.stale_cap = 3; }), {}, "loss.stale_cap",
+            "only with loss.prox: exact");
+  ExpectOne(With([](auto& s) { s.loss.prox = "exact", s.loss.stale_cap = 0.5; }), {},
+            "loss.stale_cap", "1 or more");
 }
 
 TEST(ValidateTest, NumbersOutsideTheirRangeAreRefused) {

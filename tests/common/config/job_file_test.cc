@@ -376,6 +376,9 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"algorithm.loss.prox=none", "count it twice"},
       {"algorithm.loss.kl=0.1", "needs a reference model"},
       {"algorithm.loss={prox: self}", ""},
+      {"algorithm.loss={prox: exact, stale_cap: 3}", ""},
+      {"algorithm.loss={prox: exact, tis: none}", "Set loss.tis, or prox: recompute"},
+      {"algorithm.loss.stale_cap=3", "has an effect only with loss.prox: exact"},
       {"algorithm.advantage.kind=none", "Set model.teacher"},
       {"algorithm.distill.top_k=4", "has an effect only with model.teacher"},
       {"model.teacher={path: t}", ""},
@@ -542,8 +545,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "resources.queue=2",
                           "reward.rewards.0.verifier=math",
                           "algorithm.preset=ppo_critic",
-                          "algorithm.advantage.kind=gae",
-                          "algorithm.loss.prox=exact"}) {
+                          "algorithm.advantage.kind=gae"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();

@@ -744,6 +744,96 @@ TEST_F(AlgorithmsTest, T14TokensOfAToolChangeNeitherAdvantagesNorWhatTheLossSees
   }
 }
 
+// A batch of step k whose tokens are of the versions k - 2 to k, in turn.
+std::vector<Group> MixedBatch(uint64_t seed, int64_t k) {
+  std::vector<Group> batch = RandomBatch(seed, 6, k);
+  int64_t token = 0;
+  for (Group& group : batch) {
+    for (Trajectory& t : group.members) {
+      for (size_t i = 0; i < t.mask.size(); ++i) {
+        if (t.mask[i]) t.versions[i] = std::max<int64_t>(0, k - token++ % 3);
+      }
+    }
+  }
+  return batch;
+}
+
+TEST_F(AlgorithmsTest, ProxExactWeighsEachTokenByTheTrainersLogProbUnderItsOwnVersion) {
+  for (const uint32_t minibatches : {1u, 2u}) {
+    SCOPED_TRACE(minibatches);
+    Settings settings = BaseSettings();
+    settings.algorithm.advantage.kind = "dr_grpo";
+    settings.algorithm.loss = {.kind = "ppo",
+                               .prox = "exact",
+                               .clip_high = 0.2,
+                               .dual = std::nullopt,
+                               .tis = 1.1,
+                               .veto = std::nullopt,
+                               .stale_cap = 1.05};
+    settings.minibatches = minibatches;
+    const std::unique_ptr<Trainer> trainer = Make(settings);
+    std::vector<TensorSet> versions;
+    for (int64_t k = 0; k < 3; ++k) {
+      versions.push_back(*trainer->Weights());
+      if (k < 2) Run(*trainer, k, RandomBatch(50 + k, 6, k));
+    }
+    const std::vector<Group> batch = MixedBatch(60, 2);
+    // Before its first update the policy is its own anchor, so the loss of a step with one update
+    // is the sum of -A u.
+    const StepResult result = Run(*trainer, 2, batch);
+
+    // The log-probs of all answers by version.
+    std::vector<std::vector<Scored>> by_version;
+    for (const TensorSet& version : versions) {
+      ASSERT_TRUE(slow_->Load(version).ok());
+      by_version.push_back(ScoreAll(batch));
+    }
+    double loss = 0, n = 0, capped = 0, stale_capped = 0;
+    for (size_t i = 0; i < by_version[2].size(); ++i) {
+      const Trajectory& answer = batch[i / 4].members[i % 4];
+      const Scored& now = by_version[2][i];
+      const double advantage = now.reward - GroupMean(by_version[2], i);
+      size_t token = 0;
+      for (size_t t = 0; t < answer.mask.size(); ++t) {
+        if (!answer.mask[t]) continue;
+        const double snap = by_version[answer.versions[t]][i].lp_value[token];
+        const double mis = std::exp(snap - now.behav[token]);
+        const double stale = std::exp(now.lp_value[token] - snap);
+        loss -= advantage * std::min(mis, 1.1) * std::min(stale, 1.05);
+        capped += mis > 1.1, stale_capped += stale > 1.05;
+        ++token, ++n;
+      }
+    }
+    EXPECT_GT(stale_capped, 0);
+    EXPECT_EQ(result.metrics.at("w_conflated"), 0);
+    EXPECT_NEAR(result.metrics.at("tis_capped"), capped / n, 1e-9);
+    EXPECT_NEAR(result.metrics.at("stale_capped"), stale_capped / n, 1e-9);
+    if (minibatches == 1) EXPECT_NEAR(result.loss, loss / n, 1e-5);
+  }
+}
+
+TEST_F(AlgorithmsTest, ProxExactConflatesTokensOfVersionsBeforeARestartAndSaysHowMany) {
+  Settings settings = BaseSettings();
+  settings.algorithm.loss.prox = "exact";
+  const std::unique_ptr<Trainer> first = Make(settings);
+  for (int64_t k = 0; k < 3; ++k) Run(*first, k, MixedBatch(70 + k, k));
+  const Checkpoint found = WriteAndRead(*first, {});
+  EXPECT_EQ(Run(*first, 3, MixedBatch(73, 3)).metrics.at("w_conflated"), 0);
+
+  const std::unique_ptr<Trainer> second = Make(settings);
+  ASSERT_TRUE(
+      second
+          ->Restore(found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row)
+          .ok());
+  // Two of three tokens are of versions 1 and 2, then one of three is, then none.
+  EXPECT_NEAR(Run(*second, 3, MixedBatch(73, 3)).metrics.at("w_conflated"), 2.0 / 3, 0.02);
+  EXPECT_NEAR(Run(*second, 4, MixedBatch(74, 4)).metrics.at("w_conflated"), 1.0 / 3, 0.02);
+  EXPECT_EQ(Run(*second, 5, MixedBatch(75, 5)).metrics.at("w_conflated"), 0);
+
+  settings.algorithm.loss.prox = "recompute";
+  EXPECT_EQ(Run(*Make(settings), 0, RandomBatch(9)).metrics.at("w_conflated"), 1);
+}
+
 TEST_F(AlgorithmsTest, TheMasksOfAJobAreMetricsAndOthersAreAbsent) {
   Settings settings = BaseSettings();
   settings.algorithm.loss.geo_high = 1.01;

@@ -40,6 +40,9 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
   spec.loss.tis_normalize = true, spec.loss.entropy = 0.05, spec.loss.m2po = 0.02;
   add("normalized weights and m2po", spec);
   spec = {};
+  spec.loss.prox = "exact", spec.loss.m2po = 0.02;
+  add("prox exact", spec);
+  spec = {};
   spec.advantage.kl = 0.1;
   add("kl in the reward", spec);
   spec = {};

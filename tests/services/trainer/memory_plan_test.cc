@@ -72,6 +72,15 @@ TEST(MemoryPlanTest, ATeacherTakesItsWeightsAndTheBuffersThatCompareItWithThePol
   EXPECT_EQ(BytesOf(full, "teacher's pass"), 2048u * (4 * 1024 + 8 * 100));
 }
 
+TEST(MemoryPlanTest, ProxExactKeepsOlderVersionsAndAModelThatScoresWithThem) {
+  MemoryPlanInput in = LargeInput();
+  const MemoryPlan alone = PlanMemory(in);
+  in.kept_versions = 5;
+  const MemoryPlan exact = PlanMemory(in);
+  EXPECT_EQ(BytesOf(exact, "older versions"), (4 + 5 * 2) * BytesOf(alone, "parameters") / 4);
+  EXPECT_EQ(exact.total() - alone.total(), BytesOf(exact, "older versions"));
+}
+
 TEST(MemoryPlanTest, RanksShareOutTheMomentsAndOnlyRankZeroPublishes) {
   const MemoryPlan alone = PlanMemory(LargeInput());
   for (const int ranks : {2, 4}) {

@@ -171,6 +171,22 @@ TEST_F(RanksTest, LowRankFactorsAndAveragesAreSharedToo) {
   }
 }
 
+// Each rank keeps the weights of older versions itself.
+TEST_F(RanksTest, T19OlderVersionsScoreTheirOwnTokensOnEachRank) {
+  Settings exact = BaseSettings();
+  exact.algorithm.loss.prox = "exact";
+  exact.minibatches = 2;
+  ExpectSameRun(
+      exact, 3, 4,
+      [](int64_t k) {
+        std::vector<Group> batch = RandomBatch(11 + k, 3, k);
+        for (Group& old : RandomBatch(31 + k, 3, std::max<int64_t>(0, k - 2)))
+          batch.push_back(std::move(old));
+        return batch;
+      },
+      1e-4);
+}
+
 // One token of the vocabulary is broken in the reference, and one answer has it, so the sums of one
 // rank alone are not finite.
 TEST_F(RanksTest, T27OneRankThatSeesANumberThatIsNotFiniteMakesAllSkip) {

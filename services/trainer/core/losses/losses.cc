@@ -62,6 +62,13 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
     tokens.lp_prox = loglinear;
   }
 
+  std::vector<float> own;
+  if (rule.correction.split) {
+    own = OwnVersionLogprobs(tokens.lp_snap,
+                             tokens.lp_prox.empty() ? tokens.lp_theta : tokens.lp_prox, staleness);
+    tokens.lp_snap = own;
+  }
+
   std::vector<float> distilled;
   if (rule.distill.kind == DistillKind::kSampled) {
     DistillSums unused;

@@ -28,7 +28,8 @@ struct LossTerms {
 //
 // `lp_theta` [N] is fp32 with gradient; `entropy` [N] is fp32 with gradient, or undefined. `tokens`
 // has the constants on the CPU. Its lp_theta is ignored, because the tensor is used; so is its
-// lp_prox if prox is loglinear, which computes it from `staleness` [N] (versions).
+// lp_prox if prox is loglinear, which computes it from `staleness` [N] (versions). If prox is
+// exact, its lp_snap need not have tokens of staleness 0, whose own version is the present one.
 // `sequence_weight` [B] is rule.aggregation.sequence_weight of each sequence (any value for an
 // empty one). The micro-batch is added to `stats`; if stats->bad_policy() > 0, the step must be
 // skipped.

@@ -153,10 +153,9 @@ inline void RejectByM2po(const Batch& b, double tau, Flags* k) {
   }
 }
 
-// All of section 5. M2PO runs last; the order of the others does not matter.
-inline Weights Correct(const Batch& b, const std::string& prox, bool total_ratio,
-                       const CorrectionSettings& s) {
-  const Matrix log_w = LogWeights(b, prox, total_ratio);
+// All of section 5, for the logarithms of the ratio that the bounds are of. M2PO runs last; the
+// order of the others does not matter.
+inline Weights CorrectBy(const Batch& b, const Matrix& log_w, const CorrectionSettings& s) {
   const Flags usable = Usable(b);
   Weights out{Weigh(b.mask, usable, log_w, s), usable};
   ForEachToken(usable, [&](size_t i, size_t t) {
@@ -166,6 +165,32 @@ inline Weights Correct(const Batch& b, const std::string& prox, bool total_ratio
     if (rejected) out.k[i][t] = 0;
   });
   if (s.m2po) RejectByM2po(b, *s.m2po, &out.k);
+  return out;
+}
+
+inline Weights Correct(const Batch& b, const std::string& prox, bool total_ratio,
+                       const CorrectionSettings& s) {
+  return CorrectBy(b, LogWeights(b, prox, total_ratio), s);
+}
+
+// 5.1 P5: the bounds are of w_mis, and w_stale has its own cap, per token or per sequence like the
+// weight. A token whose `snap` is not finite has w_mis = w.
+inline Weights CorrectExact(const Batch& b, const Matrix& snap, bool total_ratio,
+                            const CorrectionSettings& s, double stale_cap) {
+  const Matrix log_w = LogWeights(b, "exact", total_ratio);
+  Matrix log_mis = log_w, log_stale = Like(b.mask);
+  ForEachToken(b.mask, [&](size_t i, size_t t) {
+    if (!std::isfinite(snap[i][t])) return;
+    log_mis[i][t] = snap[i][t] - b.behav[i][t];
+    log_stale[i][t] = log_w[i][t] - log_mis[i][t];
+  });
+  Weights out = CorrectBy(b, log_mis, s);
+  if (s.level == "none") return out;
+  const Flags usable = Usable(b);
+  ForEachToken(usable, [&](size_t i, size_t t) {
+    const double log_ratio = s.level == "token" ? log_stale[i][t] : SumOver(usable, log_stale, i);
+    out.u[i][t] *= std::min(std::exp(Clamp20(log_ratio)), stale_cap);
+  });
   return out;
 }
 

@@ -23,7 +23,15 @@ TEST(LossFp64Test, TheSlowFormGivesTheSheetsNumbers) {
     Batch f = SheetF1();
     if (!oracle.entropy.empty())
       f.advantage = AepoAdvantages(f.mask, f.entropy, f.advantage, oracle.spec.aepo_entropy);
-    const TokenLosses slow = PolicyLosses(oracle.spec, f, Correct(oracle.spec, f));
+    Matrix snap = f.behav;
+    for (std::vector<double>& row : snap) {
+      for (double& lp : row) lp += 0.1;
+    }
+    const Weights weights = oracle.spec.prox == "exact"
+                                ? CorrectExact(f, snap, UsesTotalRatio(oracle.spec),
+                                               SettingsOf(oracle.spec), oracle.spec.stale_cap)
+                                : Correct(oracle.spec, f);
+    const TokenLosses slow = PolicyLosses(oracle.spec, f, weights);
     ExpectAllClose(Select(f.mask, slow.value), oracle.value, oracle.name + " value");
     ExpectAllClose(Select(f.mask, slow.gradient), oracle.grad, oracle.name + " gradient");
     ExpectClose(TokenMean(f, slow.value), oracle.token_mean, oracle.name + " token mean");

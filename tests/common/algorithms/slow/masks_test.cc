@@ -170,6 +170,31 @@ TEST(MaskFp64Test, M2poDropsTheWorstOutwardTokensUntilTheBoundHolds) {
   }
 }
 
+TEST(MaskFp64Test, ExactBoundsMismatchAndStalenessApartAsTheSlowFormDoes) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SplitMix64 random(seed);
+    const Batch b = RandomBatch(seed, {.extreme = seed % 3 == 1, .bad_behav = seed % 4 == 2});
+    LossSpec spec = RandomSpec(seed % 5 == 0 ? "reinforce" : "ppo", "exact", &random);
+    spec.m2po.reset();
+    spec.stale_cap = 0.8 + random.Uniform();
+    Matrix snap = Like(b.mask);
+    std::vector<float> packed;
+    ForEachToken(b.mask, [&](size_t i, size_t t) {
+      const bool known = random.Below(4) != 0 && std::isfinite(b.behav[i][t]);
+      snap[i][t] = known ? Fp32(b.behav[i][t] + 0.4 * (random.Uniform() - 0.5)) : kNan;
+      packed.push_back(static_cast<float>(snap[i][t]));
+    });
+
+    const Packed p = Pack(b);
+    PolicyTokens tokens = p.Tokens(ProxMode::kExact);
+    tokens.lp_snap = packed;
+    const Weights slow =
+        CorrectExact(b, snap, UsesTotalRatio(spec), SettingsOf(spec), spec.stale_cap);
+    ExpectSameCorrection(p, ComputeCorrection(ResolveLoss(spec, 0)->correction, tokens), slow,
+                         kRounding, "seed " + std::to_string(seed));
+  }
+}
+
 TEST(MaskFp64Test, TheMeanOfTheWeightsIsTheSlowOne) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SplitMix64 random(seed);

@@ -104,13 +104,19 @@ at::Tensor ByAutograd(const LossSpec& spec, const at::Tensor& lp, const F1& f) {
   const bool has_prox = spec.prox != "none" && spec.prox != "self";
   const at::Tensor numerator = has_prox && spec.kind != "reinforce" ? prox : lp.detach();
 
+  const auto weigh = [&](const at::Tensor& log_w, double cap) {
+    if (spec.tis_level == "token") return log_w.exp().clamp_max(cap);
+    return torch::cat({log_w.slice(0, 0, 3).sum().exp().expand({3}),
+                       log_w.slice(0, 3, 5).sum().exp().expand({2})})
+        .clamp_max(cap);
+  };
   at::Tensor u = torch::ones({5});
-  if (spec.tis && spec.tis_level == "token") u = (numerator - behav).exp().clamp_max(*spec.tis);
-  if (spec.tis && spec.tis_level == "sequence") {
-    const at::Tensor log_w = numerator - behav;
-    u = torch::cat({log_w.slice(0, 0, 3).sum().exp().expand({3}),
-                    log_w.slice(0, 3, 5).sum().exp().expand({2})})
-            .clamp_max(*spec.tis);
+  if (spec.tis && spec.prox == "exact") {
+    // The version of a fresh token is that of prox.
+    const at::Tensor snap = torch::where(stale == 0, prox, torch::tensor(f.snap));
+    u = weigh(snap - behav, *spec.tis) * weigh(numerator - snap, spec.stale_cap);
+  } else if (spec.tis) {
+    u = weigh(numerator - behav, *spec.tis);
   }
 
   if (spec.kind == "reinforce") return u * (-a * lp);
@@ -157,7 +163,7 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
 
           SplitMix64 random(seed);
           F1 f;
-          for (auto* v : {&f.theta, &f.prox, &f.behav}) {
+          for (auto* v : {&f.theta, &f.prox, &f.behav, &f.snap}) {
             for (float& x : *v) x = static_cast<float>(-2 * random.Uniform());
           }
           for (float& x : f.advantage) x = static_cast<float>(2 * random.Uniform() - 1);
@@ -167,7 +173,8 @@ TEST(LossesTest, EveryRowAgreesWithAutograd) {
                         .dual = 2.0,
                         .tis = 1.5,
                         .tis_level = std::string(level.name),
-                        .veto = std::nullopt};
+                        .veto = std::nullopt,
+                        .stale_cap = 1.2};
 
           const at::Tensor lp1 = Leaf(f.theta), lp2 = Leaf(f.theta);
           PolicyStats stats;
