@@ -15,9 +15,19 @@ void TokenMoments::Add(double value) {
   squares_ += delta * (value - mean_);
 }
 
+void TokenMoments::Merge(const TokenMoments& other) {
+  if (other.count_ == 0) return;
+  const double count = count_ + other.count_, delta = other.mean_ - mean_;
+  squares_ += other.squares_ + delta * delta * count_ * other.count_ / count;
+  mean_ += delta * other.count_ / count;
+  count_ = count;
+}
+
+double TokenMoments::variance() const { return count_ < 2 ? 0 : squares_ / (count_ - 1); }
+
 double TokenMoments::Whiten(double value) const {
   if (count_ < 2) return 0;
-  return (value - mean_) / std::sqrt(squares_ / (count_ - 1) + 1e-8);
+  return (value - mean_) / std::sqrt(variance() + 1e-8);
 }
 
 }  // namespace sluice

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include "absl/types/span.h"
 
 namespace sluice {
@@ -9,15 +11,21 @@ namespace sluice {
 // neither receive a reward nor discount.
 void ToReturns(double gamma, absl::Span<double> rewards);
 
-// Moments of the tokens of a step, for whitening (REINFORCE++, arXiv 2501.03262).
+// Moments of the tokens of a step, for whitening (REINFORCE++, arXiv 2501.03262). May be copied as
+// bytes to another process.
 class TokenMoments {
  public:
   void Add(double value);
+  void Merge(const TokenMoments& other);
+
+  int64_t count() const { return static_cast<int64_t>(count_); }
+  double variance() const;  // With ddof 1; 0 for fewer than two tokens.
   // (value - mean) / sqrt(var + 1e-8), var with ddof 1; 0 if fewer than two tokens were added.
   double Whiten(double value) const;
 
  private:
-  double count_ = 0, mean_ = 0, squares_ = 0;  // Welford's method.
+  // Welford's method, and that of Chan et al. to merge two.
+  double count_ = 0, mean_ = 0, squares_ = 0;
 };
 
 }  // namespace sluice

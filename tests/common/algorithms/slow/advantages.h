@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -163,7 +164,7 @@ inline std::vector<double> AdvantagesByName(const std::string& kind, const Rewar
   if (kind == "maxrl") return MaxRl(r);
   if (kind == "batch") return BatchCentred(r);
   if (kind == "none") return std::vector<double>(r.reward.size(), 0.0);
-  if (kind == "reinforce" || kind == "reinforce_pp") return RawRewards(r);
+  if (kind == "reinforce" || kind == "reinforce_pp" || kind == "gae") return RawRewards(r);
   const std::vector<double> ones(r.reward.size(), 1.0);
   return kind == "min_variance" ? MinVarianceAdvantages(r, ones) : std::vector<double>();
 }
@@ -225,6 +226,41 @@ inline Matrix ReinforcePlusPlusBaseline(const Batch& b, const Matrix& anchor, do
   Matrix values = KlRewards(b, anchor, beta);
   ForEachToken(b.mask, [&](size_t i, size_t t) { values[i][t] += centred[i]; });
   return Whiten(b.mask, values);
+}
+
+// 3.6: advantages and value targets from the token rewards, without the whitening. `boot` [B] is the
+// value of the state after the last token. Masked positions carry the state on.
+struct GaeResult {
+  Matrix advantage, target;
+};
+inline GaeResult Gae(const Flags& mask, const Matrix& token_reward, const Matrix& value,
+                     const std::vector<double>& boot, double gamma, double lam_policy,
+                     double lam_value) {
+  GaeResult out{Like(mask), Like(mask)};
+  for (size_t i = 0; i < mask.size(); ++i) {
+    for (const bool of_targets : {false, true}) {
+      double next_value = boot[i], acc = 0;
+      for (size_t t = mask[i].size(); t-- > 0;) {
+        if (!mask[i][t]) continue;
+        const double delta = token_reward[i][t] + gamma * next_value - value[i][t];
+        acc = delta + gamma * (of_targets ? lam_value : lam_policy) * acc;
+        if (of_targets) out.target[i][t] = acc + value[i][t];
+        else out.advantage[i][t] = acc;
+        next_value = value[i][t];
+      }
+    }
+  }
+  return out;
+}
+
+// 3.6, last line.
+inline double AdaptedLambda(double alpha, double tokens) {
+  return 1 - 1 / std::max(alpha * tokens, 1.0);
+}
+
+// 2.5, last paragraph.
+inline double AdaptedBeta(double beta, double kl, double target, double n, double horizon) {
+  return beta * (1 + std::min(0.2, std::max(-0.2, kl / target - 1)) * n / horizon);
 }
 
 // 2.2

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "common/algorithms/advantage.h"
+#include "common/algorithms/gae.h"
+#include "common/algorithms/kl_control.h"
 #include "common/algorithms/min_variance.h"
 #include "common/algorithms/returns.h"
 #include "common/algorithms/shaping.h"
@@ -174,6 +176,105 @@ TEST(AdvantageFp64Test, T14WhitenedTokensSkipThoseOfToolsOnBothSides) {
         ExpectSame(products[kind][n], slow[kind][n], 1e-8, "seed " + std::to_string(seed));
     }
   }
+}
+
+// A batch with values, and rewards that carry the KL of each token.
+struct GaeStep {
+  Batch b;
+  Matrix value, rewards;
+  std::vector<double> boot;
+};
+GaeStep RandomGaeStep(uint64_t seed) {
+  SplitMix64 random(seed);
+  GaeStep step{.b = RandomBatch(seed)};
+  step.value = Like(step.b.mask, kNan);
+  step.rewards = KlRewards(step.b, step.b.prox, 0.2 * random.Uniform());
+  ForEachToken(step.b.mask, [&](size_t i, size_t t) {
+    step.value[i][t] = Fp32(2 * random.Uniform() - 1);
+    if (random.Below(4) == 0) step.rewards[i][t] += random.Uniform();
+  });
+  for (size_t i = 0; i < step.b.sequences(); ++i)
+    step.boot.push_back(random.Below(2) == 0 ? 0 : Fp32(random.Uniform()));
+  return step;
+}
+
+// The product's advantages and targets of all tokens, sequence by sequence.
+struct ProductGae {
+  std::vector<double> advantage, target;
+};
+ProductGae RunProductGae(const GaeRule& rule, const GaeStep& step) {
+  ProductGae out;
+  for (size_t i = 0; i < step.b.sequences(); ++i) {
+    const Flags mask = {step.b.mask[i]};
+    const std::vector<double> rewards = Select(mask, {step.rewards[i]});
+    const std::vector<float> values = Floats(Select(mask, {step.value[i]}));
+    std::vector<float> advantage(rewards.size()), target(rewards.size());
+    ComputeGae(rule, rewards, values, step.boot[i], absl::MakeSpan(advantage),
+               absl::MakeSpan(target));
+    out.advantage.insert(out.advantage.end(), advantage.begin(), advantage.end());
+    out.target.insert(out.target.end(), target.begin(), target.end());
+  }
+  return out;
+}
+
+TEST(AdvantageFp64Test, T14GaeSkipsTokensOfToolsOnBothSides) {
+  // The sheet's example: a masked token with a value of 9.9 after the first.
+  const GaeResult hole =
+      Gae({{1, 0, 1, 1}}, {{0, 0, 0, 1}}, {{0.2, 9.9, 0.5, 0.6}}, {0}, 1, 0.95, 0.95);
+  ExpectAllClose(hole.advantage[0], std::vector<double>{0.756, 0, 0.48, 0.4}, "advantage");
+  ExpectAllClose(hole.target[0], std::vector<double>{0.956, 0, 0.98, 1}, "target");
+  ExpectAllClose(Gae({{1, 1, 1}}, {{0, 0, 0}}, {{0.2, 0.5, 0.6}}, {0.7}, 1, 0.95, 1).advantage[0],
+                 std::vector<double>{0.485250, 0.195, 0.1}, "bootstrapped");
+
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SplitMix64 random(seed + 7);
+    const GaeStep step = RandomGaeStep(seed);
+    const double gamma = 0.5 + 0.5 * random.Uniform(), lam = random.Uniform(),
+                 lam_value = random.Uniform();
+    const ProductGae product =
+        RunProductGae({.gamma = gamma, .lam = lam, .lam_value = lam_value}, step);
+    const GaeResult slow =
+        Gae(step.b.mask, step.rewards, step.value, step.boot, gamma, lam, lam_value);
+    const std::vector<double> advantage = Select(step.b.mask, slow.advantage),
+                              target = Select(step.b.mask, slow.target);
+    ASSERT_EQ(product.advantage.size(), advantage.size());
+    for (size_t n = 0; n < advantage.size(); ++n) {
+      ExpectSame(product.advantage[n], advantage[n], kRounding, "A, seed " + std::to_string(seed));
+      ExpectSame(product.target[n], target[n], kRounding, "G, seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST(AdvantageFp64Test, T15GaeWithoutValuesIsTheRestOfTheRewardOnBothSides) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    GaeStep step = RandomGaeStep(seed);
+    step.value = Like(step.b.mask);
+    step.boot.assign(step.boot.size(), 0);
+    const std::vector<double> zero(step.b.sequences(), 0.0);
+    const std::vector<double> rest =
+        Select(step.b.mask, Returns(step.b.mask, step.rewards, zero, 1));
+    const std::vector<double> slow = Select(
+        step.b.mask, Gae(step.b.mask, step.rewards, step.value, step.boot, 1, 1, 1).advantage);
+    const ProductGae product = RunProductGae({.gamma = 1, .lam = 1}, step);
+    for (size_t n = 0; n < rest.size(); ++n) {
+      EXPECT_NEAR(slow[n], rest[n], 1e-12) << seed;
+      ExpectSame(product.advantage[n], rest[n], kRounding, "seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST(AdvantageFp64Test, LambdasAndKlCoefficientsThatAdaptAreTheSlowOnes) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SplitMix64 random(seed);
+    const double alpha = 2 * random.Uniform() + 1e-3, kl = random.Uniform() - 0.3,
+                 target = random.Uniform() + 1e-3;
+    const int64_t n = static_cast<int64_t>(1 + random.Below(1000));
+    EXPECT_DOUBLE_EQ(PolicyLambda({.lam_alpha = alpha}, n),
+                     AdaptedLambda(alpha, static_cast<double>(n)));
+    EXPECT_DOUBLE_EQ(AdaptKl({.target = target, .horizon = 5000}, 0.01, kl, n),
+                     AdaptedBeta(0.01, kl, target, static_cast<double>(n), 5000));
+  }
+  EXPECT_NEAR(AdaptedBeta(0.001, 0.15, 0.1, 512, 10000), 0.001010, 1e-6);
 }
 
 TEST(AdvantageFp64Test, TheSlowTokenAdvantagesGiveTheSheetsNumbers) {

@@ -54,6 +54,12 @@ inline double Sapo(double lp, const TokenConstants& c, double tau_pos, double ta
   return -c.advantage * (4 / tau) / (1 + std::exp(-tau * (x - 1)));
 }
 
+// 8. e = infinity turns the clip off.
+inline double ValueLossOf(double v, double old_v, double target, double e) {
+  const double clipped = Clip(v, old_v - e, old_v + e);
+  return 0.5 * std::max((v - target) * (v - target), (clipped - target) * (clipped - target));
+}
+
 // 12.4. The anchor is behav.
 inline double DppoTv(double lp, const TokenConstants& c, double delta, double kappa) {
   const double moved = std::exp(c.sg) - std::exp(c.anchor);

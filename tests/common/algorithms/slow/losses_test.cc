@@ -8,6 +8,7 @@
 #include "common/algorithms/losses/ppo_clip.h"
 #include "common/algorithms/preference.h"
 #include "common/algorithms/proximal.h"
+#include "common/algorithms/value_loss.h"
 #include "kernels/decoder_grad/op.h"
 #include "tests/common/algorithms/kl_oracles.h"
 #include "tests/common/algorithms/slow/aggregation.h"
@@ -179,6 +180,25 @@ Batch EqualPolicies(uint64_t seed) {
   Batch b = RandomBatch(seed);
   b.prox = b.behav = b.theta;
   return b;
+}
+
+TEST(LossFp64Test, T05TheValueLossHasTheDifferenceQuotientOfItsSlowForm) {
+  ExpectClose(ValueLossOf(0.5, 0.2, 0.7525, 0.2), 0.062128, "first");
+  ExpectClose(ValueLossOf(0.45, 0.5, 0.975, 0.2), 0.137812, "second");
+  ExpectClose(ValueLossOf(0.9, 0.6, 1, 0.2), 0.02, "third");
+  int clipped = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    SplitMix64 random(seed);
+    const double v = 2 * random.Uniform() - 1, old_v = v + random.Uniform() - 0.5,
+                 target = 4 * random.Uniform() - 2, e = seed % 3 == 0 ? kInf : 0.2;
+    if (std::abs(std::abs(v - old_v) - e) < 1e-5) continue;  // At the edge of the band.
+    const auto slow = [&](double x) { return ValueLossOf(x, old_v, target, e); };
+    const LossValue product = ValueLoss(v, old_v, target, e);
+    EXPECT_NEAR(product.value, slow(v), 1e-12) << seed;
+    EXPECT_NEAR(product.grad, Slope(slow, v), 1e-6) << seed;
+    clipped += product.grad == 0;
+  }
+  EXPECT_GT(clipped, 100);
 }
 
 TEST(LossFp64Test, T01AtEqualPoliciesBothSidesHaveReinforcesGradient) {
