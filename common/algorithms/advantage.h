@@ -9,8 +9,8 @@ namespace sluice {
 
 // Advantages from rewards: A_i = c_i / (sigma + 1e-6), a centred reward divided by a scale. GRPO,
 // Dr.GRPO, RLOO, POOL-LOO, LitePPO and MaxRL differ only in the centre and the scale they choose;
-// their names are rows of AdvantageRows() (registry.h). REINFORCE++ makes advantages of single
-// tokens from them (TokenRule), and VCPO's baseline needs gradients (min_variance.h).
+// their names are rows of AdvantageRows() (registry.h). REINFORCE++ and GAE make advantages of
+// single tokens from them (TokenRule), and VCPO's baseline needs gradients (min_variance.h).
 //
 // Legend: R_i is the reward of sequence i, g its group (the sequences of one prompt), n_g the size
 // of the group, mean_g the mean reward of the group. `ddof 1` means division by n - 1. All
@@ -45,6 +45,9 @@ enum class TokenRule {
   kWhitened,
   // A_i is the reward of the last token; each token has its discounted return, whitened.
   kReturns,
+  // A_i is the reward of the last token; each token has an advantage over a critic's value (gae.h),
+  // which is whitened if AdvantageRule::whiten.
+  kGae,
 };
 
 // An estimator of advantages.
@@ -55,10 +58,15 @@ struct AdvantageRule {
   // The baseline is that of min_variance.h. Until the gradients are known, A_i has the group's mean
   // as its baseline.
   bool min_variance = false;
+  // Only for TokenRule::kGae: the advantages are whitened over the tokens of the step.
+  bool whiten = true;
 };
 
 // Whether rewards have no effect on the advantages.
 inline bool IgnoresRewards(const AdvantageRule& rule) { return rule.scale == Scale::kZero; }
+// Whether the job has a critic, which is trained beside the policy.
+inline bool NeedsCritic(const AdvantageRule& rule) { return rule.tokens == TokenRule::kGae; }
+
 inline bool HasGroupCentre(const AdvantageRule& rule) {
   return rule.centre == Centre::kGroup || rule.centre == Centre::kGroupLoo;
 }

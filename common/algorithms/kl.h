@@ -18,8 +18,8 @@ struct KlToken {
 };
 using KlFunction = LossValue (*)(const KlToken&);
 
-// k1 = D. Other systems use it for logging and in a KL term of the reward; this build does neither.
-// As a loss its expected gradient is 0, so no job may use it as one.
+// k1 = D. The KL in the reward is k1 too. As a loss its expected gradient is 0, so no job may use
+// it as one.
 LossValue KlK1(const KlToken& token);
 // k2 = D^2 / 2. On policy, its expected gradient is exactly that of KL(policy || reference).
 LossValue KlK2(const KlToken& token);

@@ -83,6 +83,17 @@ absl::Span<const Row<AlgorithmSpec>> PresetRows() {
                  .dual = std::nullopt,
                  .tis = 2.0,
                  .veto = std::nullopt}}},
+      {"ppo_critic",
+       "PPO (arXiv 1707.06347) with a critic: GAE (arXiv 1506.02438), and a KL to the reference in "
+       "the reward, so that it needs model.reference",
+       {.advantage = {.kind = "gae", .kl = 0.001},
+        .loss = {.kind = "ppo",
+                 .prox = "recompute",
+                 .clip_low = 0.2,
+                 .clip_high = 0.2,
+                 .dual = std::nullopt,
+                 .tis = 2.0,
+                 .veto = std::nullopt}}},
   };
   return rows;
 }

@@ -41,6 +41,9 @@ constexpr Row<AdvantageRule> kAdvantages[] = {
     {"reinforce_pp_baseline",
      "reward minus the group's mean, whitened over the step's tokens (arXiv 2501.03262)",
      {Centre::kGroup, Scale::kNone, TokenRule::kWhitened}},
+    {"gae",
+     "each token's advantage over the values of a critic, which is trained too (arXiv 1506.02438)",
+     {Centre::kNone, Scale::kNone, TokenRule::kGae}},
     {"min_variance",
      "baseline that minimises the variance of the gradient; one backward pass per answer (arXiv "
      "2602.17616)",
@@ -232,7 +235,10 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
 }
 
 absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec) {
-  return Resolve(AdvantageRows(), "advantage.kind", spec.kind);
+  SLUICE_ASSIGN_OR_RETURN(AdvantageRule rule,
+                          Resolve(AdvantageRows(), "advantage.kind", spec.kind));
+  rule.whiten = !spec.raw;
+  return rule;
 }
 
 absl::StatusOr<Truncation> ResolveTruncation(const AdvantageSpec& spec) {

@@ -20,6 +20,15 @@ struct AdvantageSpec {
   // Coefficient of KL(policy || reference) that is subtracted from the reward. 0: off.
   double kl = 0;
   double gamma = 1;  // Discount per token, for advantages that are returns of single tokens.
+  // Of advantage gae; see GaeRule.
+  double lam = 0.95;
+  std::optional<double> lam_value, lam_alpha;
+  bool raw = false;  // The advantages are not whitened.
+  // An answer that was cut at the length limit goes on with the critic's value of its end.
+  bool bootstrap_truncated = false;
+  // The KL per token at which `kl` is held; see KlControl. Unset: `kl` stays as it is.
+  std::optional<double> kl_target;
+  int64_t kl_horizon = 10000;  // In answers.
 
   bool operator==(const AdvantageSpec&) const = default;
 };

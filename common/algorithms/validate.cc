@@ -38,6 +38,19 @@ void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
   check("advantage.kl", spec.advantage.kl, spec.advantage.kl >= 0, "0 or more");
   check("advantage.gamma", spec.advantage.gamma,
         spec.advantage.gamma > 0 && spec.advantage.gamma <= 1, "in (0, 1]");
+  const AdvantageSpec& advantage = spec.advantage;
+  check("advantage.lam", advantage.lam, advantage.lam >= 0 && advantage.lam <= 1, "in [0, 1]");
+  if (advantage.lam_value)
+    check("advantage.lam_value", *advantage.lam_value,
+          *advantage.lam_value >= 0 && *advantage.lam_value <= 1, "in [0, 1]");
+  if (advantage.lam_alpha)
+    check("advantage.lam_alpha", *advantage.lam_alpha, *advantage.lam_alpha > 0,
+          "above 0; none gives the advantages the lambda lam");
+  if (advantage.kl_target)
+    check("advantage.kl_target", *advantage.kl_target, *advantage.kl_target > 0,
+          "above 0; none keeps kl as it is");
+  check("advantage.kl_horizon", static_cast<double>(advantage.kl_horizon),
+        advantage.kl_horizon >= 1, "1 or more");
   check("loss.clip_low", loss.clip_low, loss.clip_low >= 0 && loss.clip_low <= 1, "in [0, 1]");
   check("loss.clip_high", loss.clip_high, loss.clip_high >= 0, "0 or more");
   if (loss.dual)
@@ -77,6 +90,32 @@ void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
   check("loss.ess_base", loss.ess_base, loss.ess_base > 0 && loss.ess_base <= 1, "in (0, 1]");
 }
 
+// CheckEffects() of the advantage.
+template <typename Unused>
+void CheckAdvantageEffects(const AdvantageSpec& spec, const Unused& unused) {
+  const Row<AdvantageRule>* row = FindRow(AdvantageRows(), spec.kind);
+  const bool gae = row == nullptr || NeedsCritic(row->value);
+  const bool returns = row == nullptr || row->value.tokens == TokenRule::kReturns;
+  const AdvantageSpec plain;
+  const auto only_gae = [&](absl::string_view field, bool changed) {
+    unused(absl::StrCat("advantage.", field), changed, gae, "advantage.kind: gae");
+  };
+  unused("advantage.gamma", spec.gamma != 1, gae || returns, "advantage.kind: gae or reinforce_pp");
+  only_gae("lam", spec.lam != plain.lam);
+  only_gae("lam_value", spec.lam_value.has_value());
+  only_gae("lam_alpha", spec.lam_alpha.has_value());
+  only_gae("raw", spec.raw);
+  only_gae("bootstrap_truncated", spec.bootstrap_truncated);
+  unused("advantage.lam", gae && spec.lam != plain.lam, !spec.lam_value || !spec.lam_alpha,
+         "lam_value: none or lam_alpha: none, which otherwise give both lambdas");
+  unused("advantage.bootstrap_truncated", gae && spec.bootstrap_truncated,
+         spec.truncated != "filter",
+         "advantage.truncated: keep or penalty, because filter does not train such answers");
+  unused("advantage.kl_target", spec.kl_target.has_value(), spec.kl > 0, "advantage.kl above 0");
+  unused("advantage.kl_horizon", spec.kl_horizon != plain.kl_horizon, spec.kl_target.has_value(),
+         "advantage.kl_target");
+}
+
 // A value that differs from the default, although nothing reads it, is a mistake: whoever has
 // written it believes that it has an effect.
 void CheckEffects(const AlgorithmSpec& spec, Problems* problems) {
@@ -107,10 +146,7 @@ void CheckEffects(const AlgorithmSpec& spec, Problems* problems) {
          "loss.tis");
   unused("loss.tis_normalize", loss.tis_normalize, loss.tis.has_value(), "loss.tis");
   unused("loss.ess_base", loss.ess_base != 1, loss.ess_lr != "none", "loss.ess_lr");
-  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), spec.advantage.kind);
-  unused("advantage.gamma", spec.advantage.gamma != 1,
-         advantage == nullptr || advantage->value.tokens == TokenRule::kReturns,
-         "advantage.kind: reinforce_pp");
+  CheckAdvantageEffects(spec.advantage, unused);
 }
 
 void CheckLossAgainstJob(const LossSpec& loss, const AlgorithmContext& context,

@@ -13,8 +13,8 @@ namespace sluice {
 // public code), with its derivative by v:
 //   l = 0.5 max((v - G)^2, (clip(v, V - e, V + e) - G)^2)
 // V is the prediction before the first update of the step, and G the target (gae.h). Where the
-// clipped branch is larger, v has left the band in the direction of G, and the gradient is 0. `clip`
-// is e; infinity turns the clip off.
+// clipped branch is larger, v has left the band in the direction of G, and the gradient is 0.
+// `clip` is e; infinity turns the clip off.
 LossValue ValueLoss(double v, double old_v, double target, double clip);
 
 // Sums over the tokens of an update, for the loss and what is reported of it. May be copied as

@@ -76,7 +76,15 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
                    .max_rejected_steps = advantage.max_rejected_steps(),
                    .truncated = advantage.truncated(),
                    .kl = advantage.kl(),
-                   .gamma = advantage.gamma() == 0 ? 1 : advantage.gamma()};
+                   .gamma = advantage.gamma() == 0 ? 1 : advantage.gamma(),
+                   .raw = advantage.raw(),
+                   .bootstrap_truncated = advantage.bootstrap_truncated()};
+  // A stored job that an older build has checked has neither gae nor these keys.
+  if (advantage.kind() == "gae" || advantage.lam() != 0) out.advantage.lam = advantage.lam();
+  if (advantage.has_lam_value()) out.advantage.lam_value = advantage.lam_value();
+  if (advantage.has_lam_alpha()) out.advantage.lam_alpha = advantage.lam_alpha();
+  if (advantage.has_kl_target()) out.advantage.kl_target = advantage.kl_target();
+  if (advantage.kl_horizon() != 0) out.advantage.kl_horizon = advantage.kl_horizon();
   VisitLossFields(out.loss, LossReader{spec.algorithm().loss()});
   // A job that an older build has stored does not have the block.
   if (spec.algorithm().has_distill()) {
@@ -114,6 +122,7 @@ void ApplyPreset(const AlgorithmSpec& preset, job::v1::Algorithm* algorithm) {
   advantage.set_truncated(preset.advantage.truncated);
   advantage.set_kl(preset.advantage.kl);
   advantage.set_gamma(preset.advantage.gamma);
+  // No preset changes the others.
 
   VisitLossFields(preset.loss, LossWriter{*algorithm->mutable_loss()});
 }

@@ -41,9 +41,10 @@ void BindPreset(const std::string& name, Binder* binder, job::v1::JobSpec* spec)
   // The values that `origins` attributes to the preset. ApplyPreset() also writes the other fields,
   // but no preset changes them from their defaults.
   for (const char* path :
-       {"advantage.kind", "advantage.group_filter", "advantage.truncated", "loss.kind", "loss.prox",
-        "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis", "loss.tis_level", "loss.veto",
-        "loss.aggregation", "loss.kl", "loss.tis_low", "loss.tis_outside", "loss.ess_lr"}) {
+       {"advantage.kind", "advantage.group_filter", "advantage.truncated", "advantage.kl",
+        "loss.kind", "loss.prox", "loss.clip_low", "loss.clip_high", "loss.dual", "loss.tis",
+        "loss.tis_level", "loss.veto", "loss.aggregation", "loss.kl", "loss.tis_low",
+        "loss.tis_outside", "loss.ess_lr"}) {
     binder->MarkPreset(absl::StrCat("algorithm.", path));
   }
 }

@@ -54,8 +54,6 @@ constexpr Refusal kRefused[] = {
     {.path = "reward.sandbox",
      .why = "sandboxes are not in this build",
      .instead = "leave the block out"},
-    {.path = "algorithm.preset", .words = "ppo_critic"},
-    {.path = "algorithm.advantage.kind", .words = "gae"},
     {.path = "trainer.parallel.tensor",
      .why = "sharing each matrix is not in this build",
      .instead = "use 1"},

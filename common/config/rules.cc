@@ -177,14 +177,18 @@ void CheckSources(const job::v1::Data& data, SpecProblems& check) {
       "data.train", "draws nothing: the weight of every source is 0");
 }
 
+// Whether a block holds nothing but defaults.
+bool IsPlain(const Message& value) {
+  const std::unique_ptr<Message> plain(value.New());
+  FillDefaults(plain.get());
+  return google::protobuf::util::MessageDifferencer::Equals(value, *plain);
+}
+
 // Reports a block that this kind of job does not read, if it holds anything but defaults.
 void CheckUnused(const job::v1::JobSpec& spec, absl::string_view block, const Message& value,
                  bool given, SpecProblems& check) {
-  if (!given) return;
-  const std::unique_ptr<Message> plain(value.New());
-  FillDefaults(plain.get());
-  check.Require(google::protobuf::util::MessageDifferencer::Equals(value, *plain), block,
-                "is not used by kind: ", spec.kind(), "; leave the block out");
+  check.Require(!given || IsPlain(value), block, "is not used by kind: ", spec.kind(),
+                "; leave the block out");
 }
 
 // Formats a size rounded up to MiB. Numbers too large for a size get a fixed text.
@@ -264,6 +268,42 @@ void CheckDpo(const job::v1::JobSpec& spec, SpecProblems& check) {
                 ", wants less than 0.5: at 0.5 the labels say nothing");
 }
 
+void CheckCritic(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Critic& critic = spec.trainer().critic();
+  if (spec.kind() != "rl") {
+    CheckUnused(spec, "trainer.critic", critic, spec.trainer().has_critic(), check);
+    return;
+  }
+  const std::string& kind = spec.algorithm().advantage().kind();
+  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), kind);
+  if (advantage == nullptr) return;  // CheckAlgorithm() reports it.
+  if (!NeedsCritic(advantage->value)) {
+    check.Require(!spec.trainer().has_critic() || IsPlain(critic), "trainer.critic",
+                  "is not used by algorithm.advantage.kind: ", kind,
+                  ", which needs no critic; leave the block out, or use kind: gae");
+    // In a stored job 0 means that an older build has checked it, so CheckAlgorithm() takes it.
+    check.Require(spec.algorithm().advantage().lam() != 0, "algorithm.advantage.lam",
+                  "is 0, but has an effect only with advantage.kind: gae; leave it out");
+    return;
+  }
+  check.Require(!critic.has_clip() || critic.clip() > 0, "trainer.critic.clip",
+                "is 0, so that no value could move; wants more than 0, or none");
+  check.Require(!spec.limits().has_max_steps() ||
+                    critic.warmup() < static_cast<uint64_t>(spec.limits().max_steps()),
+                "trainer.critic.warmup", "is ", critic.warmup(),
+                ", but the job ends at limits.max_steps = ", spec.limits().max_steps(),
+                ": the policy would never be trained");
+}
+
+// The controller of advantage.kl must not make it negative, and a step should change it by little.
+void CheckKlHorizon(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Advantage& advantage = spec.algorithm().advantage();
+  const uint64_t answers = uint64_t{spec.queue().groups_per_step()} * spec.rollout().group().size();
+  check.Require(!advantage.has_kl_target() || advantage.kl_horizon() >= answers,
+                "algorithm.advantage.kl_horizon", "is ", advantage.kl_horizon(),
+                ", but the minimum is queue.groups_per_step * rollout.group.size = ", answers);
+}
+
 void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (!spec.trainer().has_lora()) return;
   const job::v1::Lora& lora = spec.trainer().lora();
@@ -337,6 +377,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
                 "trainer.batching.minibatches", "is ", spec.trainer().batching().minibatches(),
                 ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step());
   CheckDpo(spec, check);
+  CheckCritic(spec, check);
   CheckLora(spec, check);
   CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.
@@ -361,6 +402,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   }
 
   CheckAlgorithm(spec, check);
+  CheckKlHorizon(spec, check);
   CheckQueue(spec, check);
   CheckDeterministic(spec, check);
 }

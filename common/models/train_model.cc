@@ -238,6 +238,16 @@ class Trainable final : public TrainModel {
     });
   }
 
+  absl::StatusOr<at::Tensor> Project(const PackedBatch& batch, const at::Tensor& weight,
+                                     const at::Tensor& bias) override {
+    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
+    return CatchExceptions("project", [&] {
+      const at::Tensor out =
+          train_ops::Linear(ComputeHidden(batch), weight, train_ops::Operands::kF32);
+      return at::add(out, bias).squeeze(1);
+    });
+  }
+
  private:
   // Both the parameters and a TensorSet are sorted by name, so they are compared in order.
   absl::Status CheckLayout(const TensorSet& weights) const {

@@ -103,6 +103,12 @@ class TrainModel {
   // another model. Needs a c10::NoGradGuard. INVALID_ARGUMENT: the same as in Logits().
   virtual absl::StatusOr<TeacherRows> HeadInput(const PackedBatch& batch) = 0;
 
+  // Returns one number [N] for each of batch.score_rows: the hidden state that the output head
+  // would take, times `weight` [1, hidden size] plus `bias` [1], in fp32. Differentiable as the
+  // logits are. INVALID_ARGUMENT: the same as in Logits().
+  virtual absl::StatusOr<at::Tensor> Project(const PackedBatch& batch, const at::Tensor& weight,
+                                             const at::Tensor& bias) = 0;
+
   virtual const ModelConfig& config() const = 0;
 };
 

@@ -206,8 +206,11 @@ absl::Status TrainingJob::Impl::Load() {
     // The process that wrote this checkpoint may have died before it raised the event `checkpoint`,
     // so the controller takes the path from this event too.
     job_.RaiseEvent(common::v1::SEVERITY_INFO, "checkpoint_loaded", checkpoint_);
-    SLUICE_RETURN_IF_ERROR(
-        trainer_->Restore(found->model, *found->optimizer, state_.updates, state_.skips_in_a_row));
+    SLUICE_RETURN_IF_ERROR(trainer_->Restore(
+        found->model, *found->optimizer, state_.updates, state_.skips_in_a_row,
+        {found->critic.get(), found->critic_moments.get(), state_.critic_updates}));
+    if (AdaptsRewardKl(config.settings))
+      SLUICE_RETURN_IF_ERROR(trainer_->SetRewardKl(state_.reward_kl));
   } else {
     const LoraSettings& lora = config.settings.lora;
     state_ = {.job = config.id,
@@ -443,6 +446,8 @@ absl::StatusOr<std::optional<CheckpointContents>> TrainingJob::Impl::ApplyAndPub
   state_.version = {config.incarnation, next};
   state_.updates = trainer_->updates();
   state_.skips_in_a_row = trainer_->skips_in_a_row();
+  state_.critic_updates = trainer_->critic_updates();
+  if (AdaptsRewardKl(config.settings)) state_.reward_kl = trainer_->reward_kl();
   checkpoints_.AddLineage(step.batch.lineage);
 
   start = job_.clock->Monotonic();
@@ -463,6 +468,8 @@ absl::StatusOr<CheckpointContents> TrainingJob::Impl::MakeCheckpoint(std::string
   SLUICE_ASSIGN_OR_RETURN(Trainer::Sources sources, trainer_->TakeSnapshot());
   return CheckpointContents{.model = std::move(sources.model),
                             .optimizer = std::move(sources.moments),
+                            .critic = std::move(sources.critic),
+                            .critic_moments = std::move(sources.critic_moments),
                             .state = state_,
                             .cursor = std::move(cursor)};
 }

@@ -1,6 +1,7 @@
 #include "services/trainer/job_settings.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "common/base/status.h"
@@ -68,6 +69,14 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
                      .targets = {lora.targets().begin(), lora.targets().end()},
                      .seed = spec.run().seed()};
   }
+  if (HasCritic(settings)) {
+    const job::v1::Critic& critic = spec.trainer().critic();
+    settings.critic = {.lr = critic.lr(),
+                       .max_grad_norm = critic.max_grad_norm(),
+                       .clip = std::nullopt,
+                       .warmup = critic.warmup()};
+    if (critic.has_clip()) settings.critic.clip = critic.clip();
+  }
   if (settings.kind == Settings::Kind::kRl) {
     settings.group_size = spec.rollout().group().size();
     settings.temperature = spec.rollout().sampling().temperature();
@@ -86,6 +95,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.lora = settings.lora;
   in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
   in.shard = settings.shard;
+  in.critic = HasCritic(settings);
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.distill = rules.loss.distill;
   in.kept_versions = KeptVersions(settings, rules);

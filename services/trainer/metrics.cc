@@ -41,6 +41,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name, doubl
   };
   nonfinite_logprob_ = nonfinite("logprob");
   nonfinite_gradient_ = nonfinite("gradient");
+  nonfinite_value_ = nonfinite("value");
   const auto update = [&](const char* name) {
     return registry->AddHistogram("sluice_weights_update_duration_seconds",
                                   "Time of a weight update, by phase.", metrics::LongSeconds(),
@@ -121,11 +122,12 @@ void Metrics::RecordStep(const StepResult& result, const PhaseSeconds& seconds, 
         .Add();
     if (result.skipped == "nonfinite_logprob") nonfinite_logprob_.Add();
     if (result.skipped == "nonfinite_gradient") nonfinite_gradient_.Add();
+    if (result.skipped == "nonfinite_value") nonfinite_value_.Add();
   }
   if (result.reward_count > 0) reward_mean_.Set(result.reward_mean);
   SetIfPresent(result, "reward_std", reward_std_);
   SetIfPresent(result, "flat_share", flat_groups_);
-  grad_norm_.Set(result.grad_norm);
+  if (!result.critic_alone) grad_norm_.Set(result.grad_norm);
   if (seconds.forward_backward > 0 && peak_flops_ > 0)
     mfu_.Set(result.flops / (seconds.forward_backward * peak_flops_));
   SetIfPresent(result, "entropy", entropy_);

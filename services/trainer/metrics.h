@@ -45,7 +45,7 @@ class Metrics {
   double peak_flops_ = 0;
   metrics::Counter steps_, tokens_;
   metrics::Counter wait_data_, forward_backward_, optim_, apply_, publish_, checkpoint_;
-  metrics::Counter nonfinite_logprob_, nonfinite_gradient_;
+  metrics::Counter nonfinite_logprob_, nonfinite_gradient_, nonfinite_value_;
   metrics::Histogram checkpoint_seconds_;
   PublishMetrics publishing_;
   metrics::Gauge version_, reward_mean_, reward_std_, flat_groups_, grad_norm_, entropy_, kl_ref_,

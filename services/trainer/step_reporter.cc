@@ -57,9 +57,11 @@ std::map<std::string, double> StepReporter::ValuesOf(const StepResult& result,
   if (result.reward_count > 0) values["reward_mean"] = result.reward_mean;
   values["tokens"] = static_cast<double>(result.tokens);
   values["sequences"] = static_cast<double>(result.sequences);
-  values["loss"] = result.loss;
-  values["grad_norm"] = result.grad_norm;
-  values["lr"] = result.lr;
+  if (!result.critic_alone) {
+    values["loss"] = result.loss;
+    values["grad_norm"] = result.grad_norm;
+    values["lr"] = result.lr;
+  }
   values["skipped"] = result.skipped.empty() ? 0 : 1;
 
   values["seconds_wait_data"] = seconds.wait_data;

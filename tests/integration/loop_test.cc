@@ -181,6 +181,37 @@ TEST(LoopTest, AJobWithFactorsOfLowRankSurvivesItsTrainerAndExportsAnAdapter) {
   EXPECT_EQ((*adapter)->scale(), 2);
 }
 
+TEST(LoopTest, AJobWithACriticSurvivesItsTrainerAndExportsThePolicyAlone) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const auto job = Job::Submit(
+      &cluster, SLUICE_SOURCE_DIR "/configs/examples/ppo.yaml",
+      {"limits={max_steps: 40, wall: none}",
+       absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints"), "checkpoint.every_steps=10",
+       "algorithm.advantage={kl_target: 0.01, kl_horizon: 1000}"});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  ASSERT_EQ((*job)->AwaitStep(15, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
+  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+
+  const std::vector<job::v1::StepReport> reports = (*job)->reports();
+  const auto& last = reports.back().values();
+  EXPECT_EQ(last.count("explained_variance"), 1U);
+  EXPECT_EQ(last.at("value_lr"), 1e-3);
+  EXPECT_NE(last.at("reward_kl_coef"), 0.001) << "it is held at a target";
+
+  EXPECT_TRUE(PathExists(end->result().checkpoint() + "/critic.safetensors"));
+  EXPECT_EQ(cluster.Sluice({"ckpt", "verify", end->result().checkpoint()})->exit, 0);
+  const std::string out = cluster.dir() + "/policy";
+  ASSERT_EQ(cluster.Sluice({"job", "export", "digits-ppo", "-o", out})->exit, 0);
+  EXPECT_TRUE(PathExists(out + "/model.safetensors"));
+  EXPECT_FALSE(PathExists(out + "/critic.safetensors"));
+}
+
 TEST(LoopTest, EveryDaemonAnswersItsMonitorsAndMeasuresItsWork) {
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());

@@ -34,12 +34,15 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// Format 1 had no digest of state.json and no masters; format 3 has them in several files.
-constexpr int kFormat = 2, kShardedFormat = 3;
+// Format 1 had no digest of state.json and no masters; format 3 has them in several files; format 4
+// has a critic.
+constexpr int kFormat = 2, kShardedFormat = 3, kCriticFormat = 4;
 constexpr int kMaxStateDepth = 4;
 // The stems of the names of their files.
 constexpr char kMasters[] = "masters";
 constexpr char kOptimizer[] = "optimizer";
+constexpr char kCritic[] = "critic";
+constexpr char kCriticMoments[] = "critic_moments";
 constexpr char kCursor[] = "cursor.bin";
 constexpr char kLineage[] = "lineage.jsonl";
 constexpr char kState[] = "state.json";
@@ -57,8 +60,10 @@ bool IsShardOf(absl::string_view stem, absl::string_view name) {
 }
 
 bool IsModelFile(absl::string_view name) {
-  return !IsShardOf(kMasters, name) && !IsShardOf(kOptimizer, name) && name != kCursor &&
-         name != kLineage;
+  for (const char* stem : {kMasters, kOptimizer, kCritic, kCriticMoments}) {
+    if (IsShardOf(stem, name)) return false;
+  }
+  return name != kCursor && name != kLineage;
 }
 
 bool Lists(const WrittenFiles& files, absl::string_view stem) {
@@ -119,7 +124,10 @@ struct StateFile {
 
 json StateToJson(const StateFile& file) {
   const bool sharded = IsSharded(file.files, kMasters) || IsSharded(file.files, kOptimizer);
-  json object = {{"format", sharded ? kShardedFormat : kFormat},
+  const bool critic = Lists(file.files, kCritic);
+  json object = {{"format", critic    ? kCriticFormat
+                            : sharded ? kShardedFormat
+                                      : kFormat},
                  {"job", file.state.job},
                  {"incarnation", file.state.version.incarnation},
                  {"version", file.state.version.number},
@@ -129,6 +137,8 @@ json StateToJson(const StateFile& file) {
                  {"ledger_hash", ToHex(file.state.ledger_hash)},
                  {"files", json::object()}};
   if (file.state.lora_alpha != 0) object["lora_alpha"] = file.state.lora_alpha;
+  if (critic) object["critic_updates"] = file.state.critic_updates;
+  if (file.state.reward_kl != 0) object["reward_kl"] = file.state.reward_kl;
   for (const auto& [name, digest] : file.files) {
     object["files"][name] = {{"bytes", digest.bytes}, {"sha256", ToHex(digest.sha256)}};
   }
@@ -145,6 +155,8 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   state.skips_in_a_row = object.at("skips_in_a_row").get<int64_t>();
   state.seed = object.at("seed").get<uint64_t>();
   state.lora_alpha = object.value("lora_alpha", 0.0);
+  state.critic_updates = object.value("critic_updates", int64_t{0});
+  state.reward_kl = object.value("reward_kl", 0.0);
   SLUICE_ASSIGN_OR_RETURN(state.ledger_hash, FromHex(object.at("ledger_hash").get<std::string>()));
 
   for (const auto& [name, entry] : object.at("files").items()) {
@@ -161,6 +173,10 @@ absl::StatusOr<StateFile> StateFromJson(const ordered_json& object) {
   }
   if (!Lists(file.files, kOptimizer))
     return absl::DataLossError(absl::StrCat("it does not list ", kOptimizer, ".safetensors"));
+  if (Lists(file.files, kCritic) != Lists(file.files, kCriticMoments)) {
+    return absl::DataLossError(
+        absl::StrCat("it lists only one of ", kCritic, " and ", kCriticMoments, ".safetensors"));
+  }
   return file;
 }
 
@@ -183,14 +199,14 @@ absl::Status RemoveOwnDigest(int format, ordered_json* object) {
 absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(ordered_json object, ParseJson(text, path, kMaxStateDepth));
   const int format = object.at("format").get<int>();
-  if (format > kShardedFormat) {
+  if (format > kCriticFormat) {
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NEWER_FORMAT",
          .hint =
              "use the build that wrote it, or move that folder away to go on from an older one"},
         absl::StrCat(path, ": the checkpoint has format ", format,
-                     ", this build reads formats 1 to ", kShardedFormat));
+                     ", this build reads formats 1 to ", kCriticFormat));
   }
   SLUICE_RETURN_IF_ERROR(RemoveOwnDigest(format, &object));
   return StateFromJson(object);
@@ -364,17 +380,25 @@ absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path) {
 }
 
 namespace {
+absl::StatusOr<std::shared_ptr<const TensorSource>> OpenTensors(const std::string& path,
+                                                                const char* stem) {
+  SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> files, OpenShards(path, stem));
+  return std::make_shared<FileSource>(std::move(files));
+}
+
 // Loads a verified checkpoint, with or without its model.
 absl::StatusOr<Checkpoint> LoadVerified(const std::string& path, const StateFile& file,
                                         bool with_model) {
-  Checkpoint checkpoint{path, {}, nullptr, file.state, ""};
+  Checkpoint checkpoint{.path = path, .state = file.state};
   const auto load = [&]() -> absl::Status {
     SLUICE_ASSIGN_OR_RETURN(checkpoint.cursor, ReadFile(PathIn(path, kCursor)));
     if (with_model) {
       SLUICE_ASSIGN_OR_RETURN(checkpoint.model, LoadModel(path, file));
     }
-    SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> optimizer, OpenShards(path, kOptimizer));
-    checkpoint.optimizer = std::make_shared<FileSource>(std::move(optimizer));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.optimizer, OpenTensors(path, kOptimizer));
+    if (!Lists(file.files, kCritic)) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.critic, OpenTensors(path, kCritic));
+    SLUICE_ASSIGN_OR_RETURN(checkpoint.critic_moments, OpenTensors(path, kCriticMoments));
     return absl::OkStatus();
   };
 
@@ -446,9 +470,17 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir,
       CopyLineage(contents.previous, contents.lineage_tail, PathIn(dir, kLineage)));
   SLUICE_RETURN_IF_ERROR(WriteModel(dir, *contents.model, &file.files));
   contents.model.reset();
-  SLUICE_RETURN_IF_ERROR(WriteShards(dir, kOptimizer, *contents.optimizer, {}, {},
-                                     options_.max_shard_bytes, &file.files));
-  contents.optimizer.reset();
+  // Each source is dropped when it is written, so that it keeps no memory any longer.
+  const std::pair<const char*, std::shared_ptr<const TensorSource>*> parts[] = {
+      {kOptimizer, &contents.optimizer},
+      {kCritic, &contents.critic},
+      {kCriticMoments, &contents.critic_moments}};
+  for (const auto& [stem, source] : parts) {
+    if (*source == nullptr) continue;
+    SLUICE_RETURN_IF_ERROR(
+        WriteShards(dir, stem, **source, {}, {}, options_.max_shard_bytes, &file.files));
+    source->reset();
+  }
   const absl::string_view cursor = contents.cursor;
   SLUICE_RETURN_IF_ERROR(
       WriteFileAtomic(PathIn(dir, kCursor), absl::MakeConstSpan(&cursor, 1), &file.files[kCursor]));

@@ -27,16 +27,21 @@ struct TrainState {
   int64_t skips_in_a_row = 0;  // Number of skipped steps at the end of the run so far.
   // Seed of the job. Training itself draws no random numbers, so this is the whole random state.
   uint64_t seed = 0;
-  std::string ledger_hash;  // H(version.number), 32 bytes.
-  double lora_alpha = 0;    // LoraSettings::alpha of low-rank training, else 0.
+  std::string ledger_hash;     // H(version.number), 32 bytes.
+  double lora_alpha = 0;       // LoraSettings::alpha of low-rank training, else 0.
+  int64_t critic_updates = 0;  // Number of updates of the critic; 0 if the job has none.
+  // Coefficient of the KL in the reward, if advantage.kl_target adapts it; else 0.
+  double reward_kl = 0;
 
   bool operator==(const TrainState&) const = default;
 };
 
 // What goes into a checkpoint. `model` (the parameters) and `optimizer` (AdamW's moments, as
-// tensors `m.NAME` and `v.NAME`, and what else Optimizer::TakeSnapshots() gives) are fp32.
+// tensors `m.NAME` and `v.NAME`, and what else Optimizer::TakeSnapshots() gives) are fp32. So are
+// the same of a critic, which are null if the job has none.
 struct CheckpointContents {
   std::shared_ptr<const TensorSource> model, optimizer;
+  std::shared_ptr<const TensorSource> critic, critic_moments;
   TrainState state;
   std::string cursor;        // The queue's state, opaque.
   std::string lineage_tail;  // Lines of the steps since `previous`.
@@ -49,6 +54,8 @@ struct Checkpoint {
   std::string path;
   TensorSet model;  // The parameters in fp32, whatever their types in model.safetensors.
   std::shared_ptr<const TensorSource> optimizer;  // Reads the file.
+  // The same of the critic; null if the checkpoint has none.
+  std::shared_ptr<const TensorSource> critic, critic_moments;
   TrainState state;
   std::string cursor;
 };
@@ -72,19 +79,22 @@ struct CheckpointEntry {
 //                          rounded; missing if it holds all of them in fp32
 //   optimizer.safetensors  AdamW's moments, and the averaged weights or low-rank factors if there
 //                          are any
+//   critic.safetensors, critic_moments.safetensors
+//                          the fp32 parameters of the critic and AdamW's moments of it, if the job
+//                          has one
 //   cursor.bin             the queue's cursor
 //   lineage.jsonl          every trajectory that was trained on (lineage.h)
 //   state.json             TrainState, the size and SHA-256 of each file above, and its own
 //                          SHA-256: that of the object without the member `sha256`, with sorted
 //                          keys and without spaces
-// The tensors of model, masters and optimizer are in several files (shards.h) if they have more
-// than `max_shard_bytes`. A checkpoint is written into a folder of another name, synced, and
-// renamed, so it exists completely or not at all.
+// Tensors are in several files (shards.h) if they have more than `max_shard_bytes`. A checkpoint is
+// written into a folder of another name, synced, and renamed, so it exists completely or not at
+// all.
 //
-// The number `format` in state.json is 2, or 3 if masters or optimizer are in several files. Format
-// 1 can be read too: it has no digest of state.json, and its model.safetensors holds the fp32
-// parameters. A higher format is an error; such a checkpoint is never skipped in favour of an older
-// one.
+// The number `format` in state.json is 2, 3 if masters or optimizer are in several files, or 4 if
+// there is a critic. Format 1 can be read too: it has no digest of state.json, and its
+// model.safetensors holds the fp32 parameters. A higher format is an error; such a checkpoint is
+// never skipped in favour of an older one.
 //
 // Not thread-safe. Only one process writes.
 class CheckpointStore {

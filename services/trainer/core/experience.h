@@ -41,6 +41,10 @@ struct Trajectory {
   // Log-probs of the trained tokens, in their order, under the anchor less those under the
   // reference. The trainer sets it if the KL enters the reward; else it is empty.
   std::vector<float> kl;
+  // Values of the states before the trained tokens, in their order, as a critic predicts them. If
+  // the answer was cut and the job bootstraps such ones, the value of the state after the last
+  // token follows. The trainer sets them if the job has a critic; else it is empty.
+  std::vector<float> values;
 };
 
 // The trajectories of one prompt that train together.

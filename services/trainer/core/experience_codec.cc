@@ -73,10 +73,10 @@ class Reader {
 template <typename T, typename Each>
 void ForEachField(T& trajectory, Each each) {
   auto& [member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
-         truncated, kl] = trajectory;
+         truncated, kl, values] = trajectory;
   const auto visit = [&](auto&... fields) { (each(fields), ...); };
   visit(member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
-        truncated, kl);
+        truncated, kl, values);
 }
 
 }  // namespace

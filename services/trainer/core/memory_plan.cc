@@ -21,6 +21,12 @@ uint64_t CountParameters(const ModelConfig& config) {
   return parameters;
 }
 
+// A critic has the decoder of the policy, and a head with one output in the place of the policy's.
+uint64_t CountCriticParameters(ModelConfig config) {
+  config.tie_word_embeddings = true;
+  return CountParameters(config) + static_cast<uint64_t>(config.hidden_size) + 1;
+}
+
 // Bytes that a layer takes in a pass without gradients.
 uint64_t LayerBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(2 * KeptBytesPerToken(config) / config.num_layers);
@@ -67,6 +73,12 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     add("reference", 4 * parameters,
         lora ? "the frozen weights in float32, which are the reference policy too"
              : "the frozen policy in float32");
+  }
+  if (in.critic) {
+    const uint64_t critic = CountCriticParameters(in.config);
+    add("critic", (4 + 4) * critic + 8 * critic / shards,
+        absl::StrFormat("%.1f M parameters in float32, with gradients and moments%s",
+                        1e-6 * double(critic), shards == 1 ? "" : ", which are shared out"));
   }
   if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
 

@@ -34,6 +34,7 @@ struct MemoryPlanInput {
   Shard shard = Shard::kNone;
   DistillRule distill;
   ModelConfig teacher;       // If distill.kind is not kNone.
+  bool critic = false;       // Whether a critic is trained beside the policy.
   bool average = false;      // Whether a running average of the weights is kept (prox ewma).
   int kept_versions = 0;     // See KeptVersions() in rules.h.
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
@@ -47,7 +48,8 @@ struct MemoryPlanInput {
 
 // Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
 // A checkpoint is written from live memory; what the next update overwrites before it is on disk
-// takes memory on top of the plan too, at most 12 bytes a parameter, 16 with an average.
+// takes memory on top of the plan too, at most 12 bytes a parameter of the policy, 16 with an
+// average, and 12 bytes a parameter of the critic.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names

@@ -86,6 +86,8 @@ void AppendGroup(Members members, MicroBatch* batch) {
     absl::c_copy(from.behavior, std::back_inserter(batch->behavior));
     absl::c_copy(from.staleness, std::back_inserter(batch->staleness));
     absl::c_copy(from.advantage, std::back_inserter(batch->advantage));
+    absl::c_copy(from.value, std::back_inserter(batch->value));
+    absl::c_copy(from.value_target, std::back_inserter(batch->value_target));
     batch->weight.push_back(from.weight);
     batch->sequences.push_back(member.index);
     batch->offsets.push_back(static_cast<int64_t>(batch->targets.size()));

@@ -20,7 +20,8 @@ struct MicroBatch {
   std::vector<float> behavior;  // Behaviour log-probs.
   std::vector<int32_t> staleness;
   std::vector<float> advantage;
-  std::vector<double> weight;  // [B] Sequence::weight.
+  std::vector<float> value, value_target;  // [N] of a job with a critic, else empty.
+  std::vector<double> weight;              // [B] Sequence::weight.
   // [N] log-probs of the proximal and the reference policy and of the teacher, once computed; else
   // empty.
   std::vector<float> prox, ref, teacher;

@@ -41,28 +41,28 @@ void Optimizer::Slots::Add(const std::string& name, const at::Tensor& tensor, fl
   size += (tensor.numel() + kAlign - 1) / kAlign * kAlign;
 }
 
-Optimizer::Optimizer(TrainModel* model, const OptimizerSettings& settings, const Ranks* ranks,
-                     Shard shard, TrainModel* average, double decay, std::unique_ptr<Lora> lora)
+Optimizer::Optimizer(absl::Span<const TrainModel::Parameter> parameters,
+                     const OptimizerSettings& settings, const Ranks* ranks, Shard shard,
+                     const Average& average, std::unique_ptr<Lora> lora)
     : settings_(settings),
       ranks_(ranks),
       sharded_(ranks->many() && shard != Shard::kNone),
       lora_(std::move(lora)),
-      average_(average),
-      decay_(decay) {
+      decay_(average.decay) {
   const ScheduleRow* row = FindSchedule(settings.schedule);
   SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has checked the name.
   schedule_ = Schedule{settings.warmup, settings.total, 0.0, row->shape};
-  for (const TrainModel::Parameter& parameter : model->parameters()) {
-    float* const mean =
-        average == nullptr
-            ? nullptr
-            : average->parameters()[parameters_.list.size()].tensor.mutable_data_ptr<float>();
-    parameters_.Add(parameter.name, parameter.tensor, mean);
+  SLUICE_CHECK(average.parameters.empty() || average.parameters.size() == parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    float* const mean = average.parameters.empty()
+                            ? nullptr
+                            : average.parameters[i].tensor.mutable_data_ptr<float>();
+    parameters_.Add(parameters[i].name, parameters[i].tensor, mean);
   }
   if (lora_ == nullptr) {
     trained_ = parameters_;
   } else {
-    SLUICE_CHECK(average == nullptr);
+    SLUICE_CHECK(average.parameters.empty());
     for (const Lora::Factor& factor : lora_->factors()) trained_.Add(factor.name, factor.value);
     factor_grads_ = MakeFlat(trained_);
   }
@@ -134,6 +134,11 @@ void Optimizer::UpdateAverage(size_t i) {
 
 absl::StatusOr<Optimizer::Outcome> Optimizer::Update(double scale0, double scale1,
                                                      double lr_factor) {
+  SLUICE_ASSIGN_OR_RETURN(const Gradient gradient, SumGradients(scale0, scale1));
+  return Apply(gradient, lr_factor);
+}
+
+absl::StatusOr<Optimizer::Gradient> Optimizer::SumGradients(double scale0, double scale1) {
   float* grad = grads_[0].whole.mutable_data_ptr<float>();
   // Combine the accumulators in the first one. Both factors are applied here, so `scale0` is 1 from
   // now on. With several ranks this is always done: a rank whose share was empty has not used the
@@ -149,17 +154,23 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Update(double scale0, double scale
     scale0 = 1;
   }
 
+  if (lora_ != nullptr) lora_->Gradients(grads_[0].views, absl::MakeSpan(factor_grads_.views));
   float* const trained = TrainedGradient();
-  SLUICE_RETURN_IF_ERROR(SumGradient(trained));
+  SLUICE_RETURN_IF_ERROR(SumOverRanks(trained));
   SLUICE_ASSIGN_OR_RETURN(const double squares, SquaredNormOfAll(trained));
+  return Gradient{.norm = std::sqrt(squares) * std::abs(scale0), .scale = scale0};
+}
+
+absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, double lr_factor) {
   Outcome outcome;
-  outcome.grad_norm = std::sqrt(squares) * std::abs(scale0);
+  outcome.grad_norm = gradient.norm;
   outcome.lr = settings_.lr * schedule_.Factor(updates_) * lr_factor;
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
+  float* const trained = TrainedGradient();
   const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps,
                              settings_.weight_decay};
-  const double grad_scale = scale0 * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
+  const double grad_scale = gradient.scale * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
   // Both are indexed by the place in the whole flat buffer.
   float* const m = m_.mutable_data_ptr<float>() - own_begin_;
@@ -201,12 +212,10 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Update(double scale0, double scale
 }
 
 float* Optimizer::TrainedGradient() {
-  if (lora_ == nullptr) return grads_[0].whole.mutable_data_ptr<float>();
-  lora_->Gradients(grads_[0].views, absl::MakeSpan(factor_grads_.views));
-  return factor_grads_.whole.mutable_data_ptr<float>();
+  return (lora_ == nullptr ? grads_[0] : factor_grads_).whole.mutable_data_ptr<float>();
 }
 
-absl::Status Optimizer::SumGradient(float* gradient) {
+absl::Status Optimizer::SumOverRanks(float* gradient) {
   if (!ranks_->many()) return absl::OkStatus();
   Collective& collective = ranks_->collective();
   if (!sharded_) return collective.Sum({gradient, static_cast<size_t>(trained_.size)});
@@ -380,6 +389,17 @@ void Optimizer::Reset() {
   v_.zero_();
   updates_ = 0;
   if (lora_ != nullptr) lora_->Reset();
+}
+
+absl::Status BroadcastParameters(const Ranks& ranks,
+                                 absl::Span<const TrainModel::Parameter> parameters) {
+  if (!ranks.many()) return absl::OkStatus();
+  for (const TrainModel::Parameter& parameter : parameters) {
+    SLUICE_RETURN_IF_ERROR(
+        ranks.collective().Broadcast(0, {parameter.tensor.mutable_data_ptr<float>(),
+                                         static_cast<size_t>(parameter.tensor.numel())}));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sluice::trainer

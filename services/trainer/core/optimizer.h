@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/checkpoint/tensor_source.h"
 #include "common/models/train_model.h"
 #include "common/optim/schedule.h"
@@ -20,8 +21,8 @@
 
 namespace sluice::trainer {
 
-// AdamW over the parameters of a model. Gradients and moments are in flat fp32 buffers, so one pass
-// zeroes all gradients and one pass computes their norm.
+// AdamW over the parameters of a model: the policy, or its critic. Gradients and moments are in
+// flat fp32 buffers, so one pass zeroes all gradients and one pass computes their norm.
 //
 // Gradients are sums over micro-batches without the step's denominator; Update() applies the
 // factors. There are several accumulators, because some terms of the loss have different factors
@@ -39,11 +40,18 @@ class Optimizer {
  public:
   static constexpr int kAccumulators = 4;
 
-  // `model` outlives the optimizer, which updates its parameters in place. So do `ranks`, and
-  // `average`, a model of the same config, which is null if no average is kept; `decay` is the beta
-  // of its average. `lora` is null if all weights are trained; an average excludes it.
-  Optimizer(TrainModel* model, const OptimizerSettings& settings, const Ranks* ranks, Shard shard,
-            TrainModel* average, double decay, std::unique_ptr<Lora> lora);
+  // The running average that is kept in a second model: the model's parameters, in the order of
+  // those that are trained, and the beta of the average.
+  struct Average {
+    absl::Span<const TrainModel::Parameter> parameters;  // Empty: no average is kept.
+    double decay;
+  };
+  // The tensors of `parameters`, which are updated in place, outlive the optimizer; so do `ranks`
+  // and the tensors of `average`. `lora` is null if all parameters are trained; an average excludes
+  // it.
+  Optimizer(absl::Span<const TrainModel::Parameter> parameters, const OptimizerSettings& settings,
+            const Ranks* ranks, Shard shard, const Average& average = {},
+            std::unique_ptr<Lora> lora = nullptr);
   ~Optimizer();
 
   // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
@@ -63,6 +71,16 @@ class Optimizer {
   // over all ranks and clipped to the global norm. Its learning rate is that of the schedule times
   // `lr_factor`. The errors are those of Collective.
   absl::StatusOr<Outcome> Update(double scale0, double scale1, double lr_factor = 1);
+
+  // The two halves of Update(). The first sums the gradient and returns its norm; it changes
+  // neither parameters nor moments, so another reason may still stop the update. The second makes
+  // the update if `gradient` is finite.
+  struct Gradient {
+    double norm = 0;   // Of the whole, with its factor.
+    double scale = 0;  // Factor by which the summed gradient is still to be multiplied.
+  };
+  absl::StatusOr<Gradient> SumGradients(double scale0, double scale1);
+  absl::StatusOr<Outcome> Apply(const Gradient& gradient, double lr_factor = 1);
 
   int64_t updates() const { return updates_; }  // t of AdamW, and the position in the schedule.
 
@@ -106,10 +124,10 @@ class Optimizer {
     std::vector<at::Tensor> views;  // One per slot, in the shape of its tensor.
   };
   static Flat MakeFlat(const Slots& slots);
-  // Returns the flat gradient of what is trained, given that of the model in accumulator 0.
+  // The flat gradient of what is trained.
   float* TrainedGradient();
   // Adds up the gradient over the ranks. Each rank then has at least the part that it owns.
-  absl::Status SumGradient(float* gradient);
+  absl::Status SumOverRanks(float* gradient);
   // Sum of the squares of the gradient's parts that the ranks own.
   absl::StatusOr<double> SquaredNormOfAll(const float* gradient) const;
   // Sends what this rank owns of the trained values to all others. `buffer` [trained_.size] is
@@ -156,10 +174,13 @@ class Optimizer {
   Flat factor_grads_;
   int64_t own_begin_ = 0, own_end_ = 0;  // What this rank updates of the flat buffer.
   at::Tensor m_, v_;                     // [own_end_ - own_begin_]
-  TrainModel* const average_;
-  const double decay_;
+  const double decay_;                   // Of the average.
   std::vector<Live> snapshots_;
   int64_t updates_ = 0;
 };
+
+// Sends the parameters of rank 0 to all other ranks.
+absl::Status BroadcastParameters(const Ranks& ranks,
+                                 absl::Span<const TrainModel::Parameter> parameters);
 
 }  // namespace sluice::trainer

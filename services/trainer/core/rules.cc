@@ -32,7 +32,14 @@ absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
 
   SLUICE_ASSIGN_OR_RETURN(rules.advantage, ResolveAdvantage(settings.algorithm.advantage));
   SLUICE_ASSIGN_OR_RETURN(rules.truncation, ResolveTruncation(settings.algorithm.advantage));
-  rules.reward_kl = settings.algorithm.advantage.kl;
+  const AdvantageSpec& advantage = settings.algorithm.advantage;
+  rules.gae = {.gamma = advantage.gamma,
+               .lam = advantage.lam,
+               .lam_value = advantage.lam_value,
+               .lam_alpha = advantage.lam_alpha};
+  rules.reward_kl = advantage.kl;
+  rules.kl_control = {.target = advantage.kl_target.value_or(0),
+                      .horizon = static_cast<double>(advantage.kl_horizon)};
   SLUICE_ASSIGN_OR_RETURN(rules.loss, ResolveLoss(settings.algorithm.loss, settings.max_staleness));
   if (settings.teacher) {
     SLUICE_ASSIGN_OR_RETURN(rules.loss.distill, ResolveDistill(settings.algorithm.distill));

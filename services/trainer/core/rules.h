@@ -2,6 +2,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/algorithms/advantage.h"
+#include "common/algorithms/gae.h"
+#include "common/algorithms/kl_control.h"
 #include "common/algorithms/registry.h"
 #include "common/algorithms/shaping.h"
 #include "services/trainer/core/settings.h"
@@ -14,7 +16,11 @@ struct Rules {
   AdvantageRule advantage;
   Truncation truncation = Truncation::kKeep;
   LossRule loss;
-  double reward_kl = 0;  // Coefficient of the KL to the reference in the reward.
+  GaeRule gae;  // For TokenRule::kGae; its gamma for TokenRule::kReturns too.
+  // Coefficient of the KL to the reference in the reward. With a target, `kl_control` changes it
+  // after each step; it never becomes 0.
+  double reward_kl = 0;
+  KlControl kl_control;
 
   // Whether the loss has terms besides that of the policy: KL, entropy, or the KL to a teacher.
   bool HasRegularTerms() const {

@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/models/train_model.h"
 #include "services/trainer/core/sequences.h"
+#include "services/trainer/core/shared_scores.h"
 
 namespace sluice::trainer {
 namespace {
@@ -118,60 +119,31 @@ absl::Status Scorer::SetRewardKl(std::vector<Group>& groups) {
   if (rules_.reward_kl == 0) return absl::OkStatus();
   std::vector<Trajectory*> trajectories;
   std::vector<Sequence> sequences;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (Trajectory& trajectory : groups[g].members) {
-      const auto& mask = trajectory.mask;
-      // Add() refuses such a trajectory and says why.
-      if (trajectory.tokens.empty() || trajectory.routing.size() % trajectory.tokens.size() != 0 ||
-          mask.size() != trajectory.tokens.size() || mask.size() != trajectory.logprobs.size() ||
-          mask.size() != trajectory.versions.size() || mask[0] != 0)
-        continue;
-      if (absl::c_none_of(mask, [](uint8_t m) { return m != 0; })) continue;
-      trajectories.push_back(&trajectory);
-      sequences.push_back(MakeSequence(trajectory, static_cast<uint32_t>(g), 0));
-    }
+  for (const auto& [trajectory, group] : FindTrained(groups)) {
+    trajectories.push_back(trajectory);
+    sequences.push_back(MakeSequence(*trajectory, group, 0));
   }
 
-  std::vector<int64_t> loads(static_cast<size_t>(ranks_->world()));
-  const std::vector<int> ranks = DealSequences(sequences, &loads);
-  std::vector<size_t> places(sequences.size());  // Of each sequence in its rank's values.
-  std::vector<size_t> sizes(loads.size());
-  std::vector<Sequence> mine;
-  std::vector<size_t> mine_places;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    places[i] = sizes[ranks[i]];
-    sizes[ranks[i]] += sequences[i].targets.size();
-    if (ranks[i] != ranks_->rank()) continue;
-    mine.push_back(std::move(sequences[i]));
-    mine_places.push_back(places[i]);
-  }
-
-  std::vector<float> values(sizes[ranks_->rank()]);
   const ProxMode prox = rules_.loss.prox;
   const bool behaviour = prox == ProxMode::kNone || prox == ProxMode::kLoglinear;
-  for (MicroBatch& batch : MakeMicroBatches(mine, settings_.micro_batch_tokens)) {
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> reference, ScoreReference(batch));
+  const auto score = [&](MicroBatch& batch) -> absl::StatusOr<std::vector<float>> {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<float> kl, ScoreReference(batch));
     std::vector<float> anchor = batch.behavior;
     if (!behaviour) {
       SLUICE_ASSIGN_OR_RETURN(Scores scores, Score(Anchor(), batch));
       anchor = std::move(scores.logprobs);
     }
-    for (size_t b = 0; b < batch.sequences.size(); ++b) {
-      float* kl = &values[mine_places[batch.sequences[b]]];
-      for (int64_t t = batch.offsets[b]; t < batch.offsets[b + 1]; ++t) {
-        const float difference = anchor[t] - reference[t];
-        // One token without a usable log-prob must not take the reward of its whole answer.
-        *kl++ = std::isfinite(difference) ? difference : 0;
-      }
+    for (size_t t = 0; t < kl.size(); ++t) {
+      const float difference = anchor[t] - kl[t];
+      // One token without a usable log-prob must not take the reward of its whole answer.
+      kl[t] = std::isfinite(difference) ? difference : 0;
     }
-  }
-
-  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<float> all, ranks_->Join(std::move(values)));
-  for (size_t i = 0; i < trajectories.size(); ++i) {
-    const auto from = all.values.begin() + static_cast<int64_t>(all.first[ranks[i]] + places[i]);
-    trajectories[i]->kl.assign(
-        from, from + absl::c_count_if(trajectories[i]->mask, [](uint8_t m) { return m != 0; }));
-  }
+    return kl;
+  };
+  SLUICE_ASSIGN_OR_RETURN(
+      std::vector<std::vector<float>> kl,
+      ScoreShared(std::move(sequences), settings_.micro_batch_tokens, *ranks_, score));
+  for (size_t i = 0; i < trajectories.size(); ++i) trajectories[i]->kl = std::move(kl[i]);
   return absl::OkStatus();
 }
 

@@ -25,18 +25,31 @@ bool UsesPool(const Rules& rules) {
          rules.reward_kl == 0;
 }
 
-// The advantages of a trajectory's `tokens` trained tokens, before they are whitened.
-std::vector<float> TokenAdvantages(const Settings& settings, const Rules& rules,
-                                   const Trajectory& trajectory, double advantage, int64_t tokens) {
+// Sets the advantages of a sequence before they are whitened, and the targets of the critic.
+// `advantage` is that of its trajectory.
+void SetAdvantages(const Rules& rules, const Trajectory& trajectory, double advantage,
+                   Sequence* sequence) {
   const TokenRule rule = rules.advantage.tokens;
-  std::vector<double> values(tokens, rule == TokenRule::kReturns ? 0 : advantage);
-  if (rule == TokenRule::kReturns) values.back() = advantage;
+  const size_t tokens = sequence->targets.size();
+  const bool at_the_end = rule == TokenRule::kReturns || rule == TokenRule::kGae;
+  std::vector<double> values(tokens, at_the_end ? 0 : advantage);
+  if (at_the_end) values.back() = advantage;
   if (rule != TokenRule::kSame && !trajectory.kl.empty()) {
-    for (int64_t t = 0; t < tokens; ++t) values[t] -= rules.reward_kl * trajectory.kl[t];
+    for (size_t t = 0; t < tokens; ++t) values[t] -= rules.reward_kl * trajectory.kl[t];
   }
-  if (rule == TokenRule::kReturns)
-    ToReturns(settings.algorithm.advantage.gamma, absl::MakeSpan(values));
-  return std::vector<float>(values.begin(), values.end());
+  if (rule == TokenRule::kGae) {
+    SLUICE_CHECK(trajectory.values.size() >= tokens);
+    sequence->value.assign(trajectory.values.begin(),
+                           trajectory.values.begin() + static_cast<int64_t>(tokens));
+    sequence->advantage.resize(tokens);
+    sequence->value_target.resize(tokens);
+    ComputeGae(rules.gae, values, sequence->value,
+               trajectory.values.size() > tokens ? trajectory.values[tokens] : 0,
+               absl::MakeSpan(sequence->advantage), absl::MakeSpan(sequence->value_target));
+    return;
+  }
+  if (rule == TokenRule::kReturns) ToReturns(rules.gae.gamma, absl::MakeSpan(values));
+  sequence->advantage.assign(values.begin(), values.end());
 }
 
 }  // namespace
@@ -92,7 +105,7 @@ double ShapedReward(const Settings& settings, const Rules& rules, const Trajecto
 }
 
 void WhitenAdvantages(const AdvantageRule& rule, absl::Span<Sequence* const> sequences) {
-  if (rule.tokens == TokenRule::kSame) return;
+  if (rule.tokens == TokenRule::kSame || !rule.whiten) return;
   TokenMoments moments;
   for (const Sequence* sequence : sequences) {
     for (const float a : sequence->advantage) moments.Add(a);
@@ -119,6 +132,10 @@ double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const
 SequenceBuilder::SequenceBuilder(const Settings& settings, const Rules& rules, int64_t k,
                                  double batch_mean)
     : settings_(settings), rules_(rules), k_(k), advantages_(rules.advantage, batch_mean) {}
+
+double SequenceBuilder::reward_kl() const {
+  return counts_.sequences == 0 ? 0 : reward_kl_sum_ / static_cast<double>(counts_.sequences);
+}
 
 bool SequenceBuilder::IsTrained(const Trajectory& trajectory) const {
   if (!rl()) return true;
@@ -197,8 +214,11 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       const int64_t tokens = IsTrained(trajectory) ? CountTrained(trajectory) : 0;
       if (tokens == 0) continue;
       Sequence& sequence = out->emplace_back(MakeSequence(trajectory, index, k_));
-      if (rl())
-        sequence.advantage = TokenAdvantages(settings_, rules_, trajectory, advantages[i], tokens);
+      if (rl()) {
+        SetAdvantages(rules_, trajectory, advantages[i], &sequence);
+        reward_kl_sum_ += std::accumulate(trajectory.kl.begin(), trajectory.kl.end(), 0.0) /
+                          static_cast<double>(tokens);
+      }
       sequence.weight = rules_.loss.aggregation.sequence_weight(tokens, group_tokens);
       counts_.tokens += tokens;
       ++counts_.sequences;

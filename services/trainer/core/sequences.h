@@ -28,6 +28,8 @@ struct Sequence {
   std::vector<float> behavior;  // Behaviour log-probs.
   std::vector<int32_t> staleness;
   std::vector<float> advantage;
+  // Of a job with a critic, [T_i], else empty: its predictions before the step, and their targets.
+  std::vector<float> value, value_target;
   // Weight that the loss's aggregation gives each token of this sequence, before the scale that is
   // common to the step.
   double weight = 1;
@@ -77,6 +79,9 @@ class SequenceBuilder {
   const StalenessStats& staleness() const { return staleness_; }
   const AdvantageStream& advantages() const { return advantages_; }
   const RewardStats& rewards() const { return rewards_; }  // Of the members with a finite reward.
+  // Mean over the trained sequences of the mean over their tokens of the KL to the reference; 0 if
+  // it does not enter the reward.
+  double reward_kl() const;
 
  private:
   absl::Status CheckTrajectory(const Group& group, const Trajectory& trajectory) const;
@@ -95,6 +100,7 @@ class SequenceBuilder {
   StalenessStats staleness_;
   uint32_t groups_ = 0;
   RewardStats rewards_;
+  double reward_kl_sum_ = 0;
 };
 
 // The sequence of a trajectory with at least one trained token, without advantage and weight. `k`

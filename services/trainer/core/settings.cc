@@ -77,6 +77,22 @@ absl::Status ValidateLora(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateCritic(const CriticSettings& critic) {
+  if (!(critic.lr >= 0))
+    return Invalid("trainer.critic.lr", absl::StrCat(critic.lr), "must be 0 or more");
+  if (!(critic.max_grad_norm >= 0)) {
+    return Invalid("trainer.critic.max_grad_norm", absl::StrCat(critic.max_grad_norm),
+                   "must be 0 (off) or more");
+  }
+  if (critic.clip.has_value() && !(*critic.clip > 0)) {
+    return Invalid("trainer.critic.clip", absl::StrCat(*critic.clip),
+                   "must be above 0; none turns the clip off");
+  }
+  if (critic.warmup < 0)
+    return Invalid("trainer.critic.warmup", absl::StrCat(critic.warmup), "must be 0 or more");
+  return absl::OkStatus();
+}
+
 absl::Status ValidateDpo(const Settings& settings) {
   if (!settings.reference)
     return Invalid("model.reference", "none",
@@ -105,6 +121,9 @@ absl::Status Validate(const Settings& settings) {
   }
   if (settings.kind == Settings::Kind::kDpo) return ValidateDpo(settings);
   if (settings.kind == Settings::Kind::kSft) return absl::OkStatus();
+  if (HasCritic(settings)) {
+    if (absl::Status status = ValidateCritic(settings.critic); !status.ok()) return status;
+  }
 
   const AlgorithmContext context{.group_size = settings.group_size,
                                  .minibatches = settings.minibatches,
@@ -124,6 +143,16 @@ bool IsLoraTarget(const LoraSettings& lora, absl::string_view name) {
   const absl::string_view matrix = parts[parts.size() - 2];
   return lora.targets.empty() ? absl::c_linear_search(kLayerMatrices, matrix)
                               : absl::c_linear_search(lora.targets, matrix);
+}
+
+bool HasCritic(const Settings& settings) {
+  if (settings.kind != Settings::Kind::kRl) return false;
+  const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
+  return row != nullptr && NeedsCritic(row->value);
+}
+
+bool AdaptsRewardKl(const Settings& settings) {
+  return settings.kind == Settings::Kind::kRl && settings.algorithm.advantage.kl_target.has_value();
 }
 
 bool KeepsInitialWeights(const Settings& settings) {

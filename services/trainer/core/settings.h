@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,15 @@ struct OptimizerSettings {
   int64_t warmup = 0;                 // In updates; a step has `minibatches` of them.
   // Updates of the whole run; 0 if it has no limit, for schedules without an end.
   int64_t total = 0;
+};
+
+// The critic of jobs whose advantages need one (HasCritic). What is not here of its AdamW is as in
+// OptimizerSettings, with a constant learning rate.
+struct CriticSettings {
+  double lr = 1e-5;
+  double max_grad_norm = 1.0;        // 0: no clipping.
+  std::optional<double> clip = 0.2;  // See ValueLoss(). Unset: no clip.
+  int64_t warmup = 0;  // First steps of the job, in which the critic alone is trained.
 };
 
 // Low-rank training; see Lora.
@@ -53,6 +63,7 @@ struct Settings {
     double label_smoothing = 0;  // In [0, 0.5).
   } dpo;
   LoraSettings lora;
+  CriticSettings critic;
   AlgorithmSpec algorithm;
   OptimizerSettings optimizer;
   // The type of the forward and backward pass, F32 or BF16. Parameters and optimizer are fp32.
@@ -75,6 +86,12 @@ struct Settings {
 // INVALID_ARGUMENT: a value is out of range, a name is in no registry, or the algorithms exclude
 // the combination. The message names the key, the value and what is allowed.
 absl::Status Validate(const Settings& settings);
+
+// Whether a critic is trained beside the policy.
+bool HasCritic(const Settings& settings);
+
+// Whether the coefficient of the KL in the reward changes from step to step.
+bool AdaptsRewardKl(const Settings& settings);
 
 // Whether the trainer keeps the initial weights: as the reference policy, or as the frozen part of
 // low-rank training.

@@ -18,6 +18,10 @@ absl::string_view SkipText(absl::string_view reason) {
     return "the gradient is not finite; go on from an earlier checkpoint with a lower "
            "trainer.optimizer.lr, or in float32";
   }
+  if (reason == "nonfinite_value") {
+    return "the critic's values are not finite: it has diverged; go on from an earlier checkpoint "
+           "with a lower trainer.critic.lr";
+  }
   return "";
 }
 

@@ -11,10 +11,13 @@ namespace sluice::trainer {
 // The result of one training step.
 struct StepResult {
   int64_t k = 0;
-  // Why the step changed nothing: no_tokens, no_terms, nonfinite_logprob or nonfinite_gradient.
-  // Empty if it changed the weights.
+  // Why the step changed nothing: no_tokens, no_terms, nonfinite_logprob, nonfinite_gradient
+  // or nonfinite_value. Empty if it changed the weights, or those of the critic.
   std::string skipped;
   int64_t skips_in_a_row = 0;
+  // Only the critic was trained (CriticSettings::warmup): the policy is as it was, and loss,
+  // grad_norm and lr mean nothing.
+  bool critic_alone = false;
   // Mean task reward, before shaping, over the trajectories of the batch whose reward is finite; 0
   // if there are none.
   double reward_mean = 0;

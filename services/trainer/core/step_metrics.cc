@@ -83,6 +83,13 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
   AddQuantiles("r", stats.quantiles().r, out);
 }
 
+void AddValueMetrics(const ValueStats& stats, StepMetrics* out) {
+  if (stats.tokens() == 0) return;
+  (*out)["value_loss"] = stats.loss_sum() / static_cast<double>(stats.tokens());
+  if (const std::optional<double> explained = stats.explained_variance(); explained.has_value())
+    (*out)["explained_variance"] = *explained;
+}
+
 void AddRewardMetrics(const AdvantageRule& rule, const SequenceBuilder& builder, StepMetrics* out) {
   const AdvantageStream& advantages = builder.advantages();
   (*out)["bad_rewards"] = static_cast<double>(advantages.bad_rewards());
@@ -90,7 +97,9 @@ void AddRewardMetrics(const AdvantageRule& rule, const SequenceBuilder& builder,
 
   if (!IgnoresRewards(rule)) {
     const double groups = static_cast<double>(advantages.groups());
-    (*out)["flat_share"] = 1 - static_cast<double>(advantages.spread_groups()) / groups;
+    // Where no two answers are compared, single ones say nothing about the signal.
+    if (NeedsGroup(rule) || advantages.singleton_groups() < advantages.groups())
+      (*out)["flat_share"] = 1 - static_cast<double>(advantages.spread_groups()) / groups;
     (*out)["flat_groups"] = static_cast<double>(advantages.flat_groups());
     (*out)["singleton_groups"] = static_cast<double>(advantages.singleton_groups());
   }

@@ -5,6 +5,7 @@
 
 #include "common/algorithms/diagnostics.h"
 #include "common/algorithms/registry.h"
+#include "common/algorithms/value_loss.h"
 #include "services/trainer/core/sequences.h"
 #include "services/trainer/core/settings.h"
 
@@ -19,6 +20,9 @@ using StepMetrics = std::map<std::string, double>;
 // was counted.
 void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double advantage_factor,
                       StepMetrics* out);
+
+// Adds the loss of the critic, and how much of the targets it explains.
+void AddValueMetrics(const ValueStats& stats, StepMetrics* out);
 
 // Adds the statistics of the task rewards, which exist even if no token is trained. What groups can
 // teach is left out if `rule` ignores rewards.

@@ -14,6 +14,7 @@
 #include "common/models/train_model.h"
 #include "kernels/fingerprint/op.h"
 #include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/critic.h"
 #include "services/trainer/core/experience_codec.h"
 #include "services/trainer/core/lora.h"
 #include "services/trainer/core/optimizer.h"
@@ -28,14 +29,20 @@ namespace sluice::trainer {
 namespace {
 // How often the weights of the ranks are compared. It costs one pass over the weights.
 constexpr int64_t kStepsPerCheck = 50;
+
+Optimizer::Average AverageOf(const TrainModel* average, double decay) {
+  if (average == nullptr) return {};
+  return {average->parameters(), decay};
+}
 }  // namespace
 
 class Trainer::Impl {
  public:
   Impl(const Settings& settings, const Rules& rules, std::unique_ptr<TrainModel> model,
        std::unique_ptr<TrainModel> reference, std::unique_ptr<TrainModel> average,
-       std::unique_ptr<TrainModel> teacher, std::unique_ptr<TrainModel> past, Clock* clock,
-       Collective* collective, std::shared_ptr<Collective> snapshots)
+       std::unique_ptr<TrainModel> teacher, std::unique_ptr<TrainModel> past,
+       std::unique_ptr<TrainModel> critic, Clock* clock, Collective* collective,
+       std::shared_ptr<Collective> snapshots)
       : settings_(settings),
         rules_(rules),
         clock_(clock),
@@ -46,8 +53,11 @@ class Trainer::Impl {
         teacher_(std::move(teacher)),
         past_(std::move(past)),
         history_(static_cast<size_t>(KeptVersions(settings, rules)), settings.dtype),
-        optimizer_(model_.get(), settings.optimizer, &ranks_, settings.shard, average_.get(),
-                   rules.loss.ewma,
+        critic_(critic == nullptr
+                    ? nullptr
+                    : std::make_unique<Critic>(std::move(critic), settings_, &ranks_)),
+        optimizer_(model_->parameters(), settings.optimizer, &ranks_, settings.shard,
+                   AverageOf(average_.get(), rules.loss.ewma),
                    settings.lora.rank > 0
                        ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
                        : nullptr),
@@ -57,7 +67,7 @@ class Trainer::Impl {
                   .average = average_.get(),
                   .teacher = teacher_.get(),
                   .past = past_.get()},
-                 &optimizer_, &ranks_, clock) {
+                 critic_.get(), &optimizer_, &ranks_, clock) {
     if (!optimizer_.sharded()) return;
     SLUICE_CHECK(snapshots != nullptr);
     if (ranks_.rank() == 0) shard_reader_.emplace(std::move(snapshots));
@@ -72,10 +82,19 @@ class Trainer::Impl {
     return DoLoad(&weights);
   }
   absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
-                       int64_t skips_in_a_row) {
-    SLUICE_RETURN_IF_ERROR(Tell(
-        {.kind = Command::Kind::kRestore, .number = updates, .skips_in_a_row = skips_in_a_row}));
-    return DoRestore(&weights, &moments, updates, skips_in_a_row);
+                       int64_t skips_in_a_row, const SavedCritic& critic) {
+    if (critic_ != nullptr && (critic.parameters == nullptr || critic.moments == nullptr))
+      return absl::InvalidArgumentError("the checkpoint has no critic, which the job needs");
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kRestore,
+                                 .number = updates,
+                                 .skips_in_a_row = skips_in_a_row,
+                                 .critic_updates = critic.updates}));
+    return DoRestore(&weights, &moments, updates, skips_in_a_row, critic);
+  }
+  absl::Status SetRewardKl(double coefficient) {
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kRewardKl, .coefficient = coefficient}));
+    rules_.reward_kl = coefficient;
+    return absl::OkStatus();
   }
   absl::Status SetReference(const TensorSet& weights) {
     if (reference_ == nullptr)
@@ -110,11 +129,12 @@ class Trainer::Impl {
     Sources sources;
     sources.model =
         std::make_shared<SnapshotSource>(std::move(snapshots.parameters), /*once=*/false);
-    if (shard_reader_.has_value()) {
-      sources.moments = shard_reader_->Open(std::move(snapshots.moments));
-    } else {
-      sources.moments =
-          std::make_shared<SnapshotSource>(std::move(snapshots.moments.part), /*once=*/true);
+    sources.moments = OpenMoments(std::move(snapshots.moments));
+    if (critic_ != nullptr) {
+      Optimizer::Snapshots critic = critic_->optimizer().TakeSnapshots();
+      sources.critic =
+          std::make_shared<SnapshotSource>(std::move(critic.parameters), /*once=*/true);
+      sources.critic_moments = OpenMoments(std::move(critic.moments));
     }
     return sources;
   }
@@ -122,6 +142,8 @@ class Trainer::Impl {
   absl::Status Follow(const std::function<void(bool now)>& works);
 
   const TrainModel& model() const { return *model_; }
+  Critic* critic() { return critic_.get(); }
+  double reward_kl() const { return rules_.reward_kl; }
   Optimizer& optimizer() { return optimizer_; }
   int64_t skips_in_a_row() const { return skips_in_a_row_; }
 
@@ -131,6 +153,7 @@ class Trainer::Impl {
     enum class Kind : int64_t {
       kLoad,
       kRestore,
+      kRewardKl,
       kReference,
       kTeacher,
       kAdd,
@@ -141,6 +164,8 @@ class Trainer::Impl {
     Kind kind = Kind::kLoad;
     int64_t number = 0;  // The batch, or the number of updates.
     int64_t skips_in_a_row = 0;
+    int64_t critic_updates = 0;
+    double coefficient = 0;
   };
   // The command comes behind the groups, which are large and need not be copied then.
   absl::Status Tell(const Command& command, std::string groups = "") {
@@ -150,8 +175,14 @@ class Trainer::Impl {
   }
   absl::Status Do(const Command& command, absl::string_view groups);
 
-  // What every rank does. `weights` and `moments` are null on ranks other than 0, which get them
-  // from it.
+  // The whole moments, of which this rank has a part.
+  std::shared_ptr<const TensorSource> OpenMoments(ShardSnapshot moments) {
+    if (shard_reader_.has_value()) return shard_reader_->Open(std::move(moments));
+    return std::make_shared<SnapshotSource>(std::move(moments.part), /*once=*/true);
+  }
+
+  // What every rank does. What is read from a checkpoint is null on ranks other than 0, which get
+  // it from rank 0.
 
   absl::Status DoAdd(int64_t k, std::vector<Group> groups) {
     if (step_ != nullptr && k_ != k) {
@@ -182,6 +213,7 @@ class Trainer::Impl {
     skips_in_a_row_ = result.skipped.empty() ? 0 : skips_in_a_row_ + 1;
     result.skips_in_a_row = skips_in_a_row_;
     FillResult(*step_, &result);
+    AdaptRewardKl(step_->sequences(), result);
     step_.reset();
     if (k % kStepsPerCheck == kStepsPerCheck - 1) SLUICE_RETURN_IF_ERROR(CheckRanksAgree());
     return result;
@@ -198,15 +230,19 @@ class Trainer::Impl {
     optimizer_.Reset();
     history_.Clear();
     skips_in_a_row_ = 0;
+    rules_.reward_kl = settings_.algorithm.advantage.kl;
     if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), weights));
+    if (critic_ != nullptr) SLUICE_RETURN_IF_ERROR(critic_->Load(weights));
     return LoadModel(model_.get(), weights);
   }
 
   absl::Status DoRestore(const TensorSet* weights, const TensorSource* moments, int64_t updates,
-                         int64_t skips_in_a_row) {
+                         int64_t skips_in_a_row, const SavedCritic& critic) {
     SLUICE_RETURN_IF_ERROR(DoLoad(weights));
     SLUICE_RETURN_IF_ERROR(CheckFrozenWeights());
     SLUICE_RETURN_IF_ERROR(optimizer_.Restore(moments, updates));
+    if (critic_ != nullptr)
+      SLUICE_RETURN_IF_ERROR(critic_->Restore(critic.parameters, critic.moments, critic.updates));
     skips_in_a_row_ = skips_in_a_row;
     return absl::OkStatus();
   }
@@ -218,11 +254,19 @@ class Trainer::Impl {
   // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are
   // not those of the initial model, so the factors belong to another one.
   absl::Status CheckFrozenWeights() const;
+  // Adapts the coefficient of the KL in the reward to the KL of a step. A step that has not changed
+  // the policy leaves it as it is.
+  void AdaptRewardKl(const SequenceBuilder& sequences, const StepResult& result) {
+    if (rules_.reward_kl == 0 || !result.skipped.empty() || result.critic_alone) return;
+    rules_.reward_kl = AdaptKl(rules_.kl_control, rules_.reward_kl, sequences.reward_kl(),
+                               sequences.counts().sequences);
+  }
+
   // Sets the counts and metrics of a finished step.
   void FillResult(const BatchStep& step, StepResult* result) const;
 
   const Settings settings_;
-  const Rules rules_;
+  Rules rules_;
   Clock* const clock_;
   Ranks ranks_;
   std::unique_ptr<TrainModel> model_;
@@ -232,6 +276,7 @@ class Trainer::Impl {
   // Of prox exact: the weights of older versions, and the model that scores with them.
   std::unique_ptr<TrainModel> past_;
   VersionHistory history_;
+  std::unique_ptr<Critic> critic_;  // Null if the job has none.
   Optimizer optimizer_;
   Updater updater_;
 
@@ -261,7 +306,9 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
   switch (command.kind) {
     case Command::Kind::kLoad: return DoLoad(nullptr);
     case Command::Kind::kRestore:
-      return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row);
+      return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row,
+                       {.updates = command.critic_updates});
+    case Command::Kind::kRewardKl: rules_.reward_kl = command.coefficient; return absl::OkStatus();
     case Command::Kind::kReference: return LoadModel(reference_.get(), nullptr);
     case Command::Kind::kTeacher: return LoadModel(teacher_.get(), nullptr);
     case Command::Kind::kAdd: {
@@ -272,6 +319,7 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
     case Command::Kind::kAbandon: DoAbandon(); return absl::OkStatus();
     case Command::Kind::kSnapshot:
       shard_server_->Add(optimizer_.TakeSnapshots().moments);
+      if (critic_ != nullptr) shard_server_->Add(critic_->optimizer().TakeSnapshots().moments);
       return absl::OkStatus();
   }
   return absl::InternalError("rank 0 asks for what this build does not know");
@@ -279,18 +327,16 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
 
 absl::Status Trainer::Impl::LoadModel(TrainModel* model, const TensorSet* weights) {
   if (weights != nullptr) SLUICE_RETURN_IF_ERROR(model->Load(*weights));
-  if (!ranks_.many()) return absl::OkStatus();
-  for (const TrainModel::Parameter& parameter : model->parameters()) {
-    SLUICE_RETURN_IF_ERROR(
-        ranks_.collective().Broadcast(0, {parameter.tensor.mutable_data_ptr<float>(),
-                                          static_cast<size_t>(parameter.tensor.numel())}));
-  }
-  return absl::OkStatus();
+  return BroadcastParameters(ranks_, model->parameters());
 }
 
 absl::Status Trainer::Impl::CheckRanksAgree() const {
   if (!ranks_.many()) return absl::OkStatus();
-  const auto& parameters = model_->parameters();
+  std::vector<TrainModel::Parameter> parameters = model_->parameters();
+  if (critic_ != nullptr) {
+    for (const TrainModel::Parameter& parameter : critic_->parameters())
+      parameters.push_back({absl::StrCat("critic ", parameter.name), parameter.tensor});
+  }
   struct Sum {
     uint64_t lanes[2] = {0, 0};
     bool operator==(const Sum&) const = default;
@@ -344,6 +390,10 @@ void Trainer::Impl::FillResult(const BatchStep& step, StepResult* result) const 
   }
 
   AddRewardMetrics(rules_.advantage, sequences, &result->metrics);
+  if (rules_.reward_kl != 0) {
+    result->metrics["reward_kl"] = sequences.reward_kl();
+    result->metrics["reward_kl_coef"] = rules_.reward_kl;
+  }
   const UpdateSums& sums = step.sums();
   if (sums.tokens > 0 && sums.finite()) {
     const double tokens = static_cast<double>(sums.tokens);
@@ -386,9 +436,15 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   if (KeptVersions(settings, rules) > 0) {
     SLUICE_ASSIGN_OR_RETURN(past, TrainModel::Create(config, settings.dtype));
   }
-  return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(
-      settings, rules, std::move(model), std::move(reference), std::move(average),
-      std::move(teacher), std::move(past), clock, collective, std::move(snapshots))));
+  std::unique_ptr<TrainModel> critic;
+  if (HasCritic(settings)) {
+    SLUICE_ASSIGN_OR_RETURN(
+        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, settings.recompute));
+  }
+  return std::unique_ptr<Trainer>(new Trainer(
+      std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),
+                             std::move(average), std::move(teacher), std::move(past),
+                             std::move(critic), clock, collective, std::move(snapshots))));
 }
 
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -397,9 +453,11 @@ Trainer::~Trainer() = default;
 absl::Status Trainer::Load(const TensorSet& weights) { return impl_->Load(weights); }
 
 absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& moments,
-                              int64_t updates, int64_t skips_in_a_row) {
-  return impl_->Restore(weights, moments, updates, skips_in_a_row);
+                              int64_t updates, int64_t skips_in_a_row, const SavedCritic& critic) {
+  return impl_->Restore(weights, moments, updates, skips_in_a_row, critic);
 }
+
+absl::Status Trainer::SetRewardKl(double coefficient) { return impl_->SetRewardKl(coefficient); }
 
 absl::Status Trainer::SetReference(const TensorSet& weights) {
   return impl_->SetReference(weights);
@@ -427,6 +485,10 @@ absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
 }
 absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
+int64_t Trainer::critic_updates() const {
+  return impl_->critic() == nullptr ? 0 : impl_->critic()->optimizer().updates();
+}
+double Trainer::reward_kl() const { return impl_->reward_kl(); }
 int64_t Trainer::skips_in_a_row() const { return impl_->skips_in_a_row(); }
 
 void SetComputeThreads(std::function<int()> threads) {

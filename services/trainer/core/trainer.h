@@ -22,6 +22,13 @@ class Collective;
 
 namespace sluice::trainer {
 
+// The critic in a checkpoint.
+struct SavedCritic {
+  const TensorSource* parameters = nullptr;
+  const TensorSource* moments = nullptr;
+  int64_t updates = 0;
+};
+
 // A policy under training: its parameters, the optimizer's state, and the training step, which
 // turns version k into version k + 1.
 //
@@ -64,8 +71,12 @@ class Trainer {
   absl::Status Load(const TensorSet& weights);
   // Goes on from a checkpoint. Errors are those of Load() and Optimizer::Restore().
   // FAILED_PRECONDITION: in low-rank training, the checkpoint is not of the initial weights.
+  // INVALID_ARGUMENT: the job has a critic, and `critic` lacks it.
   absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
-                       int64_t skips_in_a_row);
+                       int64_t skips_in_a_row, const SavedCritic& critic = {});
+  // Goes on with this coefficient of the KL in the reward, which advantage.kl_target adapts; call
+  // it after Restore(). Else the coefficient is that of the settings.
+  absl::Status SetRewardKl(double coefficient);
   // Sets the initial weights. It must be called before Load() and Restore() if
   // KeepsInitialWeights(settings).
   absl::Status SetReference(const TensorSet& weights);
@@ -88,11 +99,15 @@ class Trainer {
   // The parameters in fp32 and AdamW's moments, as they are now, for a checkpoint that is written
   // while training goes on. Only what the next update overwrites before it is read takes memory
   // (snapshot.h). Each moment is read once, from its first element to its last.
+  // The same of the critic; null if the job has none.
   struct Sources {
     std::shared_ptr<const TensorSource> model, moments;
+    std::shared_ptr<const TensorSource> critic, critic_moments;
   };
   absl::StatusOr<Sources> TakeSnapshot();
   int64_t updates() const;
+  int64_t critic_updates() const;  // 0 if the job has no critic.
+  double reward_kl() const;        // The coefficient of the KL in the reward of the next step.
   int64_t skips_in_a_row() const;
 
  private:

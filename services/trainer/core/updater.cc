@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,8 +18,8 @@
 #include "common/models/flops.h"
 #include "common/models/moe.h"
 #include "common/models/train_model.h"
+#include "services/trainer/core/critic.h"
 #include "services/trainer/core/losses/losses.h"
-#include "services/trainer/core/optimizer.h"
 #include "services/trainer/core/step_metrics.h"
 
 namespace sluice::trainer {
@@ -42,7 +41,9 @@ int64_t CountRecordedRows(const PackedBatch& batch) {
 
 }  // namespace
 
-bool UpdateSums::finite() const { return std::isfinite(policy + regular + kl + entropy); }
+bool UpdateSums::finite() const {
+  return std::isfinite(policy + regular + kl + entropy) && values.finite();
+}
 
 void UpdateSums::Merge(const UpdateSums& other) {
   stats.Merge(other.stats);
@@ -56,20 +57,26 @@ void UpdateSums::Merge(const UpdateSums& other) {
   flops += other.flops;
   pairs.Merge(other.pairs);
   distill.Merge(other.distill);
+  values.Merge(other.values);
 }
 
 Updater::Updater(const Settings& settings, const Rules& rules, bool separate_terms,
-                 const Models& models, Optimizer* optimizer, Ranks* ranks, Clock* clock)
+                 const Models& models, Critic* critic, Optimizer* optimizer, Ranks* ranks,
+                 Clock* clock)
     : settings_(settings),
       rules_(rules),
       regular_accumulator_(separate_terms ? 1 : 0),
       model_(models.policy),
+      critic_(critic),
       optimizer_(optimizer),
       ranks_(ranks),
       clock_(clock),
       scorer_(settings, rules, models, ranks) {}
 
-void Updater::ZeroGrad() { optimizer_->ZeroGrad(); }
+void Updater::ZeroGrad() {
+  optimizer_->ZeroGrad();
+  if (critic_ != nullptr) critic_->optimizer().ZeroGrad();
+}
 
 void Updater::Count(const MicroBatch& batch, UpdateSums* sums) const {
   sums->tokens += static_cast<int64_t>(batch.targets.size());
@@ -227,11 +234,49 @@ absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSum
   return absl::OkStatus();
 }
 
+absl::Status Updater::AddValueGradients(MicroBatch& batch, UpdateSums* sums) {
+  return critic_->AddGradients(batch, &sums->values);
+}
+
+absl::StatusOr<std::optional<Optimizer::Gradient>> Updater::SumValueGradients(
+    const UpdateSums& sums, const StepCounts& counts) {
+  // The value loss is a mean over tokens, whatever aggregation the policy loss has.
+  const double scale = 1 / static_cast<double>(counts.tokens);
+  SLUICE_ASSIGN_OR_RETURN(const Optimizer::Gradient gradient,
+                          critic_->optimizer().SumGradients(scale, 0));
+  if (!sums.values.finite() || !std::isfinite(gradient.norm)) return std::nullopt;
+  return gradient;
+}
+
+absl::Status Updater::ApplyValueGradients(const UpdateSums& sums,
+                                          const Optimizer::Gradient& gradient, StepResult* result) {
+  SLUICE_ASSIGN_OR_RETURN(const Optimizer::Outcome outcome, critic_->optimizer().Apply(gradient));
+  AddValueMetrics(sums.values, &result->metrics);
+  result->metrics["value_grad_norm"] = outcome.grad_norm;
+  result->metrics["value_lr"] = outcome.lr;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Updater::UpdateCritic(UpdateSums& sums, const StepCounts& counts,
+                                                  StepResult* result) {
+  if (counts.tokens == 0) return "no_tokens";
+  SLUICE_RETURN_IF_ERROR(ranks_->Merge(&sums));
+  const absl::Duration start = clock_->Monotonic();
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<Optimizer::Gradient> gradient,
+                          SumValueGradients(sums, counts));
+  if (!gradient.has_value()) return "nonfinite_value";
+  SLUICE_RETURN_IF_ERROR(ApplyValueGradients(sums, *gradient, result));
+  result->seconds_optim += absl::ToDoubleSeconds(clock_->Monotonic() - start);
+  return "";
+}
+
 absl::StatusOr<std::string> Updater::Update(UpdateSums& sums, const StepCounts& counts,
                                             double advantage_factor, StepResult* result) {
   // All ranks have the same counts and, once merged, the same sums, so they decide alike.
   if (counts.tokens == 0) return "no_tokens";
   SLUICE_RETURN_IF_ERROR(ranks_->Merge(&sums));
+  // Without finite values there are no advantages either.
+  if (!sums.values.finite()) return "nonfinite_value";
   if (sums.stats.bad_policy() > 0 || sums.bad_logprobs > 0) return "nonfinite_logprob";
   const std::optional<PolicyMetrics> metrics = sums.stats.Metrics();
   // Without KL and entropy terms, a loss that rejects every token has no gradient.
@@ -252,8 +297,15 @@ absl::StatusOr<std::string> Updater::Update(UpdateSums& sums, const StepCounts& 
     }
   }
   const absl::Duration start = clock_->Monotonic();
+  std::optional<Optimizer::Gradient> of_values;
+  if (critic_ != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(of_values, SumValueGradients(sums, counts));
+    if (!of_values.has_value()) return "nonfinite_value";
+  }
   SLUICE_ASSIGN_OR_RETURN(const Optimizer::Outcome outcome,
                           optimizer_->Update(scale * policy_factor, scale, lr_factor));
+  if (outcome.applied && of_values.has_value())
+    SLUICE_RETURN_IF_ERROR(ApplyValueGradients(sums, *of_values, result));
   result->seconds_optim += absl::ToDoubleSeconds(clock_->Monotonic() - start);
   if (!outcome.applied) return "nonfinite_gradient";
 

@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/critic.h"
 #include "services/trainer/core/micro_batch.h"
 #include "services/trainer/core/packer.h"
 #include "services/trainer/core/step_metrics.h"
@@ -40,11 +41,13 @@ class WholeStep : public BatchStep {
     const absl::Duration start = clock_.Monotonic();
     if (settings_.kind == Settings::Kind::kRl)
       SLUICE_RETURN_IF_ERROR(updater_.scorer().SetRewardKl(groups_));
+    if (updater_.critic() != nullptr) SLUICE_RETURN_IF_ERROR(updater_.critic()->SetValues(groups_));
+    result->critic_alone = updater_.critic() != nullptr && k_ < settings_.critic.warmup;
     SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches());
 
     // Proximal log-probs are computed with the weights before the first update, so all of them are
     // computed here.
-    if (settings_.kind == Settings::Kind::kRl) {
+    if (settings_.kind == Settings::Kind::kRl && !result->critic_alone) {
       std::vector<MicroBatch*> all;
       for (Minibatch& minibatch : minibatches) {
         for (MicroBatch& batch : minibatch.batches) {
@@ -152,9 +155,15 @@ class WholeStep : public BatchStep {
     for (Minibatch& minibatch : minibatches) {
       updater_.ZeroGrad();
       UpdateSums sums;
-      SLUICE_RETURN_IF_ERROR(AddGradients(minibatch, &sums));
+      if (!result->critic_alone) SLUICE_RETURN_IF_ERROR(AddGradients(minibatch, &sums));
+      if (updater_.critic() != nullptr) {
+        for (MicroBatch& batch : minibatch.batches)
+          SLUICE_RETURN_IF_ERROR(updater_.AddValueGradients(batch, &sums));
+      }
       SLUICE_ASSIGN_OR_RETURN(const std::string skipped,
-                              updater_.Update(sums, minibatch.counts, 1.0, result));
+                              result->critic_alone
+                                  ? updater_.UpdateCritic(sums, minibatch.counts, result)
+                                  : updater_.Update(sums, minibatch.counts, 1.0, result));
       if (skipped.empty()) ++applied;
       if (result->skipped.empty()) result->skipped = skipped;
 
@@ -169,6 +178,7 @@ class WholeStep : public BatchStep {
       // Update() has set the metrics of the last minibatch. Replace them by those of all
       // minibatches.
       AddPolicyMetrics(sums_.stats, rules_.loss, 1.0, &result->metrics);
+      AddValueMetrics(sums_.values, &result->metrics);
     }
 
     if (applied > 0) {

@@ -26,8 +26,10 @@ inline const std::vector<AdvantageOracle>& AdvantageOracles() {
       {"maxrl", {0.6, -1, -0.2, 0.6, -1, 1}},
       {"reinforce", kRewardsOfPAndQ},
       {"batch", {0.847578, -1.186609, -0.169516, 0.847578, -1.186609, 0.847578}},
-      // What follows for single tokens has its numbers in returns_test.cc and min_variance_test.cc.
+      // What follows for single tokens has its numbers in returns_test.cc, gae_test.cc and
+      // min_variance_test.cc.
       {"reinforce_pp", kRewardsOfPAndQ},
+      {"gae", kRewardsOfPAndQ},
       {"reinforce_pp_baseline", {0.375, -0.625, -0.125, 0.375, -0.5, 0.5}},
       {"none", {0, 0, 0, 0, 0, 0}},
       {"min_variance", {0.904534, -1.507557, -0.301511, 0.904534, -1, 1}},

@@ -80,7 +80,8 @@ inline bool BanditGradient(const AlgorithmSpec& spec, const LossRule& rule,
   const int64_t n = static_cast<int64_t>(arm.size());
   const AdvantageRule advantages = ResolveAdvantage(spec.advantage).value();
   std::vector<double> advantage = ComputeAdvantages(advantages, rewards, groups).advantage;
-  // An answer is one token, so its return is its reward.
+  // An answer is one token, so its return is its reward. The critic's value of the only state is
+  // the same for all answers, so that whitening removes it.
   if (advantages.tokens != TokenRule::kSame) {
     TokenMoments moments;
     for (const double v : advantage) moments.Add(v);

@@ -26,9 +26,10 @@ void ExpectOne(const AlgorithmSpec& spec, const AlgorithmContext& context, const
 
 TEST(ValidateTest, EveryPresetIsAccepted) {
   ExpectOracleForEveryRow(PresetRows(), {"sync_grpo", "sync_dapo", "async_decoupled", "async_vcpo",
-                                         "async_cispo", "moe_gspo", "opd"});
+                                         "async_cispo", "moe_gspo", "opd", "ppo_critic"});
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
-    const AlgorithmContext context{.has_teacher = preset.name == "opd"};
+    const AlgorithmContext context{.has_reference = preset.value.advantage.kl > 0,
+                                   .has_teacher = preset.name == "opd"};
     EXPECT_THAT(ValidateAlgorithm(preset.value, context), IsEmpty()) << preset.name;
     EXPECT_TRUE(ResolveLoss(preset.value.loss, 4).ok());
     EXPECT_TRUE(ResolveAdvantage(preset.value.advantage).ok());
@@ -99,7 +100,7 @@ TEST(ValidateTest, UnknownNamesAreRefusedWithTheKnownOnes) {
   ExpectOne(With([](auto& s) { s.loss.tis_level = "word"; }), {}, "loss.tis_level",
             "token, sequence");
   ExpectOne(With([](auto& s) { s.loss.kl_kind = "k9"; }), {}, "loss.kl_kind", "k3_is");
-  ExpectOne(With([](auto& s) { s.advantage.kind = "gae"; }), {}, "advantage.kind",
+  ExpectOne(With([](auto& s) { s.advantage.kind = "gea"; }), {}, "advantage.kind",
             "grpo, dr_grpo, rloo");
   ExpectOne(With([](auto& s) { s.advantage.truncated = "cut"; }), {}, "advantage.truncated",
             "keep, filter, penalty");
@@ -143,6 +144,25 @@ TEST(ValidateTest, NumbersOutsideTheirRangeAreRefused) {
   ExpectOne(With([](auto& s) { s.loss.entropy = -1; }), {}, "loss.entropy", "0 or more");
 }
 
+TEST(ValidateTest, NumbersOfGaeAndOfTheKlOutsideTheirRangeAreRefused) {
+  const auto gae = [](void (*edit)(AdvantageSpec&)) {
+    AlgorithmSpec spec;
+    spec.advantage.kind = "gae";
+    edit(spec.advantage);
+    return spec;
+  };
+  EXPECT_THAT(ValidateAlgorithm(gae([](auto& a) { a.lam = 0, a.gamma = 0.9; }), {.group_size = 1}),
+              IsEmpty());
+  ExpectOne(gae([](auto& a) { a.lam = 1.1; }), {}, "advantage.lam", "[0, 1]");
+  ExpectOne(gae([](auto& a) { a.lam_value = -0.1; }), {}, "advantage.lam_value", "[0, 1]");
+  ExpectOne(gae([](auto& a) { a.lam_alpha = 0; }), {}, "advantage.lam_alpha", "above 0");
+  const AlgorithmContext with_reference{.has_reference = true};
+  ExpectOne(gae([](auto& a) { a.kl = 0.1, a.kl_target = 0; }), with_reference,
+            "advantage.kl_target", "above 0");
+  ExpectOne(gae([](auto& a) { a.kl = 0.1, a.kl_target = 0.1, a.kl_horizon = 0; }), with_reference,
+            "advantage.kl_horizon", "1 or more");
+}
+
 TEST(ValidateTest, BoundsThatBoundNothingAreRefused) {
   ExpectOne(With([](auto& s) { s.loss.tis_low = 2; }), {}, "loss.tis_low", "below loss.tis");
   ExpectOne(With([](auto& s) { s.loss.veto_high = 1; }), {}, "loss.veto_high", "above 1");
@@ -172,7 +192,28 @@ TEST(ValidateTest, AValueThatNothingReadsIsRefused) {
   ExpectOne(With([](auto& s) { s.loss.tis.reset(), s.loss.tis_normalize = true; }), {},
             "loss.tis_normalize", "loss.tis");
   ExpectOne(With([](auto& s) { s.loss.ess_base = 0.5; }), {}, "loss.ess_base", "loss.ess_lr");
-  ExpectOne(With([](auto& s) { s.advantage.gamma = 0.9; }), {}, "advantage.gamma", "reinforce_pp");
+  ExpectOne(With([](auto& s) { s.advantage.gamma = 0.9; }), {}, "advantage.gamma",
+            "gae or reinforce_pp");
+  ExpectOne(With([](auto& s) { s.advantage.lam = 0.9; }), {}, "advantage.lam", "kind: gae");
+  ExpectOne(With([](auto& s) { s.advantage.lam_value = 1; }), {}, "advantage.lam_value",
+            "kind: gae");
+  ExpectOne(With([](auto& s) { s.advantage.lam_alpha = 1; }), {}, "advantage.lam_alpha",
+            "kind: gae");
+  ExpectOne(With([](auto& s) { s.advantage.raw = true; }), {}, "advantage.raw", "kind: gae");
+  ExpectOne(With([](auto& s) { s.advantage.bootstrap_truncated = true; }), {},
+            "advantage.bootstrap_truncated", "kind: gae");
+  ExpectOne(With([](auto& s) { s.advantage.kl_target = 0.1; }), {}, "advantage.kl_target",
+            "advantage.kl above 0");
+  ExpectOne(With([](auto& s) { s.advantage.kl_horizon = 100; }), {}, "advantage.kl_horizon",
+            "advantage.kl_target");
+  ExpectOne(With([](auto& s) {
+              s.advantage = {.kind = "gae", .lam = 0.9, .lam_value = 1.0, .lam_alpha = 0.05};
+            }),
+            {}, "advantage.lam", "lam_value: none or lam_alpha: none");
+  ExpectOne(With([](auto& s) {
+              s.advantage = {.kind = "gae", .truncated = "filter", .bootstrap_truncated = true};
+            }),
+            {}, "advantage.bootstrap_truncated", "keep or penalty");
 }
 
 TEST(ValidateTest, LossesThatExcludeOtherChoicesSaySo) {
@@ -213,7 +254,7 @@ TEST(ValidateTest, KlKindFollowsTheStaleness) {
 
 TEST(ValidateTest, AGroupOfOneIsRefused) {
   ExpectOne({}, {.group_size = 1}, "advantage.kind", "rollout.group.size is 1");
-  for (const char* kind : {"reinforce", "batch", "reinforce_pp"}) {
+  for (const char* kind : {"reinforce", "batch", "reinforce_pp", "gae"}) {
     AlgorithmSpec spec;
     spec.advantage.kind = kind;
     EXPECT_THAT(ValidateAlgorithm(spec, {.group_size = 1}), IsEmpty()) << kind;

@@ -56,6 +56,14 @@ std::vector<std::string> ProblemLines(const JobFile& file) {
   return lines;
 }
 
+// A preset, and what the job needs to have it: a reference for a KL in the reward, or a teacher.
+std::vector<std::string> WithPreset(const Row<AlgorithmSpec>& preset) {
+  std::vector<std::string> sets = {absl::StrCat("algorithm.preset=", preset.name)};
+  if (preset.value.advantage.kl > 0) sets.push_back("model.reference=initial");
+  if (preset.value.advantage.kind == "none") sets.push_back("model.teacher.path=t");
+  return sets;
+}
+
 // Returns the problems of kMinimal after `from` is replaced by `to`.
 std::vector<std::string> Wrong(absl::string_view from, absl::string_view to) {
   const std::string text = absl::StrReplaceAll(kMinimal, {{from, to}});
@@ -100,9 +108,7 @@ TEST(JobFile, SetGoesOverFileOverPresetOverDefault) {
 
 TEST(JobFile, PresetsGiveWhatTheAlgorithmLibrarySays) {
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
-    std::vector<std::string> sets = {absl::StrCat("algorithm.preset=", preset.name)};
-    if (preset.value.advantage.kind == "none") sets.push_back("model.teacher.path=t");
-    const JobFile file = Parse(kMinimal, sets);
+    const JobFile file = Parse(kMinimal, WithPreset(preset));
     ASSERT_THAT(ProblemLines(file), ElementsAre()) << preset.name;
     EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
   }
@@ -136,8 +142,9 @@ TEST(JobFile, ALossThatTheFileNamesBringsItsOwnValuesButNotOverThoseOfTheFile) {
 TEST(JobFile, EveryLossThatAFileNamesUnderEveryPresetHasItsOwnBounds) {
   for (const Row<AlgorithmSpec>& preset : PresetRows()) {
     for (const Row<LossEntry>& loss : LossRows()) {
-      const JobFile file = Parse(kMinimal, {absl::StrCat("algorithm.preset=", preset.name),
-                                            absl::StrCat("algorithm.loss.kind=", loss.name)});
+      std::vector<std::string> sets = WithPreset(preset);
+      sets.push_back(absl::StrCat("algorithm.loss.kind=", loss.name));
+      const JobFile file = Parse(kMinimal, sets);
       if (preset.value.loss.kind == loss.name) {
         EXPECT_TRUE(AlgorithmSpecOf(*file.spec) == preset.value) << preset.name;
         continue;
@@ -543,9 +550,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "weights.allow_unverified=true",
                           "resources.device=cuda",
                           "resources.queue=2",
-                          "reward.rewards.0.verifier=math",
-                          "algorithm.preset=ppo_critic",
-                          "algorithm.advantage.kind=gae"}) {
+                          "reward.rewards.0.verifier=math"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();
@@ -598,6 +603,45 @@ TEST(JobFile, ATeacherThatIsNoneOrOfAnotherTokenizerIsToldAtItsPath) {
   EXPECT_THAT(problems(digits), ElementsAre(HasSubstr("model.safetensors")));
 }
 
+TEST(JobFile, ACriticNeedsAnAdvantageThatReadsItAndSaysWhatItNeeds) {
+  const JobFile gae =
+      Parse(kMinimal, {"algorithm.advantage={kind: gae, lam_value: 1.0}",
+                       "trainer.critic={lr: 2e-5, clip: none, warmup: 5}", "rollout.group.size=1"});
+  ASSERT_THAT(ProblemLines(gae), ElementsAre());
+  EXPECT_EQ(AlgorithmSpecOf(*gae.spec).advantage.lam_value, 1.0);
+  EXPECT_EQ(AlgorithmSpecOf(*gae.spec).advantage.lam, 0.95);
+  EXPECT_EQ(gae.spec->trainer().critic().lr(), 2e-5);
+  EXPECT_FALSE(gae.spec->trainer().critic().has_clip());
+
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"trainer.critic.lr=2e-5"})),
+              ElementsAre(HasSubstr("trainer.critic is not used by algorithm.advantage.kind: "
+                                    "pool_loo, which needs no critic")));
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"algorithm.preset=ppo_critic"})),
+              ElementsAre(HasSubstr("algorithm.advantage.kl: 0.001 needs a reference model")));
+  EXPECT_THAT(
+      ProblemLines(Parse(kMinimal, {"algorithm.preset=ppo_critic", "algorithm.advantage.kl=0"})),
+      ElementsAre());
+  EXPECT_THAT(
+      ProblemLines(Parse(kMinimal, {"algorithm.advantage.kind=gae", "trainer.critic.clip=0"})),
+      ElementsAre(HasSubstr("trainer.critic.clip is 0, so that no value could move")));
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"algorithm.advantage.kind=gae",
+                                            "trainer.critic.warmup=50", "limits.max_steps=50"})),
+              ElementsAre(HasSubstr("the policy would never be trained")));
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, {"algorithm.advantage.lam=0"})),
+              ElementsAre(HasSubstr("algorithm.advantage.lam is 0, but has an effect only with")));
+}
+
+TEST(JobFile, AKlThatIsHeldNeedsAHorizonOfAtLeastOneStep) {
+  const std::vector<std::string> held = {"model.reference=initial",
+                                         "algorithm.advantage={kl: 0.01, kl_target: 0.1}"};
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, held)), ElementsAre());
+  std::vector<std::string> sets = held;
+  sets.push_back("algorithm.advantage.kl_horizon=511");  // A step has 64 prompts of 8 answers.
+  EXPECT_THAT(ProblemLines(Parse(kMinimal, sets)),
+              ElementsAre(HasSubstr("algorithm.advantage.kl_horizon is 511, but the minimum is "
+                                    "queue.groups_per_step * rollout.group.size = 512")));
+}
+
 TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {
   const std::string text =
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
@@ -605,6 +649,8 @@ TEST(JobFile, SupervisedTrainingTakesNeitherRolloutNorReward) {
   EXPECT_THAT(ProblemLines(Parse(text)), ElementsAre());
   EXPECT_THAT(ProblemLines(Parse(text + "reward: {rewards: [{name: r, verifier: exact}]}\n")),
               ElementsAre(HasSubstr("reward is not used by kind: sft")));
+  EXPECT_THAT(ProblemLines(Parse(text + "trainer: {critic: {lr: 1}}\n")),
+              ElementsAre(HasSubstr("trainer.critic is not used by kind: sft")));
 }
 
 TEST(JobFile, MissingFilesAreToldAtTheirValue) {

@@ -81,7 +81,7 @@ TEST(PresetFiles, EachSaysWhatItsPresetIsAndIsReadAsIt) {
     EXPECT_EQ(*text, TextOf(preset)) << "SLUICE_UPDATE_GOLDEN=1 config_test writes it";
 
     const JobFile file = ParseJobFile(
-        absl::StrCat("name: demo\nmodel: {path: m",
+        absl::StrCat("name: demo\nmodel: {path: m, reference: initial",
                      NeedsTeacher(preset) ? ", teacher: {path: t}" : "",
                      "}\ndata: {train: [{name: a, path: r.jsonl}]}\n"
                      "reward: {rewards: [{name: r, verifier: exact}]}\ncheckpoint: {dir: out}\n",

@@ -297,6 +297,38 @@ std::vector<std::vector<int32_t>> SmallSequences() {
   return out;
 }
 
+// A projection onto a row of the output head is that column of the logits.
+TEST(TrainModelTest, AProjectionHasTheBitsAndTheGradientOfALogit) {
+  for (const ModelConfig& config : {SmallConfig(), SmallExperts()}) {
+    const TensorSet weights = *InitWeights(config, 5);
+    const auto model = Make(config, weights);
+    const PackedBatch batch = Pack(SmallSequences());
+    ASSERT_EQ(model->parameters().front().name, "lm_head.weight");
+    const at::Tensor head = model->parameters().front().tensor;
+    const at::Tensor weight = head.detach().narrow(0, 7, 1).clone().requires_grad_(true);
+    const at::Tensor bias = at::full({1}, 0.25f).requires_grad_(true);
+    const at::Tensor logits = Logits(model.get(), batch),
+                     values = *model->Project(batch, weight, bias);
+    EXPECT_EQ(values.sizes(), at::IntArrayRef({logits.size(0)}));
+    EXPECT_TRUE(values.detach().equal(logits.detach().select(1, 7) + 0.25));
+
+    model->ZeroGrad();
+    ASSERT_TRUE(Backward(logits.select(1, 7).square().sum()).ok());
+    const at::Tensor wanted = model->parameters().back().tensor.grad().clone();
+    const at::Tensor wanted_weight = head.grad()[7].clone();
+    model->ZeroGrad();
+    ASSERT_TRUE(Backward((values - bias.detach()).square().sum()).ok());
+    EXPECT_LT(Worst(model->parameters().back().tensor.grad(), wanted), 1e-4);
+    EXPECT_LT(Worst(weight.grad()[0], wanted_weight), 1e-3);
+    EXPECT_NEAR(bias.grad().item<double>(), 2 * (values - bias).sum().item<double>(), 1e-3);
+  }
+  const auto model = Make(SmallConfig(), *InitWeights(SmallConfig(), 5));
+  PackedBatch bad = Pack(SmallSequences());
+  bad.score_rows.push_back(1000);
+  EXPECT_EQ(model->Project(bad, at::zeros({1, 20}), at::zeros({1})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 // No vector width divides the sizes, many of them are odd, and contexts are longer than a chunk of
 // attention.
 TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {

@@ -564,9 +564,9 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
               HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
 
   spec = Spec("digits");
-  spec.mutable_algorithm()->mutable_advantage()->set_kind("gae");
+  spec.mutable_trainer()->set_shard("gradients");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
-              HasSubstr("algorithm.advantage.kind: \"gae\" is not in this build; use grpo"));
+              HasSubstr("trainer.shard: \"gradients\" is not in this build; use none"));
 }
 
 TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {

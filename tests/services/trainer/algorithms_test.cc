@@ -536,13 +536,15 @@ TEST_F(AlgorithmsTest, T24ARunUnderEveryPresetGoesOnFromACheckpointBitForBit) {
     for (int64_t k = 0; k < 2; ++k) Run(*first, k, RandomBatch(20 + k, 6, k));
     const Checkpoint found = WriteAndRead(*first, {});
     const std::unique_ptr<Trainer> second = Make(settings);
-    ASSERT_TRUE(second
-                    ->Restore(found.model, *found.optimizer, found.state.updates,
-                              found.state.skips_in_a_row)
-                    .ok());
+    GoOnFrom(found, *second);
     for (int64_t k = 2; k < 4; ++k) Run(*second, k, RandomBatch(20 + k, 6, k));
     EXPECT_TRUE(SameBits(*second->Weights(), *whole->Weights()));
     EXPECT_TRUE(SameBits(MomentsOf(*second), MomentsOf(*whole)));
+    EXPECT_EQ(second->reward_kl(), whole->reward_kl());
+    EXPECT_EQ(second->critic_updates(), whole->critic_updates());
+    if (!HasCritic(settings)) continue;
+    EXPECT_TRUE(SameBits(CriticOf(*second), CriticOf(*whole)));
+    EXPECT_TRUE(SameBits(CriticMomentsOf(*second), CriticMomentsOf(*whole)));
   }
 }
 
@@ -658,7 +660,8 @@ TEST_F(AlgorithmsTest, OnlyAStepWhoseTermsNeedNoOtherGroupIsStreamed) {
   Settings settings = BaseSettings();
   settings.max_staleness = 0;
   EXPECT_TRUE(Streams(settings));
-  for (const char* kind : {"batch", "reinforce_pp", "reinforce_pp_baseline", "min_variance"}) {
+  for (const char* kind :
+       {"batch", "reinforce_pp", "reinforce_pp_baseline", "gae", "min_variance"}) {
     Settings other = settings;
     other.algorithm.advantage.kind = kind;
     EXPECT_FALSE(Streams(other)) << kind;
@@ -709,6 +712,7 @@ TEST_F(AlgorithmsTest, T14TokensOfAToolChangeNeitherAdvantagesNorWhatTheLossSees
         for (size_t i = 2; i < t.mask.size(); ++i) {
           t.mask[i] = 1, t.versions[i] = 0;
           if (!std::isfinite(t.logprobs[i])) t.logprobs[i] = -2.5f;
+          if (NeedsCritic(row.value)) t.values.push_back(0.1f * static_cast<float>(i));
         }
       }
     }
@@ -740,6 +744,8 @@ TEST_F(AlgorithmsTest, T14TokensOfAToolChangeNeitherAdvantagesNorWhatTheLossSees
       EXPECT_EQ(sequences[0][s].staleness, sequences[1][s].staleness);
       EXPECT_EQ(sequences[0][s].targets, sequences[1][s].targets);
       EXPECT_EQ(sequences[0][s].weight, sequences[1][s].weight);
+      EXPECT_EQ(sequences[0][s].value, sequences[1][s].value);
+      EXPECT_EQ(sequences[0][s].value_target, sequences[1][s].value_target);
     }
   }
 }

@@ -19,6 +19,7 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
     Settings settings = BaseSettings();
     settings.algorithm = algorithm;
     settings.optimizer.eps = 1e-3;
+    settings.critic.lr = 1e-2;
     settings.reference = algorithm.advantage.kl > 0 || algorithm.loss.kl > 0;
     settings.teacher = algorithm.advantage.kind == "none" || algorithm.distill != DistillSpec();
     all.emplace_back(std::move(name), settings);
@@ -53,6 +54,10 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
   spec.loss.aggregation = "seq_mean_token_mean";
   spec.distill = {.kind = "full", .coef = 0.5, .top_k = 5, .trust_region = 0.01};
   add("distillation over the teacher's most likely tokens", spec);
+  spec = {};
+  spec.advantage = {.kind = "gae", .kl = 0.1, .lam_value = 1.0, .raw = true, .kl_target = 0.05};
+  spec.advantage.kl_horizon = 40;
+  add("gae with a lambda for each, and a kl that is held", spec);
   return all;
 }
 

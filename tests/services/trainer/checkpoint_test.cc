@@ -55,7 +55,7 @@ void EditState(const std::string& checkpoint, const std::function<void(nlohmann:
 
 // Makes the checkpoint look as if a build with the next format had written it.
 void MakeNewer(const std::string& checkpoint) {
-  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 4; });
+  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 5; });
 }
 
 Id16 GroupOf(int64_t k) {
@@ -88,6 +88,12 @@ class CheckpointTest : public ::testing::Test {
     CheckpointContents contents;
     contents.model = std::make_shared<SetSource>(&weights_);
     contents.optimizer = std::make_shared<SetSource>(&moments_);
+    if (critic_.size() > 0) {
+      contents.critic = std::make_shared<SetSource>(&critic_);
+      contents.critic_moments = std::make_shared<SetSource>(&moments_);
+      contents.state.critic_updates = 10 + number;
+      contents.state.reward_kl = 0.1 / 3;
+    }
     contents.state.job = kJob;
     contents.state.version = {incarnation, number};
     contents.state.updates = number;
@@ -110,6 +116,7 @@ class CheckpointTest : public ::testing::Test {
   std::map<std::string, DType> types_;  // Of the model's tensors; those not listed are fp32.
   int64_t max_shard_bytes_ = kMaxShardBytes;
   TensorSet weights_ = *InitWeights(model_.config, 3);
+  TensorSet critic_;  // Empty: the job has none.
   TensorSet moments_ = *TensorSet::Create({{"m.x", DType::kF32, {2}}, {"v.x", DType::kF32, {2}}});
 };
 
@@ -211,6 +218,43 @@ TEST_F(CheckpointTest, TensorsAboveTheLimitOfAFileAreInSeveralAndEachIsVerified)
   ASSERT_TRUE(RemoveTree(path + "/optimizer-00002-of-00002.safetensors").ok());
   EXPECT_THAT(MessageOf(VerifyCheckpoint(path).status()),
               HasSubstr("optimizer-00002-of-00002.safetensors"));
+}
+
+TEST_F(CheckpointTest, ACriticIsPartOfTheCheckpointButNotOfTheModel) {
+  critic_ = *InitWeights(model_.config, 5);
+  moments_.as<float>(0)[1] = 0.5f;
+  ASSERT_TRUE(Write(Store(), 1, 0).ok());
+  const std::string path = *Write(Store(), 2, 1);
+  const nlohmann::json state = nlohmann::json::parse(*ReadFile(path + "/state.json"));
+  EXPECT_EQ(state["format"], 4);
+
+  const Checkpoint read = *ReadCheckpoint(path);
+  EXPECT_EQ(read.model.buffer(), weights_.buffer());
+  EXPECT_EQ(ReadAll(*read.critic)->buffer(), critic_.buffer());
+  EXPECT_EQ(ReadAll(*read.critic_moments)->buffer(), moments_.buffer());
+  EXPECT_EQ(read.state.critic_updates, 12);
+  EXPECT_EQ(read.state.reward_kl, 0.1 / 3);
+  EXPECT_EQ(ReadWeights(*ReadModelDir(path), DType::kF32)->buffer(), weights_.buffer());
+  const std::string copy = FreshDir();
+  ASSERT_EQ(CopyCheckpointModel(path, copy), absl::OkStatus());
+  const std::vector<std::string> copied = *ListDir(copy);
+  for (const std::string& name : copied) EXPECT_FALSE(absl::StrContains(name, "critic")) << name;
+
+  for (const char* name : {"critic.safetensors", "critic_moments.safetensors"}) {
+    FlipABit(absl::StrCat(path, "/", name));
+    std::vector<std::string> damaged;
+    EXPECT_EQ((*Store().ReadNewest(&damaged))->state.version.number, 1);
+    ASSERT_THAT(damaged, SizeIs(1));
+    EXPECT_TRUE(absl::StrContains(damaged[0], name)) << damaged[0];
+    FlipABit(absl::StrCat(path, "/", name));  // It is whole again.
+  }
+
+  // A critic above the limit of a file is in several.
+  max_shard_bytes_ = 8;
+  const std::string parts = *Write(Store(), 3, 2);
+  EXPECT_TRUE(PathExists(parts + "/critic.safetensors.index.json"));
+  EXPECT_EQ(ReadAll(*ReadCheckpoint(parts)->critic)->buffer(), critic_.buffer());
+  EXPECT_FALSE(ReadCheckpointWithoutModel(parts)->critic == nullptr);
 }
 
 TEST_F(CheckpointTest, AMountWithoutAnExchangeOfFoldersKeepsCheckpointsToo) {
@@ -356,7 +400,7 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
         Write(Store(), 3, 1).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status),
-                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 4")));
+                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 5")));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("use the build that wrote it"));
   }
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1", "step-2"));

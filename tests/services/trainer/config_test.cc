@@ -35,6 +35,39 @@ TEST(ConfigTest, WarmupAndMaxStepsAreStepsWhereverABatchIsTrainedInSeveralUpdate
   EXPECT_EQ(four.settings.optimizer.total, 160);
 }
 
+TEST(ConfigTest, TheCriticOfAJobFileReachesTheTrainerAndItsMemoryPlan) {
+  EXPECT_FALSE(ConfigOf(Assigned({}))->plan.critic);
+  const JobConfig plain = *ConfigOf(Assigned({"algorithm.advantage={kind: gae}"}));
+  EXPECT_TRUE(plain.plan.critic);
+  EXPECT_EQ(plain.settings.critic.lr, 1e-5);
+  EXPECT_EQ(plain.settings.critic.max_grad_norm, 1);
+  EXPECT_EQ(plain.settings.critic.clip, 0.2);
+  EXPECT_EQ(plain.settings.critic.warmup, 0);
+
+  const JobConfig all = *ConfigOf(
+      Assigned({"algorithm.advantage={kind: gae, gamma: 0.99, lam: 0.9, lam_value: 1.0, raw: true, "
+                "bootstrap_truncated: true, kl: 0.01, kl_target: 0.2, kl_horizon: 5000}",
+                "model.reference=initial",
+                "trainer.critic={lr: 2e-4, max_grad_norm: 0.5, clip: none, "
+                "warmup: 3}"}));
+  EXPECT_EQ(all.settings.critic.lr, 2e-4);
+  EXPECT_EQ(all.settings.critic.max_grad_norm, 0.5);
+  EXPECT_FALSE(all.settings.critic.clip.has_value());
+  EXPECT_EQ(all.settings.critic.warmup, 3);
+  const AdvantageSpec& advantage = all.settings.algorithm.advantage;
+  EXPECT_EQ(advantage.gamma, 0.99);
+  EXPECT_EQ(advantage.lam, 0.9);
+  EXPECT_EQ(advantage.lam_value, 1.0);
+  EXPECT_TRUE(advantage.raw && advantage.bootstrap_truncated);
+  EXPECT_EQ(advantage.kl_target, 0.2);
+  EXPECT_EQ(advantage.kl_horizon, 5000);
+  EXPECT_TRUE(AdaptsRewardKl(all.settings));
+  EXPECT_FALSE(AdaptsRewardKl(plain.settings));
+  EXPECT_EQ(ConfigOf(Assigned({"algorithm.advantage={kind: gae, lam_alpha: 0.05}"}))
+                ->settings.algorithm.advantage.lam_alpha,
+            0.05);
+}
+
 TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {
   registry::v1::Assignment assignment = Assigned({});
   ASSERT_EQ(assignment.spec().trainer().optimizer().schedule(), "cosine");

@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "common/algorithms/presets.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/cores/core_share.h"
@@ -252,6 +253,53 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, last}));
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
   ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, ACriticAndTheKlCoefficientGoOnFromTheCheckpointAndAreInNoPublication) {
+  const queue::v1::QueueSpec spec = LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1);
+  queue_.SetJob(spec, 1);
+  LoopActor actor(queue_);
+  const auto config = [&](int64_t incarnation, int64_t max_steps) {
+    JobConfig with = Config(incarnation, max_steps);
+    with.settings.algorithm = FindRow(PresetRows(), "ppo_critic")->value;
+    with.settings.algorithm.advantage.kl_target = 1e-3;
+    with.settings.algorithm.advantage.kl_horizon = 100;
+    with.settings.reference = true;
+    with.settings.critic.lr = 1e-3;
+    with.settings.critic.warmup = 1;
+    return with;
+  };
+  std::unique_ptr<TrainingJob> job = Start(config(1, 4));
+  EXPECT_EQ(AwaitEnd().phase, "done");
+  job.reset();
+  const std::optional<Checkpoint> left = Newest();
+  ASSERT_TRUE(left.has_value() && left->critic != nullptr);
+  EXPECT_EQ(left->state.critic_updates, 4);
+  EXPECT_EQ(left->state.updates, 3);
+  EXPECT_NE(left->state.reward_kl, 0.001);
+  EXPECT_EQ(left->model.Find("value_head.weight"), -1);
+
+  double coefficient = 0;
+  {
+    MutexLock lock(&seen_.mu);
+    // In the warm-up no number of the policy's update has a meaning.
+    EXPECT_EQ(seen_.steps[0].values().count("lr"), 0u);
+    EXPECT_EQ(seen_.steps[0].values().at("skipped"), 0);
+    for (const char* name : {"value_loss", "value_grad_norm", "value_lr", "reward_kl_coef"}) {
+      EXPECT_EQ(seen_.steps[0].values().count(name), 1u) << name;
+      EXPECT_EQ(seen_.steps[3].values().count(name), 1u) << name;
+    }
+    coefficient = seen_.steps[3].values().at("reward_kl_coef");
+    seen_.standings.clear();
+  }
+  EXPECT_NE(coefficient, left->state.reward_kl) << "it is that of the step, before it is adapted";
+  queue_.SetJob(spec, 2);
+  job = Start(config(2, 6));
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  EXPECT_EQ(Newest()->state.critic_updates, 6);
+  MutexLock lock(&seen_.mu);
+  EXPECT_EQ(seen_.steps[4].values().at("reward_kl_coef"), left->state.reward_kl);
 }
 
 TEST_F(JobTest, ATrainerWhoseLeasesEndGoesOnAndTrainsEachTrajectoryOnce) {

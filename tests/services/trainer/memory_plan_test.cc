@@ -95,6 +95,22 @@ TEST(MemoryPlanTest, RanksShareOutTheMomentsAndOnlyRankZeroPublishes) {
   }
 }
 
+TEST(MemoryPlanTest, ACriticTakesAModelWithGradientsAndMoments) {
+  for (const bool tied : {true, false}) {
+    MemoryPlanInput in = LargeInput();
+    in.config.tie_word_embeddings = tied;
+    const uint64_t without = PlanMemory(in).total();
+    in.critic = true;
+    // Whether the policy has a head of its own or not, the critic has one output.
+    constexpr uint64_t kParameters = 596'049'920 + 1024 + 1;
+    EXPECT_EQ(BytesOf(PlanMemory(in), "critic"), 16 * kParameters);
+    EXPECT_EQ(PlanMemory(in).total() - without, 16 * kParameters);
+    in.ranks = 2;
+    in.shard = Shard::kOptimizer;
+    EXPECT_EQ(BytesOf(PlanMemory(in), "critic"), 12 * kParameters);
+  }
+}
+
 TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLongestSequence) {
   MemoryPlanInput in = LargeInput();
   const uint64_t automatic = BytesOf(PlanMemory(in), "activations");

@@ -54,11 +54,19 @@ class RanksTest : public TrainerTest {
     EXPECT_LE(MaxDifference(*group->Weights(), *(*alone)->Weights()), tolerance);
     const TensorSet moments = MomentsOf(*group);
     EXPECT_LE(MaxDifference(moments, MomentsOf(**alone)), 1e-3);
+    TensorSet critic, critic_moments;
+    if (HasCritic(settings)) critic = CriticOf(*group), critic_moments = CriticMomentsOf(*group);
     group.Stop();
+    if (HasCritic(settings)) {
+      EXPECT_LE(MaxDifference(critic, CriticOf(**alone)), tolerance);
+      EXPECT_LE(MaxDifference(critic_moments, CriticMomentsOf(**alone)), 1e-3);
+    }
     for (int rank = 1; rank < world; ++rank) {
       EXPECT_EQ(ReasonOf(group.end(rank)), "RANK_LOST") << group.end(rank);
       EXPECT_TRUE(SameBits(*group.of_rank(rank).Weights(), *group->Weights())) << rank;
       EXPECT_EQ(group.of_rank(rank).updates(), group->updates());
+      EXPECT_EQ(group.of_rank(rank).critic_updates(), group->critic_updates());
+      EXPECT_EQ(group.of_rank(rank).reward_kl(), group->reward_kl());
     }
   }
 };
@@ -282,6 +290,37 @@ TEST_F(RanksTest, T24ACheckpointOfOneWorldGoesOnInAnother) {
         EXPECT_TRUE(SameBits(*group->Weights(), *whole->Weights()));
         EXPECT_TRUE(SameBits(MomentsOf(*group), MomentsOf(*whole)));
       } else {
+        EXPECT_LE(MaxDifference(*group->Weights(), *whole->Weights()), 1e-4);
+      }
+    }
+  }
+}
+
+TEST_F(RanksTest, T24ACriticGoesOnInAnotherWorld) {
+  for (const Shard shard : {Shard::kNone, Shard::kOptimizer}) {
+    Settings settings = BaseSettings();
+    settings.algorithm.advantage.kind = "gae";
+    settings.critic.lr = 1e-2;
+    settings.shard = shard;
+    RankGroup whole(2, model_.config, settings);
+    Load(*whole, settings);
+    for (int64_t k = 0; k < 2; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+    const Checkpoint found = WriteAndRead(*whole, {});
+    for (int64_t k = 2; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
+    const TensorSet critic = CriticOf(*whole), moments = CriticMomentsOf(*whole);
+
+    for (const int world : {1, 2, 3}) {
+      SCOPED_TRACE(absl::StrCat(world, " ranks, shard ", static_cast<int>(shard)));
+      RankGroup group(world, model_.config, settings);
+      GoOnFrom(found, *group);
+      for (int64_t k = 2; k < 4; ++k) Run(*group, k, RandomBatch(20 + k, 6, k));
+      EXPECT_EQ(group->critic_updates(), 4);
+      if (world == 2) {
+        EXPECT_TRUE(SameBits(CriticOf(*group), critic));
+        EXPECT_TRUE(SameBits(CriticMomentsOf(*group), moments));
+        EXPECT_TRUE(SameBits(*group->Weights(), *whole->Weights()));
+      } else {
+        EXPECT_LE(MaxDifference(CriticOf(*group), critic), 1e-4);
         EXPECT_LE(MaxDifference(*group->Weights(), *whole->Weights()), 1e-4);
       }
     }

@@ -115,19 +115,37 @@ class TrainerTest : public ::testing::Test {
     CheckpointStore store(
         {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
     CheckpointContents contents{.model = std::move(sources.model),
-                                .optimizer = std::move(sources.moments)};
+                                .optimizer = std::move(sources.moments),
+                                .critic = std::move(sources.critic),
+                                .critic_moments = std::move(sources.critic_moments)};
     contents.state = {.job = "j",
                       .version = {1, 0},
                       .updates = trainer.updates(),
                       .skips_in_a_row = 0,
-                      .seed = 1};
+                      .seed = 1,
+                      .critic_updates = trainer.critic_updates(),
+                      .reward_kl = trainer.reward_kl()};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
     EXPECT_TRUE(store.Write(std::move(contents)).ok());
     return **store.ReadNewest(nullptr);
   }
 
+  // Has a trainer go on from a checkpoint.
+  static void GoOnFrom(const Checkpoint& found, Trainer& trainer) {
+    ASSERT_EQ(trainer.Restore(
+                  found.model, *found.optimizer, found.state.updates, found.state.skips_in_a_row,
+                  {found.critic.get(), found.critic_moments.get(), found.state.critic_updates}),
+              absl::OkStatus());
+    ASSERT_EQ(trainer.SetRewardKl(found.state.reward_kl), absl::OkStatus());
+  }
+
   static TensorSet MomentsOf(Trainer& trainer) {
     return *ReadAll(*trainer.TakeSnapshot()->moments);
+  }
+
+  static TensorSet CriticOf(Trainer& trainer) { return *ReadAll(*trainer.TakeSnapshot()->critic); }
+  static TensorSet CriticMomentsOf(Trainer& trainer) {
+    return *ReadAll(*trainer.TakeSnapshot()->critic_moments);
   }
 
   static double MaxDifference(const TensorSet& a, const TensorSet& b) {

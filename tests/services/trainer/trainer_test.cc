@@ -366,7 +366,8 @@ TEST_F(TrainerTest, T27ASkippedStepLeavesAllAsItWas) {
 }
 
 TEST(StepTest, EveryReasonForASkippedStepIsSaidInWords) {
-  for (const char* reason : {"no_tokens", "no_terms", "nonfinite_logprob", "nonfinite_gradient"}) {
+  for (const char* reason :
+       {"no_tokens", "no_terms", "nonfinite_logprob", "nonfinite_gradient", "nonfinite_value"}) {
     EXPECT_NE(SkipText(reason), "") << reason;
   }
 }

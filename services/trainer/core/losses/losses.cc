@@ -1,5 +1,6 @@
 #include "services/trainer/core/losses/losses.h"
 
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -108,6 +109,27 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
     terms.entropy = (entropy * weights).sum();
   }
   return terms;
+}
+
+at::Tensor ValueTerm(const at::Tensor& values, absl::Span<const float> old_values,
+                     absl::Span<const float> targets, std::optional<double> clip,
+                     ValueStats* stats) {
+  TORCH_CHECK(values.dim() == 1 && values.scalar_type() == at::kFloat, "values must be [N] fp32");
+  const size_t n = static_cast<size_t>(values.size(0));
+  TORCH_CHECK(old_values.size() == n && targets.size() == n, "there must be an old value and a ",
+              "target for each of the ", n, " values");
+  const at::Tensor on_cpu = values.detach().to(at::kCPU).contiguous();
+  const float* const v = on_cpu.const_data_ptr<float>();
+  const std::vector<double> one(n, 1.0);
+  std::vector<float> loss(n), grad(n);
+  for (size_t t = 0; t < n; ++t) {
+    const LossValue token = ValueLoss(v[t], old_values[t], targets[t],
+                                      clip.value_or(std::numeric_limits<double>::infinity()));
+    stats->Add(v[t], targets[t], token.value);
+    loss[t] = static_cast<float>(token.value);
+    grad[t] = static_cast<float>(token.grad);
+  }
+  return WeightedSum(values, one, loss, grad);
 }
 
 at::Tensor SftTerm(const at::Tensor& lp_theta) { return -lp_theta.sum(); }

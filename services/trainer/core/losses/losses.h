@@ -1,9 +1,12 @@
 #pragma once
 
+#include <optional>
+
 #include "absl/types/span.h"
 #include "common/algorithms/diagnostics.h"
 #include "common/algorithms/ratio.h"
 #include "common/algorithms/registry.h"
+#include "common/algorithms/value_loss.h"
 
 #include <ATen/core/TensorBody.h>
 
@@ -45,6 +48,14 @@ LossTerms ComputeLossTerms(const LossRule& rule, const at::Tensor& lp_theta,
                            absl::Span<const double> sequence_weight, PolicyStats* stats,
                            absl::Span<const int32_t> staleness = {},
                            DistillSums* distill = nullptr);
+
+// The term of a critic: the sum of ValueLoss() of the predictions `values` [N] (fp32 with
+// gradient), which is to be divided by the step's number of tokens. `old_values` and `targets` are
+// [N]. `clip` is unset if values may move freely. The tokens are added to *stats. Throws c10::Error
+// if the shapes disagree.
+at::Tensor ValueTerm(const at::Tensor& values, absl::Span<const float> old_values,
+                     absl::Span<const float> targets, std::optional<double> clip,
+                     ValueStats* stats);
 
 // The term of supervised fine-tuning: the sum of -lp_theta [N] (fp32 with gradient), which is to be
 // divided by the step's number of tokens.

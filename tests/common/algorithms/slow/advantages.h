@@ -228,8 +228,8 @@ inline Matrix ReinforcePlusPlusBaseline(const Batch& b, const Matrix& anchor, do
   return Whiten(b.mask, values);
 }
 
-// 3.6: advantages and value targets from the token rewards, without the whitening. `boot` [B] is the
-// value of the state after the last token. Masked positions carry the state on.
+// 3.6: advantages and value targets from the token rewards, without the whitening. `boot` [B] is
+// the value of the state after the last token. Masked positions carry the state on.
 struct GaeResult {
   Matrix advantage, target;
 };

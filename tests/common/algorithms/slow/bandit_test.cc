@@ -57,6 +57,13 @@ Batch BatchOf(const Draws& draws, const Arms& theta, const Arms& behav, int stal
 // Advantages of the answers; under 9.2 the score of an answer has the components s and -s.
 std::vector<double> AdvantagesOf(const std::string& kind, const Draws& draws, const Arms& theta,
                                  const Matrix& u) {
+  if (kind == "gae") {
+    // The value of the only state is the same for all answers, so that whitening removes it.
+    Matrix rewards;
+    for (const double reward : draws.r.reward) rewards.push_back({reward});
+    const Flags all(rewards.size(), {1});
+    return Select(all, Whiten(all, rewards));
+  }
   if (kind != "min_variance") return AdvantagesByName(kind, draws.r);
   std::vector<double> om;
   for (size_t i = 0; i < draws.arm.size(); ++i) {

@@ -52,6 +52,23 @@ TEST(LossesTest, TermsAreSumsWithoutADenominator) {
   ExpectAllClose(Floats(entropy.grad()), std::vector<double>(5, -0.01), "entropy gradient");
 }
 
+// The numbers of section 8 of the algorithm sheet.
+TEST(LossesTest, TheTermOfACriticIsTheSumOfItsTokens) {
+  const at::Tensor values = Leaf({0.5f, 0.45f, 0.9f});
+  ValueStats stats;
+  const at::Tensor term = ValueTerm(values, {0.2f, 0.5f, 0.6f}, {0.7525f, 0.975f, 1}, 0.2, &stats);
+  ExpectClose(term.item<float>() / 3, 0.073314, "value loss");
+  ExpectClose(stats.loss_sum() / 3, 0.073314, "value loss");
+  EXPECT_EQ(stats.tokens(), 3);
+  term.backward();
+  ExpectAllClose(Floats(values.grad()), std::vector<double>{0, -0.525, 0}, "gradient");
+
+  const at::Tensor free = Leaf({0.5f, 0.45f, 0.9f});
+  ValueTerm(free, {0.2f, 0.5f, 0.6f}, {0.7525f, 0.975f, 1}, std::nullopt, &stats).backward();
+  ExpectAllClose(Floats(free.grad()), std::vector<double>{-0.2525, -0.525, -0.1}, "no clip");
+  EXPECT_THROW(ValueTerm(values, {0.2f}, {0.7f}, 0.2, &stats), c10::Error);
+}
+
 TEST(LossesTest, SequenceWeightsMultiplyEveryTerm) {
   const F1 f;
   LossSpec spec = Ppo();
