@@ -465,6 +465,38 @@ TEST_F(CriticTest, APolicyOfLowRankHasACriticOfAllWeights) {
   EXPECT_FALSE(SameBits(*trainer->Weights(), weights_));
 }
 
+// The experts that were recorded are those of the policy, whose forward pass follows them.
+TEST_F(CriticTest, InAMixtureOfExpertsItsOwnRouterChooses) {
+  const ModelConfig config = *ParseModelConfig(
+      R"({"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 16, "hidden_size": 16,
+      "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+      "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64,
+      "initializer_range": 0.3, "num_experts": 4, "num_experts_per_tok": 2,
+      "moe_intermediate_size": 12, "norm_topk_prob": true})",
+      "experts");
+  std::vector<std::unique_ptr<Trainer>> trainers;
+  std::vector<StepResult> results;
+  for (const bool recorded : {false, true}) {
+    trainers.push_back(*Trainer::Create(CriticSettingsOfTest(), config, Clock::Real()));
+    ASSERT_EQ(trainers.back()->Load(*InitWeights(config, 3)), absl::OkStatus());
+    for (int64_t k = 0; k < 2; ++k) {
+      std::vector<Group> batch = RandomBatch(k, 6, k);
+      for (Group& group : batch) {
+        for (Trajectory& t : group.members) {
+          for (size_t i = 0; recorded && i < t.tokens.size(); ++i)
+            t.routing.insert(t.routing.end(), {0, 3});
+        }
+      }
+      results.push_back(Run(*trainers.back(), k, std::move(batch)));
+    }
+  }
+  EXPECT_GT(std::abs(results[2].metrics.at("entropy") - results[0].metrics.at("entropy")), 1e-4);
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_NEAR(results[2 + k].metrics.at("value_loss"), results[k].metrics.at("value_loss"), 1e-6);
+  }
+  EXPECT_LE(MaxDifference(CriticOf(*trainers[0]), CriticOf(*trainers[1])), 1e-5);
+}
+
 TEST_F(CriticTest, TheKlCoefficientRisesAboveItsTargetAndFallsBelowIt) {
   for (const char* kind : {"gae", "rloo"}) {
     for (const double target : {1e-6, 100.0}) {
