@@ -166,8 +166,9 @@ TEST_F(SentinelStoreTest, WhatTheReplicaLackedIsWrittenBackAndTheOldMasterIsNeve
   EXPECT_EQ(ValueAt(1, "deleted"), "");
   EXPECT_EQ(ValueAt(1, "c"), "5 5");
 
-  // It comes back as a master, with what it had, and the Sentinels make it a replica. The new master
-  // is kept so busy that the Sentinels might replace it too, after the second that they wait.
+  // It comes back as a master, with what it had, and the Sentinels make it a replica. The new
+  // master is kept so busy that the Sentinels might replace it too, after the second that they
+  // wait.
   for (int sentinel = 0; sentinel < 3; ++sentinel) {
     const redis::Reply set = group_->Ask(
         sentinel, {"SENTINEL", "SET", "sluice-store", "down-after-milliseconds", "60000"});
