@@ -22,9 +22,6 @@ absl::Status CheckNotCancelled(const std::function<bool()>& cancelled) {
 
 bool IsNil(const redis::Reply& reply) { return reply.kind == redis::Reply::Kind::kNil; }
 
-// The revision of the store, as HGET answers.
-int64_t RevisionIn(const redis::Reply& reply) { return IsNil(reply) ? 0 : RevisionOf(reply.text); }
-
 // OK: `reply` is a list of `size` parts at least.
 absl::Status CheckList(const redis::Reply& reply, size_t size, absl::string_view what) {
   if (reply.kind == redis::Reply::Kind::kList && reply.list.size() >= size) return absl::OkStatus();
@@ -64,11 +61,11 @@ absl::Status RedisCopy::Update(redis::MasterConnection& redis,
   SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
   const redis::Command ask = {"HGET", Key("state"), "revision"};
   SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> said, redis.Run({&ask, 1}));
-  const int64_t newest = RevisionIn(said[0]);
+  const int64_t newest = IsNil(said[0]) ? 0 : RevisionOf(said[0].text);
 
   SLUICE_ASSIGN_OR_RETURN(bool done, ReadChanges(redis, newest, cancelled));
   if (!done) {
-    SLUICE_RETURN_IF_ERROR(ReadAll(redis, cancelled));
+    SLUICE_RETURN_IF_ERROR(ReadAll(redis, newest, cancelled));
     SLUICE_ASSIGN_OR_RETURN(done, ReadChanges(redis, newest, cancelled));
   }
   if (done) return absl::OkStatus();
@@ -82,21 +79,17 @@ Content RedisCopy::Take() {
   return std::exchange(content_, {});
 }
 
-absl::Status RedisCopy::ReadAll(redis::MasterConnection& redis,
+absl::Status RedisCopy::ReadAll(redis::MasterConnection& redis, int64_t newest,
                                 const std::function<bool()>& cancelled) {
   place_ = std::nullopt;
   content_.clear();
-  const std::vector<redis::Command> ask_end = {
-      {"HGET", Key("state"), "revision"},
-      {"XREVRANGE", Key("changes"), "+", "-", "COUNT", "1"},
-  };
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> end, redis.Run(ask_end));
-  const int64_t newest = RevisionIn(end[0]);
-  SLUICE_RETURN_IF_ERROR(CheckList(end[1], 0, "the changes of the store"));
+  const redis::Command ask_end = {"XREVRANGE", Key("changes"), "+", "-", "COUNT", "1"};
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<redis::Reply> end, redis.Run({&ask_end, 1}));
+  SLUICE_RETURN_IF_ERROR(CheckList(end[0], 0, "the changes of the store"));
   std::optional<Place> last;
-  if (!end[1].list.empty()) {
-    SLUICE_RETURN_IF_ERROR(CheckChange(end[1].list[0]));
-    last = PlaceOf(end[1].list[0]);
+  if (!end[0].list.empty()) {
+    SLUICE_RETURN_IF_ERROR(CheckChange(end[0].list[0]));
+    last = PlaceOf(end[0].list[0]);
   }
   if (!last || last->revision < newest) {
     return AwayError(absl::StrCat("the stream ", Key("changes"), " at ",

@@ -75,8 +75,10 @@ class RedisCopy {
   // Of an entry as XRANGE answers it.
   static Place PlaceOf(const redis::Reply& entry);
   std::string Key(absl::string_view part) const;
-  // Reads all values, and then knows the end of the stream as it was before.
-  absl::Status ReadAll(redis::MasterConnection& redis, const std::function<bool()>& cancelled);
+  // Reads all values, and then knows the end of the stream as it was before. UNAVAILABLE: the
+  // stream ends before `newest`.
+  absl::Status ReadAll(redis::MasterConnection& redis, int64_t newest,
+                       const std::function<bool()>& cancelled);
   // Reads the stream from place_ to its end. Returns false if it does not continue the copy, or if
   // it ends before `newest`.
   absl::StatusOr<bool> ReadChanges(redis::MasterConnection& redis, int64_t newest,

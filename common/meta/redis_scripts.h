@@ -94,7 +94,7 @@ constexpr char kWrite[] = R"(
     fields[#fields + 1] = ARGV[i + 1]
     if #fields > 1000 then note() end
   end
-  if #fields > 2 or part == 0 then note() end
+  if #fields > 2 then note() end
   redis.call('HSET', KEYS[2], 'revision', ARGV[3], 'by', ARGV[1])
   return {'done'}
 )";
