@@ -119,11 +119,7 @@ absl::Status Critic::Restore(const TensorSource* parameters, const TensorSource*
 }
 
 absl::StatusOr<at::Tensor> Critic::Predict(MicroBatch& batch) {
-  // The recorded experts are those of the policy.
-  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
-  absl::StatusOr<at::Tensor> values = model_->Project(batch.packed, weight_, bias_);
-  batch.packed.routing = std::move(routing);
-  return values;
+  return WithoutRouting(batch, [&] { return model_->Project(batch.packed, weight_, bias_); });
 }
 
 absl::Status Critic::SetValues(std::vector<Group>& groups) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -33,6 +34,16 @@ struct MicroBatch {
   double token_weight = 1;
   std::vector<uint8_t> allowed;  // [N] PolicyTokens::allowed.
 };
+
+// Returns what `pass` returns for the batch without the experts that were recorded for the policy:
+// another model chooses its own.
+template <typename Pass>
+auto WithoutRouting(MicroBatch& batch, const Pass& pass) {
+  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
+  auto result = pass();
+  batch.packed.routing = std::move(routing);
+  return result;
+}
 
 // Divides the sequences of a step into micro-batches of at most `max_tokens` tokens. The sequences
 // of a group must be adjacent. The tokens with which all sequences of a group begin (the prompt)

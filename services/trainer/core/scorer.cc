@@ -37,10 +37,7 @@ absl::StatusOr<Scorer::Scores> Scorer::Score(TrainModel& model, const MicroBatch
 }
 
 absl::StatusOr<Scorer::Scores> Scorer::ScoreFrozen(TrainModel& model, MicroBatch& batch) {
-  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
-  absl::StatusOr<Scores> scores = Score(model, batch);
-  batch.packed.routing = std::move(routing);
-  return scores;
+  return WithoutRouting(batch, [&] { return Score(model, batch); });
 }
 
 absl::StatusOr<std::vector<float>> Scorer::ScoreReference(MicroBatch& batch) {
@@ -102,12 +99,11 @@ absl::Status Scorer::SetTeacher(MicroBatch& batch) {
 absl::StatusOr<std::optional<TeacherRows>> Scorer::ComputeTeacherRows(MicroBatch& batch) {
   if (rules_.loss.distill.kind != DistillKind::kFull) return std::nullopt;
   const at::NoGradGuard no_grad;
-  std::vector<uint16_t> routing = std::exchange(batch.packed.routing, {});
-  absl::StatusOr<TeacherRows> rows = models_.teacher->HeadInput(batch.packed);
-  batch.packed.routing = std::move(routing);
-  if (!rows.ok()) return rows.status();
-  rows->top_k = rules_.loss.distill.top_k;
-  return *std::move(rows);
+  SLUICE_ASSIGN_OR_RETURN(TeacherRows rows, WithoutRouting(batch, [&] {
+                            return models_.teacher->HeadInput(batch.packed);
+                          }));
+  rows.top_k = rules_.loss.distill.top_k;
+  return rows;
 }
 
 absl::StatusOr<std::vector<float>> Scorer::Logprobs(const MicroBatch& batch) {
