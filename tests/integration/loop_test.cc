@@ -95,6 +95,18 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
   EXPECT_LT(reports.back().values().at("loss"), reports.front().values().at("loss") / 2);
 }
 
+// Kills the trainer once the job has reported `step`, starts it again, and expects that its
+// successor goes on from a checkpoint to the job's end.
+void SucceedThoughTheTrainerIsKilledAt(int64_t step, Cluster& cluster, Job& job) {
+  ASSERT_EQ(job.AwaitStep(step, kLong), absl::OkStatus());
+  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
+  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
+  const auto end = job.AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+}
+
 TEST(LoopTest, AJobOnPairsOfAnswersLearnsWhichOneIsPreferred) {
   Cluster cluster;
   ASSERT_EQ(cluster.Start(), absl::OkStatus());
@@ -103,15 +115,7 @@ TEST(LoopTest, AJobOnPairsOfAnswersLearnsWhichOneIsPreferred) {
       {"limits.max_steps=60", absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints"),
        "checkpoint.every_steps=20"});
   ASSERT_EQ(job.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(30, kLong), absl::OkStatus());
-  // Its successor goes on from a checkpoint.
-  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
-  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
-
-  const auto end = (*job)->AwaitEnd(kLong);
-  ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(SucceedThoughTheTrainerIsKilledAt(30, cluster, **job));
 
   const std::vector<job::v1::StepReport> reports = (*job)->reports();
   const auto& first = reports.front().values();
@@ -141,14 +145,7 @@ TEST(LoopTest, AJobLearnsFromATeacherWithoutRewardsAndGoesOnAfterItsTrainerIsGon
                      "limits.max_steps=80", "checkpoint.every_steps=20",
                      absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints")});
     ASSERT_EQ(job.status(), absl::OkStatus());
-    ASSERT_EQ((*job)->AwaitStep(30, kLong), absl::OkStatus());
-    ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
-    ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
-
-    const auto end = (*job)->AwaitEnd(kLong);
-    ASSERT_EQ(end.status(), absl::OkStatus());
-    EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-    EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+    ASSERT_NO_FATAL_FAILURE(SucceedThoughTheTrainerIsKilledAt(30, cluster, **job));
     const std::vector<job::v1::StepReport> reports = (*job)->reports();
     EXPECT_LT(reports.back().values().at("teacher_kl"),
               0.7 * reports.front().values().at("teacher_kl"));
@@ -164,13 +161,7 @@ TEST(LoopTest, AJobWithFactorsOfLowRankSurvivesItsTrainerAndExportsAnAdapter) {
       &cluster, /*steps=*/40,
       {"trainer.lora={rank: 4, alpha: 8}", "model.reference=initial", "algorithm.loss.kl=0.01"});
   ASSERT_EQ(job.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(15, kLong), absl::OkStatus());
-  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
-  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
-  const auto end = (*job)->AwaitEnd(kLong);
-  ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(SucceedThoughTheTrainerIsKilledAt(15, cluster, **job));
 
   const std::string out = cluster.dir() + "/adapter";
   ASSERT_EQ(cluster.Sluice({"job", "export", "digits", "-o", out, "--adapter"})->exit, 0);
@@ -190,13 +181,7 @@ TEST(LoopTest, AJobWithACriticSurvivesItsTrainerAndExportsThePolicyAlone) {
        absl::StrCat("checkpoint.dir=", cluster.dir(), "/checkpoints"), "checkpoint.every_steps=10",
        "algorithm.advantage={kl_target: 0.01, kl_horizon: 1000}"});
   ASSERT_EQ(job.status(), absl::OkStatus());
-  ASSERT_EQ((*job)->AwaitStep(15, kLong), absl::OkStatus());
-  ASSERT_EQ(cluster.Kill("trainer-0"), absl::OkStatus());
-  ASSERT_EQ(cluster.Start("trainer-0"), absl::OkStatus());
-  const auto end = (*job)->AwaitEnd(kLong);
-  ASSERT_EQ(end.status(), absl::OkStatus());
-  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
-  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  ASSERT_NO_FATAL_FAILURE(SucceedThoughTheTrainerIsKilledAt(15, cluster, **job));
 
   const std::vector<job::v1::StepReport> reports = (*job)->reports();
   const auto& last = reports.back().values();
@@ -204,8 +189,9 @@ TEST(LoopTest, AJobWithACriticSurvivesItsTrainerAndExportsThePolicyAlone) {
   EXPECT_EQ(last.at("value_lr"), 1e-3);
   EXPECT_NE(last.at("reward_kl_coef"), 0.001) << "it is held at a target";
 
-  EXPECT_TRUE(PathExists(end->result().checkpoint() + "/critic.safetensors"));
-  EXPECT_EQ(cluster.Sluice({"ckpt", "verify", end->result().checkpoint()})->exit, 0);
+  const std::string checkpoint = (*job)->status().result().checkpoint();
+  EXPECT_TRUE(PathExists(checkpoint + "/critic.safetensors"));
+  EXPECT_EQ(cluster.Sluice({"ckpt", "verify", checkpoint})->exit, 0);
   const std::string out = cluster.dir() + "/policy";
   ASSERT_EQ(cluster.Sluice({"job", "export", "digits-ppo", "-o", out})->exit, 0);
   EXPECT_TRUE(PathExists(out + "/model.safetensors"));
