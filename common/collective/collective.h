@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/collective/port_range.h"
 #include "common/collective/rendezvous.h"
 
 namespace sluice {
@@ -31,6 +32,8 @@ class Collective {
     int world = 1;
     // Address or host name of this machine at which the other ranks reach this one.
     std::string host = "127.0.0.1";
+    // This rank listens on the first of these ports that is free. Two groups have two ports.
+    PortRange ports;
     // For the data of Sum(), SumTo(), Broadcast() and Gather().
     absl::Duration timeout = absl::Seconds(120);
     // How long this rank waits until all ranks have come.
@@ -43,6 +46,8 @@ class Collective {
   // Waits for all ranks, and connects each with each. `rendezvous` must be empty of an earlier
   // group's keys; it is not used later.
   // INVALID_ARGUMENT: the rank is not in the world, or the host is not one of this machine.
+  // RESOURCE_EXHAUSTED: none of the ports is free.
+  // UNIMPLEMENTED: this LibTorch lets nobody choose the ports.
   static absl::StatusOr<std::unique_ptr<Collective>> Join(const Options& options,
                                                           Rendezvous* rendezvous);
   ~Collective();

@@ -1,10 +1,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/DeviceType.h>
+#include <gloo/transport/tcp/socket.h>
+#include <netinet/in.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -85,6 +88,60 @@ absl::Status NotMetError(const Collective::Options& options, absl::string_view w
                             " did not meet the other ranks: ", why));
 }
 
+using Device = std::shared_ptr<gloo::transport::Device>;
+
+// The ports of a range that are still to be tried, for the thread that makes a device.
+struct PortSearch {
+  int next = 0, last = 0;
+  bool bound = false;  // A socket was bound to the port before `next`.
+  std::string error;   // Why the last one was not free.
+};
+thread_local PortSearch* port_search = nullptr;
+
+absl::Status NotOwnAddressError(const std::string& host, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("ranks cannot be reached on the address ", host, " of this machine: ", why));
+}
+
+absl::Status NoFreePortError(const PortRange& ports, const std::string& host,
+                             absl::string_view why) {
+  return ErrorWith(
+      absl::StatusCode::kResourceExhausted,
+      {.hint = "end what listens there, or start the trainers with more --collective-ports: a "
+               "rank needs one, and with trainer.shard two"},
+      absl::StrCat("no port of ", ports.text(), " is free for a rank on ", host, ": ", why));
+}
+
+absl::StatusOr<Device> ListenOnOneOf(const PortRange& ports, const std::string& host) {
+  PortSearch search{ports.first, ports.last};
+  port_search = &search;
+  const absl::Cleanup reset = [] { port_search = nullptr; };
+  while (true) {
+    search.bound = false;
+    try {
+      Device device = c10d::ProcessGroupGloo::createDeviceForHostname(host);
+      if (search.bound) return device;
+      return absl::UnimplementedError(
+          "the Gloo of this LibTorch listens on ports of its own choice; start the trainers "
+          "without --collective-ports");
+    } catch (const std::exception& e) {
+      // Another rank can have bound the same port, and have been the first to listen on it.
+      if (search.bound) search.error = FirstLine(e);
+      else if (search.next <= search.last) return NotOwnAddressError(host, FirstLine(e));
+      if (search.next > search.last) return NoFreePortError(ports, host, search.error);
+    }
+  }
+}
+
+absl::StatusOr<Device> Listen(const Collective::Options& options) {
+  if (!options.ports.any()) return ListenOnOneOf(options.ports, options.host);
+  try {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(options.host);
+  } catch (const std::exception& e) {
+    return NotOwnAddressError(options.host, FirstLine(e));
+  }
+}
+
 // Waits until all ranks have come. Gloo could do that too, but it has one timeout for this wait and
 // for that of a rank which came and was lost before it was connected.
 absl::Status Meet(const Collective::Options& options, Rendezvous* rendezvous) {
@@ -96,6 +153,34 @@ absl::Status Meet(const Collective::Options& options, Rendezvous* rendezvous) {
 }
 
 }  // namespace
+}  // namespace sluice
+
+// Takes the place of Gloo's own function of this name (gloo_headers/README.md).
+void gloo::transport::tcp::Socket::bind(const sockaddr_storage& address) {
+  sockaddr_storage own = address;
+  in_port_t& port = address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&own)->sin6_port
+                                                  : reinterpret_cast<sockaddr_in*>(&own)->sin_port;
+  const auto bind_own = [&] {
+    const bool six = address.ss_family == AF_INET6;
+    bind(reinterpret_cast<const sockaddr*>(&own), six ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+  };
+
+  sluice::PortSearch* const search = sluice::port_search;
+  if (search == nullptr) return bind_own();
+  while (search->next <= search->last) {
+    port = htons(static_cast<uint16_t>(search->next++));
+    try {
+      bind_own();
+      search->bound = true;
+      return;
+    } catch (const std::exception& e) {
+      search->error = sluice::FirstLine(e);
+    }
+  }
+  throw std::runtime_error(search->error);
+}
+
+namespace sluice {
 
 class Collective::Impl {
  public:
@@ -272,13 +357,8 @@ absl::StatusOr<std::unique_ptr<Collective>> Collective::Join(const Options& opti
   c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo =
       c10d::ProcessGroupGloo::Options::create(Milliseconds(options.connect));
   gloo->threads = 1;  // One call is under way at a time.
-  try {
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.host));
-  } catch (const std::exception& e) {
-    return absl::InvalidArgumentError(absl::StrCat("ranks cannot be reached on the address ",
-                                                   options.host,
-                                                   " of this machine: ", FirstLine(e)));
-  }
+  SLUICE_ASSIGN_OR_RETURN(Device device, Listen(options));
+  gloo->devices.push_back(std::move(device));
   SLUICE_RETURN_IF_ERROR(Meet(options, rendezvous));
   try {
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/collective/port_range.h"
 #include "services/trainer/core/memory_plan.h"
 #include "services/trainer/core/settings.h"
 
@@ -31,6 +32,7 @@ struct JobConfig {
     int rank = 0, world = 1;
     std::string rendezvous;  // HOST:PORT of rank 0.
     std::string host;        // Where other ranks reach this one. Empty: nowhere.
+    PortRange ports;         // Of `host`.
     absl::Duration timeout;  // After which a rank that moves no data counts as lost.
   } ranks;
   uint64_t seed = 1;
@@ -76,7 +78,7 @@ struct JobConfig {
 // HOST:PORT of the rollouts that work for the job.
 std::vector<std::string> RolloutsOf(const registry::v1::Assignment& assignment);
 
-// Reads the settings out of an assignment, but for ranks.host.
+// Reads the settings out of an assignment, but for ranks.host and ranks.ports.
 // INVALID_ARGUMENT: a value is not allowed.
 // UNIMPLEMENTED: this build's trainer lacks something that the job needs.
 // The messages name the key of the job file.

@@ -13,8 +13,13 @@ int main(int argc, char** argv) {
        .flags = {sluice::daemon::CoresFlag(),
                  {.name = "--collective-host",
                   .help = "address or host name at which the other trainer ranks of a job "
-                          "reach this one, over TCP without encryption: use a network that only "
-                          "trainers reach. Default: 127.0.0.1 if --listen is on loopback, else "
-                          "this daemon takes no job with several ranks"}}},
+                          "reach this one, over TCP without encryption and certificates: use a "
+                          "network that only trainers reach. Default: 127.0.0.1 if --listen is on "
+                          "loopback, else "
+                          "this daemon takes no job with several ranks"},
+                 {.name = "--collective-ports",
+                  .help = "ports of --collective-host, as 29500-29600, on which this rank lets "
+                          "the others connect, so that a firewall can name them. A rank needs "
+                          "two. Default: ports that the kernel gives"}}},
       sluice::trainer::TrainerProgram::Make);
 }

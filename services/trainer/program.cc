@@ -24,12 +24,16 @@ namespace sluice::trainer {
 
 absl::StatusOr<std::unique_ptr<daemon::Program>> TrainerProgram::Make(const daemon::Host& host) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CoreShare> cores, daemon::OpenCores(*host.flags));
-  return std::make_unique<TrainerProgram>(host, std::move(cores));
+  const absl::StatusOr<PortRange> ports = ParsePortRange(host.flags->OwnFlag("--collective-ports"));
+  if (!ports.ok()) return Annotate(ports.status(), "--collective-ports");
+  return std::make_unique<TrainerProgram>(host, std::move(cores), *ports);
 }
 
-TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores)
+TrainerProgram::TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores,
+                               PortRange collective_ports)
     : host_(host),
       cores_(std::move(cores)),
+      collective_ports_(collective_ports),
       weights_(std::make_unique<WeightsServer>(&callers_)),
       rendezvous_(&callers_),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {
@@ -154,6 +158,7 @@ void TrainerProgram::StartJob(const registry::v1::Assignment& assignment) {
   log::Info("job_started", {{"job_id", config->name}, {"incarnation", incarnation}});
 
   config->ranks.host = collective_host_;
+  config->ranks.ports = collective_ports_;
   const auto on_standing = [this, id, incarnation](const JobStanding& standing) {
     ReportStanding(id, incarnation, standing);
   };

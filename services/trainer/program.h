@@ -30,8 +30,9 @@ namespace sluice::trainer {
 // weights.
 class TrainerProgram : public daemon::Program {
  public:
-  // The job computes on `cores`.
-  TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores);
+  // The job computes on `cores`. Other ranks connect to this one on `collective_ports`.
+  TrainerProgram(const daemon::Host& host, std::shared_ptr<CoreShare> cores,
+                 PortRange collective_ports);
   // INVALID_ARGUMENT: a flag has a value that is not allowed.
   static absl::StatusOr<std::unique_ptr<daemon::Program>> Make(const daemon::Host& host);
   ~TrainerProgram() override;
@@ -52,6 +53,7 @@ class TrainerProgram : public daemon::Program {
 
   const daemon::Host host_;
   const std::shared_ptr<CoreShare> cores_;
+  const PortRange collective_ports_;
   rpc::CallerTable callers_;  // Who may read the weights.
   const std::unique_ptr<WeightsServer> weights_;
   RendezvousServer rendezvous_;

@@ -73,7 +73,8 @@ absl::Status RankLink::Join(const JobConfig& config, const std::string& worker) 
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.hint = "start each trainer with --collective-host ADDRESS, its address in a network that "
-                 "only trainers reach: ranks exchange gradients over TCP without encryption"},
+                 "only trainers reach: ranks exchange gradients over TCP without encryption, and "
+                 "without certificates, because LibTorch's Gloo has no TLS"},
         absl::StrCat("the job has ", ranks.world, " trainer ranks, and ", worker,
                      " has no address at which other ranks may reach it"));
   }
@@ -81,8 +82,11 @@ absl::Status RankLink::Join(const JobConfig& config, const std::string& worker) 
                           rpc::Connect(ranks.rendezvous, {rpc::Role::kTrainer}));
   // Another rank may come late, and if it never comes, the controller ends the wait.
   RemoteRendezvous rendezvous(std::move(channel), config, worker, &cancel_);
-  const Collective::Options options{
-      .rank = ranks.rank, .world = ranks.world, .host = ranks.host, .timeout = ranks.timeout};
+  const Collective::Options options{.rank = ranks.rank,
+                                    .world = ranks.world,
+                                    .host = ranks.host,
+                                    .ports = ranks.ports,
+                                    .timeout = ranks.timeout};
   SLUICE_RETURN_IF_ERROR(Join(options, &rendezvous, &collective_));
   if (config.settings.shard != Shard::kNone) {
     PrefixedRendezvous second(&rendezvous, "snapshots/");

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/file.h"
 #include "common/config/job_file.h"
@@ -35,6 +36,19 @@ const Manifest& Secrets() {
     return text.ok() ? ParseManifest(*text).value() : Manifest();
   }();
   return secrets;
+}
+
+// The value of a daemon's argument; empty without it.
+std::string ArgumentOf(const Manifest& manifest, const std::string& role, const std::string& flag) {
+  for (const Object& object : manifest) {
+    if (!PodSpec(object).IsDefined() || RoleOf(object) != role) continue;
+    for (const YAML::Node& argument : PodSpec(object)["containers"][0]["args"]) {
+      const std::pair<std::string, std::string> parts =
+          absl::StrSplit(argument.Scalar(), absl::MaxSplits('=', 1));
+      if (parts.first == flag) return parts.second;
+    }
+  }
+  return "";
 }
 
 class OverlayTest : public testing::TestWithParam<std::string> {
@@ -134,7 +148,8 @@ TEST_P(OverlayTest, OnlyTheListedEdgesAreOpen) {
       "reward -> rollout 7420/TCP",
       "trainer -> rollout 7420/TCP",
       "trainer -> trainer 7440/TCP",
-      "trainer -> trainer 32768-60999/TCP",
+      absl::StrCat("trainer -> trainer ", ArgumentOf(manifest_, "trainer", "--collective-ports"),
+                   "/TCP"),
       "namespace{} pod{sluice.dev/openai-client=true} -> rollout 7422/TCP"};
   constexpr char kPrometheus[] =
       "namespace{kubernetes.io/metadata.name=monitoring} pod{app.kubernetes.io/name=prometheus}";

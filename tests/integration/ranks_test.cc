@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/faults.h"
+#include "tests/integration/harness/redis_server.h"
 
 // Jobs whose trainer has two ranks: trainer-0 is rank 0.
 namespace sluice::integration {
@@ -11,20 +12,33 @@ namespace {
 
 class RanksTest : public FaultsTest {
  protected:
-  void StartRanks(int steps, std::vector<std::string> sets = {}) {
-    sets.insert(sets.end(), {"resources.trainer=2", "trainer.shard=optimizer"});
-    ASSERT_NO_FATAL_FAILURE(StartJob({.trainers = 2}, std::move(sets), steps));
+  // `ports` are those of each trainer's --collective-ports.
+  void StartRanks(int steps, const std::string& ports = "") {
+    ClusterOptions options{.trainers = 2};
+    for (const char* trainer : {"trainer-0", "trainer-1"})
+      if (!ports.empty()) options.args[trainer] = {"--collective-ports", ports};
+    ASSERT_NO_FATAL_FAILURE(
+        StartJob(std::move(options), {"resources.trainer=2", "trainer.shard=optimizer"}, steps));
   }
 };
 
 TEST_F(RanksTest, TwoRanksTrainAJobToItsEnd) {
-  ASSERT_NO_FATAL_FAILURE(StartRanks(kSteps));
+  ASSERT_NO_FATAL_FAILURE(StartRanks(kSteps, "29500-29600"));
   const auto end = job_->AwaitEnd(kLong);
   ASSERT_EQ(end.status(), absl::OkStatus());
   EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
   EXPECT_EQ(end->result().steps(), kSteps);
   EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
   EXPECT_EQ(end->incarnation(), 1);
+}
+
+// Each of the two ranks needs two ports.
+TEST_F(RanksTest, RanksWithTooFewPortsFailTheJobAndNameTheFlag) {
+  ASSERT_NO_FATAL_FAILURE(StartRanks(kSteps, absl::StrCat(FindFreePort())));
+  const auto end = job_->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_FAILED) << Text(*end);
+  EXPECT_THAT(end->DebugString(), testing::HasSubstr("--collective-ports"));
 }
 
 TEST_F(RanksTest, AKilledRankBringsTheGroupBackFromItsCheckpoint) {

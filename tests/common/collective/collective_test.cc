@@ -1,13 +1,21 @@
 #include "common/collective/collective.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <functional>
 #include <latch>
 #include <numeric>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/fd.h"
+#include "common/base/file.h"
 #include "common/base/splitmix.h"
 #include "common/base/status.h"
 
@@ -16,13 +24,13 @@ namespace {
 
 // Runs `body` on a thread per rank.
 void RunRanks(int world, const std::function<void(Collective&)>& body,
-              absl::Duration timeout = absl::Seconds(30)) {
+              absl::Duration timeout = absl::Seconds(30), PortRange ports = {}) {
   LocalRendezvous rendezvous;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      absl::StatusOr<std::unique_ptr<Collective>> group =
-          Collective::Join({.rank = rank, .world = world, .timeout = timeout}, &rendezvous);
+      absl::StatusOr<std::unique_ptr<Collective>> group = Collective::Join(
+          {.rank = rank, .world = world, .ports = ports, .timeout = timeout}, &rendezvous);
       ASSERT_TRUE(group.ok()) << group.status();
       body(**group);
     });
@@ -186,6 +194,83 @@ TEST(CollectiveJoinTest, ARankOutsideOfTheGroupIsRefused) {
   LocalRendezvous rendezvous;
   EXPECT_EQ(Collective::Join({.rank = 2, .world = 2}, &rendezvous).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Listens on a port of loopback that the kernel gives.
+struct Listener {
+  Listener() : fd(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd.get(), 1), 0);
+    EXPECT_EQ(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+    port = ntohs(address.sin_port);
+  }
+  const Fd fd;
+  int port = 0;
+};
+
+// How many sockets of this machine listen on a port of the range.
+int CountListening(const PortRange& ports) {
+  int listening = 0;
+  for (const absl::string_view line :
+       absl::StrSplit(ReadFile("/proc/net/tcp").value_or(""), '\n', absl::SkipEmpty())) {
+    // "0: 0100007F:733C 00000000:0000 0A ..": number, own address, peer, state.
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    int port = 0;
+    if (words.size() > 3 && words[3] == "0A" &&
+        absl::SimpleHexAtoi(words[1].substr(words[1].find(':') + 1), &port))
+      listening += ports.first <= port && port <= ports.last ? 1 : 0;
+  }
+  return listening;
+}
+
+TEST(CollectivePortsTest, EachRankListensOnAFreePortOfTheRange) {
+  const Listener taken;
+  const PortRange ports = {taken.port, std::min(taken.port + 20, 65535)};
+  const int before = CountListening(ports);
+  EXPECT_GE(before, 1);
+
+  RunRanks(
+      3,
+      [&](Collective& group) {
+        if (group.rank() == 0) {
+          EXPECT_GE(CountListening(ports), before + 3) << ports.text();
+        }
+        float value = static_cast<float>(group.rank());
+        EXPECT_EQ(group.Sum(absl::MakeSpan(&value, 1)), absl::OkStatus());
+        EXPECT_EQ(value, 3);
+      },
+      /*timeout=*/absl::Seconds(30), ports);
+}
+
+TEST(CollectivePortsTest, ARangeWithoutAFreePortIsNamedWithTheFlag) {
+  const Listener taken;
+  LocalRendezvous rendezvous;
+
+  const auto group =
+      Collective::Join({.rank = 0, .world = 1, .ports = {taken.port, taken.port}}, &rendezvous);
+
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kResourceExhausted) << group.status();
+  EXPECT_THAT(group.status().message(), testing::HasSubstr(absl::StrCat(taken.port)));
+  EXPECT_THAT(DetailOf(group.status()).hint, testing::HasSubstr("--collective-ports"));
+}
+
+TEST(CollectivePortsTest, AnAddressOfAnotherMachineIsRefused) {
+  LocalRendezvous rendezvous;
+  const auto group = Collective::Join(
+      {.rank = 0, .world = 1, .host = "192.0.2.1", .ports = {29500, 29600}}, &rendezvous);
+  EXPECT_EQ(group.status().code(), absl::StatusCode::kInvalidArgument) << group.status();
+}
+
+TEST(PortRangeTest, ReadsARangeOnePortAndNothing) {
+  EXPECT_EQ(ParsePortRange("29500-29600")->text(), "29500-29600");
+  EXPECT_EQ(ParsePortRange("7000")->text(), "7000");
+  EXPECT_TRUE(ParsePortRange("")->any());
+  for (const char* wrong :
+       {"0", "0-5", "70000", "5-4", "5-", "-5", "5-6-7", "a-b", "1 - x", "1-65536"}) {
+    EXPECT_EQ(ParsePortRange(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
 }
 
 }  // namespace
