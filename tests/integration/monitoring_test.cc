@@ -1,12 +1,15 @@
 // A real Prometheus scrapes a real fleet, with the rules and dashboards of deploy/monitoring.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "common/base/fd.h"
 #include "common/base/file.h"
 #include "common/pki/certificate.h"
 #include "common/pki/tls_dir.h"
@@ -14,6 +17,7 @@
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
 #include "tests/integration/harness/prometheus.h"
+#include "tests/integration/harness/tmpfs.h"
 #include "tools/monitoring/table.h"
 #include "tools/sluice/fleet_tls.h"
 
@@ -84,6 +88,13 @@ class MonitoringTest : public testing::Test {
   void ExpectFires(const std::string& alert) {
     EXPECT_EQ(prometheus_->AwaitFiring(alert), absl::OkStatus());
   }
+  // The series of an alert while it fires for what has this label, such as mount="log".
+  static std::string FiringFor(const std::string& alert, const std::string& label) {
+    return absl::StrCat("ALERTS{alertname=\"", alert, "\",alertstate=\"firing\",", label, "}");
+  }
+  void ExpectSeries(const std::string& query) {
+    ASSERT_EQ(prometheus_->AwaitSeries(query), absl::OkStatus());
+  }
   void ExpectEnds(const std::string& alert) {
     EXPECT_EQ(prometheus_->AwaitSilent(alert), absl::OkStatus());
   }
@@ -132,6 +143,49 @@ TEST_F(MonitoringTest, ALostDaemonAndAStoppedTrainerFireAndEndTheirAlerts) {
   ExpectFires("SluiceJobNoProgress");
   cluster_.Signal("trainer-0", SIGCONT);
   ExpectEnds("SluiceJobNoProgress");
+}
+
+// The controller has lost the daemon for a while each time. That is the same alert, but it has the
+// label of the controller's instance.
+TEST_F(MonitoringTest, ADaemonThatStartsAgainAndAgainFiresAnAlertThoughItIsUp) {
+  ASSERT_NO_FATAL_FAILURE(StartFleet(WriteHastyRules(cluster_.dir())));
+  const std::string instance = absl::StrCat("instance=\"", cluster_.ops("reward-0"), "\"");
+  const std::string started = absl::StrCat("sluice_start_timestamp_seconds{", instance, "}");
+  const std::string firing = FiringFor("SluiceDaemonDown", instance);
+
+  for (int starts = 1; starts <= 4; ++starts) {
+    const auto fires = prometheus_->Query(firing);
+    ASSERT_TRUE(fires.ok()) << fires.status();
+    EXPECT_THAT(*fires, IsEmpty()) << starts;
+
+    // The next start must not have the same second.
+    ASSERT_NO_FATAL_FAILURE(ExpectSeries(absl::StrCat("time() - ", started, " > 1")));
+    ASSERT_EQ(cluster_.Kill("reward-0"), absl::OkStatus());
+    ASSERT_EQ(cluster_.Start("reward-0"), absl::OkStatus());
+    ASSERT_NO_FATAL_FAILURE(ExpectSeries(absl::StrCat("changes(", started, "[15m]) >= ", starts)));
+  }
+
+  ExpectSeries(firing);
+}
+
+// The queue's log has a small disk of its own, which another file fills bit by bit.
+TEST_F(MonitoringTest, ADiskThatFillsUpFiresTheAlertBeforeItIsFull) {
+  constexpr int kMiB = 1 << 20;
+  const Tmpfs disk(cluster_.dir() + "/queue-0", "64m");
+  if (!disk.mounted()) GTEST_SKIP() << "needs a tmpfs of its own, and root to mount it";
+  ASSERT_NO_FATAL_FAILURE(StartFleet(WriteHastyRules(cluster_.dir())));
+  const Fd ballast(open((disk.path() + "/ballast").c_str(), O_CREAT | O_WRONLY, 0600));
+  ASSERT_TRUE(ballast.valid());
+
+  for (int used = 8; used <= 56; used += 8) {
+    ASSERT_EQ(posix_fallocate(ballast.get(), 0, used * kMiB), 0);
+    ASSERT_NO_FATAL_FAILURE(ExpectSeries(
+        absl::StrCat("sluice_disk_free_bytes{mount=\"log\"} <= ", (64 - used) * kMiB)));
+  }
+  ExpectSeries(FiringFor("SluiceRunningOut", "mount=\"log\""));
+
+  ASSERT_EQ(ftruncate(ballast.get(), 0), 0);
+  ExpectEnds("SluiceRunningOut");
 }
 
 TEST_F(MonitoringTest, ABitFlippedInAnEngineFiresTheAlertAboutWeights) {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "common/rpc/client.h"
 #include "tests/integration/harness/cluster.h"
 #include "tests/integration/harness/job.h"
+#include "tests/integration/harness/tmpfs.h"
 
 // Every wait is explained: daemons stop, for a time (SIGSTOP) or for good, while a job runs, and
 // `why` names them.
@@ -129,23 +129,6 @@ class WhyTest : public testing::Test {
   std::unique_ptr<Job> job_;
 };
 
-// A file system in memory, mounted at `dir` as long as this object lives. Only root may mount it.
-class Tmpfs {
- public:
-  Tmpfs(std::string dir, const char* options)
-      : dir_(std::move(dir)), mounted_(mount("tmpfs", dir_.c_str(), "tmpfs", 0, options) == 0) {}
-  ~Tmpfs() {
-    if (mounted_) umount2(dir_.c_str(), MNT_DETACH);
-  }
-
-  Tmpfs(const Tmpfs&) = delete;
-  bool mounted() const { return mounted_; }
-
- private:
-  const std::string dir_;
-  const bool mounted_;
-};
-
 TEST_F(WhyTest, AStoppedRolloutIsNamedWithTheGroupThatLacksItsWork) {
   ASSERT_NO_FATAL_FAILURE(Run());
   cluster_->Signal("rollout-0", SIGSTOP);
@@ -202,8 +185,7 @@ TEST_F(WhyTest, AStragglerIsNamedWithTheMemberThatItsBatchLacksAndItsAge) {
 TEST_F(WhyTest, AFullDiskOfTheQueueIsNamedAndWorkGoesOnOnceThereIsRoom) {
   cluster_ = std::make_unique<Cluster>();
   const std::string dir = cluster_->dir() + "/queue-0";
-  ASSERT_EQ(MakeDirs(dir), absl::OkStatus());
-  const Tmpfs disk(dir, "size=640m");
+  const Tmpfs disk(dir, "640m");
   if (!disk.mounted()) GTEST_SKIP() << "needs a tmpfs of its own, and root to mount it";
   ASSERT_EQ(cluster_->Start(), absl::OkStatus());
   ASSERT_NO_FATAL_FAILURE(Submit({"queue.keep.durability=full"}));

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,6 +25,7 @@
 #include "common/metrics/metrics.h"
 #include "common/pki/tls_dir.h"
 #include "common/rpc/convert.h"
+#include "tests/integration/harness/tmpfs.h"
 
 namespace sluice::cli {
 namespace {
@@ -51,26 +51,6 @@ struct Listener {
   }
   const Fd fd;
   std::string address;
-};
-
-// A small tmpfs that is unmounted at the end. Mounting needs root.
-class SmallDisk {
- public:
-  SmallDisk(std::string path, const std::string& size) : path_(std::move(path)) {
-    SLUICE_CHECK(MakeDirs(path_).ok());
-    mounted_ = mount("doctor", path_.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
-  }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  bool mounted_ = false;
 };
 
 void WriteText(const std::string& path, const std::string& text) {
@@ -198,7 +178,7 @@ TEST_F(DoctorTest, AClockThatIsNotTheControllersIsSeenInBothDirections) {
 }
 
 TEST_F(DoctorTest, AFullDiskIsSeen) {
-  const SmallDisk disk(dir_ + "/small", "8m");
+  const integration::Tmpfs disk(dir_ + "/small", "8m");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root";
   in_.data_dir = disk.path();
   EXPECT_THAT(Failing(), ElementsAre("disk.space", "disk.kind")) << "tmpfs keeps nothing, too";
@@ -207,7 +187,7 @@ TEST_F(DoctorTest, AFullDiskIsSeen) {
 }
 
 TEST_F(DoctorTest, ADiskTooSmallForTwoCheckpointsIsSeen) {
-  const SmallDisk disk(dir_ + "/small", "1m");
+  const integration::Tmpfs disk(dir_ + "/small", "1m");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root";
   in_.sets = {"checkpoint.dir=" + disk.path() + "/digits"};
   EXPECT_THAT(Failing(), ElementsAre("job.checkpoints"));
@@ -215,7 +195,7 @@ TEST_F(DoctorTest, ADiskTooSmallForTwoCheckpointsIsSeen) {
 }
 
 TEST_F(DoctorTest, SharedMemoryWithoutSpaceIsSeen) {
-  const SmallDisk disk(dir_ + "/shm", "1m");
+  const integration::Tmpfs disk(dir_ + "/shm", "1m");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root";
   in_.shm = disk.path();
   EXPECT_THAT(Failing(), ElementsAre("host.shm"));
