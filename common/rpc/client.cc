@@ -95,7 +95,8 @@ absl::Status Call(const Channel& channel, const google::protobuf::Message& given
                    absl::StrCat(method.name, " answers with another type of message"));
 
   const absl::Duration deadline =
-      options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline;
+      std::min(options.deadline > absl::ZeroDuration() ? options.deadline : method.deadline,
+               method.max_deadline);
   // If there are several controllers, one that does not answer leaves time for the others.
   const absl::Duration give_up =
       options.give_up > absl::ZeroDuration() ? options.give_up : deadline * channel.peers();

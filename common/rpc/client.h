@@ -13,7 +13,7 @@ class Message;
 namespace sluice::rpc {
 
 struct CallOptions {
-  // Deadline of one attempt. Zero: the method's own deadline.
+  // Deadline of one attempt, which is cut to Method::max_deadline. Zero: the method's own deadline.
   absl::Duration deadline = absl::ZeroDuration();
   // Time limit of the call with all its attempts. Zero: one `deadline` for each address of the
   // channel. InfiniteDuration(): until the call succeeds, fails for good or is cancelled.

@@ -22,6 +22,11 @@ Repeat RepeatOf(v1::Repeat repeat) {
   }
 }
 
+absl::Duration MaxDeadlineOf(const v1::MethodRule& rule) {
+  if (rule.has_max_deadline()) return FromProto(rule.max_deadline());
+  return rule.kind() == v1::KIND_STREAM ? absl::InfiniteDuration() : absl::Hours(1);
+}
+
 Method DescribeMethod(const google::protobuf::MethodDescriptor& descriptor) {
   const v1::MethodRule& rule = descriptor.options().GetExtension(v1::method);
   Method method;
@@ -29,6 +34,7 @@ Method DescribeMethod(const google::protobuf::MethodDescriptor& descriptor) {
   method.name = absl::StrCat(descriptor.service()->name(), ".", descriptor.name());
   method.repeat = RepeatOf(rule.repeat());
   if (rule.has_deadline()) method.deadline = FromProto(rule.deadline());
+  method.max_deadline = MaxDeadlineOf(rule);
   method.request = descriptor.input_type();
   method.response = descriptor.output_type();
   return method;

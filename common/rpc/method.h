@@ -20,7 +20,9 @@ struct Method {
   std::string path;  // "/sluice.queue.v1.QueueService/Admit"
   std::string name;  // "QueueService.Admit": used as a label of metrics.
   Repeat repeat = Repeat::kNever;
-  absl::Duration deadline = absl::InfiniteDuration();  // For one attempt; infinite for streams.
+  // For one attempt, and the longest that a caller may give it. Both infinite for streams.
+  absl::Duration deadline = absl::InfiniteDuration();
+  absl::Duration max_deadline = absl::InfiniteDuration();
   const google::protobuf::Descriptor* request = nullptr;
   const google::protobuf::Descriptor* response = nullptr;
 };

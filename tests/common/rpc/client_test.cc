@@ -29,11 +29,14 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
  public:
   explicit FakeQueue(std::vector<absl::Status> errors) : errors_(std::move(errors)) {}
   int applies() const { return applies_; }
+  // How much time the last Apply had left when it came.
+  absl::Duration time_left() const { return time_left_; }
   std::future<void> parked() { return parked_.get_future(); }
 
   grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context, const ApplyRequest* request,
                                   ApplyResponse* response) override {
     const size_t n = static_cast<size_t>(applies_++);
+    time_left_ = absl::FromChrono(context->deadline()) - absl::Now();
     response->set_version(request->k() + 1);
     auto* reactor = context->DefaultReactor();
     reactor->Finish(n < errors_.size() ? ToGrpcStatus(errors_[n]) : grpc::Status::OK);
@@ -53,6 +56,7 @@ class FakeQueue : public queue::v1::QueueService::CallbackService {
  private:
   const std::vector<absl::Status> errors_;
   std::atomic<int> applies_{0};
+  std::atomic<absl::Duration> time_left_{absl::ZeroDuration()};
   std::promise<void> parked_;
 };
 
@@ -83,6 +87,16 @@ TEST_F(ClientTest, ACallIsAnswered) {
   Serve({});
   ASSERT_TRUE(Apply({}).ok());
   EXPECT_EQ(response_.version(), 5);
+}
+
+TEST_F(ClientTest, ADeadlineAboveAnHourIsCutToIt) {
+  Serve({});
+  for (const absl::Duration wanted : {absl::Hours(24), absl::InfiniteDuration()}) {
+    ASSERT_TRUE(Apply({.deadline = wanted}).ok());
+    // gRPC sends so long a time in steps of seconds, and rounds it up.
+    EXPECT_LE(queue_->time_left(), absl::Minutes(61));
+    EXPECT_GT(queue_->time_left(), absl::Minutes(30));
+  }
 }
 
 TEST_F(ClientTest, UnavailableIsTriedAgainUntilItWorks) {

@@ -25,6 +25,12 @@ TEST(MethodTest, AMessageNamesItsCallAndTheRule) {
   EXPECT_EQ(admit.response, queue::v1::AdmitResponse::descriptor());
 }
 
+TEST(MethodTest, OnlyStreamsMayBeWaitedForLongerThanAnHour) {
+  EXPECT_EQ(MethodOf(queue::v1::AdmitRequest::descriptor()).max_deadline, absl::Seconds(35));
+  EXPECT_EQ(MethodOf(queue::v1::ApplyRequest::descriptor()).max_deadline, absl::Hours(1));
+  EXPECT_EQ(MethodOf(queue::v1::WatchRequest::descriptor()).max_deadline, absl::InfiniteDuration());
+}
+
 TEST(MethodTest, EveryMethodHasARuleAndARequestOfItsOwn) {
   int methods = 0;
   for (const google::protobuf::FileDescriptor* file :

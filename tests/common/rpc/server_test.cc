@@ -12,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "common/base/status.h"
+#include "common/rpc/cancel.h"
 #include "common/rpc/client.h"
 #include "common/rpc/status.h"
 #include "sluice/queue/v1/queue.grpc.pb.h"
@@ -96,6 +97,48 @@ TEST(ServerTest, DrainWaitsForCallsThatRun) {
       Call(*channel, queue::v1::StatsRequest(), &response, {.deadline = absl::Milliseconds(20)})
           .ok(),
       false);
+}
+
+// Never answers. The end of a call triggers `ended`.
+class SilentQueue : public queue::v1::QueueService::CallbackService {
+ public:
+  explicit SilentQueue(Cancel* ended) : ended_(ended) {}
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext*, const queue::v1::StatsRequest*,
+                                  queue::v1::StatsResponse*) override {
+    class Silent : public grpc::ServerUnaryReactor {
+     public:
+      explicit Silent(Cancel* ended) : ended_(ended) {}
+      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+      void OnDone() override {
+        ended_->Trigger();
+        delete this;
+      }
+
+     private:
+      Cancel* const ended_;
+    };
+    return new Silent(ended_);
+  }
+
+ private:
+  Cancel* const ended_;
+};
+
+TEST(ServerTest, ACallWithALongDeadlineEndsWithItsConnection) {
+  Cancel ended;  // Also ends the attempts to call again.
+  SilentQueue queue(&ended);
+  grpc::Service* const services[] = {&queue};
+  auto server = Server::Start(
+      {.connection_age = absl::Milliseconds(20), .connection_grace = absl::Milliseconds(20)},
+      services);
+  ASSERT_TRUE(server.ok());
+  const auto channel = *Connect((*server)->address(), {Role::kQueue});
+
+  queue::v1::StatsResponse response;
+  const absl::Status status = Call(*channel, queue::v1::StatsRequest(), &response,
+                                   {.deadline = absl::Hours(1), .cancel = &ended});
+
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
 }
 
 TEST(ServerTest, AnInProcessChannelNeedsNoSocket) {
