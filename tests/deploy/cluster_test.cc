@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 #include "common/base/status.h"
 #include "tests/deploy/command.h"
 #include "tests/deploy/manifest.h"
+#include "tests/deploy/readme.h"
 #include "tests/integration/harness/process.h"
 
 namespace sluice::deploy {
@@ -84,15 +86,37 @@ class ClusterTest : public testing::Test {
     return Kubectl(std::move(args));
   }
 
+  // Applies the Secrets and `dev` with the commands of deploy/README.md, as a person does who has
+  // written the names of the images into the overlay.
+  absl::Status ApplyAsWritten() {
+    forwards_.push_back({"service/controller"});
+    std::filesystem::copy(std::string(SLUICE_SOURCE_DIR) + "/deploy", dir_ + "/deploy",
+                          std::filesystem::copy_options::recursive);
+    const std::string file = dir_ + "/deploy/k8s/overlays/dev/kustomization.yaml";
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(file));
+    YAML::Node kustomization = YAML::Load(text);
+    const std::string registry = Variable("SLUICE_TEST_REGISTRY", "");
+    for (YAML::Node image : kustomization["images"]) {
+      if (!registry.empty())
+        image["newName"] = absl::StrCat(registry, "/", image["name"].as<std::string>());
+      image["newTag"] = Variable("SLUICE_TEST_TAG", "dev");
+    }
+    SLUICE_RETURN_IF_ERROR(WriteFileAtomic(file, YAML::Dump(kustomization)));
+
+    SLUICE_ASSIGN_OR_RETURN(const std::string block, ReadFirstSteps());
+    return RunBlock(block, dir_ + "/deploy", dir_).status();
+  }
+
   // Applies the Secrets and an overlay, with `changes` to its text. `forwards` are the objects
   // whose port 7400 the CLI calls.
   absl::Status Apply(const std::string& overlay, std::vector<std::string> forwards,
-                     const std::vector<std::pair<std::string, std::string>>& changes = {}) {
+                     const std::vector<std::pair<std::string, std::string>>& changes) {
     for (const std::string& object : forwards) forwards_.push_back({object});
     SLUICE_ASSIGN_OR_RETURN(
         const std::string secrets,
-        RunCommand({std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh", dir_ + "/ca"},
-                   {{"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}}));
+        RunCommand(
+            {std::string(SLUICE_SOURCE_DIR) + "/deploy/k8s/make-secrets.sh", dir_ + "/sluice-ca"},
+            {{"SLUICE_CLI", std::string(SLUICE_BIN_DIR) + "/sluice"}}));
     SLUICE_ASSIGN_OR_RETURN(std::string objects, Render(overlay));
     const std::string registry = Variable("SLUICE_TEST_REGISTRY", "");
     const std::string tag = absl::StrCat(":", Variable("SLUICE_TEST_TAG", "dev"), "\n");
@@ -137,9 +161,10 @@ class ClusterTest : public testing::Test {
     }
     if (servers.empty()) return last;
     if (!changed) return absl::OkStatus();
-    return RunCommand({std::string(SLUICE_BIN_DIR) + "/sluice", "context", "set", "cluster",
-                       "--server", absl::StrJoin(servers, ","), "--tls", dir_ + "/ca/operator"},
-                      {{"XDG_CONFIG_HOME", dir_}})
+    return RunCommand(
+               {std::string(SLUICE_BIN_DIR) + "/sluice", "context", "set", "cluster", "--server",
+                absl::StrJoin(servers, ","), "--tls", dir_ + "/sluice-ca/operator"},
+               {{"XDG_CONFIG_HOME", dir_}})
         .status();
   }
 
@@ -367,7 +392,7 @@ class ClusterTest : public testing::Test {
 
 TEST_F(ClusterTest, AJobSurvivesLostPodsARollingUpdateAnOomKillADrainedAndACutOffNode) {
   const absl::Time start = absl::Now();
-  const absl::Status applied = Apply("dev", {"service/controller"});
+  const absl::Status applied = ApplyAsWritten();
   ASSERT_TRUE(applied.ok()) << applied;
   const absl::Status ready = AwaitRollout(kReady);
   ASSERT_TRUE(ready.ok()) << ready;
