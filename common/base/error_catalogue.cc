@@ -221,6 +221,13 @@ constexpr CatalogueRow kRows[] = {
      "End what starts daemons under ever new ids, and undrain lost daemons that do not come back: "
      "`sluice daemon list`. The daemon tries again by itself.",
      true},
+    {"SLUICE-CTL-0033", "A path of the job is outside of the submitter's folders.",
+     "The operator's policy lists the folders below which each submitter's jobs may read and "
+     "write.",
+     "Move the files to one of those in the message, or ask the operator.", false},
+    {"SLUICE-CTL-0034", "The submitter may not ask a judge of the job.",
+     "The operator's policy lists the judges that each submitter's jobs may ask.",
+     "Name one of those in the message in args.judge, or ask the operator.", false},
 
     // Data files.
     {"SLUICE-DATA-0001", "A row of a data file is bad.",

@@ -57,9 +57,28 @@ std::shared_ptr<const Roots>& CurrentRoots() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
 
 }  // namespace
 
+absl::StatusOr<std::shared_ptr<const Roots>> Roots::Rules(const std::vector<std::string>& read,
+                                                          const std::vector<std::string>& write) {
+  return Make(read, write, [](const std::string&) { return Fd(); });
+}
+
 absl::StatusOr<std::shared_ptr<const Roots>> Roots::Open(const std::vector<std::string>& read,
                                                          const std::vector<std::string>& write,
                                                          bool must_exist) {
+  return Make(read, write, [&](const std::string& path) -> absl::StatusOr<Fd> {
+    Fd folder(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!folder.valid() && (must_exist || errno != ENOENT))
+      return ErrnoStatus(errno, absl::StrCat("open the root ", path));
+    const Fd probe(OpenBeneath(folder.get(), ".", O_PATH, 0));
+    if (!probe.valid() && errno == ENOSYS)
+      return absl::UnimplementedError("roots need openat2(), which Linux has from version 5.6 on");
+    return folder;
+  });
+}
+
+absl::StatusOr<std::shared_ptr<const Roots>> Roots::Make(
+    const std::vector<std::string>& read, const std::vector<std::string>& write,
+    const std::function<absl::StatusOr<Fd>(const std::string& path)>& open_folder) {
   auto roots = std::make_shared<Roots>();
   const auto add = [&](const std::string& path, Access access) -> absl::Status {
     if (!IsPlain(path)) {
@@ -68,12 +87,7 @@ absl::StatusOr<std::shared_ptr<const Roots>> Roots::Open(const std::vector<std::
                                 "\" cannot be a root; wanted: the absolute path of a folder, "
                                 "without a slash at its end, \".\" or \"..\""));
     }
-    Fd folder(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!folder.valid() && (must_exist || errno != ENOENT))
-      return ErrnoStatus(errno, absl::StrCat("open the root ", path));
-    const Fd probe(OpenBeneath(folder.get(), ".", O_PATH, 0));
-    if (!probe.valid() && errno == ENOSYS)
-      return absl::UnimplementedError("roots need openat2(), which Linux has from version 5.6 on");
+    SLUICE_ASSIGN_OR_RETURN(Fd folder, open_folder(path));
     roots->roots_.push_back({path, access, std::move(folder)});
     return absl::OkStatus();
   };

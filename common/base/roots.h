@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,6 +29,10 @@ class Roots {
   static absl::StatusOr<std::shared_ptr<const Roots>> Open(const std::vector<std::string>& read,
                                                            const std::vector<std::string>& write,
                                                            bool must_exist = true);
+  // The same rules for Check(), without opening a folder, of this host or another.
+  // INVALID_ARGUMENT BAD_ROOT as above.
+  static absl::StatusOr<std::shared_ptr<const Roots>> Rules(const std::vector<std::string>& read,
+                                                            const std::vector<std::string>& write);
 
   // OK: `path` is a root, or the path of something below a root that allows `access`.
   // PERMISSION_DENIED OUTSIDE_ROOTS: it is another path, or it is relative, or has an empty
@@ -41,6 +46,9 @@ class Roots {
     Access access;
     Fd folder;
   };
+  static absl::StatusOr<std::shared_ptr<const Roots>> Make(
+      const std::vector<std::string>& read, const std::vector<std::string>& write,
+      const std::function<absl::StatusOr<Fd>(const std::string& path)>& open_folder);
   // The innermost root that is `path` or above it. Null if there is none.
   const Root* Find(absl::string_view path) const;
 

@@ -34,23 +34,25 @@ SpecCheck ResultOf(const config::SpecProblems& found) {
   return check;
 }
 
+absl::Status CheckProcessRoots(const std::string& path, bool written) {
+  const std::shared_ptr<const Roots> roots = ProcessRoots();
+  if (roots == nullptr) return absl::OkStatus();
+  return roots->Check(path, written ? Roots::Access::kWrite : Roots::Access::kRead);
+}
+
 }  // namespace
 
-namespace {
-// Calls `visit` with each path of the spec and whether the roots of this process allow it.
 void VisitPaths(const job::v1::JobSpec& spec,
-                const std::function<void(const config::Leaf&, const absl::Status&)>& visit) {
-  const std::shared_ptr<const Roots> roots = ProcessRoots();
-  if (roots == nullptr) return;
+                const std::function<void(const std::string& key, const std::string& path,
+                                         bool written)>& visit) {
   config::VisitLeaves(spec, /*unset_blocks=*/false, [&](const config::Leaf& leaf) {
     const rpc::v1::FieldRule& rule = config::RuleOf(*leaf.field);
     if (!rule.path() || !config::IsSet(leaf)) return;
     const std::string path = leaf.message->GetReflection()->GetString(*leaf.message, leaf.field);
     if (path.empty() || absl::c_linear_search(rule.choices(), path)) return;
-    visit(leaf, roots->Check(path, rule.written() ? Roots::Access::kWrite : Roots::Access::kRead));
+    visit(leaf.path, path, rule.written());
   });
 }
-}  // namespace
 
 std::string SpecProblem::ToString() const {
   return absl::StrFormat("SLUICE-CONFIG-%04d %s", number, text);
@@ -76,8 +78,9 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
 
   config::SpecProblems found;
   config::CheckRules(spec, &found);
-  VisitPaths(spec, [&](const config::Leaf& leaf, const absl::Status& status) {
-    if (!status.ok()) found.Add(18, leaf.path, ": ", status.message());
+  VisitPaths(spec, [&](const std::string& key, const std::string& path, bool written) {
+    const absl::Status status = CheckProcessRoots(path, written);
+    if (!status.ok()) found.Add(18, key, ": ", status.message());
   });
   if (found.errors().empty()) config::CheckUnusual(spec, &found);
   if (found.errors().empty() && options.check_files) {
@@ -96,9 +99,8 @@ absl::Status CheckOnDaemon(const job::v1::JobSpec& spec, bool writes) {
   }
 
   absl::Status outside;
-  VisitPaths(spec, [&](const config::Leaf& leaf, const absl::Status& status) {
-    const bool used = writes || !config::RuleOf(*leaf.field).written();
-    if (used) outside.Update(Annotate(status, leaf.path));
+  VisitPaths(spec, [&](const std::string& key, const std::string& path, bool written) {
+    if (writes || !written) outside.Update(Annotate(CheckProcessRoots(path, written), key));
   });
   return outside;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,6 +43,12 @@ SpecCheck CheckJobSpec(const job::v1::JobSpec& spec, const SpecCheckOptions& opt
 // Runs only the first part of CheckJobSpec(), which checks each value by itself and not how values
 // fit together.
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec);
+
+// Calls `visit` with each path that the spec sets: its key, the path, and whether the job writes
+// below it.
+void VisitPaths(const job::v1::JobSpec& spec,
+                const std::function<void(const std::string& key, const std::string& path,
+                                         bool written)>& visit);
 
 // Checks what each daemon that works for a job must decide itself, because it may be of another
 // build than the controller that accepted the job, and has roots of its own. Unset blocks are not

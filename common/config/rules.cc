@@ -58,6 +58,11 @@ void CheckAlgorithm(const job::v1::JobSpec& spec, SpecProblems& check) {
   }
 }
 
+bool AppliesTo(const job::v1::RewardEntry& entry, const std::string& source) {
+  const auto& sources = entry.when().data_source();
+  return sources.empty() || absl::c_linear_search(sources, source);
+}
+
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
   // Without evaluation, the other keys do not matter.
@@ -87,13 +92,17 @@ void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
                   ", but all datasets of eval have equal weight; leave it out");
     // Each dataset needs a reward that applies to it.
     const bool scored =
-        absl::c_any_of(spec.reward().rewards(), [&](const job::v1::RewardEntry& entry) {
-          const auto& sources = entry.when().data_source();
-          return sources.empty() || absl::c_linear_search(sources, name);
-        });
+        absl::c_any_of(spec.reward().rewards(),
+                       [&](const job::v1::RewardEntry& entry) { return AppliesTo(entry, name); });
     check.Require(scored || spec.reward().rewards().empty(), path + ".name", "\"", name,
                   "\" is in no reward's when.data_source, so nothing scores its answers; "
                   "give it the name of a source that has a reward, or add its name there");
+    for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
+      check.Require(entry.verifier() != "judge" || !AppliesTo(entry, name), path + ".name", "\"",
+                    name, "\" would be scored by the judge of reward ", entry.name(),
+                    ", but rollouts score evaluations, and they cannot ask a judge; limit that "
+                    "reward to other sources by its when.data_source");
+    }
   }
 }
 

@@ -1,18 +1,18 @@
 #include "common/policy/policy.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/file.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/config/bind.h"
 #include "common/config/check.h"
 #include "common/config/fields.h"
-#include "common/config/job_file.h"
 #include "common/config/leaves.h"
+#include "common/config/problems.h"
+#include "common/config/read_file.h"
 #include "common/config/rules.h"
 #include "common/config/yaml_tree.h"
 #include "sluice/job/v1/spec.pb.h"
@@ -78,10 +78,18 @@ void CheckPolicy(const policy::v1::Policy& file, const Binder& binder, Policy* p
 
   std::set<std::string> named;
   for (int i = 0; i < file.quotas_size(); ++i) {
-    const std::string& submitter = file.quotas(i).submitter();
-    if (named.insert(submitter).second) continue;
-    problems->Add(binder.PlaceOf(absl::StrCat("quotas.", i)), 10,
-                  absl::StrCat("quotas.", i, " is a second row for submitter \"", submitter, "\""));
+    const policy::v1::Quota& quota = file.quotas(i);
+    const std::string row = absl::StrCat("quotas.", i);
+    if (!named.insert(quota.submitter()).second)
+      problems->Add(
+          binder.PlaceOf(row), 10,
+          absl::StrCat(row, " is a second row for submitter \"", quota.submitter(), "\""));
+    const absl::Status roots =
+        Roots::Rules({quota.read_roots().begin(), quota.read_roots().end()},
+                     {quota.write_roots().begin(), quota.write_roots().end()})
+            .status();
+    if (!roots.ok())
+      problems->Add(binder.PlaceOf(row), 10, absl::StrCat(row, ": ", roots.message()));
   }
 }
 
@@ -97,23 +105,12 @@ const Policy::Quota* Policy::FindQuota(absl::string_view submitter) const {
 }
 
 absl::StatusOr<Policy> ReadPolicy(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxJobFileBytes));
-  Problems problems({path});
-  const YamlNode root = config::ParseYaml(text, 0, &problems);
   policy::v1::Policy file;
   Policy policy;
-  const std::string folder = std::filesystem::absolute(path).parent_path().string();
-  Binder binder(folder, folder, "policy file", &problems);
-  binder.FillDefaults(&file, "");
-  if (problems.empty()) binder.Bind(root, &file, "");
-  if (problems.empty()) {
-    config::SpecProblems found;
-    config::CheckMessage(file, &found);
-    for (const SpecProblem& problem : found.errors())
-      problems.Add(binder.PlaceOf(problem.path), problem.number, problem.text);
-    CheckPolicy(file, binder, &policy, &problems);
-  }
-  SLUICE_RETURN_IF_ERROR(ProblemStatus(problems.Take()));
+  SLUICE_RETURN_IF_ERROR(config::ReadOperatorFile(path, "policy file", &file,
+                                                  [&](const Binder& binder, Problems* problems) {
+                                                    CheckPolicy(file, binder, &policy, problems);
+                                                  }));
 
   for (const policy::v1::Quota& quota : file.quotas()) {
     Policy::Quota& row = policy.quotas.emplace_back();
@@ -122,6 +119,9 @@ absl::StatusOr<Policy> ReadPolicy(const std::string& path) {
     if (quota.has_trainers()) row.trainers = quota.trainers();
     if (quota.has_rollouts()) row.rollouts = quota.rollouts();
     row.pools.assign(quota.pools().begin(), quota.pools().end());
+    row.judges.assign(quota.judges().begin(), quota.judges().end());
+    row.read_roots.assign(quota.read_roots().begin(), quota.read_roots().end());
+    row.write_roots.assign(quota.write_roots().begin(), quota.write_roots().end());
   }
   return policy;
 }

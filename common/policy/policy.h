@@ -28,7 +28,11 @@ struct Policy {
     std::optional<uint32_t> jobs;  // Most jobs that have not ended.
     // Most daemons of all its jobs together.
     std::optional<uint32_t> trainers, rollouts;
-    std::vector<std::string> pools;  // That its jobs may use. Empty: all.
+    // What its jobs may use. Empty: all.
+    std::vector<std::string> pools, judges;
+    // Folders below which its jobs may read and write. Empty: what the daemons allow. What may be
+    // written may also be read.
+    std::vector<std::string> read_roots, write_roots;
   };
 
   std::vector<Cap> caps;

@@ -18,7 +18,7 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   return nlohmann::json::parse(text);
 }
 
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const AskJudge& ask_judge) {
   std::vector<RewardRule> rules;
   for (const job::v1::RewardEntry& entry : reward.rewards()) {
     RewardRule rule{.name = entry.name(),
@@ -26,6 +26,9 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
                     .weight = entry.weight(),
                     .gate = entry.gate(),
                     .gate_fail = entry.gate_fail()};
+    if (entry.has_timeout())
+      rule.timeout =
+          absl::Seconds(entry.timeout().seconds()) + absl::Nanoseconds(entry.timeout().nanos());
     const auto& sources = entry.when().data_source();
     rule.data_sources.assign(sources.begin(), sources.end());
     SLUICE_ASSIGN_OR_RETURN(rule.args, VerifierArgs(entry));
@@ -34,7 +37,22 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward) {
   const Combine combine = reward.combine() == "product" ? Combine::kProduct
                           : reward.combine() == "min"   ? Combine::kMin
                                                         : Combine::kSum;
-  return Scorer::Make(std::move(rules), combine);
+  return Scorer::Make(std::move(rules), combine, ask_judge);
+}
+
+std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
+  std::set<std::string> judges;
+  for (const job::v1::RewardEntry& entry : reward.rewards()) {
+    if (entry.verifier() != "judge") continue;
+    const auto& args = entry.args().fields();
+    const auto judge = args.find("judge");
+    judges.insert(judge == args.end() ? "" : judge->second.string_value());
+  }
+  return judges;
+}
+
+std::string TaskPoolOf(const job::v1::Reward& reward) {
+  return JudgesOf(reward).empty() ? "cpu" : "io";
 }
 
 }  // namespace sluice

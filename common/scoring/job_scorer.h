@@ -1,5 +1,8 @@
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "common/scoring/scorer.h"
 
@@ -17,6 +20,14 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry);
 // Makes the scorer for the `reward` block of a job that CheckJobSpec() and CheckOnDaemon()
 // (common/config/check.h) accept. It does not notice what they refuse: an unknown `combine` counts
 // as a sum, and `granularity` is not read. Errors as Scorer::Make().
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward);
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward,
+                                  const AskJudge& ask_judge = nullptr);
+
+// The names of the judges that the entries ask.
+std::set<std::string> JudgesOf(const job::v1::Reward& reward);
+
+// The pool of reward tasks that score by this block. Tasks of a pool never wait for those of
+// another: cpu is for verifiers that compute, io for those that wait for a judge.
+std::string TaskPoolOf(const job::v1::Reward& reward);
 
 }  // namespace sluice

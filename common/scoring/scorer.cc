@@ -51,7 +51,8 @@ Score Unscorable(std::string reason, const nlohmann::json& info) {
 
 }  // namespace
 
-absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine) {
+absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine,
+                                    const AskJudge& ask_judge) {
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
   const uint32_t generation = GenerationOf(rules, combine);
@@ -67,7 +68,8 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
       return absl::InvalidArgumentError(
           absl::StrCat(where, ": weight and gate_fail must be finite"));
 
-    auto verifier = MakeVerifier(rule.verifier, rule.args);
+    auto verifier =
+        MakeVerifier(rule.verifier, rule.args, {.ask_judge = ask_judge, .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
   }
@@ -93,8 +95,14 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
     }
     // An error, or a score out of range, makes the whole answer unscorable.
     const absl::StatusOr<Verdict> verdict = part.verifier->Score(answer, row);
-    if (!verdict.ok())
-      return Unscorable("bad_row", {{part.rule.name, std::string(verdict.status().message())}});
+    if (!verdict.ok()) {
+      const bool row_is_bad = absl::IsInvalidArgument(verdict.status());
+      Score none = Unscorable(row_is_bad ? "bad_row" : "fault",
+                              {{part.rule.name, std::string(verdict.status().message())}});
+      if (!row_is_bad)
+        none.fault = Annotate(verdict.status(), absl::StrCat("reward ", part.rule.name));
+      return none;
+    }
     if (!std::isfinite(verdict->score) || verdict->score < part.verifier->low() ||
         verdict->score > part.verifier->high()) {
       return Unscorable("bad_value", {{part.rule.name, absl::StrCat(verdict->score, " is outside [",

@@ -18,7 +18,8 @@ struct RewardRule {
   double weight = 1;
   bool gate = false;  // If it scores below 1, the whole reward is gate_fail.
   double gate_fail = 0;
-  std::vector<std::string> data_sources;  // The sources it applies to. Empty: all.
+  absl::Duration timeout = absl::Seconds(10);  // Of one try, if the verifier asks others.
+  std::vector<std::string> data_sources;       // The sources it applies to. Empty: all.
   nlohmann::json args = nlohmann::json::object();
 };
 
@@ -28,8 +29,11 @@ enum class Combine { kSum, kProduct, kMin };
 // or, if the policy is not the cause, a reason without a number.
 struct Score {
   // "ok", or why there is no number: no_part (no rule applies), bad_row (a verifier refuses the
-  // row) or bad_value (a score is out of range, or the reward is not finite).
+  // row), bad_value (a score is out of range, or the reward is not finite) or fault.
   std::string status = "ok";
+  // The error behind the status fault: a service that a verifier asks has failed, or is busy. A
+  // later try may succeed.
+  absl::Status fault = absl::OkStatus();
   double task_reward = 0;
   std::vector<double> parts;  // The score by each rule, in order; NaN if a rule does not apply.
   // Whether every rule that applies and has a weight above 0 gave its full score, 1.
@@ -46,7 +50,8 @@ class Scorer {
  public:
   // INVALID_ARGUMENT: there are no rules, a name is used twice, a weight or gate_fail is not
   // finite, a verifier is unknown, or its arguments do not fit.
-  static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine);
+  static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
+                                     const AskJudge& ask_judge = nullptr);
 
   // Scores one answer. `row` has the mapped fields, `data_source` is the name of the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace sluice {
@@ -23,7 +25,8 @@ struct Verdict {
   std::string reason;  // One word, such as right, wrong, no_answer, unfinished.
 };
 
-// Scores answers by a rule. The verdict depends only on the arguments of Score().
+// Scores answers by a rule. The verdict depends only on the arguments of Score(), except that of a
+// judge, which is asked.
 //
 // Immutable, so thread-safe.
 class Verifier {
@@ -32,7 +35,8 @@ class Verifier {
 
   // Scores an answer to `row`, which holds the mapped fields, with the gold (the reference answer)
   // in `answer`. INVALID_ARGUMENT: the row lacks something that the verifier needs, or its gold
-  // cannot be read. This is a fault of the data and says nothing about the policy.
+  // cannot be read. This is a fault of the data and says nothing about the policy. Other errors, of
+  // verifiers that need another service, are faults of that service; a later try may succeed.
   virtual absl::StatusOr<Verdict> Score(const Answer& answer, const nlohmann::json& row) const = 0;
 
   // Checks whether answers to `row` can be scored at all. INVALID_ARGUMENT: Score() would refuse
@@ -45,19 +49,34 @@ class Verifier {
   virtual double high() const { return 1; }
 };
 
+// Sends two messages, of the system and of a user, to the judge of this name, and returns the text
+// of its reply. Blocks at most `timeout`. Errors as JudgeClient::Ask() (common/judges).
+using AskJudge =
+    std::function<absl::StatusOr<std::string>(const std::string& judge, const std::string& system,
+                                              const std::string& user, absl::Duration timeout)>;
+
+// What a verifier may use beside its arguments.
+struct VerifierContext {
+  AskJudge ask_judge;  // Null: this process has no judges.
+  // Most time of one Score() of a verifier that asks others.
+  absl::Duration timeout = absl::Seconds(10);
+};
+
 struct VerifierRow {
   absl::string_view name;
   absl::string_view doc;  // One line.
   // `args` is an object. INVALID_ARGUMENT: an argument is unknown or has a wrong value; the message
   // names it.
-  absl::StatusOr<std::unique_ptr<Verifier>> (*make)(const nlohmann::json& args);
+  absl::StatusOr<std::unique_ptr<Verifier>> (*make)(const nlohmann::json& args,
+                                                    const VerifierContext& context);
 };
 
 // Verifiers() returns all verifiers of this build. MakeVerifier() returns INVALID_ARGUMENT if there
 // is none of this name (the message lists them), or for wrong args.
 const std::vector<VerifierRow>& Verifiers();
 absl::StatusOr<std::unique_ptr<Verifier>> MakeVerifier(absl::string_view name,
-                                                       const nlohmann::json& args);
+                                                       const nlohmann::json& args,
+                                                       const VerifierContext& context = {});
 
 // Sets *answer to the part of `text` that counts: what follows the last </think>, or all if there
 // is none. Returns false if a <think> was not closed.

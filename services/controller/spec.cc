@@ -8,11 +8,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/base/roots.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/config/check.h"
 #include "common/config/columns.h"
 #include "common/rpc/convert.h"
+#include "common/scoring/job_scorer.h"
 #include "services/controller/core/names.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/queue/v1/queue.pb.h"
@@ -70,7 +72,7 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
        {"reward_status", "task_reward", "reward_parts", "reward_gen", "reward_info"})
     task.add_produces(field);
   task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
-  task.set_pool("cpu");
+  task.set_pool(TaskPoolOf(spec.reward()));
   absl::Duration deadline;
   uint32_t tries = 1;
   for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
@@ -114,6 +116,48 @@ absl::StatusOr<std::vector<std::string>> CheckSpec(const JobSpec& spec, const Po
                    message);
 }
 
+namespace {
+
+// Whether the submitter's own roots allow the paths of the spec.
+absl::Status CheckRootsOf(const Policy::Quota& quota, const std::string& submitter,
+                          const JobSpec& spec) {
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<const Roots> roots,
+                          Roots::Rules(quota.read_roots, quota.write_roots));
+  absl::Status outside;
+  VisitPaths(spec, [&](const std::string& key, const std::string& path, bool written) {
+    if ((written ? quota.write_roots : quota.read_roots).empty()) return;
+    const absl::Status found =
+        roots->Check(path, written ? Roots::Access::kWrite : Roots::Access::kRead);
+    if (found.ok() || !outside.ok()) return;
+    outside = ErrorWith(absl::StatusCode::kPermissionDenied,
+                        {.reason = "OUTSIDE_ROOTS",
+                         .catalogue = "SLUICE-CTL-0033",
+                         .hint = "move the files there, or ask the operator for another folder in "
+                                 "read_roots or write_roots of the policy"},
+                        absl::StrCat(key, ": ", found.message(), " for submitter ", submitter));
+  });
+  return outside;
+}
+
+// Whether the submitter's jobs may ask the judges of the spec.
+absl::Status CheckJudgesOf(const Policy::Quota& quota, const std::string& submitter,
+                           const JobSpec& spec) {
+  if (quota.judges.empty()) return absl::OkStatus();
+  for (const std::string& judge : JudgesOf(spec.reward())) {
+    if (std::find(quota.judges.begin(), quota.judges.end(), judge) != quota.judges.end()) continue;
+    return ErrorWith(absl::StatusCode::kPermissionDenied,
+                     {.reason = "JUDGE",
+                      .catalogue = "SLUICE-CTL-0034",
+                      .hint = "name one of these in args.judge, or ask the operator"},
+                     absl::StrCat("reward.rewards asks the judge \"", judge,
+                                  "\", but the operator's policy lets submitter ", submitter,
+                                  " ask ", absl::StrJoin(quota.judges, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
                         const JobSpec& spec, int other_rollouts) {
   const Needs needs = NeedsOf(spec);
@@ -127,6 +171,8 @@ absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter
                                   ", but the operator's policy lets submitter ", submitter, " use ",
                                   absl::StrJoin(pools, ", ")));
   }
+  SLUICE_RETURN_IF_ERROR(CheckRootsOf(quota, submitter, spec));
+  SLUICE_RETURN_IF_ERROR(CheckJudgesOf(quota, submitter, spec));
 
   const auto check = [&](const char* key, int min, std::optional<uint32_t> most,
                          int others) -> absl::Status {

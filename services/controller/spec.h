@@ -26,7 +26,8 @@ absl::StatusOr<std::vector<std::string>> CheckSpec(const job::v1::JobSpec& spec,
 
 // Whether the submitter's quota lets the job start, beside `other_rollouts` of the submitter's
 // other jobs.
-// PERMISSION_DENIED POOL: its jobs may not use the job's pool.
+// PERMISSION_DENIED POOL, OUTSIDE_ROOTS, JUDGE: its jobs may not use the job's pool, a folder of
+// its paths, or a judge of its rewards.
 // RESOURCE_EXHAUSTED QUOTA: the job's minimum, with the others, is above the quota.
 absl::Status CheckQuota(const Policy::Quota& quota, const std::string& submitter,
                         const job::v1::JobSpec& spec, int other_rollouts = 0);

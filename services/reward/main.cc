@@ -9,9 +9,13 @@ int main(int argc, char** argv) {
                   "scores there.",
        .example = "sluice-reward --tls tls/reward-0 --controller 127.0.0.1:7400 --listen "
                   "127.0.0.1:7430 --ops "
-                  "127.0.0.1:7431"},
+                  "127.0.0.1:7431",
+       .flags = {{sluice::reward::kJudgesFlag,
+                  "the operator's judges.yaml, with the models that jobs may ask to judge answers; "
+                  "default: none",
+                  "SLUICE_JUDGES"}}},
       [](const sluice::daemon::Host& host)
           -> absl::StatusOr<std::unique_ptr<sluice::daemon::Program>> {
-        return std::make_unique<sluice::reward::RewardProgram>(host);
+        return sluice::reward::RewardProgram::Make(host);
       });
 }

@@ -11,6 +11,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   ok = evaluations("ok");
   unscorable = evaluations("unscorable");
   late = evaluations("late");
+  retried = evaluations("retried");
   seconds =
       registry->AddHistogram("sluice_reward_duration_seconds", "Time to score one answer.",
                              metrics::RpcSeconds(), {{"job_id", job_name}, {"reward", "task"}});

@@ -2,7 +2,9 @@
 
 #include <set>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
@@ -17,9 +19,31 @@
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::reward {
+namespace {
 
-RewardProgram::RewardProgram(const daemon::Host& host)
+// Scores of one job that wait for judges at a time. A judge's own limit, over all jobs, is in
+// judges.yaml.
+constexpr uint32_t kMostWaiting = 256;
+
+const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RewardProgram>> RewardProgram::Make(const daemon::Host& host) {
+  Judges judges;
+  if (const std::string file = host.flags->OwnFlag(kJudgesFlag); !file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<JudgeConfig> configs, ReadJudges(file));
+    for (JudgeConfig& config : configs) {
+      const std::string name = config.name;
+      judges[name] = std::make_unique<JudgeClient>(std::move(config));
+    }
+  }
+  return absl::WrapUnique(new RewardProgram(host, std::move(judges)));
+}
+
+RewardProgram::RewardProgram(const daemon::Host& host, Judges judges)
     : host_(host),
+      judges_(std::move(judges)),
       admin_(daemon::MakeAdminService([this](const std::string& job) { return Explain(job); })) {}
 RewardProgram::~RewardProgram() = default;
 
@@ -118,10 +142,18 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
           .lines = std::make_unique<log::JobScope>(id, assignment.spec().name()),
           .worker = nullptr};
 
-  auto scorer = MakeScorer(assignment.spec().reward());
+  const auto judges = FindJudges(assignment.spec());
+  // Ends the calls to judges when the worker stops.
+  const auto stop = std::make_shared<rpc::Cancel>();
+  auto scorer = MakeScorer(assignment.spec().reward(),
+                           [this, stop](const std::string& judge, const std::string& system,
+                                        const std::string& user, absl::Duration timeout) {
+                             return judges_.at(judge)->Ask(system, user, timeout, *stop);
+                           });
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
   absl::Status status = CheckOnDaemon(assignment.spec());
+  if (status.ok()) status = judges.status();
   if (status.ok()) status = scorer.status();
   if (status.ok()) status = queue.status();
   if (status.ok()) status = CheckRows(assignment, *scorer);
@@ -135,7 +167,17 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
         Worker::Options{.job = id,
                         .job_name = job.name,
                         .worker = host_.flags->id,
-                        .incarnation = link_->incarnation()},
+                        .incarnation = link_->incarnation(),
+                        .pool = TaskPoolOf(assignment.spec().reward()),
+                        .waiting = judges->empty() ? 0 : kMostWaiting,
+                        .check =
+                            [judges = *judges] {
+                              absl::Status spent;
+                              for (const JudgeClient* const judge : judges)
+                                spent.Update(judge->CheckBudget());
+                              return spent;
+                            },
+                        .on_stop = [stop] { stop->Trigger(); }},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
           // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for
           // example that the queue no longer lists this worker, is for the controller to judge.
@@ -153,6 +195,25 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   }
   // Drain() ran meanwhile and did not see this worker, so it is stopped here.
   if (job.worker != nullptr) job.worker->Stop();
+}
+
+absl::StatusOr<std::vector<JudgeClient*>> RewardProgram::FindJudges(
+    const job::v1::JobSpec& spec) const {
+  std::vector<JudgeClient*> judges;
+  for (const std::string& name : JudgesOf(spec.reward())) {
+    const auto it = judges_.find(name);
+    if (it == judges_.end()) {
+      return ErrorWith(
+          absl::StatusCode::kNotFound,
+          {.reason = "NO_JUDGE",
+           .hint = "the operator names judges in the file of sluice-reward's flag --judges"},
+          absl::StrCat("reward daemon ", host_.flags->id, " has no judge \"", name,
+                       "\"; its judges are: ",
+                       judges_.empty() ? "none" : absl::StrJoin(judges_, ", ", kNameOfEntry)));
+    }
+    judges.push_back(it->second.get());
+  }
+  return judges;
 }
 
 absl::Status RewardProgram::CheckRows(const registry::v1::Assignment& assignment,

@@ -8,16 +8,20 @@
 #include "common/base/mutex.h"
 #include "common/daemon/controller_link.h"
 #include "common/daemon/daemon.h"
+#include "common/judges/judge_client.h"
 #include "common/log/job_lines.h"
 #include "services/reward/worker.h"
 #include "sluice/admin/v1/admin.grpc.pb.h"
 
 namespace sluice::reward {
 
+inline constexpr char kJudgesFlag[] = "--judges";
+
 // The daemon sluice-reward. It runs a worker for each job that the controller assigns.
 class RewardProgram : public daemon::Program {
  public:
-  explicit RewardProgram(const daemon::Host& host);
+  // Reads the judges file, if the flags name one. Errors as ReadJudges().
+  static absl::StatusOr<std::unique_ptr<RewardProgram>> Make(const daemon::Host& host);
   ~RewardProgram() override;
 
   std::vector<grpc::Service*> services() override;
@@ -29,6 +33,9 @@ class RewardProgram : public daemon::Program {
   std::vector<common::v1::WaitEdge> Explain(const std::string& job) const;
 
  private:
+  using Judges = std::map<std::string, std::unique_ptr<JudgeClient>>;  // By name.
+  RewardProgram(const daemon::Host& host, Judges judges);
+
   struct Job {
     std::string queue;  // HOST:PORT.
     std::string name;
@@ -48,7 +55,11 @@ class RewardProgram : public daemon::Program {
   void ReportProgress(const std::string& job, bool ready, const std::string& phase,
                       const std::string& cause);
 
+  // NOT_FOUND: a judge of the job is not in the judges file.
+  absl::StatusOr<std::vector<JudgeClient*>> FindJudges(const job::v1::JobSpec& spec) const;
+
   const daemon::Host host_;
+  const Judges judges_;  // Outlives the workers, which ask them.
   const std::unique_ptr<grpc::Service> admin_;
   std::unique_ptr<daemon::ControllerLink> link_;
 

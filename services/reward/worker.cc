@@ -1,5 +1,6 @@
 #include "services/reward/worker.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -14,20 +15,28 @@
 #include "common/base/status.h"
 #include "common/base/utf8.h"
 #include "common/log/log.h"
+#include "common/rpc/convert.h"
 #include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::reward {
 namespace {
 
-constexpr char kPool[] = "cpu";  // The pool of tasks that this daemon leases from.
 // The built-in verifiers take milliseconds.
 constexpr absl::Duration kLongestScore = absl::Minutes(1);
+// A task whose judge failed, or is busy, rests before it is leased again.
+constexpr absl::Duration kLongestRest = absl::Seconds(30), kBusyRest = absl::Seconds(5);
 constexpr size_t kMaxInfo = 4096;     // Most bytes of the field reward_info.
 constexpr size_t kMaxRowDepth = 100;  // Nesting of lists and objects in a row.
 
 template <typename T>
 absl::string_view BytesOf(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+// How long a task rests that was given back: the fewer tries are left, this one included, the
+// longer.
+absl::Duration RestAfter(uint32_t tries_left) {
+  return kLongestRest / (1 << std::min(tries_left - std::min(tries_left, 1u), 5u));
 }
 
 std::string GroupOf(const queue::v1::Task& task) {
@@ -68,6 +77,7 @@ Worker::Worker(Options options, std::shared_ptr<rpc::Channel> queue, Scorer scor
                        .cancel = &stop_}),
       leases_(&client_, {}),
       puts_(&client_),
+      waiting_(options_.waiting),
       thread_([this] { Run(); }) {}
 
 Worker::~Worker() { Stop(); }
@@ -81,7 +91,9 @@ void Worker::MoveQueue(const std::string& address) {
 void Worker::Stop() {
   if (!thread_.joinable()) return;
   stop_.Trigger();
+  if (options_.on_stop) options_.on_stop();
   thread_.join();
+  waiting_.Stop();
   // The leases are renewed up to here, because the thread above may have been scoring.
   leases_.Stop();
   puts_.Stop();
@@ -125,10 +137,12 @@ std::vector<common::v1::WaitEdge> Worker::Explain() const {
 
 void Worker::Run() {
   while (!stop_.triggered()) {
+    const uint32_t count = AwaitRoom();
+    if (count == 0) continue;
     queue::v1::LeaseTasksRequest request;
     queue::v1::Room* const room = request.add_rooms();
-    room->set_pool(kPool);
-    room->set_count(options_.room);
+    room->set_pool(options_.pool);
+    room->set_count(count);
     request.set_generation(scorer_.generation());
     const auto leased = client_.LeaseTasks(std::move(request));
 
@@ -159,6 +173,22 @@ void Worker::Run() {
   }
 }
 
+uint32_t Worker::AwaitRoom() {
+  if (const absl::Status ready = options_.check ? options_.check() : absl::OkStatus();
+      !ready.ok()) {
+    const auto waits =
+        waits_.Begin({.kind = "DAEMON",
+                      .id = options_.worker,
+                      .at = options_.worker,
+                      .cause = absl::StrCat(options_.worker, " scores nothing: ", ready.message()),
+                      .next = DetailOf(ready).hint});
+    stop_.WaitFor(absl::Seconds(1));
+    return 0;
+  }
+  if (options_.waiting == 0) return options_.room;
+  return std::min(options_.room, waiting_.AwaitFree(absl::Milliseconds(500)));
+}
+
 absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
   for (const queue::v1::Task& task : tasks) {
     // Renew all leases from now on: the last answer may be scored much later than the first.
@@ -166,12 +196,12 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
     MutexLock lock(&mu_);
     held_.insert(task.lease().id());
   }
-  metrics_.leased.Set(static_cast<double>(tasks.size()));
+  metrics_.leased.Set(static_cast<double>(tasks.size()) + options_.waiting - waiting_.free());
   SLUICE_FAILPOINT("reward.leased");
 
   size_t scored = 0;
   const absl::Status status = ScoreLeasedTasks(tasks, &scored);
-  metrics_.leased.Set(0);
+  if (options_.waiting == 0) metrics_.leased.Set(0);
   // Nobody else scores a task while its lease is renewed here.
   if (!status.ok()) ReleaseLeases({tasks.begin() + static_cast<ptrdiff_t>(scored), tasks.end()});
   return status;
@@ -190,44 +220,79 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
   SLUICE_RETURN_IF_ERROR(read.status());
   const std::vector<std::string>& messages = *read;
   for (size_t i = 0; i < tasks.size(); *scored = ++i) {
-    if (messages[i].empty()) {  // The member was dropped meanwhile, and its lease with it.
-      ForgetLease(tasks[i].lease().id());
+    const std::string what = absl::StrCat("task ", tasks[i].name(), " of ", GroupOf(tasks[i]));
+    if (options_.waiting > 0) {
+      waiting_.Run([this, task = tasks[i], text = messages[i], what] {
+        const auto scores = waits_.Begin(
+            {.kind = "CALL",
+             .id = "score",
+             .cause = absl::StrCat(options_.worker, " waits for the judge of ", what)});
+        const absl::Status put = ScoreTask(task, text);
+        if (!put.ok()) ReleaseLeases({task});
+        metrics_.leased.Set(options_.waiting - waiting_.free() - 1);  // This one is done.
+      });
       continue;
     }
-    const auto scores = waits_.Begin(
-        {.kind = "CALL",
-         .id = "score",
-         .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ", tasks.size(),
-                               " it leased: task ", tasks[i].name(), " of ", GroupOf(tasks[i]))});
-
+    const auto scores =
+        waits_.Begin({.kind = "CALL",
+                      .id = "score",
+                      .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ",
+                                            tasks.size(), " it leased: ", what)});
     watched_.Begin("scores an answer", kLongestScore);
-    const absl::Duration begin = Clock::Real()->Monotonic();
-    const absl::StatusOr<std::string> text = LastAnswer(messages[i]);
-    const absl::StatusOr<nlohmann::json> row = ParseRow(tasks[i].row().json());
-    Score score;
-    if (!text.ok() || !row.ok()) {
-      const absl::Status& why = text.ok() ? row.status() : text.status();
-      score = {.status = "bad_row",
-               .parts = {},
-               .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
-    } else {
-      score =
-          scorer_.Run({.text = *text, .truncated = tasks[i].finish() != common::v1::FINISH_STOP},
-                      *row, tasks[i].row().source());
-    }
-
-    metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
-    (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
-    SLUICE_FAILPOINT("reward.scored");
-    watched_.Rest();  // The queue may be slow to take scores.
-    SLUICE_RETURN_IF_ERROR(PutScore(tasks[i], score));
+    const absl::Status put = ScoreTask(tasks[i], messages[i]);
+    watched_.Rest();
+    SLUICE_RETURN_IF_ERROR(put);
   }
   return absl::OkStatus();
 }
 
-void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks) {
+absl::Status Worker::ScoreTask(const queue::v1::Task& task, const std::string& messages) {
+  if (messages.empty()) {  // The member was dropped meanwhile, and its lease with it.
+    ForgetLease(task.lease().id());
+    return absl::OkStatus();
+  }
+  const absl::Duration begin = Clock::Real()->Monotonic();
+  const absl::StatusOr<std::string> text = LastAnswer(messages);
+  const absl::StatusOr<nlohmann::json> row = ParseRow(task.row().json());
+  Score score;
+  if (!text.ok() || !row.ok()) {
+    const absl::Status& why = text.ok() ? row.status() : text.status();
+    score = {.status = "bad_row",
+             .parts = {},
+             .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
+  } else {
+    score = scorer_.Run({.text = *text, .truncated = task.finish() != common::v1::FINISH_STOP},
+                        *row, task.row().source());
+  }
+
+  metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
+  if (!score.fault.ok()) {
+    GiveBack(task, score.fault);
+    return absl::OkStatus();
+  }
+  (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
+  SLUICE_FAILPOINT("reward.scored");
+  return PutScore(task, score);
+}
+
+void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
+  if (absl::IsCancelled(fault)) return;  // Stop() gives back whatever is held.
+  metrics_.retried.Add();
+  if (const auto count = faults_.Count(Clock::Real()->Monotonic())) {
+    log::Warning("score_failed",
+                 {{"job_id", options_.job_name}, {"count", *count}, {"error", fault}});
+  }
+  // A judge that is busy has not failed, so that costs no try. `tries` are those that are left.
+  const bool busy = absl::IsResourceExhausted(fault);
+  ReleaseLeases({task}, busy ? queue::v1::RELEASE_REASON_DRAIN : queue::v1::RELEASE_REASON_FAULT,
+                busy ? kBusyRest : RestAfter(task.tries()));
+}
+
+void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
+                           queue::v1::ReleaseReason reason, absl::Duration not_before) {
   queue::v1::ReleaseRequest release;
-  release.set_reason(queue::v1::RELEASE_REASON_DRAIN);
+  release.set_reason(reason);
+  if (not_before > absl::ZeroDuration()) *release.mutable_not_before() = rpc::ToProto(not_before);
   for (const queue::v1::Task& task : tasks) release.add_leases(task.lease().id());
   const absl::Status released = client_.Release(release).status();
   if (stop_.triggered()) return;  // Stop() gives back whatever is held.

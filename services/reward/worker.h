@@ -17,6 +17,8 @@
 #include "common/queue_client/queue_client.h"
 #include "common/scoring/scorer.h"
 #include "services/reward/metrics.h"
+#include "services/reward/threads.h"
+#include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::reward {
 
@@ -24,7 +26,11 @@ namespace sluice::reward {
 // One call leases many tasks, one Get reads all their answers, and one message carries many of
 // their scores.
 //
-// Owns one thread, which runs Run(), and those of its queue clients. Thread-safe.
+// Tasks that compute are scored one after the other. Tasks that wait for a judge are scored on
+// threads of their own, and no more of them are leased than threads are free.
+//
+// Owns one thread, which runs Run(), those for scores that wait, and those of its queue clients.
+// Thread-safe.
 class Worker {
  public:
   struct Options {
@@ -33,6 +39,13 @@ class Worker {
     std::string worker;    // This daemon's id.
     int64_t incarnation = 0;
     uint32_t room = 256;  // Most tasks leased at once.
+    // The pool of tasks that are leased (TaskPoolOf() in common/scoring/job_scorer.h).
+    std::string pool = "cpu";
+    uint32_t waiting = 0;  // Most scores that wait at a time. 0: scores do not wait for others.
+    // An error: no task is leased for as long as it is returned. Null: never.
+    std::function<absl::Status()> check;
+    // Called when the worker stops, so that scores that wait end soon. May be null.
+    std::function<void()> on_stop;
   };
   // `queue` is the channel to the job's queue. `failed` is called on the worker's thread when the
   // work has ended for good, with the reason.
@@ -51,11 +64,19 @@ class Worker {
 
  private:
   void Run();
+  // Waits until tasks may be leased. Returns how many; 0: not yet.
+  uint32_t AwaitRoom();
   // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
   absl::Status ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored);
-  void ReleaseLeases(const std::vector<queue::v1::Task>& tasks);
+  // Scores the answer in `messages`, which is empty if the answer is gone, and puts the score.
+  absl::Status ScoreTask(const queue::v1::Task& task, const std::string& messages);
+  // Gives a task back that could not be scored now.
+  void GiveBack(const queue::v1::Task& task, const absl::Status& fault);
+  void ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
+                     queue::v1::ReleaseReason reason = queue::v1::RELEASE_REASON_DRAIN,
+                     absl::Duration not_before = absl::ZeroDuration());
   // The messages of each task's answer, in the order of `tasks`; empty if the answer is gone.
   absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
@@ -81,12 +102,14 @@ class Worker {
   // Limits the log lines about scores that the queue did not take. It must outlive `puts_`, whose
   // callbacks use it.
   log::Throttle refused_{absl::Seconds(10)};
+  log::Throttle faults_{absl::Seconds(10)};  // The same about scores that failed.
   PutStream puts_;
 
   mutable Mutex mu_;
   // Leases whose score the queue has not acknowledged yet.
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
   Watchdog::Loop watched_{ProcessWatchdog(), "score"};
+  Threads waiting_;
   std::thread thread_;
 };
 

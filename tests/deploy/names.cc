@@ -80,7 +80,9 @@ class NameCheck {
       if (!name.empty())
         Want(Find(in, kind, name) != nullptr, absl::StrCat("there is no ", kind, " ", name));
     };
-    check(secrets_, "Secret", TextAt(volume, "secret.secretName"));
+    // An optional Secret need not be there.
+    if (TextAt(volume, "secret.optional") != "true")
+      check(secrets_, "Secret", TextAt(volume, "secret.secretName"));
     check(manifest_, "ConfigMap", TextAt(volume, "configMap.name"));
     check(manifest_, "PersistentVolumeClaim", TextAt(volume, "persistentVolumeClaim.claimName"));
     for (const YAML::Node& item : At(volume, "configMap.items"))
@@ -95,7 +97,7 @@ class NameCheck {
   }
 
   // The file must be a key of a ConfigMap that the container mounts as a whole.
-  void CheckPolicyFile(const YAML::Node& container, const std::string& file) {
+  void CheckMountedFile(const YAML::Node& container, const std::string& file) {
     bool found = false;
     for (const YAML::Node& volume : PodSpec(*object_)["volumes"]) {
       for (const YAML::Node& mount : container["volumeMounts"]) {
@@ -124,8 +126,9 @@ class NameCheck {
       CheckVariables(TextAt(variable, "value"), variables);
       variables.insert(TextAt(variable, "name"));
       if (TextAt(variable, "name") == "SLUICE_SERVER") CheckAddress(TextAt(variable, "value"));
-      if (TextAt(variable, "name") == "SLUICE_POLICY")
-        CheckPolicyFile(container, TextAt(variable, "value"));
+      if (TextAt(variable, "name") == "SLUICE_POLICY" ||
+          TextAt(variable, "name") == "SLUICE_JUDGES")
+        CheckMountedFile(container, TextAt(variable, "value"));
     }
     for (const YAML::Node& argument : container["args"]) {
       absl::string_view text = argument.Scalar();

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/judges/judge_client.h"
 #include "tests/common/models/adapter_files.h"
 #include "tests/integration/faults.h"
 #include "tests/services/rollout/http/client.h"
@@ -118,6 +119,23 @@ TEST_F(HttpTest, ThePublicOpenAiClientWorksUnchanged) {
   AwaitNoAnswers();
   RecordFault();
   ExpectGoesOn();
+}
+
+TEST_F(HttpTest, AJudgeMayBeARolloutDaemon) {
+  JudgeClient judge({.name = "own",
+                     .url = absl::StrCat("http://", address_, "/v1/chat/completions"),
+                     .model = "digits",
+                     .key = Secret(std::string(kKey)),
+                     .max_reply = 4});
+  // This model writes digits and not grades. How many it writes depends on the version.
+  const absl::StatusOr<std::string> reply = judge.Ask("", "4821", kLong, rpc::Cancel());
+  EXPECT_TRUE(reply.ok() || absl::StrContains(reply.status().message(), "longer than max_reply"))
+      << reply.status();
+  JudgeClient stranger({.name = "own",
+                        .url = absl::StrCat("http://", address_, "/v1/chat/completions"),
+                        .model = "digits"});
+  const absl::Status refused = stranger.Ask("", "4821", kLong, rpc::Cancel()).status();
+  EXPECT_TRUE(absl::StrContains(refused.message(), "HTTP status 401")) << refused;
 }
 
 TEST_F(HttpTest, AnAdapterIsAModelBesideTheJobsAndOneThatCannotBeReadIsNot) {

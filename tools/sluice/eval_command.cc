@@ -141,6 +141,10 @@ ExitCode RunEval(EvalFlags& flags) {
         absl::StrCat("--args must be a JSON object, but is ", flags.args)));
   const absl::StatusOr<std::unique_ptr<Verifier>> verifier = MakeVerifier(flags.verifier, args);
   if (!verifier.ok()) return Complain(verifier.status());
+  if (flags.verifier == "judge")
+    return Complain(absl::InvalidArgumentError(
+        "--verifier judge: only reward daemons can ask a judge, which their operator names; use "
+        "another verifier"));
 
   const absl::StatusOr<EvalResult> result = Evaluate(
       options,
@@ -204,7 +208,10 @@ std::vector<Command> EvalCommands() {
              ->required();
          AddServer(app, &f->server);
          app->add_option("--data", o.data_path, "a file of JSON lines")->required();
-         app->add_option("--verifier", f->verifier, "exact, gsm8k or text")->required();
+         app->add_option("--verifier", f->verifier,
+                         "such as exact or gsm8k; `sluice config explain reward.rewards.verifier` "
+                         "lists all")
+             ->required();
          app->add_option("--args", f->args, "the verifier's settings, a JSON object")
              ->capture_default_str();
          app->add_option("--prompt", f->prompt, "the column with the prompt")

@@ -404,7 +404,8 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"data.train=[]", "data.train is missing: The data sources; at least one."},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
-       "is \"exakt\", wants exact, gsm8k, text. Did you mean \"exact\"?"},
+       "is \"exakt\", wants countdown, exact, format, gsm8k, json_schema, judge, multiple_choice, "
+       "regex, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"algorithm.loss.kind=pppo",
        "is \"pppo\", wants reinforce, ppo, dapo, gspo, cispo, sapo, aepo, dppo_tv. Did you mean "

@@ -86,6 +86,16 @@ TEST(PolicyTest, AQuotaLimitsDaemonsAndPoolsToo) {
   EXPECT_EQ(quota.pools, (std::vector<std::string>{"default", "big"}));
 }
 
+TEST(PolicyTest, ASubmitterMayHaveFoldersAndJudgesOfItsOwn) {
+  const Policy policy = *Read(
+      "quotas:\n- {submitter: alice, read_roots: [/data], write_roots: [/ckpt/alice, /tmp/a], "
+      "judges: [strict]}\n");
+  const Policy::Quota& quota = *policy.FindQuota("alice");
+  EXPECT_THAT(quota.read_roots, ElementsAre("/data"));
+  EXPECT_THAT(quota.write_roots, ElementsAre("/ckpt/alice", "/tmp/a"));
+  EXPECT_THAT(quota.judges, ElementsAre("strict"));
+}
+
 TEST(PolicyTest, TheExampleCanBeReadAndAllowsTheExampleJob) {
   const absl::StatusOr<Policy> policy = ReadPolicy(SLUICE_SOURCE_DIR "/configs/policy.yaml");
   ASSERT_TRUE(policy.ok()) << policy.status();
@@ -107,6 +117,9 @@ TEST(PolicyTest, MistakesAreRefusedWithTheirPlace) {
       {"quotas:\n- {jobs: 3}\n", "quotas.0.submitter is missing"},
       {"quotas:\n- {submitter: a, jobs: 0}\n", "quotas.0.jobs is 0, but the minimum is 1"},
       {"quotas:\n- {submitter: a}\n- {submitter: a}\n", "second row for submitter \"a\""},
+      {"quotas:\n- {submitter: a, read_roots: [data]}\n",
+       "policy.yaml:2:3 SLUICE-CONFIG-0010 quotas.0: \"data\" cannot be a root"},
+      {"quotas:\n- {submitter: a, write_roots: [/ckpt/../etc]}\n", "cannot be a root"},
       {"api: sluice/v2\n", "api is \"sluice/v2\""},
       {"a: b: c\n", "SLUICE-CONFIG-0001"},
   };

@@ -68,6 +68,7 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
   std::function<absl::Status(const queue::v1::ReleaseRequest&)> on_release;
   // The answers of LeaseTasks, in order. Once they are used up, a call is parked.
   std::deque<queue::v1::LeaseTasksResponse> task_leases;
+  std::function<void(const queue::v1::LeaseTasksRequest&)> on_lease_tasks;  // May be null.
   Handed<queue::v1::AdmitRequest> admits;  // Each call is parked until its client leaves.
 
   grpc::ServerBidiReactor<Buffer, Buffer>* Put(grpc::CallbackServerContext*) override {
@@ -108,8 +109,9 @@ class FakeQueue : public queue::v1::QueueService::WithRawCallbackMethod_Put<
     return parked;
   }
   grpc::ServerUnaryReactor* LeaseTasks(grpc::CallbackServerContext* context,
-                                       const queue::v1::LeaseTasksRequest*,
+                                       const queue::v1::LeaseTasksRequest* request,
                                        queue::v1::LeaseTasksResponse* response) override {
+    if (on_lease_tasks) on_lease_tasks(*request);
     std::lock_guard lock(task_leases_mu_);
     if (task_leases.empty()) return new Parked;
     *response = std::move(task_leases.front());

@@ -185,8 +185,10 @@ TEST(TextTest, AnArgumentWithAWrongValueIsNamedWithItAndNotCalledMissing) {
 }
 
 TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
-  EXPECT_THAT(std::string(MakeVerifier("gsm", {}).status().message()),
-              HasSubstr("exact, gsm8k, text"));
+  EXPECT_THAT(
+      std::string(MakeVerifier("gsm", {}).status().message()),
+      HasSubstr(
+          "countdown, exact, format, gsm8k, json_schema, judge, multiple_choice, regex, text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
               HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()),
@@ -199,7 +201,12 @@ TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
 
 TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
   const std::map<std::string, std::vector<Json>> args = {
+      {"countdown", {{{"use", "subset"}, {"valid", 0.5}}}},
       {"exact", {Json::object()}},
+      {"format", {{{"tags", "answer"}}}},
+      {"json_schema", {{{"schema", {{"type", "object"}}}}}},
+      {"multiple_choice", {Json::object()}},
+      {"regex", {{{"pattern", "(#+|.*)*[0-9]+$"}}}},
       {"gsm8k", {Json::object()}},
       {"text",
        {{{"property", "reversed"}},
@@ -229,11 +236,16 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
   }
 
   for (const VerifierRow& row : Verifiers()) {
+    if (row.name == "judge")
+      continue;  // It reads no answer; judge_test.cc has its hostile replies.
     ASSERT_TRUE(args.contains(std::string(row.name))) << "no case for " << row.name;
+    const Json gold = row.name == "countdown"         ? Json{{"answer", 3}, {"numbers", {1, 2}}}
+                      : row.name == "multiple_choice" ? Json{{"answer", "B"}}
+                                                      : Json{{"answer", "#### 12"}};
     for (const Json& a : args.at(std::string(row.name))) {
       const auto verifier = Make(std::string(row.name), a);
       for (const std::string& text : texts) {
-        const double score = Score(*verifier, text, {{"answer", "#### 12"}});
+        const double score = Score(*verifier, text, gold);
         EXPECT_TRUE(std::isfinite(score) && score >= verifier->low() && score <= verifier->high());
       }
     }

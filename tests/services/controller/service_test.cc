@@ -908,6 +908,52 @@ TEST(SpecTest, AQuotaThatTheJobCannotMeetIsToldByNumber) {
   EXPECT_THAT(pool.message(), HasSubstr("resources.pool is big"));
 }
 
+TEST(SpecTest, ASubmittersFoldersLimitWhatItsJobsReadAndWrite) {
+  job::v1::JobSpec spec = Spec("digits");
+  spec.mutable_data()->mutable_train(0)->set_path("/data/alice/train.jsonl");
+  spec.mutable_checkpoint()->set_dir("/ckpt/alice/digits");
+  spec.mutable_model()->clear_init();
+  spec.mutable_model()->set_path("/models/tiny");
+  const auto check = [&](const std::vector<std::string>& read,
+                         const std::vector<std::string>& write) {
+    return CheckQuota({.submitter = "*", .read_roots = read, .write_roots = write}, "alice", spec);
+  };
+  EXPECT_EQ(check({}, {}), absl::OkStatus());
+  EXPECT_EQ(check({"/data", "/models"}, {"/ckpt/alice"}), absl::OkStatus());
+  // What may be written may also be read, and an empty list limits nothing.
+  EXPECT_EQ(check({"/models"}, {"/data/alice", "/ckpt"}), absl::OkStatus());
+  EXPECT_EQ(check({}, {"/ckpt"}), absl::OkStatus());
+
+  const absl::Status written = check({"/data", "/models", "/ckpt"}, {"/ckpt/bob"});
+  EXPECT_EQ(DetailOf(written).catalogue, "SLUICE-CTL-0033");
+  EXPECT_EQ(written.message(),
+            "checkpoint.dir: /ckpt/alice/digits is not below a folder that jobs may write, which "
+            "are /ckpt/bob for submitter alice");
+  // A name that only begins like the folder's is another folder.
+  EXPECT_THAT(check({"/data/al", "/models"}, {}).message(),
+              HasSubstr("data.train.0.path: /data/alice/train.jsonl is not below"));
+  spec.mutable_data()->mutable_train(0)->set_path("/data/../etc/passwd");
+  EXPECT_THAT(check({"/data", "/models"}, {}).message(), HasSubstr("/data/../etc/passwd"));
+}
+
+TEST(SpecTest, ASubmittersJobsAskOnlyTheJudgesOfThePolicy) {
+  job::v1::JobSpec spec = Spec("digits");
+  const Policy::Quota quota{.submitter = "*", .judges = {"strict", "kind"}};
+  EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus());
+  job::v1::RewardEntry& entry = *spec.mutable_reward()->add_rewards();
+  entry.set_name("quality");
+  entry.set_verifier("judge");
+  (*entry.mutable_args()->mutable_fields())["judge"].set_string_value("kind");
+  EXPECT_EQ(CheckQuota(quota, "alice", spec), absl::OkStatus());
+  (*entry.mutable_args()->mutable_fields())["judge"].set_string_value("dear");
+  const absl::Status other = CheckQuota(quota, "alice", spec);
+  EXPECT_EQ(DetailOf(other).catalogue, "SLUICE-CTL-0034");
+  EXPECT_EQ(
+      other.message(),
+      "reward.rewards asks the judge \"dear\", but the operator's policy lets submitter alice "
+      "ask strict, kind");
+}
+
 TEST(SpecTest, NumbersOfDaemonsHaveALimit) {
   job::v1::JobSpec spec = Spec("digits");
   for (job::v1::ReplicaRange* range :

@@ -54,8 +54,9 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
   }
 
   // Assigns one job whose queue is at `queue`; no job if that is empty. Its rows are in the file
-  // `rows`; it has no data source if that is empty.
-  void Assign(const std::string& queue, const std::string& rows = "") {
+  // `rows`; it has no data source if that is empty. `judge` scores it, if that is given.
+  void Assign(const std::string& queue, const std::string& rows = "",
+              const std::string& judge = "") {
     MutexLock lock(&mu_);
     const uint64_t generation = assigned_.generation() + 1;
     assigned_.Clear();
@@ -77,7 +78,8 @@ class FakeController : public registry::v1::RegistryService::CallbackService {
 
     job::v1::RewardEntry& reward = *job.mutable_spec()->mutable_reward()->add_rewards();
     reward.set_name("right");
-    reward.set_verifier("exact");
+    reward.set_verifier(judge.empty() ? "exact" : "judge");
+    if (!judge.empty()) (*reward.mutable_args()->mutable_fields())["judge"].set_string_value(judge);
   }
 
   // Waits for a heartbeat that was sent after the newest assignment was applied.
@@ -108,7 +110,7 @@ class RewardProgramTest : public testing::Test {
     server_ = *rpc::Server::Start({}, services);
     flags_.id = "reward-0";
     flags_.controller = server_->address();
-    program_ = std::make_unique<RewardProgram>(
+    program_ = *RewardProgram::Make(
         daemon::Host{.flags = &flags_, .metrics = &metrics_, .stop = [](absl::Status) {}});
     ASSERT_EQ(program_->Start("127.0.0.1:1", "127.0.0.1:1"), absl::OkStatus());
   }
@@ -131,6 +133,14 @@ TEST_F(RewardProgramTest, AQueueAddressThatIsNoneFailsTheJobAndNotTheDaemon) {
 
   controller_.Assign("127.0.0.1:1");
   EXPECT_EQ(controller_.AwaitApplied().progress(0).phase(), "scoring");
+}
+
+TEST_F(RewardProgramTest, AJobWithAJudgeThatThisDaemonDoesNotHaveFails) {
+  controller_.Assign("127.0.0.1:1", "", /*judge=*/"strict");
+  const HeartbeatRequest beat = controller_.AwaitApplied();
+  EXPECT_EQ(beat.progress(0).phase(), "failed");
+  EXPECT_THAT(beat.progress(0).cause(),
+              HasSubstr("reward daemon reward-0 has no judge \"strict\"; its judges are: none"));
 }
 
 TEST_F(RewardProgramTest, TheGaugesOfAJobEndWhenItLeavesAndItsCountersStay) {

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ class WorkerTest : public testing::Test {
     };
     served_.queue.on_release = [this](const queue::v1::ReleaseRequest& request) {
       released_.Push({request.leases().begin(), request.leases().end()});
+      releases_.Push(request);
       return absl::OkStatus();
     };
     served_.queue.on_put = [this](FakeQueue::PutStreamEnd& stream,
@@ -47,7 +50,8 @@ class WorkerTest : public testing::Test {
     task.set_id(absl::StrCat("task ", member));
     task.mutable_owner()->set_group(std::string(16, 'g'));
     task.mutable_owner()->set_member(member);
-    task.mutable_row()->set_json(R"({"answer": "42"})");
+    task.mutable_row()->set_json(R"({"prompt": "6 * 7", "answer": "42"})");
+    task.set_tries(3);
     task.mutable_lease()->set_id(absl::StrCat("lease ", member));
     task.set_finish(common::v1::FINISH_STOP);
 
@@ -68,17 +72,35 @@ class WorkerTest : public testing::Test {
     served_.queue.task_leases.push_back(response);
   }
 
-  void Start() {
+  void Start(Worker::Options options = {}) {
     served_.Start();
     Scorer scorer = *Scorer::Make({{.name = "right", .verifier = "exact"}}, Combine::kSum);
+    StartWith(std::move(scorer), std::move(options));
+  }
+
+  // Starts a worker whose answers a judge scores, `waiting` at a time.
+  void StartJudged(AskJudge ask, uint32_t waiting, std::function<absl::Status()> check = nullptr) {
+    served_.Start();
+    Scorer scorer =
+        *Scorer::Make({{.name = "right",
+                        .verifier = "judge",
+                        .args = {{"judge", "strict"}, {"template", "rubric"}, {"rubric", "r"}}}},
+                      Combine::kSum, std::move(ask));
+    StartWith(std::move(scorer), {.pool = "io", .waiting = waiting, .check = std::move(check)});
+  }
+
+  void StartWith(Scorer scorer, Worker::Options options) {
+    options.job = "job";
+    options.job_name = "digits";
+    options.worker = "reward-0";
     worker_ = std::make_unique<Worker>(
-        Worker::Options{.job = "job", .job_name = "digits", .worker = "reward-0"},
-        *rpc::Connect(served_.server->address(), {rpc::Role::kQueue}), std::move(scorer), Metrics(),
-        [this](absl::Status why) { failed_.Push(why); });
+        std::move(options), *rpc::Connect(served_.server->address(), {rpc::Role::kQueue}),
+        std::move(scorer), Metrics(), [this](absl::Status why) { failed_.Push(why); });
   }
 
   // The server's threads fill these, so they are destroyed after it.
   Handed<std::vector<std::string>> released_;
+  Handed<queue::v1::ReleaseRequest> releases_;
   Handed<std::string> scored_;
   Handed<absl::Status> failed_;
   Served served_;
@@ -107,6 +129,114 @@ TEST_F(WorkerTest, AnAnswerThatCanNeverBeReadEndsTheWorkAndKeepsNoLease) {
 
   EXPECT_EQ(ReasonOf(failed_.Pop()), "FENCED");
   EXPECT_THAT(released_.Pop(), ElementsAre("lease 0"));
+}
+
+TEST_F(WorkerTest, ScoresThatWaitForAJudgeDoNotWaitForEachOther) {
+  Lease({TaskOf(0, true), TaskOf(1, true), TaskOf(2, true)});
+  Handed<int> asked;
+  Mutex mu;
+  CondVar all_asked;
+  int count = 0;
+  StartJudged(
+      [&](const std::string&, const std::string&, const std::string&,
+          absl::Duration) -> absl::StatusOr<std::string> {
+        // No judgement is given before three answers are being judged.
+        MutexLock lock(&mu);
+        ++count;
+        all_asked.NotifyAll();
+        while (count < 3) all_asked.Wait(&mu);
+        return "{\"score\": 7}";
+      },
+      3);
+  const std::set<std::string> scored = {scored_.Pop(), scored_.Pop(), scored_.Pop()};
+  EXPECT_THAT(scored, ElementsAre("lease 0", "lease 1", "lease 2"));
+}
+
+TEST_F(WorkerTest, NoMoreTasksAreLeasedThanThreadsAreFree) {
+  Handed<uint32_t> rooms;
+  served_.queue.on_lease_tasks = [&](const queue::v1::LeaseTasksRequest& request) {
+    EXPECT_EQ(request.rooms(0).pool(), "io");
+    rooms.Push(request.rooms(0).count());
+  };
+  Lease({TaskOf(0, true), TaskOf(1, true)});
+  Handed<int> go_on;
+  StartJudged(
+      [&](const std::string&, const std::string&, const std::string&,
+          absl::Duration) -> absl::StatusOr<std::string> {
+        go_on.Pop();
+        return "{\"score\": 7}";
+      },
+      2);
+  EXPECT_EQ(rooms.Pop(), 2u);
+  go_on.Push(0);  // One of the two is judged, so there is room for one.
+  scored_.Pop();
+  EXPECT_EQ(rooms.Pop(), 1u);
+  go_on.Push(0);
+  scored_.Pop();
+}
+
+TEST_F(WorkerTest, AFaultOfTheJudgeUsesATryAndABusyJudgeDoesNot) {
+  Lease({TaskOf(0, true)});
+  Lease({TaskOf(1, true)});
+  Lease({TaskOf(2, true)});
+  std::atomic<int> calls = 0;
+  StartJudged(
+      [&](const std::string&, const std::string&, const std::string&,
+          absl::Duration) -> absl::StatusOr<std::string> {
+        switch (++calls) {
+          case 1: return absl::UnavailableError("HTTP status 500");
+          case 2: return absl::ResourceExhaustedError("too many calls");
+          default: return "{\"score\": 10}";
+        }
+      },
+      1);
+  const queue::v1::ReleaseRequest fault = releases_.Pop(), busy = releases_.Pop();
+  EXPECT_THAT(fault.leases(), ElementsAre("lease 0"));
+  EXPECT_EQ(fault.reason(), queue::v1::RELEASE_REASON_FAULT);
+  EXPECT_EQ(rpc::FromProto(fault.not_before()), absl::Seconds(7.5));
+  EXPECT_THAT(busy.leases(), ElementsAre("lease 1"));
+  EXPECT_EQ(busy.reason(), queue::v1::RELEASE_REASON_DRAIN);
+  EXPECT_EQ(rpc::FromProto(busy.not_before()), absl::Seconds(5));
+  EXPECT_EQ(scored_.Pop(), "lease 2");
+}
+
+TEST_F(WorkerTest, AWorkerThatStopsGivesBackWhatItsJudgeHasNotScored) {
+  Lease({TaskOf(0, true)});
+  rpc::Cancel stop;
+  Handed<int> asked;
+  served_.Start();
+  Scorer scorer = *Scorer::Make(
+      {{.name = "right", .verifier = "judge", .args = {{"judge", "strict"}}}}, Combine::kSum,
+      [&](const std::string&, const std::string&, const std::string&,
+          absl::Duration) -> absl::StatusOr<std::string> {
+        asked.Push(0);
+        stop.WaitFor(absl::InfiniteDuration());
+        return absl::CancelledError("stopped");
+      });
+  StartWith(std::move(scorer), {.pool = "io", .waiting = 4, .on_stop = [&] { stop.Trigger(); }});
+  asked.Pop();
+  worker_->Stop();
+  EXPECT_THAT(released_.Pop(), ElementsAre("lease 0"));
+}
+
+TEST_F(WorkerTest, AJudgeWithoutBudgetStopsTheLeasingAndTheReasonIsShown) {
+  Lease({TaskOf(0, true)});
+  Handed<int> checked;
+  std::atomic<bool> spent = true;
+  StartJudged([](const std::string&, const std::string&, const std::string&,
+                 absl::Duration) -> absl::StatusOr<std::string> { return "{\"score\": 1}"; },
+              1,
+              [&]() -> absl::Status {
+                checked.Push(0);
+                if (spent) return absl::ResourceExhaustedError("judge strict has used 7 tokens");
+                return absl::OkStatus();
+              });
+  checked.Pop();
+  std::vector<common::v1::WaitEdge> edges;
+  while (edges.empty()) edges = worker_->Explain();
+  EXPECT_EQ(edges[0].cause(), "reward-0 scores nothing: judge strict has used 7 tokens");
+  spent = false;
+  EXPECT_EQ(scored_.Pop(), "lease 0");
 }
 
 }  // namespace

@@ -115,7 +115,12 @@ const Case kCases[] = {
     {"a kl that cannot be a loss", "algorithm.loss.kl_kind=k1", kRefused,
      "wants auto, k2, k3, k2+, k3_is"},
     {"a verifier of a later build", "reward.rewards.0.verifier=math", kRefused,
-     R"("math" is not in this build; use exact, gsm8k or text)"},
+     R"("math" is not in this build; use countdown, exact, format, gsm8k, json_schema, )"
+     R"(judge, multiple_choice, regex or text)"},
+    {"an evaluation that needs a judge",
+     "reward.rewards=[{name: q, verifier: judge, args: {judge: strict}}] eval.every_steps=10 "
+     "eval.datasets=[{name: digits, path: DIR/rows.jsonl, prompt: digits, answer: digits}]",
+     kRefused, "would be scored by the judge of reward q, but rollouts score evaluations"},
     {"a misspelt verifier", "reward.rewards.0.verifier=txt", kRefused, R"(Did you mean "text"?)"},
     {"an argument that the verifier lacks", "reward.rewards.0.args={property: reversed, x: 1}",
      kRefused, "reward.rewards.0.args: "},

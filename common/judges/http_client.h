@@ -1,0 +1,50 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/base/secret.h"
+#include "common/rpc/cancel.h"
+
+namespace sluice {
+
+struct HttpReply {
+  long code = 0;
+  std::string body;
+  // From the header Retry-After, if it is a number of seconds; else 0.
+  absl::Duration retry_after;
+};
+
+// Posts JSON to one address, by libcurl, which verifies certificates, reuses connections and
+// follows the proxy variables of the environment. Redirections are not followed: they could lead
+// the key to another host. Thread-safe.
+class HttpClient {
+ public:
+  // `ca_file` is a PEM file with authorities; empty: the system's.
+  HttpClient(std::string url, Secret key, std::string ca_file);
+  ~HttpClient();
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // Blocks until the whole reply is there, at most `timeout`.
+  // DEADLINE_EXCEEDED: it took too long. CANCELLED: `stop` was triggered; seen within a second.
+  // UNAVAILABLE: there is no connection, TLS failed, or the reply is above 4 MiB.
+  absl::StatusOr<HttpReply> Post(absl::string_view json, absl::Duration timeout,
+                                 const rpc::Cancel& stop);
+
+ private:
+  void* TakeHandle();
+  void GiveHandle(void* handle);
+
+  const std::string url_;
+  const Secret key_;
+  const std::string ca_file_;
+  Mutex mu_;
+  std::vector<void*> idle_ ABSL_GUARDED_BY(mu_);  // CURL*, each with its open connection.
+};
+
+}  // namespace sluice

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/secret.h"
+
+namespace sluice {
+
+// A model that judges answers, from the operator's judges.yaml
+// (proto/sluice/policy/v1/judges.proto, which says what each value means).
+struct JudgeConfig {
+  std::string name;
+  std::string url;  // Of the call itself, such as https://judge.example.com/v1/chat/completions.
+  std::string model;
+  Secret key;           // Empty: none is sent.
+  std::string ca_file;  // Empty: the system's authorities.
+  uint32_t max_in_flight = 64;
+  std::optional<double> calls_per_minute;
+  std::optional<uint64_t> tokens;
+  double temperature = 0;
+  uint32_t max_reply = 2048;
+  std::string reply_limit_field = "max_tokens";
+};
+
+// Reads a judges file and the keys that it names.
+// INVALID_ARGUMENT BAD_CONFIG: one line for each problem, with its place. A key over plain HTTP to
+// another machine is one, and so is a key file that others can read.
+absl::StatusOr<std::vector<JudgeConfig>> ReadJudges(const std::string& path);
+
+}  // namespace sluice

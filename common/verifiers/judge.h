@@ -1,0 +1,35 @@
+#pragma once
+
+#include "common/verifiers/verifier.h"
+
+namespace sluice {
+
+// A language model scores the answer. The operator's judges.yaml says where it is; a job only names
+// it.
+//
+//   judge     name of the judge; needed
+//   template  reference: does the answer agree with the row's `answer`? The score is 0 or 1.
+//             rubric: how well does it meet `rubric`? The score is from `low` to `high`.
+//   rubric    text, at most 16 KiB; needed by rubric
+//   low, high (0, 10)  scores are brought from this range to [0, 1]
+//   votes     1..9 (1)  replies that are asked for; more than half of them must have a score
+//   combine   mean | majority (mean)  of the votes; majority is their median
+//
+// The policy's text may try to speak to the judge. It is cut to 32 KiB (head and tail), its special
+// tokens are broken up, and it is fenced by a random word that its author cannot know. Only the
+// judge's reply is parsed, never the policy's text.
+//
+// Score() is not pure: it asks the judge, and blocks for the context's timeout at most. Its errors:
+// INVALID_ARGUMENT: the row has no `prompt`, or no gold for reference.
+// FAILED_PRECONDITION: this process has no judges.
+// UNAVAILABLE: the judge fails, or replies without a score in range, twice per vote.
+// RESOURCE_EXHAUSTED: the judge is busy, or its budget is spent. CANCELLED: the work ends.
+absl::StatusOr<std::unique_ptr<Verifier>> MakeJudge(const nlohmann::json& args,
+                                                    const VerifierContext& context);
+
+// The score that a judge's reply states: the number `score` of its last JSON object, else the
+// number in its last \boxed{}. What it wrote before </think> does not count.
+// INVALID_ARGUMENT: there is none, or it is outside of [low, high].
+absl::StatusOr<double> ParseJudgement(absl::string_view reply, double low, double high);
+
+}  // namespace sluice
