@@ -329,6 +329,25 @@ void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "excludes algorithm.loss.prox: ewma");
 }
 
+// Gradients that are shared out are added up before one rank has a whole one, and no rank ever has
+// all parameters.
+void CheckShard(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const std::string& shard = spec.trainer().shard();
+  if (shard != "gradients" && shard != "parameters") return;
+  check.Require(!spec.trainer().has_lora(), "trainer.shard", "is ", shard,
+                ", but trainer.lora needs the whole gradient of each matrix; use none or "
+                "optimizer");
+  check.Require(spec.kind() != "rl" || spec.algorithm().advantage().kind() != "min_variance",
+                "trainer.shard", "is ", shard,
+                ", but algorithm.advantage.kind: min_variance needs the whole gradient of each "
+                "answer; use none or optimizer");
+  check.Require(
+      spec.kind() != "rl" || shard != "parameters" || spec.algorithm().loss().prox() != "exact",
+      "trainer.shard", "is ", shard,
+      ", but algorithm.loss.prox: exact keeps whole versions of the weights on each rank; use "
+      "gradients or less");
+}
+
 void CheckRanks(const job::v1::JobSpec& spec, SpecProblems& check) {
   const uint32_t ranks = spec.resources().trainer();
   const job::v1::Parallel& parallel = spec.trainer().parallel();
@@ -388,6 +407,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   CheckDpo(spec, check);
   CheckCritic(spec, check);
   CheckLora(spec, check);
+  CheckShard(spec, check);
   CheckRanks(spec, check);
   // Training on the answers of rows uses none of these blocks.
   if (spec.kind() != "rl") {

@@ -26,6 +26,8 @@ template <typename Work>
 auto CatchExceptions(absl::string_view what, Work work) -> absl::StatusOr<decltype(work())> {
   try {
     return work();
+  } catch (const StatusException& e) {
+    return e.status();
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(absl::StrCat(what, ": ", e.what_without_backtrace()));
   } catch (const c10::Error& e) {
@@ -33,6 +35,10 @@ auto CatchExceptions(absl::string_view what, Work work) -> absl::StatusOr<declty
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat(what, ": ", e.what()));
   }
+}
+
+void ThrowIfError(absl::Status status) {
+  if (!status.ok()) throw StatusException(std::move(status));
 }
 
 absl::Status CheckRange(absl::string_view what, absl::Span<const int64_t> values, int64_t limit) {
@@ -118,14 +124,16 @@ struct Layer {
 
 class Trainable final : public TrainModel {
  public:
-  Trainable(const ModelConfig& config, DType dtype, Recompute recompute)
+  Trainable(const ModelConfig& config, DType dtype, Recompute recompute, bool lent)
       : config_(config),
         narrow_(dtype == DType::kBF16),
         recompute_(recompute),
         frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
-      at::Tensor t = at::zeros(spec.shape, at::kFloat);
+      // Memory that is not written costs nothing until LendMemory() replaces it.
+      at::Tensor t = lent ? at::empty(spec.shape, at::kFloat) : at::zeros(spec.shape, at::kFloat);
+      if (lent) LendMemory(t, nullptr);
       t.requires_grad_(true);
       by_name[spec.name] = t;
       parameters_.push_back({spec.name, t});
@@ -193,6 +201,26 @@ class Trainable final : public TrainModel {
     return absl::OkStatus();
   }
 
+  // Both the parameters and a TensorSet are sorted by name, so they are compared in order.
+  absl::Status CheckLayout(const TensorSet& weights) const override {
+    if (weights.size() != parameters_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(),
+                                                     " weights, but this ", config_.architecture,
+                                                     " has ", parameters_.size()));
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const TensorSpec& spec = weights.spec(i);
+      if (spec.name != parameters_[i].name ||
+          parameters_[i].tensor.sizes() != at::IntArrayRef(spec.shape)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " is in the place of ",
+            parameters_[i].name, ": its name or shape differs"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void SetUnitMemory(UnitMemory* memory) override { memory_ = memory; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   const ModelConfig& config() const override { return config_; }
   void ZeroGrad() override {
@@ -201,12 +229,12 @@ class Trainable final : public TrainModel {
 
   absl::StatusOr<at::Tensor> Logits(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return CatchExceptions("forward", [&] { return Linear(ComputeHidden(batch), head_); });
+    return RunPass("forward", Pass::kForward, [&] { return Linear(ComputeHidden(batch), head_); });
   }
 
   absl::StatusOr<TeacherRows> HeadInput(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return CatchExceptions("forward", [&] {
+    return RunPass("forward", Pass::kForward, [&] {
       return TeacherRows{.hidden = ComputeHidden(batch), .head = head_.detach()};
     });
   }
@@ -230,7 +258,7 @@ class Trainable final : public TrainModel {
                                                      teacher->head.size(0), " tokens; wanted are ",
                                                      targets.size(), " and ", config_.vocab_size));
     }
-    return CatchExceptions("score tokens", [&] {
+    return RunPass("score tokens", Pass::kForward, [&] {
       const std::vector<at::Tensor> out =
           train_ops::Score(ComputeHidden(batch), head_, train_ops::Integers(targets), temperature,
                            operands(), teacher);
@@ -241,31 +269,52 @@ class Trainable final : public TrainModel {
   absl::StatusOr<at::Tensor> Project(const PackedBatch& batch, const at::Tensor& weight,
                                      const at::Tensor& bias) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return CatchExceptions("project", [&] {
+    return RunPass("project", Pass::kForward, [&] {
       const at::Tensor out =
           train_ops::Linear(ComputeHidden(batch), weight, train_ops::Operands::kF32);
       return at::add(out, bias).squeeze(1);
     });
   }
 
+  absl::Status Backward(const at::Tensor& loss, bool keep_graph) override {
+    return RunPass("backward", Pass::kBackward,
+                   [&] {
+                     torch::autograd::backward({loss}, {}, keep_graph);
+                     return true;
+                   })
+        .status();
+  }
+
  private:
-  // Both the parameters and a TensorSet are sorted by name, so they are compared in order.
-  absl::Status CheckLayout(const TensorSet& weights) const {
-    if (weights.size() != parameters_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("there are ", weights.size(),
-                                                     " weights, but this ", config_.architecture,
-                                                     " has ", parameters_.size()));
-    }
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const TensorSpec& spec = weights.spec(i);
-      if (spec.name != parameters_[i].name ||
-          parameters_[i].tensor.sizes() != at::IntArrayRef(spec.shape)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "tensor ", spec.name, " ", ShapeText(spec.dtype, spec.shape), " is in the place of ",
-            parameters_[i].name, ": its name or shape differs"));
-      }
-    }
-    return absl::OkStatus();
+  using Pass = UnitMemory::Pass;
+
+  void Enter(Pass pass, int64_t unit) const {
+    if (memory_ != nullptr) ThrowIfError(memory_->Enter(pass, unit));
+  }
+  void Leave(Pass pass, int64_t unit) const {
+    if (memory_ != nullptr) ThrowIfError(memory_->Leave(pass, unit));
+  }
+  // Returns what `work` returns, which is the whole pass.
+  template <typename Work>
+  auto RunPass(absl::string_view what, Pass pass, const Work& work) const
+      -> absl::StatusOr<decltype(work())> {
+    return CatchExceptions(what, [&] {
+      Enter(pass, 0);
+      auto result = work();
+      Leave(pass, 0);
+      return result;
+    });
+  }
+
+  // Makes the backward pass move from layer i to layer i - 1 once the gradient of x, the input of
+  // layer i, is complete. Nothing of layer i is left to do then: torch runs the nodes that were
+  // made last first, and those that add to a parameter's gradient before all others.
+  void MoveBackwardAt(const at::Tensor& x, int64_t i) const {
+    if (memory_ == nullptr || !x.requires_grad()) return;
+    x.register_hook([this, i](const at::Tensor&) {
+      if (i < config_.num_layers) Leave(Pass::kBackward, i + 1);
+      if (i > 0) Enter(Pass::kBackward, i);
+    });
   }
 
   // Returns the cosines and sines [T, D / 2] of the tokens' angles. An angle is a product in fp32,
@@ -303,10 +352,15 @@ class Trainable final : public TrainModel {
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
     const bool again = RecomputesLayers(
         recompute_, config_, static_cast<int64_t>(batch.tokens.size()), most_kept_bytes_);
+    MoveBackwardAt(x, 0);
     for (size_t i = 0; i < layers_.size(); ++i) {
+      const int64_t unit = static_cast<int64_t>(i) + 1;
+      Enter(Pass::kForward, unit);
       x = again ? train_ops::ComputeAgain(
                       x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); })
                 : Run(i, x, *context);
+      Leave(Pass::kForward, unit);
+      MoveBackwardAt(x, unit);
     }
     return Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
   }
@@ -386,19 +440,25 @@ class Trainable final : public TrainModel {
   std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;
   std::vector<Layer> layers_;
+  UnitMemory* memory_ = nullptr;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
-                                                               DType dtype, Recompute recompute) {
+                                                               DType dtype, Recompute recompute,
+                                                               bool lent) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::UnimplementedError(
         absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
   return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
-    return std::make_unique<Trainable>(config, dtype, recompute);
+    return std::make_unique<Trainable>(config, dtype, recompute, lent);
   });
+}
+
+void LendMemory(const at::Tensor& parameter, float* data) {
+  parameter.storage().set_data_ptr_noswap(at::DataPtr(data, at::kCPU));
 }
 
 absl::Status Backward(const at::Tensor& loss, bool keep_graph) {

@@ -14,6 +14,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
 #include "common/models/teacher_rows.h"
+#include "common/models/unit_memory.h"
 
 namespace sluice {
 
@@ -66,9 +67,12 @@ class TrainModel {
     at::Tensor tensor;  // fp32, a leaf that requires gradients; the optimizer writes it in place.
   };
 
+  // With `lent`, the parameters have no memory of their own: a UnitMemory lends it (LendMemory),
+  // and neither Load() nor Store() may be called.
   // UNIMPLEMENTED: a dtype other than F32 and BF16.
   static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype,
-                                                            Recompute recompute = Recompute::kNone);
+                                                            Recompute recompute = Recompute::kNone,
+                                                            bool lent = false);
   virtual ~TrainModel() = default;
 
   // Load() copies all parameters from a set with the config's names and shapes, in F32, F16 or
@@ -76,11 +80,16 @@ class TrainModel {
   // names or shapes differ.
   virtual absl::Status Load(const TensorSet& weights) = 0;
   virtual absl::Status Store(TensorSet* weights) const = 0;
+  // INVALID_ARGUMENT: names or shapes of the weights are not those of the parameters.
+  virtual absl::Status CheckLayout(const TensorSet& weights) const = 0;
 
   // In the order of their names, as in a TensorSet. A tied head occurs once, as
   // model.embed_tokens.weight.
   virtual const std::vector<Parameter>& parameters() const = 0;
   virtual void ZeroGrad() = 0;  // Drops the gradients.
+
+  // Makes all later passes ask `memory`, which outlives the model, for the units that they use.
+  virtual void SetUnitMemory(UnitMemory* memory) = 0;
 
   // Returns the logits [N, V] of batch.score_rows, in fp32. They are differentiable unless a
   // c10::NoGradGuard exists. INVALID_ARGUMENT: a size is wrong; a token, position, row, prefix or
@@ -109,11 +118,17 @@ class TrainModel {
   virtual absl::StatusOr<at::Tensor> Project(const PackedBatch& batch, const at::Tensor& weight,
                                              const at::Tensor& bias) = 0;
 
+  // Runs the backward pass of a loss that was computed from scores of this model. With
+  // `keep_graph`, another term of the same forward pass can be back-propagated afterwards.
+  virtual absl::Status Backward(const at::Tensor& loss, bool keep_graph = false) = 0;
+
   virtual const ModelConfig& config() const = 0;
 };
 
-// Calls loss.backward(), and returns torch's exceptions as a status. With `keep_graph`, another
-// term of the same forward pass can be back-propagated afterwards.
+// Makes `data` the memory of a parameter of a model whose memory is lent; null: it has none.
+void LendMemory(const at::Tensor& parameter, float* data);
+
+// The same as TrainModel::Backward(), for a loss of any tensors whose memory is not lent.
 absl::Status Backward(const at::Tensor& loss, bool keep_graph = false);
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
 #include "services/trainer/core/rules.h"
@@ -38,6 +39,13 @@ Recompute RecomputeOf(const job::v1::JobSpec& spec) {
   return name == "none" ? Recompute::kNone : name == "layer" ? Recompute::kLayer : Recompute::kAuto;
 }
 
+Shard ShardOf(absl::string_view word) {
+  return word == "optimizer"    ? Shard::kOptimizer
+         : word == "gradients"  ? Shard::kGradients
+         : word == "parameters" ? Shard::kParameters
+                                : Shard::kNone;
+}
+
 }  // namespace
 
 absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
@@ -61,7 +69,7 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.reference = spec.model().has_reference();
   settings.teacher = spec.model().has_teacher();
   settings.rewards = !spec.reward().rewards().empty();
-  if (spec.trainer().shard() == "optimizer") settings.shard = Shard::kOptimizer;
+  settings.shard = ShardOf(spec.trainer().shard());
   if (spec.trainer().has_lora()) {
     const job::v1::Lora& lora = spec.trainer().lora();
     settings.lora = {.rank = lora.rank(),

@@ -13,12 +13,13 @@ namespace {
 class RanksTest : public FaultsTest {
  protected:
   // `ports` are those of each trainer's --collective-ports.
-  void StartRanks(int steps, const std::string& ports = "") {
+  void StartRanks(int steps, const std::string& ports = "",
+                  const std::string& shard = "optimizer") {
     ClusterOptions options{.trainers = 2};
     for (const char* trainer : {"trainer-0", "trainer-1"})
       if (!ports.empty()) options.args[trainer] = {"--collective-ports", ports};
-    ASSERT_NO_FATAL_FAILURE(
-        StartJob(std::move(options), {"resources.trainer=2", "trainer.shard=optimizer"}, steps));
+    ASSERT_NO_FATAL_FAILURE(StartJob(
+        std::move(options), {"resources.trainer=2", absl::StrCat("trainer.shard=", shard)}, steps));
   }
 };
 
@@ -41,10 +42,12 @@ TEST_F(RanksTest, RanksWithTooFewPortsFailTheJobAndNameTheFlag) {
   EXPECT_THAT(end->DebugString(), testing::HasSubstr("--collective-ports"));
 }
 
-TEST_F(RanksTest, AKilledRankBringsTheGroupBackFromItsCheckpoint) {
+class RankKillTest : public RanksTest, public testing::WithParamInterface<const char*> {};
+
+TEST_P(RankKillTest, AKilledRankBringsTheGroupBackFromItsCheckpoint) {
   for (const char* rank : {"trainer-1", "trainer-0"}) {
     SCOPED_TRACE(rank);
-    if (job_ == nullptr) ASSERT_NO_FATAL_FAILURE(StartRanks(3 * kSteps));
+    if (job_ == nullptr) ASSERT_NO_FATAL_FAILURE(StartRanks(3 * kSteps, "", GetParam()));
     ASSERT_NO_FATAL_FAILURE(KillAndRestart(rank));
   }
   const job::v1::JobStatus end = ExpectGoesOn();
@@ -52,6 +55,9 @@ TEST_F(RanksTest, AKilledRankBringsTheGroupBackFromItsCheckpoint) {
   EXPECT_GE(end.result().restarts().at("trainer"), 2);
   EXPECT_LE(end.result().restarts().at("trainer"), 4);
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, RankKillTest, testing::Values("optimizer", "gradients", "parameters"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_F(RanksTest, AStoppedRankIsReplacedByAnotherTrainer) {
   // A rank that is stopped while numbers are moved holds the others for this long.

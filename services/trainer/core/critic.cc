@@ -69,14 +69,14 @@ ModelConfig Critic::ConfigOf(ModelConfig policy) {
   return policy;
 }
 
-Critic::Critic(std::unique_ptr<TrainModel> model, const Settings& settings, const Ranks* ranks)
+Critic::Critic(std::unique_ptr<TrainModel> model, const Settings& settings, Ranks* ranks)
     : settings_(settings),
       ranks_(ranks),
       model_(std::move(model)),
       parameters_(ParametersOf(*model_)),
       bias_(parameters_[parameters_.size() - 2].tensor),
       weight_(parameters_.back().tensor),
-      optimizer_(parameters_, OptimizerOf(settings), ranks, settings.shard) {}
+      optimizer_(parameters_, OptimizerOf(settings), ranks, settings.shard != Shard::kNone) {}
 
 absl::Status Critic::Load(const TensorSet* policy) {
   optimizer_.PreserveAll();

@@ -27,7 +27,8 @@ namespace sluice::trainer {
 // AdamW of its own. Its numbers are computed as those of the policy are (`settings.dtype`), but for
 // the head and the loss, which are in fp32. In a mixture-of-experts model its own router chooses.
 //
-// Several ranks train it as they train the policy: each has all of it, and they share the work.
+// Several ranks share the work as they do for the policy. Whatever else of the policy they share
+// out, of the critic it is at most the moments.
 //
 // Not thread-safe.
 class Critic {
@@ -35,7 +36,7 @@ class Critic {
   // The config of the model of a critic: that of the policy, without an output head of its own.
   static ModelConfig ConfigOf(ModelConfig policy);
   // `model` has that config. `settings` and `ranks` outlive the critic.
-  Critic(std::unique_ptr<TrainModel> model, const Settings& settings, const Ranks* ranks);
+  Critic(std::unique_ptr<TrainModel> model, const Settings& settings, Ranks* ranks);
 
   // Starts from the weights of a policy, with a head that predicts 0, and no updates done. Ranks
   // other than 0 pass null.
@@ -63,7 +64,7 @@ class Critic {
   absl::StatusOr<at::Tensor> Predict(MicroBatch& batch);
 
   const Settings& settings_;
-  const Ranks* const ranks_;
+  Ranks* const ranks_;
   const std::unique_ptr<TrainModel> model_;
   const std::vector<TrainModel::Parameter> parameters_;
   const at::Tensor bias_, weight_;  // Of the head; they are in parameters_.

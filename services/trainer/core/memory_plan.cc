@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/models/unit_memory.h"
 
 namespace sluice::trainer {
 namespace {
@@ -19,6 +20,15 @@ uint64_t CountParameters(const ModelConfig& config) {
   for (const TensorSpec& spec : config.Parameters(DType::kF32))
     parameters += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
   return parameters;
+}
+
+// Number of parameters of the largest layer, and of what is in no layer: as much as a pass has in
+// memory at once of what the ranks share out.
+uint64_t CountPassParameters(const ModelConfig& config) {
+  std::vector<uint64_t> units(static_cast<size_t>(config.num_layers) + 1);
+  for (const TensorSpec& spec : config.Parameters(DType::kF32))
+    units[UnitOf(spec.name)] += static_cast<uint64_t>(NumElements(spec.shape).value_or(0));
+  return units[0] + *std::max_element(units.begin() + 1, units.end());
 }
 
 // A critic has the decoder of the policy, and a head with one output in the place of the policy's.
@@ -53,26 +63,40 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   const auto add = [&](const char* name, uint64_t bytes, std::string how) {
     plan.rows.push_back({name, bytes, std::move(how)});
   };
-  add("parameters", 4 * parameters, absl::StrCat(count, " in float32"));
+  const auto shards_from = [&](Shard least) -> uint64_t {
+    return in.shard >= least ? static_cast<uint64_t>(in.ranks) : 1;
+  };
+  const uint64_t shards = shards_from(Shard::kOptimizer),
+                 gradient_shards = shards_from(Shard::kGradients),
+                 model_shards = shards_from(Shard::kParameters);
+  const auto shared_out = [](uint64_t ranks) {
+    return ranks == 1 ? "" : absl::StrCat("; shared out to ", ranks, " ranks");
+  };
+  // A row of numbers of which a pass has those of one layer, and of no layer, as a whole.
+  const auto add_units = [&](const char* name, uint64_t bytes, uint64_t ranks, std::string how) {
+    const uint64_t in_pass = ranks == 1 ? 0 : 4 * CountPassParameters(in.config);
+    if (ranks > 1)
+      absl::StrAppend(&how, shared_out(ranks), ", and ", GibText(in_pass),
+                      " of the layer that a pass is in");
+    add(name, bytes / ranks + in_pass, std::move(how));
+  };
+  add_units("parameters", 4 * parameters, model_shards, absl::StrCat(count, " in float32"));
   const uint64_t buffers = static_cast<uint64_t>(in.gradient_buffers);
-  add("gradients", buffers * 4 * parameters,
-      buffers == 1 ? "float32"
-                   : absl::StrCat(buffers,
-                                  " times in float32: parts of the loss whose factors are "
-                                  "known only later are kept apart"));
-  const uint64_t shards = in.shard == Shard::kNone ? 1 : static_cast<uint64_t>(in.ranks);
+  add_units("gradients", buffers * 4 * parameters, gradient_shards,
+            buffers == 1 ? "float32"
+                         : absl::StrCat(buffers,
+                                        " times in float32: parts of the loss whose factors are "
+                                        "known only later are kept apart"));
   const uint64_t trained = lora ? factors : parameters;
   if (lora) {
     add("low-rank factors", 8 * factors,
         absl::StrFormat("%.1f M numbers in float32, with gradients", 1e-6 * double(factors)));
   }
-  add("moments", 8 * trained / shards,
-      shards == 1 ? "two of AdamW in float32"
-                  : absl::StrCat("two of AdamW in float32, shared out to ", shards, " ranks"));
+  add("moments", 8 * trained / shards, absl::StrCat("two of AdamW in float32", shared_out(shards)));
   if (in.reference) {
-    add("reference", 4 * parameters,
+    add("reference", 4 * parameters / model_shards,
         lora ? "the frozen weights in float32, which are the reference policy too"
-             : "the frozen policy in float32");
+             : absl::StrCat("the frozen policy in float32", shared_out(model_shards)));
   }
   if (in.critic) {
     const uint64_t critic = CountCriticParameters(in.config);
@@ -80,7 +104,10 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
         absl::StrFormat("%.1f M parameters in float32, with gradients and moments%s",
                         1e-6 * double(critic), shards == 1 ? "" : ", which are shared out"));
   }
-  if (in.average) add("average", 4 * parameters, "the averaged weights of prox ewma in float32");
+  if (in.average) {
+    add("average", 4 * parameters / model_shards,
+        absl::StrCat("the averaged weights of prox ewma in float32", shared_out(model_shards)));
+  }
 
   if (in.kept_versions > 0) {
     const uint64_t kept = static_cast<uint64_t>(in.kept_versions);
@@ -149,7 +176,7 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
        .hint = "lower trainer.batching.micro_batch_tokens and the longest sequence "
                "(data.order.max_prompt + rollout.max_response, or model.max_context), lower "
                "weights.retain_versions, set trainer.batching.recompute_activations: layer, share "
-               "out the moments to several ranks (resources.trainer, trainer.shard: optimizer), or "
+               "out more to several ranks (resources.trainer, trainer.shard), or "
                "use a machine with more memory"},
       absl::StrCat("the trainer needs ", GibText(plan.total()),
                    " of memory, and this machine or "

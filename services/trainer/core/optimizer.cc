@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/proximal.h"
@@ -19,7 +20,6 @@
 namespace sluice::trainer {
 namespace {
 
-constexpr int64_t kAlign = 16;  // In elements: slots start on cache lines.
 // Fewest elements for which another thread is worth its cost.
 constexpr int64_t kMinElementsPerThread = 1 << 18;
 
@@ -36,58 +36,75 @@ double SumOfAllSquares(const float* x, int64_t n) {
 
 }  // namespace
 
-void Optimizer::Slots::Add(const std::string& name, const at::Tensor& tensor, float* average) {
-  list.push_back({name, tensor, average, size, tensor.numel()});
-  size += (tensor.numel() + kAlign - 1) / kAlign * kAlign;
+void Optimizer::Slots::Add(const std::string& name, const at::Tensor& tensor, float* values,
+                           float* average) {
+  list.push_back({name, tensor, values, average, layout.Add(tensor.numel()), tensor.numel()});
 }
 
 Optimizer::Optimizer(absl::Span<const TrainModel::Parameter> parameters,
-                     const OptimizerSettings& settings, const Ranks* ranks, Shard shard,
-                     const Average& average, std::unique_ptr<Lora> lora)
+                     const OptimizerSettings& settings, const Ranks* ranks, bool share_moments,
+                     const Average& average, std::unique_ptr<Lora> lora, ModelShards* shards)
     : settings_(settings),
       ranks_(ranks),
-      sharded_(ranks->many() && shard != Shard::kNone),
+      sharded_(ranks->many() && share_moments),
       lora_(std::move(lora)),
+      shards_(shards),
       decay_(average.decay) {
   const ScheduleRow* row = FindSchedule(settings.schedule);
   SLUICE_CHECK_MSG(row != nullptr, settings.schedule);  // Validate() has checked the name.
   schedule_ = Schedule{settings.warmup, settings.total, 0.0, row->shape};
   SLUICE_CHECK(average.parameters.empty() || average.parameters.size() == parameters.size());
   for (size_t i = 0; i < parameters.size(); ++i) {
-    float* const mean = average.parameters.empty()
-                            ? nullptr
-                            : average.parameters[i].tensor.mutable_data_ptr<float>();
-    parameters_.Add(parameters[i].name, parameters[i].tensor, mean);
+    const at::Tensor& tensor = parameters[i].tensor;
+    if (shares_parameters()) {
+      parameters_.Add(parameters[i].name, tensor, shards_->ValuesOf(i),
+                      average.shards == nullptr ? nullptr : average.shards->ValuesOf(i));
+    } else {
+      parameters_.Add(parameters[i].name, tensor, tensor.mutable_data_ptr<float>(),
+                      average.parameters.empty()
+                          ? nullptr
+                          : average.parameters[i].tensor.mutable_data_ptr<float>());
+    }
   }
   if (lora_ == nullptr) {
     trained_ = parameters_;
   } else {
     SLUICE_CHECK(average.parameters.empty());
-    for (const Lora::Factor& factor : lora_->factors()) trained_.Add(factor.name, factor.value);
+    for (const Lora::Factor& factor : lora_->factors())
+      trained_.Add(factor.name, factor.value, factor.value.mutable_data_ptr<float>());
     factor_grads_ = MakeFlat(trained_);
   }
 
-  grads_[0] = MakeFlat(parameters_);
   own_begin_ = sharded_ ? PartBegin(ranks_->rank()) : 0;
-  own_end_ = sharded_ ? PartBegin(ranks_->rank() + 1) : trained_.size;
+  own_end_ = sharded_ ? PartBegin(ranks_->rank() + 1) : trained_.layout.size();
+  if (shards_ != nullptr) {
+    SLUICE_CHECK(sharded_ && lora_ == nullptr);
+    shards_->SetSums([this](int index) { return Accumulator(index).data(); });
+  }
   m_ = at::zeros({own_end_ - own_begin_});
   v_ = at::zeros({own_end_ - own_begin_});
   SelectAccumulator(0);
 }
 
-int64_t Optimizer::PartBegin(int rank) const {
-  return trained_.size / kAlign * rank / ranks_->world() * kAlign;
-}
-
 Optimizer::Flat Optimizer::MakeFlat(const Slots& slots) {
-  Flat flat{at::zeros({slots.size}), {}};
+  Flat flat{at::zeros({slots.layout.size()}), {}};
   for (const Slot& slot : slots.list)
     flat.views.push_back(flat.whole.narrow(0, slot.offset, slot.size).view(slot.tensor.sizes()));
   return flat;
 }
 
+absl::Span<float> Optimizer::Accumulator(int index) {
+  Flat& flat = grads_[index];
+  if (!used(index)) {
+    if (shards_ == nullptr) flat = MakeFlat(parameters_);
+    else flat.whole = at::zeros({own_end_ - own_begin_});
+  }
+  return {flat.whole.mutable_data_ptr<float>(), static_cast<size_t>(flat.whole.numel())};
+}
+
 void Optimizer::SelectAccumulator(int index) {
-  if (!used(index)) grads_[index] = MakeFlat(parameters_);
+  Accumulator(index);
+  if (shards_ != nullptr) return shards_->SelectAccumulator(index);
   for (size_t i = 0; i < parameters_.list.size(); ++i)
     parameters_.list[i].tensor.mutable_grad() = grads_[index].views[i];
 }
@@ -98,36 +115,38 @@ void Optimizer::ZeroGrad() {
 
 void Optimizer::Zero(int index) {
   if (!used(index)) return;
-  float* const grad = grads_[index].whole.mutable_data_ptr<float>();
-  ParallelFor(parameters_.size, kMinElementsPerThread,
-              [&](int64_t begin, int64_t end) { std::fill(grad + begin, grad + end, 0.0f); });
+  const absl::Span<float> grad = Accumulator(index);
+  ParallelFor(
+      static_cast<int64_t>(grad.size()), kMinElementsPerThread,
+      [&](int64_t begin, int64_t end) { std::fill(grad.data() + begin, grad.data() + end, 0.0f); });
 }
 
 void Optimizer::AddScaled(int from, double scale, int to) {
   if (!used(from)) return;
-  if (!used(to)) grads_[to] = MakeFlat(parameters_);
-  const float* const x = grads_[from].whole.const_data_ptr<float>();
-  float* const y = grads_[to].whole.mutable_data_ptr<float>();
-  ParallelFor(parameters_.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) y[i] += static_cast<float>(scale * x[i]);
-  });
+  const absl::Span<const float> x = Accumulator(from);
+  const absl::Span<float> y = Accumulator(to);
+  ParallelFor(static_cast<int64_t>(x.size()), kMinElementsPerThread,
+              [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) y[i] += static_cast<float>(scale * x[i]);
+              });
 }
 
 double Optimizer::SquaredNorm(int index) const {
-  return used(index)
-             ? SumOfAllSquares(grads_[index].whole.const_data_ptr<float>(), parameters_.size)
-             : 0;
+  const at::Tensor& grad = grads_[index].whole;
+  return used(index) ? SumOfAllSquares(grad.const_data_ptr<float>(), grad.numel()) : 0;
 }
 
 void Optimizer::UpdateAverage(size_t i) {
   const Slot& slot = trained_.list[i];
   if (slot.average == nullptr) return;
   const EwmaWeights weights = EwmaAt(decay_, updates_);
-  const float* const values = slot.tensor.const_data_ptr<float>();
-  ParallelFor(slot.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+  const Range range = shares_parameters() ? OwnRange(slot) : Range{0, slot.size};
+  float* const average = slot.average + range.first;
+  const float* const values = slot.values + range.first;
+  ParallelFor(range.count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; ++j) {
-      slot.average[j] =
-          static_cast<float>(weights.old_weight * slot.average[j] + weights.new_weight * values[j]);
+      average[j] =
+          static_cast<float>(weights.old_weight * average[j] + weights.new_weight * values[j]);
     }
   });
 }
@@ -139,18 +158,19 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Update(double scale0, double scale
 }
 
 absl::StatusOr<Optimizer::Gradient> Optimizer::SumGradients(double scale0, double scale1) {
-  float* grad = grads_[0].whole.mutable_data_ptr<float>();
+  const absl::Span<float> grad = Accumulator(0);
   // Combine the accumulators in the first one. Both factors are applied here, so `scale0` is 1 from
   // now on. With several ranks this is always done: a rank whose share was empty has not used the
   // second accumulator, and all must add up the same.
   if (used(1) || ranks_->many()) {
     const float* other = used(1) ? grads_[1].whole.const_data_ptr<float>() : nullptr;
-    ParallelFor(parameters_.size, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const double second = other == nullptr ? 0 : scale1 * other[i];
-        grad[i] = static_cast<float>(scale0 * grad[i] + second);
-      }
-    });
+    ParallelFor(static_cast<int64_t>(grad.size()), kMinElementsPerThread,
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t i = begin; i < end; ++i) {
+                    const double second = other == nullptr ? 0 : scale1 * other[i];
+                    grad[i] = static_cast<float>(scale0 * grad[i] + second);
+                  }
+                });
     scale0 = 1;
   }
 
@@ -182,20 +202,16 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
       PreserveState(snapshots, i);
       if (lora_ == nullptr && snapshots.parameters != nullptr) snapshots.parameters->Preserve(i);
     }
-    float* const values = slot.tensor.mutable_data_ptr<float>();
-    const int64_t first = std::max<int64_t>(0, own_begin_ - slot.offset);
-    const int64_t count = std::min(slot.size, own_end_ - slot.offset) - first;
-    if (count > 0) {
-      ParallelFor(count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-        const int64_t at = slot.offset + first + begin;
-        AdamWStep(options, updates_, outcome.lr, /*decay=*/slot.tensor.dim() >= 2, grad_scale,
-                  end - begin, trained + at, values + first + begin, m + at, v + at);
-      });
-    }
+    const Range own = OwnRange(slot);
+    ParallelFor(own.count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+      const int64_t at = slot.offset + own.first + begin;
+      AdamWStep(options, updates_, outcome.lr, /*decay=*/slot.tensor.dim() >= 2, grad_scale,
+                end - begin, trained + at, slot.values + own.first + begin, m + at, v + at);
+    });
     if (!sharded_) UpdateAverage(i);
   }
   if (sharded_) {
-    SLUICE_RETURN_IF_ERROR(ShareTrained(trained));
+    if (!shares_parameters()) SLUICE_RETURN_IF_ERROR(ShareTrained());
     for (size_t i = 0; i < trained_.list.size(); ++i) UpdateAverage(i);
   }
 
@@ -212,13 +228,15 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
 }
 
 float* Optimizer::TrainedGradient() {
-  return (lora_ == nullptr ? grads_[0] : factor_grads_).whole.mutable_data_ptr<float>();
+  float* const gradient =
+      (lora_ == nullptr ? grads_[0] : factor_grads_).whole.mutable_data_ptr<float>();
+  return shards_ == nullptr ? gradient : gradient - own_begin_;
 }
 
 absl::Status Optimizer::SumOverRanks(float* gradient) {
-  if (!ranks_->many()) return absl::OkStatus();
+  if (!ranks_->many() || shards_ != nullptr) return absl::OkStatus();
   Collective& collective = ranks_->collective();
-  if (!sharded_) return collective.Sum({gradient, static_cast<size_t>(trained_.size)});
+  if (!sharded_) return collective.Sum({gradient, static_cast<size_t>(trained_.layout.size())});
   for (int rank = 0; rank < ranks_->world(); ++rank) {
     const int64_t begin = PartBegin(rank), end = PartBegin(rank + 1);
     SLUICE_RETURN_IF_ERROR(
@@ -233,29 +251,22 @@ absl::StatusOr<double> Optimizer::SquaredNormOfAll(const float* gradient) const 
   return squares;
 }
 
-void Optimizer::CopyTrained(int64_t begin, int64_t end, float* buffer, bool to_buffer) {
-  for (const Slot& slot : trained_.list) {
-    const int64_t first = std::max(begin, slot.offset),
-                  count = std::min(end, slot.offset + slot.size) - first;
-    if (count <= 0) continue;
-    float* const values = slot.tensor.mutable_data_ptr<float>() + (first - slot.offset);
-    float* const flat = buffer + first;
-    ParallelFor(count, kMinElementsPerThread, [&](int64_t from, int64_t to) {
-      if (to_buffer) std::copy(values + from, values + to, flat + from);
-      else std::copy(flat + from, flat + to, values + from);
-    });
-  }
+Optimizer::Range Optimizer::OwnRange(const Slot& slot) const {
+  const int64_t first = std::clamp<int64_t>(own_begin_ - slot.offset, 0, slot.size),
+                end = std::clamp<int64_t>(own_end_ - slot.offset, 0, slot.size);
+  return {first, end - first};
 }
 
-absl::Status Optimizer::ShareTrained(float* buffer) {
-  CopyTrained(own_begin_, own_end_, buffer, /*to_buffer=*/true);
-  for (int rank = 0; rank < ranks_->world(); ++rank) {
-    const int64_t begin = PartBegin(rank), end = PartBegin(rank + 1);
-    SLUICE_RETURN_IF_ERROR(
-        ranks_->collective().Broadcast(rank, {buffer + begin, static_cast<size_t>(end - begin)}));
+absl::Status Optimizer::ShareTrained() {
+  for (const Slot& slot : trained_.list) {
+    for (int rank = 0; rank < ranks_->world(); ++rank) {
+      const int64_t begin = std::max(PartBegin(rank), slot.offset),
+                    end = std::min(PartBegin(rank + 1), slot.offset + slot.size);
+      if (begin >= end) continue;
+      SLUICE_RETURN_IF_ERROR(ranks_->collective().Broadcast(
+          rank, {slot.values + (begin - slot.offset), static_cast<size_t>(end - begin)}));
+    }
   }
-  CopyTrained(0, own_begin_, buffer, /*to_buffer=*/false);
-  CopyTrained(own_end_, trained_.size, buffer, /*to_buffer=*/false);
   return absl::OkStatus();
 }
 
@@ -268,10 +279,10 @@ void Optimizer::PreserveState(const Locked& snapshots, size_t i) {
 std::vector<Optimizer::State> Optimizer::StateOf(const Slot& slot) {
   std::vector<State> state;
   const int64_t place = slot.offset - own_begin_;
-  if (slot.average != nullptr) state.push_back({"a.", slot.average, false});
+  if (slot.average != nullptr) state.push_back({"a.", slot.average, shares_parameters()});
   state.push_back({"m.", m_.mutable_data_ptr<float>() + place, sharded_});
   // The checkpoint's model has the weights, from which the factors cannot be computed.
-  if (lora_ != nullptr) state.push_back({"p.", slot.tensor.mutable_data_ptr<float>(), false});
+  if (lora_ != nullptr) state.push_back({"p.", slot.values, false});
   state.push_back({"v.", v_.mutable_data_ptr<float>() + place, sharded_});
   return state;
 }
@@ -289,28 +300,23 @@ std::vector<int64_t> Optimizer::BeginsOf(const State& state, const Slot& slot) c
 }
 
 Optimizer::Snapshots Optimizer::TakeSnapshots() {
+  Snapshots snapshots;
   std::vector<Snapshot::Live> tensors;
-  for (const Slot& slot : parameters_.list) {
-    tensors.push_back({{slot.name, DType::kF32, slot.tensor.sizes().vec()},
-                       slot.tensor.const_data_ptr<float>(),
-                       slot.size});
-  }
-  Snapshots snapshots{std::make_shared<Snapshot>(std::move(tensors)), {}};
+  const auto add = [&](ShardSnapshot& snapshot, const State& state, const Slot& slot) {
+    snapshot.specs.push_back(SpecOf(state, slot));
+    const std::vector<int64_t>& begins = snapshot.begins.emplace_back(BeginsOf(state, slot));
+    const int64_t first = begins[ranks_->rank()], end = begins[ranks_->rank() + 1];
+    tensors.push_back({snapshot.specs.back(), state.values + first, end - first});
+  };
 
-  tensors.clear();
-  ShardSnapshot& moments = snapshots.moments;
-  const int rank = ranks_->rank();
+  for (const Slot& slot : parameters_.list)
+    add(snapshots.parameters, {"", slot.values, shares_parameters()}, slot);
+  snapshots.parameters.part = std::make_shared<Snapshot>(std::exchange(tensors, {}));
   for (size_t kind = 0; kind < StateOf(trained_.list[0]).size(); ++kind) {
-    for (const Slot& slot : trained_.list) {
-      const State state = StateOf(slot)[kind];
-      moments.specs.push_back(SpecOf(state, slot));
-      const std::vector<int64_t>& begins = moments.begins.emplace_back(BeginsOf(state, slot));
-      tensors.push_back(
-          {moments.specs.back(), state.values + begins[rank], begins[rank + 1] - begins[rank]});
-    }
+    for (const Slot& slot : trained_.list) add(snapshots.moments, StateOf(slot)[kind], slot);
   }
-  moments.part = std::make_shared<Snapshot>(std::move(tensors));
-  snapshots_.push_back({snapshots.parameters, moments.part});
+  snapshots.moments.part = std::make_shared<Snapshot>(std::move(tensors));
+  snapshots_.push_back({snapshots.parameters.part, snapshots.moments.part});
   return snapshots;
 }
 

@@ -14,6 +14,7 @@
 #include "common/models/train_model.h"
 #include "common/optim/schedule.h"
 #include "services/trainer/core/lora.h"
+#include "services/trainer/core/model_shards.h"
 #include "services/trainer/core/ranks.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/shard_exchange.h"
@@ -28,9 +29,11 @@ namespace sluice::trainer {
 // factors. There are several accumulators, because some terms of the loss have different factors
 // that are known only when the batch is complete. Each is allocated when it is first used.
 //
-// Several ranks (ranks.h) add up their gradients in Update() and make the same update. With
-// Shard::kOptimizer each rank has the moments of one equal part of the flat buffer, updates the
-// parameters of that part, and sends them to the others. All ranks then make the same calls.
+// Several ranks (ranks.h) add up their gradients in Update() and make the same update. If they
+// share the moments, each rank has those of one equal part of the flat buffer, updates the
+// parameters of that part, and sends them to the others. All ranks then make the same calls. With
+// ModelShards each has only that part of the gradients too, which the passes have added up, and
+// perhaps of the parameters, which it then sends to nobody.
 //
 // It can keep a running average of the parameters in a second model (PPO-EWMA, proximal.h). With
 // low-rank training (lora.h) AdamW works on the factors, and the model's weights follow.
@@ -45,13 +48,15 @@ class Optimizer {
   struct Average {
     absl::Span<const TrainModel::Parameter> parameters;  // Empty: no average is kept.
     double decay;
+    ModelShards* shards;  // Of parameters in parts, as those that are trained; else null.
   };
-  // The tensors of `parameters`, which are updated in place, outlive the optimizer; so do `ranks`
-  // and the tensors of `average`. `lora` is null if all parameters are trained; an average excludes
-  // it.
+  // The tensors of `parameters`, which are updated in place, outlive the optimizer; so do `ranks`,
+  // `shards` and the tensors of `average`. `lora` is null if all parameters are trained; an average
+  // excludes it. `shards` is null if each rank has the whole gradients; else there is no `lora`,
+  // and several ranks share the moments.
   Optimizer(absl::Span<const TrainModel::Parameter> parameters, const OptimizerSettings& settings,
-            const Ranks* ranks, Shard shard, const Average& average = {},
-            std::unique_ptr<Lora> lora = nullptr);
+            const Ranks* ranks, bool share_moments, const Average& average = {},
+            std::unique_ptr<Lora> lora = nullptr, ModelShards* shards = nullptr);
   ~Optimizer();
 
   // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
@@ -60,7 +65,8 @@ class Optimizer {
   void Zero(int index);
   // Adds `scale` times accumulator `from` to accumulator `to`.
   void AddScaled(int from, double scale, int to);
-  double SquaredNorm(int index) const;  // Of an accumulator, over all parameters.
+  // Of an accumulator, over all parameters that this rank has gradients of.
+  double SquaredNorm(int index) const;
 
   struct Outcome {
     bool applied = false;  // False if the gradient is not finite; then nothing has changed.
@@ -87,13 +93,13 @@ class Optimizer {
   // The parameters, and the moments as tensors m.NAME and v.NAME with the parameters' shapes, as
   // they are now. With an average there are tensors a.NAME too. With low-rank training the moments
   // are those of the factors, which are there as p.NAME. Later updates preserve what is still to be
-  // read. If the ranks share the moments, each gets its part; else all are in the part of rank 0.
+  // read. Of what the ranks share out, each gets its part; all else is in the part of rank 0.
   struct Snapshots {
-    std::shared_ptr<Snapshot> parameters;
-    ShardSnapshot moments;
+    ShardSnapshot parameters, moments;
   };
   Snapshots TakeSnapshots();
   bool sharded() const { return sharded_; }
+  bool shares_parameters() const { return shards_ != nullptr && shards_->has_parameters(); }
   // Sets the moments, the factors, and the number of updates. The model must hold the weights of
   // the same checkpoint. Rank 0 passes the moments, the other ranks pass null.
   // INVALID_ARGUMENT: a tensor is missing or has another shape.
@@ -109,32 +115,38 @@ class Optimizer {
   // A tensor and its place in flat buffers.
   struct Slot {
     std::string name;
-    at::Tensor tensor;
-    float* average;        // The average of the parameter, or null.
+    at::Tensor tensor;     // Without memory, if the parameters are in parts.
+    float* values;         // Those of the tensor, or where they would begin.
+    float* average;        // The same of the parameter's average, or null.
     int64_t offset, size;  // In elements.
   };
   struct Slots {
     std::vector<Slot> list;
-    int64_t size = 0;  // Of a flat buffer.
+    FlatLayout layout;
 
-    void Add(const std::string& name, const at::Tensor& tensor, float* average = nullptr);
+    void Add(const std::string& name, const at::Tensor& tensor, float* values,
+             float* average = nullptr);
   };
   struct Flat {
-    at::Tensor whole;               // [size], with zeros as padding between the slots.
-    std::vector<at::Tensor> views;  // One per slot, in the shape of its tensor.
+    at::Tensor whole;               // With zeros as padding between the slots.
+    std::vector<at::Tensor> views;  // One per slot, in the shape of its tensor; none of a part.
   };
   static Flat MakeFlat(const Slots& slots);
-  // The flat gradient of what is trained.
+  // Makes an accumulator if there is none yet, and returns its elements.
+  absl::Span<float> Accumulator(int index);
+  // The flat gradient of what is trained, where the whole would begin.
   float* TrainedGradient();
   // Adds up the gradient over the ranks. Each rank then has at least the part that it owns.
   absl::Status SumOverRanks(float* gradient);
   // Sum of the squares of the gradient's parts that the ranks own.
   absl::StatusOr<double> SquaredNormOfAll(const float* gradient) const;
-  // Sends what this rank owns of the trained values to all others. `buffer` [trained_.size] is
-  // overwritten.
-  absl::Status ShareTrained(float* buffer);
-  // Copies the elements of the flat range between the trained tensors and a flat buffer.
-  void CopyTrained(int64_t begin, int64_t end, float* buffer, bool to_buffer);
+  // Sends what each rank owns of the trained values to all others.
+  absl::Status ShareTrained();
+  // The elements of a slot that this rank owns.
+  struct Range {
+    int64_t first, count;
+  };
+  Range OwnRange(const Slot& slot) const;
 
   struct Live {
     std::weak_ptr<Snapshot> parameters, moments;
@@ -159,9 +171,9 @@ class Optimizer {
 
   // The snapshots that are still in use.
   std::vector<Locked> LiveSnapshots();
-  bool used(int index) const { return !grads_[index].views.empty(); }
+  bool used(int index) const { return grads_[index].whole.defined(); }
   // Where the part of a rank in the flat buffer of trained values begins.
-  int64_t PartBegin(int rank) const;
+  int64_t PartBegin(int rank) const { return trained_.layout.PartBegin(rank, ranks_->world()); }
 
   const OptimizerSettings settings_;
   const Ranks* const ranks_;
@@ -170,6 +182,7 @@ class Optimizer {
   Slots parameters_;  // Of the model.
   Slots trained_;     // What AdamW works on: the parameters, or the factors.
   const std::unique_ptr<Lora> lora_;
+  ModelShards* const shards_;
   Flat grads_[kAccumulators];
   Flat factor_grads_;
   int64_t own_begin_ = 0, own_end_ = 0;  // What this rank updates of the flat buffer.

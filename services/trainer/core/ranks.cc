@@ -35,6 +35,7 @@ std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector
 
 Ranks::Ranks(Collective* collective)
     : collective_(collective),
+      passes_(collective),
       rank_(collective == nullptr ? 0 : collective->rank()),
       world_(collective == nullptr ? 1 : collective->world()) {
   BeginStep();
@@ -52,7 +53,7 @@ std::vector<Sequence> Ranks::Share(std::vector<Sequence> sequences) {
   return mine;
 }
 
-absl::Status Ranks::Merge(UpdateSums* sums) const {
+absl::Status Ranks::Merge(UpdateSums* sums) {
   static_assert(std::is_trivially_copyable_v<UpdateSums>);
   if (!many()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> parts,
@@ -67,7 +68,8 @@ absl::Status Ranks::Merge(UpdateSums* sums) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> Ranks::Gather(absl::string_view mine) const {
+absl::StatusOr<std::vector<std::string>> Ranks::Gather(absl::string_view mine) {
+  SLUICE_RETURN_IF_ERROR(passes_.AwaitOthers());
   return collective_->Gather(mine);
 }
 

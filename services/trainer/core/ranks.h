@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "common/base/status.h"
 #include "services/trainer/core/sequences.h"
+#include "services/trainer/core/shared_passes.h"
 
 namespace sluice {
 class Collective;
@@ -41,24 +42,26 @@ class Ranks {
   int rank() const { return rank_; }
   int world() const { return world_; }
   bool many() const { return collective_ != nullptr; }
+  // Nothing but a pass that all ranks make may use it before passes().AwaitOthers().
   Collective& collective() const { return *collective_; }
+  SharedPasses& passes() { return passes_; }
 
   // A new step begins: no rank has work yet.
   void BeginStep();
   // Keeps this rank's share of sequences that all ranks have.
   std::vector<Sequence> Share(std::vector<Sequence> sequences);
 
-  // Adds up the sums of all ranks.
-  absl::Status Merge(UpdateSums* sums) const;
+  // Adds up the sums of all ranks, once they have made all passes.
+  absl::Status Merge(UpdateSums* sums);
 
-  // Values of all ranks, one after the other in order of rank.
+  // Values of all ranks, one after the other in order of rank, once they have made all passes.
   template <typename T>
   struct Joined {
     std::vector<T> values;
     std::vector<size_t> first;  // [ranks] where the values of each rank begin.
   };
   template <typename T>
-  absl::StatusOr<Joined<T>> Join(std::vector<T> mine) const {
+  absl::StatusOr<Joined<T>> Join(std::vector<T> mine) {
     static_assert(std::is_trivially_copyable_v<T>);
     Joined<T> joined;
     if (!many()) {
@@ -78,9 +81,10 @@ class Ranks {
   }
 
  private:
-  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine) const;
+  absl::StatusOr<std::vector<std::string>> Gather(absl::string_view mine);
 
   Collective* const collective_;
+  SharedPasses passes_;
   const int rank_, world_;
   std::vector<int64_t> loads_;  // Of the step.
 };

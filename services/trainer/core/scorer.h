@@ -34,7 +34,7 @@ struct Models {
 class Scorer {
  public:
   // All arguments outlive the scorer.
-  Scorer(const Settings& settings, const Rules& rules, const Models& models, const Ranks* ranks)
+  Scorer(const Settings& settings, const Rules& rules, const Models& models, Ranks* ranks)
       : settings_(settings), rules_(rules), models_(models), ranks_(ranks) {}
 
   // Sets batch.prox if the proximal policy has a forward pass of its own.
@@ -76,7 +76,7 @@ class Scorer {
   const Settings& settings_;
   const Rules& rules_;
   const Models models_;
-  const Ranks* const ranks_;
+  Ranks* const ranks_;
 };
 
 }  // namespace sluice::trainer

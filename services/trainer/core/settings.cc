@@ -77,6 +77,22 @@ absl::Status ValidateLora(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateShard(const Settings& settings) {
+  if (settings.shard < Shard::kGradients) return absl::OkStatus();
+  const bool parameters = settings.shard == Shard::kParameters;
+  const char* const word = parameters ? "parameters" : "gradients";
+  // Gradients of all ranks are added up before one rank has a whole one.
+  if (settings.lora.rank > 0)
+    return Invalid("trainer.shard", word, "trainer.lora needs whole gradients");
+  if (settings.kind == Settings::Kind::kRl && settings.algorithm.advantage.kind == "min_variance")
+    return Invalid("trainer.shard", word,
+                   "algorithm.advantage.kind: min_variance needs the gradient of each answer");
+  if (parameters && settings.kind == Settings::Kind::kRl && settings.algorithm.loss.prox == "exact")
+    return Invalid("trainer.shard", word,
+                   "algorithm.loss.prox: exact keeps whole versions of the weights on each rank");
+  return absl::OkStatus();
+}
+
 absl::Status ValidateCritic(const CriticSettings& critic) {
   if (!(critic.lr >= 0))
     return Invalid("trainer.critic.lr", absl::StrCat(critic.lr), "must be 0 or more");
@@ -111,6 +127,7 @@ absl::Status ValidateDpo(const Settings& settings) {
 absl::Status Validate(const Settings& settings) {
   if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
   if (absl::Status status = ValidateLora(settings); !status.ok()) return status;
+  if (absl::Status status = ValidateShard(settings); !status.ok()) return status;
   if (settings.minibatches < 1)
     return Invalid("trainer.batching.minibatches", "0", "must be at least 1");
   if (settings.micro_batch_tokens < 1)

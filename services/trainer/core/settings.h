@@ -49,9 +49,9 @@ struct LoraSettings {
 // Whether the weight with this Hugging Face name gets factors.
 bool IsLoraTarget(const LoraSettings& lora, absl::string_view name);
 
-// What each rank keeps of the optimizer's state: all of it, or its share (ZeRO-1,
-// arXiv:1910.02054).
-enum class Shard { kNone, kOptimizer };
+// What the ranks share out instead of each keeping all of it (ZeRO, arXiv:1910.02054): nothing; the
+// moments; these and the gradients; these and the parameters.
+enum class Shard { kNone, kOptimizer, kGradients, kParameters };
 
 // What a job file says about training. The names are those of the job file. The job file's defaults
 // are in sluice/job/v1/spec.proto; those below may differ from them.

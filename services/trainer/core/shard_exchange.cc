@@ -33,12 +33,13 @@ Range PartOf(const std::vector<int64_t>& begins, size_t rank, int64_t first, int
   return {begin, std::max<int64_t>(0, std::min(first + count, begins[rank + 1]) - begin)};
 }
 
-// Reads a range of a rank's own part. Frees the tensor once its last element is read.
+// Reads a range of a rank's own part. Frees a tensor that is read once with its last element.
 absl::Status ReadPart(const ShardSnapshot& snapshot, size_t rank, size_t tensor, Range range,
                       float* to) {
   const std::vector<int64_t>& begins = snapshot.begins[tensor];
   SLUICE_RETURN_IF_ERROR(snapshot.part->Read(tensor, range.first - begins[rank], range.count, to));
-  if (range.first + range.count == begins[rank + 1]) snapshot.part->Release(tensor);
+  if (snapshot.once && range.first + range.count == begins[rank + 1])
+    snapshot.part->Release(tensor);
   return absl::OkStatus();
 }
 

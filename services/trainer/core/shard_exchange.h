@@ -26,6 +26,7 @@ struct ShardSnapshot {
   // part begins.
   std::vector<std::vector<int64_t>> begins;
   std::shared_ptr<Snapshot> part;  // The same tensors, with the elements of this rank.
+  bool once = true;                // Each tensor is read once, from its first to its last element.
 };
 
 // The end of rank 0. Thread-safe.
@@ -33,8 +34,8 @@ class ShardReader {
  public:
   explicit ShardReader(std::shared_ptr<Collective> group) : group_(std::move(group)) {}
 
-  // Returns the whole tensors. Each must be read once, from its first to its last element. All
-  // ranks take their snapshots in the same order. One source is read at a time.
+  // Returns the whole tensors. All ranks take their snapshots in the same order. One source is read
+  // at a time.
   // Read() gives the errors of Collective, and RESOURCE_EXHAUSTED as Snapshot does.
   std::shared_ptr<const TensorSource> Open(ShardSnapshot snapshot);
 

@@ -24,7 +24,7 @@ std::vector<TrainedTrajectory> FindTrained(std::vector<Group>& groups) {
 }
 
 absl::StatusOr<std::vector<std::vector<float>>> ScoreShared(
-    std::vector<Sequence> sequences, uint32_t micro_batch_tokens, const Ranks& ranks,
+    std::vector<Sequence> sequences, uint32_t micro_batch_tokens, Ranks& ranks,
     const std::function<absl::StatusOr<std::vector<float>>(MicroBatch&)>& score) {
   std::vector<int64_t> loads(static_cast<size_t>(ranks.world()));
   const std::vector<int> rank_of = DealSequences(sequences, &loads);

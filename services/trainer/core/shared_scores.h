@@ -26,7 +26,7 @@ std::vector<TrainedTrajectory> FindTrained(std::vector<Group>& groups);
 // those of the rows of a micro-batch. The sequences of a group are adjacent. All ranks call it with
 // the same sequences.
 absl::StatusOr<std::vector<std::vector<float>>> ScoreShared(
-    std::vector<Sequence> sequences, uint32_t micro_batch_tokens, const Ranks& ranks,
+    std::vector<Sequence> sequences, uint32_t micro_batch_tokens, Ranks& ranks,
     const std::function<absl::StatusOr<std::vector<float>>(MicroBatch&)>& score);
 
 }  // namespace sluice::trainer

@@ -17,6 +17,7 @@
 #include "services/trainer/core/critic.h"
 #include "services/trainer/core/experience_codec.h"
 #include "services/trainer/core/lora.h"
+#include "services/trainer/core/model_shards.h"
 #include "services/trainer/core/optimizer.h"
 #include "services/trainer/core/ranks.h"
 #include "services/trainer/core/rules.h"
@@ -30,9 +31,9 @@ namespace {
 // How often the weights of the ranks are compared. It costs one pass over the weights.
 constexpr int64_t kStepsPerCheck = 50;
 
-Optimizer::Average AverageOf(const TrainModel* average, double decay) {
+Optimizer::Average AverageOf(const TrainModel* average, double decay, ModelShards* shards) {
   if (average == nullptr) return {};
-  return {average->parameters(), decay};
+  return {average->parameters(), decay, shards};
 }
 }  // namespace
 
@@ -56,11 +57,21 @@ class Trainer::Impl {
         critic_(critic == nullptr
                     ? nullptr
                     : std::make_unique<Critic>(std::move(critic), settings_, &ranks_)),
-        optimizer_(model_->parameters(), settings.optimizer, &ranks_, settings.shard,
-                   AverageOf(average_.get(), rules.loss.ewma),
+        shards_(collective == nullptr || settings.shard < Shard::kGradients
+                    ? nullptr
+                    : std::make_unique<ModelShards>(
+                          model_.get(), &ranks_, &pass_memory_,
+                          ModelShards::Parts{.parameters = settings.shard == Shard::kParameters,
+                                             .gradients = true})),
+        reference_shards_(ShardsOf(reference_.get())),
+        average_shards_(ShardsOf(average_.get())),
+        optimizer_(model_->parameters(), settings.optimizer, &ranks_,
+                   settings.shard != Shard::kNone,
+                   AverageOf(average_.get(), rules.loss.ewma, average_shards_.get()),
                    settings.lora.rank > 0
                        ? std::make_unique<Lora>(settings.lora, model_.get(), reference_.get())
-                       : nullptr),
+                       : nullptr,
+                   shards_.get()),
         updater_(settings_, rules_, HasSeparateTerms(settings, rules),
                  {.policy = model_.get(),
                   .reference = reference_.get(),
@@ -100,12 +111,12 @@ class Trainer::Impl {
     if (reference_ == nullptr)
       return absl::FailedPreconditionError("the job keeps no initial weights");
     SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kReference}));
-    return LoadModel(reference_.get(), &weights);
+    return LoadModel(reference_.get(), reference_shards_.get(), &weights);
   }
   absl::Status SetTeacher(const TensorSet& weights) {
     if (teacher_ == nullptr) return absl::FailedPreconditionError("the job has no teacher");
     SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kTeacher}));
-    return LoadModel(teacher_.get(), &weights);
+    return LoadModel(teacher_.get(), nullptr, &weights);
   }
   absl::Status Add(int64_t k, std::vector<Group> groups) {
     Command command{.kind = Command::Kind::kAdd, .number = k};
@@ -127,21 +138,32 @@ class Trainer::Impl {
     if (shard_reader_.has_value()) SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kSnapshot}));
     Optimizer::Snapshots snapshots = optimizer_.TakeSnapshots();
     Sources sources;
-    sources.model =
-        std::make_shared<SnapshotSource>(std::move(snapshots.parameters), /*once=*/false);
-    sources.moments = OpenMoments(std::move(snapshots.moments));
+    // The checkpoint's model is read twice if its files hold it rounded.
+    snapshots.parameters.once = false;
+    sources.model = Open(std::move(snapshots.parameters), optimizer_.shares_parameters());
+    sources.moments = Open(std::move(snapshots.moments), optimizer_.sharded());
     if (critic_ != nullptr) {
       Optimizer::Snapshots critic = critic_->optimizer().TakeSnapshots();
-      sources.critic =
-          std::make_shared<SnapshotSource>(std::move(critic.parameters), /*once=*/true);
-      sources.critic_moments = OpenMoments(std::move(critic.moments));
+      sources.critic = Open(std::move(critic.parameters), /*shared=*/false);
+      sources.critic_moments = Open(std::move(critic.moments), optimizer_.sharded());
     }
     return sources;
   }
 
+  absl::StatusOr<TensorSet> Weights(DType dtype) {
+    SLUICE_ASSIGN_OR_RETURN(TensorSet weights,
+                            TensorSet::Create(model_->config().Parameters(dtype)));
+    if (!optimizer_.shares_parameters()) {
+      SLUICE_RETURN_IF_ERROR(model_->Store(&weights));
+      return weights;
+    }
+    SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kWeights}));
+    SLUICE_RETURN_IF_ERROR(shards_->Store(&weights));
+    return weights;
+  }
+
   absl::Status Follow(const std::function<void(bool now)>& works);
 
-  const TrainModel& model() const { return *model_; }
   Critic* critic() { return critic_.get(); }
   double reward_kl() const { return rules_.reward_kl; }
   Optimizer& optimizer() { return optimizer_; }
@@ -159,7 +181,8 @@ class Trainer::Impl {
       kAdd,
       kFinish,
       kAbandon,
-      kSnapshot
+      kSnapshot,
+      kWeights
     };
     Kind kind = Kind::kLoad;
     int64_t number = 0;  // The batch, or the number of updates.
@@ -175,10 +198,18 @@ class Trainer::Impl {
   }
   absl::Status Do(const Command& command, absl::string_view groups);
 
-  // The whole moments, of which this rank has a part.
-  std::shared_ptr<const TensorSource> OpenMoments(ShardSnapshot moments) {
-    if (shard_reader_.has_value()) return shard_reader_->Open(std::move(moments));
-    return std::make_shared<SnapshotSource>(std::move(moments.part), /*once=*/true);
+  // The whole tensors, of which this rank has a part if they are shared.
+  std::shared_ptr<const TensorSource> Open(ShardSnapshot snapshot, bool shared) {
+    if (shared) return shard_reader_->Open(std::move(snapshot));
+    return std::make_shared<SnapshotSource>(std::move(snapshot.part), snapshot.once);
+  }
+
+  // The shards of a frozen model or an average, of which each rank has the parameters that it has
+  // of the policy. Null if that is all of them.
+  std::unique_ptr<ModelShards> ShardsOf(TrainModel* model) {
+    if (model == nullptr || !ranks_.many() || settings_.shard != Shard::kParameters) return nullptr;
+    return std::make_unique<ModelShards>(model, &ranks_, &pass_memory_,
+                                         ModelShards::Parts{.parameters = true});
   }
 
   // What every rank does. What is read from a checkpoint is null on ranks other than 0, which get
@@ -194,7 +225,8 @@ class Trainer::Impl {
       step_ = Streams(settings_) ? MakeStreamedStep(settings_, rules_, k, updater_, *clock_)
                                  : MakeWholeStep(settings_, rules_, k, updater_, history_, *clock_);
     }
-    return step_->Add(std::move(groups));
+    SLUICE_RETURN_IF_ERROR(step_->Add(std::move(groups)));
+    return ranks_.passes().AwaitOthers();
   }
 
   absl::StatusOr<StepResult> DoFinish(int64_t k) {
@@ -215,6 +247,7 @@ class Trainer::Impl {
     FillResult(*step_, &result);
     AdaptRewardKl(step_->sequences(), result);
     step_.reset();
+    SLUICE_RETURN_IF_ERROR(ranks_.passes().AwaitOthers());
     if (k % kStepsPerCheck == kStepsPerCheck - 1) SLUICE_RETURN_IF_ERROR(CheckRanksAgree());
     return result;
   }
@@ -231,9 +264,10 @@ class Trainer::Impl {
     history_.Clear();
     skips_in_a_row_ = 0;
     rules_.reward_kl = settings_.algorithm.advantage.kl;
-    if (average_ != nullptr) SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), weights));
+    if (average_ != nullptr)
+      SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), average_shards_.get(), weights));
     if (critic_ != nullptr) SLUICE_RETURN_IF_ERROR(critic_->Load(weights));
-    return LoadModel(model_.get(), weights);
+    return LoadModel(model_.get(), shards_.get(), weights);
   }
 
   absl::Status DoRestore(const TensorSet* weights, const TensorSource* moments, int64_t updates,
@@ -247,9 +281,10 @@ class Trainer::Impl {
     return absl::OkStatus();
   }
 
-  absl::Status LoadModel(TrainModel* model, const TensorSet* weights);
+  // `shards` are those of the model, or null.
+  absl::Status LoadModel(TrainModel* model, ModelShards* shards, const TensorSet* weights);
   // DATA_LOSS RANKS_DIFFER: the weights of two ranks have become different.
-  absl::Status CheckRanksAgree() const;
+  absl::Status CheckRanksAgree();
 
   // FAILED_PRECONDITION: the weights without factors, which low-rank training never changes, are
   // not those of the initial model, so the factors belong to another one.
@@ -277,6 +312,10 @@ class Trainer::Impl {
   std::unique_ptr<TrainModel> past_;
   VersionHistory history_;
   std::unique_ptr<Critic> critic_;  // Null if the job has none.
+  PassMemory pass_memory_;
+  // Of model_; null if each rank has its whole gradients.
+  std::unique_ptr<ModelShards> shards_;
+  std::unique_ptr<ModelShards> reference_shards_, average_shards_;  // See ShardsOf().
   Optimizer optimizer_;
   Updater updater_;
 
@@ -309,28 +348,36 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
       return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row,
                        {.updates = command.critic_updates});
     case Command::Kind::kRewardKl: rules_.reward_kl = command.coefficient; return absl::OkStatus();
-    case Command::Kind::kReference: return LoadModel(reference_.get(), nullptr);
-    case Command::Kind::kTeacher: return LoadModel(teacher_.get(), nullptr);
+    case Command::Kind::kReference:
+      return LoadModel(reference_.get(), reference_shards_.get(), nullptr);
+    case Command::Kind::kTeacher: return LoadModel(teacher_.get(), nullptr, nullptr);
     case Command::Kind::kAdd: {
       SLUICE_ASSIGN_OR_RETURN(std::vector<Group> batch, DecodeGroups(groups));
       return DoAdd(command.number, std::move(batch));
     }
     case Command::Kind::kFinish: return DoFinish(command.number).status();
     case Command::Kind::kAbandon: DoAbandon(); return absl::OkStatus();
-    case Command::Kind::kSnapshot:
-      shard_server_->Add(optimizer_.TakeSnapshots().moments);
+    case Command::Kind::kWeights: return shards_->Store(nullptr);
+    case Command::Kind::kSnapshot: {
+      Optimizer::Snapshots snapshots = optimizer_.TakeSnapshots();
+      snapshots.parameters.once = false;
+      if (optimizer_.shares_parameters()) shard_server_->Add(std::move(snapshots.parameters));
+      shard_server_->Add(std::move(snapshots.moments));
       if (critic_ != nullptr) shard_server_->Add(critic_->optimizer().TakeSnapshots().moments);
       return absl::OkStatus();
+    }
   }
   return absl::InternalError("rank 0 asks for what this build does not know");
 }
 
-absl::Status Trainer::Impl::LoadModel(TrainModel* model, const TensorSet* weights) {
+absl::Status Trainer::Impl::LoadModel(TrainModel* model, ModelShards* shards,
+                                      const TensorSet* weights) {
+  if (shards != nullptr && shards->has_parameters()) return shards->Load(weights);
   if (weights != nullptr) SLUICE_RETURN_IF_ERROR(model->Load(*weights));
   return BroadcastParameters(ranks_, model->parameters());
 }
 
-absl::Status Trainer::Impl::CheckRanksAgree() const {
+absl::Status Trainer::Impl::CheckRanksAgree() {
   if (!ranks_.many()) return absl::OkStatus();
   std::vector<TrainModel::Parameter> parameters = model_->parameters();
   if (critic_ != nullptr) {
@@ -342,11 +389,19 @@ absl::Status Trainer::Impl::CheckRanksAgree() const {
     bool operator==(const Sum&) const = default;
   };
   std::vector<Sum> sums(parameters.size());
-  ParallelEach(static_cast<int64_t>(sums.size()), [&](int64_t i) {
+  const auto add_up = [&](size_t i) {
     const at::Tensor& tensor = parameters[i].tensor;
     kernels::AddFingerprint(0, tensor.const_data_ptr<float>(), sizeof(float), 0,
                             static_cast<uint64_t>(tensor.numel()), sums[i].lanes);
-  });
+  };
+  // Of parameters in parts there is one copy. Then this compares what the ranks gather.
+  size_t first = 0;
+  if (optimizer_.shares_parameters()) {
+    first = model_->parameters().size();
+    SLUICE_RETURN_IF_ERROR(shards_->ForEachGathered(add_up));
+  }
+  ParallelEach(static_cast<int64_t>(sums.size() - first),
+               [&](int64_t i) { add_up(first + static_cast<size_t>(i)); });
   SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<Sum> all, ranks_.Join(sums));
   for (int rank = 1; rank < ranks_.world(); ++rank) {
     for (size_t i = 0; i < sums.size(); ++i) {
@@ -417,15 +472,18 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
                                                          const ModelConfig* teacher_config) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
+  const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
-                          TrainModel::Create(config, settings.dtype, settings.recompute));
+                          TrainModel::Create(config, settings.dtype, settings.recompute, lent));
   std::unique_ptr<TrainModel> reference;
   if (KeepsInitialWeights(settings)) {
-    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype));
+    SLUICE_ASSIGN_OR_RETURN(reference,
+                            TrainModel::Create(config, settings.dtype, Recompute::kNone, lent));
   }
   std::unique_ptr<TrainModel> average;
   if (rules.loss.prox == ProxMode::kEwma) {
-    SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype));
+    SLUICE_ASSIGN_OR_RETURN(average,
+                            TrainModel::Create(config, settings.dtype, Recompute::kNone, lent));
   }
   std::unique_ptr<TrainModel> teacher;
   if (settings.teacher) {
@@ -477,12 +535,7 @@ absl::Status Trainer::Add(int64_t k, std::vector<Group> groups) {
 absl::StatusOr<StepResult> Trainer::Finish(int64_t k) { return impl_->Finish(k); }
 void Trainer::Abandon() { impl_->Abandon(); }
 
-absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const {
-  SLUICE_ASSIGN_OR_RETURN(TensorSet weights,
-                          TensorSet::Create(impl_->model().config().Parameters(dtype)));
-  SLUICE_RETURN_IF_ERROR(impl_->model().Store(&weights));
-  return weights;
-}
+absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const { return impl_->Weights(dtype); }
 absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::critic_updates() const {

@@ -103,7 +103,7 @@ absl::Status Updater::AddSftGradients(const at::Tensor& logprobs, UpdateSums* su
   const double value = loss.item<double>();
   sums->policy += value;
   if (!std::isfinite(value)) ++sums->bad_logprobs;
-  return Backward(loss);
+  return model_->Backward(loss);
 }
 
 absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenScores& scores,
@@ -135,13 +135,13 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
   sums->kl += terms.kl_sum;
   sums->entropy += scores.entropy.sum().item<double>();
 
-  if (!rules_.HasRegularTerms()) return Backward(terms.policy);
-  if (policy_accumulator_ == regular_accumulator_) return Backward(terms.policy + regular);
+  if (!rules_.HasRegularTerms()) return model_->Backward(terms.policy);
+  if (policy_accumulator_ == regular_accumulator_) return model_->Backward(terms.policy + regular);
 
   // The two terms get different factors later, so their gradients go to different accumulators.
-  SLUICE_RETURN_IF_ERROR(Backward(terms.policy, /*keep_graph=*/true));
+  SLUICE_RETURN_IF_ERROR(model_->Backward(terms.policy, /*keep_graph=*/true));
   optimizer_->SelectAccumulator(regular_accumulator_);
-  const absl::Status status = Backward(regular);
+  const absl::Status status = model_->Backward(regular);
   optimizer_->SelectAccumulator(policy_accumulator_);
   return status;
 }
@@ -229,7 +229,7 @@ absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSum
         batch, settings_.dpo.beta, settings_.dpo.label_smoothing, &loss, &sums->pairs);
     sums->policy += loss;
     if (!std::isfinite(loss)) ++sums->bad_logprobs;
-    SLUICE_RETURN_IF_ERROR(Backward((logprobs * at::tensor(gradient)).sum()));
+    SLUICE_RETURN_IF_ERROR(model_->Backward((logprobs * at::tensor(gradient)).sum()));
   }
   return absl::OkStatus();
 }

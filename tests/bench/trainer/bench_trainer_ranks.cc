@@ -1,7 +1,8 @@
 // Measures the steps and the memory of a trainer with several ranks, each in a process of its own
 // on this machine:
-//   bench_trainer_ranks MODEL_DIR [--ranks N ..] [--shard none|optimizer] [--threads N] [--steps N]
-//     [--groups N] [--prompt N] [--answer N] [--dtype float32|bfloat16] [--json]
+//   bench_trainer_ranks MODEL_DIR [--ranks N ..] [--shard none|optimizer|gradients|parameters ..]
+//     [--threads N] [--steps N] [--groups N] [--prompt N] [--answer N]
+//     [--dtype float32|bfloat16] [--json]
 // The baseline of each figure is that of one rank with the same number of threads. A step has the
 // same batch whatever the number of ranks. After the steps rank 0 reads the state as a checkpoint
 // does; that is in the memory, and no time of it in the steps.
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -35,6 +37,8 @@ namespace sluice::trainer {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Minutes(5);
+const std::vector<std::string> kShardNames = {"none", "optimizer", "gradients",
+                                              "parameters"};  // In the order of Shard.
 
 // The rendezvous of processes of one machine, in a folder.
 class FolderRendezvous : public Rendezvous {
@@ -182,11 +186,11 @@ absl::StatusOr<std::vector<RankFigures>> RunRanks(const Options& options, const 
   return figures;
 }
 
-void Print(const bench::Report& report, int world, const std::vector<RankFigures>& figures,
-           const std::vector<RankFigures>& one) {
+void Print(const bench::Report& report, const std::string& run,
+           const std::vector<RankFigures>& figures, const std::vector<RankFigures>& one) {
   const auto add = [&](const char* name, double value, const char* unit, double baseline,
                        size_t runs) {
-    report.Add({.name = absl::StrCat("ranks_", world, "_", name),
+    report.Add({.name = absl::StrCat(run, "_", name),
                 .value = value,
                 .unit = unit,
                 .baseline = baseline,
@@ -202,7 +206,7 @@ void Print(const bench::Report& report, int world, const std::vector<RankFigures
   }
   add("cpu_of_all", cpu, "s", one[0].cpu_seconds, 1);
   add("memory_of_rank_0", figures[0].mebibytes, "MiB", one[0].mebibytes, 1);
-  if (world > 1) add("memory_of_others", most, "MiB", one[0].mebibytes, 1);
+  if (figures.size() > 1) add("memory_of_others", most, "MiB", one[0].mebibytes, 1);
 }
 
 int Main(int argc, char** argv) {
@@ -214,14 +218,15 @@ int Main(int argc, char** argv) {
   int threads = 1;
   bool as_json = false;
   std::vector<int> worlds = {2};
-  std::string dtype = "float32", shard = "optimizer";
+  std::string dtype = "float32";
+  std::vector<std::string> shards = {"optimizer"};
   app.add_option("MODEL_DIR", options.model,
                  "a model directory, as configs/examples/digits; its weights are random")
       ->required();
   app.add_option("--ranks", worlds, "number of ranks; may be given several times")
       ->check(CLI::Range(2, 64));
-  app.add_option("--shard", shard, "what the ranks share out")
-      ->check(CLI::IsMember({"none", "optimizer"}))
+  app.add_option("--shard", shards, "what the ranks share out; may be given several times")
+      ->check(CLI::IsMember(kShardNames))
       ->capture_default_str();
   app.add_option("--threads", threads, "compute threads of each rank")
       ->check(CLI::Range(1, 1024))
@@ -245,20 +250,27 @@ int Main(int argc, char** argv) {
   SetComputeThreads([threads] { return threads; });
   options.settings = BenchSettings(options.shape);
   options.settings.dtype = *DTypeFromTorchName(dtype);
-  options.settings.shard = shard == "none" ? Shard::kNone : Shard::kOptimizer;
 
   const bench::Report report(as_json);
   std::vector<RankFigures> one;
-  worlds.insert(worlds.begin(), 1);
-  for (const int world : worlds) {
+  const auto measure = [&](int world, const std::string& run) {
     const absl::StatusOr<std::vector<RankFigures>> figures =
         RunRanks(options, model->config, world);
     if (!figures.ok()) {
-      std::fprintf(stderr, "%d ranks: %s\n", world, figures.status().ToString().c_str());
-      return 1;
+      std::fprintf(stderr, "%s: %s\n", run.c_str(), figures.status().ToString().c_str());
+      return false;
     }
-    if (world == 1) one = *figures;
-    Print(report, world, *figures, one);
+    if (one.empty()) one = *figures;
+    Print(report, run, *figures, one);
+    return true;
+  };
+  if (!measure(1, "ranks_1")) return 1;
+  for (const int world : worlds) {
+    for (const std::string& shard : shards) {
+      options.settings.shard =
+          static_cast<Shard>(absl::c_find(kShardNames, shard) - kShardNames.begin());
+      if (!measure(world, absl::StrCat("ranks_", world, "_", shard))) return 1;
+    }
   }
   return 0;
 }

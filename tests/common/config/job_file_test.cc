@@ -543,8 +543,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "reward.sandbox.cpu=2",
                           "trainer.parallel.tensor=2",
                           "trainer.parallel.context=2",
-                          "trainer.shard=gradients",
-                          "trainer.shard=parameters",
                           "weights.encoding=delta",
                           "weights.publish_dtype=bfloat16",
                           "weights.verify=full",

@@ -564,9 +564,9 @@ TEST_F(ServiceTest, WhatValidateRefusesIsRefusedOfAnyClientWithTheSameText) {
               HasSubstr("reward.rewards.0.args: text: args.property is \"NaN\""));
 
   spec = Spec("digits");
-  spec.mutable_trainer()->set_shard("gradients");
+  spec.mutable_weights()->set_encoding("delta");
   EXPECT_THAT(std::string(Submit(spec).status().message()),
-              HasSubstr("trainer.shard: \"gradients\" is not in this build; use none"));
+              HasSubstr("weights.encoding: \"delta\" is not in this build; use auto or full"));
 }
 
 TEST_F(ServiceTest, AnUnusualValueIsTakenAndToldAsAnEvent) {

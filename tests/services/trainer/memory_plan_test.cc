@@ -90,9 +90,31 @@ TEST(MemoryPlanTest, RanksShareOutTheMomentsAndOnlyRankZeroPublishes) {
     in.shard = Shard::kOptimizer;
     const MemoryPlan first = PlanMemory(in);
     EXPECT_EQ(BytesOf(first, "moments"), BytesOf(alone, "moments") / ranks);
+    EXPECT_EQ(BytesOf(first, "gradients"), BytesOf(alone, "gradients"));
     in.rank = 1;
     EXPECT_EQ(first.total() - PlanMemory(in).total(), BytesOf(alone, "published versions"));
   }
+}
+
+// A pass has the table of 151,936 rows, the last norm and one layer of 28 at once.
+TEST(MemoryPlanTest, WhatRanksShareOutIsInMemoryWhileAPassIsInItsLayer) {
+  const MemoryPlan alone = PlanMemory(LargeInput());
+  MemoryPlanInput in = LargeInput();
+  in.ranks = 4;
+  in.shard = Shard::kGradients;
+  const MemoryPlan plan = PlanMemory(in);
+  constexpr uint64_t kTable = 151'936 * 1024, kAll = 596'049'920, kNorm = 1024,
+                     kLayer = (kAll - kTable - kNorm) / 28;
+  EXPECT_EQ(BytesOf(plan, "moments"), BytesOf(alone, "moments") / 4);
+  EXPECT_EQ(BytesOf(plan, "gradients"), 4 * (kAll / 4 + kTable + kNorm + kLayer));
+  EXPECT_EQ(BytesOf(plan, "parameters"), BytesOf(alone, "parameters"));
+
+  in.shard = Shard::kParameters;
+  in.average = true;
+  const MemoryPlan all = PlanMemory(in);
+  EXPECT_EQ(BytesOf(all, "gradients"), BytesOf(plan, "gradients"));
+  EXPECT_EQ(BytesOf(all, "parameters"), BytesOf(plan, "gradients"));
+  EXPECT_EQ(BytesOf(all, "average"), kAll);
 }
 
 TEST(MemoryPlanTest, ACriticTakesAModelWithGradientsAndMoments) {

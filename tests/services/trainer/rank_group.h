@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -20,7 +21,7 @@ class RankGroup {
   RankGroup(int world, const ModelConfig& config,
             const std::function<Settings(int rank)>& settings_of,
             const ModelConfig* teacher = nullptr)
-      : trainers_(world), ends_(world) {
+      : collectives_(world), trainers_(world), ends_(world) {
     for (int rank = world - 1; rank >= 0; --rank) {
       const auto start = [this, rank, world, config, teacher, settings = settings_of(rank)] {
         absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
@@ -38,6 +39,7 @@ class RankGroup {
             Trainer::Create(settings, config, Clock::Real(), collective->get(), snapshots, teacher);
         ASSERT_TRUE(trainer.ok()) << trainer.status();
         trainers_[rank] = *std::move(trainer);
+        collectives_[rank] = collective->get();
         if (rank > 0) ends_[rank] = trainers_[rank]->Follow([](bool) {});
         else first_ = *std::move(collective);
       };
@@ -59,12 +61,16 @@ class RankGroup {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
   }
+  // Makes a rank other than 0 leave the group at once, in the middle of what it does. Call it once,
+  // after rank 0 has been told to do something.
+  void Leave(int rank) { collectives_[rank].load()->Abort(); }
   Trainer& of_rank(int rank) { return *trainers_[rank]; }    // After Stop().
   const absl::Status& end(int rank) { return ends_[rank]; }  // The same.
 
  private:
   LocalRendezvous rendezvous_;
   std::unique_ptr<Collective> first_;
+  std::vector<std::atomic<Collective*>> collectives_;
   std::vector<std::unique_ptr<Trainer>> trainers_;
   std::vector<absl::Status> ends_;
   std::vector<std::thread> threads_;
