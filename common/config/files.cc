@@ -262,7 +262,8 @@ std::optional<Dataset> FileChecker::ReadRows(const std::string& path,
 void FileChecker::CheckEvalDataset(int index) {
   const job::v1::DataSource& dataset = spec_.eval().datasets(index);
   const std::string path = absl::StrCat("eval.datasets.", index);
-  const std::optional<Dataset> rows = ReadRows(path, dataset, /*skip_bad_rows=*/false);
+  const bool skip = !sampled() && spec_.data().order().on_bad_row() == "skip";
+  const std::optional<Dataset> rows = ReadRows(path, dataset, skip);
   if (rows.has_value()) CheckAnswers(path, dataset, *rows);
 }
 
@@ -362,7 +363,8 @@ void FileChecker::CheckDemonstrations(const std::string& path, const job::v1::Da
                     answer.message(), "; such rows are left out (data.order.on_bad_row: skip)");
     } else {
       check_.Add(16, path + key, ": ", source.path(), ":", rows.line(i), ": ", answer.message(),
-                 "; kind ", spec_.kind(), " trains on it");
+                 "; kind ", spec_.kind(),
+                 absl::StartsWith(path, "eval.") ? " is evaluated on it" : " trains on it");
     }
     return;
   }

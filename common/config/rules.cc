@@ -63,14 +63,25 @@ bool AppliesTo(const job::v1::RewardEntry& entry, const std::string& source) {
   return sources.empty() || absl::c_linear_search(sources, source);
 }
 
+void CheckNoEvalSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
+  const job::v1::Eval& eval = spec.eval();
+  job::v1::Eval plain;
+  FillDefaults(&plain);
+  const auto require = [&](bool same, const char* key) {
+    check.Require(same, absl::StrCat("eval.", key), "is not used by kind: ", spec.kind(),
+                  ", whose evaluation is the loss of the rows' own answers; leave it out");
+  };
+  require(eval.samples() == plain.samples(), "samples");
+  require(eval.temperature() == plain.temperature(), "temperature");
+  require(eval.share() == plain.share(), "share");
+}
+
 void CheckEval(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Eval& eval = spec.eval();
   // Without evaluation, the other keys do not matter.
   if (eval.every_steps() == 0) return;
-  check.Require(
-      spec.kind() == "rl", "eval.every_steps", "is ", eval.every_steps(),
-      ", but kind: ", spec.kind(),
-      " has no rollouts that could answer; leave it out, and ask checkpoints with `sluice eval`");
+  // The trainer of the other kinds scores the answers of the rows, and samples none.
+  if (spec.kind() != "rl") CheckNoEvalSampling(spec, check);
   check.Require(eval.datasets_size() > 0, "eval.datasets", "is empty, but eval.every_steps is ",
                 eval.every_steps(), "; name at least one dataset, or leave eval.every_steps out");
   check.Require(eval.samples() <= 1 || eval.temperature() > 0, "eval.samples", "is ",

@@ -13,6 +13,18 @@
 #include "sluice/registry/v1/registry.pb.h"
 
 namespace sluice::trainer {
+namespace {
+
+template <typename Sources>
+std::vector<JobConfig::Source> SourcesOf(const Sources& from) {
+  std::vector<JobConfig::Source> sources;
+  for (const job::v1::DataSource& source : from)
+    sources.push_back({source.name(), source.format(), ColumnsOf(source), source.path()});
+  return sources;
+}
+
+}  // namespace
+
 absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   const job::v1::JobSpec& spec = assignment.spec();
   SLUICE_RETURN_IF_ERROR(CheckOnDaemon(spec, /*writes=*/true));
@@ -49,12 +61,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
         "the job file gives neither model.path nor model.init; set one of them");
   config.teacher_dir = spec.model().teacher().path();
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
-  for (const job::v1::DataSource& source : spec.data().train()) {
-    JobConfig::Source& to = config.sources.emplace_back();
-    to.name = source.name();
-    to.format = source.format();
-    to.columns = ColumnsOf(source);
-  }
+  config.sources = SourcesOf(spec.data().train());
   config.max_context = spec.model().max_context();
 
   // Each job has a folder of its own, so that it never goes on from another job's checkpoints. The
@@ -80,8 +87,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
 
   config.eval_every_steps = spec.eval().every_steps();
-  for (const job::v1::DataSource& dataset : spec.eval().datasets())
-    config.eval_datasets.push_back(dataset.name());
+  config.eval_sources = SourcesOf(spec.eval().datasets());
   config.rollouts = RolloutsOf(assignment);
   return config;
 }

@@ -46,6 +46,7 @@ struct JobConfig {
     std::string name, format;
     // From the name of a row's field to its name in the file.
     std::map<std::string, std::string> columns;
+    std::string path;  // The file. The rows of `sources` come from the queue.
   };
   std::vector<Source> sources;  // For supervised data.
   bool skip_bad_rows = false;   // A row of supervised data that cannot be used is left out.
@@ -67,9 +68,12 @@ struct JobConfig {
   int retain_versions = 4;  // Number of newest versions whose weights can be fetched.
   int64_t max_steps = -1;   // -1: no limit.
 
-  int64_t eval_every_steps = 0;            // 0: no evaluations.
-  std::vector<std::string> eval_datasets;  // Names.
-  std::vector<std::string> rollouts;       // HOST:PORT of the rollouts at the start.
+  int64_t eval_every_steps = 0;       // 0: no evaluations.
+  std::vector<Source> eval_sources;   // The datasets.
+  std::vector<std::string> rollouts;  // HOST:PORT of the rollouts at the start.
+
+  // Whether the job trains on the answers of rows: kinds sft and dpo.
+  bool supervised() const { return settings.kind != Settings::Kind::kRl; }
 
   // Whether no version follows `version`.
   bool IsLast(int64_t version) const { return max_steps >= 0 && version >= max_steps; }

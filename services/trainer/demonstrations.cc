@@ -16,12 +16,13 @@
 
 namespace sluice::trainer {
 
-absl::StatusOr<RowEncoder> MakeRowEncoder(const ModelDir& model, const JobConfig& config) {
-  std::vector<PromptRenderer::Source> sources;
-  for (const JobConfig::Source& source : config.sources)
-    sources.push_back({source.name, source.format, source.columns});
+absl::StatusOr<RowEncoder> MakeRowEncoder(const ModelDir& model, const JobConfig& config,
+                                          absl::Span<const JobConfig::Source> sources) {
+  std::vector<PromptRenderer::Source> rendered;
+  for (const JobConfig::Source& source : sources)
+    rendered.push_back({source.name, source.format, source.columns});
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<const PromptRenderer> renderer,
-                          PromptRenderer::Load(model, config.chat_template, std::move(sources)));
+                          PromptRenderer::Load(model, config.chat_template, std::move(rendered)));
   if (model.stop_ids.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         model.path,

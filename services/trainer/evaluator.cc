@@ -35,14 +35,21 @@ bool IsPermanent(const absl::Status& status) {
   }
 }
 
-// "heldout 0.8125 (pass@1 0.5300, 200 rows, 1.5% truncated), sums 0.4000 (pass@1 ..)"
+// "heldout 0.8125 (pass@1 0.5300, 200 rows, 1.5% truncated), sums 0.4000 (pass@1 ..)", or of kinds
+// sft and dpo "heldout loss 1.2345 (200 rows), ..".
 std::string Describe(const Evaluation& evaluation, const std::vector<std::string>& datasets) {
   std::vector<std::string> parts;
   for (const std::string& name : datasets) {
+    const auto key = [&](absl::string_view stat) { return absl::StrCat("eval/", name, "/", stat); };
     const auto value = [&](absl::string_view stat) {
-      const auto at = evaluation.values.find(absl::StrCat("eval/", name, "/", stat));
+      const auto at = evaluation.values.find(key(stat));
       return at == evaluation.values.end() ? 0.0 : at->second;
     };
+    if (evaluation.values.contains(key("loss"))) {
+      parts.push_back(absl::StrFormat("%s loss %.4f (%d rows)", name, value("loss"),
+                                      static_cast<int64_t>(value("rows"))));
+      continue;
+    }
     parts.push_back(absl::StrFormat("%s %.4f (pass@1 %.4f, %d rows, %.1f%% truncated)", name,
                                     value("reward"), value("pass@1"),
                                     static_cast<int64_t>(value("rows")), 100 * value("truncated")));
@@ -161,22 +168,36 @@ void Evaluator::Run() {
       if (cancelled_) return;
       version = *running_;
     }
-    bool known = false;
-    absl::StatusOr<Evaluation> evaluation = Evaluate(version, &known);
+    Record(version, [&] { return AskForEvaluation(version); });
     if (cancel_->triggered()) return;
-    FinishEvaluation(version, std::move(evaluation), known);
   }
 }
 
-absl::StatusOr<Evaluation> Evaluator::Evaluate(const PublishedVersion& version, bool* known) {
-  {
-    MutexLock lock(&mu_);
-    const Evaluation* const before = log_.Find(version.version.number);
-    *known = before != nullptr && before->state == version.state.hex();
-    if (*known) return *before;
-  }
+void Evaluator::Record(const PublishedVersion& version,
+                       const std::function<absl::StatusOr<Evaluation>()>& evaluate) {
+  if (const std::optional<Evaluation> known = FindKnown(version); known.has_value())
+    return FinishEvaluation(version, *known, /*known=*/true);
 
-  Evaluation evaluation{.version = version.version, .state = version.state.hex()};
+  absl::StatusOr<Evaluation> evaluation = evaluate();
+  if (cancel_->triggered()) return;
+  if (evaluation.ok()) {
+    evaluation->version = version.version;
+    evaluation->state = version.state.hex();
+    evaluation->values["eval/version"] = static_cast<double>(version.version.number);
+    evaluation->values["eval/score"] = evaluation->score;
+  }
+  FinishEvaluation(version, std::move(evaluation), /*known=*/false);
+}
+
+std::optional<Evaluation> Evaluator::FindKnown(const PublishedVersion& version) {
+  MutexLock lock(&mu_);
+  const Evaluation* const before = log_.Find(version.version.number);
+  if (before == nullptr || before->state != version.state.hex()) return std::nullopt;
+  return *before;
+}
+
+absl::StatusOr<Evaluation> Evaluator::AskForEvaluation(const PublishedVersion& version) {
+  Evaluation evaluation;
   const std::string number = absl::StrCat(version.version.number);
   const auto waits =
       waits_->Begin({.kind = "VERSION",
@@ -197,9 +218,6 @@ absl::StatusOr<Evaluation> Evaluator::Evaluate(const PublishedVersion& version, 
                      " answers could not be scored and are left out; the first: ",
                      result.first_unscorable()));
   }
-
-  evaluation.values["eval/version"] = static_cast<double>(version.version.number);
-  evaluation.values["eval/score"] = evaluation.score;
   return evaluation;
 }
 

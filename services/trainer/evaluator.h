@@ -29,7 +29,7 @@ class EvaluationResult;
 namespace sluice::trainer {
 
 // Lets the job's rollouts evaluate versions while training goes on, one version at a time, and
-// keeps the results.
+// keeps the results. It also keeps the results of a trainer that evaluates by itself (Record).
 //
 // The version is pinned in two places, so that all answers are of it. A lease in the publisher
 // keeps its weights, which a rollout fetches into a separate engine. The link `evaluating` keeps
@@ -77,6 +77,11 @@ class Evaluator {
   // Begins to evaluate `version`, which the publisher must have. Waits first until the evaluation
   // under way has ended.
   void Start(const PublishedVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes over the evaluation of `version` that the caller makes itself: `evaluate` returns values
+  // and score. It is not called if these weights were evaluated before the run went back to a
+  // checkpoint. If it is cancelled meanwhile, the result is dropped.
+  void Record(const PublishedVersion& version,
+              const std::function<absl::StatusOr<Evaluation>()>& evaluate) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until no evaluation is under way, or until cancelled.
   void Await() ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -91,8 +96,9 @@ class Evaluator {
  private:
   struct Thread;
   void Run();
-  // Sets *known if these weights were evaluated before the run went back to a checkpoint.
-  absl::StatusOr<Evaluation> Evaluate(const PublishedVersion& version, bool* known);
+  // The evaluation of these weights before the run went back to a checkpoint, if there was one.
+  std::optional<Evaluation> FindKnown(const PublishedVersion& version) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Evaluation> AskForEvaluation(const PublishedVersion& version);
   // Asks rollouts until one has a result for the dataset, or an error that would come again.
   absl::StatusOr<engine::v1::EvaluationResult> EvaluateDataset(const PublishedVersion& version,
                                                                const std::string& dataset);

@@ -21,6 +21,7 @@
 #include "common/weights/service.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
+#include "services/trainer/held_out_rows.h"
 #include "services/trainer/job_checkpoints.h"
 #include "services/trainer/job_context.h"
 #include "services/trainer/job_evaluations.h"
@@ -102,6 +103,7 @@ class TrainingJob::Impl {
   absl::Status FinishEvaluations();
 
   absl::Status StartEvaluation();
+  absl::StatusOr<Evaluation> EvaluateHeldOut(absl::Status* trainer_status);
   absl::StatusOr<std::shared_ptr<const TensorSet>> Snapshot(DType dtype) const;
   void OfferWeights(std::shared_ptr<const TensorSet> weights);
   void ReportStanding(bool ready, absl::string_view phase, absl::string_view cause = "") const;
@@ -136,7 +138,8 @@ class TrainingJob::Impl {
   TrainState state_;  // State after the last applied step.
   // Cursor and path of the checkpoint from which the run goes on; empty if there is none.
   std::string cursor_, checkpoint_;
-  RowEncoder encode_row_;  // Of supervised jobs.
+  RowEncoder encode_row_;                // Of supervised jobs.
+  std::optional<HeldOutRows> held_out_;  // Of supervised jobs with evaluations.
   // Number of experts that a token goes through, over all layers; 0 if the model has no experts.
   int64_t experts_ = 0;
   // While version() is below it, the queue replays batches, and the engines keep what they hold
@@ -186,8 +189,12 @@ absl::Status TrainingJob::Impl::Load() {
     SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, ReadWeights(*teacher, DType::kF32));
     SLUICE_RETURN_IF_ERROR(trainer_->SetTeacher(weights));
   }
-  if (config.settings.kind != Settings::Kind::kRl) {
-    SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config));
+  if (config.supervised()) {
+    SLUICE_ASSIGN_OR_RETURN(encode_row_, MakeRowEncoder(model, config, config.sources));
+    if (evaluations_.enabled()) {
+      SLUICE_ASSIGN_OR_RETURN(HeldOutRows rows, HeldOutRows::Read(model, config));
+      held_out_.emplace(std::move(rows));
+    }
   }
 
   SLUICE_RETURN_IF_ERROR(checkpoints_.Open(model));
@@ -506,7 +513,28 @@ absl::Status TrainingJob::Impl::StartEvaluation() {
     OfferWeights(std::move(weights));
     SLUICE_RETURN_IF_ERROR(publication_->Flush());
   }
-  return evaluations_.Start(*publisher_->latest());
+  if (!held_out_.has_value()) return evaluations_.Start(*publisher_->latest());
+  // An error of the trainer, such as a lost rank, ends the job; one of the rows, the evaluation.
+  absl::Status trainer_status;
+  evaluations_.Record(*publisher_->latest(), [&] { return EvaluateHeldOut(&trainer_status); });
+  return trainer_status.ok() ? evaluations_.status() : trainer_status;
+}
+
+absl::StatusOr<Evaluation> TrainingJob::Impl::EvaluateHeldOut(absl::Status* trainer_status) {
+  const auto waits =
+      job_.waits.Begin({.kind = "VERSION",
+                        .id = policy_version().str(),
+                        .cause = absl::StrCat(job_.worker, " evaluates version ", version()),
+                        .next = "the next step begins"});
+  const auto score = [&](std::vector<Group> rows) -> absl::StatusOr<HeldOutSums> {
+    if (evaluations_.cancelled()) return absl::CancelledError("the evaluation was cancelled");
+    watched_.Begin("evaluates rows", kLongestWork);
+    absl::StatusOr<HeldOutSums> sums = trainer_->Evaluate(std::move(rows));
+    watched_.Rest();
+    *trainer_status = sums.status();
+    return sums;
+  };
+  return held_out_->Evaluate(score, *job_.clock);
 }
 
 absl::Status TrainingJob::Impl::FinishEvaluations() {

@@ -1,6 +1,8 @@
 #include "services/trainer/job_evaluations.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -10,7 +12,8 @@ namespace sluice::trainer {
 absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
   if (!enabled()) return absl::OkStatus();
   const JobConfig& config = job_->config;
-  EvaluationLog evaluations(config.checkpoint_dir);
+  EvaluationLog evaluations(config.checkpoint_dir,
+                            config.supervised() ? Better::kLower : Better::kHigher);
   if (const absl::Status loaded = evaluations.Load(version); absl::IsDataLoss(loaded)) {
     job_->RaiseEvent(common::v1::SEVERITY_WARNING, "evaluations_damaged",
                      absl::StrCat(loaded.message(), "; the evaluations so far no longer count"));
@@ -24,12 +27,14 @@ absl::Status JobEvaluations::Open(int64_t version, WeightPublisher* publisher) {
     job->RaiseEvent(severity, code, message);
     log::Info(code, {{"job_id", job->config.name}, {"what", message}});
   };
+  std::vector<std::string> datasets;
+  for (const JobConfig::Source& source : config.eval_sources) datasets.push_back(source.name);
   const Evaluator::Options options{.job = config.id,
                                    .job_name = config.name,
                                    .worker = job_->worker,
                                    .incarnation = config.incarnation,
                                    .dir = config.checkpoint_dir,
-                                   .datasets = config.eval_datasets,
+                                   .datasets = std::move(datasets),
                                    .version = version};
   MutexLock lock(&mu_);
   evaluator_ = std::make_unique<Evaluator>(options, std::move(evaluations), publisher, &job_->waits,
@@ -73,6 +78,12 @@ absl::Status JobEvaluations::Start(const PublishedVersion& version) {
   evaluator()->Start(version);
   started_ = version.version.number;
   return absl::OkStatus();
+}
+
+void JobEvaluations::Record(const PublishedVersion& version,
+                            const std::function<absl::StatusOr<Evaluation>()>& evaluate) {
+  evaluator()->Record(version, evaluate);
+  started_ = version.version.number;
 }
 
 void JobEvaluations::AwaitBeforeLastStep(int64_t version) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,7 +18,8 @@
 namespace sluice::trainer {
 
 // Decides which versions of one training job are evaluated, and when training waits for an
-// evaluation. The Evaluator does the work.
+// evaluation. The Evaluator has the rollouts do the work; of kinds sft and dpo the trainer itself
+// does it between two steps, with Record().
 //
 // A version is evaluated if eval.every_steps divides its number, and so is the last one. A step's
 // report carries the values of one evaluation, and the last step's report those of the last
@@ -45,6 +47,10 @@ class JobEvaluations {
   bool CheckDue(int64_t version);
   // Evaluates `version`, which the publisher has, once the previous evaluation has ended.
   absl::Status Start(const PublishedVersion& version);
+  // The same if the trainer evaluates: returns when `evaluate` has, which is not called if these
+  // weights were evaluated before. It leaves out the result's version and state.
+  void Record(const PublishedVersion& version,
+              const std::function<absl::StatusOr<Evaluation>()>& evaluate);
   bool HasStarted(int64_t version) const { return started_ == version; }
 
   // Waits for an older evaluation if the step after `version` is the last. Call it after the step
@@ -62,6 +68,7 @@ class JobEvaluations {
   void SetRollouts(std::vector<std::string> rollouts) ABSL_LOCKS_EXCLUDED(mu_);
   // Cancels the evaluation under way, and all later ones.
   void Cancel() { cancel_.Trigger(); }
+  bool cancelled() const { return cancel_.triggered(); }
   // Call it when the trainer ends. It calls Cancel(), and reports an evaluation that stays
   // unfinished as an event.
   void Abandon();

@@ -124,8 +124,8 @@ absl::Status EvaluationLog::Recount() {
     // existing.
     const std::string path = absl::StrCat(dir_, "/", CheckpointName(number));
     const bool has_checkpoint = number > 0 && (number == reached_ || PathExists(path));
-    if (!has_checkpoint || (!totals.best_checkpoint.empty() && evaluation.score <= totals.best))
-      continue;
+    if (!has_checkpoint) continue;
+    if (!totals.best_checkpoint.empty() && !IsBetter(evaluation.score, totals.best)) continue;
     totals.best = evaluation.score;
     totals.best_version = number;
     totals.best_checkpoint = path;

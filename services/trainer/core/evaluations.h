@@ -20,13 +20,17 @@ struct Evaluation {
   // Fingerprint of its weights, in hex. A version of the same number on another branch of the run
   // has another one.
   std::string state;
-  double score = 0;  // Mean over the datasets of their mean reward; higher is better.
+  // Mean over the datasets of their mean reward or loss (see Better).
+  double score = 0;
   std::map<std::string, double> values;  // Named as in a step report: `eval/heldout/reward`, ..
   // k of the step report that carried the values; -1 if none has yet.
   int64_t reported = -1;
 
   bool operator==(const Evaluation&) const = default;
 };
+
+// Which of two scores is the better one. Rewards are kHigher, losses kLower.
+enum class Better { kHigher, kLower };
 
 // Summary of the evaluations of a run; the fields are those of job.v1.EvalSummary.
 struct EvalTotals {
@@ -53,7 +57,8 @@ inline constexpr char kEvaluatingLink[] = "evaluating";
 class EvaluationLog {
  public:
   // `dir` is the folder of the checkpoints, which must exist.
-  explicit EvaluationLog(std::string dir) : dir_(std::move(dir)) {}
+  explicit EvaluationLog(std::string dir, Better better = Better::kHigher)
+      : dir_(std::move(dir)), better_(better) {}
 
   // Reads what earlier incarnations left. The run goes on from version `version`: evaluations of
   // later versions do not count until these are reached again. DATA_LOSS: a line cannot be read;
@@ -78,7 +83,12 @@ class EvaluationLog {
   // Computes the totals and sets the link `best`.
   absl::Status Recount();
 
+  bool IsBetter(double score, double than) const {
+    return better_ == Better::kHigher ? score > than : score < than;
+  }
+
   const std::string dir_;
+  const Better better_;
   std::map<int64_t, Evaluation> all_;  // By version.
   // The newest version that the run has reached, as far as the log knows. Evaluations up to it
   // count.

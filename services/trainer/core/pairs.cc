@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/algorithms/preference.h"
 #include "common/base/status.h"
 
 namespace sluice::trainer {
@@ -27,6 +26,21 @@ void PairStats::Merge(const PairStats& other) {
   reward_rejected += other.reward_rejected;
   logprob_chosen += other.logprob_chosen;
   logprob_rejected += other.logprob_rejected;
+}
+
+PairLoss ComparePair(const PairLogprobs& policy, const PairLogprobs& reference, double beta,
+                     double smoothing, PairStats* stats) {
+  const double gain_chosen = policy.chosen - reference.chosen;
+  const double gain_rejected = policy.rejected - reference.rejected;
+  if (stats != nullptr) {
+    stats->Merge({.pairs = 1,
+                  .correct = gain_chosen > gain_rejected,
+                  .reward_chosen = beta * gain_chosen,
+                  .reward_rejected = beta * gain_rejected,
+                  .logprob_chosen = policy.chosen,
+                  .logprob_rejected = policy.rejected});
+  }
+  return DpoLoss(gain_chosen - gain_rejected, beta, smoothing);
 }
 
 void AddPairMetrics(const PairStats& stats, std::map<std::string, double>* out) {
@@ -68,19 +82,12 @@ std::vector<float> PairSums::Gradient(const MicroBatch& batch, double beta, doub
   std::vector<float> gradient(batch.targets.size());
   for (size_t b = 0; b < batch.sequences.size(); ++b) {
     const uint32_t sequence = batch.sequences[b], chosen = sequence / 2 * 2, rejected = chosen + 1;
-    const double gain_chosen = policy_[chosen] - reference_[chosen];
-    const double gain_rejected = policy_[rejected] - reference_[rejected];
-    const PairLoss pair = DpoLoss(gain_chosen - gain_rejected, beta, smoothing);
+    const PairLoss pair = ComparePair({policy_[chosen], policy_[rejected]},
+                                      {reference_[chosen], reference_[rejected]}, beta, smoothing,
+                                      sequence == chosen ? stats : nullptr);
     std::fill(gradient.begin() + batch.offsets[b], gradient.begin() + batch.offsets[b + 1],
               static_cast<float>(sequence == chosen ? pair.slope : -pair.slope));
-    if (sequence != chosen) continue;
-    *loss += pair.loss;
-    stats->Merge({.pairs = 1,
-                  .correct = gain_chosen > gain_rejected,
-                  .reward_chosen = beta * gain_chosen,
-                  .reward_rejected = beta * gain_rejected,
-                  .logprob_chosen = policy_[chosen],
-                  .logprob_rejected = policy_[rejected]});
+    if (sequence == chosen) *loss += pair.loss;
   }
   return gradient;
 }

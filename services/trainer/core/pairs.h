@@ -1,29 +1,22 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/algorithms/preference.h"
 #include "services/trainer/core/micro_batch.h"
+#include "services/trainer/core/pair_stats.h"
 
 namespace sluice::trainer {
 
-// Sums over the pairs of an update. A reward is beta (lp_theta - lp_ref), summed over an answer:
-// the reward that the policy implies (DPO, arXiv:2305.18290).
-struct PairStats {
-  int64_t pairs = 0;
-  int64_t correct = 0;  // Pairs whose chosen answer has the higher reward.
-  double reward_chosen = 0, reward_rejected = 0;
-  double logprob_chosen = 0, logprob_rejected = 0;  // Of whole answers, in nats.
-
-  void Merge(const PairStats& other);
+// The log-probs of the two answers of a pair, each summed over the answer.
+struct PairLogprobs {
+  double chosen = 0, rejected = 0;
 };
-
-// Adds the means over the pairs, if there are any: dpo_accuracy, dpo_margin, dpo_reward_chosen,
-// dpo_reward_rejected, dpo_logprob_chosen and dpo_logprob_rejected.
-void AddPairMetrics(const PairStats& stats, std::map<std::string, double>* out);
+// Returns the loss of a pair (DpoLoss), and counts it in *stats unless that is null.
+PairLoss ComparePair(const PairLogprobs& policy, const PairLogprobs& reference, double beta,
+                     double smoothing, PairStats* stats);
 
 // The answers of the pairs of one update: sequence 2p is the chosen answer of pair p, 2p + 1 the
 // rejected one. Keeps what the loss of a pair needs of both, which may be in two micro-batches.

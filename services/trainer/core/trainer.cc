@@ -134,6 +134,14 @@ class Trainer::Impl {
     if (step_ != nullptr) Tell({.kind = Command::Kind::kAbandon}).IgnoreError();
     DoAbandon();
   }
+  absl::StatusOr<HeldOutSums> Evaluate(std::vector<Group> groups) {
+    if (step_ != nullptr)
+      return absl::FailedPreconditionError(
+          absl::StrCat("rows cannot be evaluated while batch ", k_, " is open"));
+    const Command command{.kind = Command::Kind::kEvaluate};
+    if (ranks_.many()) SLUICE_RETURN_IF_ERROR(Tell(command, EncodeGroups(groups)));
+    return DoEvaluate(groups);
+  }
   absl::StatusOr<Sources> TakeSnapshot() {
     if (shard_reader_.has_value()) SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kSnapshot}));
     Optimizer::Snapshots snapshots = optimizer_.TakeSnapshots();
@@ -182,7 +190,8 @@ class Trainer::Impl {
       kFinish,
       kAbandon,
       kSnapshot,
-      kWeights
+      kWeights,
+      kEvaluate
     };
     Kind kind = Kind::kLoad;
     int64_t number = 0;  // The batch, or the number of updates.
@@ -250,6 +259,10 @@ class Trainer::Impl {
     SLUICE_RETURN_IF_ERROR(ranks_.passes().AwaitOthers());
     if (k % kStepsPerCheck == kStepsPerCheck - 1) SLUICE_RETURN_IF_ERROR(CheckRanksAgree());
     return result;
+  }
+
+  absl::StatusOr<HeldOutSums> DoEvaluate(absl::Span<const Group> groups) {
+    return ScoreHeldOut(settings_, groups, ranks_, &updater_.scorer());
   }
 
   void DoAbandon() {
@@ -357,6 +370,10 @@ absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups)
     }
     case Command::Kind::kFinish: return DoFinish(command.number).status();
     case Command::Kind::kAbandon: DoAbandon(); return absl::OkStatus();
+    case Command::Kind::kEvaluate: {
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<Group> rows, DecodeGroups(groups));
+      return DoEvaluate(rows).status();
+    }
     case Command::Kind::kWeights: return shards_->Store(nullptr);
     case Command::Kind::kSnapshot: {
       Optimizer::Snapshots snapshots = optimizer_.TakeSnapshots();
@@ -534,6 +551,9 @@ absl::Status Trainer::Add(int64_t k, std::vector<Group> groups) {
 }
 absl::StatusOr<StepResult> Trainer::Finish(int64_t k) { return impl_->Finish(k); }
 void Trainer::Abandon() { impl_->Abandon(); }
+absl::StatusOr<HeldOutSums> Trainer::Evaluate(std::vector<Group> groups) {
+  return impl_->Evaluate(std::move(groups));
+}
 
 absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const { return impl_->Weights(dtype); }
 absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }

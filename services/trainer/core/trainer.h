@@ -12,6 +12,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/checkpoint/tensor_source.h"
 #include "services/trainer/core/experience.h"
+#include "services/trainer/core/held_out.h"
 #include "services/trainer/core/settings.h"
 #include "services/trainer/core/step.h"
 
@@ -91,6 +92,9 @@ class Trainer {
   absl::StatusOr<StepResult> Finish(int64_t k);
   // Drops what was added since the last Finish().
   void Abandon();
+
+  // Scores rows that are not trained on, of kinds sft and dpo (held_out.h); no batch may be open.
+  absl::StatusOr<HeldOutSums> Evaluate(std::vector<Group> groups);
 
   // Copies of the parameters. F32 gives the parameters themselves. settings.dtype gives them
   // rounded to nearest even, as the forward pass uses them and the engines must hold them.

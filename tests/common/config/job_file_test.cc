@@ -503,8 +503,13 @@ TEST(JobFile, EvaluationNeedsDatasetsThatSomethingScores) {
       "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
       "{dir: out}\n";
 
-  EXPECT_THAT(ProblemLines(Parse(sft + eval)),
-              ElementsAre(HasSubstr("kind: sft has no rollouts that could answer")));
+  EXPECT_THAT(ProblemLines(Parse(sft + eval)), ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(sft + eval, {"eval.samples=4", "eval.temperature=1"})),
+              ElementsAre(HasSubstr("eval.samples is not used by kind: sft, whose evaluation is "
+                                    "the loss of the rows' own answers"),
+                          HasSubstr("eval.temperature is not used by kind: sft")));
+  EXPECT_THAT(ProblemLines(Parse(sft + eval, {"eval.share=0.5"})),
+              ElementsAre(HasSubstr("eval.share is not used by kind: sft")));
 }
 
 TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
@@ -524,6 +529,15 @@ TEST(JobFile, AnEvaluationDatasetThatCannotBeReadIsToldBeforeTheJobStarts) {
   EXPECT_THAT(problems(""), ElementsAre(HasSubstr("eval.datasets.0.path: ")));
   EXPECT_THAT(problems("{\"question\": \"1+1\"}\n"), ElementsAre(HasSubstr("prompt")));
   EXPECT_THAT(problems("{\"prompt\": \"1+1\"\n"), ElementsAre(HasSubstr("eval_rows.jsonl")));
+
+  // A supervised job scores the rows' own answers.
+  EXPECT_TRUE(WriteFileAtomic(dir + "/eval_rows.jsonl", "{\"prompt\": \"1+1\"}\n").ok());
+  const std::string sft =
+      "name: s\nkind: sft\nmodel: {path: m}\ndata: {train: [{name: a, path: r}]}\ncheckpoint: "
+      "{dir: out}\neval: {every_steps: 5, datasets: [{name: h, path: eval_rows.jsonl}]}\n";
+  EXPECT_THAT(ProblemLines(ParseJobFile(sft, dir + "/job.yaml")),
+              testing::Contains(AllOf(HasSubstr("eval.datasets.0.answer"),
+                                      HasSubstr("kind sft is evaluated on it"))));
 }
 
 TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {

@@ -47,6 +47,16 @@ TEST_F(EvaluationsTest, TheBestIsTheHighestScoreAndTheEarliestOfEquals) {
   EXPECT_EQ(LinkedVersion(dir_, kBestLink), 100);
 }
 
+TEST_F(EvaluationsTest, OfLossesTheBestIsTheLowest) {
+  EvaluationLog log(dir_, Better::kLower);
+  ASSERT_TRUE(log.Load(0).ok());
+  for (const auto& [number, loss] : {std::pair(50, 1.4), {100, 0.9}, {150, 0.9}})
+    ASSERT_TRUE(log.Add(Of(number, loss)).ok());
+  EXPECT_EQ(log.totals().best, 0.9);
+  EXPECT_EQ(log.totals().best_checkpoint, dir_ + "/step-100") << "the earliest of equals";
+  EXPECT_EQ(LinkedVersion(dir_, kBestLink), 100);
+}
+
 TEST_F(EvaluationsTest, AnotherProcessFindsThem) {
   ASSERT_TRUE(log_.Load(0).ok());
   ASSERT_TRUE(log_.Add(Of(50, 0.7)).ok());

@@ -307,5 +307,39 @@ TEST_F(EvaluatorTest, ValuesWhoseStepReportIsBeforeTheCheckpointAreNotToldAgain)
   EXPECT_THAT(Make(/*version=*/60).TakeValues(60), IsEmpty());
 }
 
+TEST_F(EvaluatorTest, WhatTheTrainerEvaluatesItselfIsKeptAndNotEvaluatedAgain) {
+  Evaluator& evaluator = Make();
+  const PublishedVersion version = Publish(50, 1);
+  int calls = 0;
+  const auto evaluate = [&]() -> absl::StatusOr<Evaluation> {
+    ++calls;
+    return Evaluation{.score = 1.5,
+                      .values = {{"eval/heldout/loss", 1.5}, {"eval/heldout/rows", 8}}};
+  };
+  evaluator.Record(version, evaluate);
+  EXPECT_THAT(events(), ElementsAre(HasSubstr("version 50: heldout loss 1.5000 (8 rows)")));
+  const std::map<std::string, double> values = evaluator.TakeValues(50);
+  EXPECT_EQ(values.at("eval/heldout/loss"), 1.5);
+  EXPECT_EQ(values.at("eval/version"), 50);
+  EXPECT_EQ(values.at("eval/score"), 1.5);
+  EXPECT_EQ(evaluator.totals().last, 1.5);
+
+  evaluator.Record(version, evaluate);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(evaluator.TakeValues(51), values) << "a run that went back reports it again";
+  EXPECT_EQ(rollout_.calls(), 0u);
+}
+
+TEST_F(EvaluatorTest, ACancelledEvaluationOfTheTrainerLeavesNothing) {
+  Evaluator& evaluator = Make();
+  evaluator.Record(Publish(50, 1), [&]() -> absl::StatusOr<Evaluation> {
+    cancel_.Trigger();
+    return absl::CancelledError("the job ends");
+  });
+  EXPECT_THAT(events(), IsEmpty());
+  EXPECT_EQ(evaluator.totals().versions, 0);
+  EXPECT_EQ(evaluator.status(), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace sluice::trainer

@@ -23,6 +23,7 @@
 #include "common/rpc/caller.h"
 #include "common/weights/service.h"
 #include "services/trainer/core/checkpoint.h"
+#include "services/trainer/core/evaluations.h"
 #include "services/trainer/core/lineage.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tests/services/trainer/loop.h"
@@ -181,6 +182,53 @@ TEST_F(JobTest, SupervisedRowsAreTrainedAndTheCheckpointProvesWhichOnes) {
 
   MutexLock lock(&seen_.mu);
   EXPECT_LT(seen_.steps.at(4).values().at("loss"), seen_.steps.at(0).values().at("loss"));
+}
+
+TEST_F(JobTest, ASupervisedJobReportsTheLossOfHeldOutRowsAndKeepsTheBestCheckpoint) {
+  JobConfig config = Supervise(6);
+  config.checkpoint_every_steps = 100;
+  config.eval_every_steps = 2;
+  config.eval_sources = config.sources;
+  config.eval_sources[0].path = digits_ + "/heldout.jsonl";
+  const std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+
+  // A report carries the evaluation of the version from which its step began, and the last report
+  // that of the last version.
+  MutexLock lock(&seen_.mu);
+  std::map<int64_t, double> losses;
+  for (const auto& [k, report] : seen_.steps) {
+    const auto version = report.values().find("eval/version");
+    if (version == report.values().end()) continue;
+    EXPECT_EQ(version->second, k == 5 ? 6 : k);
+    EXPECT_EQ(report.values().at("eval/score"), report.values().at("eval/digits/loss"));
+    EXPECT_GT(report.values().at("eval/digits/rows"), 0);
+    losses[static_cast<int64_t>(version->second)] = report.values().at("eval/digits/loss");
+  }
+  ASSERT_THAT(losses, SizeIs(4));  // Of the versions 0, 2, 4 and 6.
+  EXPECT_LT(losses.at(6), losses.at(0));
+
+  EXPECT_EQ(end.evaluated.versions, 4);
+  EXPECT_EQ(end.evaluated.first, losses.at(0));
+  EXPECT_EQ(end.evaluated.last, losses.at(6));
+  EXPECT_EQ(end.evaluated.best, std::min({losses.at(2), losses.at(4), losses.at(6)}));
+  EXPECT_EQ(LinkedVersion(dir_, kBestLink), end.evaluated.best_version);
+  EXPECT_EQ(StepsOfHistory(), Steps(6));
+}
+
+TEST_F(JobTest, ASupervisedJobWhoseHeldOutRowsCannotBeScoredFailsAtItsStart) {
+  JobConfig config = Supervise(4);
+  config.eval_every_steps = 2;
+  config.eval_sources = config.sources;
+  config.eval_sources[0].path = digits_ + "/heldout.jsonl";
+  config.eval_sources[0].columns = {{"prompt", "digits"}};  // There is no answer.
+  const std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "failed");
+  EXPECT_THAT(end.cause, HasSubstr("row 0 of digits"));
+  MutexLock lock(&seen_.mu);
+  EXPECT_TRUE(seen_.steps.empty()) << "nothing was trained";
 }
 
 TEST_F(JobTest, AJobRunsToItsLastStepAtEachStaleness) {

@@ -19,11 +19,12 @@ inline Settings DpoSettings() {
   return settings;
 }
 
-inline std::vector<Group> Pairs(uint64_t seed, int pairs = 6) {
+// Rows of supervised data, with `answers` answers each: two are a pair.
+inline std::vector<Group> Pairs(uint64_t seed, int pairs = 6, int answers = 2) {
   SplitMix64 random(seed);
   std::vector<Group> batch;
   for (int g = 0; g < pairs; ++g) {
-    Group& group = batch.emplace_back(RandomGroup(random, 0, 2));
+    Group& group = batch.emplace_back(RandomGroup(random, 0, answers));
     for (Trajectory& trajectory : group.members) {
       trajectory.logprobs.clear();
       trajectory.versions.clear();
