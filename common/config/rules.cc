@@ -217,6 +217,25 @@ std::string WholeMiB(double bytes) {
                         : "4194304TiB and more";
 }
 
+// The bounds on the drift move the admission staleness, so it must be able to move.
+void CheckDriftBounds(const job::v1::Queue& queue, SpecProblems& check) {
+  const job::v1::QueueAdmission& admission = queue.admission();
+  const auto moves = [&](bool given, const char* key) {
+    const std::string path = absl::StrCat("queue.admission.", key);
+    check.Require(!given || !admission.has_staleness(), path,
+                  "needs queue.admission.staleness: auto, which is ", admission.staleness());
+    check.Require(!given || queue.max_staleness() > 0, path,
+                  "is given, but with queue.max_staleness 0 there is nothing to lower; leave it "
+                  "out");
+  };
+  moves(admission.has_min_ess(), "min_ess");
+  moves(admission.has_max_kl(), "max_kl");
+  check.Require(!admission.has_min_ess() || admission.min_ess() > 0, "queue.admission.min_ess",
+                "is 0, which every step keeps; wants more than 0, or none");
+  check.Require(!admission.has_max_kl() || admission.max_kl() > 0, "queue.admission.max_kl",
+                "is 0, which no step keeps; wants more than 0, or none");
+}
+
 void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Queue& queue = spec.queue();
 
@@ -230,6 +249,7 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
       !queue.admission().has_staleness() || queue.admission().staleness() <= queue.max_staleness(),
       "queue.admission.staleness", "is ", queue.admission().staleness(),
       ", but the maximum is queue.max_staleness = ", queue.max_staleness());
+  CheckDriftBounds(queue, check);
   check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
                 "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
   CheckQuota(spec, kQueueTokenBytes, &check);

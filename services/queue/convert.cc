@@ -76,6 +76,8 @@ absl::Status ReadQueueBlock(const job::v1::Queue& in, Spec* spec) {
   spec->groups_per_step = in.groups_per_step();
   spec->max_staleness = in.max_staleness();
   if (in.admission().has_staleness()) spec->admission_staleness = in.admission().staleness();
+  if (in.admission().has_min_ess()) spec->min_ess = in.admission().min_ess();
+  if (in.admission().has_max_kl()) spec->max_kl = in.admission().max_kl();
   spec->oversample = in.admission().oversample();
   SLUICE_RETURN_IF_ERROR(
       FromWord("admission.statistic", in.admission().statistic(), kStatistics, &spec->statistic));
@@ -267,11 +269,14 @@ absl::StatusOr<AcquireBatch> FromProto(const v1::AcquireBatchRequest& request) {
 
 absl::StatusOr<queue::Apply> FromProto(const v1::ApplyRequest& request) {
   SLUICE_ASSIGN_OR_RETURN(const Id16 lease, IdFrom("lease", request.lease()));
-  return queue::Apply{.k = request.k(),
-                      .lease = lease,
-                      .crc32c = request.crc32c(),
-                      .skipped = request.skipped(),
-                      .want_cursor = request.want_cursor()};
+  queue::Apply apply{.k = request.k(),
+                     .lease = lease,
+                     .crc32c = request.crc32c(),
+                     .skipped = request.skipped(),
+                     .want_cursor = request.want_cursor()};
+  if (request.has_ess()) apply.ess = request.ess();
+  if (request.has_kl()) apply.kl = request.kl();
+  return apply;
 }
 
 absl::StatusOr<AdvanceVersion> FromProto(const v1::AdvanceVersionRequest& request) {

@@ -36,6 +36,11 @@ namespace sluice::trainer {
 namespace {
 // Neither loading nor training one batch takes as long as this. Waits are not watched.
 constexpr absl::Duration kLongestWork = absl::Hours(1);
+
+std::optional<double> FindMetric(const StepResult& result, const std::string& name) {
+  const auto found = result.metrics.find(name);
+  return found == result.metrics.end() ? std::nullopt : std::optional(found->second);
+}
 }  // namespace
 
 class TrainingJob::Impl {
@@ -430,6 +435,12 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
     SLUICE_ASSIGN_OR_RETURN(step.result, std::move(result));
   }
   step.batch.skipped = step.result.skipped;
+  if (step.result.skipped.empty()) {
+    step.batch.ess = FindMetric(step.result, "ess");
+    // Jobs whose learning rate follows the effective sample size do not report it as `ess`.
+    if (!step.batch.ess.has_value()) step.batch.ess = FindMetric(step.result, "ess_seq");
+    step.batch.kl = FindMetric(step.result, "kl_behav_theta_k3");
+  }
   for (LineageEntry& entry : step.batch.lineage) entry.skipped = step.result.skipped;
   seconds->forward_backward = step.result.seconds_forward_backward;
   seconds->optim = step.result.seconds_optim;

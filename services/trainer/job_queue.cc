@@ -106,6 +106,8 @@ absl::StatusOr<JobQueue::Applied> JobQueue::Apply(const TrainedBatch& batch,
   request.set_lease(batch.lease);
   request.set_crc32c(batch.crc32c);
   request.set_skipped(batch.skipped);
+  if (batch.ess.has_value()) request.set_ess(*batch.ess);
+  if (batch.kl.has_value()) request.set_kl(*batch.kl);
   request.set_want_cursor(want_cursor);
   leases_->Forget(batch.lease);
   last_apply_ = request;

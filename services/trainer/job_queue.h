@@ -63,6 +63,8 @@ class JobQueue {
     uint32_t crc32c = 0;                // As the queue announced it.
     std::vector<LineageEntry> lineage;  // What was trained on.
     std::string skipped;                // Why the step did not change the weights; empty if it did.
+    // How far off-policy its tokens were (queue.v1.ApplyRequest), if the step has these numbers.
+    std::optional<double> ess, kl;
   };
   struct Applied {
     std::string ledger_hash;  // After step k, 32 bytes.

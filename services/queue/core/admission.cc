@@ -16,8 +16,20 @@ constexpr double kUnsafe = 0.05;
 constexpr uint32_t kLongestBackOff = 64;  // In windows.
 }  // namespace
 
-AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed)
-    : eta_(eta), adapts_(!fixed && eta > 0) {
+void AdmissionWindow::Mean::Add(std::optional<double> value) {
+  if (!value.has_value() || std::isnan(*value)) return;
+  sum += *value;
+  ++count;
+}
+
+std::optional<double> AdmissionWindow::Mean::Get() const {
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
+}
+
+AdmissionWindow::AdmissionWindow(uint32_t eta, std::optional<uint32_t> fixed,
+                                 const DriftBounds& bounds)
+    : eta_(eta), adapts_(!fixed && eta > 0), bounds_(bounds) {
   state_.parts = fixed.value_or(eta) * kParts;
 }
 
@@ -37,13 +49,15 @@ void AdmissionWindow::SetWaiting(bool waits, Instant now) {
   state_.waiting.reset();
 }
 
-bool AdmissionWindow::CountStep(Instant now) {
+bool AdmissionWindow::CountStep(Instant now, const Drift& drift) {
   SetWaiting(false, now);
   // The first batch waits for the start of the job, which says nothing about the pace.
   if (!state_.began) {
     state_ = {.parts = state_.parts, .began = now};
     return false;
   }
+  state_.ess.Add(drift.ess);
+  state_.kl.Add(drift.kl);
   if (++state_.steps < kWindow) return false;
 
   const absl::Duration elapsed = std::max(now - *state_.began, absl::Nanoseconds(1));
@@ -57,6 +71,9 @@ bool AdmissionWindow::CountStep(Instant now) {
   report.duration = state_.sealed == 0 ? 0
                                        : absl::FDivDuration(state_.durations, busy) /
                                              static_cast<double>(state_.sealed);
+
+  report.ess = state_.ess.Get();
+  report.kl = state_.kl.Get();
 
   // The smallest span within which 95 % of the rollouts were sealed.
   int64_t below = 0;
@@ -72,6 +89,7 @@ bool AdmissionWindow::CountStep(Instant now) {
              .narrowed = state_.narrowed,
              .hold = state_.hold,
              .back_off = state_.back_off,
+             .settle = state_.settle,
              .report = report,
              .began = now};
   next.infeasible = report.idle > kIdleHigh && report.duration > eta_ + 1.0 && report.old > kUnsafe;
@@ -80,19 +98,37 @@ bool AdmissionWindow::CountStep(Instant now) {
   return state_.infeasible && !was;
 }
 
+bool AdmissionWindow::Drifts() const {
+  const Report& report = state_.report;
+  return (bounds_.min_ess && report.ess && *report.ess < *bounds_.min_ess) ||
+         (bounds_.max_kl && report.kl && *report.kl > *bounds_.max_kl);
+}
+
 void AdmissionWindow::AdaptWidth() {
   const Report& report = state_.report;
   if (state_.hold > 0) --state_.hold;
+  const bool settles = state_.settle > 0;
+  if (settles) --state_.settle;
+  if (Drifts()) {
+    if (settles) return;
+    state_.settle = static_cast<uint32_t>((whole() + kWindow - 1) / kWindow);
+    state_.parts /= 2;
+    state_.narrowed = false;  // Should the trainer now wait, that is no mistake.
+    return;
+  }
+
   if (report.idle > kIdleHigh && state_.parts < eta_ * kParts) {
     if (state_.narrowed) {
       state_.back_off = std::min(2 * state_.back_off, kLongestBackOff);
       state_.hold = state_.back_off;
     }
-    state_.parts = std::min(state_.parts + kParts, eta_ * kParts);
+    const uint32_t step = bounds_.min_ess || bounds_.max_kl ? 1 : kParts;
+    state_.parts = std::min(state_.parts + step, eta_ * kParts);
     state_.narrowed = false;
   } else if (report.idle < kIdleLow && report.old > kOldHigh && state_.hold == 0 &&
              state_.parts > 0) {
-    --state_.parts;
+    const auto tenths = static_cast<uint32_t>(std::ceil(10 * report.old));
+    state_.parts -= std::clamp(tenths, 1u, state_.parts);
     state_.narrowed = true;
   }
 }
@@ -108,6 +144,14 @@ std::string AdmissionWindow::MakeAdvice() const {
       "too old to be trained; a rollout takes %.1f steps, "
       "95 %% end within %d versions",
       kWindow, 100 * report.idle, 100 * report.old, report.duration, report.span);
+  if (report.ess) absl::StrAppendFormat(&text, "; the effective sample share is %.3f", *report.ess);
+  if (report.kl)
+    absl::StrAppendFormat(&text, "; the KL from the sampling policy is %.4f", *report.kl);
+  if (adapts_ && Drifts())
+    absl::StrAppendFormat(&text,
+                          ", beyond queue.admission.min_ess or max_kl, so groups are admitted for "
+                          "%.2f versions",
+                          versions());
   if (!state_.infeasible) return text;
   return absl::StrFormat(
       "max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. "

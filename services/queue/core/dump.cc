@@ -26,9 +26,10 @@ SLUICE_FIELDS(LengthBin, sealed, sealed_tokens, trained, trained_tokens)
 SLUICE_FIELDS(Counters, fenced, denied, repeats, leases_expired, violations, filtered,
               tokens_dropped, in_flight, in_queue, at_cut, lengths, quarantined, reissued, stalled,
               rescored, shrunk, alarms)
-SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span)
-SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, infeasible, report, began,
-              waiting, idle, durations, steps, sealed, generated, old, spans)
+SLUICE_FIELDS(AdmissionWindow::Report, idle, old, duration, span, ess, kl)
+SLUICE_FIELDS(AdmissionWindow::Mean, sum, count)
+SLUICE_FIELDS(AdmissionWindow::State, parts, narrowed, hold, back_off, settle, infeasible, report,
+              began, waiting, idle, durations, steps, sealed, generated, old, ess, kl, spans)
 
 // A friend of the classes, so that it can read and set their private members.
 struct Access {
@@ -73,7 +74,7 @@ struct Access {
   }
   template <typename Archive>
   static void Fields(Archive& archive, MaybeConst<AdmissionWindow> auto& window) {
-    auto& [eta, adapts, state] = window;
+    auto& [eta, adapts, bounds, state] = window;
     archive(state);
   }
   template <typename Archive>

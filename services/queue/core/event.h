@@ -202,6 +202,7 @@ struct Apply {
   uint32_t crc32c = 0;
   std::string skipped;
   bool want_cursor = false;
+  std::optional<double> ess, kl;  // AdmissionWindow::Drift.
 };
 struct ApplyAnswer {
   bool repeat = false;

@@ -61,7 +61,7 @@ SLUICE_FIELDS(BatchMember, member, attempt, tokens, trained, crc32c, masked, old
 SLUICE_FIELDS(BatchGroup, group, row, size, pool, members)
 SLUICE_FIELDS(AcquireBatchAnswer, repeat, filled, k, lease, from, groups, closed, size, crc32c,
               edge)
-SLUICE_FIELDS(Apply, k, lease, crc32c, skipped, want_cursor)
+SLUICE_FIELDS(Apply, k, lease, crc32c, skipped, want_cursor, ess, kl)
 SLUICE_FIELDS(ApplyAnswer, repeat, version, ledger, cursor)
 SLUICE_FIELDS(AdvanceVersion, policy, expected, next)
 SLUICE_FIELDS(AdvanceVersionAnswer, repeat, current)

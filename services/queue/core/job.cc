@@ -34,7 +34,7 @@ Job::Job(Options options, Spec spec, std::shared_ptr<const RowSource> rows)
       engines_(spec_.lease, MaxVersionSpan(spec_)),
       groups_(spec_),
       tasks_(spec_, &groups_, &leases_),
-      admission_(spec_.max_staleness, spec_.admission_staleness),
+      admission_(spec_.max_staleness, spec_.admission_staleness, {spec_.min_ess, spec_.max_kl}),
       failures_(spec_, prompts_, &counters_) {
   for (const char* reason : kDropReasons) ledger_.dropped[reason] = 0;
 }

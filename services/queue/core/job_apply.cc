@@ -56,7 +56,7 @@ absl::Status Job::ApplyBatch(const Caller& caller, const queue::Apply& input) {
   ledger_.hash = batch->hash;
   engines_.RaiseReached(callers_.trainer_incarnation(), batches_.version());
   for (const FrozenGroup& frozen : batch->groups) failures_.NoteTrained(frozen.row);
-  if (admission_.CountStep(now_))
+  if (admission_.CountStep(now_, {.ess = input.ess, .kl = input.kl}))
     failures_.RaiseAlarm("max_staleness_too_small", admission_.MakeAdvice());
   effects_->watch = true;
   return absl::OkStatus();

@@ -137,6 +137,7 @@ struct Spec {
   uint32_t group_min = 1;                       // G_min
   uint32_t max_staleness = 0;                   // eta, versions
   std::optional<uint32_t> admission_staleness;  // eta_adm. Unset: it moves by itself, from eta on.
+  std::optional<double> min_ess, max_kl;        // AdmissionWindow::DriftBounds.
   double oversample = 0;
   Statistic statistic = Statistic::kMasked;
   Straggler straggler = Straggler::kMask;
@@ -179,10 +180,10 @@ struct Spec {
 };
 // The log stores the fields in this order. A change raises kFormat (codec.h).
 SLUICE_FIELDS(Spec, seed, deterministic, policies, groups_per_step, group_size, group_min,
-              max_staleness, admission_staleness, oversample, statistic, straggler, wait, reissues,
-              min_trainable, max_version_span, max_steps, durability, quota_bytes, lease,
-              member_tokens, token_bytes, sources, sampler, epochs, filter, max_rejected_steps,
-              tasks, sampling, rows_only, skip_bad_rows)
+              max_staleness, admission_staleness, min_ess, max_kl, oversample, statistic, straggler,
+              wait, reissues, min_trainable, max_version_span, max_steps, durability, quota_bytes,
+              lease, member_tokens, token_bytes, sources, sampler, epochs, filter,
+              max_rejected_steps, tasks, sampling, rows_only, skip_bad_rows)
 
 struct Worker {
   std::string id;

@@ -288,7 +288,8 @@ class Harness {
     return Call<ApplyAnswer>(Trainer(), queue::Apply{.k = batch.k,
                                                      .lease = batch.lease.id,
                                                      .crc32c = batch.crc32c,
-                                                     .want_cursor = want_cursor});
+                                                     .want_cursor = want_cursor,
+                                                     .ess = ess});
   }
 
   // One whole step, from admission to AdvanceVersion.
@@ -331,6 +332,7 @@ class Harness {
   std::vector<Alarm> alarms;
   std::vector<CancelHint> cancel;
   std::string cursor;
+  std::optional<double> ess;  // What the trainer reports with each step.
   int64_t trainer_incarnation = 1, reward_incarnation = 1, loaded = 0;
   std::map<std::string, int64_t> rollouts = {{"r1", 1}, {"r2", 1}};
   Instant now = absl::Seconds(1000);

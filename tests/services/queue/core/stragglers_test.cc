@@ -271,14 +271,14 @@ TEST(AdmissionWindowTest, TheQueueAdmitsIntoAPartOfTheLastStep) {
   h.Start();
   EXPECT_EQ(h.job().Stats().admission_staleness, 1);
 
-  // Half of the tokens come from two versions before, and are too old to be trained.
+  // One token in twelve comes from two versions before, and is too old to be trained.
   for (int step = 0; step < 40 && h.job().Stats().admission_staleness == 1; ++step) {
     const auto admitted = h.Admitted(1000);
     if (!admitted.ok()) continue;
     for (const queue::Grant& grant : admitted->grants) {
       for (const Member& member : grant.members)
         h.Sample(h.Rollout(), grant, member,
-                 {{{1, std::max<int64_t>(0, h.loaded - 2)}, 3, 0}, {{1, h.loaded}, 3, 0}});
+                 {{{1, std::max<int64_t>(0, h.loaded - 2)}, 1, 0}, {{1, h.loaded}, 11, 0}});
     }
 
     h.ScoreAll();
