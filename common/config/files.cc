@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/checkpoint/critic.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/checkpoint/teacher.h"
 #include "common/config/check.h"
@@ -51,6 +52,7 @@ class FileChecker {
   void Check() {
     CheckModel();
     CheckTeacherDir();
+    CheckCriticDir();
     CheckTemplateFile();
     if (model_.has_value() && check_.errors().empty()) LoadRenderer();
     const int sources = std::min(spec_.data().train_size(), kSourcesLookedAt);
@@ -74,6 +76,12 @@ class FileChecker {
 
   void CheckModel();
   void CheckTeacherDir();
+  void CheckCriticDir();
+  // Reads a second model of the job, and the headers of its weights. Without `head` its output head
+  // need not be there. Returns nullopt if there is none on this host, or if it is bad, which is
+  // reported.
+  std::optional<ModelDir> ReadSecondModel(const std::string& key, const std::string& dir,
+                                          bool head);
   void RefuseMissingFile(const std::string& key, const std::string& path);
   void CheckTemplateFile();
   void LoadRenderer();
@@ -160,28 +168,45 @@ void FileChecker::CheckModel() {
 
 void FileChecker::CheckTeacherDir() {
   if (!spec_.model().has_teacher()) return;
-  const std::string key = "model.teacher.path", &dir = spec_.model().teacher().path();
-  if (!IsDirectory(dir)) {
-    if (must_exist_ || IsThere(dir)) check_.Add(12, key, ": there is no directory ", dir);
-    return;
-  }
-  const absl::StatusOr<ModelDir> teacher = ReadModelDir(dir);
-  if (!teacher.ok()) {
-    check_.Add(15, key, ": ", teacher.status().message());
-    return;
-  }
-  // Reads the headers of the weights alone.
-  const absl::Status weights = ReadWeightSpecs(*teacher).status();
-  if (!weights.ok()) {
-    check_.Add(15, key, ": ", weights.message());
-    return;
-  }
-  if (!model_.has_value()) return;
+  const std::string key = "model.teacher.path";
+  const std::optional<ModelDir> teacher =
+      ReadSecondModel(key, spec_.model().teacher().path(), /*head=*/true);
+  if (!teacher.has_value() || !model_.has_value()) return;
   const int64_t longest =
       std::min({int64_t{spec_.model().max_context()}, model_->config.max_context,
                 int64_t{spec_.data().order().max_prompt()} + spec_.rollout().max_response()});
   const absl::Status fits = CheckTeacher(*model_, *teacher, longest);
   if (!fits.ok()) check_.Add(15, key, ": ", fits.message());
+}
+
+void FileChecker::CheckCriticDir() {
+  const std::string& dir = spec_.trainer().critic().path();
+  if (dir.empty()) return;
+  const std::string key = "trainer.critic.path";
+  const std::optional<ModelDir> critic = ReadSecondModel(key, dir, /*head=*/false);
+  if (!critic.has_value() || !model_.has_value()) return;
+  const absl::Status fits = CheckCritic(*model_, *critic);
+  if (!fits.ok()) check_.Add(15, key, ": ", fits.message());
+}
+
+std::optional<ModelDir> FileChecker::ReadSecondModel(const std::string& key, const std::string& dir,
+                                                     bool head) {
+  if (!IsDirectory(dir)) {
+    if (must_exist_ || IsThere(dir)) check_.Add(12, key, ": there is no directory ", dir);
+    return std::nullopt;
+  }
+  absl::StatusOr<ModelDir> model = ReadModelDir(dir);
+  absl::Status status = model.status();
+  if (status.ok()) {
+    ModelDir read = *model;
+    if (!head) read.config.tie_word_embeddings = true;
+    status = ReadWeightSpecs(read).status();
+  }
+  if (!status.ok()) {
+    check_.Add(15, key, ": ", status.message());
+    return std::nullopt;
+  }
+  return *std::move(model);
 }
 
 // Reports `path`, which the caller has found not to be a file. If must_exist_ is false, a path that

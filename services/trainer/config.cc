@@ -60,6 +60,7 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
     return absl::InvalidArgumentError(
         "the job file gives neither model.path nor model.init; set one of them");
   config.teacher_dir = spec.model().teacher().path();
+  if (HasCritic(config.settings)) config.critic_dir = spec.trainer().critic().path();
   config.chat_template = spec.model().has_chat_template() ? spec.model().chat_template() : "none";
   config.sources = SourcesOf(spec.data().train());
   config.max_context = spec.model().max_context();

@@ -41,6 +41,7 @@ struct JobConfig {
   std::string model_dir;
   std::optional<uint64_t> init_seed;  // Seed of random weights.
   std::string teacher_dir;            // Empty if there is no teacher.
+  std::string critic_dir;             // Empty: a critic begins with the model's weights.
   std::string chat_template;          // For supervised data: `model`, `none` or a file.
   struct Source {
     std::string name, format;

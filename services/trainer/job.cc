@@ -229,7 +229,9 @@ absl::Status TrainingJob::Impl::Load() {
               .seed = config.seed,
               .ledger_hash = FirstLedgerHash(),
               .lora_alpha = lora.rank > 0 ? lora.alpha : 0};
-    SLUICE_RETURN_IF_ERROR(trainer_->Load(initial));
+    SLUICE_ASSIGN_OR_RETURN(const std::optional<TensorSet> critic,
+                            ReadCriticWeights(config, model));
+    SLUICE_RETURN_IF_ERROR(trainer_->Load(initial, critic.has_value() ? &*critic : nullptr));
   }
 
   reporter_.BeginHistory(version());

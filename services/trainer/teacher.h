@@ -13,4 +13,10 @@ namespace sluice::trainer {
 absl::StatusOr<std::optional<ModelDir>> ReadTeacher(const JobConfig& config,
                                                     const ModelDir& student);
 
+// Reads the weights with which the job's critic begins; nullopt if it begins with those of the
+// policy, or if there is no critic. Errors are those of ReadModelDir(), CheckCritic() and
+// ReadWeights().
+absl::StatusOr<std::optional<TensorSet>> ReadCriticWeights(const JobConfig& config,
+                                                           const ModelDir& policy);
+
 }  // namespace sluice::trainer

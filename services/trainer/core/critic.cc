@@ -78,7 +78,7 @@ Critic::Critic(std::unique_ptr<TrainModel> model, const Settings& settings, Rank
       weight_(parameters_.back().tensor),
       optimizer_(parameters_, OptimizerOf(settings), ranks, settings.shard != Shard::kNone) {}
 
-absl::Status Critic::Load(const TensorSet* policy) {
+absl::Status Critic::Load(const TensorSet* weights) {
   optimizer_.PreserveAll();
   optimizer_.ZeroGrad();
   optimizer_.Reset();
@@ -86,12 +86,12 @@ absl::Status Critic::Load(const TensorSet* policy) {
     float* const to = parameter.tensor.mutable_data_ptr<float>();
     if (parameter.name == kHeadBias || parameter.name == kHeadWeight) {
       std::fill_n(to, parameter.tensor.numel(), 0.0f);
-    } else if (policy != nullptr) {
-      const int64_t i = policy->Find(parameter.name);
+    } else if (weights != nullptr) {
+      const int64_t i = weights->Find(parameter.name);
       const auto shape = parameter.tensor.sizes();
-      if (i < 0 || at::IntArrayRef(policy->spec(i).shape) != shape)
+      if (i < 0 || at::IntArrayRef(weights->spec(i).shape) != shape)
         return MissingTensor(parameter.name, shape.vec());
-      SLUICE_RETURN_IF_ERROR(ConvertElements(policy->spec(i).dtype, policy->data(i), DType::kF32,
+      SLUICE_RETURN_IF_ERROR(ConvertElements(weights->spec(i).dtype, weights->data(i), DType::kF32,
                                              to, parameter.tensor.numel()));
     }
   }

@@ -38,10 +38,10 @@ class Critic {
   // `model` has that config. `settings` and `ranks` outlive the critic.
   Critic(std::unique_ptr<TrainModel> model, const Settings& settings, Ranks* ranks);
 
-  // Starts from the weights of a policy, with a head that predicts 0, and no updates done. Ranks
-  // other than 0 pass null.
+  // Starts from the weights of a model of the policy's shape, with a head that predicts 0, and no
+  // updates done. Ranks other than 0 pass null.
   // INVALID_ARGUMENT: the weights do not have a tensor of the critic.
-  absl::Status Load(const TensorSet* policy);
+  absl::Status Load(const TensorSet* weights);
   // Goes on from what optimizer().TakeSnapshots() gave. Ranks other than 0 pass null.
   // INVALID_ARGUMENT: a tensor is missing or has another shape.
   absl::Status Restore(const TensorSource* parameters, const TensorSource* moments,

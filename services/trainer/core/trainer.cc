@@ -88,9 +88,9 @@ class Trainer::Impl {
   // What rank 0 does, with the arguments that the other ranks need. Each of these has the other
   // ranks do the same.
 
-  absl::Status Load(const TensorSet& weights) {
+  absl::Status Load(const TensorSet& weights, const TensorSet* critic) {
     SLUICE_RETURN_IF_ERROR(Tell({.kind = Command::Kind::kLoad}));
-    return DoLoad(&weights);
+    return DoLoad(&weights, critic == nullptr ? &weights : critic);
   }
   absl::Status Restore(const TensorSet& weights, const TensorSource& moments, int64_t updates,
                        int64_t skips_in_a_row, const SavedCritic& critic) {
@@ -270,7 +270,7 @@ class Trainer::Impl {
     optimizer_.ZeroGrad();
   }
 
-  absl::Status DoLoad(const TensorSet* weights) {
+  absl::Status DoLoad(const TensorSet* weights, const TensorSet* critic) {
     DoAbandon();
     optimizer_.PreserveAll();
     optimizer_.Reset();
@@ -279,13 +279,13 @@ class Trainer::Impl {
     rules_.reward_kl = settings_.algorithm.advantage.kl;
     if (average_ != nullptr)
       SLUICE_RETURN_IF_ERROR(LoadModel(average_.get(), average_shards_.get(), weights));
-    if (critic_ != nullptr) SLUICE_RETURN_IF_ERROR(critic_->Load(weights));
+    if (critic_ != nullptr) SLUICE_RETURN_IF_ERROR(critic_->Load(critic));
     return LoadModel(model_.get(), shards_.get(), weights);
   }
 
   absl::Status DoRestore(const TensorSet* weights, const TensorSource* moments, int64_t updates,
                          int64_t skips_in_a_row, const SavedCritic& critic) {
-    SLUICE_RETURN_IF_ERROR(DoLoad(weights));
+    SLUICE_RETURN_IF_ERROR(DoLoad(weights, weights));
     SLUICE_RETURN_IF_ERROR(CheckFrozenWeights());
     SLUICE_RETURN_IF_ERROR(optimizer_.Restore(moments, updates));
     if (critic_ != nullptr)
@@ -356,7 +356,7 @@ absl::Status Trainer::Impl::Follow(const std::function<void(bool now)>& works) {
 
 absl::Status Trainer::Impl::Do(const Command& command, absl::string_view groups) {
   switch (command.kind) {
-    case Command::Kind::kLoad: return DoLoad(nullptr);
+    case Command::Kind::kLoad: return DoLoad(nullptr, nullptr);
     case Command::Kind::kRestore:
       return DoRestore(nullptr, nullptr, command.number, command.skips_in_a_row,
                        {.updates = command.critic_updates});
@@ -525,7 +525,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
 Trainer::Trainer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Trainer::~Trainer() = default;
 
-absl::Status Trainer::Load(const TensorSet& weights) { return impl_->Load(weights); }
+absl::Status Trainer::Load(const TensorSet& weights, const TensorSet* critic) {
+  return impl_->Load(weights, critic);
+}
 
 absl::Status Trainer::Restore(const TensorSet& weights, const TensorSource& moments,
                               int64_t updates, int64_t skips_in_a_row, const SavedCritic& critic) {

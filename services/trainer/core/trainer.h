@@ -67,9 +67,10 @@ class Trainer {
   // works(false) before it waits for rank 0, and works(true) when there is something to do.
   absl::Status Follow(const std::function<void(bool now)>& works);
 
-  // Starts from `weights` with no updates done.
+  // Starts from `weights` with no updates done. A critic begins with `critic`, or with `weights` if
+  // that is null.
   // INVALID_ARGUMENT: names or shapes are not those of the model.
-  absl::Status Load(const TensorSet& weights);
+  absl::Status Load(const TensorSet& weights, const TensorSet* critic = nullptr);
   // Goes on from a checkpoint. Errors are those of Load() and Optimizer::Restore().
   // FAILED_PRECONDITION: in low-rank training, the checkpoint is not of the initial weights.
   // INVALID_ARGUMENT: the job has a critic, and `critic` lacks it.

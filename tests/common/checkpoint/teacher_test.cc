@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/file.h"
 #include "common/base/id.h"
+#include "common/checkpoint/critic.h"
 
 namespace sluice {
 namespace {
@@ -55,6 +56,24 @@ TEST_F(TeacherTest, ATeacherNeedsTheVocabularyTheTokenizerAndTheContextOfItsStud
               // The SHA-256 of "{}".
               HasSubstr("44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"));
   EXPECT_THAT(std::string(CheckTeacher(student, shorter, 32).message()), HasSubstr("31 tokens"));
+}
+
+TEST_F(TeacherTest, ACriticNeedsTheShapeAndTheTokenizerOfItsPolicy) {
+  const ModelDir policy = Make(16, 32, "{}");
+  EXPECT_EQ(CheckCritic(policy, Make(16, 16, "{}")), absl::OkStatus());
+  EXPECT_EQ(CheckCritic(policy, Make(16, 32, "")), absl::OkStatus());
+  EXPECT_THAT(std::string(CheckCritic(policy, Make(16, 32, "{ }")).message()),
+              HasSubstr("the tokenizer of the critic is not that of the model"));
+  EXPECT_THAT(std::string(CheckCritic(policy, Make(17, 32, "{}")).message()),
+              AllOf(HasSubstr("has vocab_size 17, but the model "), HasSubstr(policy.path)));
+
+  // Weights of the same shapes mean something else under other numbers.
+  ModelDir other = Make(16, 32, "{}");
+  other.config.rope.theta = 5000;
+  EXPECT_THAT(std::string(CheckCritic(policy, other).message()), HasSubstr("has rope_theta 5000"));
+  other = Make(16, 32, "{}");
+  other.config.tie_word_embeddings = !policy.config.tie_word_embeddings;
+  EXPECT_EQ(CheckCritic(policy, other), absl::OkStatus()) << "the head is not used";
 }
 
 }  // namespace

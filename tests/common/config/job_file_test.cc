@@ -616,6 +616,23 @@ TEST(JobFile, ATeacherThatIsNoneOrOfAnotherTokenizerIsToldAtItsPath) {
   EXPECT_THAT(problems(digits), ElementsAre(HasSubstr("model.safetensors")));
 }
 
+TEST(JobFile, ACriticsDirectoryIsReadBeforeTheJobStarts) {
+  const std::string digits = absl::StrCat(SLUICE_SOURCE_DIR, "/configs/examples/digits");
+  const auto problems = [&](const std::string& critic) {
+    std::vector<std::string> found;
+    for (const std::string& line : ProblemLines(ParseJobFile(
+             kMinimal, "/jobs/job.yaml",
+             {.sets = {absl::StrCat("model={init: {config: ", digits, "}}"),
+                       "algorithm.advantage.kind=gae", "trainer.critic.path=" + critic}}))) {
+      if (absl::StrContains(line, "trainer.critic")) found.push_back(line);
+    }
+    return found;
+  };
+  EXPECT_THAT(problems("/nowhere"),
+              ElementsAre(HasSubstr("trainer.critic.path: there is no directory /nowhere")));
+  EXPECT_THAT(problems(digits), ElementsAre(HasSubstr("model.safetensors")));
+}
+
 TEST(JobFile, ACriticNeedsAnAdvantageThatReadsItAndSaysWhatItNeeds) {
   const JobFile gae =
       Parse(kMinimal, {"algorithm.advantage={kind: gae, lam_value: 1.0}",

@@ -64,6 +64,7 @@ const std::map<std::string, std::string> kReaders = {
     {"algorithm", kAlgorithm},
     {"algorithm.loss", "common/algorithms/spec.h"},
     {"trainer", kTraining},
+    {"trainer.critic.path", kTrainer},
     {"trainer.parallel.data", "common/config/rules.cc"},  // Only checked.
     {"trainer.parallel.collective_timeout", kTrainer},
     {"queue", "services/queue/convert.cc"},

@@ -50,6 +50,7 @@ class PathsTest : public ::testing::Test {
     spec.mutable_model()->mutable_init()->set_config(dir_ + "/read/config");
     spec.mutable_model()->set_chat_template(dir_ + "/read/template");
     spec.mutable_model()->mutable_teacher()->set_path(dir_ + "/read/teacher");
+    spec.mutable_trainer()->mutable_critic()->set_path(dir_ + "/read/critic");
     spec.mutable_data()->add_train()->set_path(dir_ + "/read/train.jsonl");
     spec.mutable_eval()->add_datasets()->set_path(dir_ + "/read/test.jsonl");
     spec.mutable_checkpoint()->set_dir(dir_ + "/write/job");

@@ -14,6 +14,7 @@
 #include "common/optim/adamw.h"
 #include "services/trainer/core/critic.h"
 #include "services/trainer/core/rules.h"
+#include "tests/services/trainer/rank_group.h"
 #include "tests/services/trainer/trainer_fixture.h"
 
 namespace sluice::trainer {
@@ -236,6 +237,30 @@ TEST_F(CriticTest, AtTheStartItHasTheWeightsOfThePolicyAndPredicts0) {
     }
   }
   EXPECT_NEAR(Run(*Make(settings), 0, batch).metrics.at("value_loss"), squares / tokens, 1e-6);
+}
+
+TEST_F(CriticTest, ItMayBeginWithTheWeightsOfAnotherModelOnAllRanks) {
+  const Settings settings = CriticSettingsOfTest();
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  ASSERT_EQ(trainer->Load(weights_, &reference_), absl::OkStatus());
+  EXPECT_TRUE(SameBits(*trainer->Weights(), weights_));
+  const TensorSet critic = CriticOf(*trainer);
+  for (size_t i = 0; i < critic.size(); ++i) {
+    const int64_t from = reference_.Find(critic.spec(i).name);
+    if (from < 0) continue;  // The head.
+    EXPECT_THAT(critic.as<float>(i),
+                testing::ElementsAreArray(reference_.as<float>(static_cast<size_t>(from))));
+  }
+
+  RankGroup group(2, model_.config, settings);
+  ASSERT_EQ(group->Load(weights_, &reference_), absl::OkStatus());
+  for (int64_t k = 0; k < 2; ++k) {
+    const StepResult alone = Run(*trainer, k, RandomBatch(60 + k, 5, k)),
+                     together = Run(*group, k, RandomBatch(60 + k, 5, k));
+    EXPECT_NEAR(together.metrics.at("value_loss"), alone.metrics.at("value_loss"), 1e-5);
+  }
+  EXPECT_LE(MaxDifference(CriticOf(*group), CriticOf(*trainer)), 1e-4);
+  EXPECT_FALSE(trainer->Load(weights_, &teacher_).ok()) << "another shape";
 }
 
 TEST_F(CriticTest, ItLearnsToPredictTheRewards) {

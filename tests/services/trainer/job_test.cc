@@ -19,6 +19,8 @@
 #include "common/algorithms/presets.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
+#include "common/checkpoint/init.h"
+#include "common/checkpoint/model_dir.h"
 #include "common/cores/core_share.h"
 #include "common/rpc/caller.h"
 #include "common/weights/service.h"
@@ -301,6 +303,43 @@ TEST_F(JobTest, LeavingWithACheckpointEndsTheStepAndASuccessorGoesOn) {
   EXPECT_EQ(Newest()->state.version, (PolicyVersion{2, last}));
   EXPECT_EQ(queue_.Stats().ledger().hash(), Newest()->state.ledger_hash);
   ExpectBalanced(queue_.Stats().ledger());
+}
+
+TEST_F(JobTest, ACriticBeginsWithTheWeightsOfItsDirectoryAndAnUnfitOneFailsTheJob) {
+  queue_.SetJob(LoopQueue::Spec(digits_ + "/train.jsonl", 4, 1), 1);
+  LoopActor actor(queue_);
+  const ModelDir model = *ReadModelDir(digits_);
+  const TensorSet weights = *InitWeights(model.config, 77);
+  const std::string critic = FreshDir() + "/critic";
+  ASSERT_TRUE(WriteModelDir(critic, model, weights).ok());
+  JobConfig config = Config(1, 1);
+  config.settings.algorithm.advantage.kind = "gae";
+  config.settings.algorithm.loss.kind = "ppo";
+  config.settings.critic.lr = 1e-9;  // The weights stay nearly what they are.
+  config.critic_dir = critic;
+  std::unique_ptr<TrainingJob> job = Start(config);
+  const TrainingJob::Standing end = AwaitEnd();
+  EXPECT_EQ(end.phase, "done") << end.cause;
+  job.reset();
+
+  const TensorSet found = *ReadAll(*Newest()->critic);
+  const std::string name = "model.norm.weight", other = "model.layers.0.mlp.up_proj.weight";
+  for (const std::string& tensor : {name, other}) {
+    const auto is = found.as<float>(static_cast<size_t>(found.Find(tensor)));
+    const auto was = weights.as<float>(static_cast<size_t>(weights.Find(tensor)));
+    EXPECT_THAT(is, testing::Pointwise(testing::FloatNear(1e-6f), was)) << tensor;
+  }
+
+  config.critic_dir = digits_;  // It has no weights.
+  config.checkpoint_dir = FreshDir();
+  {
+    MutexLock lock(&seen_.mu);
+    seen_.standings.clear();
+  }
+  job = Start(config);
+  const TrainingJob::Standing refused = AwaitEnd();
+  EXPECT_EQ(refused.phase, "failed");
+  EXPECT_THAT(refused.cause, HasSubstr("trainer.critic.path"));
 }
 
 TEST_F(JobTest, ACriticAndTheKlCoefficientGoOnFromTheCheckpointAndAreInNoPublication) {
