@@ -76,15 +76,16 @@ absl::Status FollowingJob::Impl::Follow() {
   SLUICE_ASSIGN_OR_RETURN(const ModelDir model, ReadModelDir(config.model_dir));
   SLUICE_ASSIGN_OR_RETURN(const std::optional<ModelDir> teacher, ReadTeacher(config, model));
   const ModelConfig* const teacher_config = teacher.has_value() ? &teacher->config : nullptr;
-  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config, teacher_config));
+  SLUICE_ASSIGN_OR_RETURN(const Settings settings,
+                          FitIntoMemory(config, model.config, teacher_config));
   {
     const auto waits = job_.waits.Begin(Wait("waits until all ranks have come"));
     SLUICE_RETURN_IF_ERROR(link_.Join(config, job_.worker));
     joined_ = true;
   }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                          Trainer::Create(config.settings, model.config, job_.clock,
-                                          link_.collective(), link_.snapshots(), teacher_config));
+                          Trainer::Create(settings, model.config, job_.clock, link_.collective(),
+                                          link_.snapshots(), teacher_config));
   ReportStanding(true, "training");
   log::Info("rank_follows", {{"job_id", config.name}, {"rank", config.ranks.rank}});
 

@@ -185,11 +185,19 @@ absl::Status TrainingJob::Impl::Load() {
     experts_ = model.config.num_layers * model.config.experts_per_token;
   SLUICE_ASSIGN_OR_RETURN(const std::optional<ModelDir> teacher, ReadTeacher(config, model));
   const ModelConfig* const teacher_config = teacher.has_value() ? &teacher->config : nullptr;
-  SLUICE_RETURN_IF_ERROR(CheckMemory(config, model.config, teacher_config));
+  SLUICE_ASSIGN_OR_RETURN(const Settings settings,
+                          FitIntoMemory(config, model.config, teacher_config));
+  if (settings.micro_batch_tokens < config.settings.micro_batch_tokens) {
+    job_.RaiseEvent(common::v1::SEVERITY_INFO, "micro_batches_lowered",
+                    absl::StrCat("micro-batches have at most ", settings.micro_batch_tokens,
+                                 " tokens instead of trainer.batching.micro_batch_tokens ",
+                                 config.settings.micro_batch_tokens,
+                                 ", so that the trainer fits into its memory (`sluice plan`)"));
+  }
   SLUICE_RETURN_IF_ERROR(JoinRanks());
-  SLUICE_ASSIGN_OR_RETURN(
-      trainer_, Trainer::Create(config.settings, model.config, job_.clock, ranks_.collective(),
-                                ranks_.snapshots(), teacher_config));
+  SLUICE_ASSIGN_OR_RETURN(trainer_,
+                          Trainer::Create(settings, model.config, job_.clock, ranks_.collective(),
+                                          ranks_.snapshots(), teacher_config));
   if (teacher.has_value()) {
     SLUICE_ASSIGN_OR_RETURN(const TensorSet weights, ReadWeights(*teacher, DType::kF32));
     SLUICE_RETURN_IF_ERROR(trainer_->SetTeacher(weights));

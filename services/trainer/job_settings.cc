@@ -111,6 +111,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;
   in.recompute = settings.recompute;
+  in.memory = spec.trainer().memory();
   // How long the rows of sft and dpo are is known only when they are read.
   if (settings.kind != Settings::Kind::kRl) return in;
 

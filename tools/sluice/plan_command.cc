@@ -29,17 +29,22 @@ struct PlanOptions {
   std::vector<std::string> sets;
 };
 
-void PrintPlan(const trainer::MemoryPlan& plan, uint64_t available) {
+void PrintPlan(const trainer::MemoryPlan& plan, uint64_t available, bool limited) {
   std::vector<std::vector<std::string>> rows = {{"WHAT", "MEMORY", "HOW"}};
   for (const trainer::MemoryPlan::Row& row : plan.rows)
     rows.push_back({row.name, trainer::GibText(row.bytes), row.how});
   rows.push_back({"total", trainer::GibText(plan.total()),
-                  absl::StrCat("this machine has ", trainer::GibText(available))});
+                  absl::StrCat(limited ? "trainer.memory is " : "this machine has ",
+                               trainer::GibText(available))});
   std::fputs(Table(rows).c_str(), stdout);
 }
 
-nlohmann::ordered_json PlanJson(const trainer::MemoryPlan& plan, uint64_t available) {
-  nlohmann::ordered_json json = {{"total_bytes", plan.total()}, {"machine_bytes", available}};
+nlohmann::ordered_json PlanJson(const trainer::MemoryPlan& plan, uint64_t available,
+                                uint32_t micro_batch_tokens) {
+  nlohmann::ordered_json json = {{"total_bytes", plan.total()},
+                                 {"machine_bytes", MachineMemory()},
+                                 {"available_bytes", available},
+                                 {"micro_batch_tokens", micro_batch_tokens}};
   json["rows"] = nlohmann::ordered_json::array();
   for (const trainer::MemoryPlan::Row& row : plan.rows)
     json["rows"].push_back({{"name", row.name}, {"bytes", row.bytes}, {"how", row.how}});
@@ -62,10 +67,14 @@ ExitCode Plan(const PlanOptions& options) {
     input->teacher = teacher->config;
   }
 
+  const uint64_t available = trainer::AvailableMemory(*input, MachineMemory());
+  input->micro_batch_tokens = trainer::FitMicroBatch(*input, available);
   const trainer::MemoryPlan plan = trainer::PlanMemory(*input);
-  const uint64_t available = MachineMemory();
-  if (IsData(options.output)) PrintData(PlanJson(plan, available), options.output);
-  else PrintPlan(plan, available);
+  if (IsData(options.output)) {
+    PrintData(PlanJson(plan, available, input->micro_batch_tokens), options.output);
+  } else {
+    PrintPlan(plan, available, /*limited=*/available < MachineMemory());
+  }
   const absl::Status fits = trainer::CheckFits(plan, available);
   if (!fits.ok() && !IsData(options.output))
     std::fprintf(stderr, "warning, if the trainer runs on a machine like this one: %s\n",

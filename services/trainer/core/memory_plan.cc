@@ -165,6 +165,21 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   return plan;
 }
 
+uint64_t AvailableMemory(const MemoryPlanInput& input, uint64_t machine) {
+  return input.memory == 0 ? machine : std::min(input.memory, machine);
+}
+
+uint32_t FitMicroBatch(MemoryPlanInput input, uint64_t available) {
+  const uint32_t most = input.micro_batch_tokens;
+  // The plan does not rise evenly: under Recompute::kAuto a few tokens less can make it keep all
+  // activations, and need more. So the numbers are tried one after the other.
+  while (PlanMemory(input).total() > available) {
+    if (input.micro_batch_tokens <= 1) return most;
+    input.micro_batch_tokens -= std::max(1u, input.micro_batch_tokens / 16);
+  }
+  return input.micro_batch_tokens;
+}
+
 absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
   if (plan.total() <= available) return absl::OkStatus();
   std::vector<std::string> parts;
@@ -173,15 +188,14 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
   return ErrorWith(
       absl::StatusCode::kResourceExhausted,
       {.reason = "TRAINER_MEMORY",
-       .hint = "lower trainer.batching.micro_batch_tokens and the longest sequence "
-               "(data.order.max_prompt + rollout.max_response, or model.max_context), lower "
+       .hint = "lower the longest sequence (data.order.max_prompt + rollout.max_response, or "
+               "model.max_context) and trainer.batching.micro_batch_tokens, lower "
                "weights.retain_versions, set trainer.batching.recompute_activations: layer, share "
                "out more to several ranks (resources.trainer, trainer.shard), or "
                "use a machine with more memory"},
-      absl::StrCat("the trainer needs ", GibText(plan.total()),
-                   " of memory, and this machine or "
-                   "container has ",
-                   GibText(available), ": ", absl::StrJoin(parts, ", ")));
+      absl::StrCat("the trainer needs ", GibText(plan.total()), " of memory, and may use ",
+                   GibText(available), " (what this machine or container has, or trainer.memory): ",
+                   absl::StrJoin(parts, ", ")));
 }
 
 std::string GibText(uint64_t bytes) {

@@ -44,6 +44,7 @@ struct MemoryPlanInput {
   uint32_t longest = 0;
   Recompute recompute = Recompute::kAuto;
   int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
+  uint64_t memory = 0;  // What the job lets a rank plan with; 0: all that the machine has.
 };
 
 // Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
@@ -51,6 +52,15 @@ struct MemoryPlanInput {
 // takes memory on top of the plan too, at most 12 bytes a parameter of the policy, 16 with an
 // average, and 12 bytes a parameter of the critic.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
+
+// What a rank may plan with on a machine that has `machine` bytes.
+uint64_t AvailableMemory(const MemoryPlanInput& input, uint64_t machine);
+
+// Returns the tokens of the micro-batches with which the plan needs at most `available` bytes:
+// input.micro_batch_tokens, or the first smaller number, in steps of a sixteenth, that fits. If
+// none fits, because of the longest sequence or of what does not depend on micro-batches, they stay
+// as they are.
+uint32_t FitMicroBatch(MemoryPlanInput input, uint64_t available);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names
 // all rows, and the hint the keys that lower them.

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/checkpoint/model_dir.h"
 #include "common/config/job_file.h"
+#include "services/trainer/job_memory.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/registry/v1/registry.pb.h"
 
@@ -66,6 +68,29 @@ TEST(ConfigTest, TheCriticOfAJobFileReachesTheTrainerAndItsMemoryPlan) {
   EXPECT_EQ(ConfigOf(Assigned({"algorithm.advantage={kind: gae, lam_alpha: 0.05}"}))
                 ->settings.algorithm.advantage.lam_alpha,
             0.05);
+}
+
+TEST(ConfigTest, MicroBatchesFitIntoTheMemoryOfTheJobFile) {
+  const ModelDir model = *ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
+  JobConfig config = *ConfigOf(Assigned({"trainer.memory=2GiB"}));
+  EXPECT_EQ(config.plan.memory, uint64_t{2} << 30);
+  EXPECT_EQ(ConfigOf(Assigned({}))->plan.memory, 0u) << "the machine's";
+  EXPECT_EQ(FitIntoMemory(config, model.config, nullptr)->micro_batch_tokens,
+            config.settings.micro_batch_tokens);
+
+  MemoryPlanInput half = config.plan;
+  half.config = model.config;
+  half.micro_batch_tokens /= 2;
+  ASSERT_GT(half.micro_batch_tokens, half.longest);
+  config.plan.memory = PlanMemory(half).total();
+  const absl::StatusOr<Settings> fitted = FitIntoMemory(config, model.config, nullptr);
+  ASSERT_TRUE(fitted.ok()) << fitted.status();
+  EXPECT_LE(fitted->micro_batch_tokens, half.micro_batch_tokens);
+  EXPECT_GT(fitted->micro_batch_tokens, half.micro_batch_tokens * 7 / 8);
+
+  config.plan.memory = 1;
+  EXPECT_EQ(FitIntoMemory(config, model.config, nullptr).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {

@@ -144,12 +144,49 @@ TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLonges
   EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), 2 * automatic);
 }
 
+TEST(MemoryPlanTest, MicroBatchesGetFewerTokensUntilThePlanFits) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer, Recompute::kAuto}) {
+    MemoryPlanInput in = LargeInput();
+    in.recompute = recompute;
+    in.micro_batch_tokens = 16384;
+    const uint64_t whole = PlanMemory(in).total();
+    EXPECT_EQ(FitMicroBatch(in, whole), 16384u);
+
+    MemoryPlanInput least = in;
+    least.micro_batch_tokens = in.longest;
+    for (const double share : {0.99, 0.5, 0.02}) {
+      const uint64_t available =
+          PlanMemory(least).total() +
+          static_cast<uint64_t>(share * double(whole - PlanMemory(least).total()));
+      MemoryPlanInput fitted = in;
+      fitted.micro_batch_tokens = FitMicroBatch(in, available);
+      EXPECT_LT(fitted.micro_batch_tokens, 16384u);
+      EXPECT_LE(PlanMemory(fitted).total(), available);
+      // The next larger number that was tried does not fit.
+      fitted.micro_batch_tokens += fitted.micro_batch_tokens / 15 + 2;
+      EXPECT_GT(PlanMemory(fitted).total(), available) << share;
+    }
+    EXPECT_EQ(FitMicroBatch(in, PlanMemory(least).total() - 1), 16384u)
+        << "the longest sequence does not fit, whatever the limit";
+  }
+}
+
+TEST(MemoryPlanTest, ARankMayUseWhatTheJobSaysButNotMoreThanTheMachineHas) {
+  MemoryPlanInput in;
+  EXPECT_EQ(AvailableMemory(in, 1000), 1000u);
+  in.memory = 600;
+  EXPECT_EQ(AvailableMemory(in, 1000), 600u);
+  in.memory = 2000;
+  EXPECT_EQ(AvailableMemory(in, 1000), 1000u);
+}
+
 TEST(MemoryPlanTest, AJobThatCannotFitIsRefusedWithItsNumbersAndWhatLowersThem) {
   const MemoryPlan plan = PlanMemory(LargeInput());
   EXPECT_EQ(CheckFits(plan, plan.total()), absl::OkStatus());
   const absl::Status status = CheckFits(plan, uint64_t{8} << 30);
   EXPECT_EQ(ReasonOf(status), "TRAINER_MEMORY");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has 8.00 GiB: parameters 2.22 GiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may use 8.00 GiB"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parameters 2.22 GiB"));
   EXPECT_THAT(StatusText(status), HasSubstr("trainer.batching.micro_batch_tokens"));
 }
 
