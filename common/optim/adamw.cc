@@ -1,26 +1,75 @@
 #include "common/optim/adamw.h"
 
+#include <bit>
 #include <cmath>
 
+#include "common/base/splitmix.h"
+
 namespace sluice {
+namespace {
+
+// What all elements have in common.
+struct StepFactors {
+  StepFactors(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale)
+      : keep(static_cast<float>(decay ? 1 - lr * options.weight_decay : 1.0)),
+        b1(static_cast<float>(options.beta1)),
+        a1(static_cast<float>(1 - options.beta1)),
+        b2(static_cast<float>(options.beta2)),
+        a2(static_cast<float>(1 - options.beta2)),
+        step(static_cast<float>(lr / (1 - std::pow(options.beta1, static_cast<double>(t))))),
+        root(
+            static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, static_cast<double>(t))))),
+        eps(static_cast<float>(options.eps)),
+        scale(static_cast<float>(grad_scale)) {}
+
+  const float keep, b1, a1, b2, a2, step, root, eps, scale;
+};
+
+inline void UpdateElement(const StepFactors& f, float grad, float* param, float* m, float* v) {
+  const float g = grad * f.scale;
+  *m = f.b1 * *m + f.a1 * g;
+  *v = f.b2 * *v + f.a2 * g * g;
+  *param = *param * f.keep - f.step * *m / (std::sqrt(*v) * f.root + f.eps);
+}
+
+inline float Widen(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// Rounds to one of the two neighbours; `noise` are 16 random bits. Numbers that bf16 has stay as
+// they are.
+inline uint16_t RoundStochastically(float x, uint32_t noise) {
+  return static_cast<uint16_t>((std::bit_cast<uint32_t>(x) + noise) >> 16);
+}
+
+// A hash of 32 bits (lowbias32 of Chris Wellons' "Prospecting for Hash Functions"). It compiles to
+// vector instructions.
+inline uint32_t Hash(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7feb352d;
+  x ^= x >> 15;
+  x *= 0x846ca68b;
+  return x ^ x >> 16;
+}
+
+}  // namespace
 
 void AdamWStep(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale,
                int64_t n, const float* __restrict grad, float* __restrict param,
                float* __restrict m, float* __restrict v) {
-  const double correction1 = 1 - std::pow(options.beta1, static_cast<double>(t));
-  const double correction2 = 1 - std::pow(options.beta2, static_cast<double>(t));
-  const float keep = static_cast<float>(decay ? 1 - lr * options.weight_decay : 1.0);
-  const float b1 = static_cast<float>(options.beta1), a1 = static_cast<float>(1 - options.beta1);
-  const float b2 = static_cast<float>(options.beta2), a2 = static_cast<float>(1 - options.beta2);
-  const float step = static_cast<float>(lr / correction1);
-  const float root = static_cast<float>(1 / std::sqrt(correction2));
-  const float eps = static_cast<float>(options.eps);
-  const float scale = static_cast<float>(grad_scale);
+  const StepFactors factors(options, t, lr, decay, grad_scale);
+  for (int64_t i = 0; i < n; ++i) UpdateElement(factors, grad[i], &param[i], &m[i], &v[i]);
+}
+
+void AdamWStepBf16(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale,
+                   int64_t n, uint64_t first, const float* __restrict grad, float* __restrict param,
+                   uint16_t* __restrict m, uint16_t* __restrict v) {
+  const StepFactors factors(options, t, lr, decay, grad_scale);
+  const auto key = static_cast<uint32_t>(SplitMix64(static_cast<uint64_t>(t)).Next());
   for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i] * scale;
-    m[i] = b1 * m[i] + a1 * g;
-    v[i] = b2 * v[i] + a2 * g * g;
-    param[i] = param[i] * keep - step * m[i] / (std::sqrt(v[i]) * root + eps);
+    float wide_m = Widen(m[i]), wide_v = Widen(v[i]);
+    UpdateElement(factors, grad[i], &param[i], &wide_m, &wide_v);
+    const uint32_t noise = Hash(static_cast<uint32_t>(first + static_cast<uint64_t>(i)) ^ key);
+    m[i] = RoundStochastically(wide_m, noise & 0xFFFF);
+    v[i] = RoundStochastically(wide_v, noise >> 16);
   }
 }
 

@@ -26,6 +26,7 @@ OptimizerSettings OptimizerOf(const job::v1::JobSpec& spec) {
   to.weight_decay = from.weight_decay();
   to.max_grad_norm = from.max_grad_norm();
   to.schedule = from.schedule();
+  if (from.moments() == "bfloat16") to.moments = DType::kBF16;
 
   // The job file counts steps, the optimizer counts updates.
   const int64_t updates_per_step = std::max<int64_t>(1, spec.trainer().batching().minibatches());
@@ -103,6 +104,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.lora = settings.lora;
   in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
   in.shard = settings.shard;
+  in.moments = settings.optimizer.moments;
   in.critic = HasCritic(settings);
   in.average = rules.loss.prox == ProxMode::kEwma;
   in.distill = rules.loss.distill;

@@ -92,7 +92,9 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     add("low-rank factors", 8 * factors,
         absl::StrFormat("%.1f M numbers in float32, with gradients", 1e-6 * double(factors)));
   }
-  add("moments", 8 * trained / shards, absl::StrCat("two of AdamW in float32", shared_out(shards)));
+  const uint64_t moment_bytes = static_cast<uint64_t>(DTypeBytes(in.moments));
+  add("moments", 2 * moment_bytes * trained / shards,
+      absl::StrCat("two of AdamW in ", DTypeName(in.moments), shared_out(shards)));
   if (in.reference) {
     add("reference", 4 * parameters / model_shards,
         lora ? "the frozen weights in float32, which are the reference policy too"
@@ -100,7 +102,7 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
   }
   if (in.critic) {
     const uint64_t critic = CountCriticParameters(in.config);
-    add("critic", (4 + 4) * critic + 8 * critic / shards,
+    add("critic", (4 + 4) * critic + 2 * moment_bytes * critic / shards,
         absl::StrFormat("%.1f M parameters in float32, with gradients and moments%s",
                         1e-6 * double(critic), shards == 1 ? "" : ", which are shared out"));
   }
@@ -191,7 +193,8 @@ absl::Status CheckFits(const MemoryPlan& plan, uint64_t available) {
        .hint = "lower the longest sequence (data.order.max_prompt + rollout.max_response, or "
                "model.max_context) and trainer.batching.micro_batch_tokens, lower "
                "weights.retain_versions, set trainer.batching.recompute_activations: layer, share "
-               "out more to several ranks (resources.trainer, trainer.shard), or "
+               "out more to several ranks (resources.trainer, trainer.shard), keep the moments in "
+               "bfloat16 (trainer.optimizer.moments), or "
                "use a machine with more memory"},
       absl::StrCat("the trainer needs ", GibText(plan.total()), " of memory, and may use ",
                    GibText(available), " (what this machine or container has, or trainer.memory): ",

@@ -32,6 +32,7 @@ struct MemoryPlanInput {
   LoraSettings lora;
   int rank = 0, ranks = 1;
   Shard shard = Shard::kNone;
+  DType moments = DType::kF32;
   DistillRule distill;
   ModelConfig teacher;       // If distill.kind is not kNone.
   bool critic = false;       // Whether a critic is trained beside the policy.
@@ -50,7 +51,7 @@ struct MemoryPlanInput {
 // Returns the plan of a job. Versions that an evaluation or a slow rollout still reads come on top.
 // A checkpoint is written from live memory; what the next update overwrites before it is on disk
 // takes memory on top of the plan too, at most 12 bytes a parameter of the policy, 16 with an
-// average, and 12 bytes a parameter of the critic.
+// average, and 12 bytes a parameter of the critic, and less by 4 bytes with moments in bf16.
 MemoryPlan PlanMemory(const MemoryPlanInput& input);
 
 // What a rank may plan with on a machine that has `machine` bytes.

@@ -81,8 +81,9 @@ Optimizer::Optimizer(absl::Span<const TrainModel::Parameter> parameters,
     SLUICE_CHECK(sharded_ && lora_ == nullptr);
     shards_->SetSums([this](int index) { return Accumulator(index).data(); });
   }
-  m_ = at::zeros({own_end_ - own_begin_});
-  v_ = at::zeros({own_end_ - own_begin_});
+  const at::ScalarType type = settings.moments == DType::kBF16 ? at::kBFloat16 : at::kFloat;
+  m_ = at::zeros({own_end_ - own_begin_}, type);
+  v_ = at::zeros({own_end_ - own_begin_}, type);
   SelectAccumulator(0);
 }
 
@@ -187,14 +188,8 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
   outcome.lr = settings_.lr * schedule_.Factor(updates_) * lr_factor;
   if (!std::isfinite(outcome.grad_norm)) return outcome;
 
-  float* const trained = TrainedGradient();
-  const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps,
-                             settings_.weight_decay};
   const double grad_scale = gradient.scale * ClipFactor(outcome.grad_norm, settings_.max_grad_norm);
   ++updates_;
-  // Both are indexed by the place in the whole flat buffer.
-  float* const m = m_.mutable_data_ptr<float>() - own_begin_;
-  float* const v = v_.mutable_data_ptr<float>() - own_begin_;
   const std::vector<Locked> live = LiveSnapshots();
   for (size_t i = 0; i < trained_.list.size(); ++i) {
     const Slot& slot = trained_.list[i];
@@ -203,11 +198,7 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
       if (lora_ == nullptr && snapshots.parameters != nullptr) snapshots.parameters->Preserve(i);
     }
     const Range own = OwnRange(slot);
-    ParallelFor(own.count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
-      const int64_t at = slot.offset + own.first + begin;
-      AdamWStep(options, updates_, outcome.lr, /*decay=*/slot.tensor.dim() >= 2, grad_scale,
-                end - begin, trained + at, slot.values + own.first + begin, m + at, v + at);
-    });
+    StepElements(slot, own.first, own.count, outcome.lr, grad_scale);
     if (!sharded_) UpdateAverage(i);
   }
   if (sharded_) {
@@ -225,6 +216,29 @@ absl::StatusOr<Optimizer::Outcome> Optimizer::Apply(const Gradient& gradient, do
   }
   outcome.applied = true;
   return outcome;
+}
+
+void Optimizer::StepElements(const Slot& slot, int64_t first, int64_t count, double lr,
+                             double grad_scale) {
+  const AdamWOptions options{settings_.beta1, settings_.beta2, settings_.eps,
+                             settings_.weight_decay};
+  const bool decay = slot.tensor.dim() >= 2;
+  const float* const gradient = TrainedGradient() + slot.offset;
+  float* const values = slot.values;
+  const State m = MomentOf("m.", m_, slot), v = MomentOf("v.", v_, slot);
+  ParallelFor(count, kMinElementsPerThread, [&](int64_t begin, int64_t end) {
+    const int64_t at = first + begin;
+    if (settings_.moments == DType::kBF16) {
+      // The place in the flat buffer of all ranks.
+      const auto place = static_cast<uint64_t>(slot.offset + at);
+      AdamWStepBf16(options, updates_, lr, decay, grad_scale, end - begin, place, gradient + at,
+                    values + at, reinterpret_cast<uint16_t*>(m.At(at)),
+                    reinterpret_cast<uint16_t*>(v.At(at)));
+    } else {
+      AdamWStep(options, updates_, lr, decay, grad_scale, end - begin, gradient + at, values + at,
+                reinterpret_cast<float*>(m.At(at)), reinterpret_cast<float*>(v.At(at)));
+    }
+  });
 }
 
 float* Optimizer::TrainedGradient() {
@@ -276,19 +290,28 @@ void Optimizer::PreserveState(const Locked& snapshots, size_t i) {
     snapshots.moments->Preserve(kind * trained_.list.size() + i);
 }
 
+Optimizer::State Optimizer::MomentOf(const char* prefix, at::Tensor& moment, const Slot& slot) {
+  State state{prefix, static_cast<std::byte*>(moment.mutable_data_ptr()), settings_.moments,
+              sharded_};
+  state.values = state.At(slot.offset - own_begin_);
+  return state;
+}
+
 std::vector<Optimizer::State> Optimizer::StateOf(const Slot& slot) {
   std::vector<State> state;
-  const int64_t place = slot.offset - own_begin_;
-  if (slot.average != nullptr) state.push_back({"a.", slot.average, shares_parameters()});
-  state.push_back({"m.", m_.mutable_data_ptr<float>() + place, sharded_});
+  const auto add = [&](const char* prefix, float* values, bool sharded) {
+    state.push_back({prefix, reinterpret_cast<std::byte*>(values), DType::kF32, sharded});
+  };
+  if (slot.average != nullptr) add("a.", slot.average, shares_parameters());
+  state.push_back(MomentOf("m.", m_, slot));
   // The checkpoint's model has the weights, from which the factors cannot be computed.
-  if (lora_ != nullptr) state.push_back({"p.", slot.values, false});
-  state.push_back({"v.", v_.mutable_data_ptr<float>() + place, sharded_});
+  if (lora_ != nullptr) add("p.", slot.values, false);
+  state.push_back(MomentOf("v.", v_, slot));
   return state;
 }
 
 TensorSpec Optimizer::SpecOf(const State& state, const Slot& slot) const {
-  return {absl::StrCat(state.prefix, slot.name), DType::kF32, slot.tensor.sizes().vec()};
+  return {absl::StrCat(state.prefix, slot.name), state.dtype, slot.tensor.sizes().vec()};
 }
 
 std::vector<int64_t> Optimizer::BeginsOf(const State& state, const Slot& slot) const {
@@ -306,11 +329,12 @@ Optimizer::Snapshots Optimizer::TakeSnapshots() {
     snapshot.specs.push_back(SpecOf(state, slot));
     const std::vector<int64_t>& begins = snapshot.begins.emplace_back(BeginsOf(state, slot));
     const int64_t first = begins[ranks_->rank()], end = begins[ranks_->rank() + 1];
-    tensors.push_back({snapshot.specs.back(), state.values + first, end - first});
+    tensors.push_back({snapshot.specs.back(), state.At(first), end - first});
   };
 
   for (const Slot& slot : parameters_.list)
-    add(snapshots.parameters, {"", slot.values, shares_parameters()}, slot);
+    add(snapshots.parameters,
+        {"", reinterpret_cast<std::byte*>(slot.values), DType::kF32, shares_parameters()}, slot);
   snapshots.parameters.part = std::make_shared<Snapshot>(std::exchange(tensors, {}));
   for (size_t kind = 0; kind < StateOf(trained_.list[0]).size(); ++kind) {
     for (const Slot& slot : trained_.list) add(snapshots.moments, StateOf(slot)[kind], slot);
@@ -346,6 +370,10 @@ absl::Status Optimizer::Restore(const TensorSource* moments, int64_t updates) {
     for (size_t i = 0; i < moments->specs().size(); ++i) places[moments->specs()[i].name] = i;
   }
   std::vector<float> buffer;  // What rank 0 sends to another rank.
+  const auto floats = [](std::byte* values, int64_t elements, DType dtype) {
+    return absl::Span<float>(reinterpret_cast<float*>(values),
+                             static_cast<size_t>(FloatsThatHold(elements, dtype)));
+  };
   for (const Slot& slot : trained_.list) {
     for (const State& state : StateOf(slot)) {
       size_t index = 0;
@@ -369,13 +397,13 @@ absl::Status Optimizer::Restore(const TensorSource* moments, int64_t updates) {
           SLUICE_RETURN_IF_ERROR(moments->Read(index, 0, slot.size, state.values));
         if (!ranks_->many()) continue;
         SLUICE_RETURN_IF_ERROR(
-            ranks_->collective().Broadcast(0, {state.values, static_cast<size_t>(slot.size)}));
+            ranks_->collective().Broadcast(0, floats(state.values, slot.size, state.dtype)));
         continue;
       }
       const std::vector<int64_t> begins = BeginsOf(state, slot);
       for (int rank = 0; rank < ranks_->world(); ++rank) {
         const int64_t first = begins[rank], count = begins[rank + 1] - first;
-        absl::Span<float> part{state.values + first, static_cast<size_t>(count)};
+        absl::Span<float> part = floats(state.At(first), count, state.dtype);
         if (moments != nullptr && rank > 0) {
           buffer.resize(part.size());
           part = absl::MakeSpan(buffer);

@@ -23,7 +23,8 @@
 namespace sluice::trainer {
 
 // AdamW over the parameters of a model: the policy, or its critic. Gradients and moments are in
-// flat fp32 buffers, so one pass zeroes all gradients and one pass computes their norm.
+// flat buffers, so one pass zeroes all gradients and one pass computes their norm. Gradients are
+// fp32; the moments are fp32 or bf16 (OptimizerSettings::moments).
 //
 // Gradients are sums over micro-batches without the step's denominator; Update() applies the
 // factors. There are several accumulators, because some terms of the loss have different factors
@@ -161,13 +162,25 @@ class Optimizer {
   // A part of a slot's state besides its parameter, by the prefix of its name in a checkpoint.
   struct State {
     const char* prefix;
-    float* values;  // The slot's values; of a part that is sharded, where they would begin.
+    // The slot's values; of a part that is sharded, where they would begin. In a flat buffer a slot
+    // is followed by room up to a whole number of floats.
+    std::byte* values;
+    DType dtype;
     bool sharded;
+
+    std::byte* At(int64_t element) const {
+      return values + element * static_cast<int64_t>(DTypeBytes(dtype));
+    }
   };
   std::vector<State> StateOf(const Slot& slot);  // In the order of the names.
   TensorSpec SpecOf(const State& state, const Slot& slot) const;
   // ShardSnapshot::begins of a state of the slot.
   std::vector<int64_t> BeginsOf(const State& state, const Slot& slot) const;
+
+  // Makes AdamW's step on elements [first, first + count) of a slot, with the flat gradient.
+  void StepElements(const Slot& slot, int64_t first, int64_t count, double lr, double grad_scale);
+  // The values of a slot's moment, whose buffer is m_ or v_.
+  State MomentOf(const char* prefix, at::Tensor& moment, const Slot& slot);
 
   // The snapshots that are still in use.
   std::vector<Locked> LiveSnapshots();
@@ -186,7 +199,7 @@ class Optimizer {
   Flat grads_[kAccumulators];
   Flat factor_grads_;
   int64_t own_begin_ = 0, own_end_ = 0;  // What this rank updates of the flat buffer.
-  at::Tensor m_, v_;                     // [own_end_ - own_begin_]
+  at::Tensor m_, v_;                     // [own_end_ - own_begin_] in settings_.moments.
   const double decay_;                   // Of the average.
   std::vector<Live> snapshots_;
   int64_t updates_ = 0;

@@ -34,6 +34,9 @@ absl::Status ValidateOptimizer(const OptimizerSettings& optimizer) {
                    "needs limits.max_steps above 0, where the learning rate reaches 0; set it, or "
                    "use constant");
   }
+  if (optimizer.moments != DType::kF32 && optimizer.moments != DType::kBF16)
+    return Invalid("trainer.optimizer.moments", DTypeName(optimizer.moments),
+                   "must be float32 or bfloat16");
   if (!(optimizer.lr >= 0))
     return Invalid("trainer.optimizer.lr", absl::StrCat(optimizer.lr), "must be 0 or more");
   for (double beta : {optimizer.beta1, optimizer.beta2}) {

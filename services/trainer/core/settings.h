@@ -25,6 +25,7 @@ struct OptimizerSettings {
   int64_t warmup = 0;                 // In updates; a step has `minibatches` of them.
   // Updates of the whole run; 0 if it has no limit, for schedules without an end.
   int64_t total = 0;
+  DType moments = DType::kF32;  // Type in which the two moments are kept, F32 or BF16.
 };
 
 // The critic of jobs whose advantages need one (HasCritic). What is not here of its AdamW is as in

@@ -35,7 +35,7 @@ Range PartOf(const std::vector<int64_t>& begins, size_t rank, int64_t first, int
 
 // Reads a range of a rank's own part. Frees a tensor that is read once with its last element.
 absl::Status ReadPart(const ShardSnapshot& snapshot, size_t rank, size_t tensor, Range range,
-                      float* to) {
+                      void* to) {
   const std::vector<int64_t>& begins = snapshot.begins[tensor];
   SLUICE_RETURN_IF_ERROR(snapshot.part->Read(tensor, range.first - begins[rank], range.count, to));
   if (snapshot.once && range.first + range.count == begins[rank + 1])
@@ -54,10 +54,13 @@ class ShardSource : public TensorSource {
 
   absl::Status Read(size_t i, int64_t first, int64_t count, void* to) const override {
     const std::vector<int64_t>& begins = snapshot_.begins[i];
-    float* const values = static_cast<float*>(to);
+    const DType dtype = snapshot_.specs[i].dtype;
+    const auto place = [&](const Range& range) {
+      return static_cast<std::byte*>(to) +
+             (range.first - first) * static_cast<int64_t>(DTypeBytes(dtype));
+    };
     const Range own = PartOf(begins, 0, first, count);
-    if (own.count > 0)
-      SLUICE_RETURN_IF_ERROR(ReadPart(snapshot_, 0, i, own, values + (own.first - first)));
+    if (own.count > 0) SLUICE_RETURN_IF_ERROR(ReadPart(snapshot_, 0, i, own, place(own)));
     if (own.count == count) return absl::OkStatus();
 
     SLUICE_RETURN_IF_ERROR(Ask({id_, static_cast<int64_t>(i), first, count}));
@@ -67,14 +70,15 @@ class ShardSource : public TensorSource {
       const Range range = PartOf(begins, rank, first, count);
       if (range.count == 0) continue;
       // The element after the values says whether the rank still had them.
-      std::vector<float> answer(static_cast<size_t>(range.count) + 1);
+      std::vector<float> answer(static_cast<size_t>(FloatsThatHold(range.count, dtype)) + 1);
       SLUICE_RETURN_IF_ERROR(group_->Transfer(static_cast<int>(rank), 0, absl::MakeSpan(answer)));
       if (answer.back() != 1) {
         status = absl::ResourceExhaustedError(
             absl::StrCat("rank ", rank, " had too little memory to keep ", snapshot_.specs[i].name,
                          " until it was written"));
       }
-      std::copy_n(answer.begin(), range.count, values + (range.first - first));
+      std::memcpy(place(range), answer.data(),
+                  static_cast<size_t>(range.count) * DTypeBytes(dtype));
     }
     return status;
   }
@@ -90,6 +94,12 @@ class ShardSource : public TensorSource {
 };
 
 }  // namespace
+
+int64_t FloatsThatHold(int64_t elements, DType dtype) {
+  const int64_t bytes = elements * static_cast<int64_t>(DTypeBytes(dtype));
+  constexpr int64_t kFloat = sizeof(float);
+  return (bytes + kFloat - 1) / kFloat;
+}
 
 std::shared_ptr<const TensorSource> ShardReader::Open(ShardSnapshot snapshot) {
   return std::make_shared<ShardSource>(std::move(snapshot), group_, next_++);
@@ -139,7 +149,8 @@ void ShardServer::Run() {
     const size_t tensor = static_cast<size_t>(request.tensor);
     const Range range = PartOf(snapshot->begins[tensor], rank_, request.first, request.count);
     if (range.count == 0) continue;
-    std::vector<float> answer(static_cast<size_t>(range.count) + 1);
+    const DType dtype = snapshot->specs[tensor].dtype;
+    std::vector<float> answer(static_cast<size_t>(FloatsThatHold(range.count, dtype)) + 1);
     answer.back() = ReadPart(*snapshot, rank_, tensor, range, answer.data()).ok() ? 1 : 0;
     if (!group_->Transfer(static_cast<int>(rank_), 0, absl::MakeSpan(answer)).ok()) return;
   }

@@ -29,6 +29,10 @@ struct ShardSnapshot {
   bool once = true;                // Each tensor is read once, from its first to its last element.
 };
 
+// How many floats hold this many elements. Collective moves floats, and looks at none, so values of
+// any type travel as the bytes of floats.
+int64_t FloatsThatHold(int64_t elements, DType dtype);
+
 // The end of rank 0. Thread-safe.
 class ShardReader {
  public:

@@ -11,8 +11,9 @@ namespace sluice::trainer {
 
 Snapshot::Snapshot(std::vector<Live> tensors) {
   for (Live& live : tensors) {
+    const size_t bytes = static_cast<size_t>(live.elements) * DTypeBytes(live.spec.dtype);
     specs_.push_back(std::move(live.spec));
-    tensors_.push_back({live.data, live.elements, nullptr});
+    tensors_.push_back({static_cast<const std::byte*>(live.data), bytes, nullptr});
   }
 }
 
@@ -24,9 +25,10 @@ absl::Status Snapshot::Read(size_t i, int64_t first, int64_t count, void* to) co
         "there is too little memory to keep ", specs_[i].name,
         " until it is written; the checkpoint took longer than the step that followed it"));
   }
-  const float* const from = tensor.copy != nullptr ? tensor.copy.get() : tensor.data;
+  const std::byte* const from = tensor.copy != nullptr ? tensor.copy.get() : tensor.data;
   SLUICE_CHECK_MSG(from != nullptr, specs_[i].name);
-  std::copy_n(from + first, count, static_cast<float*>(to));
+  const auto size = static_cast<int64_t>(DTypeBytes(specs_[i].dtype));
+  std::copy_n(from + first * size, count * size, static_cast<std::byte*>(to));
   return absl::OkStatus();
 }
 
@@ -34,9 +36,9 @@ void Snapshot::Preserve(size_t i) {
   const absl::MutexLock lock(&mutex_);
   Tensor& tensor = tensors_[i];
   if (tensor.data == nullptr) return;
-  tensor.copy.reset(new (std::nothrow) float[static_cast<size_t>(tensor.elements)]);
+  tensor.copy.reset(new (std::nothrow) std::byte[tensor.bytes]);
   tensor.lost = tensor.copy == nullptr;
-  if (!tensor.lost) std::copy_n(tensor.data, tensor.elements, tensor.copy.get());
+  if (!tensor.lost) std::copy_n(tensor.data, tensor.bytes, tensor.copy.get());
   tensor.data = nullptr;
 }
 

@@ -20,10 +20,10 @@ namespace sluice::trainer {
 // Thread-safe. The live memory must outlive the snapshot, unless PreserveAll() was called.
 class Snapshot {
  public:
-  // A tensor in fp32. Names are unique and in rising order.
+  // A tensor, or elements of one. Names are unique and in rising order.
   struct Live {
     TensorSpec spec;
-    const float* data;
+    const void* data;
     int64_t elements;
   };
   explicit Snapshot(std::vector<Live> tensors);
@@ -40,10 +40,10 @@ class Snapshot {
 
  private:
   struct Tensor {
-    const float* data;  // Null if it was released, or could not be copied.
-    int64_t elements;
-    std::unique_ptr<float[]> copy;  // Null until it is needed.
-    bool lost = false;              // It could not be copied.
+    const std::byte* data;  // Null if it was released, or could not be copied.
+    size_t bytes;
+    std::unique_ptr<std::byte[]> copy;  // Null until it is needed.
+    bool lost = false;                  // It could not be copied.
   };
 
   std::vector<TensorSpec> specs_;

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -67,6 +68,77 @@ TEST(AdamWTest, SplittingATensorChangesNoBit) {
   EXPECT_EQ(p, p2);
   EXPECT_EQ(m, m2);
   EXPECT_EQ(v, v2);
+}
+
+float FromBf16(uint16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x) << 16); }
+
+// Each element begins with the same bf16 moments in both.
+TEST(AdamWBf16Test, TheParametersAreThoseOfTheStepInFp32AndTheMomentsANeighbour) {
+  constexpr int kN = 1000;
+  SplitMix64 random(3);
+  std::vector<float> g(kN), p(kN), m(kN), v(kN);
+  std::vector<uint16_t> m16(kN), v16(kN);
+  for (int i = 0; i < kN; ++i) {
+    g[i] = static_cast<float>(random.Uniform() - 0.5), p[i] = static_cast<float>(random.Uniform());
+    m16[i] = static_cast<uint16_t>(random.Below(2) << 15 | (0x3d00 + random.Below(256)));
+    v16[i] = static_cast<uint16_t>(0x3c00 + random.Below(256));
+    m[i] = FromBf16(m16[i]), v[i] = FromBf16(v16[i]);
+  }
+  std::vector<float> p2 = p;
+  AdamWStep(kOptions, 7, 0.1, true, 0.5, kN, g.data(), p.data(), m.data(), v.data());
+  AdamWStepBf16(kOptions, 7, 0.1, true, 0.5, kN, 0, g.data(), p2.data(), m16.data(), v16.data());
+
+  EXPECT_EQ(p, p2);
+  int up = 0;
+  for (int i = 0; i < kN; ++i) {
+    for (const auto& [exact, rounded] : {std::pair(m[i], m16[i]), {v[i], v16[i]}}) {
+      const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(exact) >> 16);
+      EXPECT_TRUE(rounded == below || rounded == below + 1) << i;
+      up += rounded != below;
+    }
+  }
+  EXPECT_NEAR(up, kN, kN / 10) << "half of them";
+}
+
+// Rounded to nearest, v would stay where it is: a step changes it by less than half of the distance
+// between two numbers.
+TEST(AdamWBf16Test, TheSecondMomentDecaysAsInFp32) {
+  constexpr int kN = 4096, kSteps = 1000;
+  const std::vector<float> g(kN, 0.0f);
+  std::vector<float> p(kN, 1.0f);
+  std::vector<uint16_t> m(kN, 0), v(kN, 0x3f80);  // 1
+  for (int t = 1; t <= kSteps; ++t)
+    AdamWStepBf16(kOptions, t, 0, false, 1, kN, 0, g.data(), p.data(), m.data(), v.data());
+  double mean = 0;
+  for (const uint16_t x : v) mean += FromBf16(x) / kN;
+  EXPECT_NEAR(mean, std::pow(0.999, kSteps), 0.01 * std::pow(0.999, kSteps));
+  for (const uint16_t x : m) EXPECT_EQ(x, 0);
+}
+
+TEST(AdamWBf16Test, SplittingATensorChangesNoBitAndEachStepHasRandomBitsOfItsOwn) {
+  constexpr int kN = 101;
+  SplitMix64 random(1);
+  std::vector<float> g(kN), p(kN, 1.0f);
+  for (float& x : g) x = static_cast<float>(random.Uniform() - 0.5);
+  std::vector<uint16_t> m(kN, 0), v(kN, 0);
+  std::vector<float> p2 = p, p3 = p;
+  std::vector<uint16_t> m2 = m, v2 = v, m3 = m, v3 = v;
+  for (int t = 1; t <= 3; ++t) {
+    AdamWStepBf16(kOptions, t, 0.1, true, 1, kN, 500, g.data(), p.data(), m.data(), v.data());
+    AdamWStepBf16(kOptions, t, 0.1, true, 1, 37, 500, g.data(), p2.data(), m2.data(), v2.data());
+    AdamWStepBf16(kOptions, t, 0.1, true, 1, kN - 37, 537, g.data() + 37, p2.data() + 37,
+                  m2.data() + 37, v2.data() + 37);
+    AdamWStepBf16(kOptions, t, 0.1, true, 1, kN, 501, g.data(), p3.data(), m3.data(), v3.data());
+  }
+  EXPECT_EQ(p, p2);
+  EXPECT_EQ(m, m2);
+  EXPECT_EQ(v, v2);
+  EXPECT_NE(m, m3) << "other places have other random bits";
+
+  std::vector<uint16_t> once(kN, 0x3f80), again(kN, 0x3f80), unused(kN, 0);
+  AdamWStepBf16(kOptions, 1, 0, false, 1, kN, 0, g.data(), p.data(), unused.data(), once.data());
+  AdamWStepBf16(kOptions, 2, 0, false, 1, kN, 0, g.data(), p.data(), unused.data(), again.data());
+  EXPECT_NE(once, again);
 }
 
 TEST(GradNormTest, ClipsByTheGlobalNorm) {

@@ -133,6 +133,17 @@ TEST(MemoryPlanTest, ACriticTakesAModelWithGradientsAndMoments) {
   }
 }
 
+TEST(MemoryPlanTest, MomentsInBf16TakeHalfOfThoseInFp32) {
+  MemoryPlanInput in = LargeInput();
+  in.critic = true;
+  const MemoryPlan whole = PlanMemory(in);
+  in.moments = DType::kBF16;
+  const MemoryPlan half = PlanMemory(in);
+  EXPECT_EQ(2 * BytesOf(half, "moments"), BytesOf(whole, "moments"));
+  EXPECT_EQ(4 * BytesOf(half, "critic"), 3 * BytesOf(whole, "critic"));
+  EXPECT_EQ(whole.total() - half.total(), uint64_t{4} * (2 * 596'049'920 + 1024 + 1));
+}
+
 TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLongestSequence) {
   MemoryPlanInput in = LargeInput();
   const uint64_t automatic = BytesOf(PlanMemory(in), "activations");
