@@ -49,7 +49,7 @@ constexpr Refusal kRefused[] = {
      .why = "environments are not in this build",
      .instead = "leave the block out"},
     {.path = "reward.rewards.granularity", .words = "group"},
-    {.path = "reward.rewards.verifier", .words = "math ifeval code"},
+    {.path = "reward.rewards.verifier", .words = "ifeval code"},
     {.path = "reward.sandbox",
      .why = "sandboxes are not in this build",
      .instead = "leave the block out"},

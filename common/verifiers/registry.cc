@@ -6,6 +6,7 @@
 #include "common/verifiers/gsm8k.h"
 #include "common/verifiers/json_schema.h"
 #include "common/verifiers/judge.h"
+#include "common/verifiers/math.h"
 #include "common/verifiers/multiple_choice.h"
 #include "common/verifiers/regex.h"
 #include "common/verifiers/text.h"
@@ -32,6 +33,7 @@ const std::vector<VerifierRow>& Verifiers() {
       {"gsm8k", "1 if the number after #### equals the gold's number", Pure<MakeGsm8k>},
       {"json_schema", "1 if the answer is JSON that a schema accepts", Pure<MakeJsonSchema>},
       {"judge", "the grade that a language model of the operator gives", MakeJudge},
+      {"math", "1 if the answer equals the gold as mathematics", Pure<MakeMath>},
       {"multiple_choice", "1 if the answer chooses the gold's letter", Pure<MakeMultipleChoice>},
       {"regex", "1 if the answer matches a pattern", Pure<MakeRegex>},
       {"text", "a property of the text: reversed, length, repetition, words, letters",

@@ -404,8 +404,8 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
       {"data.train=[]", "data.train is missing: The data sources; at least one."},
       {"algorithm.preset=sync_grp", "Did you mean \"sync_grpo\"?"},
       {"reward.rewards.0.verifier=exakt",
-       "is \"exakt\", wants countdown, exact, format, gsm8k, json_schema, judge, multiple_choice, "
-       "regex, text. Did you mean \"exact\"?"},
+       "is \"exakt\", wants countdown, exact, format, gsm8k, json_schema, judge, math, "
+       "multiple_choice, regex, text. Did you mean \"exact\"?"},
       {"reward.rewards.0.args={nonsense: 1}", "reward.rewards.0.args: "},
       {"algorithm.loss.kind=pppo",
        "is \"pppo\", wants reinforce, ppo, dapo, gspo, cispo, sapo, aepo, dppo_tv. Did you mean "
@@ -563,7 +563,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "weights.allow_unverified=true",
                           "resources.device=cuda",
                           "resources.queue=2",
-                          "reward.rewards.0.verifier=math"}) {
+                          "reward.rewards.0.verifier=ifeval"}) {
     const JobFile file = Parse(kMinimal, {set});
     ASSERT_EQ(file.problems.size(), 1u) << set << ": " << absl::StrJoin(ProblemLines(file), " | ");
     EXPECT_EQ(file.problems[0].number, 13) << file.problems[0].ToString();

@@ -188,7 +188,8 @@ TEST(RegistryTest, UnknownNamesAndArgumentsAreRefusedWithTheKnownOnes) {
   EXPECT_THAT(
       std::string(MakeVerifier("gsm", {}).status().message()),
       HasSubstr(
-          "countdown, exact, format, gsm8k, json_schema, judge, multiple_choice, regex, text"));
+          "countdown, exact, format, gsm8k, json_schema, judge, math, multiple_choice, regex, "
+          "text"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trimm", true}}).status().message()),
               HasSubstr("args.trimm is unknown; the known ones are: trim, ignore_case"));
   EXPECT_THAT(std::string(MakeVerifier("exact", {{"trim", 3}}).status().message()),
@@ -207,7 +208,8 @@ TEST(RegistryTest, HostileTextsGetAFiniteScoreInRangeFromEveryVerifier) {
       {"json_schema", {{{"schema", {{"type", "object"}}}}}},
       {"multiple_choice", {Json::object()}},
       {"regex", {{{"pattern", "(#+|.*)*[0-9]+$"}}}},
-      {"gsm8k", {Json::object()}},
+      {"gsm8k", {Json::object(), {{"extract", "flexible"}}}},
+      {"math", {Json::object(), {{"form", "final"}}}},
       {"text",
        {{{"property", "reversed"}},
         {{"property", "length"}, {"target", 9}},
