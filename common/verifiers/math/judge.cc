@@ -139,7 +139,8 @@ Outcome Judge(absl::string_view response, absl::string_view gold, const JudgeOpt
   if (budget.spent()) return Outcome::kTooComplex;
   if (!answer_text) return Outcome::kNoAnswer;
   const std::optional<std::string> gold_text = ExtractGold(gold, budget);
-  if (!gold_text || budget.spent()) return Outcome::kTooComplex;
+  if (budget.spent()) return Outcome::kTooComplex;
+  if (!gold_text) return Outcome::kWrong;  // CheckGold() refuses such a gold.
 
   Sides sides{*gold_text, *answer_text, ParseAnswer(*gold_text, Comma::kThousands, budget), {}};
   if (budget.spent()) return Outcome::kTooComplex;
@@ -182,6 +183,7 @@ std::string CheckGold(absl::string_view gold) {
   Budget budget;
   const std::optional<std::string> text = ExtractGold(gold, budget);
   if (!text) return budget.spent() ? "is longer than 2000 bytes" : "has no answer";
+  if (Squeeze(*text).empty()) return "has no answer";
   ParseAnswer(*text, Comma::kThousands, budget);
   return budget.spent() ? "is too deep or has too long numbers" : "";
 }
