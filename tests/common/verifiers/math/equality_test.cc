@@ -122,6 +122,9 @@ TEST(MathEqualityTest, PercentAndUnitsCountWhereBothSidesHaveThem) {
                {"90^\\circ", "\\frac{\\pi}{2}"},
                {"\\$18.50", "18.5"},
                {"3", "3 apples"},
+               {"10 \\mathrm{~cm}", "\\boxed{10}"},
+               {"8 \\mathrm{~m} / \\mathrm{s}", "\\boxed{8\\text{ m/s}}"},
+               {"11:30 \\text{ a.m.}", "\\boxed{11:30}"},
                {"7 \\text{ dollars}", "7 \\text{ yuan}"},
                {"12", "12 \\text{ square units}"}});
   ExpectDifferent({{"5\\text{ cm}", "5\\text{ m}"},
@@ -129,6 +132,9 @@ TEST(MathEqualityTest, PercentAndUnitsCountWhereBothSidesHaveThem) {
                    {"5\\text{ cm}^2", "5\\text{ cm}^3"},
                    {"50\\text{ cents}", "50\\text{ dollars}"},
                    {"10\\%", "10000"},
+                   {"5", "5\\text{ or more}"},
+                   {"5", "\\text{at least }5"},
+                   {"5", "5\\text{ not}"},
                    {"10\\%", "0.1\\%"},
                    {"3\\text{ apples}", "3\\text{ pears}"}});
 }
@@ -152,6 +158,10 @@ TEST(MathEqualityTest, TheStructureOfTheGoldCounts) {
                {"\\text{Tuesday}", "\\text{tuesday}"},
                {"\\emptyset", "\\{\\}"},
                {"100,200,300", "300, 200, 100"},
+               {"x=2, y=3", "2, 3"},
+               {"x_1=2, x_2=3", "3, 2"},
+               {"1:2", "\\frac{1}{2}"},
+               {"14:6", "14:6"},
                {"(p,q)=(3,2)", "(3,2)"}});
   ExpectDifferent({{"1, 2, 3", "1, 2"},
                    {"1, 2", "1, 2, 3"},
@@ -170,6 +180,11 @@ TEST(MathEqualityTest, TheStructureOfTheGoldCounts) {
                    {"a^2+b=0", "0"},
                    {"2x+z=1", "1"},
                    {"\\{1,2\\}", "\\{1,3\\}"},
+                   {"x=2, y=3", "3, 2"},
+                   {"1,000", "1,0"},
+                   {"1, 0", "1,000"},
+                   {"7", "7:1"},
+                   {"12:30", "2:5"},
                    {"\\text{Tuesday}", "5"},
                    {"5", "\\text{five}"},
                    {"\\emptyset", "\\{0\\}"},

@@ -56,11 +56,15 @@ TEST(ExtractionTest, TheLastFormulaOrNumberIsTheLastResort) {
 TEST(ExtractionTest, SeveralAnswersInOneAreNotTheGold) {
   for (const char* const text :
        {"\\boxed{3 \\text{ or } 4}", "The answer is 3 or 4.", "The answer is $3$ or $4$.",
-        "\\boxed{3, 4}", "It is 3 or 4", "\\boxed{\\pm 3}", "\\boxed{[3, 4]}", "\\boxed{3;4}"}) {
+        "\\boxed{3, 4}", "It is 3 or 4", "The answer is 3 or maybe 4.",
+        "The answer is either 3 or 4.", "<answer>3 or 4</answer>", "#### 3 or 4", "\\boxed{\\pm 3}",
+        "\\boxed{[3, 4]}", "\\boxed{3;4}"}) {
     EXPECT_FALSE(Equal("3", text)) << text;
     EXPECT_FALSE(Equal("4", text)) << text;
   }
 }
+
+TEST(ExtractionTest, ADeniedAnswerIsNone) { EXPECT_FALSE(Equal("7", "The answer is not 7.")); }
 
 TEST(ExtractionTest, WhatFollowsTheEndOfTheTurnIsNotRead) {
   EXPECT_EQ(Extracted("42<|im_end|>\n<|im_start|>user 43"), "42");
