@@ -14,6 +14,8 @@ namespace {
 
 using Type = Token::Type;
 
+constexpr int kMaxSigns = 8;  // Behind one value. They nest in the formula, but not in the parser.
+
 // A recursive descent over the tokens. Every function returns null on failure, and then the whole
 // answer cannot be read.
 class Parser {
@@ -318,7 +320,7 @@ class Parser {
     const bool function = Peek().type == Type::kFunction;
     Expr value = ParsePrimary();
     for (int signs = 0; value != nullptr; ++signs) {
-      if (signs > Budget::kDepth) {
+      if (signs >= kMaxSigns) {
         budget_.GiveUp();
         return nullptr;
       }
