@@ -15,6 +15,7 @@ namespace sluice::math {
 namespace {
 
 constexpr size_t kTailBytes = 64 << 10;
+constexpr size_t kMaxShortGold = 64;
 constexpr size_t kMaxBare = 400;  // Bytes of a text that is an answer as a whole.
 
 absl::string_view Strip(absl::string_view text) {
@@ -188,7 +189,9 @@ std::optional<std::string> ReadProse(absl::string_view written, Budget& budget) 
   const absl::string_view rest =
       marker == absl::string_view::npos ? text : SkipCopula(text.substr(marker));
   if (rest.empty() || rest.size() > 64) return std::nullopt;
-  return absl::StrCat("\\text{", rest.substr(0, FindSentenceEnd(rest, 0, budget)), "}");
+  const absl::string_view words = rest.substr(0, FindSentenceEnd(rest, 0, budget));
+  if (absl::StrContains(words, '\\')) return std::string(words);
+  return absl::StrCat("\\text{", words, "}");
 }
 
 std::optional<std::string> ReadTags(absl::string_view text, Budget& budget) {
@@ -265,6 +268,16 @@ std::optional<std::string> ExtractAnswer(absl::string_view written, Extraction e
 }
 
 std::optional<std::string> ExtractGold(absl::string_view text, Budget& budget) {
+  // A short gold is an answer as a whole: "June 20" is not 20.
+  const std::string lower = absl::AsciiStrToLower(text.substr(0, kMaxShortGold));
+  const bool marked = absl::StrContains(lower, "box") || absl::StrContains(lower, "answer") ||
+                      absl::StrContains(lower, "##");
+  if (text.size() <= kMaxShortGold && !marked) {
+    const std::string plain = PlainText(CutAtSpecialToken(UndoubleBackslashes(text)));
+    const absl::string_view whole = Strip(plain);
+    if (whole.empty()) return std::nullopt;
+    return std::string(whole);
+  }
   if (auto answer = ExtractAnswer(text, Extraction::kAuto, budget)) return answer;
   if (budget.spent()) return std::nullopt;
   const std::string plain = PlainText(text.substr(0, Budget::kAnswerBytes + 1));

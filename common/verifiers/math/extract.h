@@ -29,8 +29,8 @@ enum class Extraction {
 std::optional<std::string> ExtractAnswer(absl::string_view text, Extraction extraction,
                                          Budget& budget);
 
-// The answer of a gold: the whole text, or what rule 1 finds if it has a box, or what the other
-// rules find if it is a text with sentences.
+// The answer of a gold: the whole text if it is short or only a formula, or what rule 1 finds if it
+// has a box, or what the other rules find if it is a text with sentences.
 std::optional<std::string> ExtractGold(absl::string_view text, Budget& budget);
 
 }  // namespace sluice::math

@@ -329,6 +329,19 @@ bool Evaluator::RealFunction(const std::string& name, const Real& x, Real& out) 
   return true;
 }
 
+// n! between the whole numbers, so that (n+1)! equals (n+1) n!.
+bool Evaluator::Factorial(const Expr& n, Complex& out) {
+  Complex x;
+  if (!Run(n, x) || !x.IsReal() || x.re.IsNegative() || x.re.Exponent() > 10 ||
+      !budget_.Spend(10 * kFunctionCost))
+    return false;
+  Complex result;
+  mpfr_add_ui(result.re.get(), x.re.get(), 1, kRound);
+  mpfr_gamma(result.re.get(), result.re.get(), kRound);
+  out = result;
+  return true;
+}
+
 bool Evaluator::Function(const Node& node, Complex& out) {
   const std::string& name = node.name;
   if (name == "root") {
@@ -338,6 +351,7 @@ bool Evaluator::Function(const Node& node, Complex& out) {
     const Expr power = MakeNode(Kind::kPower, "", {node.kids[1], MakeNumber(1 / index)});
     return Power(power, out);
   }
+  if (name == "factorial" && HasVariable(node.kids[0])) return Factorial(node.kids[0], out);
   if (name == "factorial" || name == "binom" || name == "gcd" || name == "lcm" || name == "mod" ||
       name == "min" || name == "max") {
     // These have values for rational numbers only.

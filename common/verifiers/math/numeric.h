@@ -38,6 +38,7 @@ class Evaluator {
   bool Product(const Expr& node, Complex& out);
   bool Power(const Expr& node, Complex& out);
   bool Function(const Node& node, Complex& out);
+  bool Factorial(const Expr& n, Complex& out);
   bool RealFunction(const std::string& name, const Real& x, Real& out);
   bool Symbol(const std::string& name, Complex& out) const;
 

@@ -91,6 +91,7 @@ TEST(MathEqualityTest, FormulasAreEqualWhereTheGoldHasAValue) {
                {"\\sqrt{5+2\\sqrt{6}}", "\\sqrt{2}+\\sqrt{3}"},
                {"x^{n+1}", "x\\cdot x^n"},
                {"\\sin^{-1} x", "\\arcsin x"},
+               {"(n+1)!", "\\boxed{(n+1)\\cdot n!}"},
                {"3ab", "3ba"}});
   ExpectDifferent({{"x", "\\sqrt{x^2}"},
                    {"\\frac{1}{x}", "\\frac{|x|}{x^2}"},
@@ -107,6 +108,7 @@ TEST(MathEqualityTest, FormulasAreEqualWhereTheGoldHasAValue) {
                    {"x_1", "x_2"},
                    {"\\sin x", "x"},
                    {"\\infty", "-\\infty"},
+                   {"n!", "\\boxed{(n+1)!}"},
                    {"\\overline{AB}", "\\overline{CD}"}});
 }
 
@@ -122,6 +124,8 @@ TEST(MathEqualityTest, PercentAndUnitsCountWhereBothSidesHaveThem) {
                {"90^\\circ", "\\frac{\\pi}{2}"},
                {"\\$18.50", "18.5"},
                {"3", "3 apples"},
+               {"3/4 cup", "3/4"},
+               {"4\\text{ quarts}", "1\\text{ gallon}"},
                {"10 \\mathrm{~cm}", "\\boxed{10}"},
                {"8 \\mathrm{~m} / \\mathrm{s}", "\\boxed{8\\text{ m/s}}"},
                {"11:30 \\text{ a.m.}", "\\boxed{11:30}"},
@@ -156,6 +160,7 @@ TEST(MathEqualityTest, TheStructureOfTheGoldCounts) {
                {"\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{bmatrix}1\\\\2\\end{bmatrix}"},
                {"x \\in [1,2]", "[1,2]"},
                {"\\text{Tuesday}", "\\text{tuesday}"},
+               {"June 20", "\\boxed{\\text{June 20}}"},
                {"\\emptyset", "\\{\\}"},
                {"100,200,300", "300, 200, 100"},
                {"x=2, y=3", "2, 3"},
@@ -186,6 +191,7 @@ TEST(MathEqualityTest, TheStructureOfTheGoldCounts) {
                    {"7", "7:1"},
                    {"12:30", "2:5"},
                    {"\\text{Tuesday}", "5"},
+                   {"June 20", "\\boxed{20}"},
                    {"5", "\\text{five}"},
                    {"\\emptyset", "\\{0\\}"},
                    {"\\emptyset", "0"},
