@@ -58,6 +58,9 @@ class WholeStep : public BatchStep {
       SLUICE_RETURN_IF_ERROR(updater_.scorer().SetOlder(all, k_, history_));
     }
 
+    // A rank that is done with these passes must not begin the update while others still make
+    // theirs: in a backward pass of it they would add up gradients, which they then set to zero.
+    SLUICE_RETURN_IF_ERROR(updater_.ranks().passes().AwaitOthers());
     SLUICE_RETURN_IF_ERROR(MakeUpdates(minibatches, result));
     result->seconds_forward_backward =
         absl::ToDoubleSeconds(clock_.Monotonic() - start) - result->seconds_optim;

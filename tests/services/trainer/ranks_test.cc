@@ -181,6 +181,22 @@ TEST_F(RanksTest, T19TermsWithFactorsOfTheirOwnAreSharedToo) {
   }
 }
 
+// The passes that score with the average come before those of the step. A rank with few of them
+// must not begin its step while the others are still at theirs.
+TEST_F(RanksTest, T19RanksWithUnequalNumbersOfProximalPassesBeginTheirStepTogether) {
+  for (const Shard shard : kShards) {
+    SCOPED_TRACE(ShardText(shard));
+    Settings settings = BaseSettings();
+    settings.algorithm.loss.prox = "ewma";
+    settings.micro_batch_tokens = 1;  // Each answer is a micro-batch.
+    settings.optimizer.eps = 1e-3;
+    settings.shard = shard;
+    // Two groups of 2 and 3 answers for two ranks.
+    ExpectSameRun(settings, 2, 3, [](int64_t k) { return UnequalBatch(30 + k, k, 2); }, 1e-4);
+    ExpectSameRun(settings, 3, 3, [](int64_t k) { return UnequalBatch(35 + k, k, 7); }, 1e-4);
+  }
+}
+
 TEST_F(RanksTest, PairsAndDemonstrationsAreSharedToo) {
   for (size_t i = 0; i < std::size(kShards); ++i) {
     const int world = i % 2 == 0 ? 2 : 4;
