@@ -93,14 +93,19 @@ TEST_F(HeldOutTest, NeitherMicroBatchesNorRanksNorPartsChangeABit) {
     EXPECT_EQ(parts.tokens, want.tokens);
     EXPECT_NEAR(parts.loss, want.loss, 1e-12 * want.loss);
 
-    RankGroup group(3, model_.config, settings);
-    ASSERT_TRUE(group->Load(weights_).ok());
-    if (settings.reference) {
-      ASSERT_TRUE(group->SetReference(reference_).ok());
+    for (const Shard shard :
+         {Shard::kNone, Shard::kOptimizer, Shard::kGradients, Shard::kParameters}) {
+      SCOPED_TRACE(static_cast<int>(shard));
+      settings.shard = shard;
+      RankGroup group(3, model_.config, settings);
+      ASSERT_TRUE(group->Load(weights_).ok());
+      if (settings.reference) {
+        ASSERT_TRUE(group->SetReference(reference_).ok());
+      }
+      EXPECT_EQ(Evaluate(*group, rows).loss, want.loss);
+      group.Stop();
+      for (const int rank : {1, 2}) EXPECT_EQ(ReasonOf(group.end(rank)), "RANK_LOST");
     }
-    EXPECT_EQ(Evaluate(*group, rows).loss, want.loss);
-    group.Stop();
-    for (const int rank : {1, 2}) EXPECT_EQ(ReasonOf(group.end(rank)), "RANK_LOST");
   }
 }
 

@@ -53,7 +53,9 @@ TEST_F(MomentsTest, T24ARunGoesOnFromACheckpointBitForBit) {
 
 // Rank 0 gets the parts of the others in floats, of which each holds two moments.
 TEST_F(MomentsTest, RanksShareThemOutAndACheckpointOfOneWorldGoesOnInAnother) {
-  for (const Shard shard : {Shard::kNone, Shard::kOptimizer}) {
+  for (const Shard shard :
+       {Shard::kNone, Shard::kOptimizer, Shard::kGradients, Shard::kParameters}) {
+    SCOPED_TRACE(static_cast<int>(shard));
     RankGroup whole(2, model_.config, Bf16Moments(shard));
     ASSERT_TRUE(whole->Load(weights_).ok());
     RunSteps(*whole, 0, 2);
@@ -76,21 +78,24 @@ TEST_F(MomentsTest, RanksShareThemOutAndACheckpointOfOneWorldGoesOnInAnother) {
 }
 
 TEST_F(MomentsTest, TheirSnapshotIsReadInPartsAsItWasWhileTrainingGoesOn) {
-  RankGroup group(3, model_.config, Bf16Moments(Shard::kOptimizer));
-  ASSERT_TRUE(group->Load(weights_).ok());
-  RunSteps(*group, 0, 1);
-  const TensorSet moments = MomentsOf(*group);
-  const Trainer::Sources parts = *group->TakeSnapshot();
-  RunSteps(*group, 1, 2);
-  EXPECT_FALSE(SameBits(MomentsOf(*group), moments));
-  for (size_t i = 0; i < moments.size(); ++i) {
-    const auto* const expected = reinterpret_cast<const uint16_t*>(moments.data(i));
-    for (int64_t first = 0; first < moments.elements(i); first += 37) {
-      std::vector<uint16_t> part(
-          static_cast<size_t>(std::min<int64_t>(37, moments.elements(i) - first)));
-      ASSERT_TRUE(
-          parts.moments->Read(i, first, static_cast<int64_t>(part.size()), part.data()).ok());
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), expected + first)) << i << " " << first;
+  for (const Shard shard : {Shard::kOptimizer, Shard::kGradients, Shard::kParameters}) {
+    SCOPED_TRACE(static_cast<int>(shard));
+    RankGroup group(3, model_.config, Bf16Moments(shard));
+    ASSERT_TRUE(group->Load(weights_).ok());
+    RunSteps(*group, 0, 1);
+    const TensorSet moments = MomentsOf(*group);
+    const Trainer::Sources parts = *group->TakeSnapshot();
+    RunSteps(*group, 1, 2);
+    EXPECT_FALSE(SameBits(MomentsOf(*group), moments));
+    for (size_t i = 0; i < moments.size(); ++i) {
+      const auto* const expected = reinterpret_cast<const uint16_t*>(moments.data(i));
+      for (int64_t first = 0; first < moments.elements(i); first += 37) {
+        std::vector<uint16_t> part(
+            static_cast<size_t>(std::min<int64_t>(37, moments.elements(i) - first)));
+        ASSERT_TRUE(
+            parts.moments->Read(i, first, static_cast<int64_t>(part.size()), part.data()).ok());
+        EXPECT_TRUE(std::equal(part.begin(), part.end(), expected + first)) << i << " " << first;
+      }
     }
   }
 }
