@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/checkpoint/teacher.h"
 
@@ -43,6 +44,15 @@ std::vector<std::pair<const char*, double>> NumbersOf(const ModelConfig& config)
 }  // namespace
 
 absl::Status CheckCritic(const ModelDir& policy, const ModelDir& critic) {
+  for (const char* name : {"/critic.safetensors", "/critic.safetensors.index.json"}) {
+    if (!PathExists(critic.path + name)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        critic.path,
+        " is the checkpoint of a job with a critic, which is in critic.safetensors: "
+        "a critic that began with this directory would have the weights of that job's policy. "
+        "Name a directory of Hugging Face's form that holds the critic; if the policy is meant, "
+        "name an export of the checkpoint (`sluice job export`)"));
+  }
   const auto ours = NumbersOf(policy.config), theirs = NumbersOf(critic.config);
   for (size_t i = 0; i < ours.size(); ++i) {
     if (ours[i].second == theirs[i].second) continue;

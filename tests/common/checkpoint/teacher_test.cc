@@ -76,5 +76,17 @@ TEST_F(TeacherTest, ACriticNeedsTheShapeAndTheTokenizerOfItsPolicy) {
   EXPECT_EQ(CheckCritic(policy, other), absl::OkStatus()) << "the head is not used";
 }
 
+TEST_F(TeacherTest, ACheckpointWithACriticIsNotReadAsItsPolicy) {
+  const ModelDir policy = Make(16, 32, "{}");
+  for (const char* name : {"/critic.safetensors", "/critic.safetensors.index.json"}) {
+    const ModelDir checkpoint = Make(16, 32, "{}");
+    ASSERT_TRUE(WriteFileAtomic(checkpoint.path + name, "").ok());
+    const absl::Status status = CheckCritic(policy, checkpoint);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(checkpoint.path), HasSubstr("of that job's policy")));
+  }
+}
+
 }  // namespace
 }  // namespace sluice
