@@ -14,6 +14,16 @@ constexpr double kOldHigh = 0.02;
 // steps, and more than this share of the tokens is too old.
 constexpr double kUnsafe = 0.05;
 constexpr uint32_t kLongestBackOff = 64;  // In windows.
+
+std::string DriftValues(const AdmissionWindow::Report& report) {
+  std::string text;
+  if (report.ess) absl::StrAppendFormat(&text, "the effective sample share is %.3f", *report.ess);
+  if (report.kl) {
+    absl::StrAppendFormat(&text, "%sthe KL from the sampling policy is %.4f",
+                          text.empty() ? "" : "; ", *report.kl);
+  }
+  return text;
+}
 }  // namespace
 
 void AdmissionWindow::Mean::Add(std::optional<double> value) {
@@ -98,8 +108,9 @@ bool AdmissionWindow::CountStep(Instant now, const Drift& drift) {
   return state_.infeasible && !was;
 }
 
-bool AdmissionWindow::Drifts() const {
+bool AdmissionWindow::drifts() const {
   const Report& report = state_.report;
+  if (!adapts_) return false;
   return (bounds_.min_ess && report.ess && *report.ess < *bounds_.min_ess) ||
          (bounds_.max_kl && report.kl && *report.kl > *bounds_.max_kl);
 }
@@ -109,7 +120,7 @@ void AdmissionWindow::AdaptWidth() {
   if (state_.hold > 0) --state_.hold;
   const bool settles = state_.settle > 0;
   if (settles) --state_.settle;
-  if (Drifts()) {
+  if (drifts()) {
     if (settles) return;
     state_.settle = static_cast<uint32_t>((whole() + kWindow - 1) / kWindow);
     state_.parts /= 2;
@@ -137,6 +148,12 @@ int64_t AdmissionWindow::NeededStaleness() const {
   return std::max(static_cast<int64_t>(std::ceil(state_.report.duration)) - 1, state_.report.span);
 }
 
+std::string AdmissionWindow::DescribeDrift() const {
+  return absl::StrFormat(
+      "%s, beyond queue.admission.min_ess or max_kl, so groups are admitted for %.2f versions",
+      DriftValues(state_.report), versions());
+}
+
 std::string AdmissionWindow::MakeAdvice() const {
   const Report& report = state_.report;
   std::string text = absl::StrFormat(
@@ -144,14 +161,8 @@ std::string AdmissionWindow::MakeAdvice() const {
       "too old to be trained; a rollout takes %.1f steps, "
       "95 %% end within %d versions",
       kWindow, 100 * report.idle, 100 * report.old, report.duration, report.span);
-  if (report.ess) absl::StrAppendFormat(&text, "; the effective sample share is %.3f", *report.ess);
-  if (report.kl)
-    absl::StrAppendFormat(&text, "; the KL from the sampling policy is %.4f", *report.kl);
-  if (adapts_ && Drifts())
-    absl::StrAppendFormat(&text,
-                          ", beyond queue.admission.min_ess or max_kl, so groups are admitted for "
-                          "%.2f versions",
-                          versions());
+  const std::string drift = drifts() ? DescribeDrift() : DriftValues(report);
+  if (!drift.empty()) absl::StrAppend(&text, "; ", drift);
   if (!state_.infeasible) return text;
   return absl::StrFormat(
       "max_staleness %d can keep neither the trainer busy (needs %.0f) nor the tokens young: %s. "

@@ -111,6 +111,10 @@ class AdmissionWindow {
   // which one would be enough.
   std::string MakeAdvice() const;
   bool infeasible() const { return state_.infeasible; }
+  // Whether the last window was beyond the bounds on the drift, which the width follows; then
+  // DescribeDrift() says in words by how much, and how wide it is.
+  bool drifts() const;
+  std::string DescribeDrift() const;
 
   const State& state() const { return state_; }
   void Reset(State state) { state_ = std::move(state); }
@@ -118,8 +122,6 @@ class AdmissionWindow {
  private:
   friend struct Access;  // dump.cc
   void AdaptWidth();
-  // Whether the last window was beyond the bounds on the drift.
-  bool Drifts() const;
   int64_t NeededStaleness() const;
 
   const uint32_t eta_;

@@ -71,6 +71,7 @@ WaitEdge Explainer::EdgeOfCall(const ParkedCalls::Call& call) const {
   WaitEdge edge = DescribeAcquireBatch(call.caller, k, call.since);
   edge.on = BatchNode(std::min(k, batches_.next_cut()));
   edge.cause = absl::StrCat(call.caller.worker, " waits for batch ", k);
+  AppendDrift(edge);
   return edge;
 }
 

@@ -28,6 +28,7 @@ class Explainer {
  private:
   // explain_calls.cc: one edge for one call.
   WaitEdge DescribeFullWindow(WaitEdge edge) const;
+  void AppendDrift(WaitEdge& edge) const;
   WaitEdge DescribeLateEngine(WaitEdge edge, const std::string& worker) const;
   WaitEdge DescribeGroup(const Node& waiter, const Group& group, Instant since) const;
   // Makes the edge lead to the first of an owner's tasks that is not done. False: all are done.

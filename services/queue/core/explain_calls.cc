@@ -85,6 +85,11 @@ WaitEdge Explainer::DescribeLateEngine(WaitEdge edge, const std::string& worker)
   return edge;
 }
 
+// Says so if fewer groups are admitted because the last steps were too far off-policy.
+void Explainer::AppendDrift(WaitEdge& edge) const {
+  if (job_.admission_.drifts()) absl::StrAppend(&edge.cause, "; ", job_.admission_.DescribeDrift());
+}
+
 // All slots are taken. If the lowest engine has not loaded the published version, that is why.
 WaitEdge Explainer::DescribeFullWindow(WaitEdge edge) const {
   const int64_t first = batches_.next_cut(), last = *job_.WindowEnd();
@@ -103,6 +108,7 @@ WaitEdge Explainer::DescribeFullWindow(WaitEdge edge) const {
                             " to ", last, " is taken; K is ", batches_.version(), ", ",
                             one_lags ? lags->first + " still holds" : "the engines hold",
                             " version ", lowest);
+  AppendDrift(edge);
   edge.next = "a group ends, or all engines load a newer version";
   return edge;
 }
@@ -211,6 +217,7 @@ WaitEdge Explainer::DescribeAcquireBatch(const Caller& caller, int64_t k, Instan
   }
   absl::StrAppend(&edge.cause, "; ", groups_.accepted().size() + CountGroupsOf(k), " of ",
                   spec_.groups_per_step, " groups are accepted");
+  AppendDrift(edge);
   if (job_.admission_.infeasible() && edge.hint.empty()) edge.hint = job_.admission_.MakeAdvice();
   return edge;
 }

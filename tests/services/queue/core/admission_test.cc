@@ -220,6 +220,20 @@ TEST(AdmissionDriftTest, TheQueueFollowsWhatTheTrainerReportsWithItsSteps) {
   }
   EXPECT_EQ(h.job().Stats().admission_staleness, 1);
   EXPECT_THAT(h.job().Stats().advice, HasSubstr("the effective sample share is 0.400"));
+
+  // A rollout that waits for work reads why there is less of it.
+  const char* const why =
+      "; the effective sample share is 0.400, beyond queue.admission.min_ess or max_kl, so groups "
+      "are admitted for 1.00 versions";
+  while (h.Admitted(8).ok()) {
+  }
+  int told = 0;
+  for (const WaitEdge& edge : h.job().Explain(h.now)) {
+    if (edge.waiter.kind != NodeKind::kCall) continue;
+    EXPECT_THAT(edge.cause, HasSubstr(why)) << edge.waiter.id;
+    ++told;
+  }
+  EXPECT_EQ(told, 1);
 }
 
 }  // namespace
