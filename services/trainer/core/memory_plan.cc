@@ -139,13 +139,22 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                  kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),
                  layers = static_cast<uint64_t>(in.config.num_layers),
                  inputs = layers * static_cast<uint64_t>(in.config.hidden_size) * 4;
+  // The gradients of a layer's activations exist beside them.
+  const uint64_t again = tokens * (inputs + 2 * kept / layers);
+  // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
+  // Recompute::kAuto a smaller one may take more than the largest.
+  uint64_t whole_tokens = tokens;
   if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(tokens), in.most_kept_bytes)) {
-    // The gradients of a layer's activations exist beside them.
-    add("activations", tokens * (inputs + 2 * kept / layers),
-        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer"));
+    whole_tokens = in.recompute == Recompute::kAuto
+                       ? std::min(tokens, static_cast<uint64_t>(in.most_kept_bytes) / kept)
+                       : 0;
+  }
+  const uint64_t whole = whole_tokens * (kept + kept / layers);
+  if (whole_tokens == tokens || whole > again) {
+    add("activations", whole, absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers"));
   } else {
-    add("activations", tokens * (kept + kept / layers),
-        absl::StrCat(tokens, " tokens, all of ", layers, " layers"));
+    add("activations", again,
+        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer"));
   }
   if (teacher) {
     // Its pass ends before that of the policy begins; what it leaves are the hidden states, or the
@@ -173,8 +182,6 @@ uint64_t AvailableMemory(const MemoryPlanInput& input, uint64_t machine) {
 
 uint32_t FitMicroBatch(MemoryPlanInput input, uint64_t available) {
   const uint32_t most = input.micro_batch_tokens;
-  // The plan does not rise evenly: under Recompute::kAuto a few tokens less can make it keep all
-  // activations, and need more. So the numbers are tried one after the other.
   while (PlanMemory(input).total() > available) {
     if (input.micro_batch_tokens <= 1) return most;
     input.micro_batch_tokens -= std::max(1u, input.micro_batch_tokens / 16);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/base/status_text.h"
 #include "tests/services/trainer/tiny_model.h"
 
@@ -34,7 +36,7 @@ MemoryPlanInput LargeInput() {
   in.dtype = DType::kBF16;
   in.micro_batch_tokens = 2048;
   in.longest = 1024;
-  in.most_kept_bytes = int64_t{1} << 30;  // Whatever memory the machine of the test has.
+  in.most_kept_bytes = int64_t{512} << 20;  // Whatever memory the machine of the test has.
   return in;
 }
 
@@ -153,6 +155,27 @@ TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLonges
   EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), automatic);
   in.longest = 4096;
   EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), 2 * automatic);
+}
+
+// A micro-batch just below the limit keeps all, and can take more than a full one that does not.
+TEST(MemoryPlanTest, AutomaticRecomputationIsPlannedForTheMicroBatchThatTakesMost) {
+  MemoryPlanInput in = LargeInput();
+  in.longest = 1;
+  const uint64_t kept = static_cast<uint64_t>(KeptBytesPerToken(in.config));
+  for (const uint64_t most : {kept - 1, 100 * kept, 700 * kept + 1, 5000 * kept}) {
+    in.most_kept_bytes = static_cast<int64_t>(most);
+    for (const uint32_t tokens : {1u, 99u, 100u, 101u, 700u, 2048u, 6000u}) {
+      uint64_t worst = 0;
+      for (uint32_t some = 1; some <= tokens; ++some) {
+        MemoryPlanInput one = in;
+        one.micro_batch_tokens = some;
+        one.recompute = some * kept > most ? Recompute::kLayer : Recompute::kNone;
+        worst = std::max(worst, BytesOf(PlanMemory(one), "activations"));
+      }
+      in.micro_batch_tokens = tokens;
+      EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), worst) << most << " " << tokens;
+    }
+  }
 }
 
 TEST(MemoryPlanTest, MicroBatchesGetFewerTokensUntilThePlanFits) {
