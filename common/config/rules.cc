@@ -236,6 +236,13 @@ void CheckDriftBounds(const job::v1::Queue& queue, SpecProblems& check) {
                 "is 0, which no step keeps; wants more than 0, or none");
 }
 
+// Rows are sampled by no policy, so nothing drifts from it.
+void CheckNoDriftBound(const job::v1::JobSpec& spec, bool given, const char* key,
+                       SpecProblems& check) {
+  check.Require(!given, absl::StrCat("queue.admission.", key), "is not used by kind: ", spec.kind(),
+                "; leave it out");
+}
+
 void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   const job::v1::Queue& queue = spec.queue();
 
@@ -445,6 +452,9 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);
     CheckUnused(spec, "algorithm", spec.algorithm(), spec.has_algorithm(), check);
+    const job::v1::QueueAdmission& admission = spec.queue().admission();
+    CheckNoDriftBound(spec, admission.has_min_ess(), "min_ess", check);
+    CheckNoDriftBound(spec, admission.has_max_kl(), "max_kl", check);
     return;
   }
 

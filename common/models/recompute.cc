@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "common/base/machine_memory.h"
 #include "common/checkpoint/model_config.h"
 
 namespace sluice {
@@ -17,8 +16,8 @@ int64_t KeptBytesPerToken(const ModelConfig& c) {
   return c.num_layers * numbers * 4;
 }
 
-int64_t MostKeptBytes() {
-  return std::max(int64_t{256} << 20, static_cast<int64_t>(MachineMemory() / 8));
+int64_t MostKeptBytes(uint64_t memory) {
+  return std::max(int64_t{256} << 20, static_cast<int64_t>(memory / 8));
 }
 
 bool RecomputesLayers(Recompute recompute, const ModelConfig& config, int64_t tokens,

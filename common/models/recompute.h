@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "common/base/machine_memory.h"
+
 namespace sluice {
 
 struct ModelConfig;
@@ -11,10 +13,10 @@ struct ModelConfig;
 enum class Recompute {
   kNone,   // None.
   kLayer,  // Those within each layer; only the input of each layer is kept.
-  kAuto,   // As kLayer where kNone would keep more than MostKeptBytes() for a batch, else as kNone.
+  kAuto,   // As kLayer where kNone would keep more than a limit for a batch, else as kNone.
 };
-// An eighth of the memory of this machine or container, and at least 256 MiB.
-int64_t MostKeptBytes();
+// The usual limit of kAuto: an eighth of the memory that may be used, and at least 256 MiB.
+int64_t MostKeptBytes(uint64_t memory = MachineMemory());
 
 // Returns about how many bytes of activations a token keeps for the backward pass, over all layers,
 // without recomputation.

@@ -124,10 +124,12 @@ struct Layer {
 
 class Trainable final : public TrainModel {
  public:
-  Trainable(const ModelConfig& config, DType dtype, Recompute recompute, bool lent)
+  Trainable(const ModelConfig& config, DType dtype, Recompute recompute, bool lent,
+            int64_t most_kept_bytes)
       : config_(config),
         narrow_(dtype == DType::kBF16),
         recompute_(recompute),
+        most_kept_bytes_(most_kept_bytes),
         frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
@@ -435,7 +437,7 @@ class Trainable final : public TrainModel {
   const ModelConfig config_;
   const bool narrow_;  // The forward pass runs on parameters rounded to bf16.
   const Recompute recompute_;
-  const int64_t most_kept_bytes_ = MostKeptBytes();
+  const int64_t most_kept_bytes_;
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;
@@ -447,13 +449,13 @@ class Trainable final : public TrainModel {
 
 absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
                                                                DType dtype, Recompute recompute,
-                                                               bool lent) {
+                                                               bool lent, int64_t most_kept_bytes) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::UnimplementedError(
         absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
   return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
-    return std::make_unique<Trainable>(config, dtype, recompute, lent);
+    return std::make_unique<Trainable>(config, dtype, recompute, lent, most_kept_bytes);
   });
 }
 

@@ -68,11 +68,12 @@ class TrainModel {
   };
 
   // With `lent`, the parameters have no memory of their own: a UnitMemory lends it (LendMemory),
-  // and neither Load() nor Store() may be called.
+  // and neither Load() nor Store() may be called. `most_kept_bytes` is the limit of
+  // Recompute::kAuto.
   // UNIMPLEMENTED: a dtype other than F32 and BF16.
-  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype,
-                                                            Recompute recompute = Recompute::kNone,
-                                                            bool lent = false);
+  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(
+      const ModelConfig& config, DType dtype, Recompute recompute = Recompute::kNone,
+      bool lent = false, int64_t most_kept_bytes = MostKeptBytes());
   virtual ~TrainModel() = default;
 
   // Load() copies all parameters from a set with the config's names and shapes, in F32, F16 or

@@ -13,6 +13,10 @@
 namespace sluice::trainer {
 namespace {
 
+// Rows are scored this many tokens at a time, so that an evaluation of long datasets holds only a
+// few rows as tokens. It is the same for every job, as it decides in which order sums are added up.
+constexpr size_t kTokensAtATime = 1 << 16;
+
 void AddValues(const std::string& dataset, const HeldOutSums& sums, double seconds,
                std::map<std::string, double>* values) {
   const std::string prefix = absl::StrCat("eval/", dataset, "/");
@@ -32,12 +36,7 @@ void AddValues(const std::string& dataset, const HeldOutSums& sums, double secon
 }  // namespace
 
 HeldOutRows::HeldOutRows(RowEncoder encode, const JobConfig& config)
-    : encode_(std::move(encode)),
-      skip_bad_rows_(config.skip_bad_rows),
-      // Enough for one micro-batch of each rank, so that an evaluation of long datasets holds only
-      // a few rows as tokens.
-      tokens_at_a_time_(size_t{config.settings.micro_batch_tokens} *
-                        static_cast<size_t>(config.ranks.world)) {}
+    : encode_(std::move(encode)), skip_bad_rows_(config.skip_bad_rows) {}
 
 absl::StatusOr<HeldOutRows> HeldOutRows::Read(const ModelDir& model, const JobConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(RowEncoder encode, MakeRowEncoder(model, config, config.eval_sources));
@@ -73,12 +72,13 @@ absl::StatusOr<Group> HeldOutRows::EncodeRow(const Source& source, uint64_t row)
 absl::StatusOr<HeldOutSums> HeldOutRows::ScoreDataset(const Source& source,
                                                       const Score& score) const {
   HeldOutSums sums;
+  sums.left_out = static_cast<int64_t>(source.rows.skipped());
   std::vector<Group> groups;
   size_t tokens = 0;
   for (uint64_t row = 0; row < source.rows.rows(); ++row) {
     SLUICE_ASSIGN_OR_RETURN(groups.emplace_back(), EncodeRow(source, row));
     for (const Trajectory& answer : groups.back().members) tokens += answer.tokens.size();
-    if (tokens < tokens_at_a_time_ && row + 1 < source.rows.rows()) continue;
+    if (tokens < kTokensAtATime && row + 1 < source.rows.rows()) continue;
 
     SLUICE_ASSIGN_OR_RETURN(const HeldOutSums part, score(std::exchange(groups, {})));
     sums.Merge(part);
@@ -94,7 +94,7 @@ absl::StatusOr<Evaluation> HeldOutRows::Evaluate(const Score& score, Clock& cloc
     SLUICE_ASSIGN_OR_RETURN(const HeldOutSums sums, ScoreDataset(source, score));
     if (sums.rows == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "none of the ", source.rows.rows(), " rows of ", source.name,
+          "none of the ", source.rows.rows() + source.rows.skipped(), " rows of ", source.name,
           " can be scored: each has an answer that is too long for model.max_context, or that "
           "cannot be read"));
     }

@@ -49,7 +49,6 @@ class HeldOutRows {
 
   const RowEncoder encode_;
   const bool skip_bad_rows_;
-  const size_t tokens_at_a_time_;
   std::vector<Source> sources_;
 };
 

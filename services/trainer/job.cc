@@ -19,6 +19,7 @@
 #include "common/models/flops.h"
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
+#include "services/trainer/core/step_metrics.h"
 #include "services/trainer/core/trainer.h"
 #include "services/trainer/demonstrations.h"
 #include "services/trainer/held_out_rows.h"
@@ -446,9 +447,7 @@ absl::StatusOr<TrainingJob::Impl::TrainedStep> TrainingJob::Impl::TrainBatch(
   }
   step.batch.skipped = step.result.skipped;
   if (step.result.skipped.empty()) {
-    step.batch.ess = FindMetric(step.result, "ess");
-    // Jobs whose learning rate follows the effective sample size do not report it as `ess`.
-    if (!step.batch.ess.has_value()) step.batch.ess = FindMetric(step.result, "ess_seq");
+    step.batch.ess = FindEffectiveShare(step.result.metrics, job_.config.settings.algorithm.loss);
     step.batch.kl = FindMetric(step.result, "kl_behav_theta_k3");
   }
   for (LineageEntry& entry : step.batch.lineage) entry.skipped = step.result.skipped;

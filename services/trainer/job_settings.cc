@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "common/base/machine_memory.h"
 #include "common/base/status.h"
 #include "common/config/algorithm_spec.h"
 #include "services/trainer/core/rules.h"
@@ -63,6 +64,10 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.minibatches = spec.trainer().batching().minibatches();
   settings.micro_batch_tokens = spec.trainer().batching().micro_batch_tokens();
   settings.recompute = RecomputeOf(spec);
+  if (spec.trainer().has_memory()) {
+    settings.most_kept_bytes =
+        MostKeptBytes(std::min<uint64_t>(spec.trainer().memory(), MachineMemory()));
+  }
   // How a batch is cut into slices depends on time, and changes sums by rounding.
   settings.stream = spec.trainer().batching().stream() && !spec.run().deterministic();
   settings.max_staleness = spec.queue().max_staleness();
@@ -113,12 +118,17 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
   in.micro_batch_tokens = settings.micro_batch_tokens;
   in.recompute = settings.recompute;
+  in.most_kept_bytes = settings.most_kept_bytes;
   in.memory = spec.trainer().memory();
-  // How long the rows of sft and dpo are is known only when they are read.
-  if (settings.kind != Settings::Kind::kRl) return in;
+  const uint32_t context = spec.model().max_context();
+  if (settings.kind != Settings::Kind::kRl) {
+    // How long the rows are is known only when they are read. Up to what the job file gives a
+    // micro-batch, they may be as long as the context.
+    in.longest = std::min(context, settings.micro_batch_tokens);
+    return in;
+  }
 
-  in.longest = std::min(static_cast<uint32_t>(spec.model().max_context()),
-                        spec.data().order().max_prompt() + spec.rollout().max_response());
+  in.longest = std::min(context, spec.data().order().max_prompt() + spec.rollout().max_response());
   const uint64_t sequences = uint64_t{spec.queue().groups_per_step()} * settings.group_size;
   in.micro_batch_tokens = static_cast<uint32_t>(
       std::min<uint64_t>(settings.micro_batch_tokens, sequences * in.longest));

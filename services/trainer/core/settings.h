@@ -72,6 +72,7 @@ struct Settings {
   uint32_t minibatches = 1;            // Optimizer updates per batch.
   uint32_t micro_batch_tokens = 9216;  // Most tokens of one forward pass.
   Recompute recompute = Recompute::kAuto;
+  int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
   bool stream = true;  // Train on groups while the batch fills, at max_staleness 0; see Streams().
   int64_t max_staleness = 4;  // Versions.
   uint32_t group_size = 8;

@@ -83,6 +83,13 @@ void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double adv
   AddQuantiles("r", stats.quantiles().r, out);
 }
 
+std::optional<double> FindEffectiveShare(const StepMetrics& metrics, const LossSpec& loss) {
+  const bool sequences = loss.tis.has_value() && loss.tis_level == "sequence";
+  const auto found = metrics.find(sequences ? "ess_seq" : "ess_token");
+  if (found == metrics.end()) return std::nullopt;
+  return found->second;
+}
+
 void AddValueMetrics(const ValueStats& stats, StepMetrics* out) {
   if (stats.tokens() == 0) return;
   (*out)["value_loss"] = stats.loss_sum() / static_cast<double>(stats.tokens());

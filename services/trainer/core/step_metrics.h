@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "common/algorithms/diagnostics.h"
@@ -20,6 +21,11 @@ using StepMetrics = std::map<std::string, double>;
 // was counted.
 void AddPolicyMetrics(const PolicyStats& stats, const LossRule& rule, double advantage_factor,
                       StepMetrics* out);
+
+// Returns the effective share of the samples under the weights in use, which is `ess` of the
+// metrics. A job whose learning rate follows it does not report it under that name, but this finds
+// it. nullopt: the step has none.
+std::optional<double> FindEffectiveShare(const StepMetrics& metrics, const LossSpec& loss);
 
 // Adds the loss of the critic, and how much of the targets it explains.
 void AddValueMetrics(const ValueStats& stats, StepMetrics* out);

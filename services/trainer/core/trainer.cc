@@ -491,7 +491,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
-                          TrainModel::Create(config, settings.dtype, settings.recompute, lent));
+                          TrainModel::Create(config, settings.dtype, settings.recompute, lent,
+                                             settings.most_kept_bytes));
   std::unique_ptr<TrainModel> reference;
   if (KeepsInitialWeights(settings)) {
     SLUICE_ASSIGN_OR_RETURN(reference,
@@ -514,7 +515,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   std::unique_ptr<TrainModel> critic;
   if (HasCritic(settings)) {
     SLUICE_ASSIGN_OR_RETURN(
-        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, settings.recompute));
+        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, settings.recompute,
+                                   /*lent=*/false, settings.most_kept_bytes));
   }
   return std::unique_ptr<Trainer>(new Trainer(
       std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),

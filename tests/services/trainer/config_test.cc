@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/checkpoint/model_dir.h"
 #include "common/config/job_file.h"
 #include "services/trainer/job_memory.h"
@@ -91,6 +93,39 @@ TEST(ConfigTest, MicroBatchesFitIntoTheMemoryOfTheJobFile) {
   config.plan.memory = 1;
   EXPECT_EQ(FitIntoMemory(config, model.config, nullptr).status().code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+// Without a bound from below, micro-batches would get smaller until any plan fits. Rows do not.
+TEST(ConfigTest, MicroBatchesOfRowsStayAsLongAsTheContext) {
+  const ModelDir model = *ReadModelDir(SLUICE_SOURCE_DIR "/configs/examples/digits");
+  for (const char* kind : {"sft", "dpo"}) {
+    for (const uint32_t context : {512, 2048}) {
+      registry::v1::Assignment assignment = Assigned({"trainer.batching.micro_batch_tokens=1024"});
+      assignment.mutable_spec()->set_kind(kind);
+      assignment.mutable_spec()->mutable_model()->set_max_context(context);
+      assignment.mutable_spec()->mutable_model()->mutable_reference();
+      JobConfig config = *ConfigOf(assignment);
+      MemoryPlanInput least = config.plan;
+      least.config = model.config;
+      least.micro_batch_tokens = std::min(context, 1024u);
+      config.plan.memory = PlanMemory(least).total();
+      const absl::StatusOr<Settings> fitted = FitIntoMemory(config, model.config, nullptr);
+      ASSERT_TRUE(fitted.ok()) << fitted.status();
+      EXPECT_LE(fitted->micro_batch_tokens, least.micro_batch_tokens);
+      --config.plan.memory;
+      EXPECT_EQ(FitIntoMemory(config, model.config, nullptr).status().code(),
+                absl::StatusCode::kResourceExhausted);
+    }
+  }
+}
+
+TEST(ConfigTest, TheMemoryOfTheJobFileLimitsTheActivationsThatAreKept) {
+  const Settings settings = ConfigOf(Assigned({"trainer.memory=4GiB"}))->settings;
+  EXPECT_EQ(settings.most_kept_bytes, MostKeptBytes(uint64_t{4} << 30));
+  EXPECT_EQ(settings.most_kept_bytes, int64_t{512} << 20);
+  EXPECT_EQ(ConfigOf(Assigned({"trainer.memory=4GiB"}))->plan.most_kept_bytes,
+            settings.most_kept_bytes);
+  EXPECT_EQ(ConfigOf(Assigned({}))->settings.most_kept_bytes, MostKeptBytes());
 }
 
 TEST(ConfigTest, AScheduleThatFallsToZeroIsRefusedWithoutALastStep) {

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/algorithms/presets.h"
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/file.h"
 #include "common/checkpoint/init.h"
@@ -27,6 +28,7 @@
 #include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/evaluations.h"
 #include "services/trainer/core/lineage.h"
+#include "services/trainer/held_out_rows.h"
 #include "sluice/job/v1/job.pb.h"
 #include "tests/services/trainer/loop.h"
 #include "tests/services/trainer/tiny_model.h"
@@ -217,6 +219,47 @@ TEST_F(JobTest, ASupervisedJobReportsTheLossOfHeldOutRowsAndKeepsTheBestCheckpoi
   EXPECT_EQ(end.evaluated.best, std::min({losses.at(2), losses.at(4), losses.at(6)}));
   EXPECT_EQ(LinkedVersion(dir_, kBestLink), end.evaluated.best_version);
   EXPECT_EQ(StepsOfHistory(), Steps(6));
+}
+
+// Rounding makes sums depend on the parts that are added up, and results must not depend on the
+// machine.
+TEST_F(JobTest, HeldOutRowsAreScoredInTheSamePartsWhateverMicroBatchesAndRanks) {
+  JobConfig config = Supervise(1);
+  config.eval_sources = config.sources;
+  config.eval_sources[0].path = digits_ + "/heldout.jsonl";
+  std::vector<std::vector<size_t>> parts;
+  for (const int world : {1, 3}) {
+    config.settings.micro_batch_tokens = world == 1 ? 9216 : 1;
+    config.ranks.world = world;
+    const absl::StatusOr<HeldOutRows> rows = HeldOutRows::Read(*ReadModelDir(digits_), config);
+    ASSERT_TRUE(rows.ok()) << rows.status();
+    std::vector<size_t>& sizes = parts.emplace_back();
+    const auto score = [&](const std::vector<Group>& part) -> absl::StatusOr<HeldOutSums> {
+      sizes.push_back(part.size());
+      return HeldOutSums{.rows = 1, .tokens = 1, .loss = 1};
+    };
+    ASSERT_TRUE(rows->Evaluate(score, *Clock::Real()).ok());
+  }
+  EXPECT_EQ(parts[0], parts[1]);
+}
+
+TEST_F(JobTest, HeldOutRowsThatCannotBeReadAreCountedAsLeftOut) {
+  JobConfig config = Supervise(1);
+  config.skip_bad_rows = true;
+  config.eval_sources = config.sources;
+  config.eval_sources[0].path = dir_ + "/rows.jsonl";
+  ASSERT_TRUE(WriteFileAtomic(config.eval_sources[0].path,
+                              "{\"digits\": \"0794\"}\nnone\n{\"digits\": \"1\"}\n{\n")
+                  .ok());
+  const absl::StatusOr<HeldOutRows> rows = HeldOutRows::Read(*ReadModelDir(digits_), config);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  const auto score = [](const std::vector<Group>& part) -> absl::StatusOr<HeldOutSums> {
+    return HeldOutSums{.rows = static_cast<int64_t>(part.size()), .tokens = 1, .loss = 1};
+  };
+  const absl::StatusOr<Evaluation> evaluation = rows->Evaluate(score, *Clock::Real());
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_EQ(evaluation->values.at("eval/digits/rows"), 2);
+  EXPECT_EQ(evaluation->values.at("eval/digits/left_out"), 2);
 }
 
 TEST_F(JobTest, ASupervisedJobWhoseHeldOutRowsCannotBeScoredFailsAtItsStart) {

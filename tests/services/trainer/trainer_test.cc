@@ -17,6 +17,7 @@
 #include "common/models/train_model.h"
 #include "common/optim/adamw.h"
 #include "common/testing/data.h"
+#include "services/trainer/core/step_metrics.h"
 #include "tests/services/trainer/trainer_fixture.h"
 
 namespace sluice::trainer {
@@ -633,6 +634,24 @@ TEST_F(ReferenceTest, SupervisedStepsEqualTheReference) {
 
       EXPECT_LE(std::sqrt(square / size), 2e-3) << name << " " << reference.spec(i).name;
     }
+  }
+}
+
+// Beyond `ess`, which a job lacks whose learning rate follows the share.
+TEST_F(TrainerTest, TheEffectiveShareIsThatOfTheWeightsInUse) {
+  for (const char* level : {"token", "sequence", "none"}) {
+    Settings settings = BaseSettings();
+    LossSpec& loss = settings.algorithm.loss;
+    if (level == std::string("none")) loss.tis = std::nullopt;
+    else loss.tis_level = level;
+    const StepMetrics plain = Run(*Make(settings), 0, RandomBatch(1)).metrics;
+    loss.ess_lr = "sqrt";
+    const StepMetrics follows = Run(*Make(settings), 0, RandomBatch(1)).metrics;
+    EXPECT_NE(plain.at("ess_token"), plain.at("ess_seq"));
+    EXPECT_EQ(FindEffectiveShare(plain, loss), plain.at("ess")) << level;
+    EXPECT_EQ(FindEffectiveShare(follows, loss), plain.at("ess")) << level;
+    EXPECT_EQ(follows.count("ess"), 0u);
+    EXPECT_EQ(FindEffectiveShare({}, loss), std::nullopt);
   }
 }
 
