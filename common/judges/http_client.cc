@@ -34,8 +34,11 @@ int OnProgress(void* stop, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 }  // namespace
 
-HttpClient::HttpClient(std::string url, Secret key, std::string ca_file)
-    : url_(std::move(url)), key_(std::move(key)), ca_file_(std::move(ca_file)) {
+HttpClient::HttpClient(std::string url, Secret key, std::string ca_file, bool loopback)
+    : url_(std::move(url)),
+      key_(std::move(key)),
+      ca_file_(std::move(ca_file)),
+      loopback_(loopback) {
   InitCurl();
 }
 
@@ -82,7 +85,10 @@ absl::StatusOr<HttpReply> HttpClient::Post(absl::string_view json, absl::Duratio
   set(CURLOPT_NOPROGRESS, 0L);
   set(CURLOPT_XFERINFOFUNCTION, &OnProgress);
   set(CURLOPT_XFERINFODATA, &stop);
-  set(CURLOPT_NOSIGNAL, 1L);  // Signals are the daemon's.
+  // libcurl would send even calls of loopback, with the key, to the proxy of the environment.
+  if (loopback_) set(CURLOPT_PROXY, "");
+  set(CURLOPT_QUICK_EXIT, 1L);  // Do not wait for a name server at the end of a call.
+  set(CURLOPT_NOSIGNAL, 1L);    // Signals are the daemon's.
   set(CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
   set(CURLOPT_TIMEOUT_MS, static_cast<long>(std::max<int64_t>(1, timeout / absl::Milliseconds(1))));
   set(CURLOPT_ERRORBUFFER, error);

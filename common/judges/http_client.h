@@ -15,23 +15,24 @@ namespace sluice {
 struct HttpReply {
   long code = 0;
   std::string body;
-  // From the header Retry-After, if it is a number of seconds; else 0.
-  absl::Duration retry_after;
+  absl::Duration retry_after;  // From the header Retry-After; else 0.
 };
 
 // Posts JSON to one address, by libcurl, which verifies certificates, reuses connections and
-// follows the proxy variables of the environment. Redirections are not followed: they could lead
-// the key to another host. Thread-safe.
+// follows the proxy variables of the environment, but never for loopback. Redirections are not
+// followed: they could lead the key to another host. Thread-safe.
 class HttpClient {
  public:
   // `ca_file` is a PEM file with authorities; empty: the system's.
-  HttpClient(std::string url, Secret key, std::string ca_file);
+  // `loopback`: the address is on this machine, so that no proxy is asked.
+  HttpClient(std::string url, Secret key, std::string ca_file, bool loopback);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Blocks until the whole reply is there, at most `timeout`.
-  // DEADLINE_EXCEEDED: it took too long. CANCELLED: `stop` was triggered; seen within a second.
+  // DEADLINE_EXCEEDED: it took too long. CANCELLED: `stop` was triggered; that is seen within a
+  // second, except while a name server does not answer.
   // UNAVAILABLE: there is no connection, TLS failed, or the reply is above 4 MiB.
   absl::StatusOr<HttpReply> Post(absl::string_view json, absl::Duration timeout,
                                  const rpc::Cancel& stop);
@@ -43,6 +44,7 @@ class HttpClient {
   const std::string url_;
   const Secret key_;
   const std::string ca_file_;
+  const bool loopback_;
   Mutex mu_;
   std::vector<void*> idle_ ABSL_GUARDED_BY(mu_);  // CURL*, each with its open connection.
 };

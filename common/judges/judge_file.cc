@@ -80,6 +80,7 @@ absl::StatusOr<JudgeConfig> ConfigOf(const JudgeEndpoint& judge) {
   SLUICE_RETURN_IF_ERROR(CheckUrl(judge));
   JudgeConfig config{.name = judge.name(),
                      .url = absl::StrCat(absl::StripSuffix(judge.url(), "/"), "/chat/completions"),
+                     .loopback = IsLoopback(HostOf(judge.url())),
                      .model = judge.model(),
                      .key = {},
                      .ca_file = judge.ca_file(),

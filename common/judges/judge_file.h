@@ -15,6 +15,7 @@ namespace sluice {
 struct JudgeConfig {
   std::string name;
   std::string url;  // Of the call itself, such as https://judge.example.com/v1/chat/completions.
+  bool loopback = false;  // The address is on this machine.
   std::string model;
   Secret key;           // Empty: none is sent.
   std::string ca_file;  // Empty: the system's authorities.

@@ -21,7 +21,9 @@ Throttle::Throttle(const Options& options)
 
 bool Throttle::TryBegin(absl::Duration now, absl::Duration* wait) {
   *wait = absl::InfiniteDuration();
-  if (spent() || running_ >= static_cast<uint32_t>(window_)) return false;
+  // One call finds out whether a judge that was down is back.
+  const uint32_t most = down() ? 1 : static_cast<uint32_t>(window_);
+  if (spent() || running_ >= most) return false;
   if (now < closed_until_) {
     *wait = closed_until_ - now;
     return false;
@@ -44,24 +46,35 @@ bool Throttle::TryBegin(absl::Duration now, absl::Duration* wait) {
 
 void Throttle::End(absl::Duration now, Outcome outcome, uint64_t tokens,
                    absl::Duration retry_after) {
-  const uint32_t others = --running_;
+  --running_;
   used_tokens_ += tokens;
+  const auto close_for = [&](absl::Duration pause) {
+    closed_until_ = std::max(closed_until_, now + std::min(pause, kLongestPause));
+  };
   switch (outcome) {
     case Outcome::kAnswered:
+      failures_ = 0;
       window_ = std::min<double>(options_.most, window_ + 1 / window_);
       break;
     case Outcome::kRefused:
-      closed_until_ = std::max(
-          closed_until_,
-          now + std::min(retry_after > absl::ZeroDuration() ? retry_after : kPause, kLongestPause));
-      if (forgiven_ > 0) return void(--forgiven_);
-      window_ = std::max(1.0, window_ / 2);
-      forgiven_ = others;
-      return;
-    case Outcome::kFailed: break;
+      failures_ = 0;
+      close_for(retry_after > absl::ZeroDuration() ? retry_after : kPause);
+      return Shrink(running_);
+    case Outcome::kTimedOut:
+    case Outcome::kFailed:
+      ++failures_;
+      if (down()) close_for(kPause * (1 << std::min(failures_ - kDown, 6u)));
+      if (outcome == Outcome::kTimedOut) return Shrink(running_);
+      break;
   }
   // Of the calls that were under way at the halving, those that were answered are no refusals.
   if (forgiven_ > 0) --forgiven_;
+}
+
+void Throttle::Shrink(uint32_t others) {
+  if (forgiven_ > 0) return void(--forgiven_);
+  window_ = std::max(1.0, window_ / 2);
+  forgiven_ = others;
 }
 
 }  // namespace sluice

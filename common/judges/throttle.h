@@ -15,6 +15,9 @@ namespace sluice {
 // they were all begun before the first refusal was known. Beside that there are the operator's
 // limits of calls and tokens.
 //
+// A judge that fails call after call, because it is down or has lost its key, is left alone for a
+// while that doubles, and is then asked once. So it uses up no more tries than find that out.
+//
 // `now` is the time of a monotonic clock. Not thread-safe.
 class Throttle {
  public:
@@ -26,7 +29,9 @@ class Throttle {
   enum class Outcome {
     kAnswered,
     kRefused,  // Too many calls (HTTP 429), or a judge that says it is overloaded (503).
-    kFailed,   // Anything else: it says nothing about the load.
+    // It took too long: a judge that queues its calls instead of refusing them is overloaded too.
+    kTimedOut,
+    kFailed,  // Anything else: it says nothing about the load.
   };
 
   explicit Throttle(const Options& options);
@@ -38,6 +43,13 @@ class Throttle {
   void End(absl::Duration now, Outcome outcome, uint64_t tokens,
            absl::Duration retry_after = absl::ZeroDuration());
 
+  // Whether no call may begin before a time, and how long that is.
+  bool Closed(absl::Duration now, absl::Duration* wait) const {
+    *wait = closed_until_ - now;
+    return now < closed_until_;
+  }
+  // Whether so many calls failed in a row that the judge counts as down.
+  bool down() const { return failures_ >= kDown; }
   // Whether all tokens are used up. Calls under way at that moment may exceed the limit.
   bool spent() const { return options_.tokens && used_tokens_ >= *options_.tokens; }
   uint64_t used_tokens() const { return used_tokens_; }
@@ -49,6 +61,11 @@ class Throttle {
   double window_;
   uint32_t running_ = 0;
   uint64_t used_tokens_ = 0;
+  static constexpr uint32_t kDown = 8;
+
+  void Shrink(uint32_t others);
+
+  uint32_t failures_ = 0;  // In a row.
   // Refused calls that still count for the last halving.
   uint32_t forgiven_ = 0;
   absl::Duration closed_until_ = absl::ZeroDuration();

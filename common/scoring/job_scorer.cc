@@ -18,7 +18,7 @@ absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   return nlohmann::json::parse(text);
 }
 
-absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const AskJudge& ask_judge) {
+absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const JudgeAccess& judges) {
   std::vector<RewardRule> rules;
   for (const job::v1::RewardEntry& entry : reward.rewards()) {
     RewardRule rule{.name = entry.name(),
@@ -37,7 +37,7 @@ absl::StatusOr<Scorer> MakeScorer(const job::v1::Reward& reward, const AskJudge&
   const Combine combine = reward.combine() == "product" ? Combine::kProduct
                           : reward.combine() == "min"   ? Combine::kMin
                                                         : Combine::kSum;
-  return Scorer::Make(std::move(rules), combine, ask_judge);
+  return Scorer::Make(std::move(rules), combine, judges);
 }
 
 std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
@@ -49,6 +49,14 @@ std::set<std::string> JudgesOf(const job::v1::Reward& reward) {
     judges.insert(judge == args.end() ? "" : judge->second.string_value());
   }
   return judges;
+}
+
+int LongestTimeouts(const job::v1::RewardEntry& entry) {
+  if (entry.verifier() != "judge") return 1;
+  const auto& args = entry.args().fields();
+  const auto votes = args.find("votes");
+  // Each vote may be asked for twice.
+  return 4 * (votes == args.end() ? 1 : static_cast<int>(votes->second.number_value()));
 }
 
 std::string TaskPoolOf(const job::v1::Reward& reward) {

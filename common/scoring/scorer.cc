@@ -21,10 +21,12 @@ bool Applies(const RewardRule& rule, const std::string& data_source) {
                                                 data_source) != rule.data_sources.end();
 }
 
-uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine) {
+uint32_t GenerationOf(const std::vector<RewardRule>& rules, Combine combine,
+                      const std::string& judges) {
   nlohmann::json canonical = {{"version", kVerifiersVersion},
                               {"combine", static_cast<int>(combine)},
                               {"rules", nlohmann::json::array()}};
+  if (!judges.empty()) canonical["judges"] = judges;
   for (const RewardRule& rule : rules) {
     canonical["rules"].push_back({{"name", rule.name},
                                   {"verifier", rule.verifier},
@@ -52,10 +54,10 @@ Score Unscorable(std::string reason, const nlohmann::json& info) {
 }  // namespace
 
 absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combine,
-                                    const AskJudge& ask_judge) {
+                                    const JudgeAccess& judges) {
   if (rules.empty())
     return absl::InvalidArgumentError("reward.rewards is empty; at least one rule is needed");
-  const uint32_t generation = GenerationOf(rules, combine);
+  const uint32_t generation = GenerationOf(rules, combine, judges.identity);
 
   std::vector<Part> parts;
   std::set<std::string> names;
@@ -69,7 +71,7 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
           absl::StrCat(where, ": weight and gate_fail must be finite"));
 
     auto verifier =
-        MakeVerifier(rule.verifier, rule.args, {.ask_judge = ask_judge, .timeout = rule.timeout});
+        MakeVerifier(rule.verifier, rule.args, {.ask_judge = judges.ask, .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
   }

@@ -23,6 +23,12 @@ struct RewardRule {
   nlohmann::json args = nlohmann::json::object();
 };
 
+// The judges that rules may ask.
+struct JudgeAccess {
+  AskJudge ask;          // Null: this process has none.
+  std::string identity;  // Says which models they are, for the generation.
+};
+
 enum class Combine { kSum, kProduct, kMin };
 
 // The result of scoring one answer. It is either a number, which says something about the policy,
@@ -51,7 +57,7 @@ class Scorer {
   // INVALID_ARGUMENT: there are no rules, a name is used twice, a weight or gate_fail is not
   // finite, a verifier is unknown, or its arguments do not fit.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
-                                     const AskJudge& ask_judge = nullptr);
+                                     const JudgeAccess& judges = {});
 
   // Scores one answer. `row` has the mapped fields, `data_source` is the name of the row's source.
   Score Run(const Answer& answer, const nlohmann::json& row, const std::string& data_source) const;
@@ -61,8 +67,8 @@ class Scorer {
   // them.
   absl::Status CheckRow(const nlohmann::json& row, const std::string& data_source) const;
 
-  // Identifies the rules and the version of the verifiers (kVerifiersVersion in scorer.cc): the
-  // first four bytes of a SHA-256 of both. Equal rules and versions give equal generations.
+  // Identifies the rules, their judges, and the version of the verifiers (kVerifiersVersion in
+  // scorer.cc): the first four bytes of a SHA-256 of all. Equal ones give equal generations.
   uint32_t generation() const { return generation_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "common/verifiers/json_schema.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -27,7 +28,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxSteps = 100'000;
-constexpr int64_t kStepsOfItem = 16;  // Comparisons that find an item in a list.
+constexpr size_t kBytesOfStep = 64;
+constexpr size_t kStepsOfItem = 16;  // Comparisons that find an item in a list.
 constexpr size_t kMaxDepth = 64;
 
 // Code points of UTF-8.
@@ -136,6 +138,12 @@ class Schema {
     Schema schema;
     schema.root_ = std::make_unique<const json>(std::move(root));
     SLUICE_RETURN_IF_ERROR(schema.Compile(*schema.root_, "#"));
+    // A value that is no schema, such as an example, was not compiled.
+    for (const auto& [ref, target] : schema.refs_) {
+      if (!schema.compiled_.contains(target))
+        return absl::InvalidArgumentError(
+            absl::StrCat("$ref \"", ref, "\" names no schema within this one"));
+    }
     return schema;
   }
 
@@ -145,6 +153,7 @@ class Schema {
 
  private:
   absl::Status Compile(const json& schema, const std::string& at) {
+    compiled_.insert(&schema);
     if (schema.is_boolean()) return absl::OkStatus();
     if (!schema.is_object())
       return absl::InvalidArgumentError(absl::StrCat(at, " is no object, true or false"));
@@ -207,6 +216,7 @@ class Schema {
   std::unique_ptr<const json> root_;  // Its address is that of all references into it.
   std::map<std::string, std::unique_ptr<RE2>> patterns_;
   std::map<std::string, const json*> refs_;
+  std::set<const json*> compiled_;
 };
 
 // Checks one value. The answer to a check is worth nothing once exhausted() is true.
@@ -215,7 +225,8 @@ class Checker {
   explicit Checker(const Schema& schema) : schema_(schema) {}
 
   bool Accepts(const json& schema, const json& value, size_t depth = 0) {
-    if (++steps_ > kMaxSteps || depth > kMaxDepth) exhausted_ = true;
+    if (depth > kMaxDepth) exhausted_ = true;
+    Count(1);
     if (exhausted_) return false;
     if (schema.is_boolean()) return schema.get<bool>();
     for (const auto& [name, rule] : schema.items()) {
@@ -226,6 +237,16 @@ class Checker {
   bool exhausted() const { return exhausted_; }
 
  private:
+  void Count(size_t steps) {
+    steps_ += static_cast<int64_t>(steps);
+    if (steps_ > kMaxSteps) exhausted_ = true;
+  }
+  // Of a text that is looked at, or of a value that is compared.
+  void CountBytes(const json& value) {
+    Count(1 + (value.is_string() ? value.get_ref<const std::string&>().size() : 16 * value.size()) /
+                  kBytesOfStep);
+  }
+
   bool HasType(const json& value, const std::string& type) {
     if (type == "null") return value.is_null();
     if (type == "boolean") return value.is_boolean();
@@ -253,7 +274,10 @@ class Checker {
       }
       return false;
     }
-    if (name == "const") return value == rule;
+    if (name == "const") {
+      CountBytes(value);
+      return value == rule;
+    }
     if (name == "enum") return Contains(rule, value);
     if (name == "anyOf") return CountAccepting(rule, value, depth) > 0;
     if (name == "allOf") return CountAccepting(rule, value, depth) == rule.size();
@@ -263,13 +287,14 @@ class Checker {
     if (value.is_object()) return ObjectHolds(schema, name, rule, value, depth);
     if (value.is_array()) return ArrayHolds(schema, name, rule, value, depth);
     if (value.is_string()) return TextHolds(name, rule, value);
-    if (value.is_number()) return NumberHolds(name, rule, value.get<double>());
+    if (value.is_number()) return NumberHolds(name, rule, value);
     return true;
   }
 
   bool Contains(const json& list, const json& value) {
     for (const json& item : list) {
-      ++steps_;
+      CountBytes(value);
+      if (exhausted_) return false;
       if (item == value) return true;
     }
     return false;
@@ -315,7 +340,8 @@ class Checker {
       const auto before = [](const json* a, const json* b) { return *a < *b; };
       std::set<const json*, decltype(before)> seen(before);
       for (const json& item : value) {
-        if ((steps_ += kStepsOfItem) > kMaxSteps) exhausted_ = true;
+        Count(kStepsOfItem);
+        CountBytes(item);
         if (exhausted_ || !seen.insert(&item).second) return false;
       }
     }
@@ -324,25 +350,27 @@ class Checker {
 
   bool TextHolds(const std::string& name, const json& rule, const json& value) {
     const std::string& text = value.get_ref<const std::string&>();
+    CountBytes(value);
     if (name == "minLength") return CountCharacters(text) >= rule.get<uint64_t>();
     if (name == "maxLength") return CountCharacters(text) <= rule.get<uint64_t>();
     if (name == "pattern") return RE2::PartialMatch(text, schema_.pattern(rule.get<std::string>()));
     return true;
   }
 
-  bool NumberHolds(const std::string& name, const json& rule, double value) {
+  bool NumberHolds(const std::string& name, const json& rule, const json& value) {
     if (!rule.is_number()) return true;
-    const double bound = rule.get<double>();
-    if (name == "minimum") return value >= bound;
-    if (name == "maximum") return value <= bound;
-    if (name == "exclusiveMinimum") return value > bound;
-    if (name == "exclusiveMaximum") return value < bound;
-    // 0.3 is a multiple of 0.1, though not of the number that stands for it.
-    if (name == "multipleOf") {
-      const double ratio = value / bound;
-      return std::abs(ratio - std::round(ratio)) <= 1e-9 * std::max(1.0, std::abs(ratio));
-    }
-    return true;
+    const double number = value.get<double>(), bound = rule.get<double>();
+    if (name == "minimum") return number >= bound;
+    if (name == "maximum") return number <= bound;
+    if (name == "exclusiveMinimum") return number > bound;
+    if (name == "exclusiveMaximum") return number < bound;
+    if (name != "multipleOf") return true;
+    if (value.is_number_integer() && rule.is_number_integer())
+      return value.get<int64_t>() % rule.get<int64_t>() == 0;
+    // 0.3 is a multiple of 0.1, though not of the double that stands for it: a few roundings count
+    // as none.
+    const double ratio = number / bound;
+    return std::abs(ratio - std::round(ratio)) <= 4 * DBL_EPSILON * std::abs(ratio);
   }
 
   const Schema& schema_;
@@ -367,8 +395,9 @@ absl::string_view JsonPart(absl::string_view text) {
 
 // Parses strict JSON. Sets *why if the text is none.
 std::optional<json> ParseStrict(absl::string_view text, const char** why) {
-  *why = "too_complex";
-  if (JsonDepth(text) > kMaxDepth) return std::nullopt;
+  // The parser takes a NUL as the end of the text.
+  *why = absl::StrContains(text, '\0') ? "no_json" : "too_complex";
+  if (absl::StrContains(text, '\0') || JsonDepth(text) > kMaxDepth) return std::nullopt;
   std::vector<std::set<std::string>> keys;  // Of the objects that are open.
   bool twice = false;
   const json::parser_callback_t note = [&](int, json::parse_event_t event, json& parsed) {

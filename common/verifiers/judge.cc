@@ -1,17 +1,17 @@
 #include "common/verifiers/judge.h"
 
+#include <re2/re2.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
+#include <set>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
-#include "common/base/clock.h"
-#include "common/base/digest.h"
+#include "absl/strings/str_join.h"
 #include "common/base/id.h"
 #include "common/base/json_depth.h"
 #include "common/base/status.h"
@@ -41,8 +41,11 @@ std::string Harmless(absl::string_view text) {
     clean = absl::StrCat(head, "\n[.. ", whole.size() - kHead - kTail, " bytes are left out ..]\n",
                          Utf8Lossy(whole.substr(whole.size() - kTail)));
   }
-  return absl::StrReplaceAll(
-      clean, {{"<|", "< |"}, {"|>", "| >"}, {"[INST]", "[ INST]"}, {"[/INST]", "[ /INST]"}});
+  // A space breaks up whatever a server could read as a special token: <|im_end|>, </s>,
+  // <end_of_turn>, [/INST], <\uff5cAssistant\uff5c>.
+  static const RE2* const token = new RE2("(<)([A-Za-z/|<\uff5c])|(\\[)([A-Z/])");
+  RE2::GlobalReplace(&clean, *token, "\\1\\3 \\2\\4");
+  return clean;
 }
 
 // The row's prompt as text: it is a text already, or a list of messages.
@@ -65,8 +68,9 @@ absl::StatusOr<std::string> QuestionOf(const nlohmann::json& row) {
       "the row has no `prompt` that is a text or a list of messages, which a judge needs");
 }
 
-// The text from the brace at the start of `text` to the one that closes it; empty if none does.
-absl::string_view ObjectAt(absl::string_view text) {
+// The length of the text from the brace at the start of `text` to the one that closes it; 0 if none
+// does.
+size_t ObjectLength(absl::string_view text) {
   int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -74,36 +78,32 @@ absl::string_view ObjectAt(absl::string_view text) {
     if (quoted && c == '\\') ++i;
     else if (c == '"') quoted = !quoted;
     else if (!quoted && c == '{') ++depth;
-    else if (!quoted && c == '}' && --depth == 0) return text.substr(0, i + 1);
+    else if (!quoted && c == '}' && --depth == 0) return i + 1;
   }
-  return "";
+  return 0;
 }
 
-// The number `score` of the last JSON object that has one, among the last kilobytes of `text`.
-std::optional<double> ScoreOfObject(absl::string_view text) {
+// The numbers `score` of the JSON objects among the last kilobytes of `text`, without those of
+// objects within others.
+std::set<double> ScoresOf(absl::string_view text) {
   text = text.substr(text.size() - std::min(text.size(), kMaxTail));
-  for (size_t begin = text.rfind('{'); begin != absl::string_view::npos;
-       begin = begin == 0 ? absl::string_view::npos : text.rfind('{', begin - 1)) {
-    const std::string part(ObjectAt(text.substr(begin)));
-    if (part.empty() || JsonDepth(part) > kMaxReplyDepth) continue;
-    const nlohmann::json object = nlohmann::json::parse(part, nullptr, /*allow_exceptions=*/false);
-    if (!object.is_object()) continue;
-    const auto score = object.find("score");
-    if (score != object.end() && score->is_number()) return score->get<double>();
+  std::set<double> scores;
+  size_t at = text.find('{');
+  while (at != absl::string_view::npos) {
+    const std::string part(text.substr(at, ObjectLength(text.substr(at))));
+    size_t next = at + 1;
+    if (!part.empty() && JsonDepth(part) <= kMaxReplyDepth) {
+      const nlohmann::json object =
+          nlohmann::json::parse(part, nullptr, /*allow_exceptions=*/false);
+      if (object.is_object()) {
+        const auto score = object.find("score");
+        if (score != object.end() && score->is_number()) scores.insert(score->get<double>());
+        next = at + part.size();
+      }
+    }
+    at = text.find('{', next);
   }
-  return std::nullopt;
-}
-
-std::optional<double> ScoreOfBox(absl::string_view text) {
-  constexpr absl::string_view kBox = "\\boxed{";
-  const size_t at = text.rfind(kBox);
-  if (at == absl::string_view::npos) return std::nullopt;
-  absl::string_view number = text.substr(at + kBox.size());
-  const size_t end = number.find('}');
-  double score = 0;
-  if (end == absl::string_view::npos || !absl::SimpleAtod(number.substr(0, end), &score))
-    return std::nullopt;
-  return score;
+  return scores;
 }
 
 class Judge : public Verifier {
@@ -131,17 +131,18 @@ class Judge : public Verifier {
     const std::string system = SystemText(fence);
     const std::string user =
         absl::StrCat(task, "\n\n<", fence, ">\n", Harmless(text), "\n</", fence, ">");
-    const absl::Duration deadline = Clock::Real()->Monotonic() + timeout_;
+    const auto quorum = static_cast<size_t>(settings_.votes / 2 + 1);
     std::vector<double> votes;
     absl::Status why;
     for (int64_t i = 0; i < settings_.votes; ++i) {
-      const absl::StatusOr<double> vote = OneVote(system, user, deadline);
+      const absl::StatusOr<double> vote = OneVote(system, user);
       if (vote.ok()) votes.push_back(*vote);
-      else if (absl::IsUnavailable(vote.status())) why = vote.status();
-      else return vote.status();  // Busy, spent or stopped: the other votes would be too.
+      else why = vote.status();
+      // Busy, spent or stopped: the other votes would be too.
+      if (absl::IsResourceExhausted(why) || absl::IsCancelled(why)) break;
     }
     // Fewer than the quorum would be the opinion of the replies that happened to be readable.
-    if (static_cast<int64_t>(votes.size()) < settings_.votes / 2 + 1) return why;
+    if (votes.size() < quorum) return why;
     const double score = Combined(std::move(votes));
     return Verdict{.score = score, .reason = absl::StrCat("judged ", score)};
   }
@@ -171,12 +172,11 @@ class Judge : public Verifier {
   }
 
   // A reply that states no score is asked for once more.
-  absl::StatusOr<double> OneVote(const std::string& system, const std::string& user,
-                                 absl::Duration deadline) const {
+  absl::StatusOr<double> OneVote(const std::string& system, const std::string& user) const {
     absl::Status why;
     for (int i = 0; i < 2; ++i) {
-      SLUICE_ASSIGN_OR_RETURN(const std::string reply, ask_(settings_.judge, system, user,
-                                                            deadline - Clock::Real()->Monotonic()));
+      SLUICE_ASSIGN_OR_RETURN(const std::string reply,
+                              ask_(settings_.judge, system, user, timeout_));
       const absl::StatusOr<double> score =
           ParseJudgement(reply, settings_.scale.low, settings_.scale.high);
       if (score.ok())
@@ -204,21 +204,24 @@ class Judge : public Verifier {
 }  // namespace
 
 absl::StatusOr<double> ParseJudgement(absl::string_view reply, double low, double high) {
-  absl::string_view text;
-  if (!AfterThinking(reply, &text))
+  // Only a reply that begins by thinking has thinking; elsewhere the tag may be quoted.
+  absl::string_view text = absl::StripLeadingAsciiWhitespace(reply);
+  if (absl::StartsWith(text, "<think>") && !AfterThinking(text, &text))
     return absl::InvalidArgumentError("its reply ends within <think>");
-  std::optional<double> score = ScoreOfObject(text);
-  if (!score) score = ScoreOfBox(text);
-  if (!score) {
+  const std::set<double> scores = ScoresOf(text);
+  if (scores.empty())
+    return absl::InvalidArgumentError("its reply has no JSON object with a number `score`");
+  // One of them may be quoted from the answer.
+  if (scores.size() > 1)
     return absl::InvalidArgumentError(
-        "its reply has neither a JSON object with a number `score` nor a number in \\boxed{}");
-  }
+        absl::StrCat("its reply states the scores ", absl::StrJoin(scores, ", ")));
+  const double score = *scores.begin();
   // A number that is not finite fails too.
-  if (!(*score >= low && *score <= high)) {
-    return absl::InvalidArgumentError(absl::StrCat("its reply states the score ", *score,
-                                                   ", outside of [", low, ", ", high, "]"));
+  if (!(score >= low && score <= high)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its reply states the score ", score, ", outside of [", low, ", ", high, "]"));
   }
-  return *score;
+  return score;
 }
 
 absl::StatusOr<std::unique_ptr<Verifier>> MakeJudge(const nlohmann::json& args,

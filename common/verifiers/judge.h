@@ -15,21 +15,23 @@ namespace sluice {
 //   votes     1..9 (1)  replies that are asked for; more than half of them must have a score
 //   combine   mean | majority (mean)  of the votes; majority is their median
 //
-// The policy's text may try to speak to the judge. It is cut to 32 KiB (head and tail), its special
-// tokens are broken up, and it is fenced by a random word that its author cannot know. Only the
-// judge's reply is parsed, never the policy's text.
+// The policy's text may try to speak to the judge. It is cut to 32 KiB (head and tail), what may be
+// a special token in it is broken up, and it is fenced by a random word that its author cannot
+// know. Only the judge's reply is parsed, never the policy's text. A reply without one clear score
+// is asked for once more.
 //
-// Score() is not pure: it asks the judge, and blocks for the context's timeout at most. Its errors:
+// Score() is not pure: it asks the judge, and each call may wait for the context's timeout and take
+// as long again. Its errors:
 // INVALID_ARGUMENT: the row has no `prompt`, or no gold for reference.
 // FAILED_PRECONDITION: this process has no judges.
-// UNAVAILABLE: the judge fails, or replies without a score in range, twice per vote.
+// UNAVAILABLE, OUT_OF_RANGE: the judge fails, cannot judge this text, or gives no clear score.
 // RESOURCE_EXHAUSTED: the judge is busy, or its budget is spent. CANCELLED: the work ends.
 absl::StatusOr<std::unique_ptr<Verifier>> MakeJudge(const nlohmann::json& args,
                                                     const VerifierContext& context);
 
-// The score that a judge's reply states: the number `score` of its last JSON object, else the
-// number in its last \boxed{}. What it wrote before </think> does not count.
-// INVALID_ARGUMENT: there is none, or it is outside of [low, high].
+// The score that a judge's reply states: the number `score` of its JSON object. What it thought
+// before that does not count, nor do objects within others.
+// INVALID_ARGUMENT: there is none, there are several that differ, or it is outside of [low, high].
 absl::StatusOr<double> ParseJudgement(absl::string_view reply, double low, double high);
 
 }  // namespace sluice

@@ -81,18 +81,29 @@ class Reader {
     return found;
   }
 
+  // Those of the last sentence that says "answer is", "answer:" or the like. What it says of other
+  // options before, as in "Option A is wrong", is no choice.
   std::set<char> Behind(absl::string_view text) const {
     // A lower-case letter counts only in brackets: "the answer is a bit long" names none.
-    static const RE2* const marked =
-        new RE2(R"((?i:answer|choice|option)(?i:\s+is)?\s*:?\s*\**\s*)"
-                R"((?:option\s+)?[\(\[\*]*(?-i:([A-Z])|[\(\[]([a-z]))[\)\]\*]*(?:[\.\):,;\s]|$))");
+    static const RE2* const marked = new RE2(
+        R"((?i:answer\s+is|answer\s*:|answer\s+would\s+be|choice\s+is|choice\s*:|option\s+is)"
+        R"(|choose|pick)(?i:\s+(?:option|choice))?[\s:]*\**\s*(?:option\s+)?[\(\[\*]*)"
+        R"((?:([A-Z])|[\(\[]([a-z]))[\)\]\*]*(?:[\.\):,;\s]|$))");
     std::set<char> found;
-    re2::StringPiece rest(text.data(), text.size());
-    std::string upper, lower;
-    while (RE2::FindAndConsume(&rest, *marked, &upper, &lower)) {
-      const char letter =
-          upper.empty() ? absl::ascii_toupper(static_cast<unsigned char>(lower[0])) : upper[0];
-      if (Known(letter)) found.insert(letter);
+    size_t last = 0;  // Behind the letter found last.
+    const re2::StringPiece whole(text.data(), text.size());
+    re2::StringPiece parts[3];
+    for (size_t at = 0; marked->Match(whole, at, whole.size(), RE2::UNANCHORED, parts, 3);
+         at = static_cast<size_t>(parts[0].data() - text.data()) + parts[0].size()) {
+      const char* const place = parts[1].empty() ? parts[2].data() : parts[1].data();
+      const char letter = absl::ascii_toupper(static_cast<unsigned char>(*place));
+      if (!Known(letter)) continue;
+      // If a sentence ends between two statements, the later one counts.
+      const auto begin = static_cast<size_t>(place - text.data());
+      if (text.substr(last, begin - last).find_first_of(".!?\n") != absl::string_view::npos)
+        found.clear();
+      found.insert(letter);
+      last = begin + 1;
     }
     return found;
   }
@@ -133,6 +144,13 @@ class MultipleChoice : public Verifier {
     }
     SLUICE_ASSIGN_OR_RETURN(const std::string gold, GoldOf(row));
     const absl::string_view stripped = absl::StripAsciiWhitespace(gold);
+    // A choice whose text is one letter is not told from the letter of another choice.
+    for (const std::string& choice : read.choices) {
+      if (choice.size() == 1 && absl::ascii_isalpha(static_cast<unsigned char>(choice[0])))
+        return absl::InvalidArgumentError(
+            absl::StrCat("field `choices` has the text \"", choice,
+                         "\", which cannot be told from the letter of a choice"));
+    }
     for (size_t i = 0; i < read.choices.size(); ++i) {
       if (Plain(gold) != read.choices[i]) continue;
       read.gold = static_cast<char>('A' + i);

@@ -21,6 +21,7 @@ class Regex : public Verifier {
     if (!AfterThinking(answer.text, &text)) return Verdict{.reason = "unfinished"};
     // RE2 reads bad UTF-8 as no character at all.
     const std::string clean = Utf8Lossy(absl::StripAsciiWhitespace(text));
+    if (!IsCheap(*pattern_, clean)) return Verdict{.reason = "too_complex"};
     const bool matches =
         full_ ? RE2::FullMatch(clean, *pattern_) : RE2::PartialMatch(clean, *pattern_);
     return matches ? Verdict{.score = 1, .reason = "match"} : Verdict{.reason = "no_match"};

@@ -9,7 +9,8 @@ namespace sluice {
 //   pattern  an expression of RE2, at most 4 KiB; needed
 //   match    search (the default): a part of the answer matches; full: all of it does
 //
-// RE2 takes time linear in the answer, whatever the pattern, and at most 1 MiB of memory for it.
+// RE2 needs no backtracking. An answer that is long for a pattern with large counted repetitions,
+// as in a{1000}, is the verdict `too_complex`.
 absl::StatusOr<std::unique_ptr<Verifier>> MakeRegex(const nlohmann::json& args);
 
 }  // namespace sluice

@@ -76,7 +76,7 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   absl::Duration deadline;
   uint32_t tries = 1;
   for (const job::v1::RewardEntry& entry : spec.reward().rewards()) {
-    deadline += rpc::FromProto(entry.timeout());
+    deadline += rpc::FromProto(entry.timeout()) * LongestTimeouts(entry);
     tries = std::max(tries, entry.tries());
   }
   *task.mutable_deadline() = rpc::ToProto(deadline);

@@ -1,5 +1,6 @@
 #include "services/reward/program.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/memory/memory.h"
@@ -26,6 +27,16 @@ namespace {
 constexpr uint32_t kMostWaiting = 256;
 
 const auto kNameOfEntry = [](std::string* out, const auto& entry) { out->append(entry.first); };
+
+// How many answers are worth waiting for these judges now.
+absl::StatusOr<uint32_t> CapacityOf(const std::vector<JudgeClient*>& judges) {
+  uint32_t least = kMostWaiting;
+  for (const JudgeClient* const judge : judges) {
+    SLUICE_RETURN_IF_ERROR(judge->CheckReady());
+    least = std::min(least, judge->Capacity());
+  }
+  return least;
+}
 
 }  // namespace
 
@@ -145,11 +156,14 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
   const auto judges = FindJudges(assignment.spec());
   // Ends the calls to judges when the worker stops.
   const auto stop = std::make_shared<rpc::Cancel>();
-  auto scorer = MakeScorer(assignment.spec().reward(),
-                           [this, stop](const std::string& judge, const std::string& system,
-                                        const std::string& user, absl::Duration timeout) {
-                             return judges_.at(judge)->Ask(system, user, timeout, *stop);
-                           });
+  JudgeAccess access;
+  for (const JudgeClient* const judge : judges.value_or(std::vector<JudgeClient*>()))
+    absl::StrAppend(&access.identity, judge->Identity(), "\n");
+  access.ask = [this, stop](const std::string& judge, const std::string& system,
+                            const std::string& user, absl::Duration timeout) {
+    return judges_.at(judge)->Ask(system, user, timeout, *stop);
+  };
+  auto scorer = MakeScorer(assignment.spec().reward(), access);
   const auto queue = rpc::Connect(job.queue, {rpc::Role::kQueue});
 
   absl::Status status = CheckOnDaemon(assignment.spec());
@@ -170,13 +184,7 @@ void RewardProgram::StartJob(const registry::v1::Assignment& assignment) {
                         .incarnation = link_->incarnation(),
                         .pool = TaskPoolOf(assignment.spec().reward()),
                         .waiting = judges->empty() ? 0 : kMostWaiting,
-                        .check =
-                            [judges = *judges] {
-                              absl::Status spent;
-                              for (const JudgeClient* const judge : judges)
-                                spent.Update(judge->CheckBudget());
-                              return spent;
-                            },
+                        .capacity = [judges = *judges] { return CapacityOf(judges); },
                         .on_stop = [stop] { stop->Trigger(); }},
         *queue, *std::move(scorer), Metrics(host_.metrics, job.name), [this, id](absl::Status why) {
           // ABORTED: another process has taken over this daemon's id (fenced). Any other error, for

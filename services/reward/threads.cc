@@ -19,13 +19,9 @@ uint32_t Threads::free() const {
   return most_ - std::min<uint32_t>(most_, running_ + static_cast<uint32_t>(waiting_.size()));
 }
 
-uint32_t Threads::AwaitFree(absl::Duration timeout) {
-  if (const uint32_t now = free(); now > 0) return now;
-  {
-    MutexLock lock(&mu_);
-    if (!stopped_ && running_ + waiting_.size() >= most_) changed_.WaitFor(&mu_, timeout);
-  }
-  return free();
+void Threads::AwaitEnd(absl::Duration timeout) {
+  MutexLock lock(&mu_);
+  if (!stopped_) changed_.WaitFor(&mu_, timeout);
 }
 
 void Threads::Stop() {

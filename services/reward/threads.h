@@ -21,8 +21,8 @@ class Threads {
   void Run(std::function<void()> work);
   // How many functions could begin at once.
   uint32_t free() const;
-  // Waits until free() is above 0, at most `timeout`.
-  uint32_t AwaitFree(absl::Duration timeout);
+  // Waits until a function ends, at most `timeout`.
+  void AwaitEnd(absl::Duration timeout);
   // Drops what has not begun, and waits for what has. Idempotent.
   void Stop();
 

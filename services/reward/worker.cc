@@ -147,6 +147,12 @@ void Worker::Run() {
     const auto leased = client_.LeaseTasks(std::move(request));
 
     absl::Status status = leased.status();
+    {
+      MutexLock lock(&mu_);
+      status.Update(std::exchange(unput_, absl::OkStatus()));
+    }
+    if (leased.ok() && !status.ok())
+      ReleaseLeases({leased->tasks().begin(), leased->tasks().end()});
     if (status.ok() && leased->tasks_size() > 0)
       status = ScoreTasks({leased->tasks().begin(), leased->tasks().end()});
     // An empty answer only means that no task became ready in time.
@@ -174,19 +180,24 @@ void Worker::Run() {
 }
 
 uint32_t Worker::AwaitRoom() {
-  if (const absl::Status ready = options_.check ? options_.check() : absl::OkStatus();
-      !ready.ok()) {
-    const auto waits =
-        waits_.Begin({.kind = "DAEMON",
-                      .id = options_.worker,
-                      .at = options_.worker,
-                      .cause = absl::StrCat(options_.worker, " scores nothing: ", ready.message()),
-                      .next = DetailOf(ready).hint});
+  if (options_.waiting == 0) return options_.room;
+  const absl::StatusOr<uint32_t> capacity =
+      options_.capacity ? options_.capacity() : options_.waiting;
+  if (!capacity.ok()) {
+    const auto waits = waits_.Begin(
+        {.kind = "DAEMON",
+         .id = options_.worker,
+         .at = options_.worker,
+         .cause = absl::StrCat(options_.worker, " scores nothing: ", capacity.status().message()),
+         .next = DetailOf(capacity.status()).hint});
     stop_.WaitFor(absl::Seconds(1));
     return 0;
   }
-  if (options_.waiting == 0) return options_.room;
-  return std::min(options_.room, waiting_.AwaitFree(absl::Milliseconds(500)));
+  const uint32_t busy = options_.waiting - waiting_.free();
+  const uint32_t most = std::min(*capacity, options_.waiting);
+  if (busy < most) return std::min(options_.room, most - busy);
+  waiting_.AwaitEnd(absl::Milliseconds(500));
+  return 0;
 }
 
 absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
@@ -196,7 +207,7 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
     MutexLock lock(&mu_);
     held_.insert(task.lease().id());
   }
-  metrics_.leased.Set(static_cast<double>(tasks.size()) + options_.waiting - waiting_.free());
+  if (options_.waiting == 0) metrics_.leased.Set(static_cast<double>(tasks.size()));
   SLUICE_FAILPOINT("reward.leased");
 
   size_t scored = 0;
@@ -222,15 +233,7 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
   for (size_t i = 0; i < tasks.size(); *scored = ++i) {
     const std::string what = absl::StrCat("task ", tasks[i].name(), " of ", GroupOf(tasks[i]));
     if (options_.waiting > 0) {
-      waiting_.Run([this, task = tasks[i], text = messages[i], what] {
-        const auto scores = waits_.Begin(
-            {.kind = "CALL",
-             .id = "score",
-             .cause = absl::StrCat(options_.worker, " waits for the judge of ", what)});
-        const absl::Status put = ScoreTask(task, text);
-        if (!put.ok()) ReleaseLeases({task});
-        metrics_.leased.Set(options_.waiting - waiting_.free() - 1);  // This one is done.
-      });
+      ScoreWaiting(tasks[i], messages[i], what);
       continue;
     }
     const auto scores =
@@ -244,6 +247,23 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
     SLUICE_RETURN_IF_ERROR(put);
   }
   return absl::OkStatus();
+}
+
+void Worker::ScoreWaiting(const queue::v1::Task& task, const std::string& messages,
+                          std::string what) {
+  metrics_.leased.Add(1);
+  waiting_.Run([this, task, messages, what = std::move(what)] {
+    const auto scores =
+        waits_.Begin({.kind = "CALL",
+                      .id = "score",
+                      .cause = absl::StrCat(options_.worker, " waits for the judge of ", what)});
+    const absl::Status put = ScoreTask(task, messages);
+    metrics_.leased.Add(-1);
+    if (put.ok()) return;
+    ReleaseLeases({task});
+    MutexLock lock(&mu_);
+    unput_ = put;
+  });
 }
 
 absl::Status Worker::ScoreTask(const queue::v1::Task& task, const std::string& messages) {

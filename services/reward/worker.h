@@ -42,8 +42,9 @@ class Worker {
     // The pool of tasks that are leased (TaskPoolOf() in common/scoring/job_scorer.h).
     std::string pool = "cpu";
     uint32_t waiting = 0;  // Most scores that wait at a time. 0: scores do not wait for others.
-    // An error: no task is leased for as long as it is returned. Null: never.
-    std::function<absl::Status()> check;
+    // How many scores may wait now. An error: no task is leased for as long as it is returned.
+    // Null: `waiting`.
+    std::function<absl::StatusOr<uint32_t>()> capacity;
     // Called when the worker stops, so that scores that wait end soon. May be null.
     std::function<void()> on_stop;
   };
@@ -66,6 +67,8 @@ class Worker {
   void Run();
   // Waits until tasks may be leased. Returns how many; 0: not yet.
   uint32_t AwaitRoom();
+  // Scores a task on a thread of its own.
+  void ScoreWaiting(const queue::v1::Task& task, const std::string& messages, std::string what);
   // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
@@ -108,6 +111,8 @@ class Worker {
   mutable Mutex mu_;
   // Leases whose score the queue has not acknowledged yet.
   std::set<std::string> held_ ABSL_GUARDED_BY(mu_);
+  // Why the last score of a waiting thread could not be put.
+  absl::Status unput_ ABSL_GUARDED_BY(mu_);
   Watchdog::Loop watched_{ProcessWatchdog(), "score"};
   Threads waiting_;
   std::thread thread_;

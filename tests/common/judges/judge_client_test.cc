@@ -75,14 +75,12 @@ TEST(JudgeClientTest, RepliesThatAreNotThoseOfAnApiAreFaultsWithTheirCause) {
   std::string long_body(5 << 20, 'x');
   const std::pair<JudgeServer::Reply, const char*> cases[] = {
       {{.status = 500, .body = "boom"}, "HTTP status 500"},
-      {{.status = 401, .body = "who are you"}, "who are you"},
+      {{.status = 401, .body = "who are you, s3cret?"}, "who are you, (key)?"},
       {{.status = 302, .headers = {{"Location", "http://127.0.0.1:1/"}}}, "HTTP status 302"},
       {{.body = "<html>"}, "has no `choices`"},
       {{.body = R"({"choices": []})"}, "has no `choices`"},
       {{.body = R"({"choices": [7]})"}, "has no text"},
       {{.body = R"({"choices": [{"message": {"content": null}}]})"}, "has no text"},
-      {{.body = R"({"choices": [{"finish_reason": "length", "message": {"content": "a"}}]})"},
-       "longer than max_reply"},
       {{.body = std::string(100'000, '[')}, "has no `choices`"},
       {{.body = "\xff\xfe"}, "has no `choices`"},
       {{.body = long_body}, "above 4 MiB"},
@@ -97,6 +95,65 @@ TEST(JudgeClientTest, RepliesThatAreNotThoseOfAnApiAreFaultsWithTheirCause) {
     EXPECT_THAT(status.message(), HasSubstr(message));
     EXPECT_THAT(status.message(), Not(HasSubstr("s3cret")));
   }
+}
+
+TEST(JudgeClientTest, ATextThatTheJudgeCannotJudgeIsToldApart) {
+  const std::pair<JudgeServer::Reply, const char*> cases[] = {
+      {{.status = 400, .body = "context length exceeded"}, "context length exceeded"},
+      {{.status = 413}, "HTTP status 413"},
+      {{.status = 422}, "HTTP status 422"},
+      {{.body = R"({"choices": [{"finish_reason": "content_filter"}]})"}, "filters this text"},
+      {{.body = R"({"choices": [{"finish_reason": "length", "message": {"content": "a"}}]})"},
+       "longer than max_reply"},
+  };
+  for (const auto& [reply, message] : cases) {
+    JudgeServer server([&, reply = reply](const JudgeServer::Call&) { return reply; });
+    JudgeClient client(ConfigOf(server));
+    // However many such texts come, the judge does not count as down.
+    for (int i = 0; i < 20; ++i) {
+      const absl::Status status = client.Ask("s", "u", kLong, rpc::Cancel()).status();
+      ASSERT_EQ(ReasonOf(status), "JUDGE_CONTENT") << status;
+      ASSERT_THAT(status.message(), HasSubstr(message));
+    }
+    EXPECT_EQ(client.CheckReady(), absl::OkStatus());
+  }
+}
+
+TEST(JudgeClientTest, AJudgeThatFailsCallAfterCallIsLeftAlone) {
+  std::atomic<int> calls = 0;
+  JudgeServer server([&](const JudgeServer::Call&) -> JudgeServer::Reply {
+    ++calls;
+    return {.status = 500, .body = "out of order"};
+  });
+  JudgeClient client(ConfigOf(server));
+  for (int i = 0; i < 8; ++i)
+    EXPECT_EQ(ReasonOf(client.Ask("s", "u", kLong, rpc::Cancel()).status()), "JUDGE_FAULT");
+  const absl::Status down = client.Ask("s", "u", kLong, rpc::Cancel()).status();
+  EXPECT_EQ(ReasonOf(down), "JUDGE_BUSY");
+  EXPECT_THAT(down.message(), HasSubstr("judge strict is down: judge strict: HTTP status 500"));
+  EXPECT_EQ(client.CheckReady(), down);
+  EXPECT_EQ(calls, 8);
+}
+
+TEST(JudgeClientTest, TokensThatNobodyCountsAreCountedAsTheMostThatTheyCanBe) {
+  JudgeServer server([](const JudgeServer::Call&) -> JudgeServer::Reply {
+    return {.body = R"({"choices": [{"message": {"content": "fine"}}]})"};
+  });
+  JudgeConfig config = ConfigOf(server);
+  config.max_reply = 100;
+  config.tokens = 120;
+  JudgeClient client(std::move(config));
+  EXPECT_TRUE(client.Ask("s", std::string(4000, 'x'), kLong, rpc::Cancel()).ok());
+  EXPECT_EQ(ReasonOf(client.CheckReady()), "JUDGE_BUDGET");
+}
+
+TEST(JudgeClientTest, ALoopbackJudgeIsNotAskedThroughAProxy) {
+  ASSERT_EQ(setenv("http_proxy", "http://127.0.0.1:1", 1), 0);
+  JudgeServer server([](const JudgeServer::Call&) { return JudgeServer::Says("fine"); });
+  JudgeConfig config = ConfigOf(server);
+  config.loopback = true;
+  EXPECT_TRUE(JudgeClient(std::move(config)).Ask("s", "u", kLong, rpc::Cancel()).ok());
+  unsetenv("http_proxy");
 }
 
 TEST(JudgeClientTest, AJudgeThatIsNotThereIsAFault) {
@@ -138,9 +195,9 @@ TEST(JudgeClientTest, TheBudgetOfTokensEndsTheCalls) {
   config.tokens = 100;
   JudgeClient client(std::move(config));
   EXPECT_TRUE(client.Ask("s", "u", kLong, rpc::Cancel()).ok());
-  EXPECT_EQ(client.CheckBudget(), absl::OkStatus());
+  EXPECT_EQ(client.CheckReady(), absl::OkStatus());
   EXPECT_TRUE(client.Ask("s", "u", kLong, rpc::Cancel()).ok());
-  EXPECT_EQ(client.CheckBudget().message(),
+  EXPECT_EQ(client.CheckReady().message(),
             "judge strict has used 120 tokens; the operator's limit is 100");
   EXPECT_EQ(ReasonOf(client.Ask("s", "u", kLong, rpc::Cancel()).status()), "JUDGE_BUDGET");
 }

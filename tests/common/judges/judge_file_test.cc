@@ -40,6 +40,7 @@ TEST(JudgeFileTest, AJudgeHasDefaultsAndItsKeyComesFromAFile) {
   EXPECT_EQ(judge.key.Reveal(), "s3cret");
   EXPECT_EQ(judge.max_in_flight, 64u);
   EXPECT_EQ(judge.tokens, std::nullopt);
+  EXPECT_FALSE(judge.loopback);
 }
 
 TEST(JudgeFileTest, TheExampleCanBeRead) {

@@ -64,11 +64,37 @@ TEST(ThrottleTest, NoCallBeginsBeforeTheTimeThatTheJudgeNames) {
   EXPECT_TRUE(throttle.TryBegin(absl::Seconds(80), &wait));
 }
 
-TEST(ThrottleTest, FailuresSayNothingAboutTheLoad) {
+TEST(ThrottleTest, CallsThatTakeTooLongNarrowTheWindowLikeRefusedOnes) {
   Throttle throttle({.most = 64});
   ASSERT_EQ(Fill(throttle, absl::ZeroDuration()), 8u);
-  for (int i = 0; i < 8; ++i) throttle.End(absl::ZeroDuration(), Outcome::kFailed, 0);
-  EXPECT_EQ(throttle.window(), 8);
+  for (int i = 0; i < 7; ++i) throttle.End(absl::ZeroDuration(), Outcome::kTimedOut, 0);
+  throttle.End(absl::ZeroDuration(), Outcome::kAnswered, 0);
+  EXPECT_NEAR(throttle.window(), 4.25, 0.01);
+}
+
+TEST(ThrottleTest, AJudgeThatIsDownIsAskedOnceAfterWaitsThatDouble) {
+  Throttle throttle({.most = 64});
+  ASSERT_EQ(Fill(throttle, absl::ZeroDuration()), 8u);
+  for (int i = 0; i < 7; ++i) throttle.End(absl::ZeroDuration(), Outcome::kFailed, 0);
+  EXPECT_FALSE(throttle.down());
+  EXPECT_EQ(throttle.window(), 8);  // Failures say nothing about the load.
+  throttle.End(absl::ZeroDuration(), Outcome::kFailed, 0);
+  EXPECT_TRUE(throttle.down());
+
+  absl::Duration now;
+  for (const int seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    absl::Duration wait;
+    EXPECT_FALSE(throttle.TryBegin(now, &wait));
+    EXPECT_EQ(wait, absl::Seconds(seconds));
+    now += wait;
+    ASSERT_EQ(Fill(throttle, now), 1u);
+    throttle.End(now, Outcome::kFailed, 0);
+  }
+  now += absl::Seconds(60);
+  ASSERT_EQ(Fill(throttle, now), 1u);
+  throttle.End(now, Outcome::kAnswered, 0);
+  EXPECT_FALSE(throttle.down());
+  EXPECT_GE(Fill(throttle, now), 8u);
 }
 
 TEST(ThrottleTest, SpentTokensEndAllCalls) {
@@ -115,7 +141,7 @@ TEST(ThrottleTest, NeitherTheMostCallsNorTheirRateIsExceeded) {
       now = next;
       while (!running.empty() && running.begin()->first <= now) {
         running.erase(running.begin());
-        throttle.End(now, static_cast<Outcome>(draw(0, 2)), 1, absl::Seconds(draw(0, 5)));
+        throttle.End(now, static_cast<Outcome>(draw(0, 3)), 1, absl::Seconds(draw(0, 5)));
       }
     }
     EXPECT_GT(begun, 0);

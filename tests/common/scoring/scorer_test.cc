@@ -89,8 +89,8 @@ TEST(ScorerTest, MistakesInTheRulesAreNamedWithTheirPlace) {
               HasSubstr("reward.rewards[1] (a): the name is used twice"));
   EXPECT_THAT(
       std::string(
-          Scorer::Make({{.name = "m", .verifier = "math"}}, Combine::kSum).status().message()),
-      HasSubstr("unknown verifier \"math\""));
+          Scorer::Make({{.name = "m", .verifier = "maths"}}, Combine::kSum).status().message()),
+      HasSubstr("unknown verifier \"maths\""));
 }
 
 TEST(ScorerTest, TheGenerationFollowsTheRules) {
@@ -98,6 +98,30 @@ TEST(ScorerTest, TheGenerationFollowsTheRules) {
             Scorer::Make({Exact("a")}, Combine::kSum)->generation());
   EXPECT_NE(Scorer::Make({Exact("a")}, Combine::kSum)->generation(),
             Scorer::Make({Exact("a", 2)}, Combine::kSum)->generation());
+}
+
+TEST(ScorerTest, TheGenerationNamesTheModelsThatJudge) {
+  const auto generation = [](const std::string& identity) {
+    return Scorer::Make({Exact("a")}, Combine::kSum, {.ask = nullptr, .identity = identity})
+        ->generation();
+  };
+  EXPECT_NE(generation("strict judge-7b"), generation("strict judge-70b"));
+  EXPECT_EQ(generation(""), Scorer::Make({Exact("a")}, Combine::kSum)->generation());
+}
+
+TEST(ScorerTest, AFaultOfAJudgeIsNoScoreAndKeepsItsError) {
+  const absl::Status down = absl::UnavailableError("HTTP status 500");
+  const RewardRule rule{.name = "quality", .verifier = "judge", .args = {{"judge", "strict"}}};
+  const auto scorer =
+      Scorer::Make({Exact("right"), rule}, Combine::kSum,
+                   {.ask = [&](const std::string&, const std::string&, const std::string&,
+                               absl::Duration) -> absl::StatusOr<std::string> { return down; },
+                    .identity = ""});
+  const Score score = scorer->Run({.text = "42"}, {{"answer", "42"}, {"prompt", "6 * 7"}}, "x");
+  EXPECT_EQ(score.status, "fault");
+  EXPECT_EQ(score.fault.code(), down.code());
+  EXPECT_THAT(score.fault.message(), HasSubstr("reward quality"));
+  EXPECT_TRUE(score.parts.empty());
 }
 
 TEST(ScorerTest, AnAnswerPassesWhereEachRewardWithAWeightAboveZeroGivesItsFullScore) {

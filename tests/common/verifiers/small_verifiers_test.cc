@@ -65,6 +65,7 @@ TEST(RegexTest, APartOfTheAnswerMatchesOrAllOfIt) {
 TEST(RegexTest, NoPatternNeedsMoreThanLinearTime) {
   const std::string text(1 << 20, 'a');
   EXPECT_EQ(Judge("regex", {{"pattern", "^(a+)+$"}}, {}, text + "b").reason, "no_match");
+  EXPECT_EQ(Judge("regex", {{"pattern", "a[ab]{900}c"}}, {}, text).reason, "too_complex");
   EXPECT_THAT(Refusal("regex", {{"pattern", "(((a{1000}){1000}){1000})"}}), HasSubstr("pattern"));
   EXPECT_THAT(Refusal("regex", {{"pattern", "("}}), HasSubstr("args.pattern: \"(\" is no pattern"));
   EXPECT_THAT(Refusal("regex", json::object()), HasSubstr("args.pattern: the pattern has 0 bytes"));
@@ -110,7 +111,13 @@ TEST(MultipleChoiceTest, TheLetterIsFoundWhereModelsPutIt) {
                  {"Let me see.\nC. Paris", "right"},
                  {"Let me see.\n(c)", "right"},
                  {"The answer is B", "wrong"},
-                 {"The answer is B. The answer is C.", "ambiguous"},
+                 {"The answer is B. The answer is C.", "right"},
+                 {"The answer is C. The answer is B.", "wrong"},
+                 {"The answer is B, or the answer is C.", "ambiguous"},
+                 {"Option A is wrong because it is hot. Option B contradicts the text. So the "
+                  "answer is C.",
+                  "right"},
+                 {"The correct answer is C. Option A is incorrect.", "right"},
                  {"\\boxed{B} but C", "wrong"},
                  {"Cats are nice", "no_answer"},
                  {"A dog", "no_answer"},
@@ -133,7 +140,8 @@ TEST(MultipleChoiceTest, AChoiceMayBeNamedByItsText) {
 TEST(MultipleChoiceTest, AGoldThatIsNoLetterIsTheDatasFault) {
   for (const json& row : {json{{"answer", "Paris"}}, json{{"answer", ""}}, json{{"answer", "3"}},
                           json{{"answer", "D"}, {"choices", {"a", "b"}}}, json::object(),
-                          json{{"answer", "A"}, {"choices", "a"}}})
+                          json{{"answer", "A"}, {"choices", "a"}},
+                          json{{"answer", "B"}, {"choices", {"C", "A", "D", "B"}}}})
     EXPECT_TRUE(absl::IsInvalidArgument(RowRefusal("multiple_choice", row))) << row;
 }
 
@@ -261,6 +269,8 @@ TEST(JsonSchemaTest, KeywordsMeanWhatTheStandardSays) {
       {R"({"minimum": 1, "exclusiveMaximum": 3, "multipleOf": 0.1})",
        {"1", "2.9", "1.3"},
        {"0.9", "3", "1.25"}},
+      {R"({"multipleOf": 1})", {"1000000000", "3.0"}, {"1000000000.5", "0.5"}},
+      {R"({"multipleOf": 10})", {"5000000000"}, {"5000000001"}},
       {R"({"exclusiveMinimum": 1, "maximum": 3})", {"3", "1.01"}, {"1", "3.01"}},
       {R"({"anyOf": [{"type": "string"}, {"minimum": 5}]})", {"\"a\"", "5"}, {"4"}},
       {R"({"allOf": [{"minimum": 1}, {"maximum": 2}]})", {"1", "2"}, {"0", "3"}},
@@ -300,6 +310,7 @@ TEST(JsonSchemaTest, TheJsonIsStrictAndFoundInAFence) {
                  {"so {}", "no_json"},
                  {"{\"a\": NaN}", "no_json"},
                  {"\xff", "no_json"},
+                 {std::string("{}\0 and more", 11), "no_json"},
                  {std::string(100'000, '['), "too_complex"},
                  {"", "no_json"}});
 }
@@ -323,6 +334,12 @@ TEST(JsonSchemaTest, HostileAnswersAndSchemasAreBounded) {
   };
   const json unique = {{"schema", {{"uniqueItems", true}}}};
   EXPECT_EQ(Judge("json_schema", unique, {}, list(5000)).reason, "right");
+  // Each comparison costs what the text is long.
+  const std::string words = absl::StrCat("[\"", std::string(1 << 20, 'a'), "\"]");
+  json names = json::array();
+  for (int i = 0; i < 100; ++i) names.push_back(absl::StrCat("b", i));
+  EXPECT_EQ(Judge("json_schema", {{"schema", {{"items", {{"enum", names}}}}}}, {}, words).reason,
+            "too_complex");
   EXPECT_EQ(Judge("json_schema", unique, {}, list(10'000)).reason, "too_complex");
 }
 
@@ -335,6 +352,10 @@ TEST(JsonSchemaTest, ASchemaThatCannotBeCheckedIsRefused) {
       {{{"$ref", "http://a/b"}}, "no schema within this one"},
       {{{"$ref", "#/$defs/none"}}, "no schema within this one"},
       {{{"$ref", "#/~"}}, "no schema within this one"},
+      // Values that no keyword reads as schemas.
+      {{{"$ref", "#/default"}, {"default", {{"$ref", "#/x"}}}}, "names no schema"},
+      {{{"$ref", "#/examples/0"}, {"examples", {{{"pattern", "a"}}}}}, "names no schema"},
+      {{{"$ref", "#/$defs"}, {"$defs", {{"pattern", {{"type", "string"}}}}}}, "names no schema"},
       {{{"multipleOf", 0}}, "above 0"},
       {{{"minLength", -1}}, "#/minLength is -1"},
       {3, "is no object"},

@@ -79,14 +79,16 @@ class WorkerTest : public testing::Test {
   }
 
   // Starts a worker whose answers a judge scores, `waiting` at a time.
-  void StartJudged(AskJudge ask, uint32_t waiting, std::function<absl::Status()> check = nullptr) {
+  void StartJudged(AskJudge ask, uint32_t waiting,
+                   std::function<absl::StatusOr<uint32_t>()> capacity = nullptr) {
     served_.Start();
     Scorer scorer =
         *Scorer::Make({{.name = "right",
                         .verifier = "judge",
                         .args = {{"judge", "strict"}, {"template", "rubric"}, {"rubric", "r"}}}},
-                      Combine::kSum, std::move(ask));
-    StartWith(std::move(scorer), {.pool = "io", .waiting = waiting, .check = std::move(check)});
+                      Combine::kSum, {.ask = std::move(ask)});
+    StartWith(std::move(scorer),
+              {.pool = "io", .waiting = waiting, .capacity = std::move(capacity)});
   }
 
   void StartWith(Scorer scorer, Worker::Options options) {
@@ -175,6 +177,17 @@ TEST_F(WorkerTest, NoMoreTasksAreLeasedThanThreadsAreFree) {
   scored_.Pop();
 }
 
+TEST_F(WorkerTest, NoMoreTasksAreLeasedThanTheJudgeBears) {
+  Handed<uint32_t> rooms;
+  served_.queue.on_lease_tasks = [&](const queue::v1::LeaseTasksRequest& request) {
+    rooms.Push(request.rooms(0).count());
+  };
+  StartJudged([](const std::string&, const std::string&, const std::string&,
+                 absl::Duration) -> absl::StatusOr<std::string> { return "{\"score\": 7}"; },
+              256, [] { return 3; });
+  EXPECT_EQ(rooms.Pop(), 3u);
+}
+
 TEST_F(WorkerTest, AFaultOfTheJudgeUsesATryAndABusyJudgeDoesNot) {
   Lease({TaskOf(0, true)});
   Lease({TaskOf(1, true)});
@@ -207,12 +220,12 @@ TEST_F(WorkerTest, AWorkerThatStopsGivesBackWhatItsJudgeHasNotScored) {
   served_.Start();
   Scorer scorer = *Scorer::Make(
       {{.name = "right", .verifier = "judge", .args = {{"judge", "strict"}}}}, Combine::kSum,
-      [&](const std::string&, const std::string&, const std::string&,
-          absl::Duration) -> absl::StatusOr<std::string> {
+      {.ask = [&](const std::string&, const std::string&, const std::string&,
+                  absl::Duration) -> absl::StatusOr<std::string> {
         asked.Push(0);
         stop.WaitFor(absl::InfiniteDuration());
         return absl::CancelledError("stopped");
-      });
+      }});
   StartWith(std::move(scorer), {.pool = "io", .waiting = 4, .on_stop = [&] { stop.Trigger(); }});
   asked.Pop();
   worker_->Stop();
@@ -226,10 +239,10 @@ TEST_F(WorkerTest, AJudgeWithoutBudgetStopsTheLeasingAndTheReasonIsShown) {
   StartJudged([](const std::string&, const std::string&, const std::string&,
                  absl::Duration) -> absl::StatusOr<std::string> { return "{\"score\": 1}"; },
               1,
-              [&]() -> absl::Status {
+              [&]() -> absl::StatusOr<uint32_t> {
                 checked.Push(0);
                 if (spent) return absl::ResourceExhaustedError("judge strict has used 7 tokens");
-                return absl::OkStatus();
+                return 1;
               });
   checked.Pop();
   std::vector<common::v1::WaitEdge> edges;
