@@ -147,6 +147,7 @@ class Converter {
     if (secret.empty()) return path;
 
     const Object* const found = Find(secrets_, "Secret", secret);
+    if (found == nullptr && TextAt(volume, "secret.optional") == "true") return path;
     if (found == nullptr) return absl::NotFoundError(absl::StrCat("there is no Secret ", secret));
     SLUICE_RETURN_IF_ERROR(MakeDirs(absl::StrCat(path, "/..1")));
     for (const auto& [key, value] : LabelsAt(found->yaml, "data")) {

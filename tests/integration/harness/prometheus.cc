@@ -23,11 +23,12 @@ std::string MakeConfig(const Prometheus::Options& options) {
       "      - targets: ['", absl::StrJoin(options.targets, "', '"), "']\n");
 }
 
-// Reads the log up to the line that says that the server is ready. Returns the address on which it
-// listens.
+// Reads the log up to the lines that say where the server listens and that it is ready, which come
+// in any order. Returns the address on which it listens.
 absl::StatusOr<std::string> AwaitReady(Process& process) {
   std::string address, log;
-  while (true) {
+  bool ready = false;
+  while (!ready || address.empty()) {
     const absl::StatusOr<std::string> line = process.ReadLine(kLong);
     if (!line.ok()) {
       return absl::UnavailableError(
@@ -38,8 +39,9 @@ absl::StatusOr<std::string> AwaitReady(Process& process) {
     if (!entry.is_object()) continue;
     const std::string message = entry.value("msg", "");
     if (message == "Listening on") address = entry.value("address", "");
-    if (message == "Server is ready to receive web requests.") return address;
+    if (message == "Server is ready to receive web requests.") ready = true;
   }
+  return address;
 }
 
 // Asks again and again until `said` is true.
