@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
+#include "sluice/policy/v1/judges.pb.h"
 #include "sluice/policy/v1/policy.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -91,8 +92,9 @@ void Describe(const pb::MethodDescriptor& method, std::string* out) {
 }  // namespace
 
 std::vector<const pb::FileDescriptor*> Files() {
-  // Links a file that few programs use.
+  // Links files that few programs use.
   (void)policy::v1::Policy::descriptor();
+  (void)policy::v1::Judges::descriptor();
   const std::filesystem::path root = std::filesystem::path(SLUICE_SOURCE_DIR) / "proto";
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
