@@ -103,7 +103,8 @@ TEST(ConfigTest, MicroBatchesOfRowsStayAsLongAsTheContext) {
       registry::v1::Assignment assignment = Assigned({"trainer.batching.micro_batch_tokens=1024"});
       assignment.mutable_spec()->set_kind(kind);
       assignment.mutable_spec()->mutable_model()->set_max_context(context);
-      assignment.mutable_spec()->mutable_model()->mutable_reference();
+      if (assignment.spec().kind() == "dpo")
+        assignment.mutable_spec()->mutable_model()->set_reference("initial");
       JobConfig config = *ConfigOf(assignment);
       MemoryPlanInput least = config.plan;
       least.config = model.config;
