@@ -18,7 +18,6 @@ class JudgeClient {
  public:
   explicit JudgeClient(JudgeConfig config);
 
-  const std::string& name() const { return config_.name; }
   // Says which model judges, and how.
   std::string Identity() const;
   // How many answers are worth waiting for it now: as many as it bears, and as many again.
