@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+
+#include "kernels/fingerprint/op.h"
 
 // The keys of the fingerprint (op.h), for host and device code.
 #ifdef __CUDACC__
@@ -30,5 +33,19 @@ SLUICE_HOST_DEVICE constexpr uint64_t ElementKey(int lane, uint64_t j) {
 SLUICE_HOST_DEVICE constexpr uint64_t BlockKey(uint64_t tid, int lane, uint64_t block) {
   return FingerprintMix(tid + kFingerprintG * (2 * block + static_cast<uint64_t>(lane) + 1)) | 1;
 }
+
+// The values R_l[j] for the host, computed once. 16 KiB, which stay in the first-level cache.
+struct ElementKeys {
+  alignas(64) std::array<std::array<uint64_t, kFingerprintBlock>, 2> r;
+  ElementKeys() {
+    for (int lane = 0; lane < 2; ++lane) {
+      for (uint64_t j = 0; j < kFingerprintBlock; ++j) r[lane][j] = ElementKey(lane, j);
+    }
+  }
+  static const ElementKeys& Get() {
+    static const ElementKeys keys;
+    return keys;
+  }
+};
 
 }  // namespace sluice::kernels

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "kernels/fingerprint/keys.h"
@@ -7,16 +6,6 @@
 
 namespace sluice::kernels {
 namespace {
-
-// The values R_l[j], computed once.
-struct KeyTable {
-  alignas(64) std::array<std::array<uint64_t, kFingerprintBlock>, 2> r;
-  KeyTable() {
-    for (int lane = 0; lane < 2; ++lane) {
-      for (uint64_t j = 0; j < kFingerprintBlock; ++j) r[lane][j] = ElementKey(lane, j);
-    }
-  }
-};
 
 // Computes the sum of R_l[j] bits(j) over `count` elements of one block, from position j0 in the
 // block on.
@@ -27,7 +16,7 @@ template <typename Word>
 // vendor.)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #endif
-void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t count,
+void BlockSums(const ElementKeys& keys, const char* elements, uint64_t j0, uint64_t count,
                uint64_t sums[2]) {
   uint64_t s0 = 0, s1 = 0;
   const uint64_t* const r0 = keys.r[0].data() + j0;
@@ -44,7 +33,7 @@ void BlockSums(const KeyTable& keys, const char* elements, uint64_t j0, uint64_t
 
 template <typename Word>
 void AddAll(uint64_t tid, const char* elements, uint64_t first, uint64_t count, uint64_t sum[2]) {
-  static const KeyTable keys;
+  const ElementKeys& keys = ElementKeys::Get();
   for (uint64_t done = 0; done < count;) {
     const uint64_t index = first + done;
     const uint64_t j0 = index % kFingerprintBlock;
