@@ -11,13 +11,9 @@ namespace sluice {
 class TensorSet;
 
 // The chunks of a full manifest (codec 0). A chunk holds the raw elements of one or more runs; a
-// run is a range of consecutive elements of one tensor. Integers are little-endian, structs packed:
-//   header, 16 bytes: `SLW1`, u8 codec, u8 tile_log2 (0), u16 number of runs, u32 tiles (0),
-//                     u32 bytes of the body
-//   runs, 48 bytes each: u32 tensor (index in the layout), u32 tiles (0), u64 first element,
-//                     u64 row_len (1), u64 row_stride (1), u64 start (0), u64 number of elements
-//   body: the elements of the runs, in order
-// The fields with a fixed value in brackets are for later codecs.
+// run is a range of consecutive elements of one tensor. Header and runs have the form of
+// chunk_format.h, with tile_log2 = tiles = start = 0 and row_len = row_stride = 1. The body is the
+// elements of the runs, in order.
 inline constexpr uint64_t kMaxChunkBytes = 4 << 20;
 inline constexpr uint64_t kChunkTargetBytes = 1 << 20;
 

@@ -49,8 +49,8 @@ __device__ T ScanWarp(T x) {
   return x;
 }
 
-// Returns the sum of `of_warp`, which is the same in all lanes of a warp, over the warps before this
-// one, and in *total that over all.
+// Returns the sum over the warps before this one, and in *total that over all. The lanes of a warp
+// pass the same number.
 template <typename T>
 __device__ T BeforeWarp(T of_warp, T* total) {
   __shared__ T warps[kWarps];
