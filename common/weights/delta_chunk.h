@@ -33,8 +33,8 @@ class DeltaChunkWriter {
   DeltaChunkWriter(const DeltaChunkOptions& options, std::function<void(std::string chunk)> emit);
 
   // Adds all tiles of a shard of tensor number `tensor`, with their bodies. The first body begins
-  // at `before` in the count of the ends, modulo 2^32: where EncodeDeltaCuda() encoded several shards,
-  // that is the end of the last tile of the shard before.
+  // at `before` in the count of the ends, modulo 2^32: where EncodeDeltaCuda() encoded several
+  // shards, that is the end of the last tile of the shard before.
   void Add(uint32_t tensor, const kernels::DeltaShard& shard,
            absl::Span<const kernels::DeltaTile> tiles, absl::Span<const uint8_t> bodies,
            uint32_t before = 0);
@@ -91,8 +91,8 @@ class DeltaChunk {
   static absl::StatusOr<DeltaChunk> Parse(std::string chunk, absl::Span<const TensorSpec> layout);
 
   // Goes forward (sign +1) or backward (sign -1): adds the differences to the elements of
-  // `targets`, which are in the order of their tensors, and adds to sums[tensor] what that adds to the
-  // fingerprint of the tensor. Elements that no target holds are skipped.
+  // `targets`, which are in the order of their tensors, and adds to sums[tensor] what that adds to
+  // the fingerprint of the tensor. Elements that no target holds are skipped.
   void Apply(int sign, absl::Span<const DeltaTarget> targets, absl::Span<Fingerprint> sums) const;
 
   struct Run {

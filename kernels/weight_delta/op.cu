@@ -18,15 +18,19 @@
 namespace sluice::kernels {
 namespace {
 
-constexpr int kWarp = 32, kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kWarp = 32;
+// Of a block that encodes. Small blocks, so that many are on their way at different points: only
+// while it compares does a block keep the memory busy.
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kBlocksPerMultiprocessor = 8;
 constexpr unsigned kAllLanes = 0xffffffffu;
 using Sum = unsigned long long;  // The type that atomicAdd() takes.
 
-constexpr int kOwn = 32;                // Elements of a thread in one pass over a tile,
-constexpr int kPass = kThreads * kOwn;  // and of the block.
-constexpr int kWindowBytes = 4096;      // A body is packed in windows of this size.
+constexpr int kCompared = 32;  // Elements that a thread compares in one pass over its tile.
+constexpr int kPass = kThreads * kCompared;
+constexpr int kDenseOwn = (1 << kDeltaTileLog2) / kThreads;  // Of a thread in a DENSE tile.
+constexpr int kWindowBytes = 4096;  // A body is packed in windows of this size.
 constexpr int kWindowWords = kWindowBytes / 4;
-static_assert(kPass == 1 << kDeltaTileLog2);
 
 struct alignas(16) Vector {
   uint32_t words[4];
@@ -89,17 +93,18 @@ __device__ void AddSums(const Sum sum[2], uint64_t* to) {
   }
 }
 
-// Returns the last of `count` entries whose first tile is not after t.
+// Returns the last of `count` entries whose first tile is not after t. Called by one warp, which
+// tries 32 entries at a time.
 template <typename Entry>
 __device__ int FindEntry(const Entry* entries, int count, uint64_t t) {
-  int low = 0, high = count;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (entries[middle].first_tile <= t) {
-      low = middle;
-    } else {
-      high = middle;
-    }
+  int low = 0;
+  for (int left = count; left > 1;) {
+    const int step = (left + kWarp - 1) / kWarp, mine = threadIdx.x % kWarp * step;
+    const uint32_t before =
+        __ballot_sync(kAllLanes, mine < left && entries[low + mine].first_tile <= t);
+    const int last = (kWarp - 1 - __clz(static_cast<int>(before))) * step;
+    low += last;
+    left = min(step, left - last);
   }
   return low;
 }
@@ -168,7 +173,7 @@ struct Encoder {
   // Where the numbers of this thread begin: in bits of the unary part, and in escapes before.
   int unary_begin, halves_begin, wholes_begin;
   int unary_bits, halves, wholes;  // Of the tile.
-  Word z[kOwn];                    // Of this thread's elements, if the tile is DENSE.
+  Word z[kDenseOwn];               // Of this thread's elements, if the tile is DENSE.
 
   __device__ Word D(int i) const { return Difference(now[i], shadow[i]); }
   __device__ int Gap(int r) const { return offsets[r] - (r == 0 ? 0 : offsets[r - 1] + 1); }
@@ -176,27 +181,41 @@ struct Encoder {
   // Compares the elements [first, first + kPass). Bit c * kPerVector + i of the result is set if
   // element i of this thread's vector c changed.
   __device__ uint32_t Compare(int first, bool aligned) const {
+    constexpr int kVectors = kCompared / kPerVector<Word>;
+    constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;  // Loads of each kind on their way.
+    uint32_t mask = 0;
+    if (aligned && first + kPass <= n) {
+      for (int group = 0; group < kVectors; group += kAtOnce) {
+        Vector a[kAtOnce], b[kAtOnce];
+#pragma unroll
+        for (int c = 0; c < kAtOnce; ++c) {
+          const int at = ElementOf(first, group + c);
+          a[c] = *reinterpret_cast<const Vector*>(now + at);
+          b[c] = *reinterpret_cast<const Vector*>(shadow + at);
+        }
+#pragma unroll
+        for (int c = 0; c < kAtOnce; ++c)
+          mask |= CompareVectors(a[c], b[c]) << ((group + c) * kPerVector<Word>);
+      }
+      return mask;
+    }
+    for (int c = 0; c < kVectors; ++c) {
+      const int at = ElementOf(first, c);
+      for (int i = 0; i < kPerVector<Word>; ++i) {
+        if (at + i < n && now[at + i] != shadow[at + i]) mask |= 1u << (c * kPerVector<Word> + i);
+      }
+    }
+    return mask;
+  }
+  static __device__ uint32_t CompareVectors(const Vector& a, const Vector& b) {
     uint32_t mask = 0;
 #pragma unroll
-    for (int c = 0; c < kOwn / kPerVector<Word>; ++c) {
-      const int at = ElementOf(first, c);
-      if (aligned && at + kPerVector<Word> <= n) {
-        const Vector a = *reinterpret_cast<const Vector*>(now + at);
-        const Vector b = *reinterpret_cast<const Vector*>(shadow + at);
+    for (int w = 0; w < 4; ++w) {
+      const uint32_t differs = a.words[w] ^ b.words[w];
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const uint32_t differs = a.words[w] ^ b.words[w];
-          if (differs == 0) continue;
-#pragma unroll
-          for (int i = 0; i < kPerVector<Word> / 4; ++i) {
-            if (static_cast<Word>(differs >> (i * kWordBits<Word>)) != 0)
-              mask |= 1u << (c * kPerVector<Word> + w * (kPerVector<Word> / 4) + i);
-          }
-        }
-      } else {
-        for (int i = 0; i < kPerVector<Word>; ++i) {
-          if (at + i < n && now[at + i] != shadow[at + i]) mask |= 1u << (c * kPerVector<Word> + i);
-        }
+      for (int i = 0; i < kPerVector<Word> / 4; ++i) {
+        if (static_cast<Word>(differs >> (i * kWordBits<Word>)) != 0)
+          mask |= 1u << (w * (kPerVector<Word> / 4) + i);
       }
     }
     return mask;
@@ -204,12 +223,12 @@ struct Encoder {
   // The first element of this thread's vector c. A warp reads 1024 elements in a row.
   __device__ int ElementOf(int first, int c) const {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    return first + warp * kWarp * kOwn + (c * kWarp + lane) * kPerVector<Word>;
+    return first + warp * kWarp * kCompared + (c * kWarp + lane) * kPerVector<Word>;
   }
 
   // Lists the offsets of the changes, and counts them.
   __device__ void Detect() {
-    constexpr int kVectors = kOwn / kPerVector<Word>;
+    constexpr int kVectors = kCompared / kPerVector<Word>;
     constexpr int kField = 64 / kVectors;  // Bits of a count below: at least log2(32 kPerVector).
     constexpr uint64_t kFieldMask = ~uint64_t{0} >> (64 - kField);
     constexpr uint32_t kVectorMask = (1u << kPerVector<Word>)-1;
@@ -298,14 +317,14 @@ struct Encoder {
   // Chooses k and returns the size of the DENSE body. A thread's elements are neighbours here.
   __device__ int SizeDense() {
     __shared__ uint32_t costs[kWordBits<Word>], escapes[kWordBits<Word>];
-    const int first = threadIdx.x * kOwn, own = max(0, min(kOwn, n - first));
-    for (int i = 0; i < kOwn; ++i) z[i] = i < own ? ZigZag(D(first + i)) : Word{0};
+    const int first = threadIdx.x * kDenseOwn, own = max(0, min(kDenseOwn, n - first));
+    for (int i = 0; i < kDenseOwn; ++i) z[i] = i < own ? ZigZag(D(first + i)) : Word{0};
     if (threadIdx.x < kWordBits<Word>) costs[threadIdx.x] = escapes[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 1
     for (int shift = 0; shift < kWordBits<Word>; ++shift) {
       uint32_t bits = 0, large = 0;
-      for (int i = 0; i < kOwn; ++i) {  // Elements beyond the end cost nothing.
+      for (int i = 0; i < kDenseOwn; ++i) {  // Elements beyond the end cost nothing.
         const auto q = static_cast<uint32_t>(z[i] >> shift);
         bits += min(q, kMostUnary);
         large += q >= kMostUnary;
@@ -337,7 +356,7 @@ struct Encoder {
   }
 
   __device__ void PackDense(const Window& window) const {
-    const int first = threadIdx.x * kOwn, own = max(0, min(kOwn, n - first));
+    const int first = threadIdx.x * kDenseOwn, own = max(0, min(kDenseOwn, n - first));
     int unary = n * k + unary_begin;
     int whole = 8 * EscapesBegin(n * k) + wholes_begin * kWordBits<Word>;
     for (int i = 0; i < own; ++i) {
@@ -413,7 +432,7 @@ struct Workspace {
 };
 
 template <typename Word, int kTileLog2>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
     Encode(const DeltaCudaSource* sources, int source_count, uint64_t tile_count, DeltaTile* tiles,
            uint8_t* bodies, uint64_t capacity, uint64_t* bytes_of_all, uint64_t* sums,
            Workspace* workspace) {
@@ -421,9 +440,11 @@ __global__ void __launch_bounds__(kThreads, 4)
   __shared__ uint32_t window[kWindowWords];
   __shared__ uint64_t drawn, place;
   __shared__ int of_source;
-  if (threadIdx.x == 0) {
-    drawn = atomicAdd(&workspace->next_tile, 1ull);
-    of_source = FindEntry(sources, source_count, drawn);
+  if (threadIdx.x < kWarp) {
+    uint64_t t = threadIdx.x == 0 ? atomicAdd(&workspace->next_tile, 1ull) : 0;
+    t = __shfl_sync(kAllLanes, t, 0);
+    const int found = FindEntry(sources, source_count, t);
+    if (threadIdx.x == 0) drawn = t, of_source = found;
   }
   __syncthreads();
   const uint64_t tile = drawn;
@@ -476,6 +497,8 @@ __global__ void __launch_bounds__(kThreads, 4)
 }
 
 // ---- Applying.
+
+constexpr int kApplyThreads = 256, kApplyWarps = kApplyThreads / kWarp;
 
 // The bits of one tile's body.
 struct BodyBits {
@@ -617,12 +640,12 @@ __device__ void ApplyDense(const BodyBits& body, int k, uint16_t* positions, Wri
 }
 
 template <typename Word>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kApplyThreads)
     Apply(const DeltaCudaPiece* pieces, int piece_count, uint64_t tile_count, int tile_log2,
           int sign, uint64_t* sums) {
-  __shared__ uint16_t positions[kWarps][kUnaryWindow];
+  __shared__ uint16_t positions[kApplyWarps][kUnaryWindow];
   const int warp = threadIdx.x / kWarp;
-  const uint64_t tile = uint64_t{blockIdx.x} * kWarps + warp;
+  const uint64_t tile = uint64_t{blockIdx.x} * kApplyWarps + warp;
   if (tile >= tile_count) return;
   const int of_piece = FindEntry(pieces, piece_count, tile);
   const DeltaCudaPiece& piece = pieces[of_piece];
@@ -681,8 +704,8 @@ void ApplyDeltaCuda(const DeltaCudaPiece* pieces, int piece_count, uint64_t tile
                     int tile_log2, int sign, uint64_t* sums, void* stream) {
   if (tile_count == 0) return;
   const auto launch = [&]<typename Word>(Word) {
-    const auto grid = static_cast<unsigned>((tile_count + kWarps - 1) / kWarps);
-    Apply<Word><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+    const auto grid = static_cast<unsigned>((tile_count + kApplyWarps - 1) / kApplyWarps);
+    Apply<Word><<<grid, kApplyThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         pieces, piece_count, tile_count, tile_log2, sign, sums);
   };
   switch (width) {
