@@ -99,11 +99,9 @@ void DetectAvx2(int width, const void* now, const void* old, uint32_t n, DeltaCh
   });
 }
 
-// Each of these compares one vector. `lanes` are those below n.
-SLUICE_AVX512 inline void Detect8(const char* now, const char* old, uint32_t i, __mmask64 lanes,
-                                  DeltaChanges* changes) {
-  const __m512i a = _mm512_maskz_loadu_epi8(lanes, now + i);
-  const __m512i b = _mm512_maskz_loadu_epi8(lanes, old + i);
+// Each of these compares the vectors a (now) and b (old) of the elements from i on.
+SLUICE_AVX512 inline void CompareVectors(uint8_t, __m512i a, __m512i b, uint32_t i,
+                                         DeltaChanges* changes) {
   const __mmask64 differs = _mm512_cmpneq_epi8_mask(a, b);
   if (differs == 0) return;
 
@@ -125,10 +123,8 @@ SLUICE_AVX512 inline void Detect8(const char* now, const char* old, uint32_t i, 
     changes->offset[changes->count++] = static_cast<uint16_t>(i + std::countr_zero(rest));
 }
 
-SLUICE_AVX512 inline void Detect16(const char* now, const char* old, uint32_t i, __mmask32 lanes,
-                                   DeltaChanges* changes) {
-  const __m512i a = _mm512_maskz_loadu_epi16(lanes, now + 2 * i);
-  const __m512i b = _mm512_maskz_loadu_epi16(lanes, old + 2 * i);
+SLUICE_AVX512 inline void CompareVectors(uint16_t, __m512i a, __m512i b, uint32_t i,
+                                         DeltaChanges* changes) {
   const __mmask32 differs = _mm512_cmpneq_epi16_mask(a, b);
   if (differs == 0) return;
 
@@ -151,10 +147,8 @@ SLUICE_AVX512 inline void Detect16(const char* now, const char* old, uint32_t i,
   changes->count += count;
 }
 
-SLUICE_AVX512 inline void Detect32(const char* now, const char* old, uint32_t i, __mmask16 lanes,
-                                   DeltaChanges* changes) {
-  const __m512i a = _mm512_maskz_loadu_epi32(lanes, now + size_t{4} * i);
-  const __m512i b = _mm512_maskz_loadu_epi32(lanes, old + size_t{4} * i);
+SLUICE_AVX512 inline void CompareVectors(uint32_t, __m512i a, __m512i b, uint32_t i,
+                                         DeltaChanges* changes) {
   const __mmask16 differs = _mm512_cmpneq_epi32_mask(a, b);
   if (differs == 0) return;
 
@@ -171,20 +165,27 @@ SLUICE_AVX512 inline void Detect32(const char* now, const char* old, uint32_t i,
   changes->count += static_cast<uint32_t>(std::popcount(differs));
 }
 
-SLUICE_AVX512 void DetectAvx512(int width, const void* now, const void* old, uint32_t n,
-                                DeltaChanges* changes) {
-  const char* const a = static_cast<const char*>(now);
-  const char* const b = static_cast<const char*>(old);
-  const uint32_t step = 64 / static_cast<uint32_t>(width);
-  changes->count = 0;
-  for (uint32_t i = 0; i < n; i += step) {
-    const uint64_t lanes = _bzhi_u64(~0ull, std::min(n - i, step));
-    switch (width) {
-      case 1: Detect8(a, b, i, lanes, changes); break;
-      case 2: Detect16(a, b, i, static_cast<__mmask32>(lanes), changes); break;
-      default: Detect32(a, b, i, static_cast<__mmask16>(lanes), changes);
-    }
+template <typename Word>
+SLUICE_AVX512 void DetectWordsAvx512(const char* now, const char* old, uint32_t n,
+                                     DeltaChanges* changes) {
+  constexpr uint32_t kStep = 64 / sizeof(Word);
+  uint32_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    const size_t at = i * sizeof(Word);
+    CompareVectors(Word{0}, _mm512_loadu_si512(now + at), _mm512_loadu_si512(old + at), i, changes);
   }
+  const size_t at = i * sizeof(Word);
+  const __mmask64 rest = _bzhi_u64(~0ull, static_cast<uint32_t>((n - i) * sizeof(Word)));
+  CompareVectors(Word{0}, _mm512_maskz_loadu_epi8(rest, now + at),
+                 _mm512_maskz_loadu_epi8(rest, old + at), i, changes);
+}
+
+void DetectAvx512(int width, const void* now, const void* old, uint32_t n, DeltaChanges* changes) {
+  changes->count = 0;
+  WithWord(width, [&]<typename Word>(Word) {
+    DetectWordsAvx512<Word>(static_cast<const char*>(now), static_cast<const char*>(old), n,
+                            changes);
+  });
 }
 #endif
 
@@ -205,60 +206,56 @@ std::vector<DeltaDetector> FindDetectors() {
 
 // ---- Encoding.
 
-// Appends fields to memory, of which 8 bytes beyond the last one are overwritten with zeros.
-struct FieldWriter {
-  uint8_t* out;
-  uint64_t bits = 0;
-  int filled = 0;
+// Writes bits to memory one after the other. Up to 8 bytes beyond the last one are overwritten.
+class BitWriter {
+ public:
+  explicit BitWriter(uint8_t* out) : out_(out) {}
 
-  void Put(uint64_t value, int width) {  // width <= 56
-    bits |= value << filled;
-    filled += width;
-    std::memcpy(out, &bits, 8);
-    out += filled / 8;
-    bits >>= filled / 8 * 8;
-    filled %= 8;
+  void Put(uint64_t value, int width) {  // width <= 56, value < 2^width
+    bits_ |= value << filled_;
+    filled_ += width;
+    std::memcpy(out_, &bits_, 8);
+    out_ += filled_ / 8;
+    bits_ >>= filled_ / 8 * 8;
+    filled_ %= 8;
   }
-};
-
-// Appends unary numbers to zeroed memory, from bit `at` on.
-struct UnaryWriter {
-  uint8_t* out;
-  uint64_t at;
-
-  void Put(uint64_t q) {
-    at += q;
-    out[at / 8] |= static_cast<uint8_t>(1 << at % 8);
-    ++at;
+  void PutUnary(uint64_t q) {
+    for (; q >= 48; q -= 48) Put(0, 48);
+    Put(uint64_t{1} << q, static_cast<int>(q) + 1);
   }
-  uint8_t* NextByte() const { return out + (at + 7) / 8; }
+  // Fills the last byte with zeros, and returns where the next one goes.
+  uint8_t* Finish() { return out_ + (filled_ > 0); }
+
+ private:
+  uint8_t* out_;
+  uint64_t bits_ = 0;
+  int filled_ = 0;  // Bits of bits_; below 8 between two calls.
 };
 
 constexpr size_t kWriteSlack = 16;  // Beyond a body, for writes of 8 bytes.
 
-// Writes a SPARSE body to zeroed memory and returns its size.
+// Writes a SPARSE body and returns its size.
 template <typename Word>
 size_t PackSparse(int k, const DeltaChanges& changes, uint8_t* out) {
-  FieldWriter fields{out};
-  uint64_t halves = 0;
+  BitWriter writer(out);
+  uint32_t codes[4] = {};
   uint32_t next = 0;  // The first element after the last change.
   for (uint32_t r = 0; r < changes.count; ++r) {
     const uint32_t code = SparseCode(static_cast<Word>(changes.d[r]));
     const uint32_t low = (changes.offset[r] - next) & ((1u << k) - 1);
     next = changes.offset[r] + 1u;
-    fields.Put(low | code << k, k + 2);
-    halves += code == kHalfWord;
+    writer.Put(low | code << k, k + 2);
+    ++codes[code];
   }
-
-  UnaryWriter unary{out, uint64_t{changes.count} * static_cast<uint64_t>(k + 2)};
   next = 0;
   for (uint32_t r = 0; r < changes.count; ++r) {
-    unary.Put((changes.offset[r] - next) >> k);
+    writer.PutUnary((changes.offset[r] - next) >> k);
     next = changes.offset[r] + 1u;
   }
 
-  uint8_t* half = unary.NextByte();
-  uint8_t* whole = half + halves * sizeof(Word) / 2;
+  uint8_t* half = writer.Finish();
+  uint8_t* whole = half + codes[kHalfWord] * sizeof(Word) / 2;
+  if (codes[kHalfWord] + codes[kWholeWord] == 0) return static_cast<size_t>(whole - out);
   for (uint32_t r = 0; r < changes.count; ++r) {
     const Word d = static_cast<Word>(changes.d[r]);
     const uint32_t code = SparseCode(d);
@@ -308,11 +305,10 @@ uint64_t FindDenseK(const Word* z, uint32_t n, int* best_k) {
 
 template <typename Word>
 void PackDense(const Word* z, uint32_t n, int k, uint8_t* out) {
-  FieldWriter fields{out};
-  for (uint32_t i = 0; i < n; ++i) fields.Put(z[i] & ((1u << k) - 1), k);
-  UnaryWriter unary{out, uint64_t{n} * static_cast<uint64_t>(k)};
-  for (uint32_t i = 0; i < n; ++i) unary.Put(std::min<uint32_t>(z[i] >> k, kMostUnary));
-  uint8_t* escape = unary.NextByte();
+  BitWriter writer(out);
+  for (uint32_t i = 0; i < n; ++i) writer.Put(z[i] & ((1u << k) - 1), k);
+  for (uint32_t i = 0; i < n; ++i) writer.PutUnary(std::min<uint32_t>(z[i] >> k, kMostUnary));
+  uint8_t* escape = writer.Finish();
   for (uint32_t i = 0; i < n; ++i) {
     const Word q = static_cast<Word>(z[i] >> k);
     if (q < kMostUnary) continue;
