@@ -35,6 +35,9 @@ auto WithWord(int width, F f) {
 }
 
 // ---- Detection.
+//
+// The vector forms first list the vectors that differ, without a branch on each, and then look into
+// those. Where one of four differs, mispredicted branches would cost as much as all the rest.
 
 template <typename Word>
 void AddChange(uint32_t offset, Word now, Word old, DeltaChanges* changes) {
@@ -70,23 +73,31 @@ template <typename Word>
 SLUICE_AVX2 void DetectWordsAvx2(const char* now, const char* old, uint32_t n,
                                  DeltaChanges* changes) {
   constexpr uint32_t kStep = 32 / sizeof(Word);
-  uint32_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    const size_t at = i * sizeof(Word);
-    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(now + at));
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(old + at));
+  // One bit per byte, so the bits of an element are equal.
+  const auto compare = [&](uint32_t v) SLUICE_AVX2 {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(now) + v);
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(old) + v);
     const __m256i equal = sizeof(Word) == 1   ? _mm256_cmpeq_epi8(a, b)
                           : sizeof(Word) == 2 ? _mm256_cmpeq_epi16(a, b)
                                               : _mm256_cmpeq_epi32(a, b);
-    // One bit per byte, so the bits of an element are equal.
-    uint32_t differs = ~static_cast<uint32_t>(_mm256_movemask_epi8(equal));
-    while (differs != 0) {
-      const uint32_t j = i + static_cast<uint32_t>(std::countr_zero(differs)) / sizeof(Word);
+    return ~static_cast<uint32_t>(_mm256_movemask_epi8(equal));
+  };
+  uint16_t differing[DeltaChanges::kMost / kStep];
+  uint32_t count = 0;
+  for (uint32_t v = 0; v < n / kStep; ++v) {
+    differing[count] = static_cast<uint16_t>(v);
+    count += compare(v) != 0;
+  }
+
+  for (uint32_t c = 0; c < count; ++c) {
+    for (uint32_t bits = compare(differing[c]); bits != 0;) {
+      const uint32_t j =
+          differing[c] * kStep + static_cast<uint32_t>(std::countr_zero(bits)) / sizeof(Word);
       AddChange(j, Load<Word>(now, j), Load<Word>(old, j), changes);
-      for (size_t byte = 0; byte < sizeof(Word); ++byte) differs &= differs - 1;
+      for (size_t byte = 0; byte < sizeof(Word); ++byte) bits &= bits - 1;
     }
   }
-  for (; i < n; ++i) {
+  for (uint32_t i = n / kStep * kStep; i < n; ++i) {
     const Word a = Load<Word>(now, i), b = Load<Word>(old, i);
     if (a != b) AddChange(i, a, b, changes);
   }
@@ -99,12 +110,14 @@ void DetectAvx2(int width, const void* now, const void* old, uint32_t n, DeltaCh
   });
 }
 
+SLUICE_AVX512 inline __m512i LoadVector(const char* from, uint32_t v) {
+  return _mm512_loadu_si512(from + size_t{v} * 64);
+}
+
 // Each of these compares the vectors a (now) and b (old) of the elements from i on.
 SLUICE_AVX512 inline void CompareVectors(uint8_t, __m512i a, __m512i b, uint32_t i,
                                          DeltaChanges* changes) {
   const __mmask64 differs = _mm512_cmpneq_epi8_mask(a, b);
-  if (differs == 0) return;
-
   const __m512i top = _mm512_set1_epi8(static_cast<char>(0x80));
   const auto ord = [&](__m512i x) SLUICE_AVX512 {
     const __m512i sign = _mm512_movm_epi8(_mm512_movepi8_mask(x));
@@ -126,8 +139,6 @@ SLUICE_AVX512 inline void CompareVectors(uint8_t, __m512i a, __m512i b, uint32_t
 SLUICE_AVX512 inline void CompareVectors(uint16_t, __m512i a, __m512i b, uint32_t i,
                                          DeltaChanges* changes) {
   const __mmask32 differs = _mm512_cmpneq_epi16_mask(a, b);
-  if (differs == 0) return;
-
   const __m512i top = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
   const auto ord = [&](__m512i x) SLUICE_AVX512 {
     return _mm512_xor_si512(x, _mm512_or_si512(_mm512_srai_epi16(x, 15), top));
@@ -150,8 +161,6 @@ SLUICE_AVX512 inline void CompareVectors(uint16_t, __m512i a, __m512i b, uint32_
 SLUICE_AVX512 inline void CompareVectors(uint32_t, __m512i a, __m512i b, uint32_t i,
                                          DeltaChanges* changes) {
   const __mmask16 differs = _mm512_cmpneq_epi32_mask(a, b);
-  if (differs == 0) return;
-
   const __m512i top = _mm512_set1_epi32(static_cast<int32_t>(0x80000000));
   const auto ord = [&](__m512i x) SLUICE_AVX512 {
     return _mm512_xor_si512(x, _mm512_or_si512(_mm512_srai_epi32(x, 31), top));
@@ -169,11 +178,18 @@ template <typename Word>
 SLUICE_AVX512 void DetectWordsAvx512(const char* now, const char* old, uint32_t n,
                                      DeltaChanges* changes) {
   constexpr uint32_t kStep = 64 / sizeof(Word);
-  uint32_t i = 0;
-  for (; i + kStep <= n; i += kStep) {
-    const size_t at = i * sizeof(Word);
-    CompareVectors(Word{0}, _mm512_loadu_si512(now + at), _mm512_loadu_si512(old + at), i, changes);
+  uint16_t differing[DeltaChanges::kMost / kStep];
+  uint32_t count = 0;
+  for (uint32_t v = 0; v < n / kStep; ++v) {
+    differing[count] = static_cast<uint16_t>(v);
+    count += _mm512_cmpneq_epi32_mask(LoadVector(now, v), LoadVector(old, v)) != 0;
   }
+
+  for (uint32_t c = 0; c < count; ++c) {
+    const uint32_t v = differing[c];
+    CompareVectors(Word{0}, LoadVector(now, v), LoadVector(old, v), v * kStep, changes);
+  }
+  const uint32_t i = n / kStep * kStep;
   const size_t at = i * sizeof(Word);
   const __mmask64 rest = _bzhi_u64(~0ull, static_cast<uint32_t>((n - i) * sizeof(Word)));
   CompareVectors(Word{0}, _mm512_maskz_loadu_epi8(rest, now + at),
@@ -238,14 +254,18 @@ constexpr size_t kWriteSlack = 16;  // Beyond a body, for writes of 8 bytes.
 template <typename Word>
 size_t PackSparse(int k, const DeltaChanges& changes, uint8_t* out) {
   BitWriter writer(out);
-  uint32_t codes[4] = {};
+  Word escapes[DeltaChanges::kMost / 4];
+  uint32_t escape_count = 0, halves = 0;
   uint32_t next = 0;  // The first element after the last change.
   for (uint32_t r = 0; r < changes.count; ++r) {
-    const uint32_t code = SparseCode(static_cast<Word>(changes.d[r]));
+    const Word d = static_cast<Word>(changes.d[r]);
+    const uint32_t code = SparseCode(d);
     const uint32_t low = (changes.offset[r] - next) & ((1u << k) - 1);
     next = changes.offset[r] + 1u;
     writer.Put(low | code << k, k + 2);
-    ++codes[code];
+    escapes[escape_count] = d;
+    escape_count += code >= kHalfWord;
+    halves += code == kHalfWord;
   }
   next = 0;
   for (uint32_t r = 0; r < changes.count; ++r) {
@@ -254,16 +274,13 @@ size_t PackSparse(int k, const DeltaChanges& changes, uint8_t* out) {
   }
 
   uint8_t* half = writer.Finish();
-  uint8_t* whole = half + codes[kHalfWord] * sizeof(Word) / 2;
-  if (codes[kHalfWord] + codes[kWholeWord] == 0) return static_cast<size_t>(whole - out);
-  for (uint32_t r = 0; r < changes.count; ++r) {
-    const Word d = static_cast<Word>(changes.d[r]);
-    const uint32_t code = SparseCode(d);
-    if (code == kHalfWord) {
-      std::memcpy(half, &d, sizeof(Word) / 2);
+  uint8_t* whole = half + halves * sizeof(Word) / 2;
+  for (uint32_t e = 0; e < escape_count; ++e) {
+    if (SparseCode(escapes[e]) == kHalfWord) {
+      std::memcpy(half, &escapes[e], sizeof(Word) / 2);
       half += sizeof(Word) / 2;
-    } else if (code == kWholeWord) {
-      std::memcpy(whole, &d, sizeof(Word));
+    } else {
+      std::memcpy(whole, &escapes[e], sizeof(Word));
       whole += sizeof(Word);
     }
   }
@@ -468,18 +485,16 @@ const char* UnpackSparse(uint32_t n, uint32_t count, int k, Body body, DeltaChan
   const uint8_t* half = body.data() + at / 8;
   const uint8_t* whole = half + halves * (sizeof(Word) / 2);
   for (uint32_t r = 0; r < count; ++r) {
-    Word d = 0;
-    switch (changes->d[r]) {
-      case kPlusOne: d = 1; break;
-      case kMinusOne: d = static_cast<Word>(-1); break;
-      case kHalfWord: {
-        uint32_t bits = 0;
-        std::memcpy(&bits, half, sizeof(Word) / 2);
-        half += sizeof(Word) / 2;
-        d = ExtendHalfWord<Word>(bits);
-        break;
-      }
-      default: std::memcpy(&d, whole, sizeof(Word)); whole += sizeof(Word);
+    const uint32_t code = changes->d[r];
+    auto d = static_cast<Word>(1 - 2 * static_cast<int>(code));  // +1 or -1, without a branch.
+    if (code == kHalfWord) {
+      uint32_t bits = 0;
+      std::memcpy(&bits, half, sizeof(Word) / 2);
+      half += sizeof(Word) / 2;
+      d = ExtendHalfWord<Word>(bits);
+    } else if (code == kWholeWord) {
+      std::memcpy(&d, whole, sizeof(Word));
+      whole += sizeof(Word);
     }
     if (d == 0) return kNoChange;
     changes->d[r] = d;
