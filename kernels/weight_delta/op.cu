@@ -120,24 +120,39 @@ __device__ void Publish(uint64_t* states, uint64_t tile, uint64_t state) {
   __threadfence();
   *static_cast<volatile uint64_t*>(&states[tile]) = state;
 }
-// Returns the sum of the sizes of all tiles before `tile`. Called by one warp.
+// Returns the sum of the sizes of all tiles before `tile`. Called by one warp, which reads 128
+// states at once: more tiles than begin while a state is read.
 __device__ uint64_t LookBack(const uint64_t* states, uint64_t tile) {
+  constexpr int kStates = 4;  // Of a lane.
   uint64_t sum = 0;
   __threadfence();
-  for (int64_t last = static_cast<int64_t>(tile) - 1;; last -= kWarp) {
-    const int64_t mine = last - threadIdx.x % kWarp;
-    uint64_t state = kSumOfSizes;  // Before the first tile.
-    if (mine >= 0) {
-      do {
-        state = *static_cast<const volatile uint64_t*>(&states[mine]);
-      } while (state == 0);
+  for (int64_t last = static_cast<int64_t>(tile) - 1;; last -= kStates * kWarp) {
+    const int64_t mine = last - kStates * static_cast<int64_t>(threadIdx.x % kWarp);
+    uint64_t state[kStates];
+    bool published;
+    do {
+      published = true;
+#pragma unroll
+      for (int i = 0; i < kStates; ++i) {
+        // Before the first tile, the sum is zero.
+        state[i] =
+            mine - i < 0 ? kSumOfSizes : *static_cast<const volatile uint64_t*>(&states[mine - i]);
+        published &= state[i] != 0;
+      }
+    } while (!published);
+
+    uint64_t sizes = 0;
+    bool found = false;  // A sum: nothing before it counts.
+#pragma unroll
+    for (int i = 0; i < kStates; ++i) {
+      if (!found) sizes += state[i] & kSizeMask;
+      found |= (state[i] & kSumOfSizes) != 0;
     }
-    const uint32_t sums = __ballot_sync(kAllLanes, (state & kSumOfSizes) != 0);
-    // The lanes up to the nearest sum count.
-    const int nearest = __ffs(static_cast<int>(sums)) - 1;
-    const bool counts = sums == 0 || static_cast<int>(threadIdx.x % kWarp) <= nearest;
-    sum += __shfl_sync(kAllLanes, SumOverWarp(counts ? state & kSizeMask : 0), 0);
-    if (sums != 0) return sum;
+    const uint32_t with_sum = __ballot_sync(kAllLanes, found);
+    const int nearest = with_sum == 0 ? kWarp : __ffs(static_cast<int>(with_sum)) - 1;
+    const bool counts = static_cast<int>(threadIdx.x % kWarp) <= nearest;
+    sum += __shfl_sync(kAllLanes, SumOverWarp(counts ? sizes : 0), 0);
+    if (with_sum != 0) return sum;
   }
 }
 
@@ -438,8 +453,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
            Workspace* workspace) {
   __shared__ uint16_t offsets[1 << (kTileLog2 - 2)];
   __shared__ uint32_t window[kWindowWords];
-  __shared__ uint64_t drawn, place;
+  __shared__ uint64_t drawn, place, folded[2];
   __shared__ int of_source;
+  if (threadIdx.x < 2) folded[threadIdx.x] = 0;
   if (threadIdx.x < kWarp) {
     uint64_t t = threadIdx.x == 0 ? atomicAdd(&workspace->next_tile, 1ull) : 0;
     t = __shfl_sync(kAllLanes, t, 0);
@@ -493,12 +509,18 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
   Sum sum[2] = {0, 0};
   encoder.CommitAll(shard, start, mode, sum);
-  AddSums(sum, sums + 2 * of_source);
+  // One addition for the block: all tiles of a source add to the same place.
+  AddSums(sum, folded);
+  __syncthreads();
+  if (threadIdx.x < 2 && folded[threadIdx.x] != 0)
+    atomicAdd(reinterpret_cast<Sum*>(&sums[2 * of_source + threadIdx.x]), folded[threadIdx.x]);
 }
 
 // ---- Applying.
 
 constexpr int kApplyThreads = 256, kApplyWarps = kApplyThreads / kWarp;
+// A warp applies this many tiles, to add fewer sums to the same place.
+constexpr int kTilesPerWarp = 4;
 
 // The bits of one tile's body.
 struct BodyBits {
@@ -558,9 +580,9 @@ struct Writer {
   uint64_t start;  // Of the tile in piece.from.
   int n;
   int sign;
-  Sum sum[2] = {0, 0};
+  Sum* sum;  // [2], of this lane.
 
-  __device__ void Add(int i, Word d) {
+  __device__ void Add(int i, Word d) const {
     if (i < 0 || i >= n || d == 0) return;
     const uint64_t index = IndexInTensor(piece.from, start + i);
     const uint64_t l = ElementOfShard(piece.to, index);
@@ -575,7 +597,7 @@ struct Writer {
 
 template <typename Word>
 __device__ void ApplySparse(const BodyBits& body, int changed, int k, uint16_t* positions,
-                            Writer<Word>& writer) {
+                            const Writer<Word>& writer) {
   const int width = k + 2, lane = threadIdx.x % kWarp;
   uint32_t halves = 0, wholes = 0;
   for (int r = lane; r < changed; r += kWarp) {
@@ -612,7 +634,8 @@ __device__ void ApplySparse(const BodyBits& body, int changed, int k, uint16_t* 
 }
 
 template <typename Word>
-__device__ void ApplyDense(const BodyBits& body, int k, uint16_t* positions, Writer<Word>& writer) {
+__device__ void ApplyDense(const BodyBits& body, int k, uint16_t* positions,
+                           const Writer<Word>& writer) {
   const int n = writer.n, begin = n * k;
   // The unary numbers end with their last one-bit.
   int unary_bits = 0;
@@ -639,35 +662,47 @@ __device__ void ApplyDense(const BodyBits& body, int k, uint16_t* positions, Wri
   });
 }
 
+// Applies tile number `number` of a piece.
+template <typename Word>
+__device__ void ApplyTile(const DeltaCudaPiece& piece, uint64_t number, int tile_log2, int sign,
+                          uint16_t* positions, Sum sum[2]) {
+  const DeltaTile entry = piece.tiles[number];
+  const uint32_t begin = number == 0 ? piece.begin : piece.tiles[number - 1].end;
+  const uint64_t start = piece.start + (number << tile_log2);
+  const int n = static_cast<int>(min(piece.from.count - start, uint64_t{1} << tile_log2));
+  const BodyBits body(piece.body + begin, entry.end - begin);
+  const Writer<Word> writer{piece, start, n, sign, sum};
+  switch (entry.mode) {
+    case DeltaMode::kSame: return;
+    case DeltaMode::kSparse:
+      return ApplySparse(body, entry.changed_less_one + 1, entry.k, positions, writer);
+    case DeltaMode::kDense: return ApplyDense(body, entry.k, positions, writer);
+    case DeltaMode::kPlain:
+      for (int i = threadIdx.x % kWarp; i < n; i += kWarp)
+        writer.Add(i, static_cast<Word>(body.Load(i * kWordBits<Word>)));
+  }
+}
+
 template <typename Word>
 __global__ void __launch_bounds__(kApplyThreads)
     Apply(const DeltaCudaPiece* pieces, int piece_count, uint64_t tile_count, int tile_log2,
           int sign, uint64_t* sums) {
   __shared__ uint16_t positions[kApplyWarps][kUnaryWindow];
   const int warp = threadIdx.x / kWarp;
-  const uint64_t tile = uint64_t{blockIdx.x} * kApplyWarps + warp;
-  if (tile >= tile_count) return;
-  const int of_piece = FindEntry(pieces, piece_count, tile);
-  const DeltaCudaPiece& piece = pieces[of_piece];
-  const uint64_t number = tile - piece.first_tile;
-  const DeltaTile entry = piece.tiles[number];
-  const uint32_t begin = number == 0 ? piece.begin : piece.tiles[number - 1].end;
-  const uint64_t start = piece.start + (number << tile_log2);
-  const int n = static_cast<int>(min(piece.from.count - start, uint64_t{1} << tile_log2));
-
-  const BodyBits body(piece.body + begin, entry.end - begin);
-  Writer<Word> writer{piece, start, n, sign};
-  switch (entry.mode) {
-    case DeltaMode::kSame: return;
-    case DeltaMode::kSparse:
-      ApplySparse(body, entry.changed_less_one + 1, entry.k, positions[warp], writer);
-      break;
-    case DeltaMode::kDense: ApplyDense(body, entry.k, positions[warp], writer); break;
-    case DeltaMode::kPlain:
-      for (int i = threadIdx.x % kWarp; i < n; i += kWarp)
-        writer.Add(i, static_cast<Word>(body.Load(i * kWordBits<Word>)));
+  const uint64_t first = (uint64_t{blockIdx.x} * kApplyWarps + warp) * kTilesPerWarp;
+  if (first >= tile_count) return;
+  const uint64_t end = min(tile_count, first + kTilesPerWarp);
+  int p = FindEntry(pieces, piece_count, first);
+  Sum sum[2] = {0, 0};
+  for (uint64_t tile = first; tile < end; ++tile) {
+    while (p + 1 < piece_count && pieces[p + 1].first_tile <= tile) {
+      AddSums(sum, sums + 2 * p);
+      sum[0] = sum[1] = 0;
+      ++p;
+    }
+    ApplyTile<Word>(pieces[p], tile - pieces[p].first_tile, tile_log2, sign, positions[warp], sum);
   }
-  AddSums(writer.sum, sums + 2 * of_piece);
+  AddSums(sum, sums + 2 * p);
 }
 
 }  // namespace
@@ -702,9 +737,10 @@ void EncodeDeltaCuda(const DeltaCudaSource* sources, int source_count, uint64_t 
 
 void ApplyDeltaCuda(const DeltaCudaPiece* pieces, int piece_count, uint64_t tile_count, int width,
                     int tile_log2, int sign, uint64_t* sums, void* stream) {
+  constexpr uint64_t kTiles = kApplyWarps * kTilesPerWarp;  // Of a block.
   if (tile_count == 0) return;
   const auto launch = [&]<typename Word>(Word) {
-    const auto grid = static_cast<unsigned>((tile_count + kApplyWarps - 1) / kApplyWarps);
+    const auto grid = static_cast<unsigned>((tile_count + kTiles - 1) / kTiles);
     Apply<Word><<<grid, kApplyThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         pieces, piece_count, tile_count, tile_log2, sign, sums);
   };
