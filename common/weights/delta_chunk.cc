@@ -31,6 +31,12 @@ absl::string_view BytesOf(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
+// Fills `values` from the bytes at `offset`.
+template <typename T>
+void ReadFrom(absl::string_view bytes, uint64_t offset, std::vector<T>* values) {
+  if (!values->empty()) std::memcpy(values->data(), bytes.data() + offset, BytesOf(*values).size());
+}
+
 // Tiles that one thread encodes, and the result.
 struct EncodeJob {
   size_t input;
@@ -174,7 +180,7 @@ absl::StatusOr<DeltaChunk> DeltaChunk::Parse(std::string bytes,
 
   if (wrong.empty()) {
     std::vector<ChunkRun> runs(header.runs);
-    std::memcpy(runs.data(), chunk.bytes_.data() + sizeof(ChunkHeader), BytesOf(runs).size());
+    ReadFrom(chunk.bytes_, sizeof header, &runs);
     for (size_t r = 0; r < runs.size() && wrong.empty(); ++r)
       wrong = chunk.ReadRun(runs[r], layout);
   }
@@ -209,7 +215,7 @@ std::string DeltaChunk::ReadHeader(ChunkHeader* to) {
 
   tile_log2_ = header.tile_log2;
   tiles_.resize(header.tiles);
-  std::memcpy(tiles_.data(), bytes_.data() + directory, BytesOf(tiles_).size());
+  ReadFrom(bytes_, directory, &tiles_);
   return "";
 }
 

@@ -303,6 +303,35 @@ TEST(DeltaChunkTest, AChunkClosesBeforeTheTileThatWouldPassTheTargetButHoldsOne)
     EXPECT_LE(chunk.size(), 30'000u);
 }
 
+// As EncodeDeltaCuda() does: one row of tiles and bodies for all shards.
+TEST(DeltaChunkTest, ShardsThatWereEncodedTogetherAreCutTheSame) {
+  const TensorSet old = Weights(1), now = Step(old, 2, 0.1);
+  const DeltaChunkOptions options = {.target_bytes = 5000};
+  TensorSet shadow = old;
+  std::vector<kernels::DeltaTile> tiles;
+  std::vector<uint8_t> bodies;
+  std::vector<size_t> ends = {0};  // Of the tensors, in tiles.
+  for (uint32_t i = 0; i < now.size(); ++i) {
+    const DeltaInput input = WholeInput(now, &shadow, i);
+    uint64_t sum[2] = {0, 0};
+    kernels::EncodeDelta(input.source, input.width, 13, 0, (input.source.shard.count + 8191) / 8192,
+                         &tiles, &bodies, sum);
+    ends.push_back(tiles.size());
+  }
+
+  std::vector<std::string> chunks;
+  DeltaChunkWriter writer(options, [&](std::string chunk) { chunks.push_back(std::move(chunk)); });
+  for (uint32_t i = 0; i < now.size(); ++i) {
+    const uint32_t before = ends[i] == 0 ? 0 : tiles[ends[i] - 1].end;
+    writer.Add(i, {.count = static_cast<uint64_t>(now.elements(i))},
+               absl::MakeConstSpan(tiles).subspan(ends[i], ends[i + 1] - ends[i]),
+               absl::MakeConstSpan(bodies).subspan(before), before);
+  }
+  writer.Finish();
+
+  EXPECT_EQ(chunks, Publish(old, now, options).chunks);
+}
+
 TEST(DeltaChunkTest, TensorsWithoutChangeAreLeftOut) {
   const TensorSet old = Weights(1);
   EXPECT_TRUE(Publish(old, old).chunks.empty());
@@ -463,6 +492,14 @@ TEST(DeltaChunkTest, EveryFieldThatDoesNotFitIsRefusedByName) {
   // The chunk is named by its SHA-256.
   EXPECT_THAT(Refusal(WithField<uint8_t>(4, 0), layout),
               HasSubstr(ToHex(Sha256(WithField<uint8_t>(4, 0))).substr(0, 16)));
+}
+
+TEST(DeltaChunkTest, AChunkWithoutRunsChangesNothing) {
+  TensorSet weights = ExampleWeights(false);
+  std::string chunk = absl::HexStringToBytes(kExampleChunk).substr(0, 16);
+  std::memset(&chunk[6], 0, 10);
+  Apply({chunk}, +1, &weights);
+  EXPECT_TRUE(SameBits(weights, ExampleWeights(false)));
 }
 
 // W11. Whatever is damaged, the result is DATA_LOSS or changes within the tiles. AddressSanitizer
