@@ -64,10 +64,8 @@ void DetectScalar(int width, const void* now, const void* old, uint32_t n, Delta
 
 #if SLUICE_X86
 #define SLUICE_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
-#define SLUICE_AVX512                                                       \
-  __attribute__((                                                           \
-      target("avx512f,avx512bw,avx512vl,avx512vbmi2,bmi,bmi2,lzcnt,popcnt," \
-             "prefer-vector-width=512")))
+#define SLUICE_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi2,bmi,bmi2,lzcnt,popcnt")))
 
 template <typename Word>
 SLUICE_AVX2 void DetectWordsAvx2(const char* now, const char* old, uint32_t n,
