@@ -125,7 +125,6 @@ __device__ void Publish(uint64_t* states, uint64_t tile, uint64_t state) {
 __device__ uint64_t LookBack(const uint64_t* states, uint64_t tile) {
   constexpr int kStates = 4;  // Of a lane.
   uint64_t sum = 0;
-  __threadfence();
   for (int64_t last = static_cast<int64_t>(tile) - 1;; last -= kStates * kWarp) {
     const int64_t mine = last - kStates * static_cast<int64_t>(threadIdx.x % kWarp);
     uint64_t state[kStates];
