@@ -29,10 +29,10 @@ SLUICE_HOST_DEVICE constexpr Word Difference(Word now, Word old) {
 // The codes of a SPARSE tile.
 inline constexpr uint32_t kPlusOne = 0, kMinusOne = 1, kHalfWord = 2, kWholeWord = 3;
 
-// The signs of changes are random, so a branch on them would often be mispredicted.
+// d is not 0. The signs of changes are random, so a branch on them would often be mispredicted.
 template <typename Word>
 SLUICE_HOST_DEVICE constexpr uint32_t SparseCode(Word d) {
-  if (d == 1 || d == static_cast<Word>(-1)) return d >> (kWordBits<Word> - 1);
+  if ((static_cast<Word>(d + 1) & ~2u) == 0) return d >> (kWordBits<Word> - 1);  // +1 or -1.
   // d is in [-h, h) with h = 2^(W/2 - 1).
   constexpr Word kHalf = static_cast<Word>(Word{1} << (kWordBits<Word> / 2 - 1));
   const bool fits = sizeof(Word) > 1 && static_cast<Word>(d + kHalf) < static_cast<Word>(2 * kHalf);

@@ -227,7 +227,7 @@ class BitWriter {
 
   void Put(uint64_t value, int width) {  // width <= 56, value < 2^width
     bits_ |= value << filled_;
-    filled_ += width;
+    filled_ += static_cast<unsigned>(width);
     std::memcpy(out_, &bits_, 8);
     out_ += filled_ / 8;
     bits_ >>= filled_ / 8 * 8;
@@ -243,7 +243,7 @@ class BitWriter {
  private:
   uint8_t* out_;
   uint64_t bits_ = 0;
-  int filled_ = 0;  // Bits of bits_; below 8 between two calls.
+  unsigned filled_ = 0;  // Bits of bits_; below 8 between two calls.
 };
 
 constexpr size_t kWriteSlack = 16;  // Beyond a body, for writes of 8 bytes.
