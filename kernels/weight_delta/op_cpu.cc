@@ -616,17 +616,27 @@ const char* DecodeDeltaTile(int width, int tile_log2, uint32_t n, const DeltaTil
 void ApplyDelta(const DeltaShard& from, uint64_t start, const DeltaChanges& changes, int sign,
                 const DeltaShard& to, int width, void* weights, uint64_t sum[2]) {
   WithWord(width, [&]<typename Word>(Word) {
+    // The elements of a group of changes are on their way from memory together.
+    constexpr uint32_t kGroup = 64;
+    uint64_t indexes[kGroup], elements[kGroup];
     Fold fold(from.tid, sum);
-    for (uint32_t r = 0; r < changes.count; ++r) {
-      const uint64_t index = IndexInTensor(from, start + changes.offset[r]);
-      const uint64_t l = ElementOfShard(to, index);
-      if (l == kNotHeld) continue;
-      const Word before = Load<Word>(weights, l);
-      const auto d = static_cast<Word>(changes.d[r]);
-      const Word after =
-          FromOrd(static_cast<Word>(sign > 0 ? ToOrd(before) + d : ToOrd(before) - d));
-      Store(weights, l, after);
-      fold.Add(index, after, before);
+    for (uint32_t first = 0; first < changes.count; first += kGroup) {
+      const uint32_t group = std::min(kGroup, changes.count - first);
+      for (uint32_t r = 0; r < group; ++r) {
+        indexes[r] = IndexInTensor(from, start + changes.offset[first + r]);
+        elements[r] = ElementOfShard(to, indexes[r]);
+        if (elements[r] == kNotHeld) continue;
+        __builtin_prefetch(static_cast<const char*>(weights) + elements[r] * sizeof(Word), 1);
+      }
+      for (uint32_t r = 0; r < group; ++r) {
+        if (elements[r] == kNotHeld) continue;
+        const Word before = Load<Word>(weights, elements[r]);
+        const auto d = static_cast<Word>(changes.d[first + r]);
+        const Word after =
+            FromOrd(static_cast<Word>(sign > 0 ? ToOrd(before) + d : ToOrd(before) - d));
+        Store(weights, elements[r], after);
+        fold.Add(indexes[r], after, before);
+      }
     }
   });
 }
