@@ -304,21 +304,21 @@ const char* UnpackDense(uint32_t n, int k, Body body, DeltaChanges* changes) {
   if (k >= kWordBits<Word>) return "its k is not below the bits of an element";
   uint64_t at = uint64_t{n} * static_cast<uint64_t>(k), escapes = 0;
   if (at > 8 * body.size()) return kTooShort;
-  const uint64_t numbers = at;
+
+  // changes->d holds the unary numbers until the rest is read. Changes never overtake them.
   for (uint32_t i = 0; i < n; ++i) {
     uint64_t q;
     if (!ReadUnary(body, &at, &q)) return kTooShort;
     if (q > kMostUnary) return "a unary number is above 24";
+    changes->d[i] = static_cast<uint32_t>(q);
     escapes += q == kMostUnary;
   }
   if (!SkipPadding(body, &at)) return kPadded;
   if (body.size() - at / 8 != escapes * sizeof(Word)) return kWrongSize;
 
   const uint8_t* escape = body.data() + at / 8;
-  at = numbers;
   for (uint32_t i = 0; i < n; ++i) {
-    uint64_t q;
-    ReadUnary(body, &at, &q);
+    uint64_t q = changes->d[i];
     if (q == kMostUnary) {
       Word whole;
       std::memcpy(&whole, escape, sizeof(Word));
