@@ -494,6 +494,31 @@ TEST(DeltaChunkTest, EveryFieldThatDoesNotFitIsRefusedByName) {
               HasSubstr(ToHex(Sha256(WithField<uint8_t>(4, 0))).substr(0, 16)));
 }
 
+TEST(DeltaChunkTest, ATileThatEndsBeforeItBeginsIsRefused) {
+  const TensorSet old = Weights(1);
+  std::string chunk = Publish(old, Step(old, 2, 0.1)).chunks[0];
+  const DeltaChunk good = ParseOrDie(chunk, old);
+  ASSERT_GT(good.runs()[0].tiles, 2u);
+  const uint32_t end = good.tiles()[0].end - 1;
+  std::memcpy(&chunk[16 + 48 * good.runs().size() + 8], &end, sizeof end);  // Of tile 1.
+  EXPECT_THAT(Refusal(chunk, old), HasSubstr("attn.weight, tile 1: its body is not within"));
+}
+
+// The index of the last element is 2^128 + 2^32, which is inside if it wraps around.
+TEST(DeltaChunkTest, ARunWhoseIndexesWrapAroundIsRefused) {
+  const std::vector<TensorSpec> layout = {{"w", DType::kBF16, {int64_t{1} << 33}}};
+  const ChunkRun run = {.tiles = 65537,
+                        .row_stride = ~uint64_t{0} - 0xfffffffe,
+                        .start = ~uint64_t{0},
+                        .count = (uint64_t{1} << 32) + 2};
+  const ChunkHeader header = {.codec = 1, .tile_log2 = 16, .runs = 1, .tiles = run.tiles};
+  std::string chunk(reinterpret_cast<const char*>(&header), sizeof header);
+  chunk.append(reinterpret_cast<const char*>(&run), sizeof run);
+  chunk.append(8 * run.tiles, '\0');
+  const absl::Status status = DeltaChunk::Parse(chunk, layout).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
 TEST(DeltaChunkTest, AChunkWithoutRunsChangesNothing) {
   TensorSet weights = ExampleWeights(false);
   std::string chunk = absl::HexStringToBytes(kExampleChunk).substr(0, 16);
