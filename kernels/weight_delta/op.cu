@@ -120,38 +120,24 @@ __device__ void Publish(uint64_t* states, uint64_t tile, uint64_t state) {
   __threadfence();
   *static_cast<volatile uint64_t*>(&states[tile]) = state;
 }
-// Returns the sum of the sizes of all tiles before `tile`. Called by one warp, which reads 128
-// states at once: more tiles than begin while a state is read.
+// Returns the sum of the sizes of all tiles before `tile`. Called by one warp.
 __device__ uint64_t LookBack(const uint64_t* states, uint64_t tile) {
-  constexpr int kStates = 4;  // Of a lane.
   uint64_t sum = 0;
-  for (int64_t last = static_cast<int64_t>(tile) - 1;; last -= kStates * kWarp) {
-    const int64_t mine = last - kStates * static_cast<int64_t>(threadIdx.x % kWarp);
-    uint64_t state[kStates];
-    bool published;
-    do {
-      published = true;
-#pragma unroll
-      for (int i = 0; i < kStates; ++i) {
-        // Before the first tile, the sum is zero.
-        state[i] =
-            mine - i < 0 ? kSumOfSizes : *static_cast<const volatile uint64_t*>(&states[mine - i]);
-        published &= state[i] != 0;
-      }
-    } while (!published);
-
-    uint64_t sizes = 0;
-    bool found = false;  // A sum: nothing before it counts.
-#pragma unroll
-    for (int i = 0; i < kStates; ++i) {
-      if (!found) sizes += state[i] & kSizeMask;
-      found |= (state[i] & kSumOfSizes) != 0;
+  __threadfence();
+  for (int64_t last = static_cast<int64_t>(tile) - 1;; last -= kWarp) {
+    const int64_t mine = last - threadIdx.x % kWarp;
+    uint64_t state = kSumOfSizes;  // Before the first tile.
+    if (mine >= 0) {
+      do {
+        state = *static_cast<const volatile uint64_t*>(&states[mine]);
+      } while (state == 0);
     }
-    const uint32_t with_sum = __ballot_sync(kAllLanes, found);
-    const int nearest = with_sum == 0 ? kWarp : __ffs(static_cast<int>(with_sum)) - 1;
-    const bool counts = static_cast<int>(threadIdx.x % kWarp) <= nearest;
-    sum += __shfl_sync(kAllLanes, SumOverWarp(counts ? sizes : 0), 0);
-    if (with_sum != 0) return sum;
+    const uint32_t sums = __ballot_sync(kAllLanes, (state & kSumOfSizes) != 0);
+    // The lanes up to the nearest sum count.
+    const int nearest = __ffs(static_cast<int>(sums)) - 1;
+    const bool counts = sums == 0 || static_cast<int>(threadIdx.x % kWarp) <= nearest;
+    sum += __shfl_sync(kAllLanes, SumOverWarp(counts ? state & kSizeMask : 0), 0);
+    if (sums != 0) return sum;
   }
 }
 
@@ -452,9 +438,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
            Workspace* workspace) {
   __shared__ uint16_t offsets[1 << (kTileLog2 - 2)];
   __shared__ uint32_t window[kWindowWords];
-  __shared__ uint64_t drawn, place, folded[2];
+  __shared__ uint64_t drawn, place;
   __shared__ int of_source;
-  if (threadIdx.x < 2) folded[threadIdx.x] = 0;
   if (threadIdx.x < kWarp) {
     uint64_t t = threadIdx.x == 0 ? atomicAdd(&workspace->next_tile, 1ull) : 0;
     t = __shfl_sync(kAllLanes, t, 0);
@@ -508,18 +493,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
   }
   Sum sum[2] = {0, 0};
   encoder.CommitAll(shard, start, mode, sum);
-  // One addition for the block: all tiles of a source add to the same place.
-  AddSums(sum, folded);
-  __syncthreads();
-  if (threadIdx.x < 2 && folded[threadIdx.x] != 0)
-    atomicAdd(reinterpret_cast<Sum*>(&sums[2 * of_source + threadIdx.x]), folded[threadIdx.x]);
+  AddSums(sum, sums + 2 * of_source);
 }
 
 // ---- Applying.
 
 constexpr int kApplyThreads = 256, kApplyWarps = kApplyThreads / kWarp;
-// A warp applies this many tiles, to add fewer sums to the same place.
-constexpr int kTilesPerWarp = 4;
+constexpr int kApplyBlocks = 6;  // On a multiprocessor.
 
 // The bits of one tile's body.
 struct BodyBits {
@@ -688,12 +668,11 @@ __global__ void __launch_bounds__(kApplyThreads)
           int sign, uint64_t* sums) {
   __shared__ uint16_t positions[kApplyWarps][kUnaryWindow];
   const int warp = threadIdx.x / kWarp;
-  const uint64_t first = (uint64_t{blockIdx.x} * kApplyWarps + warp) * kTilesPerWarp;
+  const uint64_t first = uint64_t{blockIdx.x} * kApplyWarps + warp;
   if (first >= tile_count) return;
-  const uint64_t end = min(tile_count, first + kTilesPerWarp);
   int p = FindEntry(pieces, piece_count, first);
   Sum sum[2] = {0, 0};
-  for (uint64_t tile = first; tile < end; ++tile) {
+  for (uint64_t tile = first; tile < tile_count; tile += uint64_t{gridDim.x} * kApplyWarps) {
     while (p + 1 < piece_count && pieces[p + 1].first_tile <= tile) {
       AddSums(sum, sums + 2 * p);
       sum[0] = sum[1] = 0;
@@ -702,6 +681,17 @@ __global__ void __launch_bounds__(kApplyThreads)
     ApplyTile<Word>(pieces[p], tile - pieces[p].first_tile, tile_log2, sign, positions[warp], sum);
   }
   AddSums(sum, sums + 2 * p);
+}
+
+// The number of blocks that apply `tiles` tiles. All run at once; each warp takes several tiles, so
+// that few add to the one sum of a piece.
+unsigned CountApplyBlocks(uint64_t tiles) {
+  int device = 0, multiprocessors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const uint64_t wanted = (tiles + kApplyWarps - 1) / kApplyWarps;
+  return static_cast<unsigned>(std::min(
+      wanted, static_cast<uint64_t>(multiprocessors) * kApplyBlocks));
 }
 
 }  // namespace
@@ -736,10 +726,9 @@ void EncodeDeltaCuda(const DeltaCudaSource* sources, int source_count, uint64_t 
 
 void ApplyDeltaCuda(const DeltaCudaPiece* pieces, int piece_count, uint64_t tile_count, int width,
                     int tile_log2, int sign, uint64_t* sums, void* stream) {
-  constexpr uint64_t kTiles = kApplyWarps * kTilesPerWarp;  // Of a block.
   if (tile_count == 0) return;
   const auto launch = [&]<typename Word>(Word) {
-    const auto grid = static_cast<unsigned>((tile_count + kTiles - 1) / kTiles);
+    const unsigned grid = CountApplyBlocks(tile_count);
     Apply<Word><<<grid, kApplyThreads, 0, static_cast<cudaStream_t>(stream)>>>(
         pieces, piece_count, tile_count, tile_log2, sign, sums);
   };
