@@ -119,6 +119,18 @@ void DeltaChunkWriter::Close() {
   body_.clear();
 }
 
+uint64_t CountChanged(absl::string_view chunk) {
+  ChunkHeader header;
+  std::memcpy(&header, chunk.data(), sizeof header);
+  std::vector<DeltaTile> tiles(header.tiles);
+  ReadFrom(chunk, sizeof header + header.runs * sizeof(ChunkRun), &tiles);
+  uint64_t changed = 0;
+  for (const DeltaTile& tile : tiles) {
+    if (tile.mode != DeltaMode::kSame) changed += uint64_t{tile.changed_less_one} + 1;
+  }
+  return changed;
+}
+
 void EncodeDeltaChunks(absl::Span<const DeltaInput> inputs, const DeltaChunkOptions& options,
                        ForEachIndex for_each, const std::function<void(std::string chunk)>& emit,
                        absl::Span<Fingerprint> sums) {

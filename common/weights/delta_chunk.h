@@ -71,6 +71,9 @@ void EncodeDeltaChunks(absl::Span<const DeltaInput> inputs, const DeltaChunkOpti
                        ForEachIndex for_each, const std::function<void(std::string chunk)>& emit,
                        absl::Span<Fingerprint> sums);
 
+// Returns how many elements a chunk of DeltaChunkWriter changes.
+uint64_t CountChanged(absl::string_view chunk);
+
 // Weights in memory that a delta changes: a shard of tensor number `tensor`. `shard.tid` is not
 // used.
 struct DeltaTarget {

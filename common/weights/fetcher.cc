@@ -10,6 +10,7 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/stream.h"
 #include "common/weights/chunk.h"
+#include "common/weights/delta_chunk.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -23,50 +24,16 @@ constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
-// The id of the full manifest with this version's state.
-const std::string& AnchorOf(const PublishedVersion& version) {
-  return version.anchor.empty() ? version.manifest : version.anchor;
-}
-
-// Checks a downloaded full manifest against the announcement.
-absl::Status CheckManifest(const weights::v1::Manifest& manifest, const PublishedVersion& announced,
-                           const std::string& job, const std::string& layout_id) {
-  const PolicyVersion& version = announced.version;
-  if (manifest.job() != job)
-    return absl::DataLossError(absl::StrCat("the manifest of version ", version.str(),
-                                            " belongs to job ", manifest.job(), ", not to ", job));
-  // The full manifest of a relabel is that of an older version with the same state, so the version
-  // numbers differ.
-  const bool own = AnchorOf(announced) == announced.manifest;
-  const bool right_version = !own || (manifest.incarnation() == version.incarnation &&
-                                      manifest.version() == version.number);
-  if (!right_version || manifest.state() != announced.state.bytes()) {
-    // A state has 16 bytes, but that of a wrong manifest may be longer.
-    return absl::DataLossError(absl::StrCat(
-        "the manifest of version ", manifest.incarnation(), ":", manifest.version(), " with state ",
-        ToHex(manifest.state().substr(0, 16)), " was announced as version ", version.str(),
-        " with state ", ToHex(announced.state.bytes())));
-  }
-  if (manifest.kind() != weights::v1::Manifest::KIND_FULL)
-    return absl::UnimplementedError(absl::StrCat("the manifest of version ", version.str(),
-                                                 " is of kind ",
-                                                 weights::v1::Manifest::Kind_Name(manifest.kind()),
-                                                 ", but this build applies only full manifests"));
-  if (manifest.layout_id() != layout_id) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("version ", version.str(), " has the layout ", ShortName(manifest.layout_id()),
-                     ", but this engine's model has ", ShortName(layout_id),
-                     ": trainer and rollout were given different models"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& manifest) {
+// The chunks that a manifest names.
+absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& manifest,
+                                                  uint32_t codec) {
   std::vector<std::string> chunks;
   for (const weights::v1::Chunk& chunk : manifest.chunks()) {
-    if (chunk.codec() != 0)
+    if (chunk.codec() != codec) {
       return absl::UnimplementedError(
-          absl::StrCat("a chunk has codec ", chunk.codec(), ", but this build reads only codec 0"));
+          absl::StrCat("a chunk of kind ", weights::v1::Manifest::Kind_Name(manifest.kind()),
+                       " has codec ", chunk.codec(), "; this build reads ", codec));
+    }
     if (chunk.sha256().size() != 32 || chunk.wire_bytes() > kMaxChunkBytes + 4096)
       return absl::DataLossError("the manifest names a chunk with a malformed id or a wrong size");
     chunks.push_back(chunk.sha256());
@@ -91,62 +58,193 @@ common::v1::Call WeightFetcher::MakeCall() const {
 
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                                                    const PublishedVersion& version,
-                                                   const Fingerprint& held,
+                                                   const HeldWeights& held,
                                                    rpc::Cancel* cancel) const {
   StagedWeights staged{
       .version = version.version, .state = version.state, .manifest = version.manifest};
-  if (staged.state == held) return staged;  // A relabel: only the version number changes.
+  if (staged.state == held.state) return staged;  // A relabel: only the version number changes.
 
-  // Download the manifest, which lists the chunks.
-  std::string bytes;
-  SLUICE_RETURN_IF_ERROR(
-      FetchObjects(channel, {AnchorOf(version)}, cancel, [&](std::string object) {
-        bytes = std::move(object);
-        return absl::OkStatus();
-      }));
-  weights::v1::Manifest manifest;
-  if (bytes.size() > kMaxManifest || !manifest.ParseFromString(bytes))
-    return absl::DataLossError(
-        absl::StrCat("the manifest of version ", version.version.str(), " has ", bytes.size(),
-                     " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
-  SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, version, caller_.job, layout_id_));
-
-  // Download the chunks and copy their elements to the tensors.
-  SLUICE_ASSIGN_OR_RETURN(TensorSet tensors, TensorSet::Create(specs_));
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest));
-  uint64_t written = 0;
-  for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
-    SLUICE_RETURN_IF_ERROR(
-        FetchObjects(channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel,
-                     [&](std::string object) {
-                       staged.bytes += object.size();
-                       return DecodeFullChunk(object, &tensors, &written);
-                     }));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Edge> edges, ListEdges(channel, cancel));
+  std::optional<Fingerprint> from;
+  if (held.tensors != nullptr && held.tensors->layout_id() == layout_id_) from = held.state;
+  const std::vector<Step> path = FindPath(edges, from, version.state);
+  if (path.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("the trainer no longer has version ", version.version.str()));
   }
 
-  uint64_t expected = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) expected += static_cast<uint64_t>(tensors.bytes(i));
-  if (written != expected)
-    return absl::DataLossError(absl::StrCat("the chunks of version ", staged.version.str(),
-                                            " hold ", written, " bytes; wanted: ", expected));
+  // The engine may still read the weights that are held, so they are copied.
+  TensorSet tensors;
+  Fingerprint state;
+  if (path.front().edge.base.has_value()) {
+    tensors = *held.tensors;
+    state = held.state;
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(tensors, TensorSet::Create(specs_));
+  }
+  for (const Step& step : path)
+    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, cancel, &tensors, &state, &staged.bytes));
+  if (!(state == version.state)) {
+    return absl::DataLossError(absl::StrCat("version ", version.version.str(), " was announced with ",
+                                            "the fingerprint ", version.state.hex(), ", but ",
+                                            path.size(), " manifests lead to ", state.hex()));
+  }
   staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
   return staged;
 }
 
-absl::StatusOr<std::vector<PublishedVersion>> WeightFetcher::List(
-    const rpc::Channel& channel) const {
+absl::StatusOr<std::vector<WeightFetcher::Edge>> WeightFetcher::ListEdges(
+    const rpc::Channel& channel, rpc::Cancel* cancel) const {
   weights::v1::ListRequest request;
   *request.mutable_call() = MakeCall();
   weights::v1::ListResponse response;
-  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response));
-  std::vector<PublishedVersion> versions;
-  std::map<std::string, std::string> anchors;  // State -> id of its full manifest.
+  SLUICE_RETURN_IF_ERROR(rpc::Call(channel, request, &response, {.cancel = cancel}));
+  std::vector<Edge> edges;
   for (const weights::v1::VersionNode& node : response.nodes()) {
-    if (node.kind() == weights::v1::Manifest::KIND_FULL) anchors[node.state()] = node.manifest();
-    PublishedVersion& version = versions.emplace_back(
-        PublishedVersion{.version = rpc::FromProto(node.version()), .manifest = node.manifest()});
-    SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(node.state()));
-    version.anchor = anchors[node.state()];
+    Edge& edge = edges.emplace_back(Edge{.version = rpc::FromProto(node.version()),
+                                         .manifest = node.manifest(),
+                                         .bytes = node.bytes()});
+    SLUICE_ASSIGN_OR_RETURN(edge.state, Fingerprint::FromBytes(node.state()));
+    if (node.kind() == weights::v1::Manifest::KIND_DELTA) {
+      SLUICE_ASSIGN_OR_RETURN(edge.base, Fingerprint::FromBytes(node.base()));
+    } else if (node.kind() != weights::v1::Manifest::KIND_FULL) {
+      edges.pop_back();  // Of a later build.
+    }
+  }
+  return edges;
+}
+
+// Returns the path to `target` with the fewest bytes, from the state `held`, if there is one, or
+// from nothing. It is empty if there is none.
+std::vector<WeightFetcher::Step> WeightFetcher::FindPath(absl::Span<const Edge> edges,
+                                                         const std::optional<Fingerprint>& held,
+                                                         const Fingerprint& target) {
+  // Bellman and Ford: the best path to each state gets better until nothing changes.
+  struct Best {
+    uint64_t bytes = 0;
+    std::vector<Step> path;
+  };
+  std::map<std::string, Best> best;
+  if (held.has_value()) best[held->bytes()] = {};
+  for (bool better = true; better;) {
+    better = false;
+    const auto offer = [&](const Best& before, const Step& step, const Fingerprint& to) {
+      const uint64_t bytes = before.bytes + step.edge.bytes;
+      const auto [known, fresh] = best.try_emplace(to.bytes());
+      if (!fresh && known->second.bytes <= bytes) return;
+      Best next{bytes, before.path};
+      next.path.push_back(step);
+      known->second = std::move(next);
+      better = true;
+    };
+    for (const Edge& edge : edges) {
+      if (!edge.base.has_value()) {
+        offer({}, {edge}, edge.state);
+        continue;
+      }
+      for (const bool backward : {false, true}) {
+        const Fingerprint &from = backward ? edge.state : *edge.base,
+                          &to = backward ? *edge.base : edge.state;
+        const auto before = best.find(from.bytes());
+        // Copied, because an offer may move what is in `best`.
+        if (before != best.end()) offer(Best(before->second), {edge, backward}, to);
+      }
+    }
+  }
+  const auto found = best.find(target.bytes());
+  return found == best.end() ? std::vector<Step>() : found->second.path;
+}
+
+// Takes `tensors`, which have the fingerprint *state, along one edge.
+absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& step,
+                                     rpc::Cancel* cancel, TensorSet* tensors, Fingerprint* state,
+                                     uint64_t* bytes) const {
+  // Download the manifest, which lists the chunks.
+  const Edge& edge = step.edge;
+  std::string manifest_bytes;
+  SLUICE_RETURN_IF_ERROR(FetchObjects(channel, {edge.manifest}, cancel, [&](std::string object) {
+    manifest_bytes = std::move(object);
+    return absl::OkStatus();
+  }));
+  weights::v1::Manifest manifest;
+  if (manifest_bytes.size() > kMaxManifest || !manifest.ParseFromString(manifest_bytes)) {
+    return absl::DataLossError(absl::StrCat("the manifest of version ", edge.version.str(), " has ",
+                                            manifest_bytes.size(),
+                                            " bytes and cannot be parsed; the limit is ",
+                                            kMaxManifest, " bytes"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, edge));
+
+  const bool whole = !edge.base.has_value();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest, whole ? 0 : 1));
+  const std::vector<DeltaTarget> targets = WholeTensors(tensors);
+  std::vector<Fingerprint> sums(tensors->size());
+  uint64_t written = 0;
+  const auto take = [&](std::string chunk) -> absl::Status {
+    *bytes += chunk.size();
+    if (whole) return DecodeFullChunk(chunk, tensors, &written);
+    SLUICE_ASSIGN_OR_RETURN(const DeltaChunk delta, DeltaChunk::Parse(std::move(chunk), specs_));
+    delta.Apply(step.backward ? -1 : +1, targets, absl::MakeSpan(sums));
+    return absl::OkStatus();
+  };
+  for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
+    SLUICE_RETURN_IF_ERROR(FetchObjects(
+        channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, take));
+  }
+  if (!whole) {
+    *state += Sum(sums);
+    return absl::OkStatus();
+  }
+  uint64_t expected = 0;
+  for (size_t i = 0; i < tensors->size(); ++i) expected += static_cast<uint64_t>(tensors->bytes(i));
+  if (written != expected) {
+    return absl::DataLossError(absl::StrCat("the chunks of version ", edge.version.str(), " hold ",
+                                            written, " bytes; wanted: ", expected));
+  }
+  // The engine computes the fingerprint of what it packs; here the SHA-256 of the chunks stand for
+  // it.
+  *state = edge.state;
+  return absl::OkStatus();
+}
+
+// Checks a downloaded manifest against the trainer's list.
+absl::Status WeightFetcher::CheckManifest(const weights::v1::Manifest& manifest,
+                                          const Edge& edge) const {
+  if (manifest.job() != caller_.job) {
+    return absl::DataLossError(absl::StrCat("the manifest of version ", edge.version.str(),
+                                            " belongs to job ", manifest.job(), ", not to ",
+                                            caller_.job));
+  }
+  const auto kind = edge.base.has_value() ? weights::v1::Manifest::KIND_DELTA
+                                          : weights::v1::Manifest::KIND_FULL;
+  if (manifest.incarnation() != edge.version.incarnation ||
+      manifest.version() != edge.version.number || manifest.kind() != kind ||
+      manifest.state() != edge.state.bytes() ||
+      manifest.base() != (edge.base.has_value() ? edge.base->bytes() : "")) {
+    // A state has 16 bytes, but that of a wrong manifest may be longer.
+    return absl::DataLossError(absl::StrCat(
+        "the manifest of version ", manifest.incarnation(), ":", manifest.version(), " with state ",
+        ToHex(manifest.state().substr(0, 16)), " is listed as version ", edge.version.str(),
+        " with state ", ToHex(edge.state.bytes())));
+  }
+  if (manifest.layout_id() != layout_id_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("version ", edge.version.str(), " has the layout ",
+                     ShortName(manifest.layout_id()), ", but this engine's model has ",
+                     ShortName(layout_id_),
+                     ": trainer and rollout were given different models"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<PublishedVersion>> WeightFetcher::List(
+    const rpc::Channel& channel) const {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Edge> edges, ListEdges(channel, nullptr));
+  std::vector<PublishedVersion> versions;
+  for (const Edge& edge : edges) {
+    // A version that is there as a whole and as a delta is named by its delta, which comes last.
+    if (!versions.empty() && versions.back().version == edge.version) versions.pop_back();
+    versions.push_back({.version = edge.version, .manifest = edge.manifest, .state = edge.state});
   }
   return versions;
 }

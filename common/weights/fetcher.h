@@ -1,6 +1,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +19,18 @@ namespace sluice {
 namespace common::v1 {
 class Call;
 }
+namespace weights::v1 {
+class Manifest;
+}
+
+// Weights that a subscriber has.
+struct HeldWeights {
+  Fingerprint state;
+  std::shared_ptr<const TensorSet> tensors;  // Null: only the fingerprint is known.
+};
 
 // Downloads published versions from a trainer and checks them: the CRC of each message, the SHA-256
-// of each object, and the manifest against the announcement.
+// of each object, each manifest against the trainer's list, and the fingerprint at the end.
 //
 // Thread-safe.
 class WeightFetcher {
@@ -32,16 +43,16 @@ class WeightFetcher {
   // `layout` gives the names, types and shapes that every version must have.
   WeightFetcher(Caller caller, const TensorSet& layout);
 
-  // Downloads one version. If `held`, the state that the caller already has, is the version's
-  // state, nothing is downloaded and `tensors` stays null.
+  // Downloads one version: the manifests with the fewest bytes that lead to it from `held`, or from
+  // nothing. If `held` has the version's state, nothing is downloaded and `tensors` stays null.
   // CANCELLED: `cancel` was triggered.
   // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
   // NOT_FOUND: the trainer no longer has the version.
-  // DATA_LOSS: the bytes differ from what was announced.
+  // DATA_LOSS: the bytes differ from what was announced, or `held` is not what its state says.
   // INVALID_ARGUMENT: the version has another layout.
   // UNIMPLEMENTED: the manifest or a chunk is of a kind that this build cannot apply.
   absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const PublishedVersion& version,
-                                      const Fingerprint& held, rpc::Cancel* cancel) const;
+                                      const HeldWeights& held, rpc::Cancel* cancel) const;
 
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
@@ -53,6 +64,28 @@ class WeightFetcher {
   common::v1::Call MakeCall() const;
 
  private:
+  // A manifest that is kept by the trainer: an edge from the state `base`, or from nothing.
+  struct Edge {
+    PolicyVersion version;
+    std::string manifest;
+    std::optional<Fingerprint> base;
+    Fingerprint state;
+    uint64_t bytes = 0;
+  };
+  // A step of a path. A delta is applied backward to get from its state to its base.
+  struct Step {
+    Edge edge;
+    bool backward = false;
+  };
+  absl::StatusOr<std::vector<Edge>> ListEdges(const rpc::Channel& channel,
+                                              rpc::Cancel* cancel) const;
+  static std::vector<Step> FindPath(absl::Span<const Edge> edges,
+                                    const std::optional<Fingerprint>& held,
+                                    const Fingerprint& target);
+  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Edge& edge) const;
+  absl::Status TakeStep(const rpc::Channel& channel, const Step& step, rpc::Cancel* cancel,
+                        TensorSet* tensors, Fingerprint* state, uint64_t* bytes) const;
+
   using ObjectHandler = std::function<absl::Status(std::string object)>;
   absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids,
                             rpc::Cancel* cancel, const ObjectHandler& on_object) const;

@@ -10,6 +10,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/rpc/convert.h"
 #include "common/weights/chunk.h"
+#include "common/weights/delta_chunk.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -31,54 +32,79 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
                                   before->version.str()));
   }
 
+  const std::optional<Fingerprint> base =
+      shadow_.has_value() && shadow_->layout_id == weights.layout_id()
+          ? std::optional<Fingerprint>(Sum(shadow_->tensors))
+          : std::nullopt;
+  std::optional<Chunks> delta = UpdateShadow(weights);
+  const Fingerprint state = Sum(shadow_->tensors);
+  // A relabel needs no chunks, however versions are sent.
+  if (base == state) delta.emplace();
+
+  uint64_t whole = 0;
+  for (size_t i = 0; i < weights.size(); ++i) whole += static_cast<uint64_t>(weights.bytes(i));
+  if (options_.encoding == WeightEncoding::kAuto && delta.has_value() &&
+      delta->bytes * 10 >= whole * 6)
+    delta.reset();
+  if (delta.has_value()) delta_bytes_ += delta->bytes;
+  const bool anchor = !delta.has_value() || (delta_bytes_ > whole / 2 && base != state);
+
   weights::v1::Manifest manifest;
   manifest.set_job(options_.job);
   manifest.set_incarnation(version.incarnation);
   manifest.set_version(version.number);
   manifest.set_layout_id(weights.layout_id());
-  Fingerprint state;
-  for (const Fingerprint& tensor : TensorFingerprints(weights)) {
+  for (const Fingerprint& tensor : shadow_->tensors)
     manifest.mutable_tensor_states()->append(tensor.bytes());
-    state += tensor;
-  }
   manifest.set_state(state.bytes());
   manifest.set_source(source);
   manifest.set_chunk_target_bytes(static_cast<uint32_t>(options_.chunk_target_bytes));
   *manifest.mutable_created() = rpc::ToProto(clock_->Now());
   manifest.set_policy(options_.policy);
 
-  StoredVersion made;
-  made.layout_id = weights.layout_id();
   std::map<std::string, std::shared_ptr<const std::string>> objects;
-  // With an anchor the version is a relabel, which needs no chunks.
-  const std::string anchor = AnchorOf(state, made.layout_id);
-  manifest.set_kind(anchor.empty() ? weights::v1::Manifest::KIND_FULL
-                                   : weights::v1::Manifest::KIND_DELTA);
-  if (!anchor.empty()) manifest.set_base(state.bytes());
-  const auto add_chunk = [&](std::string chunk) {
-    weights::v1::Chunk* const entry = manifest.add_chunks();
-    const std::string id = Sha256(chunk);
-    entry->set_sha256(id);
-    entry->set_crc32c(Crc32c(chunk));
-    entry->set_wire_bytes(static_cast<uint32_t>(chunk.size()));
-    entry->set_raw_bytes(static_cast<uint32_t>(chunk.size()));
-    made.node.bytes += chunk.size();
-    made.objects.push_back(id);
-    objects[id] = std::make_shared<const std::string>(std::move(chunk));
+  const auto store = [&](std::string object) {
+    const std::string id = Sha256(object);
+    objects[id] = std::make_shared<const std::string>(std::move(object));
+    return id;
   };
-  if (anchor.empty()) EncodeFullChunks(weights, options_.chunk_target_bytes, add_chunk);
-
-  // The manifest is the first of the version's objects.
-  std::string bytes = manifest.SerializeAsString();
-  const std::string id = Sha256(bytes);
-  made.objects.insert(made.objects.begin(), id);
-  objects[id] = std::make_shared<const std::string>(std::move(bytes));
-  made.node.version = {.version = version,
-                       .manifest = id,
-                       .state = state,
-                       .anchor = anchor.empty() ? id : anchor,
-                       .hold_until = hold_until};
-  made.node.created = clock_->Now();
+  // Stores the manifest of this kind with its chunks.
+  const auto make = [&](weights::v1::Manifest::Kind kind, uint32_t codec, Chunks chunks) {
+    Objects made{.bytes = chunks.bytes, .ids = {""}};
+    manifest.set_kind(kind);
+    manifest.clear_chunks();
+    for (std::string& chunk : chunks.chunks) {
+      weights::v1::Chunk* const entry = manifest.add_chunks();
+      entry->set_codec(codec);
+      entry->set_crc32c(Crc32c(chunk));
+      entry->set_wire_bytes(static_cast<uint32_t>(chunk.size()));
+      entry->set_sha256(store(std::move(chunk)));
+      made.ids.push_back(entry->sha256());
+    }
+    made.manifest = made.ids[0] = store(manifest.SerializeAsString());
+    return made;
+  };
+  StoredVersion made{.version = {.version = version, .state = state, .hold_until = hold_until},
+                     .created = clock_->Now()};
+  if (anchor) {
+    Chunks full;
+    EncodeFullChunks(weights, options_.chunk_target_bytes, [&](std::string chunk) {
+      full.bytes += chunk.size();
+      full.chunks.push_back(std::move(chunk));
+    });
+    made.full = make(weights::v1::Manifest::KIND_FULL, 0, std::move(full));
+    made.version.manifest = made.full->manifest;
+    delta_bytes_ = 0;
+  }
+  if (delta.has_value()) {
+    made.base = *base;
+    manifest.set_base(base->bytes());
+    manifest.set_tile_log2(kernels::kDeltaTileLog2);
+    for (const std::string& chunk : delta->chunks)
+      manifest.set_changed(manifest.changed() + static_cast<int64_t>(CountChanged(chunk)));
+    made.delta = make(weights::v1::Manifest::KIND_DELTA, 1, *std::move(delta));
+    made.version.manifest = made.delta->manifest;
+  }
 
   // Listeners are called after the lock is released, because they may call the publisher.
   std::vector<std::function<void(const PublishedVersion&)>> listeners;
@@ -89,25 +115,44 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     FreeUnused();
     for (const auto& [unused, listener] : listeners_) listeners.push_back(listener);
   }
-  for (const auto& listener : listeners) listener(made.node.version);
-  return made.node.version;
+  for (const auto& listener : listeners) listener(made.version);
+  return made.version;
 }
 
-// Returns the id of the full manifest of the version before, if that version has the same state;
-// else "".
-std::string WeightPublisher::AnchorOf(const Fingerprint& state,
-                                      const std::string& layout_id) const {
-  MutexLock lock(&mu_);
-  if (versions_.empty()) return "";
-  const StoredVersion& before = versions_.back();
-  const bool same = before.node.version.state == state && before.layout_id == layout_id;
-  return same ? before.node.version.anchor : "";
+std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const TensorSet& weights) {
+  const bool full = options_.encoding == WeightEncoding::kFull;
+  if (full || !shadow_.has_value() || shadow_->layout_id != weights.layout_id()) {
+    shadow_ = Shadow{weights.layout_id(), full ? TensorSet() : weights, TensorFingerprints(weights)};
+    return std::nullopt;
+  }
+  std::vector<DeltaInput> inputs;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const TensorSpec& spec = weights.spec(i);
+    inputs.push_back({.tensor = static_cast<uint32_t>(i),
+                      .width = static_cast<int>(DTypeBytes(spec.dtype)),
+                      .source = {.shard = {.tid = TensorKey(spec.name),
+                                           .count = static_cast<uint64_t>(weights.elements(i))},
+                                 .now = weights.data(i),
+                                 .shadow = shadow_->weights.data(i)}});
+  }
+  Chunks delta;
+  EncodeDeltaChunks(
+      inputs, {.target_bytes = options_.chunk_target_bytes},
+      [](int64_t n, absl::FunctionRef<void(int64_t)> work) {
+        for (int64_t i = 0; i < n; ++i) work(i);
+      },
+      [&](std::string chunk) {
+        delta.bytes += chunk.size();
+        delta.chunks.push_back(std::move(chunk));
+      },
+      absl::MakeSpan(shadow_->tensors));
+  return delta;
 }
 
 std::optional<PublishedVersion> WeightPublisher::latest() const {
   MutexLock lock(&mu_);
   if (versions_.empty()) return std::nullopt;
-  return versions_.back().node.version;
+  return versions_.back().version;
 }
 
 uint64_t WeightPublisher::AddListener(std::function<void(const PublishedVersion&)> on_latest) {
@@ -118,12 +163,12 @@ uint64_t WeightPublisher::AddListener(std::function<void(const PublishedVersion&
     {
       MutexLock lock(&mu_);
       const bool news =
-          !versions_.empty() && (!told || told->version != versions_.back().node.version.version);
+          !versions_.empty() && (!told || told->version != versions_.back().version.version);
       if (!news) {
         listeners_[next_listener_] = std::move(on_latest);
         return next_listener_++;
       }
-      told = versions_.back().node.version;
+      told = versions_.back().version;
     }
     on_latest(*told);
   }
@@ -161,10 +206,16 @@ std::vector<ReplicaState> WeightPublisher::replicas() const {
   return out;
 }
 
-std::vector<WeightPublisher::Node> WeightPublisher::nodes() const {
+std::vector<WeightPublisher::Edge> WeightPublisher::edges() const {
   MutexLock lock(&mu_);
-  std::vector<Node> out;
-  for (const StoredVersion& version : versions_) out.push_back(version.node);
+  std::vector<Edge> out;
+  for (const StoredVersion& stored : versions_) {
+    const auto add = [&](const Objects& objects, std::optional<Fingerprint> base) {
+      out.push_back({stored.version, objects.manifest, base, objects.bytes, stored.created});
+    };
+    if (stored.full.has_value()) add(*stored.full, std::nullopt);
+    if (stored.delta.has_value()) add(*stored.delta, stored.base);
+  }
   return out;
 }
 
@@ -181,26 +232,50 @@ void WeightPublisher::FreeUnused() {
   }
 
   const size_t newest = static_cast<size_t>(std::max(1, options_.retain_versions));
-  const size_t old = versions_.size() > newest ? versions_.size() - newest : 0;
-  // Ids of manifests to keep. Walking from new to old meets an anchor after its relabels.
-  std::set<std::string> wanted;
-  for (size_t i = versions_.size(); i-- > 0;) {
-    const PublishedVersion& version = versions_[i].node.version;
-    if (i < old && !leased.contains(version.manifest) && !wanted.contains(version.manifest))
-      continue;
-    wanted.insert({version.manifest, version.anchor});
+  std::vector<bool> keep(versions_.size());
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    const StoredVersion& stored = versions_[i];
+    keep[i] = i + newest >= versions_.size() ||
+              (stored.full.has_value() && leased.contains(stored.full->manifest)) ||
+              (stored.delta.has_value() && leased.contains(stored.delta->manifest));
+  }
+  for (size_t first = 0, last = 0; first < versions_.size(); first = last) {
+    last = first + 1;
+    while (last < versions_.size() && versions_[last].delta.has_value()) ++last;
+    KeepReachable(first, last, &keep);
   }
 
   std::vector<StoredVersion> kept;
-  for (StoredVersion& version : versions_) {
-    if (wanted.contains(version.node.version.manifest)) kept.push_back(std::move(version));
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    if (keep[i]) kept.push_back(std::move(versions_[i]));
   }
   versions_ = std::move(kept);
 
   std::set<std::string> needed;
-  for (const StoredVersion& version : versions_)
-    needed.insert(version.objects.begin(), version.objects.end());
+  for (const StoredVersion& stored : versions_) {
+    for (const std::optional<Objects>* objects : {&stored.full, &stored.delta}) {
+      if (objects->has_value()) needed.insert((*objects)->ids.begin(), (*objects)->ids.end());
+    }
+  }
   std::erase_if(objects_, [&](const auto& object) { return !needed.contains(object.first); });
+}
+
+void WeightPublisher::KeepReachable(size_t first, size_t last, std::vector<bool>* keep) {
+  const auto begin = keep->begin() + static_cast<ptrdiff_t>(first),
+             end = keep->begin() + static_cast<ptrdiff_t>(last);
+  const auto oldest = std::find(begin, end, true);
+  if (oldest == end) return;
+  // The newest anchor serves all. Others are dropped, but where nothing else leads to their version.
+  size_t anchor = last;
+  for (size_t i = last; i-- > first;) {
+    StoredVersion& stored = versions_[i];
+    if (!stored.full.has_value()) continue;
+    if (anchor == last) anchor = i;
+    else if (stored.delta.has_value()) stored.full.reset();
+  }
+  const auto low = std::min(static_cast<size_t>(oldest - keep->begin()), anchor);
+  // All versions up to the newest are between those wanted and the anchor, or after it.
+  std::fill(keep->begin() + static_cast<ptrdiff_t>(low), end, true);
 }
 
 }  // namespace sluice

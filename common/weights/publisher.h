@@ -11,23 +11,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/checkpoint/tensor_set.h"
 #include "common/rl/version.h"
 #include "common/weights/fingerprint.h"
 
 namespace sluice {
 class Clock;
-class TensorSet;
 
 // A published version, as it was announced to subscribers when it was the newest.
 struct PublishedVersion {
   PolicyVersion version;
-  std::string manifest;  // Id of its manifest: the SHA-256, 32 bytes.
+  // Id of its manifest: the SHA-256, 32 bytes. That of a delta, if the version has both.
+  std::string manifest;
   // Fingerprint of its weights.
   Fingerprint state;
-  // Id of the full manifest with this state. It equals `manifest`, except for a relabel: a version
-  // whose weights are those of the version before, and whose own manifest has no chunks. Empty
-  // means `manifest`.
-  std::string anchor;
   // Set while the trainer replays steps: engines whose version has a number up to this one keep the
   // weights they hold.
   std::optional<int64_t> hold_until;
@@ -44,12 +41,26 @@ struct ReplicaState {
   absl::Duration reported_at;  // On the monotonic clock.
 };
 
+// How a version is sent.
+enum class WeightEncoding {
+  kAuto,   // As a delta, unless that has at least 60 % of the bytes of all weights.
+  kDelta,  // As a delta, if a version with the same layout came before.
+  kFull,   // Always whole.
+};
+
 // Keeps published weights in the trainer's memory: immutable objects (manifests and chunks), each
 // named by its SHA-256, and `latest`, the newest version. A version is published at the moment
 // `latest` names it.
 //
-// The publisher keeps the objects of the newest `retain_versions` versions, of older versions that
-// a subscriber leases, and of the full manifests that these depend on.
+// Versions are the nodes of a graph. A delta is an edge between two versions in a row, which a
+// subscriber can take in both directions; a version that is there as a whole is an anchor, where
+// a subscriber that holds nothing can begin. There is a new anchor when the deltas since the last
+// one have more than half of the bytes of all weights. Old versions are reached backward from the
+// newest anchor.
+//
+// The publisher keeps the newest `retain_versions` versions, older ones that a subscriber leases,
+// and what is needed to reach these from an anchor. It also keeps a copy of the weights that it
+// published last, to which the next ones are compared.
 //
 // Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
 class WeightPublisher {
@@ -59,13 +70,14 @@ class WeightPublisher {
     std::string policy = "policy";
     int retain_versions = 4;
     uint64_t chunk_target_bytes = 1 << 20;
+    WeightEncoding encoding = WeightEncoding::kAuto;
   };
   WeightPublisher(Options options, Clock* clock);
 
-  // Makes chunks and a FULL manifest of `weights`, stores them, and moves `latest` to `version`. If
-  // the version before has the same fingerprint, for instance after a skipped step, the new version
-  // is a relabel: its manifest is a DELTA without chunks, with the same state as its base. `source`
-  // is a directory with the same weights, for information; it may be empty.
+  // Makes a delta or chunks of all `weights`, or both, stores them, and moves `latest` to
+  // `version`. If the version before has the same fingerprint, for instance after a skipped step,
+  // the new version is a relabel: its manifest is a DELTA without chunks, with the same state as
+  // its base. `source` is a directory with the same weights, for information; it may be empty.
   // ABORTED (LOST_RACE): `version` is not above `latest`.
   absl::StatusOr<PublishedVersion> Publish(const TensorSet& weights, PolicyVersion version,
                                            const std::string& source,
@@ -92,34 +104,64 @@ class WeightPublisher {
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Describes a version that is kept here.
-  struct Node {
+  // A manifest that is kept here: an edge to a version, from the version with the state `base`, or
+  // from nothing.
+  struct Edge {
     PublishedVersion version;
-    // Bytes of its chunks.
-    uint64_t bytes = 0;
+    std::string manifest;
+    std::optional<Fingerprint> base;
+    uint64_t bytes = 0;  // Of its chunks.
     absl::Time created;
   };
-  // The versions kept, oldest first.
-  std::vector<Node> nodes() const ABSL_LOCKS_EXCLUDED(mu_);
+  // By version, oldest first; an anchor comes before the delta of the same version.
+  std::vector<Edge> edges() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // A kept version with the objects that it needs.
+  // A manifest with its chunks.
+  struct Objects {
+    std::string manifest;
+    uint64_t bytes = 0;                // Of the chunks.
+    std::vector<std::string> ids;      // Of all, the manifest's first.
+  };
+  // A kept version. At least one of the two is set.
   struct StoredVersion {
-    Node node;
-    std::string layout_id;
-    std::vector<std::string> objects;  // Ids; the manifest's is the first.
+    PublishedVersion version;
+    absl::Time created;
+    std::optional<Objects> full;
+    std::optional<Objects> delta;  // From the version before, or from one that is gone by now.
+    Fingerprint base;              // Of `delta`.
   };
   struct HeldLease {
     std::vector<std::string> manifests;
     absl::Duration expires;  // On the monotonic clock.
   };
-  std::string AnchorOf(const Fingerprint& state, const std::string& layout_id) const
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // What was published last.
+  struct Shadow {
+    std::string layout_id;
+    TensorSet weights;                 // Empty if no deltas are made.
+    std::vector<Fingerprint> tensors;  // Partial fingerprints.
+  };
+  // The chunks of a manifest while it is made.
+  struct Chunks {
+    std::vector<std::string> chunks;
+    uint64_t bytes = 0;
+  };
+  // Compares `weights` to the shadow and updates it. Returns the difference, if both have the same
+  // layout and deltas are made.
+  std::optional<Chunks> UpdateShadow(const TensorSet& weights);
   // Frees the versions and objects that are no longer to be kept.
   void FreeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Marks which of the versions first .. last - 1, each of which but the first has a delta from
+  // the one before, are needed to reach those that are wanted.
+  void KeepReachable(size_t first, size_t last, std::vector<bool>* keep)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
+
+  // These are used by Publish() alone.
+  std::optional<Shadow> shadow_;
+  uint64_t delta_bytes_ = 0;  // Of the deltas since the last anchor.
 
   mutable Mutex mu_;
   // Oldest first, so (incarnation, number) rises; the last is `latest`.

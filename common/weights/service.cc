@@ -30,7 +30,6 @@ weights::v1::Latest ToProto(const PublishedVersion& latest) {
   *out.mutable_version() = rpc::ToProto(latest.version);
   out.set_manifest(latest.manifest);
   out.set_state(latest.state.bytes());
-  out.set_anchor(latest.anchor);
   if (latest.hold_until) out.set_hold_until(*latest.hold_until);
   return out;
 }
@@ -227,19 +226,19 @@ class WeightsServer::Impl final : public Base {
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const weights::v1::ListRequest* request,
                                  weights::v1::ListResponse* response) override {
-    return AnswerUnary(context, request->call(), {rpc::Role::kController, rpc::Role::kOperator},
+    return AnswerUnary(context, request->call(),
+                       {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
                        [&](WeightPublisher& publisher) {
-                         for (const WeightPublisher::Node& node : publisher.nodes()) {
+                         for (const WeightPublisher::Edge& edge : publisher.edges()) {
                            weights::v1::VersionNode* const out = response->add_nodes();
-                           *out->mutable_version() = rpc::ToProto(node.version.version);
-                           out->set_state(node.version.state.bytes());
-                           out->set_manifest(node.version.manifest);
-                           const bool relabel = node.version.anchor != node.version.manifest;
-                           out->set_kind(relabel ? weights::v1::Manifest::KIND_DELTA
-                                                 : weights::v1::Manifest::KIND_FULL);
-                           if (relabel) out->set_base(node.version.state.bytes());
-                           out->set_bytes(node.bytes);
-                           *out->mutable_created() = rpc::ToProto(node.created);
+                           *out->mutable_version() = rpc::ToProto(edge.version.version);
+                           out->set_state(edge.version.state.bytes());
+                           out->set_manifest(edge.manifest);
+                           out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
+                                                   : weights::v1::Manifest::KIND_FULL);
+                           if (edge.base) out->set_base(edge.base->bytes());
+                           out->set_bytes(edge.bytes);
+                           *out->mutable_created() = rpc::ToProto(edge.created);
                          }
                          for (const ReplicaState& replica : publisher.replicas()) {
                            weights::v1::Replica* const out = response->add_replicas();

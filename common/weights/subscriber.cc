@@ -19,14 +19,14 @@ namespace sluice {
 
 class WeightSubscriber::Impl {
  public:
-  Impl(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged)
+  Impl(Options options, HeldWeights held, OnStaged on_staged)
       : options_(std::move(options)),
         clock_(options_.clock == nullptr ? Clock::Real() : options_.clock),
         fetcher_(
             {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
-            layout),
+            *held.tensors),
         on_staged_(std::move(on_staged)),
-        held_state_(held) {
+        held_(std::move(held)) {
     watch_thread_ = std::thread([this] { WatchLoop(); });
     fetch_thread_ = std::thread([this] { FetchLoop(); });
   }
@@ -55,7 +55,10 @@ class WeightSubscriber::Impl {
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
     MutexLock lock(&mu_);
     held_version_ = version;
-    held_state_ = state;
+    // A relabel leaves the tensors as they are.
+    if (offered_tensors_ != nullptr) held_.tensors = std::move(offered_tensors_);
+    held_.state = state;
+    from_nothing_ = false;
     offered_ = false;
     ForgetFailures();
     AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, "", "");
@@ -70,8 +73,10 @@ class WeightSubscriber::Impl {
                                    {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
+    offered_tensors_.reset();
+    from_nothing_ = true;
     if (latest_ && rpc::FromProto(latest_->version()) == version) DelayRetry(absl::ZeroDuration());
-    AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
+    AddReport(version, held_.state, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
   }
 
@@ -156,7 +161,7 @@ class WeightSubscriber::Impl {
                        "trainer that was replaced");
       log::Warning("weights_refused",
                    {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
-      AddReport(version, held_state_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
+      AddReport(version, held_.state, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
       changed_.NotifyAll();
       return;
     }
@@ -210,7 +215,7 @@ class WeightSubscriber::Impl {
   void FetchLoop() {
     while (true) {
       weights::v1::Latest latest;
-      Fingerprint held;
+      HeldWeights held;
       std::deque<weights::v1::ReportRequest> reports;
       std::shared_ptr<rpc::Channel> channel;
       bool wanted = false;
@@ -222,7 +227,8 @@ class WeightSubscriber::Impl {
         if (stopping_) return;
         reports.swap(reports_);
         if (wanted) latest = *latest_;
-        held = held_state_;
+        held = held_;
+        if (from_nothing_) held.tensors.reset();
         channel = channel_;
         announced = announced_;
         if (wanted) download_cancel_ = &cancel;
@@ -231,6 +237,7 @@ class WeightSubscriber::Impl {
       // download_cancel_.
       if (wanted) {
         absl::StatusOr<StagedWeights> staged = Download(latest, held, *channel, &cancel);
+        held.tensors.reset();
 
         // A download that SetSource() or the destructor ended is not a failure. The status does not
         // tell, because a trainer that shuts down answers CANCELLED too.
@@ -239,6 +246,9 @@ class WeightSubscriber::Impl {
           MutexLock lock(&mu_);
           download_cancel_ = nullptr;
           offered_ = staged.ok();
+          if (staged.ok()) offered_tensors_ = staged->tensors;
+          // What is held may be damaged, or an object on the way from it.
+          if (absl::IsDataLoss(staged.status())) from_nothing_ = true;
           failed = !staged.ok() && !cancel.triggered();
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
           if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);
@@ -264,11 +274,10 @@ class WeightSubscriber::Impl {
     }
   }
 
-  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest, const Fingerprint& held,
+  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest, const HeldWeights& held,
                                          const rpc::Channel& channel, rpc::Cancel* cancel) {
     PublishedVersion version{.version = rpc::FromProto(latest.version()),
-                             .manifest = latest.manifest(),
-                             .anchor = latest.anchor()};
+                             .manifest = latest.manifest()};
     SLUICE_ASSIGN_OR_RETURN(version.state, Fingerprint::FromBytes(latest.state()));
     return fetcher_.Fetch(channel, version, held, cancel);
   }
@@ -300,17 +309,20 @@ class WeightSubscriber::Impl {
   absl::Duration not_before_ ABSL_GUARDED_BY(mu_);
   // What the engine holds.
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
-  Fingerprint held_state_ ABSL_GUARDED_BY(mu_);
-  // The engine has been offered a version and has not answered yet.
+  HeldWeights held_ ABSL_GUARDED_BY(mu_);
+  // The engine has been offered a version and has not answered yet. The tensors of that version, if
+  // it came with some.
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const TensorSet> offered_tensors_ ABSL_GUARDED_BY(mu_);
+  // A version that began at held_ was damaged or refused: the next one begins at nothing.
+  bool from_nothing_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
   std::thread watch_thread_, fetch_thread_;
 };
 
-WeightSubscriber::WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held,
-                                   OnStaged on_staged)
-    : impl_(std::make_unique<Impl>(std::move(options), layout, held, std::move(on_staged))) {}
+WeightSubscriber::WeightSubscriber(Options options, HeldWeights held, OnStaged on_staged)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(held), std::move(on_staged))) {}
 WeightSubscriber::~WeightSubscriber() = default;
 void WeightSubscriber::SetSource(const std::string& address) { impl_->SetSource(address); }
 void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/rl/version.h"
+#include "common/weights/fetcher.h"
 #include "common/weights/fingerprint.h"
 #include "common/weights/staged.h"
 
@@ -43,10 +44,10 @@ class WeightSubscriber {
   // No further version is offered until OnActivated() or OnRefused() has been called for this one.
   using OnStaged = std::function<void(StagedWeights staged)>;
 
-  // `layout` gives the names, types and shapes that every version must have. `held` is the
-  // fingerprint of the weights that the engine starts with, those of the initial checkpoint. Their
-  // version is unset until OnActivated() is called.
-  WeightSubscriber(Options options, const TensorSet& layout, Fingerprint held, OnStaged on_staged);
+  // `held` are the weights that the engine starts with, those of the initial checkpoint; every
+  // version must have their names, types and shapes. Their version is unset until OnActivated() is
+  // called. The subscriber keeps what the engine holds, to apply deltas to it.
+  WeightSubscriber(Options options, HeldWeights held, OnStaged on_staged);
   ~WeightSubscriber();  // Stops and joins the threads.
 
   // Sets the HOST:PORT of the trainer; empty means that there is none for now.
@@ -56,7 +57,7 @@ class WeightSubscriber {
   // sampled during the change.
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause);
   // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
-  // The whole version is downloaded again after a back-off.
+  // After a back-off the version is downloaded again, as a whole.
   void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:

@@ -118,7 +118,7 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
   options.weights = [&](const TensorSet&) -> absl::StatusOr<StagedWeights> {
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer,
                             rpc::Connect(task.trainer, {rpc::Role::kTrainer}));
-    return options_.fetcher.Fetch(*trainer, task.version, Fingerprint(), cancel);
+    return options_.fetcher.Fetch(*trainer, task.version, HeldWeights(), cancel);
   };
 
   const auto score = [&](absl::string_view text, bool truncated,

@@ -92,7 +92,7 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       renderer_(std::move(renderer)),
       made_(std::move(made)),
       model_digest_(ModelDigest(made_)),
-      layout_id_(made_.layout->layout_id()) {}
+      layout_id_(made_.weights->layout_id()) {}
 
 // Makes the parts, each before those that call it. The callbacks of the lease keeper, the rescorer
 // and the streamer use parts that are made after them. This is safe because these callbacks run
@@ -147,7 +147,7 @@ void Session::StartParts() {
                                     [this](const absl::Status& why) {
                                       if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
                                     }},
-      *made_.layout, made_.fingerprint, [this](StagedWeights staged) {
+      HeldWeights{made_.fingerprint, made_.weights}, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
         loop_->Activate(std::move(staged));
@@ -161,10 +161,11 @@ void Session::StartParts() {
                                      .slots = made_.engine->slots(),
                                      .chat_template = spec_.chat_template,
                                      .max_prompt = spec_.max_prompt,
-                                     .fetcher = WeightFetcher(caller, *made_.layout)};
+                                     .fetcher = WeightFetcher(caller, *made_.weights)};
     MutexLock lock(&mu_);
     evaluations_ = std::make_unique<Evaluations>(std::move(evaluations));
   }
+  made_.weights.reset();  // The engine and the subscriber keep them for as long as they need them.
 
   watch_ = std::make_unique<QueueWatch>(
       client_.get(),

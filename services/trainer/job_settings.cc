@@ -116,6 +116,7 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.kept_versions = KeptVersions(settings, rules);
   in.gradient_buffers = GradientBuffers(settings, rules);
   in.retain_versions = static_cast<int>(spec.weights().retain_versions());
+  in.deltas = spec.weights().encoding() != "full";
   in.micro_batch_tokens = settings.micro_batch_tokens;
   in.recompute = settings.recompute;
   in.most_kept_bytes = settings.most_kept_bytes;

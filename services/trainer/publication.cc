@@ -38,7 +38,9 @@ absl::Status Publication::Publish(const TensorSet& weights, PolicyVersion versio
                           weights_->Publish(weights, version, "", hold_until));
   const absl::Duration encoded = clock_->Monotonic();
   metrics_.encode.Observe(absl::ToDoubleSeconds(encoded - start));
-  metrics_.bytes.Add(static_cast<double>(weights_->nodes().back().bytes));
+  for (const WeightPublisher::Edge& edge : weights_->edges()) {
+    if (edge.version.version == version) metrics_.bytes.Add(static_cast<double>(edge.bytes));
+  }
 
   queue::v1::AdvanceVersionRequest request;
   {

@@ -113,7 +113,7 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
     SLUICE_ASSIGN_OR_RETURN(const PublishedVersion chosen,
                             ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
-    staged = fetcher.Fetch(*trainer, chosen, Fingerprint(), nullptr);
+    staged = fetcher.Fetch(*trainer, chosen, HeldWeights(), nullptr);
     // End the lease. If this fails, the lease ends after its ttl.
     if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());
     if (!absl::IsNotFound(staged.status())) break;

@@ -126,12 +126,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
         absl::StrFormat("%.1f M parameters in float32, frozen", 1e-6 * double(weights)));
   }
 
-  // While a version is published there are its tensors and its chunks, besides those before it.
-  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2;
+  // While a version is published there are its tensors and its chunks, besides those before it, and
+  // the weights to which it is compared. Versions that are kept as deltas take less.
+  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2 + (in.deltas ? 1 : 0);
   if (in.rank == 0) {
     add("published versions", versions * parameters * DTypeBytes(in.dtype),
-        absl::StrCat(versions, " in ", DTypeName(in.dtype),
-                     ": weights.retain_versions, and twice the one that is being made",
+        absl::StrCat("at most ", versions, " in ", DTypeName(in.dtype),
+                     ": weights.retain_versions, ",
+                     in.deltas ? "the last one for comparison, " : "",
+                     "and twice the one that is being made",
                      in.ranks > 1 ? "; rank 0 alone has them" : ""));
   }
 

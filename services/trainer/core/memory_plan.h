@@ -40,6 +40,7 @@ struct MemoryPlanInput {
   int kept_versions = 0;     // See KeptVersions() in rules.h.
   int gradient_buffers = 1;  // See GradientBuffers() in rules.h.
   int retain_versions = 2;
+  bool deltas = true;  // Whether versions may be sent as deltas (weights.encoding).
   uint32_t micro_batch_tokens = 0;
   // Tokens that a pass must be able to have: those of the longest sequence, which may have more
   // than a micro-batch, as far as it is known.

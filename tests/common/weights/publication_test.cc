@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -56,7 +57,8 @@ class PublicationTest : public testing::Test {
     subscriber_ = std::make_unique<WeightSubscriber>(
         WeightSubscriber::Options{
             .job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock},
-        held, FingerprintOf(held), [this](StagedWeights staged) {
+        HeldWeights{FingerprintOf(held), std::make_shared<const TensorSet>(held)},
+        [this](StagedWeights staged) {
           MutexLock lock(&mu_);
           staged_.push_back(std::move(staged));
           arrived_.NotifyAll();
@@ -159,9 +161,8 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
   const PublishedVersion full = *publisher_->Publish(weights, {1, 1}, "");
   const PublishedVersion relabel = *publisher_->Publish(weights, {1, 2}, "");
 
-  EXPECT_EQ(full.anchor, full.manifest);
-  EXPECT_EQ(relabel.anchor, full.manifest);
   EXPECT_EQ(relabel.state, full.state);
+  EXPECT_NE(relabel.manifest, full.manifest);
 
   weights::v1::Manifest manifest;
   ASSERT_TRUE(manifest.ParseFromString(*publisher_->FindObject(relabel.manifest)));
@@ -169,7 +170,7 @@ TEST_F(PublicationTest, ASkippedStepIsARelabelWithoutChunks) {
   EXPECT_EQ(manifest.kind(), weights::v1::Manifest::KIND_DELTA);
   EXPECT_EQ(manifest.base(), full.state.bytes());
   EXPECT_EQ(manifest.state(), full.state.bytes());
-  EXPECT_EQ(publisher_->nodes().back().bytes, 0u);
+  EXPECT_EQ(publisher_->edges().back().bytes, 0u);
 }
 
 TEST_F(PublicationTest, AnEngineWithOtherWeightsFetchesARelabelFromItsAnchor) {
@@ -194,7 +195,7 @@ TEST_F(PublicationTest, AnEvaluationFetchesARelabelToo) {
   const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights);
   const auto kept = fetcher.List(*channel);
   ASSERT_TRUE(kept.ok()) << kept.status();
-  const auto staged = fetcher.Fetch(*channel, kept->back(), Fingerprint(), nullptr);
+  const auto staged = fetcher.Fetch(*channel, kept->back(), HeldWeights(), nullptr);
   ASSERT_TRUE(staged.ok()) << staged.status();
 
   EXPECT_EQ(staged->version, (PolicyVersion{1, 2}));
@@ -250,7 +251,186 @@ TEST_F(PublicationTest, OldVersionsAreCollectedUnlessLeased) {
 
   EXPECT_NE(publisher_->FindObject(v1.manifest), nullptr);
   EXPECT_EQ(publisher_->FindObject(v2.manifest), nullptr);
-  EXPECT_EQ(publisher_->nodes().size(), 3u);
+  EXPECT_EQ(publisher_->edges().size(), 3u);
+}
+
+// Returns a copy of which each element moves by one place with odds of 1 in `one_in`.
+TensorSet Moved(const TensorSet& from, SplitMix64& random, uint64_t one_in) {
+  TensorSet to = from;
+  for (size_t i = 0; i < to.size(); ++i) {
+    for (uint32_t& bits : to.as<uint32_t>(i)) {
+      if (random.Below(one_in) == 0) bits += random.Below(2) == 0 ? 1 : -1;
+    }
+  }
+  return to;
+}
+
+TEST_F(PublicationTest, AnEngineThatHoldsTheVersionBeforeFetchesADelta) {
+  SplitMix64 random(1);
+  const TensorSet v1 = RandomSet(1), v2 = Moved(v1, random, 100), v3 = Moved(v2, random, 100);
+  ASSERT_TRUE(publisher_->Publish(v1, {1, 1}, "").ok());
+  Subscribe(v1);
+  const StagedWeights relabel = Next();
+  EXPECT_EQ(relabel.tensors, nullptr);
+  subscriber_->OnActivated(relabel.version, relabel.state, absl::ZeroDuration());
+  for (const auto& [number, weights] : {std::pair(2, &v2), std::pair(3, &v3)}) {
+    ASSERT_TRUE(publisher_->Publish(*weights, {1, number}, "").ok());
+    const StagedWeights staged = Next();
+    EXPECT_EQ(staged.version, (PolicyVersion{1, number}));
+    ASSERT_NE(staged.tensors, nullptr);
+    EXPECT_EQ(staged.tensors->buffer(), weights->buffer());
+    EXPECT_LT(staged.bytes, 30'000u) << "7000 of 700,000 numbers changed";
+    subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
+  }
+}
+
+TEST_F(PublicationTest, AnEngineThatIsBehindTakesTheDeltasThatItMissed) {
+  SplitMix64 random(1);
+  std::vector<TensorSet> versions = {RandomSet(1)};
+  ASSERT_TRUE(publisher_->Publish(versions[0], {1, 0}, "").ok());
+  for (int64_t v = 1; v <= 5; ++v) {
+    versions.push_back(Moved(versions.back(), random, 1000));
+    ASSERT_TRUE(publisher_->Publish(versions.back(), {1, v}, "").ok());
+  }
+  Subscribe(versions[2]);
+  const StagedWeights staged = Next();
+  EXPECT_EQ(staged.version, (PolicyVersion{1, 5}));
+  EXPECT_EQ(staged.tensors->buffer(), versions[5].buffer());
+  EXPECT_LT(staged.bytes, 20'000u);
+}
+
+TEST_F(PublicationTest, AnEngineThatHoldsNothingKnownBeginsAtTheAnchor) {
+  SplitMix64 random(1);
+  const TensorSet v1 = RandomSet(1), v2 = Moved(v1, random, 100);
+  ASSERT_TRUE(publisher_->Publish(v1, {1, 1}, "").ok());
+  ASSERT_TRUE(publisher_->Publish(v2, {1, 2}, "").ok());
+  Subscribe(RandomSet(9));
+  const StagedWeights staged = Next();
+  EXPECT_EQ(staged.tensors->buffer(), v2.buffer());
+  EXPECT_GT(staged.bytes, 2'800'000u);
+}
+
+// The engine says that it holds the state of version 1, but another number has changed meanwhile.
+TEST_F(PublicationTest, DamagedWeightsOfAnEngineAreFoundAndReplaced) {
+  SplitMix64 random(1);
+  const TensorSet v1 = RandomSet(1), v2 = Moved(v1, random, 100);
+  TensorSet damaged = v1;
+  damaged.as<uint32_t>(0)[77] ^= 1u << 9;
+  ASSERT_TRUE(publisher_->Publish(v1, {1, 1}, "").ok());
+  ASSERT_TRUE(publisher_->Publish(v2, {1, 2}, "").ok());
+
+  const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
+  const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v1);
+  const auto fetched = fetcher.Fetch(
+      *channel, *publisher_->latest(),
+      {FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)}, nullptr);
+  ASSERT_TRUE(fetched.ok()) << "the fingerprints of changes say nothing about the other elements";
+  EXPECT_FALSE(FingerprintOf(*fetched->tensors) == fetched->state);
+
+  // The engine that packs them finds it, and is given the whole version.
+  subscriber_ = std::make_unique<WeightSubscriber>(
+      WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3},
+      HeldWeights{FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)},
+      [this](StagedWeights staged) {
+        MutexLock lock(&mu_);
+        staged_.push_back(std::move(staged));
+        arrived_.NotifyAll();
+      });
+  subscriber_->SetSource(server_->address());
+  const StagedWeights first = Next();
+  EXPECT_FALSE(FingerprintOf(*first.tensors) == first.state);
+  subscriber_->OnRefused(first.version, "fingerprint differs", "a");
+  EXPECT_EQ(Next().tensors->buffer(), v2.buffer());
+}
+
+// A slow model of the graph: whatever was published, leased and freed, each version that is kept
+// can be fetched from nothing and from each other state, has its bits, and a path never has more
+// bytes than the anchor and the deltas between.
+TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistories) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    SplitMix64 random(seed);
+    const auto encoding =
+        seed % 4 == 0 ? WeightEncoding::kDelta
+                      : seed % 4 == 1 ? WeightEncoding::kFull : WeightEncoding::kAuto;
+    publisher_ = std::make_shared<WeightPublisher>(
+        WeightPublisher::Options{.job = kJob,
+                                 .retain_versions = static_cast<int>(1 + random.Below(3)),
+                                 .chunk_target_bytes = 4096,
+                                 .encoding = encoding},
+        Clock::Real());
+    weights_.SetPublisher(publisher_);
+    const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
+    std::map<PolicyVersion, TensorSet> published;
+    TensorSet now = RandomSet(seed, 5000);
+    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, now);
+    for (int64_t v = 0; v < 15; ++v) {
+      switch (random.Below(8)) {
+        case 0: break;  // A skipped step.
+        case 1: now = RandomSet(random.Next(), 5000); break;
+        case 2: now = Moved(now, random, 3); break;
+        case 3:  // Back to an older state, as after a restart.
+          if (!published.empty()) now = published.begin()->second;
+          break;
+        default: now = Moved(now, random, 50);
+      }
+      const auto made = publisher_->Publish(now, {1, v}, "");
+      ASSERT_TRUE(made.ok()) << made.status();
+      ASSERT_EQ(made->state, FingerprintOf(now));
+      published[made->version] = now;
+      if (random.Below(3) == 0) publisher_->Lease("evaluation", {made->manifest}, absl::Hours(1));
+
+      const auto kept = fetcher.List(*channel);
+      ASSERT_TRUE(kept.ok()) << kept.status();
+      ASSERT_EQ(kept->back().version, made->version);
+      for (const PublishedVersion& version : *kept) {
+        const TensorSet& wanted = published.at(version.version);
+        for (const PublishedVersion* from : {static_cast<const PublishedVersion*>(nullptr),
+                                             &kept->front(), &kept->back()}) {
+          HeldWeights held;
+          if (from != nullptr) {
+            held = {from->state,
+                    std::make_shared<const TensorSet>(published.at(from->version))};
+          }
+          const auto staged = fetcher.Fetch(*channel, version, held, nullptr);
+          ASSERT_TRUE(staged.ok()) << version.version.str() << ": " << staged.status();
+          if (staged->tensors == nullptr) {
+            EXPECT_EQ(held.state, version.state);
+          } else {
+            EXPECT_EQ(staged->tensors->buffer(), wanted.buffer()) << version.version.str();
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PublicationTest, AnchorsComeBySizeAndOldOnesAreFreed) {
+  SplitMix64 random(3);
+  TensorSet now = RandomSet(1, 100'000);
+  uint64_t since = 0, anchors = 0;
+  for (int64_t v = 0; v < 60; ++v) {
+    ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    const std::vector<WeightPublisher::Edge> edges = publisher_->edges();
+    uint64_t kept = 0, whole = 0;
+    for (const WeightPublisher::Edge& edge : edges) {
+      kept += edge.bytes;
+      whole += edge.base.has_value() ? 0 : 1;
+    }
+    EXPECT_EQ(whole, 1u) << v;
+    EXPECT_LE(kept, 650'000u) << "an anchor, and deltas of half its size";
+    const bool anchor =
+        std::any_of(edges.begin(), edges.end(), [&](const WeightPublisher::Edge& edge) {
+          return !edge.base.has_value() && edge.version.version.number == v;
+        });
+    since = anchor ? 0 : since + edges.back().bytes;
+    if (v > 0) {
+      EXPECT_LE(since, 200'026u) << v;
+    }
+    anchors += anchor ? 1 : 0;
+    now = Moved(now, random, 20);
+  }
+  EXPECT_GE(anchors, 2u);
 }
 
 // A trainer that announces a version and is then stopped: its connections stay open, but nothing
@@ -290,6 +470,19 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
       grpc::CallbackServerContext*, const weights::v1::FetchRequest*) override {
     asked_.Notify();
     return new Silent<weights::v1::FetchMessage>;
+  }
+
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const weights::v1::ListRequest*,
+                                 weights::v1::ListResponse* response) override {
+    weights::v1::VersionNode* const node = response->add_nodes();
+    *node->mutable_version() = latest_.version();
+    node->set_manifest(latest_.manifest());
+    node->set_state(latest_.state());
+    node->set_kind(weights::v1::Manifest::KIND_FULL);
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,

@@ -47,12 +47,14 @@ TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
   EXPECT_EQ(BytesOf(plan, "gradients"), 4 * kParameters);
   EXPECT_EQ(BytesOf(plan, "moments"), 8 * kParameters);
   EXPECT_EQ(BytesOf(plan, "reference"), 0u);
-  EXPECT_EQ(BytesOf(plan, "published versions"), 4 * 2 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "published versions"), 5 * 2 * kParameters);
   EXPECT_EQ(BytesOf(plan, "logits"), uint64_t{192} << 20);
 
   MemoryPlanInput more = LargeInput();
   more.reference = true, more.gradient_buffers = 2, more.dtype = DType::kF32;
-  EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 4 * 2) * kParameters);
+  EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 5 * 2) * kParameters);
+  more.deltas = false;
+  EXPECT_EQ(BytesOf(PlanMemory(more), "published versions"), 4 * 4 * kParameters);
 }
 
 TEST(MemoryPlanTest, ATeacherTakesItsWeightsAndTheBuffersThatCompareItWithThePolicy) {

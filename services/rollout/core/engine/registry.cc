@@ -47,7 +47,7 @@ absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
       NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));
   MadeEngine made;
   made.fingerprint = engine->fingerprint();
-  made.layout = &engine->weights();
+  made.weights = engine->weights();
   made.engine = std::move(engine);
   made.model = std::move(model);
   return made;

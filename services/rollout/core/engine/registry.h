@@ -41,8 +41,7 @@ struct MadeEngine {
   ModelDir model;
   std::unique_ptr<Engine> engine;
   Fingerprint fingerprint;  // Fingerprint of the weights that the engine starts with.
-  // Names, types and shapes of the weights. Valid until the engine's first activation.
-  const TensorSet* layout = nullptr;
+  std::shared_ptr<const TensorSet> weights;  // Those that the engine starts with.
 };
 
 // Loads the model and makes the engine.

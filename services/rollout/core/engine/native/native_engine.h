@@ -67,7 +67,7 @@ class NativeEngine : public Engine {
 
   // Fingerprint of the weights held. It was computed from the packed numbers.
   Fingerprint fingerprint() const { return held_; }
-  const TensorSet& weights() const { return *weights_; }  // Valid until the next activation.
+  std::shared_ptr<const TensorSet> weights() const { return weights_; }
   const Scheduler& scheduler() const { return scheduler_; }
   // Seconds that all steps together spent in the scheduler.
   double schedule_seconds() const { return schedule_seconds_; }
