@@ -37,13 +37,15 @@ void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
   if (spec.kind() == "rl")
     longest = std::min(longest,
                        uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response());
-  const uint32_t micro_batch = spec.trainer().batching().micro_batch_tokens();
+  const job::v1::Batching& batching = spec.trainer().batching();
+  const uint32_t micro_batch = batching.micro_batch_tokens();
   check.WarnIf(
-      micro_batch < longest && spec.kind() == "rl", "trainer.batching.micro_batch_tokens", "is ",
-      micro_batch, ", and one sequence may have ", longest,
-      " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): "
-      "a longer sequence gets a micro-batch of its own, which needs more memory than this value "
-      "allows");
+      micro_batch < longest && spec.kind() == "rl" && batching.recompute_activations() == "none",
+      "trainer.batching.micro_batch_tokens", "is ", micro_batch, ", and one sequence may have ",
+      longest,
+      " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): with "
+      "recompute_activations: none a longer sequence gets a micro-batch of its own, which needs "
+      "more memory than this value allows");
 }
 
 void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {

@@ -18,6 +18,16 @@ enum class Recompute {
 // The usual limit of kAuto: an eighth of the memory that may be used, and at least 256 MiB.
 int64_t MostKeptBytes(uint64_t memory = MachineMemory());
 
+// How a pass of a model bounds the memory that activations take.
+struct ActivationMemory {
+  Recompute recompute = Recompute::kNone;
+  int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
+  // A sequence with more tokens is computed in parts of this many, one after the other, in passes
+  // that keep nothing within the layers. The log-probs have the same bits; gradients are equal up
+  // to rounding. 0: never.
+  int64_t part_tokens = 0;
+};
+
 // Returns about how many bytes of activations a token keeps for the backward pass, over all layers,
 // without recomputation.
 int64_t KeptBytesPerToken(const ModelConfig& config);

@@ -1,8 +1,10 @@
 #include <ATen/ops/empty_like.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/models/parallel.h"
@@ -68,35 +70,78 @@ void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>
   BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
 }
 
-// Computes the attention of one family in KV head h with the kernels of the decode execution. Keys
-// and values are stored in the blocks of a KV cache of type T; those of the prefix are stored once
-// for all sequences of the family.
+// Keys and values of one KV head in the blocks of a KV cache of type T, for the kernels of the decode
+// execution.
+template <typename T>
+class HeadCache {
+ public:
+  HeadCache(const Heads& heads, int64_t h, int64_t tokens)
+      : heads_(heads),
+        h_(h),
+        blocks_((tokens + kKvBlockTokens - 1) / kKvBlockTokens),
+        data_(blocks_.size() * KvHead<T>::BlockSize(heads.d)),
+        cache_{data_.data(), KvHead<T>::BlockSize(heads.d)} {
+    for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = static_cast<int32_t>(i);
+  }
+
+  // Stores row t of k and v as the token at `position`.
+  void Store(const float* k, const float* v, int64_t t, int64_t position) {
+    const int64_t from = t * heads_.kv_width + h_ * heads_.d;
+    StoreKeyValue(cache_, position / kKvBlockTokens, position % kKvBlockTokens, heads_.d, k + from,
+                  v + from);
+  }
+
+  // Adds the query heads of row t of q, whose token has `position`.
+  void AddQueries(const float* q, int64_t t, int64_t position, float* out) {
+    const int64_t d = heads_.d, group = heads_.group();
+    for (int64_t at = t * heads_.q_width + h_ * group * d, g = 0; g < group; ++g, at += d) {
+      queries_.push_back({q + at, out + at, WindowBegin(position, heads_.window), position + 1});
+    }
+  }
+
+  // Computes the added queries, and forgets them.
+  void Run() {
+    Attend(queries_.data(), static_cast<int64_t>(queries_.size()), cache_, blocks_.data(),
+           heads_.d);
+    queries_.clear();
+  }
+
+ private:
+  const Heads heads_;
+  const int64_t h_;
+  std::vector<int32_t> blocks_;
+  std::vector<T> data_;
+  const KvHead<T> cache_;
+  std::vector<AttentionQuery> queries_;
+};
+
+// Computes the attention of one family in KV head h. The keys and values of the prefix are stored
+// once for all sequences of the family.
 template <typename T>
 void AttendFamily(const float* q, const float* k, const float* v,
                   const std::vector<int64_t>& cu_seqlens, int64_t first, int64_t last,
                   const Heads& heads, int64_t h, float* out) {
-  const int64_t d = heads.d, group = heads.group(),
-                longest = LongestSequence(cu_seqlens, first, last);
-  std::vector<int32_t> blocks((longest + kKvBlockTokens - 1) / kKvBlockTokens);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
-  std::vector<T> data(blocks.size() * KvHead<T>::BlockSize(d));
-  std::vector<AttentionQuery> queries;
-  const KvHead<T> cache{data.data(), KvHead<T>::BlockSize(d)};
-
+  HeadCache<T> cache(heads, h, LongestSequence(cu_seqlens, first, last));
   for (int64_t b = first; b < last; ++b) {
     // Each later sequence begins behind the prefix, and overwrites the one before it.
     int64_t position = b == first ? 0 : cu_seqlens[first + 1] - cu_seqlens[first];
-    queries.clear();
     for (int64_t t = cu_seqlens[b]; t < cu_seqlens[b + 1]; ++t, ++position) {
-      const int64_t from = t * heads.kv_width + h * d;
-      StoreKeyValue(cache, position / kKvBlockTokens, position % kKvBlockTokens, d, k + from,
-                    v + from);
-      for (int64_t at = t * heads.q_width + h * group * d, g = 0; g < group; ++g, at += d) {
-        queries.push_back({q + at, out + at, WindowBegin(position, heads.window), position + 1});
-      }
+      cache.Store(k, v, t, position);
+      cache.AddQueries(q, t, position, out);
     }
-    Attend(queries.data(), static_cast<int64_t>(queries.size()), cache, blocks.data(), d);
+    cache.Run();
   }
+}
+
+// Computes the attention of the rows of one part of a sequence in KV head h: q has `count` rows, of
+// which the first has position `begin`.
+template <typename T>
+void AttendPart(const float* q, const float* k, const float* v, int64_t begin, int64_t count,
+                const Heads& heads, int64_t h, float* out) {
+  HeadCache<T> cache(heads, h, begin + count);
+  for (int64_t t = WindowBegin(begin, heads.window); t < begin + count; ++t) cache.Store(k, v, t, t);
+  for (int64_t i = 0; i < count; ++i) cache.AddQueries(q, i, begin + i, out);
+  cache.Run();
 }
 
 // GatherHead() copies the rows [first, last) of one head, which are `width` floats apart, into rows
@@ -125,49 +170,64 @@ struct AttentionGrads {
 // keys and values of the prefix, too.
 class FamilyGrad {
  public:
-  FamilyGrad(const float* q, const float* k, const float* v, const float* dout,
-             const std::vector<int64_t>& cu_seqlens, const Heads& heads, int64_t h,
-             const AttentionGrads& grads)
+  FamilyGrad(const float* q, const float* k, const float* v, const float* dout, const Heads& heads,
+             int64_t h, const AttentionGrads& grads)
       : q_(q),
         k_(k),
         v_(v),
         dout_(dout),
-        cu_seqlens_(cu_seqlens),
         heads_(heads),
         h_(h),
         grads_(grads),
         scale_(1.0f / std::sqrt(static_cast<float>(heads.d))) {}
 
-  void Compute(int64_t first, int64_t last) {
-    const int64_t d = heads_.d, longest = LongestSequence(cu_seqlens_, first, last),
-                  shared = cu_seqlens_[first + 1] - cu_seqlens_[first];
-    keys_.resize(longest * d), values_.resize(longest * d);
-    dkeys_.resize(longest * d), dvalues_.resize(longest * d);
-    packed_keys_.assign(PackedFloats(longest, d), 0.0f);
-    packed_values_.assign(PackedFloats(longest, d), 0.0f);
-    key_columns_.resize(RoundUpToLanes(d) * longest);
+  void Compute(const std::vector<int64_t>& cu_seqlens, int64_t first, int64_t last) {
+    const int64_t shared = cu_seqlens[first + 1] - cu_seqlens[first];
+    Reserve(LongestSequence(cu_seqlens, first, last));
     for (int64_t b = first; b < last; ++b) {
-      const int64_t before = b == first ? 0 : shared;
-      LoadKeys(b, before);
-      for (int64_t i = 0, length = cu_seqlens_[b + 1] - cu_seqlens_[b]; i < length; i += kQueries)
-        AddTile(cu_seqlens_[b] + i, std::min(kQueries, length - i), before + i);
-      if (b > first) StoreKeyGrads(b, before);
+      const int64_t before = b == first ? 0 : shared, begin = cu_seqlens[b],
+                    length = cu_seqlens[b + 1] - begin;
+      LoadKeys(begin, length, before);
+      std::fill_n(dkeys_.data() + before * heads_.d, length * heads_.d, 0.0f);
+      std::fill_n(dvalues_.data() + before * heads_.d, length * heads_.d, 0.0f);
+      AddTiles(begin, length, before);
+      if (b > first) StoreKeyGrads(begin, length, before);
     }
-    StoreKeyGrads(first, 0);
+    StoreKeyGrads(cu_seqlens[first], shared, 0);
+  }
+
+  // The same for one part of a sequence: q and dout have `count` rows, of which the first has
+  // position `begin`. Adds to dk and dv.
+  void ComputePart(int64_t begin, int64_t count) {
+    const int64_t total = begin + count, at = h_ * heads_.d;
+    Reserve(total);
+    LoadKeys(0, total, 0);
+    GatherHead(grads_.dk + at, 0, total, heads_.kv_width, heads_.d, 1, dkeys_.data());
+    GatherHead(grads_.dv + at, 0, total, heads_.kv_width, heads_.d, 1, dvalues_.data());
+    AddTiles(0, count, begin);
+    StoreKeyGrads(0, total, 0);
   }
 
  private:
   static constexpr int64_t kQueries = 32;
   static constexpr int64_t kKeys = 128;  // Keys that are summed over at once, a multiple of 16.
 
-  // Gathers and packs the keys and values of sequence b behind the first `before`.
-  void LoadKeys(int64_t b, int64_t before) {
-    const int64_t d = heads_.d, at = h_ * d, begin = cu_seqlens_[b], end = cu_seqlens_[b + 1],
-                  length = end - begin, from = before * d;
-    GatherHead(k_ + at, begin, end, heads_.kv_width, d, 1, keys_.data() + from);
-    GatherHead(v_ + at, begin, end, heads_.kv_width, d, 1, values_.data() + from);
-    std::fill_n(dkeys_.data() + from, length * d, 0.0f);
-    std::fill_n(dvalues_.data() + from, length * d, 0.0f);
+  // Makes room for the keys of a sequence of up to `longest` tokens.
+  void Reserve(int64_t longest) {
+    const int64_t d = heads_.d;
+    keys_.resize(longest * d), values_.resize(longest * d);
+    dkeys_.resize(longest * d), dvalues_.resize(longest * d);
+    packed_keys_.assign(PackedFloats(longest, d), 0.0f);
+    packed_values_.assign(PackedFloats(longest, d), 0.0f);
+    key_columns_.resize(RoundUpToLanes(d) * longest);
+  }
+
+  // Gathers and packs the keys and values of `length` rows, of which the first is `begin`, behind
+  // the first `before`.
+  void LoadKeys(int64_t begin, int64_t length, int64_t before) {
+    const int64_t d = heads_.d, at = h_ * d, from = before * d;
+    GatherHead(k_ + at, begin, begin + length, heads_.kv_width, d, 1, keys_.data() + from);
+    GatherHead(v_ + at, begin, begin + length, heads_.kv_width, d, 1, values_.data() + from);
     PackRows(keys_.data() + from, length, d, before, packed_keys_.data());
     PackRows(values_.data() + from, length, d, before, packed_values_.data());
     for (int64_t c = before / kKeys * kKeys; c < before + length; c += kKeys) {
@@ -177,12 +237,18 @@ class FamilyGrad {
     total_ = before + length;
   }
 
-  void StoreKeyGrads(int64_t b, int64_t before) {
+  void StoreKeyGrads(int64_t begin, int64_t length, int64_t before) {
     const int64_t d = heads_.d, at = h_ * d;
-    ScatterHead(dkeys_.data() + before * d, cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width, d,
+    ScatterHead(dkeys_.data() + before * d, begin, begin + length, heads_.kv_width, d,
                 grads_.dk + at);
-    ScatterHead(dvalues_.data() + before * d, cu_seqlens_[b], cu_seqlens_[b + 1], heads_.kv_width,
-                d, grads_.dv + at);
+    ScatterHead(dvalues_.data() + before * d, begin, begin + length, heads_.kv_width, d,
+                grads_.dv + at);
+  }
+
+  // Adds the gradients of `length` queries, whose first is row `token` and has position `position`.
+  void AddTiles(int64_t token, int64_t length, int64_t position) {
+    for (int64_t i = 0; i < length; i += kQueries)
+      AddTile(token + i, std::min(kQueries, length - i), position + i);
   }
 
   // Adds the gradients of `count` queries, whose first is row `token` and has position `position`.
@@ -247,7 +313,6 @@ class FamilyGrad {
   }
 
   const float *const q_, *const k_, *const v_, *const dout_;
-  const std::vector<int64_t>& cu_seqlens_;
   const Heads heads_;
   const int64_t h_;
   const AttentionGrads grads_;
@@ -308,10 +373,60 @@ struct AttentionFn : Function<AttentionFn> {
                 *douts = ConstData(dout);
     const AttentionGrads to{MutableData(dq), MutableData(dk), MutableData(dv)};
     ForEachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
-      FamilyGrad(qs, ks, vs, douts, cu_seqlens, heads, h, to).Compute(first, last);
+      FamilyGrad(qs, ks, vs, douts, heads, h, to).Compute(cu_seqlens, first, last);
     });
     return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
+};
+
+// CarriedKeys that an AutogradContext can hold.
+struct HeldKeys : torch::CustomClassHolder {
+  explicit HeldKeys(std::shared_ptr<CarriedKeys> k) : keys(std::move(k)) {}
+  const std::shared_ptr<CarriedKeys> keys;
+};
+
+struct CarriedAttentionFn : Function<CarriedAttentionFn> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& q,
+                            const c10::intrusive_ptr<HeldKeys>& held, int64_t begin, int64_t d,
+                            int64_t window, bool halves) {
+    ctx->save_for_backward({q});
+    ctx->saved_data["keys"] = c10::IValue::make_capsule(held);
+    ctx->saved_data["begin"] = begin;
+    ctx->saved_data["d"] = d;
+    ctx->saved_data["window"] = window;
+
+    const CarriedKeys& keys = *held->keys;
+    const Heads heads{q.size(1), keys.k.size(1), d, window};
+    at::Tensor out = at::empty_like(q);
+    const float *qs = ConstData(q), *ks = ConstData(keys.k), *vs = ConstData(keys.v);
+    float* to = MutableData(out);
+    ParallelEach(heads.kv_heads(), [&](int64_t h) {
+      if (halves) AttendPart<uint16_t>(qs, ks, vs, begin, q.size(0), heads, h, to);
+      else AttendPart<float>(qs, ks, vs, begin, q.size(0), heads, h, to);
+    });
+    return out;
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const at::Tensor q = ctx->get_saved_variables()[0], dout = grads[0].contiguous();
+    CarriedKeys& keys =
+        *c10::static_intrusive_pointer_cast<HeldKeys>(ctx->saved_data["keys"].toCapsule())->keys;
+    const int64_t begin = ctx->saved_data["begin"].toInt();
+    const Heads heads{q.size(1), keys.k.size(1), ctx->saved_data["d"].toInt(),
+                      ctx->saved_data["window"].toInt()};
+    at::Tensor dq = at::empty_like(q);
+    const float *qs = ConstData(q), *ks = ConstData(keys.k), *vs = ConstData(keys.v),
+                *douts = ConstData(dout);
+    const AttentionGrads to{MutableData(dq), MutableData(keys.dk), MutableData(keys.dv)};
+    ParallelEach(heads.kv_heads(), [&](int64_t h) {
+      FamilyGrad(qs, ks, vs, douts, heads, h, to).ComputePart(begin, q.size(0));
+    });
+    return {dq, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+struct RoundToFp16Fn : Function<RoundToFp16Fn> {
+  static at::Tensor forward(AutogradContext*, const at::Tensor& x) { return Fp16Copy(x); }
+  static variable_list backward(AutogradContext*, const variable_list& grads) { return grads; }
 };
 
 }  // namespace
@@ -322,5 +437,13 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
                            bool halves) {
   return AttentionFn::apply(q, k, v, cu_seqlens, prefix, head_dim, window, halves);
 }
+
+at::Tensor AttendToCarried(const at::Tensor& q, const std::shared_ptr<CarriedKeys>& carried,
+                           int64_t begin, int64_t head_dim, int64_t window, bool halves) {
+  return CarriedAttentionFn::apply(q, c10::make_intrusive<HeldKeys>(carried), begin, head_dim,
+                                   window, halves);
+}
+
+at::Tensor RoundToFp16(const at::Tensor& x) { return RoundToFp16Fn::apply(x); }
 
 }  // namespace sluice::train_ops

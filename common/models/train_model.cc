@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -124,12 +125,10 @@ struct Layer {
 
 class Trainable final : public TrainModel {
  public:
-  Trainable(const ModelConfig& config, DType dtype, Recompute recompute, bool lent,
-            int64_t most_kept_bytes)
+  Trainable(const ModelConfig& config, DType dtype, const ActivationMemory& activations, bool lent)
       : config_(config),
         narrow_(dtype == DType::kBF16),
-        recompute_(recompute),
-        most_kept_bytes_(most_kept_bytes),
+        activations_(activations),
         frequencies_(config.rope.Frequencies(config.head_dim)) {
     std::map<std::string, at::Tensor> by_name;
     for (const TensorSpec& spec : config.Parameters(DType::kF32)) {
@@ -335,32 +334,44 @@ class Trainable final : public TrainModel {
     return {cos, sin};
   }
 
-  // What the layers take besides their input.
+  // What the layers take besides their input: for all rows of a batch, or for those of a part.
   struct Context {
     at::Tensor cos, sin;  // [T, D / 2]
     std::vector<int64_t> cu_seqlens, prefix;
     std::vector<std::vector<uint16_t>> experts;  // By layer; see RecordedExperts().
   };
 
+  Context MakeContext(const PackedBatch& batch) const {
+    Context context{.cu_seqlens = batch.cu_seqlens, .prefix = batch.prefix};
+    std::tie(context.cos, context.sin) = ComputeAngles(batch.positions);
+    for (size_t i = 0; i < layers_.size(); ++i)
+      context.experts.push_back(RecordedExperts(batch, i));
+    return context;
+  }
+
   // Returns the hidden states [N, H] of the rows to score, which the output head takes.
   at::Tensor ComputeHidden(const PackedBatch& batch) const {
     // Shared with the backward pass, which may run the layers again.
-    const auto context = std::make_shared<Context>();
-    std::tie(context->cos, context->sin) = ComputeAngles(batch.positions);
-    context->cu_seqlens = batch.cu_seqlens, context->prefix = batch.prefix;
-    for (size_t i = 0; i < layers_.size(); ++i)
-      context->experts.push_back(RecordedExperts(batch, i));
-
+    const auto context = std::make_shared<Context>(MakeContext(batch));
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
-    const bool again = RecomputesLayers(
-        recompute_, config_, static_cast<int64_t>(batch.tokens.size()), most_kept_bytes_);
+    const int64_t t = x.size(0);
+    const bool again = RecomputesLayers(activations_.recompute, config_, t,
+                                        activations_.most_kept_bytes);
+    const bool in_parts = activations_.part_tokens > 0 && t > activations_.part_tokens &&
+                          batch.cu_seqlens.size() == 2 && (again || !c10::GradMode::is_enabled());
+    const std::shared_ptr<const Parts> parts = in_parts ? CutIntoParts(*context) : nullptr;
     MoveBackwardAt(x, 0);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const int64_t unit = static_cast<int64_t>(i) + 1;
       Enter(Pass::kForward, unit);
-      x = again ? train_ops::ComputeAgain(
-                      x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); })
-                : Run(i, x, *context);
+      if (parts != nullptr) {
+        x = RunInParts(i, x, parts);
+      } else if (again) {
+        x = train_ops::ComputeAgain(
+            x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); });
+      } else {
+        x = Run(i, x, *context);
+      }
       Leave(Pass::kForward, unit);
       MoveBackwardAt(x, unit);
     }
@@ -368,32 +379,95 @@ class Trainable final : public TrainModel {
   }
 
   // Runs layer i on x [T, H].
-  at::Tensor Run(size_t i, at::Tensor x, const Context& context) const {
+  at::Tensor Run(size_t i, const at::Tensor& x, const Context& context) const {
     const Layer& layer = layers_[i];
-    x = at::add(x, Attention(layer, Norm(x, layer.input_norm), context));
+    const at::Tensor normed = Norm(x, layer.input_norm), q = Queries(layer, normed, context);
+    const auto [k, v] = KeysAndValues(layer, normed, context);
+    const at::Tensor attended =
+        train_ops::CausalAttention(q, k, v, context.cu_seqlens, context.prefix, config_.head_dim,
+                                   config_.sliding_window, narrow_);
+    return Finish(i, x, attended, context);
+  }
+
+  // The parts of a sequence that is too long to be computed at once.
+  struct Parts {
+    std::vector<int64_t> starts;  // As in train_ops::LayerParts.
+    std::vector<Context> contexts;
+  };
+
+  std::shared_ptr<const Parts> CutIntoParts(const Context& whole) const {
+    const auto parts = std::make_shared<Parts>();
+    const int64_t t = whole.cos.size(0), k = config_.experts_per_token;
+    for (int64_t begin = 0; begin < t; begin += activations_.part_tokens) {
+      const int64_t n = std::min(activations_.part_tokens, t - begin);
+      parts->starts.push_back(begin);
+      Context& context = parts->contexts.emplace_back();
+      context.cos = whole.cos.narrow(0, begin, n), context.sin = whole.sin.narrow(0, begin, n);
+      for (const std::vector<uint16_t>& layer : whole.experts) {
+        std::vector<uint16_t>& rows = context.experts.emplace_back();
+        if (!layer.empty()) rows.assign(&layer[begin * k], &layer[begin * k] + n * k);
+      }
+    }
+    parts->starts.push_back(t);
+    return parts;
+  }
+
+  at::Tensor RunInParts(size_t i, const at::Tensor& x,
+                        const std::shared_ptr<const Parts>& parts) const {
+    train_ops::LayerParts layer{.starts = parts->starts};
+    layer.keys = [this, parts, i](const at::Tensor& rows, size_t p) {
+      auto [k, v] =
+          KeysAndValues(layers_[i], Norm(rows, layers_[i].input_norm), parts->contexts[p]);
+      if (narrow_) k = train_ops::RoundToFp16(k), v = train_ops::RoundToFp16(v);
+      return std::pair(k, v);
+    };
+    layer.output = [this, parts, i](const at::Tensor& rows, size_t p,
+                                    const std::shared_ptr<train_ops::CarriedKeys>& carried) {
+      const Context& context = parts->contexts[p];
+      const at::Tensor q = Queries(layers_[i], Norm(rows, layers_[i].input_norm), context);
+      const at::Tensor attended =
+          train_ops::AttendToCarried(q, carried, parts->starts[p], config_.head_dim,
+                                     config_.sliding_window, narrow_);
+      return Finish(i, rows, attended, context);
+    };
+    return train_ops::ComputeInParts(x, std::move(layer));
+  }
+
+  // The products of attention's input have weights in bf16, if at all; their input stays in fp32.
+  train_ops::Operands attention_operands() const {
+    return narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
+  }
+
+  // Returns the queries [T, heads * D] of the layer's input, after its norm.
+  at::Tensor Queries(const Layer& layer, const at::Tensor& normed, const Context& context) const {
+    at::Tensor q = train_ops::Linear(normed, layer.q, attention_operands());
+    if (config_.qkv_bias) q = at::add(q, RoundIfNarrow(layer.q_bias));
+    if (config_.qk_norm) q = Norm(q, layer.q_norm);
+    return train_ops::Rope(q, context.cos, context.sin);
+  }
+
+  // Returns the keys and values [T, kv_heads * D] in the same way.
+  std::pair<at::Tensor, at::Tensor> KeysAndValues(const Layer& layer, const at::Tensor& normed,
+                                                  const Context& context) const {
+    at::Tensor k = train_ops::Linear(normed, layer.k, attention_operands()),
+               v = train_ops::Linear(normed, layer.v, attention_operands());
+    if (config_.qkv_bias)
+      k = at::add(k, RoundIfNarrow(layer.k_bias)), v = at::add(v, RoundIfNarrow(layer.v_bias));
+    if (config_.qk_norm) k = Norm(k, layer.k_norm);
+    return {train_ops::Rope(k, context.cos, context.sin), v};
+  }
+
+  // Returns the output of layer i, given its input x and the result of attention.
+  at::Tensor Finish(size_t i, at::Tensor x, const at::Tensor& attended,
+                    const Context& context) const {
+    const Layer& layer = layers_[i];
+    x = at::add(x, Linear(attended, layer.o));
     if (config_.o_bias) x = at::add(x, RoundIfNarrow(layer.o_bias));
     const at::Tensor normed = Norm(x, layer.post_norm);
     x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, context.experts[i])
                                            : Mlp(layer, normed));
     if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
     return x;
-  }
-
-  at::Tensor Attention(const Layer& layer, const at::Tensor& x, const Context& context) const {
-    const train_ops::Operands operands =
-        narrow_ ? train_ops::Operands::kBf16Weight : train_ops::Operands::kF32;
-    at::Tensor q = train_ops::Linear(x, layer.q, operands),
-               k = train_ops::Linear(x, layer.k, operands),
-               v = train_ops::Linear(x, layer.v, operands);
-    if (config_.qkv_bias)
-      q = at::add(q, RoundIfNarrow(layer.q_bias)), k = at::add(k, RoundIfNarrow(layer.k_bias)),
-      v = at::add(v, RoundIfNarrow(layer.v_bias));
-    if (config_.qk_norm) q = Norm(q, layer.q_norm), k = Norm(k, layer.k_norm);
-    q = train_ops::Rope(q, context.cos, context.sin);
-    k = train_ops::Rope(k, context.cos, context.sin);
-    return Linear(train_ops::CausalAttention(q, k, v, context.cu_seqlens, context.prefix,
-                                             config_.head_dim, config_.sliding_window, narrow_),
-                  layer.o);
   }
 
   at::Tensor Mlp(const Layer& layer, const at::Tensor& x) const {
@@ -436,8 +510,7 @@ class Trainable final : public TrainModel {
 
   const ModelConfig config_;
   const bool narrow_;  // The forward pass runs on parameters rounded to bf16.
-  const Recompute recompute_;
-  const int64_t most_kept_bytes_;
+  const ActivationMemory activations_;
   const std::vector<float> frequencies_;  // [D / 2]
   std::vector<Parameter> parameters_;     // The tensors below refer to these.
   at::Tensor embed_, norm_, head_;
@@ -448,14 +521,15 @@ class Trainable final : public TrainModel {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainModel>> TrainModel::Create(const ModelConfig& config,
-                                                               DType dtype, Recompute recompute,
-                                                               bool lent, int64_t most_kept_bytes) {
+                                                               DType dtype,
+                                                               const ActivationMemory& memory,
+                                                               bool lent) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     return absl::UnimplementedError(
         absl::StrCat("training in ", DTypeName(dtype), " is not built; use F32 or BF16"));
   }
   return CatchExceptions("create model", [&]() -> std::unique_ptr<TrainModel> {
-    return std::make_unique<Trainable>(config, dtype, recompute, lent, most_kept_bytes);
+    return std::make_unique<Trainable>(config, dtype, memory, lent);
   });
 }
 

@@ -68,12 +68,11 @@ class TrainModel {
   };
 
   // With `lent`, the parameters have no memory of their own: a UnitMemory lends it (LendMemory),
-  // and neither Load() nor Store() may be called. `most_kept_bytes` is the limit of
-  // Recompute::kAuto.
+  // and neither Load() nor Store() may be called.
   // UNIMPLEMENTED: a dtype other than F32 and BF16.
-  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(
-      const ModelConfig& config, DType dtype, Recompute recompute = Recompute::kNone,
-      bool lent = false, int64_t most_kept_bytes = MostKeptBytes());
+  static absl::StatusOr<std::unique_ptr<TrainModel>> Create(const ModelConfig& config, DType dtype,
+                                                            const ActivationMemory& memory = {},
+                                                            bool lent = false);
   virtual ~TrainModel() = default;
 
   // Load() copies all parameters from a set with the config's names and shapes, in F32, F16 or

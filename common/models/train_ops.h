@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -42,6 +44,9 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
 // row, whose cosines and sines are in cos and sin [T, D / 2].
 at::Tensor Rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
+// Rounds each number to fp16 and widens it to fp32 again. The gradient passes unchanged.
+at::Tensor RoundToFp16(const at::Tensor& x);
+
 // silu(gate) * up.
 at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 
@@ -59,6 +64,40 @@ at::Tensor CausalAttention(const at::Tensor& q, const at::Tensor& k, const at::T
                            const std::vector<int64_t>& cu_seqlens,
                            const std::vector<int64_t>& prefix, int64_t head_dim, int64_t window,
                            bool halves);
+
+// Keys and values [T, kv_heads * D] of one sequence that is computed in parts, and their gradients,
+// to which the backward pass of each part adds.
+struct CarriedKeys {
+  at::Tensor k, v;
+  at::Tensor dk, dv;  // Undefined in a forward pass.
+};
+
+// The attention of q [n, heads * D], which are rows begin .. begin + n - 1 of the sequence, to
+// `carried`, whose rows up to begin + n must be there, rounded as CausalAttention() rounds them.
+// Each row has the same bits as from CausalAttention() on the whole sequence. The gradient of keys
+// and values goes to `carried` instead of to a tensor.
+at::Tensor AttendToCarried(const at::Tensor& q, const std::shared_ptr<CarriedKeys>& carried,
+                           int64_t begin, int64_t head_dim, int64_t window, bool halves);
+
+// One layer of a sequence whose rows are computed in parts: part p has the rows starts[p] ..
+// starts[p + 1] - 1. Both functions must take every tensor that needs a gradient from a parameter,
+// other than x [n, H], the layer's input in the rows of part p.
+struct LayerParts {
+  std::vector<int64_t> starts;
+  // Returns keys and values [n, kv_heads * D], rounded as CausalAttention() rounds them; the
+  // gradient passes the rounding unchanged.
+  std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& x, size_t p)> keys;
+  // Returns the layer's output [n, H].
+  std::function<at::Tensor(const at::Tensor& x, size_t p,
+                           const std::shared_ptr<CarriedKeys>& carried)>
+      output;
+};
+
+// Runs the layer on x [T, H] -> [T, H]. Only x is kept for the backward pass, and at any time the
+// activations of one part exist, besides the keys and values of all (StreamBP, arXiv:2506.03077).
+// The backward pass takes the parts from the last to the first: no earlier part attends to a later
+// one, so the gradient of a part's keys and values is then complete.
+at::Tensor ComputeInParts(const at::Tensor& x, LayerParts parts);
 
 // The weights of a layer's E experts: `router` is [E, H]. For each expert, `gate` and `up` are
 // [F, H], and `down` is [H, F].

@@ -42,6 +42,13 @@ uint64_t LayerBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(2 * KeptBytesPerToken(config) / config.num_layers);
 }
 
+// Bytes a token of a sequence that is computed in parts: keys, values and their gradients, and a
+// layer's output with the gradients of that and of its input.
+uint64_t CarriedBytesPerToken(const ModelConfig& config) {
+  return static_cast<uint64_t>(4 *
+                               (4 * config.num_kv_heads * config.head_dim + 3 * config.hidden_size));
+}
+
 }  // namespace
 
 uint64_t MemoryPlan::total() const {
@@ -142,8 +149,12 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                  kept = static_cast<uint64_t>(KeptBytesPerToken(in.config)),
                  layers = static_cast<uint64_t>(in.config.num_layers),
                  inputs = layers * static_cast<uint64_t>(in.config.hidden_size) * 4;
+  // A sequence with more tokens than a micro-batch is computed in parts of that many.
+  const uint64_t part = std::min<uint64_t>(tokens, in.micro_batch_tokens),
+                 carried_tokens = part < tokens ? tokens : 0;
   // The gradients of a layer's activations exist beside them.
-  const uint64_t again = tokens * (inputs + 2 * kept / layers);
+  const uint64_t again = tokens * inputs + part * 2 * kept / layers +
+                         carried_tokens * CarriedBytesPerToken(in.config);
   // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
   // Recompute::kAuto a smaller one may take more than the largest.
   uint64_t whole_tokens = tokens;
@@ -157,12 +168,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     add("activations", whole, absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers"));
   } else {
     add("activations", again,
-        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer"));
+        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer",
+                     part < tokens ? absl::StrCat(", ", part, " tokens at a time") : ""));
   }
   if (teacher) {
     // Its pass ends before that of the policy begins; what it leaves are the hidden states, or the
     // most likely tokens.
-    const uint64_t pass = tokens * LayerBytesPerToken(in.teacher), own = plan.rows.back().bytes;
+    const uint64_t pass = part * LayerBytesPerToken(in.teacher) +
+                          carried_tokens * CarriedBytesPerToken(in.teacher),
+                   own = plan.rows.back().bytes;
     const uint64_t width = static_cast<uint64_t>(in.teacher.hidden_size),
                    top = static_cast<uint64_t>(in.distill.top_k);
     const uint64_t left = full ? tokens * (4 * width + 8 * top) : 0;

@@ -42,8 +42,7 @@ struct MemoryPlanInput {
   int retain_versions = 2;
   bool deltas = true;  // Whether versions may be sent as deltas (weights.encoding).
   uint32_t micro_batch_tokens = 0;
-  // Tokens that a pass must be able to have: those of the longest sequence, which may have more
-  // than a micro-batch, as far as it is known.
+  // Tokens of the longest sequence, which may have more than a micro-batch, as far as it is known.
   uint32_t longest = 0;
   Recompute recompute = Recompute::kAuto;
   int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.

@@ -490,33 +490,36 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
   const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
+  // Models that are only read keep nothing for a backward pass.
+  const ActivationMemory read{.part_tokens = settings.micro_batch_tokens},
+      trained{.recompute = settings.recompute,
+              .most_kept_bytes = settings.most_kept_bytes,
+              .part_tokens = settings.micro_batch_tokens};
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
-                          TrainModel::Create(config, settings.dtype, settings.recompute, lent,
-                                             settings.most_kept_bytes));
+                          TrainModel::Create(config, settings.dtype, trained, lent));
   std::unique_ptr<TrainModel> reference;
   if (KeepsInitialWeights(settings)) {
     SLUICE_ASSIGN_OR_RETURN(reference,
-                            TrainModel::Create(config, settings.dtype, Recompute::kNone, lent));
+                            TrainModel::Create(config, settings.dtype, read, lent));
   }
   std::unique_ptr<TrainModel> average;
   if (rules.loss.prox == ProxMode::kEwma) {
     SLUICE_ASSIGN_OR_RETURN(average,
-                            TrainModel::Create(config, settings.dtype, Recompute::kNone, lent));
+                            TrainModel::Create(config, settings.dtype, read, lent));
   }
   std::unique_ptr<TrainModel> teacher;
   if (settings.teacher) {
     SLUICE_CHECK(teacher_config != nullptr);
-    SLUICE_ASSIGN_OR_RETURN(teacher, TrainModel::Create(*teacher_config, settings.dtype));
+    SLUICE_ASSIGN_OR_RETURN(teacher, TrainModel::Create(*teacher_config, settings.dtype, read));
   }
   std::unique_ptr<TrainModel> past;
   if (KeptVersions(settings, rules) > 0) {
-    SLUICE_ASSIGN_OR_RETURN(past, TrainModel::Create(config, settings.dtype));
+    SLUICE_ASSIGN_OR_RETURN(past, TrainModel::Create(config, settings.dtype, read));
   }
   std::unique_ptr<TrainModel> critic;
   if (HasCritic(settings)) {
     SLUICE_ASSIGN_OR_RETURN(
-        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, settings.recompute,
-                                   /*lent=*/false, settings.most_kept_bytes));
+        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, trained));
   }
   return std::unique_ptr<Trainer>(new Trainer(
       std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),

@@ -521,7 +521,7 @@ TEST(TrainModelTest, ActivationsThatAreComputedAgainChangeNoBitOfLossAndGradient
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<at::Tensor> first;
       for (const Recompute recompute : {Recompute::kNone, Recompute::kLayer, Recompute::kAuto}) {
-        const auto model = *TrainModel::Create(config, dtype, recompute);
+        const auto model = *TrainModel::Create(config, dtype, {.recompute = recompute});
         ASSERT_TRUE(model->Load(*InitWeights(config, 4)).ok());
         at::Tensor loss;
         {
@@ -540,6 +540,70 @@ TEST(TrainModelTest, ActivationsThatAreComputedAgainChangeNoBitOfLossAndGradient
       }
     }
   }
+}
+
+// Every row of one sequence of 61 tokens is scored, which is longer than a window and a tile.
+TEST(TrainModelTest, ALongSequenceInPartsHasTheSameScoresAndGradients) {
+  ModelConfig window = SmallConfig();
+  window.sliding_window = 9;
+  std::vector<int32_t> tokens(61);
+  SplitMix64 random(8);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(19));
+  PackedBatch batch = Pack({tokens});
+  for (const ModelConfig& config : {SmallConfig(), window, SmallExperts()}) {
+    if (config.num_experts > 0) {
+      // What the router chose in one run is given to all of them, for every second token.
+      for (size_t i = 0; i < tokens.size() * 2; ++i) {
+        const auto first = static_cast<uint16_t>(random.Below(4));
+        batch.routing.push_back(i % 2 == 0 ? first : kAnyExpert);
+        batch.routing.push_back(first + 1);
+      }
+    }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      std::vector<at::Tensor> whole;
+      at::Tensor scores;
+      for (const int64_t part : {0, 1, 7, 32, 60, 61}) {
+        const auto model = *TrainModel::Create(
+            config, dtype, {.recompute = Recompute::kLayer, .part_tokens = part});
+        ASSERT_TRUE(model->Load(*InitWeights(config, 4)).ok());
+        {
+          const c10::NoGradGuard no_grad;
+          const at::Tensor got = model->Score(batch, batch.tokens, 0.8)->logprobs;
+          if (!scores.defined()) scores = got;
+          EXPECT_TRUE(at::equal(got, scores)) << part;
+        }
+        const at::Tensor loss = SmallLoss(model.get(), batch);
+        ASSERT_TRUE(Backward(loss).ok());
+        std::vector<at::Tensor> got = {loss.detach()};
+        for (const TrainModel::Parameter& p : model->parameters())
+          got.push_back(p.tensor.grad().defined() ? p.tensor.grad() : at::zeros_like(p.tensor));
+        if (whole.empty()) whole = got;
+        EXPECT_TRUE(at::equal(got[0], whole[0])) << part;
+        for (size_t i = 1; i < got.size(); ++i) {
+          const double limit = 2e-6 * whole[i].abs().max().item<double>();
+          EXPECT_LE(Worst(got[i], whole[i]), limit)
+              << part << " " << model->parameters()[i - 1].name;
+        }
+      }
+    }
+  }
+}
+
+TEST(TrainModelTest, TheNumberOfThreadsChangesNoBitOfASequenceInParts) {
+  const PackedBatch batch = Pack({std::vector<int32_t>(50, 3)});
+  std::vector<at::Tensor> first;
+  for (const int threads : {1, 2, 3}) {
+    SetParallelThreads([threads] { return threads; });
+    const auto model = *TrainModel::Create(SmallConfig(), DType::kBF16,
+                                           {.recompute = Recompute::kLayer, .part_tokens = 16});
+    ASSERT_TRUE(model->Load(*InitWeights(SmallConfig(), 4)).ok());
+    ASSERT_TRUE(Backward(SmallLoss(model.get(), batch)).ok());
+    std::vector<at::Tensor> got;
+    for (const TrainModel::Parameter& p : model->parameters()) got.push_back(p.tensor.grad());
+    if (first.empty()) first = got;
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(at::equal(got[i], first[i])) << threads;
+  }
+  SetParallelThreads([] { return 1; });
 }
 
 // No vector width divides the sizes.

@@ -69,8 +69,11 @@ class AuditTest : public testing::Test {
   std::shared_ptr<const rpc::Credentials> Load(rpc::Role role, const std::string& name) {
     const absl::Time now = absl::Now();
     const pki::Validity validity{now - absl::Hours(1), now + absl::Hours(1)};
-    if (authority_.certificate.empty())
-      authority_ = *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"}, validity);
+    if (authority_.certificate.empty()) {
+      // Valid for longer than the certificates that are issued later.
+      authority_ = *pki::MakeAuthority({.name = "authority", .uri = "spiffe://test"},
+                                       {validity.from, validity.until + absl::Hours(1)});
+    }
     const std::string dir = absl::StrCat(dir_, "/", name);
     const pki::Subject subject{.name = name, .uri = rpc::IdentityUri("test", {role, name})};
     EXPECT_TRUE(pki::WriteTlsDir(dir, {*pki::IssueCertificate(authority_, subject, validity),

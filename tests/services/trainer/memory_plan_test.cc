@@ -155,8 +155,27 @@ TEST(MemoryPlanTest, ActivationsFallWhenTheyAreComputedAgainAndGrowWithTheLonges
   EXPECT_GT(BytesOf(PlanMemory(in), "activations"), 5 * automatic);
   in.recompute = Recompute::kLayer;
   EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), automatic);
-  in.longest = 4096;
+  in.longest = in.micro_batch_tokens = 4096;
   EXPECT_EQ(BytesOf(PlanMemory(in), "activations"), 2 * automatic);
+}
+
+// Of a longer sequence the layers' inputs grow, and what is carried between its parts: keys, values
+// and a layer's output, in two of these cases with gradients, and the gradient of the input.
+TEST(MemoryPlanTest, ASequenceAboveTheMicroBatchIsPlannedInParts) {
+  MemoryPlanInput in = LargeInput();
+  in.recompute = Recompute::kLayer;
+  const auto activations = [&](uint32_t longest) {
+    in.longest = longest;
+    return BytesOf(PlanMemory(in), "activations");
+  };
+  constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * (4 * 8 * 128 + 3 * 1024);
+  EXPECT_EQ(activations(16384) - activations(2048),
+            (16384 - 2048) * kInputs + 16384 * kCarried);
+  EXPECT_EQ(activations(32768) - activations(16384), 16384 * (kInputs + kCarried));
+
+  // So smaller micro-batches help even if one sequence is longer than them.
+  const uint64_t whole = PlanMemory(in).total();
+  EXPECT_LT(FitMicroBatch(in, whole - (uint64_t{256} << 20)), in.micro_batch_tokens);
 }
 
 // A micro-batch just below the limit keeps all, and can take more than a full one that does not.
