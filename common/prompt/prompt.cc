@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file.h"
@@ -210,8 +211,10 @@ std::vector<uint32_t> PromptRenderer::AnswerEnds(absl::Span<const int32_t> token
   size_t open = 0;
   uint32_t size = 0;
   const auto settle = [&](size_t count, absl::string_view text) {
-    // Bytes at the start of `held` that are not in the text are a space that was stripped.
-    const size_t at = held.find(text.data(), 0, text.size());
+    // The text may begin after a space that was stripped.
+    const size_t at = size == 0 && !text.empty()     ? held.rfind(std::string(text))
+                      : absl::StartsWith(held, text) ? 0
+                                                     : std::string::npos;
     const bool same = at != std::string::npos;
     const auto bytes = static_cast<uint32_t>(text.size()),
                stripped = static_cast<uint32_t>(same ? at : 0);
