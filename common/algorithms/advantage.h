@@ -43,10 +43,11 @@ enum class TokenRule {
   // All of them have A_i, less the token's part of the KL; then they are whitened. Tokens of a
   // group whose rewards are all equal, which enter with 0, are whitened too.
   kWhitened,
-  // A_i is the reward of the last token; each token has its discounted return, whitened.
+  // The rewards of single tokens (PlaceRewards() in returns.h) add up to A_i; each token has its
+  // discounted return, whitened.
   kReturns,
-  // A_i is the reward of the last token; each token has an advantage over a critic's value (gae.h),
-  // which is whitened if AdvantageRule::whiten.
+  // The same rewards; each token has an advantage over a critic's value (gae.h), which is whitened
+  // if AdvantageRule::whiten.
   kGae,
 };
 
@@ -60,10 +61,16 @@ struct AdvantageRule {
   bool min_variance = false;
   // Only for TokenRule::kGae: the advantages are whitened over the tokens of the step.
   bool whiten = true;
+  // After all that, the advantages of each turn are multiplied by its factor of duration.h.
+  bool duration_aware = false;
 };
 
 // Whether rewards have no effect on the advantages.
 inline bool IgnoresRewards(const AdvantageRule& rule) { return rule.scale == Scale::kZero; }
+// Whether a reward of a single token has another effect than one of the whole sequence.
+inline bool UsesTokenRewards(const AdvantageRule& rule) {
+  return rule.tokens == TokenRule::kReturns || rule.tokens == TokenRule::kGae;
+}
 // Whether the job has a critic, which is trained beside the policy.
 inline bool NeedsCritic(const AdvantageRule& rule) { return rule.tokens == TokenRule::kGae; }
 
@@ -81,7 +88,8 @@ inline bool IsStepWide(const AdvantageRule& rule) {
 }
 // Whether the advantages can be computed group by group, but for that factor.
 inline bool IsGroupWise(const AdvantageRule& rule) {
-  return rule.centre != Centre::kBatch && rule.tokens == TokenRule::kSame && !rule.min_variance;
+  return rule.centre != Centre::kBatch && rule.tokens == TokenRule::kSame && !rule.min_variance &&
+         !rule.duration_aware;
 }
 
 // Computes the advantages of a step, one complete group after another. Not thread-safe.

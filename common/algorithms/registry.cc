@@ -238,6 +238,7 @@ absl::StatusOr<AdvantageRule> ResolveAdvantage(const AdvantageSpec& spec) {
   SLUICE_ASSIGN_OR_RETURN(AdvantageRule rule,
                           Resolve(AdvantageRows(), "advantage.kind", spec.kind));
   rule.whiten = !spec.raw;
+  rule.duration_aware = spec.duration_aware;
   return rule;
 }
 

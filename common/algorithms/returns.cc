@@ -1,8 +1,21 @@
 #include "common/algorithms/returns.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace sluice {
+
+std::vector<double> PlaceRewards(double reward, absl::Span<const TokenReward> token_rewards,
+                                 absl::Span<const uint64_t> positions) {
+  std::vector<double> rewards(positions.size());
+  for (const TokenReward& earned : token_rewards) {
+    reward -= earned.value;
+    const auto after = std::upper_bound(positions.begin(), positions.end(), earned.position);
+    if (after != positions.begin()) rewards[after - positions.begin() - 1] += earned.value;
+  }
+  rewards.back() += reward;
+  return rewards;
+}
 
 void ToReturns(double gamma, absl::Span<double> rewards) {
   for (size_t t = rewards.size(); t-- > 1;) rewards[t - 1] += gamma * rewards[t];

@@ -29,6 +29,8 @@ struct AdvantageSpec {
   // The KL per token at which `kl` is held; see KlControl. Unset: `kl` stays as it is.
   std::optional<double> kl_target;
   int64_t kl_horizon = 10000;  // In answers.
+  // The advantages of a turn are multiplied by its share of the wall time (duration.h).
+  bool duration_aware = false;
 
   bool operator==(const AdvantageSpec&) const = default;
 };

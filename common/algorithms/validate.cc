@@ -237,6 +237,18 @@ void CheckAdvantage(const AlgorithmSpec& spec, const AlgorithmContext& context,
                                       spec.advantage.kl > 0 ? "advantage.kl" : "truncated: penalty",
                                       " can make negative. Set another kind, or leave that out")});
   }
+  if (spec.advantage.duration_aware &&
+      (advantage->value.min_variance || IgnoresRewards(advantage->value))) {
+    problems->push_back(
+        {"advantage.duration_aware",
+         absl::StrCat(
+             "true: advantage.kind ", advantage->name,
+             IgnoresRewards(advantage->value)
+                 ? " gives all tokens the advantage 0, which no factor changes"
+                 : " finds its baseline from the gradients of whole answers, so that the turns of "
+                   "one answer cannot have different factors",
+             ". Set another kind, or leave duration_aware out")});
+  }
   if (!advantage->value.min_variance) return;
   if (spec.loss.kind != "reinforce") {
     problems->push_back(
@@ -270,6 +282,8 @@ void CheckDistilledAdvantages(const AlgorithmSpec& spec, Problems* problems) {
   if (advantage != nullptr && advantage->value.min_variance)
     refuse("advantage.kind", advantage->name);
   if (loss != nullptr && loss->value.entropy_factors) refuse("loss.kind", loss->name);
+  if (spec.advantage.duration_aware && (advantage == nullptr || !IgnoresRewards(advantage->value)))
+    refuse("advantage.duration_aware", "true");
   if (spec.loss.m2po) refuse("loss.m2po", absl::StrCat(*spec.loss.m2po));
 }
 

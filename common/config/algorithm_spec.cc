@@ -78,7 +78,8 @@ AlgorithmSpec AlgorithmSpecOf(const job::v1::JobSpec& spec) {
                    .kl = advantage.kl(),
                    .gamma = advantage.gamma() == 0 ? 1 : advantage.gamma(),
                    .raw = advantage.raw(),
-                   .bootstrap_truncated = advantage.bootstrap_truncated()};
+                   .bootstrap_truncated = advantage.bootstrap_truncated(),
+                   .duration_aware = advantage.duration_aware()};
   // A stored job that an older build has checked has neither gae nor these keys.
   if (advantage.kind() == "gae" || advantage.lam() != 0) out.advantage.lam = advantage.lam();
   if (advantage.has_lam_value()) out.advantage.lam_value = advantage.lam_value();

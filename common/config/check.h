@@ -18,6 +18,8 @@ struct ModelConfig;
 // Bytes that the queue reserves for one token: its id, its log-probability, and its share of runs,
 // messages and task fields. In a mixture-of-experts model the ids of its experts come on top.
 inline constexpr uint32_t kQueueTokenBytes = 20;
+// On top of it in a job that rewards single tokens: a row of the field answer_ends.
+inline constexpr uint32_t kAnswerEndBytes = 8;
 // The same for a token of this model, with the ids of its experts.
 uint32_t QueueTokenBytes(const ModelConfig& model);
 

@@ -170,6 +170,21 @@ void CheckRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "gives 0 to every answer, because of weights of 0: nothing could be learned");
 }
 
+// Rewards of single tokens need advantages that are made of them, and a sum of which they are part.
+void CheckTokenRewards(const job::v1::JobSpec& spec, SpecProblems& check) {
+  if (!GivesTokenRewards(spec.reward())) return;
+  const std::string& kind = spec.algorithm().advantage().kind();
+  const Row<AdvantageRule>* advantage = FindRow(AdvantageRows(), kind);
+  check.Require(
+      advantage == nullptr || UsesTokenRewards(advantage->value), "algorithm.advantage.kind", "is ",
+      kind,
+      ", which gives all tokens of an answer the same advantage, but the judge's template "
+      "prm rewards its steps one by one; use reinforce_pp or gae, or template: rubric");
+  check.Require(spec.reward().combine() == "sum", "reward.combine", "is ", spec.reward().combine(),
+                ", but the judge's template prm rewards single tokens, which are parts of a sum; "
+                "use sum, or template: rubric");
+}
+
 void CheckOptimizer(const job::v1::Optimizer& optimizer, SpecProblems& check) {
   const std::string path = "trainer.optimizer.";
   check.Require(optimizer.betas_size() == 2 && optimizer.betas(0) < 1 && optimizer.betas(1) < 1,
@@ -278,6 +293,9 @@ void CheckDeterministic(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(straggler == "wait" || straggler == "mask", "queue.straggler.policy", "is ",
                 straggler, ", but run.deterministic needs wait or mask: ", straggler,
                 " depends on the clock");
+  check.Require(!spec.algorithm().advantage().duration_aware(),
+                "algorithm.advantage.duration_aware",
+                "is true, but run.deterministic needs false: no two runs take the same time");
   check.Require(
       spec.weights().kv_cache() == "recompute", "weights.kv_cache", "is ",
       spec.weights().kv_cache(),
@@ -416,6 +434,7 @@ void CheckQuota(const job::v1::JobSpec& spec, uint32_t token_bytes, SpecProblems
   const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
   const uint64_t tokens =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
+  if (GivesTokenRewards(spec.reward())) token_bytes += kAnswerEndBytes;
   const double worst = static_cast<double>(steps) * queue.groups_per_step() *
                        spec.rollout().group().size() * tokens * token_bytes;
   if (worst > static_cast<double>(queue.keep().quota())) {
@@ -460,6 +479,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
 
   CheckNames(spec.reward().rewards(), "reward.rewards", check);
   CheckRewards(spec, check);
+  CheckTokenRewards(spec, check);
   check.Require(spec.rollout().sampling().temperature() > 0, "rollout.sampling.temperature",
                 "is 0: greedy answers have no probability to train on; wants more than 0");
   check.Require(spec.rollout().group().min() <= spec.rollout().group().size(), "rollout.group.min",

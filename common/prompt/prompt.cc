@@ -1,13 +1,16 @@
 #include "common/prompt/prompt.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/file.h"
 #include "common/base/status.h"
 #include "common/chat/chat_template.h"
 #include "common/checkpoint/model_dir.h"
+#include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "nlohmann/json.hpp"
 
@@ -196,6 +199,48 @@ absl::StatusOr<std::string> PromptRenderer::RenderChat(Json variables) const {
 
 std::string PromptRenderer::AnswerText(absl::Span<const int32_t> tokens) const {
   return tokenizer_->Decode(tokens, /*skip_special=*/true);
+}
+
+std::vector<uint32_t> PromptRenderer::AnswerEnds(absl::Span<const int32_t> tokens) const {
+  const auto detokenizer = Detokenizer::Create(tokenizer_.get(), {});
+  SLUICE_CHECK(detokenizer.ok());  // There are no stop strings to refuse.
+  std::vector<uint32_t> ends(tokens.size());
+  // The text so far has `size` bytes. The tokens from `open` on have written the bytes `held` after
+  // it, as far as they are not in the text yet; ends[] of these tokens count from its end.
+  std::string held;
+  size_t open = 0;
+  uint32_t size = 0;
+  const auto settle = [&](size_t count, absl::string_view text) {
+    // The text may begin after a space that was stripped.
+    const size_t at = size == 0 && !text.empty()     ? held.rfind(std::string(text))
+                      : absl::StartsWith(held, text) ? 0
+                                                     : std::string::npos;
+    const bool same = at != std::string::npos;
+    const auto bytes = static_cast<uint32_t>(text.size()),
+               stripped = static_cast<uint32_t>(same ? at : 0);
+    for (size_t i = open; i < count; ++i) ends[i] -= std::min(ends[i], stripped);
+    for (; open < count && (!same || ends[open] <= bytes); ++open)
+      ends[open] = size + (same ? ends[open] : bytes);
+    for (size_t i = open; i < count; ++i) ends[i] -= bytes;
+    held.erase(0, same ? stripped + bytes : held.size());
+    size += bytes;
+  };
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokenizer_->Piece(tokens[i], /*skip_special=*/true).has_value())
+      held += tokenizer_->TokenBytes(tokens[i]);
+    ends[i] = static_cast<uint32_t>(held.size());
+    text.clear();
+    (*detokenizer)->Push(tokens[i], &text);
+    settle(i + 1, text);
+  }
+  text.clear();
+  (*detokenizer)->Finish(&text);
+  settle(tokens.size(), text);
+  // What never became text has ended where the text ends.
+  for (; open < tokens.size(); ++open) ends[open] = size;
+  if (!ends.empty()) ends.back() = size;
+  return ends;
 }
 
 std::string PromptRenderer::WithAnswer(absl::string_view messages, absl::string_view answer) {

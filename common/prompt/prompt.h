@@ -66,6 +66,11 @@ class PromptRenderer {
 
   // The text of an answer, without special tokens.
   std::string AnswerText(absl::Span<const int32_t> tokens) const;
+  // For each token, the number of bytes of that text which it and those before it have written. A
+  // token that ends within a character counts the bytes of the character that it has. Where a token
+  // does not write its own bytes (which become U+FFFD, say), the ends are those of the text as it
+  // becomes certain. They never fall, and the last is the size of the text.
+  std::vector<uint32_t> AnswerEnds(absl::Span<const int32_t> tokens) const;
   // `messages`, a JSON list, with `answer` added as a message of the assistant.
   static std::string WithAnswer(absl::string_view messages, absl::string_view answer);
 

@@ -4,10 +4,21 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/status.h"
+#include "common/verifiers/judge.h"
 #include "sluice/job/v1/job.pb.h"
 
 namespace sluice {
+namespace {
+
+bool GradesSteps(const job::v1::RewardEntry& entry) {
+  const auto kind = entry.args().fields().find("template");
+  return entry.verifier() == "judge" && kind != entry.args().fields().end() &&
+         kind->second.string_value() == "prm";
+}
+
+}  // namespace
 
 absl::StatusOr<nlohmann::json> VerifierArgs(const job::v1::RewardEntry& entry) {
   std::string text;
@@ -55,8 +66,13 @@ int LongestTimeouts(const job::v1::RewardEntry& entry) {
   if (entry.verifier() != "judge") return 1;
   const auto& args = entry.args().fields();
   const auto votes = args.find("votes");
+  const int unsaid = GradesSteps(entry) ? kPrmVotes : 1;
   // Each vote may be asked for twice.
-  return 4 * (votes == args.end() ? 1 : static_cast<int>(votes->second.number_value()));
+  return 4 * (votes == args.end() ? unsaid : static_cast<int>(votes->second.number_value()));
+}
+
+bool GivesTokenRewards(const job::v1::Reward& reward) {
+  return absl::c_any_of(reward.rewards(), GradesSteps);
 }
 
 std::string TaskPoolOf(const job::v1::Reward& reward) {

@@ -29,6 +29,10 @@ std::set<std::string> JudgesOf(const job::v1::Reward& reward);
 // the wait before it.
 int LongestTimeouts(const job::v1::RewardEntry& entry);
 
+// Whether an entry says what single tokens have earned. Then rollouts must write the field
+// answer_ends, and the field rew_tok comes with scores.
+bool GivesTokenRewards(const job::v1::Reward& reward);
+
 // The pool of reward tasks that score by this block. Tasks of a pool never wait for those of
 // another: cpu is for verifiers that compute, io for those that wait for a judge.
 std::string TaskPoolOf(const job::v1::Reward& reward);

@@ -73,6 +73,12 @@ absl::StatusOr<Scorer> Scorer::Make(std::vector<RewardRule> rules, Combine combi
     auto verifier =
         MakeVerifier(rule.verifier, rule.args, {.ask_judge = judges.ask, .timeout = rule.timeout});
     if (!verifier.ok()) return Annotate(verifier.status(), where);
+    if ((*verifier)->gives_credits() && combine != Combine::kSum) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where,
+                       ": it rewards single tokens, and these rewards cannot be multiplied or "
+                       "compared with scores of whole answers; use reward.combine: sum"));
+    }
     parts.push_back({.rule = std::move(rule), .verifier = *std::move(verifier)});
   }
   return Scorer(std::move(parts), combine, generation);
@@ -114,6 +120,8 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
 
     any = true;
     score.parts.push_back(verdict->score);
+    for (const Verdict::Credit& credit : verdict->credits)
+      score.credits.push_back({credit.end, part.rule.weight * credit.value});
     info[part.rule.name] = verdict->reason;
     // A rule without a positive weight does not count for `passes`.
     if (part.rule.weight > 0 && verdict->score < 1) score.passes = false;
@@ -130,6 +138,9 @@ Score Scorer::Run(const Answer& answer, const nlohmann::json& row,
 
   SLUICE_CHECK(score.parts.size() == parts_.size());
   if (!any) return Unscorable("no_part", {{"data_source", data_source}});
+  if (failed_gate != nullptr) score.credits.clear();
+  std::stable_sort(score.credits.begin(), score.credits.end(),
+                   [](const auto& a, const auto& b) { return a.end < b.end; });
   score.task_reward = failed_gate != nullptr ? failed_gate->rule.gate_fail : total;
   if (!std::isfinite(score.task_reward))
     return Unscorable("bad_value", {{"task_reward", absl::StrCat(score.task_reward)}});
@@ -149,6 +160,36 @@ absl::Status Scorer::CheckRow(const nlohmann::json& row, const std::string& data
   return absl::InvalidArgumentError(absl::StrCat("no entry of reward.rewards scores data source ",
                                                  data_source,
                                                  "; add it to an entry's when.data_source"));
+}
+
+absl::StatusOr<std::vector<double>> TokenRewards(absl::Span<const Verdict::Credit> credits,
+                                                 absl::string_view ends, size_t text_bytes) {
+  constexpr size_t kRow = 2 * sizeof(uint32_t);
+  const auto row = [&](size_t i) {
+    std::pair<uint32_t, uint32_t> out;  // Position and end.
+    std::memcpy(&out.first, ends.data() + i * kRow, sizeof out.first);
+    std::memcpy(&out.second, ends.data() + i * kRow + sizeof out.first, sizeof out.second);
+    return out;
+  };
+  const size_t tokens = ends.size() / kRow;
+  if (ends.size() % kRow != 0 || (tokens == 0 ? 0 : row(tokens - 1).second) != text_bytes) {
+    return absl::DataLossError(absl::StrCat("answer_ends has ", ends.size(),
+                                            " bytes, which are not the tokens of a text of ",
+                                            text_bytes, " bytes"));
+  }
+  std::vector<double> rewards;
+  size_t token = 0;
+  for (const Verdict::Credit& credit : credits) {
+    while (row(token).second < credit.end) ++token;
+    const double position = row(token).first;
+    // Two parts of the text may end in one token.
+    if (!rewards.empty() && rewards[rewards.size() - 2] == position) {
+      rewards.back() += credit.value;
+    } else {
+      rewards.insert(rewards.end(), {position, credit.value});
+    }
+  }
+  return rewards;
 }
 
 absl::StatusOr<std::string> LastAnswer(absl::string_view messages) {

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/verifiers/verifier.h"
 #include "nlohmann/json.hpp"
 
@@ -42,6 +44,12 @@ struct Score {
   absl::Status fault = absl::OkStatus();
   double task_reward = 0;
   std::vector<double> parts;  // The score by each rule, in order; NaN if a rule does not apply.
+  // What the answer has earned of task_reward up to bytes of its text, weighted as the rules say,
+  // by ascending end. The rest of task_reward belongs to the whole answer.
+  std::vector<Verdict::Credit> credits = {};
+  // The field rew_tok that TokenRewards() makes of them; Run() leaves it empty, as it does not know
+  // the tokens.
+  std::vector<double> token_rewards = {};
   // Whether every rule that applies and has a weight above 0 gave its full score, 1.
   bool passes = false;
   std::string info;  // JSON: the explanation of each rule.
@@ -55,7 +63,8 @@ struct Score {
 class Scorer {
  public:
   // INVALID_ARGUMENT: there are no rules, a name is used twice, a weight or gate_fail is not
-  // finite, a verifier is unknown, or its arguments do not fit.
+  // finite, a verifier is unknown, its arguments do not fit, or it gives credits (Verdict), which
+  // only a sum can take.
   static absl::StatusOr<Scorer> Make(std::vector<RewardRule> rules, Combine combine,
                                      const JudgeAccess& judges = {});
 
@@ -83,6 +92,13 @@ class Scorer {
   Combine combine_;
   uint32_t generation_;
 };
+
+// The field `rew_tok` F64 [n, 2] of these credits: positions of tokens, ascending, and what each
+// has earned. `ends` is the field `answer_ends` U32 [n, 2] of an answer of `text_bytes` bytes (see
+// Field in common/v1/common.proto). A credit goes to the token that ends the text up to its end.
+// DATA_LOSS: `ends` is not that of this text.
+absl::StatusOr<std::vector<double>> TokenRewards(absl::Span<const Verdict::Credit> credits,
+                                                 absl::string_view ends, size_t text_bytes);
 
 // The text of the last message of the assistant in `messages`, a JSON list of {role, content}.
 // INVALID_ARGUMENT: there is none.

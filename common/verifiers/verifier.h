@@ -21,8 +21,15 @@ struct Answer {
 // The result of scoring. Everything that the policy is responsible for (a wrong, unreadable or
 // endless answer) is a verdict, mostly with score 0, and not an error.
 struct Verdict {
+  // A part of the score that the answer has earned by what it says up to the byte `end`.
+  struct Credit {
+    size_t end = 0;
+    double value = 0;
+  };
   double score = 0;
   std::string reason;  // One word, such as right, wrong, no_answer, unfinished.
+  // By ascending end; they add up to the score. Empty unless Verifier::gives_credits().
+  std::vector<Credit> credits = {};
 };
 
 // Scores answers by a rule. The verdict depends only on the arguments of Score(), except that of a
@@ -47,6 +54,8 @@ class Verifier {
   // Every score is in [low, high].
   virtual double low() const { return 0; }
   virtual double high() const { return 1; }
+  // Whether verdicts say which part of the answer has earned what.
+  virtual bool gives_credits() const { return false; }
 };
 
 // Sends two messages, of the system and of a user, to the judge of this name, and returns the text

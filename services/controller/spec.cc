@@ -26,13 +26,14 @@ using job::v1::JobSpec;
 
 constexpr size_t kMaxProblems = 20;  // Errors or differences that a message lists.
 
-// Bytes that the queue reserves for a token of the job's model. They are those of a model without
-// experts if this host does not see the model directory: the daemons that load the model report
-// what is wrong with it.
+// Bytes that the queue reserves for a token of the job. A model counts as one without experts if
+// this host does not see its directory: the daemons that load the model report what is wrong with
+// it.
 uint32_t TokenBytes(const JobSpec& spec) {
   const absl::StatusOr<ModelDir> model =
       ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
-  return model.ok() ? QueueTokenBytes(model->config) : kQueueTokenBytes;
+  return (model.ok() ? QueueTokenBytes(model->config) : kQueueTokenBytes) +
+         (GivesTokenRewards(spec.reward()) ? kAnswerEndBytes : 0);
 }
 
 // Whether the job trains on the answers of its rows, and samples none.
@@ -71,6 +72,10 @@ void AddRewardTask(const JobSpec& spec, queue::v1::QueueSpec* queue) {
   for (const char* field :
        {"reward_status", "task_reward", "reward_parts", "reward_gen", "reward_info"})
     task.add_produces(field);
+  if (GivesTokenRewards(spec.reward())) {
+    task.add_needs("answer_ends");
+    task.add_produces("rew_tok");
+  }
   task.set_granularity(common::v1::GRANULARITY_TRAJECTORY);
   task.set_pool(TaskPoolOf(spec.reward()));
   absl::Duration deadline;

@@ -219,21 +219,21 @@ absl::Status Worker::ScoreTasks(const std::vector<queue::v1::Task>& tasks) {
 }
 
 absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored) {
-  const absl::StatusOr<std::vector<std::string>> read = [&] {
+  const absl::StatusOr<std::vector<Inputs>> read = [&] {
     const auto reads = waits_.Begin({.kind = "DAEMON",
                                      .id = "queue",
                                      .at = "queue",
                                      .cause = absl::StrCat(options_.worker, " reads ", tasks.size(),
                                                            " answers from the queue")});
-    return ReadMessages(tasks);
+    return ReadInputs(tasks);
   }();
 
   SLUICE_RETURN_IF_ERROR(read.status());
-  const std::vector<std::string>& messages = *read;
+  const std::vector<Inputs>& inputs = *read;
   for (size_t i = 0; i < tasks.size(); *scored = ++i) {
     const std::string what = absl::StrCat("task ", tasks[i].name(), " of ", GroupOf(tasks[i]));
     if (options_.waiting > 0) {
-      ScoreWaiting(tasks[i], messages[i], what);
+      ScoreWaiting(tasks[i], inputs[i], what);
       continue;
     }
     const auto scores =
@@ -242,22 +242,21 @@ absl::Status Worker::ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks,
                       .cause = absl::StrCat(options_.worker, " scores answer ", i + 1, " of the ",
                                             tasks.size(), " it leased: ", what)});
     watched_.Begin("scores an answer", kLongestScore);
-    const absl::Status put = ScoreTask(tasks[i], messages[i]);
+    const absl::Status put = ScoreTask(tasks[i], inputs[i]);
     watched_.Rest();
     SLUICE_RETURN_IF_ERROR(put);
   }
   return absl::OkStatus();
 }
 
-void Worker::ScoreWaiting(const queue::v1::Task& task, const std::string& messages,
-                          std::string what) {
+void Worker::ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std::string what) {
   metrics_.leased.Add(1);
-  waiting_.Run([this, task, messages, what = std::move(what)] {
+  waiting_.Run([this, task, inputs, what = std::move(what)] {
     const auto scores =
         waits_.Begin({.kind = "CALL",
                       .id = "score",
                       .cause = absl::StrCat(options_.worker, " waits for the judge of ", what)});
-    const absl::Status put = ScoreTask(task, messages);
+    const absl::Status put = ScoreTask(task, inputs);
     metrics_.leased.Add(-1);
     if (put.ok()) return;
     ReleaseLeases({task});
@@ -266,13 +265,13 @@ void Worker::ScoreWaiting(const queue::v1::Task& task, const std::string& messag
   });
 }
 
-absl::Status Worker::ScoreTask(const queue::v1::Task& task, const std::string& messages) {
-  if (messages.empty()) {  // The member was dropped meanwhile, and its lease with it.
+absl::Status Worker::ScoreTask(const queue::v1::Task& task, const Inputs& inputs) {
+  if (inputs.messages.empty()) {  // The member was dropped meanwhile, and its lease with it.
     ForgetLease(task.lease().id());
     return absl::OkStatus();
   }
   const absl::Duration begin = Clock::Real()->Monotonic();
-  const absl::StatusOr<std::string> text = LastAnswer(messages);
+  const absl::StatusOr<std::string> text = LastAnswer(inputs.messages);
   const absl::StatusOr<nlohmann::json> row = ParseRow(task.row().json());
   Score score;
   if (!text.ok() || !row.ok()) {
@@ -281,8 +280,7 @@ absl::Status Worker::ScoreTask(const queue::v1::Task& task, const std::string& m
              .parts = {},
              .info = nlohmann::json{{"input", std::string(why.message())}}.dump()};
   } else {
-    score = scorer_.Run({.text = *text, .truncated = task.finish() != common::v1::FINISH_STOP},
-                        *row, task.row().source());
+    score = RunScorer(task, *text, *row, inputs.ends);
   }
 
   metrics_.seconds.Observe(absl::ToDoubleSeconds(Clock::Real()->Monotonic() - begin));
@@ -293,6 +291,17 @@ absl::Status Worker::ScoreTask(const queue::v1::Task& task, const std::string& m
   (score.status == "ok" ? metrics_.ok : metrics_.unscorable).Add();
   SLUICE_FAILPOINT("reward.scored");
   return PutScore(task, score);
+}
+
+Score Worker::RunScorer(const queue::v1::Task& task, const std::string& text,
+                        const nlohmann::json& row, const std::string& ends) const {
+  Score score = scorer_.Run({.text = text, .truncated = task.finish() != common::v1::FINISH_STOP},
+                            row, task.row().source());
+  if (score.credits.empty()) return score;
+  absl::StatusOr<std::vector<double>> rewards = TokenRewards(score.credits, ends, text.size());
+  if (rewards.ok()) score.token_rewards = *std::move(rewards);
+  else score.fault = Annotate(rewards.status(), GroupOf(task));
+  return score;
 }
 
 void Worker::GiveBack(const queue::v1::Task& task, const absl::Status& fault) {
@@ -323,39 +332,45 @@ void Worker::ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
   for (const queue::v1::Task& task : tasks) ForgetLease(task.lease().id());
 }
 
-absl::StatusOr<std::vector<std::string>> Worker::ReadMessages(
+absl::StatusOr<std::vector<Worker::Inputs>> Worker::ReadInputs(
     const std::vector<queue::v1::Task>& tasks) {
-  std::vector<std::string> messages(tasks.size());
+  std::vector<Inputs> inputs(tasks.size());
+  const auto set = [&](size_t i, const std::string& name, const std::string& bytes) {
+    if (name == "messages") inputs[i].messages = bytes;
+    if (name == "answer_ends") inputs[i].ends = bytes;
+  };
   std::vector<const queue::v1::Task*> unread;
+  std::set<size_t> gone;  // Those whose fields have not come.
   // From (group, member) to the index of its task.
   std::map<std::pair<std::string, uint32_t>, size_t> place;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    for (const common::v1::Field& field : tasks[i].fields()) {
-      if (field.name() == "messages") messages[i] = field.inline_();
-    }
-    if (!messages[i].empty()) continue;
+    for (const common::v1::Field& field : tasks[i].fields()) set(i, field.name(), field.inline_());
+    if (tasks[i].wants().empty()) continue;
     unread.push_back(&tasks[i]);
+    gone.insert(i);
     place[{tasks[i].owner().group(), tasks[i].owner().member()}] = i;
   }
 
   const auto take = [&](const std::vector<QueueClient::Fetched>& fetched) {
     for (const QueueClient::Fetched& record : fetched) {
       const auto it = place.find({record.record.owner().group(), record.record.owner().member()});
-      for (int f = 0; it != place.end() && f < record.record.fields_size(); ++f) {
-        if (record.record.fields(f).name() == "messages") messages[it->second] = record.fields[f];
-      }
+      if (it == place.end()) continue;
+      gone.erase(it->second);
+      for (int f = 0; f < record.record.fields_size(); ++f)
+        set(it->second, record.record.fields(f).name(), record.fields[f]);
     }
   };
 
   // First try to read all answers at once.
   const absl::Status all = ReadAnswers(unread, take);
-  if (!IsTaskGone(all)) return all.ok() ? absl::StatusOr<std::vector<std::string>>(messages) : all;
+  if (!all.ok() && !IsTaskGone(all)) return all;
   // A lease is lost, perhaps only one: read the answers one by one.
-  for (const queue::v1::Task* const task : unread) {
-    const absl::Status one = ReadAnswers({task}, take);
+  for (size_t i = 0; !all.ok() && i < unread.size(); ++i) {
+    const absl::Status one = ReadAnswers({unread[i]}, take);
     if (!one.ok() && !IsTaskGone(one)) return one;
   }
-  return messages;
+  for (const size_t i : gone) inputs[i] = {};  // One of their fields may have come with the task.
+  return inputs;
 }
 
 absl::Status Worker::ReadAnswers(
@@ -397,6 +412,12 @@ absl::Status Worker::PutScore(const queue::v1::Task& task, const Score& score) {
         "reward_parts", common::v1::DTYPE_F64, shape,
         {reinterpret_cast<const char*>(score.parts.data()), score.parts.size() * sizeof(double)},
         &record, &payload);
+    if (!score.token_rewards.empty()) {
+      const std::vector<double>& rewards = score.token_rewards;
+      AddField("rew_tok", common::v1::DTYPE_F64, {static_cast<int64_t>(rewards.size() / 2), 2},
+               {reinterpret_cast<const char*>(rewards.data()), rewards.size() * sizeof(double)},
+               &record, &payload);
+    }
   }
 
   const absl::string_view info = Utf8Prefix(score.info, kMaxInfo);

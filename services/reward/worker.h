@@ -67,21 +67,29 @@ class Worker {
   void Run();
   // Waits until tasks may be leased. Returns how many; 0: not yet.
   uint32_t AwaitRoom();
+  // What a task's score needs of its answer.
+  struct Inputs {
+    std::string messages;  // Empty if the answer is gone.
+    std::string ends;      // The field answer_ends; empty if the job does not ask for it.
+  };
   // Scores a task on a thread of its own.
-  void ScoreWaiting(const queue::v1::Task& task, const std::string& messages, std::string what);
+  void ScoreWaiting(const queue::v1::Task& task, const Inputs& inputs, std::string what);
   // Scores the tasks. After an error it gives back those that have no score.
   absl::Status ScoreTasks(const std::vector<queue::v1::Task>& tasks);
   // Sets *scored to the number of tasks, from the first, that need no more work.
   absl::Status ScoreLeasedTasks(const std::vector<queue::v1::Task>& tasks, size_t* scored);
-  // Scores the answer in `messages`, which is empty if the answer is gone, and puts the score.
-  absl::Status ScoreTask(const queue::v1::Task& task, const std::string& messages);
+  // Scores the answer and puts the score.
+  absl::Status ScoreTask(const queue::v1::Task& task, const Inputs& inputs);
+  // The score of a task whose answer has this text.
+  Score RunScorer(const queue::v1::Task& task, const std::string& text, const nlohmann::json& row,
+                  const std::string& ends) const;
   // Gives a task back that could not be scored now.
   void GiveBack(const queue::v1::Task& task, const absl::Status& fault);
   void ReleaseLeases(const std::vector<queue::v1::Task>& tasks,
                      queue::v1::ReleaseReason reason = queue::v1::RELEASE_REASON_DRAIN,
                      absl::Duration not_before = absl::ZeroDuration());
-  // The messages of each task's answer, in the order of `tasks`; empty if the answer is gone.
-  absl::StatusOr<std::vector<std::string>> ReadMessages(const std::vector<queue::v1::Task>& tasks);
+  // In the order of `tasks`.
+  absl::StatusOr<std::vector<Inputs>> ReadInputs(const std::vector<queue::v1::Task>& tasks);
   // Reads the answers of `tasks` with one Get under the first one's lease, and passes them to
   // `take`.
   absl::Status ReadAnswers(

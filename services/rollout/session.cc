@@ -115,6 +115,7 @@ void Session::StartParts() {
   streamer_ = std::make_unique<Streamer>(
       Streamer::Options{.job_name = options_.job_name,
                         .piece = spec_.piece,
+                        .answer_ends = spec_.answer_ends,
                         .layers = model.num_layers,
                         .experts = model.experts_per_token,
                         .sealed =

@@ -50,7 +50,8 @@ struct SessionSpec {
   bool deterministic = false;  // The job needs an engine with EngineCaps::deterministic.
   uint32_t max_prompt = 0;     // In tokens; groups with longer prompts are dropped.
   uint32_t group_size = 1;
-  uint32_t piece = 64;  // Tokens that are sent to the queue at once.
+  uint32_t piece = 64;       // Tokens that are sent to the queue at once.
+  bool answer_ends = false;  // See Streamer::Options.
   EvalSpec eval;
 };
 

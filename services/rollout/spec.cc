@@ -74,6 +74,7 @@ absl::StatusOr<SessionSpec> ReadSpec(const job::v1::JobSpec& spec, int threads) 
                                                                            : KvPolicy::kKeep;
   read.group_size = std::max(1u, rollout.group().size());
   read.piece = std::max(1u, rollout.piece());
+  read.answer_ends = GivesTokenRewards(spec.reward());
   return read;
 }
 

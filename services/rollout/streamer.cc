@@ -1,6 +1,7 @@
 #include "services/rollout/streamer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -260,6 +261,7 @@ void Streamer::TakeGranted(std::vector<Member> members) {
                              .emplace(request, MemberState{.member = std::move(member),
                                                            .granted = Clock::Real()->Monotonic()})
                              .first->second;
+    state.continued = state.member.trajectory.position() > state.member.trajectory.prompt();
     generating_ += state.member.generating;
     if (state.member.put_prompt) SendPrompt(request, state);
     if (!state.member.generating) unsent_.push_back(request);
@@ -275,6 +277,7 @@ void Streamer::TakeStep(const StepEvents& step) {
   if (step.seconds > 0) metrics_.decode_step.Observe(step.seconds);
   metrics_.tokens_generated.Add(static_cast<double>(step.tokens.size()));
   const absl::Duration now = Clock::Real()->Monotonic();
+  ++steps_;
   for (const TokenEvent& event : step.tokens) {
     const auto it = members_.find(event.request);
     if (it == members_.end()) continue;  // The member was abandoned meanwhile.
@@ -282,6 +285,7 @@ void Streamer::TakeStep(const StepEvents& step) {
     Trajectory& trajectory = state.member.trajectory;
     if (trajectory.finish() != FinishReason::kNone) continue;  // The queue had no room for more.
 
+    if (std::exchange(state.last_step, steps_) != steps_) state.seconds += step.seconds;
     if (trajectory.unsent() == 0) state.oldest_unsent = now;
     trajectory.Append(event);
     if (event.finish != FinishReason::kNone) {
@@ -491,6 +495,9 @@ bool Streamer::SendPieces(uint64_t request, MemberState& state, bool all) {
     piece.set_role(common::v1::SEGMENT_ROLE_SAMPLED);
     piece.set_count(static_cast<uint32_t>(count));
     piece.set_trainable(true);
+    const bool last = trajectory.finish() != FinishReason::kNone && trajectory.unsent() == 0;
+    if (last && !state.continued && state.seconds > 0)
+      *piece.mutable_duration() = rpc::ToProto(absl::Seconds(state.seconds));
     for (const VersionRun& run : taken.runs) *piece.add_runs() = rpc::ToProto(run);
     AddField("tokens", common::v1::DTYPE_I32, {count}, Bytes(taken.tokens), &record, &payload);
     AddField("logprobs", common::v1::DTYPE_F32, {count}, Bytes(taken.logprobs), &record, &payload);
@@ -522,6 +529,15 @@ bool Streamer::SendMessages(uint64_t request, MemberState& state) {
   } else {
     AddField("messages", common::v1::DTYPE_UNSPECIFIED, {static_cast<int64_t>(text.size())}, text,
              &record, &payload);
+  }
+  if (options_.answer_ends) {
+    const Trajectory& trajectory = state.member.trajectory;
+    const std::vector<uint32_t> ends = renderer_->AnswerEnds(trajectory.tokens());
+    std::vector<uint32_t> rows;  // [n, 2]
+    for (size_t i = 0; i < ends.size(); ++i)
+      rows.insert(rows.end(), {trajectory.prompt() + static_cast<uint32_t>(i), ends[i]});
+    AddField("answer_ends", common::v1::DTYPE_U32, {static_cast<int64_t>(ends.size()), 2},
+             Bytes<uint32_t>(rows), &record, &payload);
   }
   if (!Send(request, std::move(record), std::move(payload), Ack::What::kMessages, 0)) return false;
   state.messages = MemberState::Messages::kSent;

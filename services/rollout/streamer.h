@@ -59,6 +59,8 @@ class Streamer {
     // Most bytes of sampled tokens (with log-probs and experts) that the queue has not
     // acknowledged. Above it the engine pauses.
     uint64_t most_unacked = 256 << 20;
+    // The job rewards single tokens: the field answer_ends comes with the messages.
+    bool answer_ends = false;
     // Number of the model's layers, and of experts per token and layer. The latter is 0 if the
     // model is no mixture of experts.
     int64_t layers = 0, experts = 0;
@@ -123,6 +125,11 @@ class Streamer {
     bool prompt_put = false;  // The group's prompt was sent. Used if member.put_prompt is set.
     bool leaves = false;      // To be given back once the queue has all of its tokens.
     enum class Messages { kNone, kSent, kStored } messages = Messages::kNone;
+    // Wall time of the engine's steps that have sampled tokens of this turn, and the number of the
+    // last of them. An earlier attempt's part of it is not known.
+    double seconds = 0;
+    uint64_t last_step = 0;
+    bool continued = false;        // An earlier attempt has sampled the first tokens.
     absl::Duration granted;        // Monotonic time of the grant.
     absl::Duration oldest_unsent;  // Monotonic time at which its first unsent token came.
   };
@@ -199,6 +206,7 @@ class Streamer {
   std::vector<uint64_t> finished_;                       // Requests that may be ready to be sealed.
   std::vector<queue::v1::DropItem> drops_;  // Drops that the queue was not told of yet.
   size_t generating_ = 0;                   // Number of members with `generating`.
+  uint64_t steps_ = 0;                      // Number of TakeStep() calls.
   std::atomic<bool> has_other_workers_ = false;
   absl::Duration last_scan_;  // Monotonic time of the last scan of all members.
   // The values that the last UpdateMetrics() saw. Counters are raised by the difference to them.

@@ -1,7 +1,10 @@
 #include "services/trainer/batch_payload.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -11,6 +14,7 @@
 #include "common/log/log.h"
 #include "common/models/moe.h"
 #include "common/queue_client/queue_client.h"
+#include "common/rpc/convert.h"
 #include "sluice/queue/v1/queue.pb.h"
 
 namespace sluice::trainer {
@@ -19,18 +23,56 @@ namespace {
 using common::v1::Field;
 using common::v1::Record;
 
-constexpr uint64_t kMaxTokens = 1 << 26;  // Limit for one trajectory.
+constexpr uint64_t kMaxTokens = 1 << 26;                    // Limit for one trajectory.
+constexpr uint64_t kTokenRewardBytes = 2 * sizeof(double);  // Of a row of rew_tok.
 
 // Where the columns of one owner are written while they are read.
 struct Slot {
   Trajectory* trajectory = nullptr;  // Null for a group's prompt.
   std::vector<int32_t> prompt;       // Tokens of the group's prompt.
   std::vector<uint8_t> sampled;      // [T] 1 if the token has a log-prob.
+  std::vector<double> rew_tok;       // [n, 2] the field of this name.
+  // The pieces to train on, by their place: a piece may be read twice.
+  std::map<uint64_t, common::v1::Piece> pieces;
 };
 
 // Key of an owner: the group's id and the member. The key of a prompt is the group's id alone.
 std::string KeyOf(const common::v1::TrajectoryRef& owner) {
   return owner.has_member() ? absl::StrCat(owner.group(), "/", owner.member()) : owner.group();
+}
+
+// The turns of a member, from its pieces that are trained on.
+std::vector<Turn> TurnsOf(const std::map<uint64_t, common::v1::Piece>& pieces) {
+  std::vector<Turn> turns;
+  std::optional<uint32_t> number;
+  for (const auto& [at, piece] : pieces) {
+    if (number != piece.turn()) turns.push_back({.first = at});
+    number = piece.turn();
+    turns.back().count = at + piece.count() - turns.back().first;
+    if (piece.has_duration())
+      turns.back().seconds = absl::ToDoubleSeconds(rpc::FromProto(piece.duration()));
+  }
+  return turns;
+}
+
+// Sets what single tokens have earned, from a field rew_tok [n, 2] of positions and values.
+absl::Status ReadTokenRewards(absl::Span<const double> rows, Trajectory& trajectory) {
+  for (size_t i = 0; i + 1 < rows.size(); i += 2) {
+    // A position must be a number that a cast keeps, and lie on a token that was sampled to be
+    // trained. The mask does not yet leave out stale ones.
+    const double position = rows[i];
+    const bool fits = position >= 0 && position < static_cast<double>(trajectory.mask.size()) &&
+                      position == std::floor(position);
+    if (!fits || trajectory.mask[static_cast<size_t>(position)] == 0 ||
+        !std::isfinite(rows[i + 1]) || (i > 0 && position <= rows[i - 2])) {
+      return absl::DataLossError(absl::StrCat("row ", i / 2, " of rew_tok is ", position, ", ",
+                                              rows[i + 1],
+                                              ", wanted: the next trainable token, and a finite "
+                                              "value"));
+    }
+    trajectory.token_rewards.push_back({static_cast<uint64_t>(position), rows[i + 1]});
+  }
+  return absl::OkStatus();
 }
 
 // Assembles the groups of one slice: OpenGroup() allocates the columns and lists what to read,
@@ -63,6 +105,7 @@ class Assembly {
   // Returns the place for the bytes of a field, or null to skip them. An error is kept in failure_.
   char* FindPlace(const Record& record, int index);
   char* PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, Slot& slot);
+  char* PlaceTokenRewards(const Record& record, const Field& field, Slot& slot);
   char* PlaceInMember(const Record& record, const Field& field, Slot& slot);
   absl::Status CloseGroup(const queue::v1::BatchGroup& from, Group& to);
   char* Fail(const Record& record, absl::string_view what) {
@@ -115,9 +158,10 @@ absl::Status Assembly::OpenGroup(const queue::v1::BatchGroup& from, Group& to,
     want.mutable_owner()->set_attempt(member.attempt());
     want.add_names("tokens");
     want.add_names("logprobs");
+    want.add_names("rew_tok");
     if (experts_ > 0) want.add_names("routing");
     trajectory.routing.assign(member.tokens() * experts_, kAnyExpert);
-    slots_[KeyOf(want.owner())] = {&trajectory, {}, std::vector<uint8_t>(member.tokens())};
+    slots_[KeyOf(want.owner())] = {&trajectory, {}, std::vector<uint8_t>(member.tokens()), {}, {}};
   }
   return absl::OkStatus();
 }
@@ -126,6 +170,9 @@ char* Assembly::FindPlace(const Record& record, int index) {
   const Field& field = record.fields(index);
   const auto slot = slots_.find(KeyOf(record.owner()));
   const uint64_t width = BytesPerToken(field.name());
+  if (slot != slots_.end() && !record.has_piece() && field.name() == "rew_tok" &&
+      slot->second.trajectory != nullptr)
+    return PlaceTokenRewards(record, field, slot->second);
   if (slot == slots_.end() || !record.has_piece() || width == 0) return nullptr;
   const uint64_t count = record.piece().count(),
                  unit = field.name() == "routing" ? sizeof(uint16_t) : sizeof(int32_t);
@@ -149,6 +196,18 @@ char* Assembly::PlaceInPrompt(const Field& field, uint64_t at, uint64_t count, S
   return reinterpret_cast<char*>(slot.prompt.data() + at) + field.from();
 }
 
+char* Assembly::PlaceTokenRewards(const Record& record, const Field& field, Slot& slot) {
+  const uint64_t total = std::max(field.total(), field.bytes());
+  if (total % kTokenRewardBytes != 0 || total / kTokenRewardBytes > slot.sampled.size() ||
+      field.from() > total || field.bytes() > total - field.from()) {
+    return Fail(record, absl::StrCat("rew_tok has ", total, " bytes, wanted: a multiple of ",
+                                     kTokenRewardBytes, ", and no more rows than ",
+                                     slot.sampled.size(), " tokens"));
+  }
+  slot.rew_tok.resize(total / sizeof(double));
+  return reinterpret_cast<char*>(slot.rew_tok.data()) + field.from();
+}
+
 char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& slot) {
   const common::v1::Piece& piece = record.piece();
   Trajectory& trajectory = *slot.trajectory;
@@ -167,6 +226,7 @@ char* Assembly::PlaceInMember(const Record& record, const Field& field, Slot& sl
   }
 
   if (piece.role() == common::v1::SEGMENT_ROLE_SAMPLED && piece.trainable()) {
+    slot.pieces[piece.at()] = piece;
     uint64_t t = piece.at();
     for (const common::v1::VersionRun& run : piece.runs()) {
       for (uint32_t i = 0; i < run.count() && t < piece.at() + piece.count(); ++i, ++t) {
@@ -221,10 +281,16 @@ absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) 
   const std::vector<int32_t>& prompt = slots_[from.group()].prompt;
   for (int m = 0; m < from.members_size(); ++m) {
     Trajectory& trajectory = to.members[m];
+    common::v1::TrajectoryRef owner;
+    owner.set_group(from.group());
+    owner.set_member(trajectory.member);
+    const Slot& slot = slots_[KeyOf(owner)];
     const auto close = [&]() -> absl::Status {
       if (prompt.size() > trajectory.tokens.size())
         return absl::DataLossError("its prompt is longer than the whole trajectory");
       std::copy(prompt.begin(), prompt.end(), trajectory.tokens.begin());
+      trajectory.turns = TurnsOf(slot.pieces);
+      SLUICE_RETURN_IF_ERROR(ReadTokenRewards(slot.rew_tok, trajectory));
       for (const TokenRun& run : trajectory.masked) {
         // The sum of the two may wrap around.
         const uint64_t size = trajectory.mask.size();
@@ -233,11 +299,7 @@ absl::Status Assembly::CloseGroup(const queue::v1::BatchGroup& from, Group& to) 
         std::fill_n(trajectory.mask.begin() + run.first, run.count, 0);
         std::fill_n(trajectory.versions.begin() + run.first, run.count, -1);
       }
-      common::v1::TrajectoryRef owner;
-      owner.set_group(from.group());
-      owner.set_member(trajectory.member);
-      SLUICE_RETURN_IF_ERROR(
-          CheckMember(from.members(m), trajectory, prompt.size(), slots_[KeyOf(owner)].sampled));
+      SLUICE_RETURN_IF_ERROR(CheckMember(from.members(m), trajectory, prompt.size(), slot.sampled));
       return rewards_ ? ReadReward(from.members(m), trajectory) : absl::OkStatus();
     };
     if (absl::Status status = close(); !status.ok()) {

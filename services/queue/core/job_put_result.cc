@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "absl/algorithm/container.h"
@@ -47,6 +48,42 @@ bool IsVerdict(absl::string_view text) {
 }
 }  // namespace
 
+// The places [from, to) of the member's trainable tokens, in order.
+std::vector<std::pair<double, double>> TrainableRuns(const Group& group, uint32_t m) {
+  std::vector<std::pair<double, double>> runs;
+  for (const StoredPiece& stored : group.members[m].log.pieces()) {
+    const Piece& piece = stored.piece;
+    if (piece.trainable) runs.emplace_back(piece.at, piece.at + piece.count);
+  }
+  return runs;
+}
+
+// rew_tok: F64 [n, 2], the positions of trainable tokens, ascending, and their rewards. PutResult()
+// has made sure that the numbers are finite.
+absl::Status CheckTokenRewards(const TaskSpec& spec, const Group& group, uint32_t m,
+                               const Field& field) {
+  if (field.dtype != static_cast<int>(Dtype::kF64) || field.bytes.size % (2 * sizeof(double)) != 0)
+    return BadField(spec.name,
+                    absl::StrCat("wrote a rew_tok that is no F64 [n, 2], of member ", m));
+  if (field.bytes.lost()) return absl::OkStatus();  // Checked when it was stored.
+  const std::vector<std::pair<double, double>> runs = TrainableRuns(group, m);
+  auto run = runs.begin();
+  double last = -1;
+  for (size_t at = 0; at < field.bytes.size; at += 2 * sizeof(double)) {
+    double position = 0;
+    std::memcpy(&position, field.bytes.view().data() + at, sizeof position);
+    while (run != runs.end() && run->second <= position) ++run;
+    if (run == runs.end() || position < run->first || position <= last ||
+        position != std::floor(position)) {
+      return BadField(spec.name,
+                      absl::StrCat("rewards token ", position, " of member ", m, " after token ",
+                                   last, "; wanted: trainable tokens, ascending"));
+    }
+    last = position;
+  }
+  return absl::OkStatus();
+}
+
 // For a record of a task that is done: what it wrote stands. A record with equal bytes, of this
 // round or an earlier one, is a repeat. So is any record of a member that was dropped since.
 absl::Status Job::CheckRepeatedResult(const Record& record, const Group& group) {
@@ -86,6 +123,8 @@ absl::Status Job::CheckResult(const Group& group, const LeaseEntry& entry,
         reward->bytes.size != sizeof(double)) {
       return BadField(spec.name, absl::StrCat("ended without task_reward, one F64, of member ", m));
     }
+    const Field* const tokens = FindField(staged, m, "rew_tok");
+    if (tokens != nullptr) SLUICE_RETURN_IF_ERROR(CheckTokenRewards(spec, group, m, *tokens));
   }
 
   if (!absl::c_linear_search(spec.produces, "verdict")) return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/algorithms/returns.h"
 #include "common/base/id.h"
 
 namespace sluice::trainer {
@@ -14,6 +15,14 @@ struct TokenRun {
   uint64_t count = 0;
 
   auto operator<=>(const TokenRun&) const = default;
+};
+
+// Tokens of one turn of the policy, from its first sampled token to its last.
+struct Turn {
+  uint64_t first = 0, count = 0;
+  double seconds = 0;  // Wall time of the turn; 0 if it is not known.
+
+  bool operator==(const Turn&) const = default;
 };
 
 // One sampled completion with its prompt, as the queue delivered it. All columns have length T,
@@ -36,7 +45,10 @@ struct Trajectory {
   std::vector<uint16_t> routing;
   // Runs of tokens that the queue left out as too stale. Their `mask` is 0 already.
   std::vector<TokenRun> masked;
-  double reward = 0;       // Task reward, before any shaping.
+  std::vector<Turn> turns;  // In order.
+  double reward = 0;        // Task reward, before any shaping.
+  // What single tokens have earned of it, by ascending position. Empty if the reward does not say.
+  std::vector<TokenReward> token_rewards;
   bool truncated = false;  // The answer was cut at the length limit.
   // Log-probs of the trained tokens, in their order, under the anchor less those under the
   // reference. The trainer sets it if the KL enters the reward; else it is empty.

@@ -72,11 +72,11 @@ class Reader {
 // It does not compile if there are others than these.
 template <typename T, typename Each>
 void ForEachField(T& trajectory, Each each) {
-  auto& [member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
-         truncated, kl, values] = trajectory;
+  auto& [member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, turns, reward,
+         token_rewards, truncated, kl, values] = trajectory;
   const auto visit = [&](auto&... fields) { (each(fields), ...); };
-  visit(member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, reward,
-        truncated, kl, values);
+  visit(member, attempt, crc32c, tokens, mask, logprobs, versions, routing, masked, turns, reward,
+        token_rewards, truncated, kl, values);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "common/algorithms/duration.h"
 #include "common/algorithms/returns.h"
 #include "common/algorithms/shaping.h"
 #include "common/base/status.h"
@@ -15,6 +16,14 @@ namespace {
 int64_t CountTrained(const Trajectory& trajectory) {
   return std::count_if(trajectory.mask.begin(), trajectory.mask.end(),
                        [](uint8_t m) { return m != 0; });
+}
+
+std::vector<uint64_t> TrainedPositions(const Trajectory& trajectory) {
+  std::vector<uint64_t> positions;
+  for (size_t t = 0; t < trajectory.mask.size(); ++t) {
+    if (trajectory.mask[t]) positions.push_back(t);
+  }
+  return positions;
 }
 
 // Whether the rewards in Group::pool enter the group's statistics. They are task rewards of answers
@@ -31,9 +40,11 @@ void SetAdvantages(const Rules& rules, const Trajectory& trajectory, double adva
                    Sequence* sequence) {
   const TokenRule rule = rules.advantage.tokens;
   const size_t tokens = sequence->targets.size();
-  const bool at_the_end = rule == TokenRule::kReturns || rule == TokenRule::kGae;
-  std::vector<double> values(tokens, at_the_end ? 0 : advantage);
-  if (at_the_end) values.back() = advantage;
+  std::vector<double> values(tokens, advantage);
+  if (UsesTokenRewards(rules.advantage)) {
+    const std::vector<uint64_t> places = TrainedPositions(trajectory);
+    values = PlaceRewards(advantage, trajectory.token_rewards, places);
+  }
   if (rule != TokenRule::kSame && !trajectory.kl.empty()) {
     for (size_t t = 0; t < tokens; ++t) values[t] -= rules.reward_kl * trajectory.kl[t];
   }
@@ -64,6 +75,14 @@ Sequence MakeSequence(const Trajectory& trajectory, uint32_t group, int64_t k) {
     if (trajectory.logprobs.empty()) continue;
     sequence.behavior.push_back(trajectory.logprobs[t]);
     sequence.staleness.push_back(static_cast<int32_t>(k - trajectory.versions[t]));
+  }
+
+  for (const Turn& turn : trajectory.turns) {
+    const auto end = std::lower_bound(sequence.rows.begin(), sequence.rows.end(),
+                                      static_cast<int64_t>(turn.first + turn.count) - 1);
+    const auto place = static_cast<size_t>(end - sequence.rows.begin());
+    if (place > (sequence.turns.empty() ? 0 : sequence.turns.back().first))
+      sequence.turns.emplace_back(place, turn.seconds);
   }
 
   // A trajectory without a trained token makes no sequence, so there is a last row.
@@ -113,6 +132,24 @@ void WhitenAdvantages(const AdvantageRule& rule, absl::Span<Sequence* const> seq
   for (Sequence* sequence : sequences) {
     for (float& a : sequence->advantage) a = static_cast<float>(moments.Whiten(a));
   }
+}
+
+double WeighByDuration(const AdvantageRule& rule, absl::Span<Sequence* const> sequences) {
+  if (!rule.duration_aware) return 0;
+  std::vector<double> seconds;
+  for (const Sequence* sequence : sequences) {
+    for (const auto& [end, dt] : sequence->turns) seconds.push_back(dt);
+  }
+  const std::vector<double> factors = DurationFactors(seconds);
+  size_t turn = 0;
+  for (Sequence* sequence : sequences) {
+    size_t t = 0;
+    for (const auto& [end, dt] : sequence->turns) {
+      for (; t < end; ++t) sequence->advantage[t] *= static_cast<float>(factors[turn]);
+      ++turn;
+    }
+  }
+  return MeanDuration(seconds);
 }
 
 double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups) {
@@ -165,6 +202,20 @@ absl::Status SequenceBuilder::CheckTrajectory(const Group& group,
   if (length > 0 && trajectory.mask[0]) {
     return absl::InvalidArgumentError(absl::StrCat(
         name(), "its first token is trainable; a prompt of at least one token is needed"));
+  }
+
+  for (size_t i = 0; i < trajectory.token_rewards.size(); ++i) {
+    const TokenReward& earned = trajectory.token_rewards[i];
+    if (UsesTokenRewards(rules_.advantage) && earned.position < length &&
+        std::isfinite(earned.value) &&
+        (i == 0 || earned.position > trajectory.token_rewards[i - 1].position))
+      continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), "token ", earned.position, " of ", length, " has earned ", earned.value,
+        UsesTokenRewards(rules_.advantage)
+            ? ", wanted: ascending positions and finite values"
+            : ", but the job's advantages give all tokens of an answer the same; use "
+              "algorithm.advantage.kind: reinforce_pp or gae"));
   }
 
   // Supervised data has no versions.
@@ -223,6 +274,8 @@ absl::Status SequenceBuilder::Add(absl::Span<const Group> groups, std::vector<Se
       counts_.tokens += tokens;
       ++counts_.sequences;
       if (rl()) CountVersions(trajectory);
+      for (const TokenReward& earned : trajectory.token_rewards)
+        rewarded_tokens_ += trajectory.mask[earned.position];
     }
     if (group_tokens > 0) ++counts_.prompts;
   }

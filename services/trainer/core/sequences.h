@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,9 @@ struct Sequence {
   std::vector<float> behavior;  // Behaviour log-probs.
   std::vector<int32_t> staleness;
   std::vector<float> advantage;
+  // Of each turn with a trained token: the place after its last one in `targets`, and the turn's
+  // wall time in seconds, 0 if it is not known. Tokens of no turn are not in it.
+  std::vector<std::pair<size_t, double>> turns;
   // Of a job with a critic, [T_i], else empty: its predictions before the step, and their targets.
   std::vector<float> value, value_target;
   // Weight that the loss's aggregation gives each token of this sequence, before the scale that is
@@ -67,7 +71,8 @@ class SequenceBuilder {
   SequenceBuilder(const Settings& settings, const Rules& rules, int64_t k, double batch_mean = 0);
 
   // Appends the groups' sequences to *out, without those that have no trained token.
-  // INVALID_ARGUMENT: columns differ in length, or a first token is to be trained.
+  // INVALID_ARGUMENT: columns differ in length, a first token is to be trained, or rewards of
+  // single tokens are malformed or would have no effect.
   // FAILED_PRECONDITION STALE: a trained token's staleness is negative or above max_staleness.
   // The messages name the trajectory.
   absl::Status Add(absl::Span<const Group> groups, std::vector<Sequence>* out);
@@ -79,6 +84,8 @@ class SequenceBuilder {
   const StalenessStats& staleness() const { return staleness_; }
   const AdvantageStream& advantages() const { return advantages_; }
   const RewardStats& rewards() const { return rewards_; }  // Of the members with a finite reward.
+  // Number of trained tokens that have earned a part of the reward by themselves.
+  int64_t rewarded_tokens() const { return rewarded_tokens_; }
   // Mean over the trained sequences of the mean over their tokens of the KL to the reference; 0 if
   // it does not enter the reward.
   double reward_kl() const;
@@ -101,6 +108,7 @@ class SequenceBuilder {
   uint32_t groups_ = 0;
   RewardStats rewards_;
   double reward_kl_sum_ = 0;
+  int64_t rewarded_tokens_ = 0;
 };
 
 // The sequence of a trajectory with at least one trained token, without advantage and weight. `k`
@@ -114,6 +122,10 @@ double ShapedReward(const Settings& settings, const Rules& rules, const Trajecto
 
 // Whitens the advantages of a step's sequences over all their tokens, if the rule says so.
 void WhitenAdvantages(const AdvantageRule& rule, absl::Span<Sequence* const> sequences);
+
+// Multiplies the advantages of each turn of the step by its factor (duration.h), if the rule says
+// so. Returns the mean time of a turn in seconds, 0 if none is known.
+double WeighByDuration(const AdvantageRule& rule, absl::Span<Sequence* const> sequences);
 
 // The mean shaped reward over all members with a finite one; 0 if there are none.
 double MeanReward(const Settings& settings, const Rules& rules, absl::Span<const Group> groups);

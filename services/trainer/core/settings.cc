@@ -183,8 +183,8 @@ bool Streams(const Settings& settings) {
   if (settings.kind != Settings::Kind::kRl || !settings.stream) return false;
   // Several updates need the whole batch first.
   if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
-  const auto* row = FindRow(AdvantageRows(), settings.algorithm.advantage.kind);
-  if (row == nullptr || !IsGroupWise(row->value)) return false;
+  const absl::StatusOr<AdvantageRule> rule = ResolveAdvantage(settings.algorithm.advantage);
+  if (!rule.ok() || !IsGroupWise(*rule)) return false;
   // These are computed from log-probs of the whole step, before its gradients.
   const AlgorithmSpec& algorithm = settings.algorithm;
   const auto* loss = FindRow(LossRows(), algorithm.loss.kind);
@@ -197,12 +197,12 @@ bool Streams(const Settings& settings) {
     if (distill == nullptr) return false;
     // The late factor of the advantages does not multiply the teacher's part of them, and a mean
     // over tokens needs their number early where the aggregation is another one.
-    if (distill->value == DistillKind::kSampled ? IsStepWide(row->value)
+    if (distill->value == DistillKind::kSampled ? IsStepWide(*rule)
                                                 : algorithm.loss.aggregation != "token_mean")
       return false;
   }
   // A factor of the advantages that is known late must multiply the whole policy term.
-  return loss->value.proportional || !IsStepWide(row->value);
+  return loss->value.proportional || !IsStepWide(*rule);
 }
 
 }  // namespace sluice::trainer

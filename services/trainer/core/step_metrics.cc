@@ -110,6 +110,8 @@ void AddRewardMetrics(const AdvantageRule& rule, const SequenceBuilder& builder,
     (*out)["flat_groups"] = static_cast<double>(advantages.flat_groups());
     (*out)["singleton_groups"] = static_cast<double>(advantages.singleton_groups());
   }
+  if (builder.rewarded_tokens() > 0)
+    (*out)["rewarded_tokens"] = static_cast<double>(builder.rewarded_tokens());
   if (builder.rewards().count() == 0) return;
 
   (*out)["reward_std"] = builder.rewards().std();

@@ -43,7 +43,7 @@ class WholeStep : public BatchStep {
       SLUICE_RETURN_IF_ERROR(updater_.scorer().SetRewardKl(groups_));
     if (updater_.critic() != nullptr) SLUICE_RETURN_IF_ERROR(updater_.critic()->SetValues(groups_));
     result->critic_alone = updater_.critic() != nullptr && k_ < settings_.critic.warmup;
-    SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches());
+    SLUICE_ASSIGN_OR_RETURN(std::vector<Minibatch> minibatches, MakeMinibatches(result));
 
     // Proximal log-probs are computed with the weights before the first update, so all of them are
     // computed here.
@@ -74,7 +74,7 @@ class WholeStep : public BatchStep {
   const UpdateSums& sums() const override { return sums_; }
 
  private:
-  absl::StatusOr<std::vector<Minibatch>> MakeMinibatches() {
+  absl::StatusOr<std::vector<Minibatch>> MakeMinibatches(StepResult* result) {
     builder_.emplace(settings_, rules_, k_, MeanReward(settings_, rules_, groups_));
 
     const std::vector<uint32_t> cuts =
@@ -90,7 +90,7 @@ class WholeStep : public BatchStep {
                                after.prompts - before.prompts};
     }
 
-    FinishAdvantages(sequences);
+    FinishAdvantages(sequences, result);
     for (uint32_t i = 0; i < settings_.minibatches; ++i) {
       updater_.ranks().BeginStep();
       sequences[i] = updater_.ranks().Share(std::move(sequences[i]));
@@ -112,8 +112,9 @@ class WholeStep : public BatchStep {
            rules_.loss.aggregation.step_scale(counts, settings_.max_response);
   }
 
-  // Applies what depends on the whole batch: the factor of the advantages, and their whitening.
-  void FinishAdvantages(std::vector<std::vector<Sequence>>& sequences) const {
+  // Applies what depends on the whole batch: the factor of the advantages, their whitening, and the
+  // factors of turns.
+  void FinishAdvantages(std::vector<std::vector<Sequence>>& sequences, StepResult* result) const {
     if (settings_.kind != Settings::Kind::kRl) return;
     const float factor = static_cast<float>(builder_->factor());
     std::vector<Sequence*> all;
@@ -124,6 +125,8 @@ class WholeStep : public BatchStep {
       }
     }
     WhitenAdvantages(rules_.advantage, all);
+    const double turn_seconds = WeighByDuration(rules_.advantage, all);
+    if (turn_seconds > 0) result->metrics["turn_seconds"] = turn_seconds;
   }
 
   void DivideIntoAnswers(absl::Span<const Sequence> sequences, Minibatch* minibatch) const {

@@ -39,6 +39,33 @@ TEST(ReturnsTest, ReinforcePlusPlusBaselineGivesTheWorkedNumbers) {
                  "whitened");
 }
 
+TEST(ReturnsTest, ATokenHasWhatItEarnedAndTheLastOneTheRest) {
+  const std::vector<uint64_t> positions = {3, 4, 7, 8};
+  EXPECT_EQ(PlaceRewards(1, {}, positions), (std::vector<double>{0, 0, 0, 1}));
+  EXPECT_EQ(PlaceRewards(1, {{4, 0.25}, {8, 0.5}}, positions),
+            (std::vector<double>{0, 0.25, 0, 0.75}));
+  // Tokens 5 and 10 are not trained: the last trained one before them has led there. Token 2 comes
+  // before all of them, so that nobody has it.
+  EXPECT_EQ(PlaceRewards(1, {{2, 0.125}, {5, 0.25}, {10, 0.5}}, positions),
+            (std::vector<double>{0, 0.25, 0, 0.625}));
+}
+
+TEST(ReturnsTest, TheWholeRewardIsTheReturnOfTheFirstTokenWhoeverHasEarnedIt) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SplitMix64 random(seed);
+    std::vector<uint64_t> positions;
+    std::vector<TokenReward> earned;
+    for (uint64_t t = 1; t < 40; ++t) {
+      if (positions.empty() || random.Below(3) > 0) positions.push_back(t);
+      if (random.Below(4) == 0) earned.push_back({t, 2 * random.Uniform() - 1});
+    }
+    const double reward = random.Uniform();
+    std::vector<double> rewards = PlaceRewards(reward, earned, positions);
+    ToReturns(1, absl::MakeSpan(rewards));
+    EXPECT_NEAR(rewards.front(), reward, 1e-12) << seed;
+  }
+}
+
 TEST(ReturnsTest, ADiscountFallsPerToken) {
   std::vector<double> rewards = {0, 0, 1};
   ToReturns(0.5, absl::MakeSpan(rewards));

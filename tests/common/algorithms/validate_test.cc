@@ -237,6 +237,24 @@ TEST(ValidateTest, LossesThatExcludeOtherChoicesSaySo) {
   }
 }
 
+TEST(ValidateTest, TheTimesOfTurnsNeedAdvantagesThatAreKnownBeforeTheGradients) {
+  for (const auto& row : AdvantageRows()) {
+    AlgorithmSpec spec;
+    spec.advantage.kind = std::string(row.name);
+    spec.advantage.duration_aware = true;
+    if (row.value.min_variance) spec.loss.kind = "reinforce";
+    const AlgorithmContext context{.has_teacher = IgnoresRewards(row.value)};
+    if (row.value.min_variance) {
+      ExpectOne(spec, context, "advantage.duration_aware", "of whole answers");
+    } else if (IgnoresRewards(row.value)) {
+      ExpectOne(spec, context, "advantage.duration_aware", "which no factor changes");
+    } else {
+      EXPECT_THAT(ValidateAlgorithm(spec, context), IsEmpty()) << row.name;
+      ExpectOne(spec, {.has_teacher = true}, "advantage.duration_aware", "Set distill.kind: full");
+    }
+  }
+}
+
 TEST(ValidateTest, KlNeedsAReferenceAndAGradient) {
   ExpectOne(With([](auto& s) { s.loss.kl = 0.1; }), {}, "loss.kl", "model.reference");
   EXPECT_THAT(ValidateAlgorithm(With([](auto& s) { s.loss.kl = 0.1; }), {.has_reference = true}),

@@ -1,6 +1,11 @@
 #include "common/prompt/prompt.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/splitmix.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/testing/data.h"
 #include "common/tokenizer/tokenizer.h"
@@ -70,6 +75,82 @@ TEST(PromptTest, AnAnswersTextLeavesTheEndTokenOut) {
   std::vector<int32_t> tokens = *renderer->tokenizer().Encode("1284", {.add_special = false});
   tokens.push_back(2);
   EXPECT_EQ(renderer->AnswerText(tokens), "1284");
+}
+
+// The text up to the end of each token, with U+FFFD for a character that is not whole there.
+std::vector<std::string> TextsUpTo(const PromptRenderer& renderer,
+                                   const std::vector<int32_t>& tokens) {
+  std::vector<std::string> texts;
+  const std::string text = renderer.AnswerText(tokens);
+  for (const uint32_t end : renderer.AnswerEnds(tokens)) texts.push_back(text.substr(0, end));
+  return texts;
+}
+
+TEST(PromptTest, EachTokenOfAnAnswerSaysWhereItsTextEnds) {
+  const auto renderer = Load(kDigits, "{prompt}");
+  std::vector<int32_t> tokens = *renderer->tokenizer().Encode("1284", {.add_special = false});
+  ASSERT_EQ(tokens.size(), 4u);
+  tokens.push_back(2);
+  EXPECT_THAT(TextsUpTo(*renderer, tokens), ElementsAre("1", "12", "128", "1284", "1284"));
+  EXPECT_TRUE(renderer->AnswerEnds({}).empty());
+}
+
+TEST(PromptTest, ACharacterOfSeveralTokensEndsWithItsLastOne) {
+  SLUICE_NEEDS_TEST_DATA("models/qwen3-tiny");
+  const auto renderer = Load(testing_data::Path("models/qwen3-tiny"), "{question}\n");
+  // A token for each byte: "e", the two bytes of U+00E9, the four of U+1F600, "!".
+  std::vector<int32_t> tokens;
+  for (const char* byte : {"e", "\xc3", "\xa9", "\xf0", "\x9f", "\x98", "\x80", "!"}) {
+    for (int32_t id = 0; id < renderer->tokenizer().vocab_size(); ++id) {
+      if (renderer->tokenizer().TokenBytes(id) != byte) continue;
+      tokens.push_back(id);
+      break;
+    }
+  }
+  ASSERT_EQ(tokens.size(), 8u);
+  EXPECT_EQ(renderer->AnswerText(tokens), "e\u00e9\U0001f600!");
+  EXPECT_THAT(renderer->AnswerEnds(tokens), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  // Without its last byte, the character becomes U+FFFD.
+  tokens.erase(tokens.begin() + 6);
+  const std::string text = renderer->AnswerText(tokens);
+  EXPECT_EQ(text, "e\u00e9\ufffd!");
+  const std::vector<uint32_t> ends = renderer->AnswerEnds(tokens);
+  EXPECT_EQ(ends[2], 3u);
+  EXPECT_EQ(ends.back(), text.size());
+}
+
+// Of random tokens and of random text: up to a token after which the text is whole, the text is
+// that of these tokens alone.
+TEST(PromptTest, TheTextUpToATokenIsThatOfTheTokensUpToIt) {
+  for (const char* model : {"models/qwen3-tiny", "models/llama3-tiny", "models/stories260k"}) {
+    SLUICE_NEEDS_TEST_DATA(model);
+    const auto renderer = Load(testing_data::Path(model), "{question}\n");
+    const int32_t vocab = renderer->tokenizer().vocab_size();
+    for (uint64_t seed = 0; seed < 50; ++seed) {
+      SplitMix64 random(seed);
+      constexpr const char* kCharacters[] = {"a", " ", "\n", "\u00e9", "\u6f22", "\U0001f600"};
+      std::string written;
+      std::vector<int32_t> tokens;
+      for (int i = 0; i < 40; ++i) {
+        written += kCharacters[random.Below(std::size(kCharacters))];
+        tokens.push_back(static_cast<int32_t>(random.Below(static_cast<uint64_t>(vocab))));
+      }
+      if (seed % 2 == 0) tokens = *renderer->tokenizer().Encode(written, {.add_special = false});
+      const std::string text = renderer->AnswerText(tokens);
+      const std::vector<uint32_t> ends = renderer->AnswerEnds(tokens);
+      ASSERT_EQ(ends.size(), tokens.size());
+      EXPECT_TRUE(std::is_sorted(ends.begin(), ends.end())) << model << " seed " << seed;
+      EXPECT_EQ(ends.back(), text.size());
+      int checked = 0;
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        const std::string alone = renderer->AnswerText(absl::MakeConstSpan(tokens).first(i + 1));
+        if (absl::StrContains(alone, "\ufffd") || !absl::StartsWith(text, alone)) continue;
+        EXPECT_EQ(text.substr(0, ends[i]), alone) << model << " seed " << seed << " token " << i;
+        ++checked;
+      }
+      if (seed % 2 == 0) EXPECT_GT(checked, 5) << model << " seed " << seed;
+    }
+  }
 }
 
 TEST(PromptTest, ATemplateMakesOneUserMessageOfAText) {

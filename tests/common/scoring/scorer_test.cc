@@ -53,6 +53,59 @@ TEST(ScorerTest, AFailedGateDecidesAlone) {
   EXPECT_EQ(scorer->Run({.text = "42"}, kRow, "x").task_reward, 1);
 }
 
+// Scores an answer by a judge of steps, which gives `reply`, and by rules.
+absl::StatusOr<Score> RunSteps(const std::string& reply, const std::string& answer,
+                               std::vector<RewardRule> more, double weight = 2,
+                               Combine combine = Combine::kSum) {
+  more.push_back({.name = "steps",
+                  .verifier = "judge",
+                  .weight = weight,
+                  .args = {{"judge", "j"}, {"template", "prm"}, {"votes", 1}}});
+  const auto scorer =
+      Scorer::Make(std::move(more), combine,
+                   {.ask = [&](const std::string&, const std::string&, const std::string&,
+                               absl::Duration) -> absl::StatusOr<std::string> { return reply; }});
+  if (!scorer.ok()) return scorer.status();
+  return scorer->Run({.text = answer}, {{"prompt", "q"}, {"answer", "42"}}, "x");
+}
+
+TEST(ScorerTest, StepsEarnTheirWeightedPartOfTheRewardAndAFailedGateTakesItAll) {
+  const auto score = RunSteps("{\"scores\": [10, 5]}", "6 * 7\n\n42", {Letters("a")});
+  ASSERT_TRUE(score.ok());
+  EXPECT_DOUBLE_EQ(score->task_reward, 2 * 0.75);
+  ASSERT_EQ(score->credits.size(), 2u);
+  EXPECT_EQ(score->credits[0].end, 5u);
+  EXPECT_DOUBLE_EQ(score->credits[0].value, 1);
+  EXPECT_EQ(score->credits[1].end, 9u);
+  EXPECT_DOUBLE_EQ(score->credits[1].value, 0.5);
+
+  RewardRule gate = Exact("right");
+  gate.gate = true;
+  const auto failed = RunSteps("{\"scores\": [10]}", "43", {gate});
+  EXPECT_EQ(failed->task_reward, 0);
+  EXPECT_TRUE(failed->credits.empty());
+  EXPECT_THAT(RunSteps("", "", {}, 1, Combine::kMin).status().message(),
+              HasSubstr("use reward.combine: sum"));
+}
+
+std::string Ends(const std::vector<uint32_t>& rows) {
+  return {reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(uint32_t)};
+}
+
+TEST(TokenRewardsTest, ACreditGoesToTheTokenThatEndsItsText) {
+  using testing::ElementsAre;
+  // Tokens 5 to 8 of a text of 6 bytes; token 6 ends within a character, token 8 has no text.
+  const std::string ends = Ends({5, 2, 6, 3, 7, 6, 8, 6});
+  EXPECT_THAT(*TokenRewards({{2, 0.5}, {6, 0.25}}, ends, 6), ElementsAre(5, 0.5, 7, 0.25));
+  EXPECT_THAT(*TokenRewards({{4, 0.5}, {5, 0.25}, {6, 0.25}}, ends, 6), ElementsAre(7, 1));
+  EXPECT_TRUE(TokenRewards({}, ends, 6)->empty());
+}
+
+TEST(TokenRewardsTest, TokensOfAnotherTextAreRefused) {
+  for (const std::string& ends : {Ends({5, 2, 6, 5}), Ends({}), Ends({5, 2, 6}), std::string("x")})
+    EXPECT_TRUE(absl::IsDataLoss(TokenRewards({{2, 1}}, ends, 6).status()));
+}
+
 TEST(ScorerTest, ARuleThatDoesNotApplyIsAbsentAndNotZero) {
   RewardRule other = Exact("other");
   other.data_sources = {"math"};

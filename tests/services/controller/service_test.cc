@@ -887,6 +887,27 @@ TEST(SpecTest, ASupervisedJobHasRowsOnlyAndNoRolloutsAndRewards) {
   EXPECT_EQ(queue.tasks_size(), 0);
 }
 
+TEST(SpecTest, AJobThatRewardsStepsAsksForTheEndsOfTokensAndTakesTheirRewards) {
+  job::v1::JobSpec spec = Spec("digits");
+  const queue::v1::QueueSpec plain = QueueSpecOf(spec);
+  job::v1::RewardEntry& entry = *spec.mutable_reward()->mutable_rewards(0);
+  entry.set_verifier("judge");
+  auto& args = *entry.mutable_args()->mutable_fields();
+  args.clear();
+  args["judge"].set_string_value("strict");
+  args["template"].set_string_value("prm");
+  const queue::v1::QueueSpec steps = QueueSpecOf(spec);
+
+  ASSERT_EQ(steps.tasks_size(), 1);
+  EXPECT_THAT(plain.tasks(0).needs(), testing::ElementsAre("messages"));
+  EXPECT_THAT(steps.tasks(0).needs(), testing::ElementsAre("messages", "answer_ends"));
+  EXPECT_THAT(plain.tasks(0).produces(), testing::Not(testing::Contains("rew_tok")));
+  EXPECT_THAT(steps.tasks(0).produces(), testing::Contains("rew_tok"));
+  EXPECT_EQ(steps.token_bytes(), plain.token_bytes() + 8);
+  // Three votes, each asked for twice, with a wait before each call.
+  EXPECT_EQ(steps.tasks(0).deadline().seconds(), 12 * plain.tasks(0).deadline().seconds());
+}
+
 TEST(SpecTest, AQuotaThatTheJobCannotMeetIsToldByNumber) {
   job::v1::JobSpec spec = Spec("digits");
   spec.mutable_resources()->mutable_rollout()->set_min(4);

@@ -275,7 +275,9 @@ class Script {
       Record record{.owner = task.owner, .task = task.id, .lease = task.lease.id, .last = true};
       record.fields = {
           TextField("reward_status", "ok"),
-          MakeField<double>("task_reward", Dtype::kF64, {static_cast<double>(*task.owner.member)})};
+          MakeField<double>("task_reward", Dtype::kF64, {static_cast<double>(*task.owner.member)}),
+          // More than 64 bytes, which a restart at the level `metadata` loses.
+          MakeField<double>("rew_tok", Dtype::kF64, {4, 0.25, 5, -1, 24, 0.5, 30, 2, 43, 0.125})};
       PutOne(absl::StrCat("reward ", task.owner.group.ordinal, "/", *task.owner.member), reward_,
              record);
     }

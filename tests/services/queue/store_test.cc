@@ -13,6 +13,7 @@ namespace {
 
 Spec DurableSpec(Durability level) {
   Spec spec = SmallSpec();
+  spec.tasks[0].produces.push_back("rew_tok");
   spec.durability = level;
   spec.member_tokens = 128;
   return spec;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
@@ -152,6 +153,53 @@ TEST_F(WorkerTest, ScoresThatWaitForAJudgeDoNotWaitForEachOther) {
       3);
   const std::set<std::string> scored = {scored_.Pop(), scored_.Pop(), scored_.Pop()};
   EXPECT_THAT(scored, ElementsAre("lease 0", "lease 1", "lease 2"));
+}
+
+TEST_F(WorkerTest, AStepsScoreGoesToTheTokenThatEndsIt) {
+  // "42" of one token, a blank line of two, and "b" with an end token.
+  queue::v1::Task task = TaskOf(0, true);
+  task.mutable_fields(0)->set_inline_(R"([{"role": "assistant", "content": "42\n\nb"}])");
+  const uint32_t ends[] = {7, 2, 8, 3, 9, 4, 10, 5, 11, 5};
+  common::v1::Field& field = *task.add_fields();
+  field.set_name("answer_ends");
+  field.set_inline_({reinterpret_cast<const char*>(ends), sizeof ends});
+  // The second task's tokens are those of another text.
+  queue::v1::Task other = task;
+  other.set_id("task 1");
+  other.mutable_lease()->set_id("lease 1");
+  other.mutable_fields(0)->set_inline_(R"([{"role": "assistant", "content": "42\n\nbc"}])");
+  Lease({other, task});
+
+  Handed<std::vector<double>> rewards;
+  served_.queue.on_put = [&](FakeQueue::PutStreamEnd& stream, const queue::v1::PutHeader& header,
+                             const std::string& payload) {
+    size_t at = 0;
+    for (const common::v1::Record& record : header.records()) {
+      for (const common::v1::Field& put : record.fields()) {
+        if (put.name() == "rew_tok") {
+          std::vector<double> rows(put.bytes() / sizeof(double));
+          std::memcpy(rows.data(), payload.data() + at, put.bytes());
+          rewards.Push(rows);
+        }
+        if (put.inline_().empty()) at += put.bytes();
+      }
+    }
+    stream.Ack(header.seq());
+  };
+  served_.Start();
+  Scorer scorer =
+      *Scorer::Make({{.name = "steps",
+                      .verifier = "judge",
+                      .args = {{"judge", "strict"}, {"template", "prm"}, {"votes", 1}}}},
+                    Combine::kSum,
+                    {.ask = [](const std::string&, const std::string&, const std::string&,
+                               absl::Duration) -> absl::StatusOr<std::string> {
+                      return "{\"scores\": [10, 5]}";
+                    }});
+  StartWith(std::move(scorer), {.pool = "io", .waiting = 1});
+
+  EXPECT_THAT(released_.Pop(), ElementsAre("lease 1"));
+  EXPECT_THAT(rewards.Pop(), ElementsAre(7, 0.5, 10, 0.25));
 }
 
 TEST_F(WorkerTest, NoMoreTasksAreLeasedThanThreadsAreFree) {

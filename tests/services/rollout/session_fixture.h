@@ -44,7 +44,8 @@ struct Answer {
   std::vector<VersionRun> runs;
   uint32_t attempt = 0;
   common::v1::Finish finish = common::v1::FINISH_UNSPECIFIED;
-  std::string messages;
+  std::string messages, ends;
+  std::vector<absl::Duration> durations;  // Those of pieces that have one.
 };
 using Answers = std::map<std::pair<uint64_t, uint32_t>, Answer>;  // By group ordinal and member.
 
@@ -250,9 +251,12 @@ class SessionTest : public testing::Test {
     Answer& answer = (*answers)[{Ordinal(record.owner().group()), record.owner().member()}];
     for (const common::v1::VersionRun& run : record.piece().runs())
       answer.runs.push_back(rpc::FromProto(run));
+    if (record.piece().has_duration())
+      answer.durations.push_back(rpc::FromProto(record.piece().duration()));
     for (int f = 0; f < record.fields_size(); ++f) {
       const std::string& bytes = fetched.fields[f];
       if (record.fields(f).name() == "messages") answer.messages = bytes;
+      if (record.fields(f).name() == "answer_ends") answer.ends = bytes;
       if (!record.has_piece()) continue;
       if (record.fields(f).name() == "tokens") {
         answer.tokens.resize(answer.tokens.size() + bytes.size() / 4);

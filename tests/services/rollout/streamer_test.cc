@@ -1,5 +1,7 @@
 #include "services/rollout/streamer.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -42,7 +44,7 @@ class StreamerTest : public SessionTest {
         *renderer.Render(grant.row().source(), grant.row().json()));
     for (const queue::v1::Member& granted : grant.members()) {
       Member& member =
-          granted_.emplace_back(Member{.request = granted.member() + 1,
+          granted_.emplace_back(Member{.request = granted_.size() + 1,
                                        .lease = granted.lease().id(),
                                        .prompt = prompt,
                                        .trajectory = Trajectory(prompt->tokens.size())});
@@ -119,6 +121,65 @@ TEST_F(StreamerTest, EachAnswerThatEndsIsCountedOnceWhateverBecomesOfIt) {
   EXPECT_EQ(metrics.dropped.value(), 1);
   EXPECT_EQ(metrics.abandoned.value(), 1);
   EXPECT_EQ(metrics.finished_stop.value() + metrics.finished_length.value(), 3);
+}
+
+TEST_F(StreamerTest, ATurnLastsAsLongAsTheStepsThatSampledItAndSaysWhereItsTokensEnd) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(/*max_response=*/7, /*endless=*/false));
+  Publish(0, kInitSeed);
+  QueueClient client(Channel(), {.job = kJob, .worker = "rollout-0", .incarnation = 1});
+  const auto renderer =
+      *PromptRenderer::Load(model_, "model", {{"digits", "{digits}=", {{"prompt", "digits"}}}});
+  ASSERT_NO_FATAL_FAILURE(AdmitGroup(&client, *renderer));
+  ASSERT_NO_FATAL_FAILURE(AdmitGroup(&client, *renderer));
+  ASSERT_EQ(granted_.size(), 8u);
+
+  LeaseKeeper leases(&client, {});
+  PutStream puts(&client);
+  const auto engine = *NativeEngine::Create(model_.config, Weights(kInitSeed), kVersion,
+                                            model_.stop_ids, {.slots = 1});
+  CoreShare cores(1);
+  IgnoringSink sink;
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &sink);
+  Streamer streamer({.job_name = "session", .piece = 2, .answer_ends = true}, &client, &leases,
+                    &puts, renderer.get(), Metrics(&registry_, "session"),
+                    [](absl::Status why) { ADD_FAILURE() << why; });
+  streamer.Start(&loop);
+
+  // Answer i has i + 1 tokens, one in each step; step i takes i + 1 seconds. A step that samples
+  // nothing for an answer is no part of its time.
+  granted_[0].put_prompt = granted_[4].put_prompt = true;
+  streamer.AddMembers({granted_.begin(), granted_.end()});
+  streamer.AddStep({.seconds = 100});
+  for (uint32_t i = 0; i < 7; ++i) {
+    StepEvents step{.seconds = i + 1.0};
+    for (Member& member : granted_) {
+      const uint32_t last = member.request == 8 ? 6 : static_cast<uint32_t>(member.request) - 1;
+      if (i > last) continue;
+      step.tokens.push_back({.request = member.request,
+                             .position = static_cast<uint32_t>(member.trajectory.position()) + i,
+                             .token = member.prompt->tokens[1],
+                             .logprob = -1,
+                             .version = kVersion,
+                             .finish = i == last ? FinishReason::kStop : FinishReason::kNone});
+    }
+    streamer.AddStep(std::move(step));
+  }
+  ASSERT_TRUE(streamer.AwaitEmpty(absl::Minutes(1)));
+
+  const Answers answers = TakeBatch(0);
+  ASSERT_EQ(answers.size(), 8u);
+  uint32_t request = 0;
+  for (const auto& [place, answer] : answers) {
+    const uint32_t tokens = std::min(++request, 7u);
+    ASSERT_EQ(answer.durations.size(), 1u);
+    EXPECT_EQ(answer.durations[0], absl::Seconds(tokens * (tokens + 1) / 2));
+    std::vector<uint32_t> rows(answer.ends.size() / sizeof(uint32_t));
+    std::memcpy(rows.data(), answer.ends.data(), answer.ends.size());
+    std::vector<uint32_t> wanted;
+    const auto prompt = static_cast<uint32_t>(granted_[request - 1].prompt->tokens.size());
+    for (uint32_t t = 0; t < tokens; ++t) wanted.insert(wanted.end(), {prompt + t, t + 1});
+    EXPECT_EQ(rows, wanted);
+  }
 }
 
 TEST_F(StreamerTest, AQueueThatIsGoneDoesNotKeepAFlushForEver) {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/algorithms/presets.h"
@@ -218,6 +219,135 @@ TEST_F(AlgorithmsTest, ReinforcePlusPlusWhitensReturnsThatCarryTheKlOfEachToken)
   }
   ASSERT_TRUE(Backward(loss).ok());
   ExpectSameUpdate(*trainer, settings, result);
+}
+
+TEST_F(AlgorithmsTest, WhatATokenEarnedIsInTheReturnsUpToItAndTurnsCountByTheirTime) {
+  Settings settings = SmoothSettings();
+  settings.algorithm.advantage = {.kind = "reinforce_pp", .gamma = 0.9, .duration_aware = true};
+  settings.algorithm.loss = {.kind = "reinforce",
+                             .prox = "recompute",
+                             .dual = std::nullopt,
+                             .tis = std::nullopt,
+                             .veto = std::nullopt};
+  std::vector<Group> batch = RandomBatch(33);
+  RewardTokens(1, batch);
+  batch[0].members[0].turns[0].seconds = 0;     // It is not known.
+  batch[1].members[1].turns[0].seconds = 1000;  // Its factor has a bound.
+  const std::unique_ptr<Trainer> trainer = Make(settings);
+  const StepResult result = Run(*trainer, 0, batch);
+
+  std::vector<Scored> all = ScoreAll(batch);
+  std::vector<std::vector<double>> returns;
+  double sum = 0, n = 0, seconds = 0, turns = 0, rewarded = 0;
+  for (const Group& group : batch) {
+    for (const Trajectory& t : group.members) {
+      std::vector<double> earned(t.tokens.size()), g;
+      double rest = t.reward;
+      for (const TokenReward& r : t.token_rewards) {
+        size_t owner = r.position;
+        while (!t.mask[owner]) --owner;
+        earned[owner] += r.value;
+        rest -= r.value;
+        rewarded += t.mask[r.position];
+      }
+      size_t last = t.tokens.size() - 1;
+      while (!t.mask[last]) --last;
+      earned[last] += rest;
+      double next = 0;
+      for (size_t i = t.tokens.size(); i-- > 0;) {
+        if (!t.mask[i]) continue;
+        g.insert(g.begin(), next = earned[i] + 0.9 * next);
+        sum += next, ++n;
+      }
+      returns.push_back(g);
+      for (const Turn& turn : t.turns) {
+        const bool trained =
+            std::any_of(t.mask.begin() + turn.first, t.mask.begin() + turn.first + turn.count,
+                        [](uint8_t m) { return m != 0; });
+        if (trained && turn.seconds > 0) seconds += turn.seconds, ++turns;
+      }
+    }
+  }
+  double squares = 0;
+  for (const auto& g : returns) {
+    for (const double v : g) squares += std::pow(v - sum / n, 2);
+  }
+  at::Tensor loss = at::zeros({}, at::kFloat);
+  size_t i = 0;
+  for (const Group& group : batch) {
+    for (const Trajectory& t : group.members) {
+      std::vector<double> advantage;
+      for (size_t at = 0, token = 0; at < t.tokens.size(); ++at) {
+        if (!t.mask[at]) continue;
+        const double dt = t.turns[at >= t.turns[0].first + t.turns[0].count].seconds,
+                     factor = dt > 0 ? std::min(10.0, dt / (seconds / turns)) : 1;
+        advantage.push_back((returns[i][token++] - sum / n) / std::sqrt(squares / (n - 1) + 1e-8) *
+                            factor);
+      }
+      loss = loss - (Column(advantage) * all[i++].lp).sum() / n;
+    }
+  }
+  ASSERT_TRUE(Backward(loss).ok());
+  ExpectSameUpdate(*trainer, settings, result);
+  EXPECT_NEAR(result.metrics.at("turn_seconds"), seconds / turns, 1e-9);
+  EXPECT_EQ(result.metrics.at("rewarded_tokens"), rewarded);
+}
+
+TEST_F(AlgorithmsTest, RewardsOfSingleTokensReachTheAdvantagesAndTargetsOfGae) {
+  Settings settings = BaseSettings();
+  settings.algorithm.advantage = {.kind = "gae", .gamma = 0.9, .lam = 0.7, .lam_value = 0.8};
+  const Rules rules = *ResolveRules(settings);
+  std::vector<Group> batch = RandomBatch(34, 2);
+  RewardTokens(2, batch);
+  for (Group& group : batch) {
+    for (Trajectory& t : group.members) {
+      for (size_t i = 0; i < t.tokens.size(); ++i) {
+        if (t.mask[i]) t.values.push_back(0.1f * static_cast<float>(i));
+      }
+    }
+  }
+  std::vector<Sequence> sequences;
+  SequenceBuilder builder(settings, rules, 0);
+  ASSERT_EQ(builder.Add(batch, &sequences), absl::OkStatus());
+  ASSERT_EQ(sequences.size(), 8u);
+  for (size_t n = 0; n < sequences.size(); ++n) {
+    const Trajectory& t = batch[n / 4].members[n % 4];
+    double rest = t.reward, next_value = 0, advantage = 0, target = 0, earned = 0;
+    for (const TokenReward& r : t.token_rewards) rest -= r.value;
+    size_t token = t.values.size();
+    for (size_t i = t.tokens.size(); i-- > 2;) {
+      for (const TokenReward& r : t.token_rewards) earned += r.position == i ? r.value : 0;
+      if (!t.mask[i]) continue;
+      --token;
+      const double reward = std::exchange(earned, 0) + (token + 1 == t.values.size() ? rest : 0),
+                   delta = reward + 0.9 * next_value - t.values[token];
+      advantage = delta + 0.9 * 0.7 * advantage;
+      target = delta + 0.9 * 0.8 * target;
+      next_value = t.values[token];
+      EXPECT_NEAR(sequences[n].advantage[token], advantage, 1e-6) << n;
+      EXPECT_NEAR(sequences[n].value_target[token], target + t.values[token], 1e-6) << n;
+    }
+  }
+}
+
+TEST_F(AlgorithmsTest, RewardsOfSingleTokensThatAreMalformedOrWouldBeLostEndTheStep) {
+  Settings settings = BaseSettings();
+  settings.algorithm.advantage.kind = "reinforce_pp";
+  const auto add = [&](std::vector<TokenReward> rewards) {
+    const Rules rules = *ResolveRules(settings);
+    std::vector<Group> batch = RandomBatch(35, 1);
+    batch[0].members[1].token_rewards = std::move(rewards);
+    std::vector<Sequence> sequences;
+    return SequenceBuilder(settings, rules, 0).Add(batch, &sequences);
+  };
+  EXPECT_EQ(add({{2, 0.5}}), absl::OkStatus());
+  EXPECT_TRUE(absl::IsInvalidArgument(add({{100, 0.5}})));
+  EXPECT_TRUE(absl::IsInvalidArgument(add({{2, 0.5}, {2, 0.5}})));
+  EXPECT_TRUE(absl::IsInvalidArgument(add({{2, std::nan("")}})));
+  settings.algorithm.advantage.kind = "grpo";
+  const absl::Status lost = add({{2, 0.5}});
+  EXPECT_TRUE(absl::IsInvalidArgument(lost));
+  EXPECT_THAT(std::string(lost.message()), testing::HasSubstr("reinforce_pp or gae"));
 }
 
 TEST_F(AlgorithmsTest, TheKlOfAnAnswerIsSubtractedFromItsRewardBeforeTheGroupIsCompared) {
@@ -677,7 +807,9 @@ TEST_F(AlgorithmsTest, OnlyAStepWhoseTermsNeedNoOtherGroupIsStreamed) {
   m2po.algorithm.loss.m2po = 0.04;
   aepo.algorithm.loss.kind = "aepo";
   kl.algorithm.advantage.kl = 0.1;
-  for (const Settings* other : {&m2po, &aepo, &kl}) EXPECT_FALSE(Streams(*other));
+  Settings timed = settings;
+  timed.algorithm.advantage.duration_aware = true;  // The mean is known at the end.
+  for (const Settings* other : {&m2po, &aepo, &kl, &timed}) EXPECT_FALSE(Streams(*other));
   // The scale of the advantages does not multiply the teacher's part of them.
   Settings taught = settings;
   taught.teacher = true;

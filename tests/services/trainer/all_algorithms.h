@@ -58,6 +58,11 @@ inline std::vector<std::pair<std::string, Settings>> AllAlgorithms() {
   spec.advantage = {.kind = "gae", .kl = 0.1, .lam_value = 1.0, .raw = true, .kl_target = 0.05};
   spec.advantage.kl_horizon = 40;
   add("gae with a lambda for each, and a kl that is held", spec);
+  spec = {};
+  spec.advantage.duration_aware = true;
+  add("the times of turns", spec);
+  spec.advantage.kind = "gae";
+  add("the times of turns with gae", spec);
   return all;
 }
 

@@ -122,6 +122,25 @@ TEST_P(ShardedRanksTest, T19TwentyStepsWithEachNumberOfRanksEndAtTheSameWeights)
   }
 }
 
+TEST_F(RanksTest, T19RewardsOfSingleTokensAndTheTimesOfTurnsAreSharedToo) {
+  for (const int world : {2, 3}) {
+    for (const char* kind : {"reinforce_pp", "gae"}) {
+      SCOPED_TRACE(absl::StrCat(kind, ", ", world, " ranks"));
+      Settings settings = BaseSettings();
+      settings.optimizer.eps = 1e-3;
+      settings.critic.lr = 1e-2;
+      settings.algorithm.advantage.kind = kind;
+      settings.algorithm.advantage.duration_aware = true;
+      const auto batch = [&](int64_t k) {
+        std::vector<Group> groups = UnequalBatch(70 + k, k, 5);
+        RewardTokens(70 + k, groups);
+        return groups;
+      };
+      ExpectSameRun(settings, world, 2, batch, 1e-4);
+    }
+  }
+}
+
 TEST_F(RanksTest, T19ARankWithoutATrainedTokenTakesPart) {
   for (const int i : {0, 1, 2, 3, 4, 5}) {
     const bool stream = i % 2 == 1;
@@ -542,6 +561,7 @@ TEST(ExperienceCodecTest, GroupsComeBackAsTheyWere) {
   t.routing = {1, 2, 3};
   t.masked = {{1, 2}, {4, 1}};
   t.kl = {0.5f};
+  t.token_rewards = {{2, 0.25}, {4, -1}};
   t.truncated = true;
   for (Trajectory& member : groups[0].members) std::fill_n(member.logprobs.begin(), 2, 0.0f);
   const std::string bytes = EncodeGroups(groups);
@@ -558,6 +578,8 @@ TEST(ExperienceCodecTest, GroupsComeBackAsTheyWere) {
   EXPECT_EQ(read.routing, t.routing);
   EXPECT_EQ(read.masked, t.masked);
   EXPECT_EQ(read.kl, t.kl);
+  EXPECT_EQ(read.turns, t.turns);
+  EXPECT_EQ(read.token_rewards, t.token_rewards);
   EXPECT_EQ(read.reward, t.reward);
   EXPECT_TRUE(read.truncated);
 }

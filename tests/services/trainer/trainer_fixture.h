@@ -23,7 +23,8 @@ namespace sluice::trainer {
 inline constexpr int kVocab = 16;
 
 // A group with one prompt of 2 tokens and answers of 1 to 6 tokens, sampled at `version`. The
-// behavior log-probs are random, near ln(1 / kVocab). `multi_turn`: token 3 is not a sampled one.
+// answer's first token is a turn, and the others are another one. The behavior log-probs are
+// random, near ln(1 / kVocab). `multi_turn`: token 3 is not a sampled one.
 inline Group RandomGroup(SplitMix64& random, int64_t version, int members = 4,
                          bool multi_turn = false) {
   Group group;
@@ -44,6 +45,11 @@ inline Group RandomGroup(SplitMix64& random, int64_t version, int members = 4,
       trajectory.versions.push_back(sampled ? version : -1);
     }
     trajectory.reward = random.Uniform();
+    const uint64_t split = multi_turn ? 4 : 3;  // The first token of the second turn.
+    trajectory.turns = {{.first = 2, .count = 1, .seconds = 0.5 * (m + 1)}};
+    if (length > split)
+      trajectory.turns.push_back(
+          {.first = split, .count = length - split, .seconds = static_cast<double>(length)});
     group.members.push_back(std::move(trajectory));
   }
   return group;
@@ -54,6 +60,18 @@ inline std::vector<Group> RandomBatch(uint64_t seed, int groups = 6, int64_t ver
   std::vector<Group> batch;
   for (int g = 0; g < groups; ++g) batch.push_back(RandomGroup(random, version, 4, g % 2 == 1));
   return batch;
+}
+
+// Gives the answers of a batch rewards of single tokens, some of them of tokens without training.
+inline void RewardTokens(uint64_t seed, std::vector<Group>& batch) {
+  SplitMix64 random(seed);
+  for (Group& group : batch) {
+    for (Trajectory& t : group.members) {
+      for (size_t i = 2; i < t.tokens.size(); ++i) {
+        if (random.Below(2) == 0) t.token_rewards.push_back({i, random.Uniform() - 0.5});
+      }
+    }
+  }
 }
 
 // A trajectory as a batch of its own, in which its trained tokens are scored.

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/common/algorithms/slow/batch.h"
@@ -194,6 +196,45 @@ inline std::vector<double> RewardsLessKl(const Batch& b, const Matrix& anchor, d
   ForEachToken(b.mask,
                [&](size_t i, size_t t) { reward[i] -= beta * (anchor[i][t] - b.ref[i][t]); });
   return reward;
+}
+
+// Section 2.1 with rewards of single tokens: `earned` [B,S] is what each token has earned of R_i.
+// No later token can have caused it, so where the mask is 0 it goes to the last trained token
+// before. Returns rew [B,S] without R_i itself, as Returns() adds that to the last token.
+inline Matrix TokenRewards(const Flags& mask, const Matrix& earned) {
+  Matrix out = Like(mask);
+  for (size_t i = 0; i < mask.size(); ++i) {
+    size_t last = 0;
+    for (size_t t = 0; t < mask[i].size(); ++t) {
+      if (mask[i][t]) last = t;
+    }
+    for (size_t t = 0; t < mask[i].size(); ++t) {
+      if (earned[i][t] == 0) continue;
+      size_t owner = t + 1;
+      while (owner > 0 && !mask[i][owner - 1]) --owner;
+      if (owner > 0) out[i][owner - 1] += earned[i][t];
+      out[i][last] -= earned[i][t];
+    }
+  }
+  return out;
+}
+
+// 12.1: the factor of each token. `action` [B,S] is the number of the action in its sequence that
+// the token belongs to, and `duration` [B,S] that action's wall time.
+inline Matrix DurationFactors(const Flags& mask, const std::vector<std::vector<int>>& action,
+                              const Matrix& duration) {
+  const auto known = [](double dt) { return std::isfinite(dt) && dt > 0; };
+  std::map<std::pair<size_t, int>, double> actions;
+  ForEachToken(mask, [&](size_t i, size_t t) {
+    if (known(duration[i][t])) actions[{i, action[i][t]}] = duration[i][t];
+  });
+  std::vector<double> times;
+  for (const auto& [place, dt] : actions) times.push_back(dt);
+  Matrix out = Like(mask, 1.0);
+  ForEachToken(mask, [&](size_t i, size_t t) {
+    if (known(duration[i][t])) out[i][t] = std::min(duration[i][t] / Mean(times), 10.0);
+  });
+  return out;
 }
 
 // G of 3.4: rew[i,t] + gamma G[i,t+1] over the policy's tokens. R_i is the reward of the last one.

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "common/algorithms/advantage.h"
+#include "common/algorithms/duration.h"
 #include "common/algorithms/gae.h"
 #include "common/algorithms/kl_control.h"
 #include "common/algorithms/min_variance.h"
@@ -175,6 +176,73 @@ TEST(AdvantageFp64Test, T14WhitenedTokensSkipThoseOfToolsOnBothSides) {
       for (size_t n = 0; n < slow[kind].size(); ++n)
         ExpectSame(products[kind][n], slow[kind][n], 1e-8, "seed " + std::to_string(seed));
     }
+  }
+}
+
+TEST(AdvantageFp64Test, RewardsOfSingleTokensAreThoseOfTheSlowForm) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Batch b = RandomBatch(seed);
+    SplitMix64 random(seed + 3);
+    const double gamma = 0.5 + 0.5 * random.Uniform();
+    Matrix earned = Like(b.mask);
+    std::vector<double> reward;
+    for (size_t i = 0; i < b.sequences(); ++i) {
+      reward.push_back(random.Uniform());
+      for (double& value : earned[i]) value = random.Below(3) == 0 ? random.Uniform() - 0.5 : 0;
+    }
+    const Matrix slow = Returns(b.mask, TokenRewards(b.mask, earned), reward, gamma);
+
+    for (size_t i = 0; i < b.sequences(); ++i) {
+      std::vector<uint64_t> positions;
+      std::vector<TokenReward> token_rewards;
+      for (size_t t = 0; t < b.positions(i); ++t) {
+        if (b.mask[i][t]) positions.push_back(t);
+        if (earned[i][t] != 0) token_rewards.push_back({t, earned[i][t]});
+      }
+      if (positions.empty()) continue;
+      std::vector<double> product = PlaceRewards(reward[i], token_rewards, positions);
+      ToReturns(gamma, absl::MakeSpan(product));
+      for (size_t n = 0; n < positions.size(); ++n)
+        ExpectSame(product[n], slow[i][positions[n]], kSums, "seed " + std::to_string(seed));
+    }
+  }
+}
+
+TEST(AdvantageFp64Test, TheFactorsOfTurnsAreThoseOfTheSlowForm) {
+  const Matrix sheet =
+      DurationFactors({{1, 1, 1, 1}, {1, 0}}, {{0, 0, 1, 1}, {0, 0}}, {{2, 2, 6, 6}, {1, 1}});
+  ExpectAllClose(sheet[0], std::vector<double>{0.666667, 0.666667, 2, 2}, "first");
+  ExpectClose(sheet[1][0], 0.333333, "second");
+
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Batch b = RandomBatch(seed);
+    SplitMix64 random(seed + 5);
+    std::vector<std::vector<int>> action = Like(b.mask, 0);
+    Matrix duration = Like(b.mask);
+    std::vector<double> seconds;                   // Of the actions with a token of the policy.
+    std::vector<std::pair<size_t, size_t>> first;  // Where these begin.
+    for (size_t i = 0; i < b.sequences(); ++i) {
+      int number = 0;
+      double dt = 0;
+      for (size_t t = 0; t < b.positions(i); ++t) {
+        if (t == 0 || random.Below(3) == 0) {
+          ++number;
+          dt = random.Below(5) == 0 ? 0 : std::exp(6 * random.Uniform());
+        }
+        action[i][t] = number;
+        duration[i][t] = dt;
+        const bool begins =
+            first.empty() || first.back().first != i || action[i][first.back().second] != number;
+        if (!b.mask[i][t] || !begins) continue;
+        seconds.push_back(dt);
+        first.emplace_back(i, t);
+      }
+    }
+    const Matrix slow = DurationFactors(b.mask, action, duration);
+    const std::vector<double> product = sluice::DurationFactors(seconds);
+    for (size_t n = 0; n < first.size(); ++n)
+      ExpectSame(product[n], slow[first[n].first][first[n].second], kSums,
+                 "seed " + std::to_string(seed));
   }
 }
 

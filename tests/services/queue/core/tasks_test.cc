@@ -50,6 +50,56 @@ TEST_F(TasksTest, ARepeatedLeaseCallIsAnsweredTheSame) {
   EXPECT_EQ(Lease()->tasks.size(), 1u);
 }
 
+// The task's result, with these rows of rew_tok.
+Record ResultWith(const TaskGrant& task, Field rewards) {
+  return {.owner = task.owner,
+          .task = task.id,
+          .lease = task.lease.id,
+          .fields = {TextField("reward_status", "ok"),
+                     MakeField<double>("task_reward", Dtype::kF64, {1}), std::move(rewards)},
+          .last = true};
+}
+
+TEST(TokenRewardsTest, ThoseThatAreNotOfTokensOfTheMemberAreRefused) {
+  Spec spec = SmallSpec();
+  spec.tasks[0].produces.push_back("rew_tok");
+  Harness h(spec);
+  h.Start();
+  h.SampleAll(h.Rollout(), *h.Admitted(2), {1, 0});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+  ASSERT_EQ(leased->tasks.size(), 2u);
+  const TaskGrant& task = leased->tasks[0];
+  const double kNan = std::nan("");
+  // The prompt has tokens 0 to 3, and the member 4 to 6.
+  const std::vector<double> wrong[] = {{3, 1},    {7, 1},       {4.5, 1},     {-1, 1},
+                                       {5, 1, 5}, {5, 1, 5, 1}, {5, 1, 4, 1}, {4, 1, 5, 1, 7, 0}};
+  for (const std::vector<double>& rows : wrong) {
+    const absl::Status refused =
+        h.PutOne(h.Reward(), ResultWith(task, MakeField<double>("rew_tok", Dtype::kF64, rows)));
+    EXPECT_EQ(ReasonOf(refused), "BAD_FIELD") << refused;
+  }
+  for (const std::vector<double>& rows : {std::vector<double>{5, kNan}, {kNan, 5}, {5, INFINITY}})
+    EXPECT_EQ(ReasonOf(h.PutOne(h.Reward(),
+                                ResultWith(task, MakeField<double>("rew_tok", Dtype::kF64, rows)))),
+              "NOT_FINITE");
+  EXPECT_EQ(ReasonOf(h.PutOne(h.Reward(),
+                              ResultWith(task, MakeField<float>("rew_tok", Dtype::kF32, {5, 1})))),
+            "BAD_FIELD");
+  EXPECT_EQ(h.job().Stats().groups.at("accepted"), 0u);
+
+  // What is right is stored, and comes with the batch's data.
+  const Field right = MakeField<double>("rew_tok", Dtype::kF64, {4, 0.5, 6, -0.25});
+  ASSERT_EQ(h.PutOne(h.Reward(), ResultWith(task, right)), absl::OkStatus());
+  ASSERT_TRUE(h.PutReward(leased->tasks[1], 0).ok());
+  EXPECT_EQ(h.job().Stats().groups.at("accepted"), 1u);
+  const auto read =
+      h.job().Read({"controller", 0}, true, {}, {{.owner = task.owner, .names = {"rew_tok"}}});
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->records.size(), 1u);
+  EXPECT_EQ(read->records[0].fields[0].bytes, right.bytes);
+}
+
 TEST_F(TasksTest, TheLastScoreCompletesTheGroup) {
   const auto leased = Lease();
   ASSERT_TRUE(h_.PutReward(leased->tasks[0], 1).ok());
