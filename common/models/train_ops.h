@@ -48,8 +48,8 @@ at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 // Returns forward(x), but keeps only x for the backward pass, which calls `forward` again.
 // `forward` must give the same result each time, and must take every other tensor that needs a
 // gradient from a parameter. (Chen et al., arXiv:1604.06174.)
-at::Tensor ComputeAgain(const at::Tensor& x,
-                        std::function<at::Tensor(const at::Tensor& x)> forward);
+std::vector<at::Tensor> ComputeAgain(
+    const at::Tensor& x, std::function<std::vector<at::Tensor>(const at::Tensor& x)> forward);
 
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads *
 // D]. Sequence b has the rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which also attend to the rows
@@ -67,6 +67,21 @@ struct Experts {
   std::vector<at::Tensor> gate, up, down;
 };
 
+// What a layer has to do with the load-balancing loss (RouterBalance in train_model.h).
+struct LayerBalance {
+  absl::Span<const float> token_weights;    // [T]
+  absl::Span<const double> expert_weights;  // [E], or empty: no term is wanted.
+  // [E], or empty. The weight of each token is added to its k experts.
+  absl::Span<double> loads;
+};
+
+struct Mixture {
+  at::Tensor out;  // [T, H]
+  // [] fp64: sum over tokens t and experts e of token_weights[t] expert_weights[e] p_te, where p_t
+  // is the softmax over all logits of the router. Undefined if no term is wanted.
+  at::Tensor balance;
+};
+
 // x [T, H] -> [T, H]: for each token, the sum over its k experts of the router's weight times
 // down(silu(gate(x)) * up(x)), with the same bits as MoeMlp of the decode execution. `narrow`
 // selects bf16.
@@ -74,8 +89,8 @@ struct Experts {
 // If `recorded` [T, k] is not null, it names the experts that each token went through when it was
 // sampled, in rising order; if the first of a token is kAnyExpert, the router chooses. The weights
 // always come from the current router (arXiv:2510.11370).
-at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
-                      bool narrow, const uint16_t* recorded);
+Mixture MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
+                   bool narrow, const uint16_t* recorded, const LayerBalance& balance);
 
 // Returns {log-prob [N], entropy [N]} of `targets` [N] under softmax(x w^T / temperature), where x
 // [N, H] are the last hidden states and w [V, H] is the output head. The log-probs have the bits of

@@ -489,6 +489,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
                                                          const ModelConfig* teacher_config) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
+  if (rules.loss.router_balance > 0 && config.num_experts == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm.loss.router_balance is ", rules.loss.router_balance,
+                     ", but the model has no experts whose load could be balanced; use 0"));
+  }
   const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TrainModel> model,
                           TrainModel::Create(config, settings.dtype, settings.recompute, lent,

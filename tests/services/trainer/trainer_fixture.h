@@ -88,6 +88,9 @@ inline Settings BaseSettings() {
 
 class TrainerTest : public ::testing::Test {
  protected:
+  TrainerTest() : TrainerTest(TinyModelDir(kVocab)) {}
+  explicit TrainerTest(ModelDir model) : model_(std::move(model)) {}
+
   std::unique_ptr<Trainer> Make(const Settings& settings) {
     absl::StatusOr<std::unique_ptr<Trainer>> trainer =
         Trainer::Create(settings, model_.config, Clock::Real(), nullptr, nullptr, &teacher_config_);
@@ -162,7 +165,7 @@ class TrainerTest : public ::testing::Test {
            std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
   }
 
-  const ModelDir model_ = TinyModelDir(kVocab);
+  const ModelDir model_;
   const TensorSet weights_ = *InitWeights(model_.config, 3);
   const TensorSet reference_ = *InitWeights(model_.config, 4);
   const ModelConfig teacher_config_ = TeacherConfig();
