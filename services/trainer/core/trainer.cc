@@ -171,6 +171,9 @@ class Trainer::Impl {
   }
 
   absl::Status Follow(const std::function<void(bool now)>& works);
+  void SetCheckpointDir(const std::string& dir) {
+    if (shard_server_.has_value()) shard_server_->SetFolder(dir);
+  }
 
   Critic* critic() { return critic_.get(); }
   double reward_kl() const { return rules_.reward_kl; }
@@ -565,6 +568,7 @@ absl::StatusOr<HeldOutSums> Trainer::Evaluate(std::vector<Group> groups) {
 }
 
 absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const { return impl_->Weights(dtype); }
+void Trainer::SetCheckpointDir(const std::string& dir) { impl_->SetCheckpointDir(dir); }
 absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::critic_updates() const {

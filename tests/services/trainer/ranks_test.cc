@@ -452,13 +452,43 @@ TEST_P(ShardedRanksTest, ASnapshotIsReadAsItWasWhileTrainingGoesOn) {
   }
 }
 
+// Each rank writes its part where all see the folder, and rank 0 alone where they do not.
+TEST_P(ShardedRanksTest, T24EachRankWritesItsPartOfACheckpoint) {
+  std::map<std::string, DType> rounded;
+  for (size_t i = 0; i < weights_.size(); ++i) rounded[weights_.spec(i).name] = DType::kBF16;
+  for (const int world : {2, 3, 4}) {
+    SCOPED_TRACE(absl::StrCat(world, " ranks"));
+    Settings settings = BaseSettings();
+    settings.algorithm.advantage.kind = "gae";
+    settings.critic.lr = 1e-2;
+    settings.shard = GetParam();
+    const std::string dir = FreshDir();
+    RankGroup group(world, model_.config, settings, nullptr, dir);
+    Load(*group, settings);
+    Run(*group, 0, RandomBatch(20, 6));
+    int together = 0, alone = 0;
+    const Checkpoint parts = WriteAndRead(*group, rounded, dir, &together),
+                     whole = WriteAndRead(*group, rounded, FreshDir(), &alone);
+    EXPECT_EQ(together, GetParam() == Shard::kNone ? 1 : world);
+    EXPECT_EQ(alone, 1);
+    EXPECT_EQ(PathExists(parts.path + "/masters.parts.json"), GetParam() == Shard::kParameters);
+    for (const Checkpoint* found : {&parts, &whole}) {
+      EXPECT_TRUE(SameBits(found->model, *group->Weights()));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->optimizer), MomentsOf(*group)));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->critic), CriticOf(*group)));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->critic_moments), CriticMomentsOf(*group)));
+    }
+  }
+}
+
 TEST_P(ShardedRanksTest, T24ACheckpointOfOneWorldGoesOnInAnother) {
   Settings settings = BaseSettings();
   settings.shard = GetParam();
-  RankGroup whole(2, model_.config, settings);
+  const std::string dir = FreshDir();
+  RankGroup whole(2, model_.config, settings, nullptr, dir);
   Load(*whole, settings);
   for (int64_t k = 0; k < 2; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
-  const Checkpoint found = WriteAndRead(*whole, {});
+  const Checkpoint found = WriteAndRead(*whole, {}, dir);
   for (int64_t k = 2; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
 
   for (const Shard shard : kShards) {

@@ -113,10 +113,12 @@ class TrainerTest : public ::testing::Test {
   }
 
   // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
-  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types) {
+  // `writers`, if not null, gets the number of ranks that have written it.
+  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types,
+                          const std::string& dir = FreshDir(), int* writers = nullptr) {
     Trainer::Sources sources = *trainer.TakeSnapshot();
     CheckpointStore store(
-        {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
+        {.dir = dir, .job = "j", .source = model_, .model_types = std::move(types)});
     CheckpointContents contents{.model = std::move(sources.model),
                                 .optimizer = std::move(sources.moments),
                                 .critic = std::move(sources.critic),
@@ -129,7 +131,9 @@ class TrainerTest : public ::testing::Test {
                       .critic_updates = trainer.critic_updates(),
                       .reward_kl = trainer.reward_kl()};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
-    EXPECT_TRUE(store.Write(std::move(contents)).ok());
+    const absl::StatusOr<std::string> path = store.Write(std::move(contents));
+    EXPECT_TRUE(path.ok()) << path.status();
+    if (writers != nullptr) *writers = store.writers().ranks;
     return **store.ReadNewest(nullptr);
   }
 
