@@ -231,6 +231,7 @@ absl::StatusOr<LossRule> ResolveLoss(const LossSpec& spec, int64_t max_staleness
   SLUICE_ASSIGN_OR_RETURN(const EssEntry ess, Resolve(EssRows(), "loss.ess_lr", spec.ess_lr));
   rule.ess_power = ess.power;
   rule.ess_base = spec.ess_base;
+  rule.router_balance = spec.router_balance;
   return rule;
 }
 

@@ -93,7 +93,8 @@ struct LossRule {
   double entropy_coef = 0;
   double ess_power = 0;  // EssEntry::power.
   double ess_base = 1;
-  DistillRule distill;  // Not of a LossSpec: the trainer sets it if the job has a teacher.
+  double router_balance = 0;  // Coefficient of the load-balancing loss; 0: off.
+  DistillRule distill;        // Not of a LossSpec: the trainer sets it if the job has a teacher.
 };
 
 // Looks up the names of a spec. `max_staleness` decides what kl_kind auto means.

@@ -74,8 +74,9 @@ struct LossSpec {
   double entropy = 0;  // Coefficient of the entropy bonus. 0: off.
   // A row of EssRows(): how the learning rate follows the effective sample size.
   std::string ess_lr = "none";
-  double ess_base = 1;   // Share of the samples from which on the learning rate is lowered.
-  double stale_cap = 2;  // Cap of the weight w_stale of prox exact.
+  double ess_base = 1;        // Share of the samples from which on the learning rate is lowered.
+  double stale_cap = 2;       // Cap of the weight w_stale of prox exact.
+  double router_balance = 0;  // Coefficient of the load-balancing loss of experts. 0: off.
 
   bool operator==(const LossSpec&) const = default;
 };
@@ -116,6 +117,7 @@ void VisitLossFields(Spec& loss, const Visitor& visit) {
   visit("ess_lr", loss.ess_lr);
   visit("ess_base", loss.ess_base);
   visit("stale_cap", loss.stale_cap);
+  visit("router_balance", loss.router_balance);
 }
 
 struct DistillSpec {

@@ -87,6 +87,7 @@ void CheckNumbers(const AlgorithmSpec& spec, Problems* problems) {
   check("loss.stale_cap", loss.stale_cap, loss.stale_cap >= 1, "1 or more");
   check("loss.kl", loss.kl, loss.kl >= 0, "0 or more");
   check("loss.entropy", loss.entropy, loss.entropy >= 0, "0 or more");
+  check("loss.router_balance", loss.router_balance, loss.router_balance >= 0, "0 or more");
   check("loss.ess_base", loss.ess_base, loss.ess_base > 0 && loss.ess_base <= 1, "in (0, 1]");
 }
 
@@ -250,6 +251,14 @@ void CheckAdvantage(const AlgorithmSpec& spec, const AlgorithmContext& context,
              ". Set another kind, or leave duration_aware out")});
   }
   if (!advantage->value.min_variance) return;
+  if (spec.loss.router_balance > 0) {
+    problems->push_back(
+        {"loss.router_balance",
+         absl::StrCat(spec.loss.router_balance,
+                      " is a loss of the whole batch, but advantage.kind ", advantage->name,
+                      " weighs the gradient of each answer by itself. Set it to 0, or another "
+                      "kind")});
+  }
   if (spec.loss.kind != "reinforce") {
     problems->push_back(
         {"loss.kind", absl::StrCat(spec.loss.kind, ": advantage.kind ", advantage->name,

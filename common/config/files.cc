@@ -154,6 +154,11 @@ void FileChecker::CheckModel() {
       " (max_position_embeddings): answers to long prompts are cut short");
   if (sampled() && model->config.num_experts > 0)
     CheckQuota(spec_, QueueTokenBytes(model->config), &check_);
+  if (spec_.algorithm().loss().router_balance() > 0 && model->config.num_experts == 0) {
+    check_.Add(15, "algorithm.loss.router_balance", " is ",
+               spec_.algorithm().loss().router_balance(), ", but the model in ", dir,
+               " has no experts whose load could be balanced; use 0");
+  }
   if (model->stop_ids.empty() && !sampled()) {
     check_.Add(15, model_key(), ": ", dir,
                " has no end token, neither in generation_config.json nor in config.json; set "

@@ -226,6 +226,15 @@ void CheckUnused(const job::v1::JobSpec& spec, absl::string_view block, const Me
                 "; leave the block out");
 }
 
+// Of the algorithm, training on the answers of rows has the load-balancing loss alone.
+void CheckAlgorithmUnused(const job::v1::JobSpec& spec, SpecProblems& check) {
+  job::v1::Algorithm rest = spec.algorithm();
+  if (rest.has_loss()) rest.mutable_loss()->set_router_balance(0);
+  check.Require(!spec.has_algorithm() || IsPlain(rest), "algorithm",
+                "is not used by kind: ", spec.kind(),
+                ", except for loss.router_balance; leave its other keys out");
+}
+
 // Formats a size rounded up to MiB. Numbers too large for a size get a fixed text.
 std::string WholeMiB(double bytes) {
   return bytes < 0x1p62 ? SizeText((static_cast<uint64_t>(bytes / 1048576) + 1) * 1048576)
@@ -383,6 +392,8 @@ void CheckLora(const job::v1::JobSpec& spec, SpecProblems& check) {
                 "trainer.lora", "excludes algorithm.advantage.kind: min_variance");
   check.Require(spec.kind() != "rl" || spec.algorithm().loss().prox() != "ewma", "trainer.lora",
                 "excludes algorithm.loss.prox: ewma");
+  check.Require(spec.algorithm().loss().router_balance() == 0, "trainer.lora",
+                "excludes algorithm.loss.router_balance: it never changes the routers");
 }
 
 // Gradients that are shared out are added up before one rank has a whole one, and no rank ever has
@@ -470,7 +481,7 @@ void CheckRules(const job::v1::JobSpec& spec, SpecProblems* problems) {
   if (spec.kind() != "rl") {
     CheckUnused(spec, "rollout", spec.rollout(), spec.has_rollout(), check);
     CheckUnused(spec, "reward", spec.reward(), spec.has_reward(), check);
-    CheckUnused(spec, "algorithm", spec.algorithm(), spec.has_algorithm(), check);
+    CheckAlgorithmUnused(spec, check);
     const job::v1::QueueAdmission& admission = spec.queue().admission();
     CheckNoDriftBound(spec, admission.has_min_ess(), "min_ess", check);
     CheckNoDriftBound(spec, admission.has_max_kl(), "max_kl", check);

@@ -63,4 +63,22 @@ void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t>
   for (size_t i = 0; i < ids.size(); ++i) dlogits[ids[i]] = weights[i] * (dweights[i] - mean);
 }
 
+double WeighProbabilities(absl::Span<const float> logits, absl::Span<const double> coefficients) {
+  const Softmax softmax = SoftmaxOfAll(logits);
+  double sum = 0;
+  for (size_t e = 0; e < logits.size(); ++e)
+    sum += coefficients[e] * softmax.ProbabilityOf(logits[e]);
+  return sum;
+}
+
+void WeighProbabilitiesGrad(absl::Span<const float> logits, absl::Span<const double> coefficients,
+                            double scale, float* dlogits) {
+  const Softmax softmax = SoftmaxOfAll(logits);
+  const double mean = WeighProbabilities(logits, coefficients);
+  for (size_t e = 0; e < logits.size(); ++e) {
+    dlogits[e] =
+        static_cast<float>(scale * softmax.ProbabilityOf(logits[e]) * (coefficients[e] - mean));
+  }
+}
+
 }  // namespace sluice

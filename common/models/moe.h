@@ -26,4 +26,11 @@ void WeighExperts(absl::Span<const float> logits, absl::Span<const uint16_t> ids
 void WeighExpertsGrad(absl::Span<const float> logits, absl::Span<const uint16_t> ids,
                       bool normalize, const float* weights, const float* dweights, float* dlogits);
 
+// Returns sum_e c_e p_e, where p = softmax(logits) over all E experts and c are `coefficients` [E].
+double WeighProbabilities(absl::Span<const float> logits, absl::Span<const double> coefficients);
+
+// Writes `scale` times the gradient of WeighProbabilities() to dlogits [E].
+void WeighProbabilitiesGrad(absl::Span<const float> logits, absl::Span<const double> coefficients,
+                            double scale, float* dlogits);
+
 }  // namespace sluice

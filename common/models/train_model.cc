@@ -75,6 +75,15 @@ absl::Status CheckRouting(const PackedBatch& batch, const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTokenWeights(const PackedBatch& batch, absl::Span<const float> weights,
+                               const ModelConfig& config) {
+  if (config.num_experts > 0 && weights.size() == batch.tokens.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("there are weights of ", weights.size(), " of ", batch.tokens.size(),
+                   " tokens for the load of ", config.num_experts,
+                   " experts; a model with experts and a weight for each token are needed"));
+}
+
 absl::Status CheckBatch(const PackedBatch& batch, const ModelConfig& config) {
   const int64_t t = static_cast<int64_t>(batch.tokens.size());
   if (t == 0 || batch.positions.size() != batch.tokens.size()) {
@@ -230,18 +239,20 @@ class Trainable final : public TrainModel {
 
   absl::StatusOr<at::Tensor> Logits(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    return RunPass("forward", Pass::kForward, [&] { return Linear(ComputeHidden(batch), head_); });
+    return RunPass("forward", Pass::kForward,
+                   [&] { return Linear(ComputeHidden(batch).rows, head_); });
   }
 
   absl::StatusOr<TeacherRows> HeadInput(const PackedBatch& batch) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
     return RunPass("forward", Pass::kForward, [&] {
-      return TeacherRows{.hidden = ComputeHidden(batch), .head = head_.detach()};
+      return TeacherRows{.hidden = ComputeHidden(batch).rows, .head = head_.detach()};
     });
   }
 
   absl::StatusOr<TokenScores> Score(const PackedBatch& batch, absl::Span<const int64_t> targets,
-                                    double temperature, const TeacherRows* teacher) override {
+                                    double temperature, const TeacherRows* teacher,
+                                    const RouterBalance* balance) override {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
     if (targets.size() != batch.score_rows.size()) {
       return absl::InvalidArgumentError(absl::StrCat("there are ", targets.size(), " targets, but ",
@@ -259,11 +270,35 @@ class Trainable final : public TrainModel {
                                                      teacher->head.size(0), " tokens; wanted are ",
                                                      targets.size(), " and ", config_.vocab_size));
     }
+    if (balance != nullptr) {
+      SLUICE_RETURN_IF_ERROR(CheckTokenWeights(batch, balance->token_weights, config_));
+      const int64_t wanted = config_.num_layers * config_.num_experts;
+      if (static_cast<int64_t>(balance->expert_weights.size()) != wanted) {
+        return absl::InvalidArgumentError(absl::StrCat("there are ", balance->expert_weights.size(),
+                                                       " weights of experts, but the model has ",
+                                                       wanted, " experts in all layers together"));
+      }
+    }
     return RunPass("score tokens", Pass::kForward, [&] {
-      const std::vector<at::Tensor> out =
-          train_ops::Score(ComputeHidden(batch), head_, train_ops::Integers(targets), temperature,
-                           operands(), teacher);
-      return TokenScores{out[0], out[1], teacher == nullptr ? at::Tensor() : out[2]};
+      const Hidden hidden = ComputeHidden(batch, balance);
+      const std::vector<at::Tensor> out = train_ops::Score(
+          hidden.rows, head_, train_ops::Integers(targets), temperature, operands(), teacher);
+      return TokenScores{out[0], out[1], teacher == nullptr ? at::Tensor() : out[2],
+                         hidden.balance};
+    });
+  }
+
+  absl::StatusOr<std::vector<double>> CountExperts(const PackedBatch& batch,
+                                                   absl::Span<const float> token_weights) override {
+    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
+    SLUICE_RETURN_IF_ERROR(CheckTokenWeights(batch, token_weights, config_));
+    return RunPass("count experts", Pass::kForward, [&] {
+      const c10::NoGradGuard no_grad;
+      std::vector<double> loads(config_.num_layers * config_.num_experts);
+      const RouterBalance weights{.token_weights = {token_weights.begin(), token_weights.end()},
+                                  .expert_weights = {}};
+      ComputeHidden(batch, &weights, absl::MakeSpan(loads));
+      return loads;
     });
   }
 
@@ -272,7 +307,7 @@ class Trainable final : public TrainModel {
     SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
     return RunPass("project", Pass::kForward, [&] {
       const at::Tensor out =
-          train_ops::Linear(ComputeHidden(batch), weight, train_ops::Operands::kF32);
+          train_ops::Linear(ComputeHidden(batch).rows, weight, train_ops::Operands::kF32);
       return at::add(out, bias).squeeze(1);
     });
   }
@@ -339,6 +374,8 @@ class Trainable final : public TrainModel {
     at::Tensor cos, sin;  // [T, D / 2]
     std::vector<int64_t> cu_seqlens, prefix;
     std::vector<std::vector<uint16_t>> experts;  // By layer; see RecordedExperts().
+    RouterBalance balance;                       // Empty if none is wanted.
+    absl::Span<double> loads;                    // [layers, E], or empty; see LayerBalance.
   };
 
   Context MakeContext(const PackedBatch& batch) const {
@@ -349,10 +386,18 @@ class Trainable final : public TrainModel {
     return context;
   }
 
-  // Returns the hidden states [N, H] of the rows to score, which the output head takes.
-  at::Tensor ComputeHidden(const PackedBatch& batch) const {
+  struct Hidden {
+    at::Tensor rows;     // [N, H], of the rows to score, which the output head takes.
+    at::Tensor balance;  // TokenScores::router_balance.
+  };
+  Hidden ComputeHidden(const PackedBatch& batch, const RouterBalance* balance = nullptr,
+                       absl::Span<double> loads = {}) const {
     // Shared with the backward pass, which may run the layers again.
     const auto context = std::make_shared<Context>(MakeContext(batch));
+    if (balance != nullptr) context->balance = *balance;
+    context->loads = loads;
+
+    Hidden hidden;
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
     const int64_t t = x.size(0);
     const bool again = RecomputesLayers(activations_.recompute, config_, t,
@@ -364,22 +409,21 @@ class Trainable final : public TrainModel {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const int64_t unit = static_cast<int64_t>(i) + 1;
       Enter(Pass::kForward, unit);
-      if (parts != nullptr) {
-        x = RunInParts(i, x, parts);
-      } else if (again) {
-        x = train_ops::ComputeAgain(
-            x, [this, context, i](const at::Tensor& in) { return Run(i, in, *context); });
-      } else {
-        x = Run(i, x, *context);
-      }
+      const auto run = [this, context, i](const at::Tensor& in) { return Run(i, in, *context); };
+      const std::vector<at::Tensor> out = parts != nullptr ? RunInParts(i, x, parts)
+                                          : again          ? train_ops::ComputeAgain(x, run)
+                                                           : run(x);
+      x = out[0];
+      if (out.size() > 1) hidden.balance = i == 0 ? out[1] : at::add(hidden.balance, out[1]);
       Leave(Pass::kForward, unit);
       MoveBackwardAt(x, unit);
     }
-    return Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
+    hidden.rows = Norm(at::index_select(x, 0, train_ops::Integers(batch.score_rows)), norm_);
+    return hidden;
   }
 
-  // Runs layer i on x [T, H].
-  at::Tensor Run(size_t i, const at::Tensor& x, const Context& context) const {
+  // Runs layer i on x [T, H]. Returns its output and, if the loss wants it, Mixture::balance.
+  std::vector<at::Tensor> Run(size_t i, const at::Tensor& x, const Context& context) const {
     const Layer& layer = layers_[i];
     const at::Tensor normed = Norm(x, layer.input_norm), q = Queries(layer, normed, context);
     const auto [k, v] = KeysAndValues(layer, normed, context);
@@ -407,13 +451,19 @@ class Trainable final : public TrainModel {
         std::vector<uint16_t>& rows = context.experts.emplace_back();
         if (!layer.empty()) rows.assign(&layer[begin * k], &layer[begin * k] + n * k);
       }
+      const std::vector<float>& weights = whole.balance.token_weights;
+      if (!weights.empty()) {
+        context.balance = {.token_weights = {&weights[begin], &weights[begin] + n},
+                           .expert_weights = whole.balance.expert_weights};
+      }
+      context.loads = whole.loads;
     }
     parts->starts.push_back(t);
     return parts;
   }
 
-  at::Tensor RunInParts(size_t i, const at::Tensor& x,
-                        const std::shared_ptr<const Parts>& parts) const {
+  std::vector<at::Tensor> RunInParts(size_t i, const at::Tensor& x,
+                                     const std::shared_ptr<const Parts>& parts) const {
     train_ops::LayerParts layer{.starts = parts->starts};
     layer.keys = [this, parts, i](const at::Tensor& rows, size_t p) {
       auto [k, v] =
@@ -457,17 +507,20 @@ class Trainable final : public TrainModel {
     return {train_ops::Rope(k, context.cos, context.sin), v};
   }
 
-  // Returns the output of layer i, given its input x and the result of attention.
-  at::Tensor Finish(size_t i, at::Tensor x, const at::Tensor& attended,
-                    const Context& context) const {
+  // Returns what Run() returns, given the input x and the result of attention.
+  std::vector<at::Tensor> Finish(size_t i, at::Tensor x, const at::Tensor& attended,
+                                 const Context& context) const {
     const Layer& layer = layers_[i];
     x = at::add(x, Linear(attended, layer.o));
     if (config_.o_bias) x = at::add(x, RoundIfNarrow(layer.o_bias));
     const at::Tensor normed = Norm(x, layer.post_norm);
-    x = at::add(x, config_.num_experts > 0 ? Mixture(layer, normed, context.experts[i])
-                                           : Mlp(layer, normed));
+    train_ops::Mixture mlp;
+    if (config_.num_experts > 0) mlp = Mix(i, normed, context);
+    else mlp.out = Mlp(layer, normed);
+    x = at::add(x, mlp.out);
     if (config_.mlp_bias) x = at::add(x, RoundIfNarrow(layer.down_bias));
-    return x;
+    if (!mlp.balance.defined()) return {x};
+    return {x, mlp.balance};
   }
 
   at::Tensor Mlp(const Layer& layer, const at::Tensor& x) const {
@@ -478,11 +531,19 @@ class Trainable final : public TrainModel {
     return Linear(train_ops::SwiGlu(gate, up), layer.down);
   }
 
-  at::Tensor Mixture(const Layer& layer, const at::Tensor& x,
-                     const std::vector<uint16_t>& recorded) const {
-    return train_ops::MixExperts(x, layer.experts, config_.experts_per_token,
+  // Runs the experts of layer i.
+  train_ops::Mixture Mix(size_t i, const at::Tensor& x, const Context& context) const {
+    const std::vector<uint16_t>& recorded = context.experts[i];
+    const size_t experts = static_cast<size_t>(config_.num_experts);
+    train_ops::LayerBalance balance{.token_weights = context.balance.token_weights};
+    if (!context.balance.expert_weights.empty()) {
+      balance.expert_weights =
+          absl::MakeConstSpan(context.balance.expert_weights).subspan(i * experts, experts);
+    }
+    if (!context.loads.empty()) balance.loads = context.loads.subspan(i * experts, experts);
+    return train_ops::MixExperts(x, layers_[i].experts, config_.experts_per_token,
                                  config_.norm_topk_prob, narrow_,
-                                 recorded.empty() ? nullptr : recorded.data());
+                                 recorded.empty() ? nullptr : recorded.data(), balance);
   }
 
   // Returns the part of batch.routing for one layer, [T, k]; empty if there is no routing.

@@ -41,12 +41,23 @@ struct PackedBatch {
   std::vector<int64_t> score_rows;
 };
 
+// The weights with which the load-balancing loss of a mixture of experts adds up the probabilities
+// of the routers. Legend: E experts.
+struct RouterBalance {
+  std::vector<float> token_weights;    // [T]
+  std::vector<double> expert_weights;  // [layers, E]
+};
+
 struct TokenScores {
   at::Tensor logprobs;  // [N] fp32: natural-log probability of each row's target.
   at::Tensor entropy;   // [N] fp32: entropy of each row's distribution, in nats.
   // [N] fp32: KL of each row's distribution from that of the teacher, in nats; undefined if there
   // is no teacher.
   at::Tensor teacher_kl;
+  // [] fp64: sum over tokens t, layers l and experts e of token_weights[t] expert_weights[l, e]
+  // p_tle, where p_tl is the softmax over all logits of the router of layer l. Undefined if no
+  // RouterBalance was given.
+  at::Tensor router_balance;
 };
 
 // The training execution of a model, on LibTorch. Parameters are fp32 autograd leaves, and
@@ -103,10 +114,18 @@ class TrainModel {
   // INVALID_ARGUMENT: the same as in Logits(), a target is out of range, or temperature <= 0.
   //
   // With a teacher (HeadInput() of another model, of the same vocabulary and dtype), the result has
-  // teacher_kl too, differentiable with respect to this model.
+  // teacher_kl too, differentiable with respect to this model. With `balance`, which only a model
+  // with experts may get, it has router_balance too, differentiable as well.
   virtual absl::StatusOr<TokenScores> Score(const PackedBatch& batch,
                                             absl::Span<const int64_t> targets, double temperature,
-                                            const TeacherRows* teacher = nullptr) = 0;
+                                            const TeacherRows* teacher = nullptr,
+                                            const RouterBalance* balance = nullptr) = 0;
+
+  // Returns, for each layer and expert, the sum of the weights of the tokens that go through it:
+  // [layers, E]. `token_weights` are [T]. Computes no gradients. INVALID_ARGUMENT: the same as in
+  // Logits(), a weight is missing, or the model has no experts.
+  virtual absl::StatusOr<std::vector<double>> CountExperts(
+      const PackedBatch& batch, absl::Span<const float> token_weights) = 0;
 
   // Returns what the output head is applied to in batch.score_rows, and the head, for Score() of
   // another model. Needs a c10::NoGradGuard. INVALID_ARGUMENT: the same as in Logits().

@@ -192,13 +192,13 @@ struct SwiGluFn : Function<SwiGluFn> {
 
 // A function that an AutogradContext can hold.
 struct HeldFunction : torch::CustomClassHolder {
-  explicit HeldFunction(std::function<at::Tensor(const at::Tensor&)> f) : call(std::move(f)) {}
-  const std::function<at::Tensor(const at::Tensor&)> call;
+  explicit HeldFunction(std::function<variable_list(const at::Tensor&)> f) : call(std::move(f)) {}
+  const std::function<variable_list(const at::Tensor&)> call;
 };
 
 struct ComputeAgainFn : Function<ComputeAgainFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            const c10::intrusive_ptr<HeldFunction>& held) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x,
+                               const c10::intrusive_ptr<HeldFunction>& held) {
     ctx->save_for_backward({x});
     ctx->saved_data["forward"] = c10::IValue::make_capsule(held);
     return held->call(x);
@@ -208,7 +208,7 @@ struct ComputeAgainFn : Function<ComputeAgainFn> {
         c10::static_intrusive_pointer_cast<HeldFunction>(ctx->saved_data["forward"].toCapsule());
     const at::Tensor x = ctx->get_saved_variables()[0].detach().requires_grad_(true);
     const at::AutoGradMode with_grad(true);
-    torch::autograd::backward({held->call(x)}, {grads[0]});
+    torch::autograd::backward(held->call(x), grads);
     return {x.grad(), at::Tensor()};
   }
 };
@@ -227,8 +227,8 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& w, Operands operands) {
 at::Tensor Embed(const at::Tensor& table, const std::vector<int64_t>& tokens, bool narrow) {
   return EmbedFn::apply(table, tokens, narrow);
 }
-at::Tensor ComputeAgain(const at::Tensor& x,
-                        std::function<at::Tensor(const at::Tensor& x)> forward) {
+variable_list ComputeAgain(const at::Tensor& x,
+                           std::function<variable_list(const at::Tensor& x)> forward) {
   return ComputeAgainFn::apply(x, c10::make_intrusive<HeldFunction>(std::move(forward)));
 }
 at::Tensor RoundToBf16(const at::Tensor& x) { return RoundToBf16Fn::apply(x); }

@@ -53,8 +53,8 @@ at::Tensor SwiGlu(const at::Tensor& gate, const at::Tensor& up);
 // Returns forward(x), but keeps only x for the backward pass, which calls `forward` again.
 // `forward` must give the same result each time, and must take every other tensor that needs a
 // gradient from a parameter. (Chen et al., arXiv:1604.06174.)
-at::Tensor ComputeAgain(const at::Tensor& x,
-                        std::function<at::Tensor(const at::Tensor& x)> forward);
+std::vector<at::Tensor> ComputeAgain(
+    const at::Tensor& x, std::function<std::vector<at::Tensor>(const at::Tensor& x)> forward);
 
 // Causal attention within each sequence: q [T, heads * D], k and v [T, kv_heads * D] -> [T, heads *
 // D]. Sequence b has the rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1, which also attend to the rows
@@ -87,23 +87,38 @@ struct LayerParts {
   // Returns keys and values [n, kv_heads * D], rounded as CausalAttention() rounds them; the
   // gradient passes the rounding unchanged.
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& x, size_t p)> keys;
-  // Returns the layer's output [n, H].
-  std::function<at::Tensor(const at::Tensor& x, size_t p,
-                           const std::shared_ptr<CarriedKeys>& carried)>
+  // Returns the layer's output [n, H], and then, if the loss wants it, Mixture::balance.
+  std::function<std::vector<at::Tensor>(const at::Tensor& x, size_t p,
+                                        const std::shared_ptr<CarriedKeys>& carried)>
       output;
 };
 
-// Runs the layer on x [T, H] -> [T, H]. Only x is kept for the backward pass, and at any time the
+// Runs the layer on x [T, H]. Returns [T, H], and the sum of Mixture::balance. Only x is kept for the backward pass, and at any time the
 // activations of one part exist, besides the keys and values of all (StreamBP, arXiv:2506.03077).
 // The backward pass takes the parts from the last to the first: no earlier part attends to a later
 // one, so the gradient of a part's keys and values is then complete.
-at::Tensor ComputeInParts(const at::Tensor& x, LayerParts parts);
+std::vector<at::Tensor> ComputeInParts(const at::Tensor& x, LayerParts parts);
 
 // The weights of a layer's E experts: `router` is [E, H]. For each expert, `gate` and `up` are
 // [F, H], and `down` is [H, F].
 struct Experts {
   at::Tensor router;
   std::vector<at::Tensor> gate, up, down;
+};
+
+// What a layer has to do with the load-balancing loss (RouterBalance in train_model.h).
+struct LayerBalance {
+  absl::Span<const float> token_weights;    // [T]
+  absl::Span<const double> expert_weights;  // [E], or empty: no term is wanted.
+  // [E], or empty. The weight of each token is added to its k experts.
+  absl::Span<double> loads;
+};
+
+struct Mixture {
+  at::Tensor out;  // [T, H]
+  // [] fp64: sum over tokens t and experts e of token_weights[t] expert_weights[e] p_te, where p_t
+  // is the softmax over all logits of the router. Undefined if no term is wanted.
+  at::Tensor balance;
 };
 
 // x [T, H] -> [T, H]: for each token, the sum over its k experts of the router's weight times
@@ -113,8 +128,8 @@ struct Experts {
 // If `recorded` [T, k] is not null, it names the experts that each token went through when it was
 // sampled, in rising order; if the first of a token is kAnyExpert, the router chooses. The weights
 // always come from the current router (arXiv:2510.11370).
-at::Tensor MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
-                      bool narrow, const uint16_t* recorded);
+Mixture MixExperts(const at::Tensor& x, const Experts& weights, int64_t k, bool normalize,
+                   bool narrow, const uint16_t* recorded, const LayerBalance& balance);
 
 // Returns {log-prob [N], entropy [N]} of `targets` [N] under softmax(x w^T / temperature), where x
 // [N, H] are the last hidden states and w [V, H] is the output head. The log-probs have the bits of

@@ -1,3 +1,4 @@
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -42,15 +43,19 @@ std::shared_ptr<CarriedKeys> CarryKeys(const at::Tensor& x, const LayerParts& pa
 }
 
 struct PartsFn : Function<PartsFn> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x,
-                            const c10::intrusive_ptr<HeldParts>& held) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& x,
+                               const c10::intrusive_ptr<HeldParts>& held) {
     ctx->save_for_backward({x});
     ctx->saved_data["parts"] = c10::IValue::make_capsule(held);
     const LayerParts& parts = held->parts;
     const std::shared_ptr<CarriedKeys> carried = CarryKeys(x, parts);
-    at::Tensor out = at::empty_like(x);
-    for (size_t p = 0; p + 1 < parts.starts.size(); ++p)
-      RowsOf(out, parts, p).copy_(parts.output(RowsOf(x, parts, p), p, carried));
+    variable_list out = {at::empty_like(x)};
+    for (size_t p = 0; p + 1 < parts.starts.size(); ++p) {
+      const variable_list part = parts.output(RowsOf(x, parts, p), p, carried);
+      RowsOf(out[0], parts, p).copy_(part[0]);
+      if (part.size() > 1 && p == 0) out.push_back(part[1]);
+      else if (part.size() > 1) out[1] = at::add(out[1], part[1]);
+    }
     return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -64,7 +69,9 @@ struct PartsFn : Function<PartsFn> {
     const at::AutoGradMode with_grad(true);
     for (size_t p = parts.starts.size() - 1; p-- > 0;) {
       const at::Tensor rows = RowsOf(x, parts, p).detach().requires_grad_(true);
-      torch::autograd::backward({parts.output(rows, p, carried)}, {RowsOf(dout, parts, p)});
+      variable_list douts = {RowsOf(dout, parts, p)};
+      if (grads.size() > 1) douts.push_back(grads[1]);
+      torch::autograd::backward(parts.output(rows, p, carried), douts);
       const auto [k, v] = parts.keys(rows, p);
       torch::autograd::backward({k, v},
                                 {RowsOf(carried->dk, parts, p), RowsOf(carried->dv, parts, p)});
@@ -76,7 +83,7 @@ struct PartsFn : Function<PartsFn> {
 
 }  // namespace
 
-at::Tensor ComputeInParts(const at::Tensor& x, LayerParts parts) {
+variable_list ComputeInParts(const at::Tensor& x, LayerParts parts) {
   return PartsFn::apply(x, c10::make_intrusive<HeldParts>(std::move(parts)));
 }
 

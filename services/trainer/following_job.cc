@@ -86,6 +86,7 @@ absl::Status FollowingJob::Impl::Follow() {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                           Trainer::Create(settings, model.config, job_.clock, link_.collective(),
                                           link_.snapshots(), teacher_config));
+  trainer->SetCheckpointDir(config.checkpoint_dir);
   ReportStanding(true, "training");
   log::Info("rank_follows", {{"job_id", config.name}, {"rank", config.ranks.rank}});
 

@@ -86,7 +86,9 @@ void JobCheckpoints::StartWriting(QueueClient* queue, std::string previous, int6
         log::Info("checkpoint", {{"job_id", job_->config.name},
                                  {"version", state.version.number},
                                  {"path", path},
-                                 {"seconds", seconds}});
+                                 {"seconds", seconds},
+                                 {"writers", static_cast<int64_t>(store_->writers().ranks)},
+                                 {"why_one", store_->writers().why}});
       });
 }
 

@@ -35,8 +35,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Format 1 had no digest of state.json and no masters; format 3 has them in several files; format 4
-// has a critic.
-constexpr int kFormat = 2, kShardedFormat = 3, kCriticFormat = 4;
+// has a critic; format 5 has tensors in parts.
+constexpr int kFormat = 2, kShardedFormat = 3, kCriticFormat = 4, kPartsFormat = 5;
 constexpr int kMaxStateDepth = 4;
 // The stems of the names of their files.
 constexpr char kMasters[] = "masters";
@@ -52,11 +52,14 @@ std::string PathIn(const std::string& dir, absl::string_view name) {
   return absl::StrCat(dir, "/", name);
 }
 
-// Whether a file belongs to the tensors of a stem (shards.h).
+constexpr char kPartsEnd[] = ".parts.json";
+
+// Whether a file belongs to the tensors of a stem (shards.h, parts.h).
 bool IsShardOf(absl::string_view stem, absl::string_view name) {
   return absl::ConsumePrefix(&name, stem) &&
-         (name == ".safetensors" || name == ".safetensors.index.json" ||
-          (absl::StartsWith(name, "-") && absl::EndsWith(name, ".safetensors")));
+         (name == ".safetensors" || name == ".safetensors.index.json" || name == kPartsEnd ||
+          (absl::StartsWith(name, "-") && (absl::EndsWith(name, ".safetensors") ||
+                                           absl::EndsWith(name, ".safetensors.index.json"))));
 }
 
 bool IsModelFile(absl::string_view name) {
@@ -125,7 +128,10 @@ struct StateFile {
 json StateToJson(const StateFile& file) {
   const bool sharded = IsSharded(file.files, kMasters) || IsSharded(file.files, kOptimizer);
   const bool critic = Lists(file.files, kCritic);
-  json object = {{"format", critic    ? kCriticFormat
+  const bool parts = absl::c_any_of(
+      file.files, [](const auto& entry) { return absl::EndsWith(entry.first, kPartsEnd); });
+  json object = {{"format", parts     ? kPartsFormat
+                            : critic  ? kCriticFormat
                             : sharded ? kShardedFormat
                                       : kFormat},
                  {"job", file.state.job},
@@ -199,14 +205,14 @@ absl::Status RemoveOwnDigest(int format, ordered_json* object) {
 absl::StatusOr<StateFile> ParseState(const std::string& text, const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(ordered_json object, ParseJson(text, path, kMaxStateDepth));
   const int format = object.at("format").get<int>();
-  if (format > kCriticFormat) {
+  if (format > kPartsFormat) {
     return ErrorWith(
         absl::StatusCode::kFailedPrecondition,
         {.reason = "NEWER_FORMAT",
          .hint =
              "use the build that wrote it, or move that folder away to go on from an older one"},
         absl::StrCat(path, ": the checkpoint has format ", format,
-                     ", this build reads formats 1 to ", kCriticFormat));
+                     ", this build reads formats 1 to ", kPartsFormat));
   }
   SLUICE_RETURN_IF_ERROR(RemoveOwnDigest(format, &object));
   return StateFromJson(object);
@@ -283,22 +289,22 @@ bool AnyFile(absl::string_view) { return true; }
 // Replaces the parameters that model.safetensors holds rounded with their fp32 masters.
 absl::Status RestoreMasters(const std::string& dir, const std::vector<TensorSpec>& stored,
                             TensorSet* model) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> files, OpenShards(dir, kMasters));
-  const FileSource source(std::move(files));
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<const TensorSource> source,
+                          OpenTensors(dir, kMasters));
   std::map<std::string, size_t> masters;
-  for (size_t i = 0; i < source.specs().size(); ++i) masters[source.specs()[i].name] = i;
+  for (size_t i = 0; i < source->specs().size(); ++i) masters[source->specs()[i].name] = i;
 
   for (const TensorSpec& spec : stored) {
     if (spec.dtype == DType::kF32) continue;
     const auto master = masters.find(spec.name);
-    const TensorSpec* found = master == masters.end() ? nullptr : &source.specs()[master->second];
+    const TensorSpec* found = master == masters.end() ? nullptr : &source->specs()[master->second];
     if (found == nullptr || found->dtype != DType::kF32 || found->shape != spec.shape) {
       return absl::DataLossError(absl::StrCat(PathIn(dir, kMasters), ".safetensors does not hold ",
                                               spec.name, " as ",
                                               ShapeText(DType::kF32, spec.shape)));
     }
     const int64_t i = model->Find(spec.name);
-    SLUICE_RETURN_IF_ERROR(source.Read(master->second, 0, model->elements(i), model->data(i)));
+    SLUICE_RETURN_IF_ERROR(source->Read(master->second, 0, model->elements(i), model->data(i)));
   }
   return absl::OkStatus();
 }
@@ -380,12 +386,6 @@ absl::StatusOr<TrainState> VerifyCheckpoint(const std::string& path) {
 }
 
 namespace {
-absl::StatusOr<std::shared_ptr<const TensorSource>> OpenTensors(const std::string& path,
-                                                                const char* stem) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<SafetensorsFile> files, OpenShards(path, stem));
-  return std::make_shared<FileSource>(std::move(files));
-}
-
 // Loads a verified checkpoint, with or without its model.
 absl::StatusOr<Checkpoint> LoadVerified(const std::string& path, const StateFile& file,
                                         bool with_model) {
@@ -459,11 +459,30 @@ absl::Status CheckpointStore::WriteModel(const std::string& dir, const TensorSou
                                          RoundedSource(&parameters, std::move(specs)), written,
                                          options_.max_shard_bytes));
   if (rounded.empty()) return absl::OkStatus();
-  return WriteShards(dir, kMasters, parameters, rounded, {}, options_.max_shard_bytes, written);
+  return WriteTensors(dir, kMasters, parameters, rounded, written);
 }
 
-absl::Status CheckpointStore::WriteFiles(const std::string& dir,
-                                         CheckpointContents contents) const {
+absl::Status CheckpointStore::FindWriters(const std::string& dir, const TensorSource& tensors) {
+  writers_ = Writers();
+  const auto* const parted = dynamic_cast<const PartedSource*>(&tensors);
+  if (parted == nullptr) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(writers_.why, parted->FindObstacle(dir));
+  if (writers_.why.empty()) writers_.ranks = parted->ranks();
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointStore::WriteTensors(const std::string& dir, const char* stem,
+                                           const TensorSource& tensors,
+                                           absl::Span<const size_t> indices,
+                                           WrittenFiles* written) const {
+  const auto* const parted = dynamic_cast<const PartedSource*>(&tensors);
+  if (parted != nullptr && writers_.ranks > 1)
+    return parted->WriteParts(dir, stem, indices, options_.max_shard_bytes, written);
+  return WriteShards(dir, stem, tensors, indices, {}, options_.max_shard_bytes, written);
+}
+
+absl::Status CheckpointStore::WriteFiles(const std::string& dir, CheckpointContents contents) {
+  SLUICE_RETURN_IF_ERROR(FindWriters(dir, *contents.optimizer));
   StateFile file{contents.state, {}};
   SLUICE_ASSIGN_OR_RETURN(
       file.files[kLineage],
@@ -477,8 +496,7 @@ absl::Status CheckpointStore::WriteFiles(const std::string& dir,
       {kCriticMoments, &contents.critic_moments}};
   for (const auto& [stem, source] : parts) {
     if (*source == nullptr) continue;
-    SLUICE_RETURN_IF_ERROR(
-        WriteShards(dir, stem, **source, {}, {}, options_.max_shard_bytes, &file.files));
+    SLUICE_RETURN_IF_ERROR(WriteTensors(dir, stem, **source, {}, &file.files));
     source->reset();
   }
   const absl::string_view cursor = contents.cursor;

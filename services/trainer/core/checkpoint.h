@@ -15,6 +15,7 @@
 #include "common/checkpoint/tensor_set.h"
 #include "common/checkpoint/tensor_source.h"
 #include "common/rl/version.h"
+#include "services/trainer/core/parts.h"
 
 namespace sluice::trainer {
 
@@ -87,16 +88,18 @@ struct CheckpointEntry {
 //   state.json             TrainState, the size and SHA-256 of each file above, and its own
 //                          SHA-256: that of the object without the member `sha256`, with sorted
 //                          keys and without spaces
-// Tensors are in several files (shards.h) if they have more than `max_shard_bytes`. A checkpoint is
-// written into a folder of another name, synced, and renamed, so it exists completely or not at
-// all.
+// Tensors are in several files (shards.h) if they have more than `max_shard_bytes`. Those of which
+// each rank has a part (PartedSource) are in files that each rank has written (parts.h), if all
+// ranks see the folder; those of model.safetensors are always whole. A checkpoint is written into a
+// folder of another name, synced, and renamed once all ranks have told the digests of their files,
+// so it exists completely or not at all.
 //
-// The number `format` in state.json is 2, 3 if masters or optimizer are in several files, or 4 if
-// there is a critic. Format 1 can be read too: it has no digest of state.json, and its
-// model.safetensors holds the fp32 parameters. A higher format is an error; such a checkpoint is
-// never skipped in favour of an older one.
+// The number `format` in state.json is 2, 3 if masters or optimizer are in several files, 4 if
+// there is a critic, or 5 if tensors are in parts. Format 1 can be read too: it has no digest of
+// state.json, and its model.safetensors holds the fp32 parameters. A higher format is an error;
+// such a checkpoint is never skipped in favour of an older one.
 //
-// Not thread-safe. Only one process writes.
+// Not thread-safe. Only one process writes, and other ranks when it tells them to.
 class CheckpointStore {
  public:
   struct Options {
@@ -130,6 +133,13 @@ class CheckpointStore {
   // is too large for its type in model.safetensors.
   absl::StatusOr<std::string> Write(CheckpointContents contents);
 
+  // How the last checkpoint was written.
+  struct Writers {
+    int ranks = 1;    // That wrote files.
+    std::string why;  // Why rank 0 alone has, although other ranks have parts of the tensors.
+  };
+  const Writers& writers() const { return writers_; }
+
   // Reads the newest checkpoint (by incarnation, then number) that verifies. The reasons why others
   // do not verify are added to *damaged. Returns nullopt if none verifies.
   // FAILED_PRECONDITION: one of them was written by a newer build or by another job.
@@ -150,14 +160,20 @@ class CheckpointStore {
   // Checks what CheckOwners() checks. ABORTED FENCED: a later incarnation has written to this
   // folder.
   absl::Status CheckMayWrite(const TrainState& state) const;
-  absl::Status WriteFiles(const std::string& dir, CheckpointContents contents) const;
+  absl::Status WriteFiles(const std::string& dir, CheckpointContents contents);
   absl::Status WriteModel(const std::string& dir, const TensorSource& parameters,
                           WrittenFiles* written) const;
+  // Finds out which ranks can write. `tensors` are those that the ranks share out first.
+  absl::Status FindWriters(const std::string& dir, const TensorSource& tensors);
+  // Writes tensors number `indices` (all of them if it is empty), with all ranks if they can.
+  absl::Status WriteTensors(const std::string& dir, const char* stem, const TensorSource& tensors,
+                            absl::Span<const size_t> indices, WrittenFiles* written) const;
   void Prune(const std::string& written) const;
 
   const Options options_;
   // Paths that ReadNewest() could not verify. A path is removed when it is written again.
   std::set<std::string> damaged_;
+  Writers writers_;
 };
 
 // Finds a checkpoint that an earlier job of the same name has left. `dir` is the job's own folder

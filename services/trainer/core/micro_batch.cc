@@ -9,10 +9,12 @@
 namespace sluice::trainer {
 namespace {
 
-// A sequence with its index among those that are divided.
+// A sequence with its index among those that are divided, and its group's number of sequences and
+// of tokens with which all of these begin.
 struct Member {
   const Sequence* sequence;
   uint32_t index;
+  int64_t group_size = 1, group_shared = 0;
 };
 using Members = absl::Span<const Member>;
 
@@ -50,13 +52,19 @@ void ForEachGroup(Members sequences, Visit visit) {
   }
 }
 
-// Appends tokens [first, end) of a sequence and returns the row of the first of them.
-int64_t AppendTokens(const Sequence& sequence, int64_t first, int64_t end, int64_t prefix,
-                     PackedBatch* packed) {
+// Appends tokens [first, end) of a member, which stand for those of `copies` members, and returns
+// the row of the first of them.
+int64_t AppendTokens(const Member& member, int64_t first, int64_t end, int64_t prefix,
+                     size_t copies, MicroBatch* batch) {
+  const Sequence& sequence = *member.sequence;
+  PackedBatch* const packed = &batch->packed;
   const int64_t start = packed->cu_seqlens.back();
   for (int64_t t = first; t < end; ++t) {
     packed->tokens.push_back(sequence.tokens[t]);
     packed->positions.push_back(t);
+    const int64_t holders = t < member.group_shared ? member.group_size : 1;
+    batch->balance.token_weights.push_back(static_cast<float>(copies) /
+                                           static_cast<float>(holders));
   }
   // Entries per token.
   const int64_t experts = static_cast<int64_t>(sequence.routing.size() / sequence.tokens.size());
@@ -73,13 +81,13 @@ void AppendGroup(Members members, MicroBatch* batch) {
   // it.
   const int64_t shared = CommonPrefix(members), prefix = static_cast<int64_t>(packed.prefix.size());
   const int64_t shared_start =
-      shared == 0 ? 0 : AppendTokens(*members[0].sequence, 0, shared, -1, &packed);
+      shared == 0 ? 0 : AppendTokens(members[0], 0, shared, -1, members.size(), batch);
   for (const Member& member : members) {
     const Sequence& from = *member.sequence;
     const int64_t length = static_cast<int64_t>(from.tokens.size());
-    const int64_t own_start =
-        length == shared ? 0
-                         : AppendTokens(from, shared, length, shared == 0 ? -1 : prefix, &packed);
+    const int64_t own_start = length == shared ? 0
+                                               : AppendTokens(member, shared, length,
+                                                              shared == 0 ? -1 : prefix, 1, batch);
     for (const int32_t row : from.rows)
       packed.score_rows.push_back(row < shared ? shared_start + row : own_start + row - shared);
     absl::c_copy(from.targets, std::back_inserter(batch->targets));
@@ -103,16 +111,21 @@ std::vector<MicroBatch> MakeMicroBatches(absl::Span<const Sequence> sequences,
     all.push_back({&sequence, static_cast<uint32_t>(all.size())});
   std::vector<PackItem> items;
   ForEachGroup(all, [&](size_t first, size_t count) {
-    const Members members = absl::MakeConstSpan(all).subspan(first, count);
-    const uint32_t shared = static_cast<uint32_t>(CommonPrefix(members));
-    for (const auto& [sequence, index] : members)
-      items.push_back({sequence->group, static_cast<uint32_t>(sequence->tokens.size()), shared});
+    const absl::Span<Member> members = absl::MakeSpan(all).subspan(first, count);
+    const int64_t shared = CommonPrefix(members);
+    for (Member& member : members) {
+      member.group_size = static_cast<int64_t>(count);
+      member.group_shared = shared;
+      items.push_back({member.sequence->group,
+                       static_cast<uint32_t>(member.sequence->tokens.size()),
+                       static_cast<uint32_t>(shared)});
+    }
   });
 
   std::vector<MicroBatch> batches;
   for (const std::vector<uint32_t>& bin : Pack(items, max_tokens)) {
     std::vector<Member> members;
-    for (const uint32_t i : bin) members.push_back({&sequences[i], i});
+    for (const uint32_t i : bin) members.push_back(all[i]);
     MicroBatch& batch =
         batches.emplace_back(MicroBatch{.packed = {.cu_seqlens = {0}}, .offsets = {0}});
     ForEachGroup(members, [&](size_t first, size_t count) {

@@ -33,6 +33,12 @@ struct MicroBatch {
   // step_scale() for a mean over tokens over that of the aggregation.
   double token_weight = 1;
   std::vector<uint8_t> allowed;  // [N] PolicyTokens::allowed.
+  // The load-balancing loss. A token counts once, and one with which all n sequences of a group
+  // begin counts once in the group: a micro-batch that holds m of the n counts m / n of it. So the
+  // weights of the tokens of a step do not depend on how it is divided. `expert_weights` are empty
+  // unless the loss has that term.
+  RouterBalance balance;
+  double balance_factor = 0;  // Coefficient of the term, over the step_scale() of the update.
 };
 
 // Returns what `pass` returns for the batch without the experts that were recorded for the policy:

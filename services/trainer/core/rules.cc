@@ -21,6 +21,7 @@ int GradientBuffers(const Settings& settings, const Rules& rules) {
 
 absl::StatusOr<Rules> ResolveRules(const Settings& settings) {
   Rules rules;
+  rules.loss.router_balance = settings.algorithm.loss.router_balance;
   if (settings.kind == Settings::Kind::kSft) {
     rules.loss.aggregation = kTokenMean;
     return rules;

@@ -11,7 +11,7 @@
 namespace sluice::trainer {
 
 // The algorithms that a job's settings name, looked up once. For the kinds sft and dpo only
-// `loss.aggregation` has a meaning.
+// `loss.aggregation` and `loss.router_balance` have a meaning.
 struct Rules {
   AdvantageRule advantage;
   Truncation truncation = Truncation::kKeep;
@@ -22,9 +22,11 @@ struct Rules {
   double reward_kl = 0;
   KlControl kl_control;
 
-  // Whether the loss has terms besides that of the policy: KL, entropy, or the KL to a teacher.
+  // Whether the loss has terms besides that of the policy: KL, entropy, the KL to a teacher, or the
+  // balance of the experts.
   bool HasRegularTerms() const {
-    return loss.kl != nullptr || loss.entropy_coef != 0 || loss.distill.kind == DistillKind::kFull;
+    return loss.kl != nullptr || loss.entropy_coef != 0 ||
+           loss.distill.kind == DistillKind::kFull || loss.router_balance != 0;
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -200,6 +201,36 @@ absl::Status Scorer::ApplyUpdateWideTerms(std::vector<MicroBatch>& batches) {
   for (MicroBatch& batch : batches) {
     batch.allowed.assign(allowed.begin() + first, allowed.begin() + first + batch.targets.size());
     first += batch.targets.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scorer::SetRouterBalance(absl::Span<MicroBatch> batches, double step_scale) {
+  if (rules_.loss.router_balance == 0) return absl::OkStatus();
+  const ModelConfig& config = models_.policy->config();
+  const size_t cells = static_cast<size_t>(config.num_layers * config.num_experts);
+  std::vector<double> mine(cells);
+  for (const MicroBatch& batch : batches) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::vector<double> loads,
+        models_.policy->CountExperts(batch.packed, batch.balance.token_weights));
+    for (size_t i = 0; i < cells; ++i) mine[i] += loads[i];
+  }
+
+  SLUICE_ASSIGN_OR_RETURN(const Ranks::Joined<double> all, ranks_->Join(std::move(mine)));
+  std::vector<double> weights(cells);
+  for (size_t i = 0; i < all.values.size(); ++i) weights[i % cells] += all.values[i];
+
+  // Each token adds its weight to k experts of each layer.
+  const double tokens = std::accumulate(weights.begin(), weights.end(), 0.0) /
+                        static_cast<double>(config.num_layers * config.experts_per_token);
+  if (tokens == 0) return absl::OkStatus();
+  const double factor = static_cast<double>(config.num_experts) /
+                        static_cast<double>(config.num_layers) / (tokens * tokens);
+  for (double& weight : weights) weight *= factor;
+  for (MicroBatch& batch : batches) {
+    batch.balance.expert_weights = weights;
+    batch.balance_factor = rules_.loss.router_balance / step_scale;
   }
   return absl::OkStatus();
 }

@@ -63,6 +63,22 @@ class Scorer {
   // of one update, which starts from the weights as they are now.
   absl::Status ApplyUpdateWideTerms(std::vector<MicroBatch>& batches);
 
+  // Sets the weights of the experts and the factor of MicroBatch::balance, if the loss has that
+  // term. `batches` are all those that this rank has of one update, which starts from the weights
+  // as they are now, and whose terms are multiplied by `step_scale` in the end.
+  //
+  // The term is that of the Switch Transformer (arXiv:2101.03961, equations 4 to 6) and of
+  // transformers' load_balancing_loss_func(), a mean over the L layers of
+  //   E sum_e f_e P_e,
+  // where f_e is the share of the tokens that go through expert e, so that sum_e f_e = k, and P_e
+  // is the mean of its probability in the softmax over all E. With equal loads it is k. Shares and
+  // means are those of all tokens of the update, on all ranks (arXiv:2501.11873). f has no
+  // gradient. The tokens are those that the forward pass reads (Sequence::tokens), prompts too,
+  // each once as MicroBatch::balance says. f counts the experts that the tokens go through, so the
+  // recorded ones where there are any. transformers takes f and P of all layers together, so that
+  // one layer may make up for another; here each layer is balanced by itself, as in the paper.
+  absl::Status SetRouterBalance(absl::Span<MicroBatch> batches, double step_scale);
+
  private:
   struct Scores {
     std::vector<float> logprobs, entropy;  // [N]

@@ -72,6 +72,10 @@ absl::Status ValidateLora(const Settings& settings) {
     }
   }
   if (settings.kind != Settings::Kind::kRl) return absl::OkStatus();
+  if (settings.algorithm.loss.router_balance != 0)
+    return Invalid("algorithm.loss.router_balance",
+                   absl::StrCat(settings.algorithm.loss.router_balance),
+                   "trainer.lora never changes the routers");
   // Both work on the gradients or weights of the whole model.
   if (settings.algorithm.advantage.kind == "min_variance")
     return Invalid("algorithm.advantage.kind", "min_variance", "trainer.lora excludes it");
@@ -185,11 +189,11 @@ bool Streams(const Settings& settings) {
   if (settings.max_staleness != 0 || settings.minibatches != 1) return false;
   const absl::StatusOr<AdvantageRule> rule = ResolveAdvantage(settings.algorithm.advantage);
   if (!rule.ok() || !IsGroupWise(*rule)) return false;
-  // These are computed from log-probs of the whole step, before its gradients.
+  // These are computed from a pass over the whole step, before its gradients.
   const AlgorithmSpec& algorithm = settings.algorithm;
   const auto* loss = FindRow(LossRows(), algorithm.loss.kind);
   if (algorithm.advantage.kl != 0 || algorithm.loss.m2po.has_value() || loss == nullptr ||
-      loss->value.entropy_factors) {
+      loss->value.entropy_factors || algorithm.loss.router_balance != 0) {
     return false;
   }
   if (settings.teacher) {

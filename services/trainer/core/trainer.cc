@@ -171,6 +171,9 @@ class Trainer::Impl {
   }
 
   absl::Status Follow(const std::function<void(bool now)>& works);
+  void SetCheckpointDir(const std::string& dir) {
+    if (shard_server_.has_value()) shard_server_->SetFolder(dir);
+  }
 
   Critic* critic() { return critic_.get(); }
   double reward_kl() const { return rules_.reward_kl; }
@@ -489,6 +492,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
                                                          const ModelConfig* teacher_config) {
   SLUICE_RETURN_IF_ERROR(Validate(settings));
   SLUICE_ASSIGN_OR_RETURN(const Rules rules, ResolveRules(settings));
+  if (rules.loss.router_balance > 0 && config.num_experts == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm.loss.router_balance is ", rules.loss.router_balance,
+                     ", but the model has no experts whose load could be balanced; use 0"));
+  }
   const bool lent = collective != nullptr && settings.shard == Shard::kParameters;
   // Models that are only read keep nothing for a backward pass.
   const ActivationMemory read{.part_tokens = settings.micro_batch_tokens},
@@ -563,6 +571,7 @@ absl::StatusOr<HeldOutSums> Trainer::Evaluate(std::vector<Group> groups) {
 }
 
 absl::StatusOr<TensorSet> Trainer::Weights(DType dtype) const { return impl_->Weights(dtype); }
+void Trainer::SetCheckpointDir(const std::string& dir) { impl_->SetCheckpointDir(dir); }
 absl::StatusOr<Trainer::Sources> Trainer::TakeSnapshot() { return impl_->TakeSnapshot(); }
 int64_t Trainer::updates() const { return impl_->optimizer().updates(); }
 int64_t Trainer::critic_updates() const {

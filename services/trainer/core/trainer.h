@@ -67,6 +67,10 @@ class Trainer {
   // works(false) before it waits for rank 0, and works(true) when there is something to do.
   absl::Status Follow(const std::function<void(bool now)>& works);
 
+  // Of ranks other than 0, before Follow(): the folder in which rank 0 writes checkpoints, as this
+  // rank sees it. A rank that has none, or sees another one, leaves the writing to rank 0.
+  void SetCheckpointDir(const std::string& dir);
+
   // Starts from `weights` with no updates done. A critic begins with `critic`, or with `weights` if
   // that is null.
   // INVALID_ARGUMENT: names or shapes are not those of the model.

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -50,6 +51,7 @@ void UpdateSums::Merge(const UpdateSums& other) {
   bad_logprobs += other.bad_logprobs;
   policy += other.policy;
   regular += other.regular;
+  router_balance += other.router_balance;
   kl += other.kl;
   entropy += other.entropy;
   tokens += other.tokens;
@@ -92,18 +94,33 @@ absl::Status Updater::AddGradients(MicroBatch& batch, UpdateSums* sums) {
   SLUICE_ASSIGN_OR_RETURN(const std::optional<TeacherRows> teacher,
                           scorer_.ComputeTeacherRows(batch));
   SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                          model_->Score(batch.packed, batch.targets, settings_.temperature,
-                                        teacher.has_value() ? &*teacher : nullptr));
-  return settings_.kind == Settings::Kind::kSft ? AddSftGradients(scores.logprobs, sums)
+                          Score(batch, teacher.has_value() ? &*teacher : nullptr));
+  return settings_.kind == Settings::Kind::kSft ? AddSftGradients(batch, scores, sums)
                                                 : AddPolicyGradients(batch, scores, sums);
 }
 
-absl::Status Updater::AddSftGradients(const at::Tensor& logprobs, UpdateSums* sums) {
-  const at::Tensor loss = SftTerm(logprobs);
+absl::StatusOr<TokenScores> Updater::Score(const MicroBatch& batch,
+                                           const TeacherRows* teacher) const {
+  return model_->Score(batch.packed, batch.targets, settings_.temperature, teacher,
+                       batch.balance.expert_weights.empty() ? nullptr : &batch.balance);
+}
+
+absl::Status Updater::AddSftGradients(const MicroBatch& batch, const TokenScores& scores,
+                                      UpdateSums* sums) {
+  const at::Tensor loss = SftTerm(scores.logprobs);
   const double value = loss.item<double>();
   sums->policy += value;
   if (!std::isfinite(value)) ++sums->bad_logprobs;
-  return model_->Backward(loss);
+  return model_->Backward(loss + BalanceTerm(batch, scores, sums));
+}
+
+at::Tensor Updater::BalanceTerm(const MicroBatch& batch, const TokenScores& scores,
+                                UpdateSums* sums) {
+  if (!scores.router_balance.defined()) return at::zeros({}, at::kFloat);
+  const double value = scores.router_balance.item<double>();
+  sums->router_balance += value;
+  sums->regular += batch.balance_factor * value;
+  return batch.balance_factor * scores.router_balance;
 }
 
 absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenScores& scores,
@@ -126,12 +143,13 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
     regular = rule.kl_coef * terms.kl - rule.entropy_coef * terms.entropy;
     if (scores.teacher_kl.defined())
       regular = regular + rule.distill.coef * DistillTerm(batch, scores, &sums->distill);
+    sums->regular += regular.item<double>();
+    regular = regular + BalanceTerm(batch, scores, sums);
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("loss: ", e.what()));
   }
 
   sums->policy += terms.policy.item<double>();
-  sums->regular += regular.item<double>();
   sums->kl += terms.kl_sum;
   sums->entropy += scores.entropy.sum().item<double>();
 
@@ -140,6 +158,9 @@ absl::Status Updater::AddPolicyGradients(const MicroBatch& batch, const TokenSco
 
   // The two terms get different factors later, so their gradients go to different accumulators.
   SLUICE_RETURN_IF_ERROR(model_->Backward(terms.policy, /*keep_graph=*/true));
+  // A backward pass must begin at the output of the last layer to enter all units of the model,
+  // but the balance of the experts begins within the layers.
+  if (scores.router_balance.defined()) regular = regular + 0 * scores.logprobs.sum();
   optimizer_->SelectAccumulator(regular_accumulator_);
   const absl::Status status = model_->Backward(regular);
   optimizer_->SelectAccumulator(policy_accumulator_);
@@ -219,8 +240,7 @@ absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSum
 
   for (const MicroBatch& batch : batches) {
     Count(batch, sums);
-    SLUICE_ASSIGN_OR_RETURN(const TokenScores scores,
-                            model_->Score(batch.packed, batch.targets, settings_.temperature));
+    SLUICE_ASSIGN_OR_RETURN(const TokenScores scores, Score(batch, nullptr));
     const at::Tensor logprobs = scores.logprobs.contiguous();
     pairs.SetPolicy(batch, absl::MakeConstSpan(logprobs.const_data_ptr<float>(),
                                                static_cast<size_t>(logprobs.numel())));
@@ -229,7 +249,8 @@ absl::Status Updater::AddPairGradients(absl::Span<MicroBatch> batches, UpdateSum
         batch, settings_.dpo.beta, settings_.dpo.label_smoothing, &loss, &sums->pairs);
     sums->policy += loss;
     if (!std::isfinite(loss)) ++sums->bad_logprobs;
-    SLUICE_RETURN_IF_ERROR(model_->Backward((logprobs * at::tensor(gradient)).sum()));
+    SLUICE_RETURN_IF_ERROR(model_->Backward((logprobs * at::tensor(gradient)).sum() +
+                                            BalanceTerm(batch, scores, sums)));
   }
   return absl::OkStatus();
 }

@@ -34,12 +34,14 @@ namespace sluice::trainer {
 class Critic;
 
 // Sums over the micro-batches of one update, without denominators. `policy` and `regular` (KL,
-// entropy and the KL to a teacher) are terms of the loss with the aggregation's weights. `kl`,
-// `entropy` and `distill` count each token once, for the means that are reported.
+// entropy, the KL to a teacher and the balance of the experts) are terms of the loss with the
+// aggregation's weights. `kl`, `entropy` and `distill` count each token once, for the means that
+// are reported.
 struct UpdateSums {
   PolicyStats stats;
   int64_t bad_logprobs = 0;  // Micro-batches of supervised data whose log-probs are not finite.
   double policy = 0, regular = 0;
+  double router_balance = 0;  // The load-balancing loss, without its coefficient.
   double kl = 0, entropy = 0;
   int64_t tokens = 0;
   int64_t recorded = 0;  // Those of `tokens` whose experts were recorded.
@@ -102,7 +104,13 @@ class Updater {
   // Makes the critic's update and sets its metrics.
   absl::Status ApplyValueGradients(const UpdateSums& sums, const Optimizer::Gradient& gradient,
                                    StepResult* result);
-  absl::Status AddSftGradients(const at::Tensor& logprobs, UpdateSums* sums);
+  // Scores the batch as its loss needs it.
+  absl::StatusOr<TokenScores> Score(const MicroBatch& batch, const TeacherRows* teacher) const;
+  absl::Status AddSftGradients(const MicroBatch& batch, const TokenScores& scores,
+                               UpdateSums* sums);
+  // Returns the load-balancing term of the loss, or 0 if the loss has none. Adds to *sums.
+  static at::Tensor BalanceTerm(const MicroBatch& batch, const TokenScores& scores,
+                                UpdateSums* sums);
   // The term of the KL to the teacher. Adds to *sums.
   at::Tensor DistillTerm(const MicroBatch& batch, const TokenScores& scores,
                          DistillSums* sums) const;

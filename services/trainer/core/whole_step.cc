@@ -141,6 +141,11 @@ class WholeStep : public BatchStep {
   absl::Status AddGradients(Minibatch& minibatch, UpdateSums* sums) {
     if (settings_.kind == Settings::Kind::kRl)
       SLUICE_RETURN_IF_ERROR(updater_.scorer().ApplyUpdateWideTerms(minibatch.batches));
+    if (minibatch.counts.tokens > 0) {
+      SLUICE_RETURN_IF_ERROR(updater_.scorer().SetRouterBalance(
+          absl::MakeSpan(minibatch.batches),
+          rules_.loss.aggregation.step_scale(minibatch.counts, settings_.max_response)));
+    }
     if (settings_.kind == Settings::Kind::kDpo)
       return updater_.AddPairGradients(absl::MakeSpan(minibatch.batches), sums);
     if (minibatch.answers.empty()) {
@@ -157,7 +162,7 @@ class WholeStep : public BatchStep {
   }
 
   absl::Status MakeUpdates(std::vector<Minibatch>& minibatches, StepResult* result) {
-    int64_t applied = 0;
+    int64_t applied = 0, finite = 0;
     for (Minibatch& minibatch : minibatches) {
       updater_.ZeroGrad();
       UpdateSums sums;
@@ -174,9 +179,15 @@ class WholeStep : public BatchStep {
       if (result->skipped.empty()) result->skipped = skipped;
 
       // One minibatch that is not finite must not spoil the means.
-      if (sums.finite()) sums_.Merge(sums);
-      else sums_.stats.Merge(sums.stats);
+      if (sums.finite()) {
+        sums_.Merge(sums);
+        if (sums.tokens > 0) ++finite;
+      } else {
+        sums_.stats.Merge(sums.stats);
+      }
     }
+    if (rules_.loss.router_balance > 0 && finite > 0)
+      result->metrics["router_balance"] = sums_.router_balance / static_cast<double>(finite);
 
     if (minibatches.size() > 1) {
       result->metrics["skipped_updates"] =

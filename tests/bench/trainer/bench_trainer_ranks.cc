@@ -4,8 +4,9 @@
 //     [--threads N] [--steps N] [--groups N] [--prompt N] [--answer N]
 //     [--dtype float32|bfloat16] [--json]
 // The baseline of each figure is that of one rank with the same number of threads. A step has the
-// same batch whatever the number of ranks. After the steps rank 0 reads the state as a checkpoint
-// does; that is in the memory, and no time of it in the steps.
+// same batch whatever the number of ranks. After the steps two checkpoints are written, one by all
+// ranks that have parts of the state and one by rank 0 alone, which is the baseline of the first;
+// they are in the memory, and no time of them in the steps.
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -14,7 +15,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +33,7 @@
 #include "common/checkpoint/init.h"
 #include "common/checkpoint/model_dir.h"
 #include "common/collective/collective.h"
+#include "services/trainer/core/checkpoint.h"
 #include "services/trainer/core/trainer.h"
 #include "tests/bench/report.h"
 #include "tests/bench/trainer/batch.h"
@@ -72,22 +77,45 @@ struct Options {
   int steps = 6;
 };
 
-// What one rank reports: the time of its steps (only rank 0), its largest memory and its CPU time.
+// A checkpoint that was written.
+struct CheckpointFigures {
+  double milliseconds = 0;
+  double rank_0 = 0, others = 0;  // MiB that rank 0 has written, and the most of another rank.
+};
+
+// What one rank reports: its largest memory and its CPU time. Rank 0 also has the times of the
+// steps, and the checkpoints.
 struct RankFigures {
   std::vector<double> milliseconds;
+  CheckpointFigures together, alone;
   double mebibytes = 0, cpu_seconds = 0;
 };
 
-absl::Status ReadAllParts(const TensorSource& source) {
-  std::vector<float> part(1 << 20);
-  for (size_t i = 0; i < source.specs().size(); ++i) {
-    const int64_t size = *NumElements(source.specs()[i].shape);
-    for (int64_t first = 0; first < size; first += static_cast<int64_t>(part.size())) {
-      SLUICE_RETURN_IF_ERROR(
-          source.Read(i, first, std::min<int64_t>(size - first, part.size()), part.data()));
-    }
+absl::StatusOr<CheckpointFigures> WriteCheckpoint(const Options& options, const std::string& dir,
+                                                  Trainer& trainer) {
+  SLUICE_ASSIGN_OR_RETURN(ModelDir model, ReadModelDir(options.model));
+  SLUICE_ASSIGN_OR_RETURN(Trainer::Sources sources, trainer.TakeSnapshot());
+  CheckpointContents contents{.model = std::move(sources.model),
+                              .optimizer = std::move(sources.moments)};
+  contents.state = {.job = "j", .version = {1, 0}, .ledger_hash = std::string(32, '\0')};
+  CheckpointStore store({.dir = dir, .source = std::move(model)});
+  const absl::Duration start = Clock::Real()->Monotonic();
+  SLUICE_ASSIGN_OR_RETURN(const std::string path, store.Write(std::move(contents)));
+  CheckpointFigures figures;
+  figures.milliseconds = absl::ToDoubleMilliseconds(Clock::Real()->Monotonic() - start);
+
+  std::map<int, double> of_rank;
+  for (const auto& file : std::filesystem::directory_iterator(path)) {
+    const std::string name = file.path().filename().string();
+    const size_t at = name.find("-rank");
+    of_rank[at == std::string::npos ? 0 : std::atoi(name.c_str() + at + 5)] +=
+        static_cast<double>(file.file_size()) / (1 << 20);
   }
-  return absl::OkStatus();
+  for (const auto& [rank, mebibytes] : of_rank) {
+    if (rank == 0) figures.rank_0 = mebibytes;
+    else figures.others = std::max(figures.others, mebibytes);
+  }
+  return figures;
 }
 
 absl::StatusOr<std::vector<double>> RunSteps(const Options& options, const ModelConfig& config,
@@ -103,9 +131,6 @@ absl::StatusOr<std::vector<double>> RunSteps(const Options& options, const Model
     if (k < 1) continue;  // Warm-up.
     milliseconds.push_back(absl::ToDoubleMilliseconds(Clock::Real()->Monotonic() - start));
   }
-  SLUICE_ASSIGN_OR_RETURN(const Trainer::Sources sources, trainer.TakeSnapshot());
-  SLUICE_RETURN_IF_ERROR(ReadAllParts(*sources.model));
-  SLUICE_RETURN_IF_ERROR(ReadAllParts(*sources.moments));
   return milliseconds;
 }
 
@@ -127,6 +152,7 @@ absl::StatusOr<RankFigures> RunRank(const Options& options, const ModelConfig& c
         const std::unique_ptr<Trainer> trainer,
         Trainer::Create(options.settings, config, Clock::Real(), steps.get(), snapshots));
     if (rank > 0) {
+      trainer->SetCheckpointDir(dir + "/together");
       // Ends with the error that rank 0 is gone.
       trainer->Follow([](bool) {}).IgnoreError();
     } else {
@@ -135,6 +161,9 @@ absl::StatusOr<RankFigures> RunRank(const Options& options, const ModelConfig& c
         SLUICE_RETURN_IF_ERROR(trainer->Load(weights));
       }
       SLUICE_ASSIGN_OR_RETURN(figures.milliseconds, RunSteps(options, config, *trainer));
+      SLUICE_ASSIGN_OR_RETURN(figures.alone, WriteCheckpoint(options, dir + "/alone", *trainer));
+      SLUICE_ASSIGN_OR_RETURN(figures.together,
+                              WriteCheckpoint(options, dir + "/together", *trainer));
     }
   }
   rusage usage{};
@@ -161,6 +190,8 @@ absl::StatusOr<std::vector<RankFigures>> RunRanks(const Options& options, const 
       if (!figures.ok()) std::fprintf(stderr, "%s\n", figures.status().ToString().c_str());
       if (figures.ok()) {
         std::string text = absl::StrCat(figures->mebibytes, " ", figures->cpu_seconds);
+        for (const CheckpointFigures& each : {figures->together, figures->alone})
+          absl::StrAppend(&text, " ", each.milliseconds, " ", each.rank_0, " ", each.others);
         for (const double each : figures->milliseconds) absl::StrAppend(&text, " ", each);
         (void)WriteFileAtomic(absl::StrCat(dir, "/figures-", rank), text);
       }
@@ -180,6 +211,8 @@ absl::StatusOr<std::vector<RankFigures>> RunRanks(const Options& options, const 
   for (int rank = 0; rank < world; ++rank) {
     std::ifstream in(absl::StrCat(dir, "/figures-", rank));
     in >> figures[rank].mebibytes >> figures[rank].cpu_seconds;
+    for (CheckpointFigures* each : {&figures[rank].together, &figures[rank].alone})
+      in >> each->milliseconds >> each->rank_0 >> each->others;
     for (double each; in >> each;) figures[rank].milliseconds.push_back(each);
   }
   RemoveTree(dir).IgnoreError();
@@ -205,6 +238,10 @@ void Print(const bench::Report& report, const std::string& run,
     if (rank > 0) most = std::max(most, figures[rank].mebibytes);
   }
   add("cpu_of_all", cpu, "s", one[0].cpu_seconds, 1);
+  const CheckpointFigures &together = figures[0].together, &alone = figures[0].alone;
+  add("checkpoint", together.milliseconds, "ms", alone.milliseconds, 1);
+  add("checkpoint_of_rank_0", together.rank_0, "MiB", alone.rank_0, 1);
+  if (together.others > 0) add("checkpoint_of_others", together.others, "MiB", alone.rank_0, 1);
   add("memory_of_rank_0", figures[0].mebibytes, "MiB", one[0].mebibytes, 1);
   if (figures.size() > 1) add("memory_of_others", most, "MiB", one[0].mebibytes, 1);
 }

@@ -418,6 +418,18 @@ TEST(JobFile, ValuesThatContradictEachOtherAreRefused) {
   }
 }
 
+// Training on rows has no other use for the algorithm.
+TEST(JobFile, OfTheAlgorithmRowsMayHaveTheBalanceOfExpertsAlone) {
+  constexpr char kRows[] =
+      "name: s\nkind: sft\nmodel: {path: /models/m}\ndata: {train: [{name: a, path: /d.jsonl}]}\n"
+      "limits: {max_steps: 3}\ncheckpoint: {dir: /ckpt}\nresources: {trainer: 1}\n";
+  EXPECT_THAT(ProblemLines(Parse(kRows, {"algorithm.loss.router_balance=0.001"})), ElementsAre());
+  EXPECT_THAT(ProblemLines(Parse(kRows, {"algorithm.loss={router_balance: 0.001, kl: 0.1}"})),
+              ElementsAre(HasSubstr("except for loss.router_balance; leave its other keys out")));
+  EXPECT_THAT(ProblemLines(Parse(kRows, {"algorithm.loss.kl=0.1"})),
+              ElementsAre(HasSubstr("algorithm is not used by kind: sft")));
+}
+
 // 6 steps x 1 group x 2 members x 1,024 tokens x 20 B are 240 KiB. A token of this model also
 // has the ids of 2 experts in 2 layers, which are 8 B more.
 TEST(JobFile, TheQuotaHoldsTheExpertsOfAMixtureOfExpertsModelToo) {

@@ -84,5 +84,24 @@ TEST(MoeTest, WeightsAreTheSoftmaxAndTheirGradientsItsCentralDifferences) {
   }
 }
 
+TEST(MoeTest, WeighedProbabilitiesAreThoseOfTheSoftmaxAndTheirGradientsCentralDifferences) {
+  const std::vector<double> coefficients = {0.5, -1, 2, 0, 0.25, 3, -0.75};
+  const std::vector<float> logits = RandomLogits(5, 7);
+  const auto slow = [&](size_t moved, double shift) {
+    double sum = 0, weighed = 0;
+    for (size_t e = 0; e < logits.size(); ++e) {
+      const double p = std::exp(double{logits[e]} + (e == moved ? shift : 0));
+      sum += p, weighed += coefficients[e] * p;
+    }
+    return weighed / sum;
+  };
+  EXPECT_NEAR(WeighProbabilities(logits, coefficients), slow(0, 0), 1e-6);
+
+  std::vector<float> dlogits(logits.size());
+  WeighProbabilitiesGrad(logits, coefficients, 3, dlogits.data());
+  for (size_t e = 0; e < logits.size(); ++e)
+    EXPECT_NEAR(dlogits[e], 3 * (slow(e, 1e-4) - slow(e, -1e-4)) / 2e-4, 1e-5) << "expert " << e;
+}
+
 }  // namespace
 }  // namespace sluice

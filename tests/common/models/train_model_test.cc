@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "common/base/splitmix.h"
 #include "common/checkpoint/init.h"
@@ -357,6 +358,120 @@ TEST(TrainModelTest, TheDecodeExecutionGivesTheSameBitsInEveryArchitecture) {
 
     ExpectDecodeGivesTheSameBits(config, *InitWeights(config, 4), sequences);
   }
+}
+
+// The weights with which the term is the load-balancing loss of the whole batch, in which each
+// token counts once; see Scorer::SetRouterBalance() of the trainer.
+RouterBalance BalanceOf(TrainModel* model, const PackedBatch& batch) {
+  RouterBalance balance;
+  balance.token_weights.assign(batch.tokens.size(), 1.0f);
+  balance.expert_weights = *model->CountExperts(batch, balance.token_weights);
+  const double tokens = static_cast<double>(batch.tokens.size()),
+               experts = static_cast<double>(model->config().num_experts),
+               layers = static_cast<double>(model->config().num_layers);
+  for (double& weight : balance.expert_weights) weight *= experts / layers / (tokens * tokens);
+  return balance;
+}
+
+// The numbers are printed by router_balance_reference.py.
+TEST(TrainModelTest, TheBalanceOfTheExpertsIsThatOfTransformers) {
+  SLUICE_NEEDS_TEST_DATA("models");
+  const ReferenceModel m("qwen3moe-tiny");
+  const Predictions next = NextTokens(m.Sequences().tokens);
+  const auto model = Make(m.dir.config, m.weights);
+  const RouterBalance balance = BalanceOf(model.get(), next.batch);
+  const at::Tensor loss =
+      model->Score(next.batch, next.targets, 1.0, nullptr, &balance)->router_balance;
+  EXPECT_NEAR(loss.item<double>(), 2.287631034851074, 1e-5);
+
+  model->ZeroGrad();
+  ASSERT_TRUE(Backward(loss).ok());
+  std::map<std::string, double> norms;
+  for (const TrainModel::Parameter& p : model->parameters())
+    if (p.tensor.grad().defined()) norms[p.name] = p.tensor.grad().norm().item<double>();
+  EXPECT_NEAR(norms["model.embed_tokens.weight"], 0.2060366233102192, 1e-5);
+  EXPECT_NEAR(norms["model.layers.0.mlp.gate.weight"], 0.4564354628946213, 1e-5);
+  EXPECT_NEAR(norms["model.layers.1.mlp.gate.weight"], 0.30162473036078474, 1e-5);
+}
+
+TEST(TrainModelTest, TheGradientOfTheBalanceIsItsCentralDifference) {
+  const ModelConfig config = SmallExperts();
+  const TensorSet weights = *InitWeights(config, 5);
+  const PackedBatch batch = Pack(SmallSequences());
+  const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+  const auto model = Make(config, weights);
+  RouterBalance balance = BalanceOf(model.get(), batch);
+  for (size_t t = 0; t < batch.tokens.size(); ++t)
+    balance.token_weights[t] = 1.0f / static_cast<float>(1 + t % 3);
+  const auto value = [&] {
+    return model->Score(batch, targets, 1.0, nullptr, &balance)->router_balance;
+  };
+  ASSERT_TRUE(Backward(value()).ok());
+
+  SplitMix64 random(8);
+  int compared = 0;
+  for (const TrainModel::Parameter& p : model->parameters()) {
+    if (!p.tensor.grad().defined()) continue;
+    float* const data = p.tensor.mutable_data_ptr<float>();
+    const int64_t i = static_cast<int64_t>(random.Below(p.tensor.numel()));
+    const float kept = data[i], step = 2e-3f;
+    const c10::NoGradGuard no_grad;
+    data[i] = kept + step;
+    const double above = value().item<double>();
+    data[i] = kept - step;
+    const double below = value().item<double>();
+    data[i] = kept;
+    EXPECT_NEAR(p.tensor.grad().view(-1)[i].item<double>(), (above - below) / (2 * step), 3e-4)
+        << p.name << " " << i;
+    ++compared;
+  }
+  EXPECT_GT(compared, 20);
+}
+
+TEST(TrainModelTest, TheBalanceHasTheSameBitsIfLayersAreComputedAgain) {
+  const ModelConfig config = SmallExperts();
+  const TensorSet weights = *InitWeights(config, 5);
+  const PackedBatch batch = Pack(SmallSequences());
+  const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+  std::vector<at::Tensor> gradients[2];
+  double values[2];
+  for (const bool again : {false, true}) {
+    const auto model =
+        *TrainModel::Create(config, DType::kF32, again ? Recompute::kLayer : Recompute::kNone);
+    ASSERT_TRUE(model->Load(weights).ok());
+    const RouterBalance balance = BalanceOf(model.get(), batch);
+    const TokenScores scores = *model->Score(batch, targets, 1.0, nullptr, &balance);
+    values[again] = scores.router_balance.item<double>();
+    // The log-probs alone, and then the balance too: their gradients add up.
+    ASSERT_TRUE(model->Backward(scores.logprobs.sum(), /*keep_graph=*/true).ok());
+    ASSERT_TRUE(model->Backward(0 * scores.logprobs.sum() + scores.router_balance).ok());
+    for (const TrainModel::Parameter& p : model->parameters())
+      gradients[again].push_back(p.tensor.grad());
+  }
+  EXPECT_EQ(values[0], values[1]);
+  for (size_t i = 0; i < gradients[0].size(); ++i) {
+    // An expert without tokens has no gradient.
+    ASSERT_EQ(gradients[0][i].defined(), gradients[1][i].defined()) << i;
+    if (!gradients[0][i].defined()) continue;
+    EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+  }
+}
+
+TEST(TrainModelTest, ABalanceThatDoesNotFitTheModelIsRefused) {
+  const PackedBatch batch = Pack(SmallSequences());
+  const std::vector<int64_t> targets(batch.score_rows.size(), 3);
+  const std::vector<float> ones(batch.tokens.size(), 1.0f);
+  const auto plain = Make(SmallConfig(), *InitWeights(SmallConfig(), 5)),
+             experts = Make(SmallExperts(), *InitWeights(SmallExperts(), 5));
+  const auto code = [&](TrainModel& model, std::vector<float> tokens, size_t weights) {
+    const RouterBalance balance{std::move(tokens), std::vector<double>(weights, 1.0)};
+    return model.Score(batch, targets, 1.0, nullptr, &balance).status().code();
+  };
+  EXPECT_EQ(code(*experts, ones, 10), absl::StatusCode::kOk);
+  EXPECT_EQ(code(*experts, ones, 5), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(*experts, {1.0f}, 10), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(*plain, ones, 0), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(plain->CountExperts(batch, ones).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // Returns a loss of log-probs with weights of both signs, plus the entropy, so that every output of

@@ -55,7 +55,7 @@ void EditState(const std::string& checkpoint, const std::function<void(nlohmann:
 
 // Makes the checkpoint look as if a build with the next format had written it.
 void MakeNewer(const std::string& checkpoint) {
-  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 5; });
+  EditState(checkpoint, [](nlohmann::json* state) { (*state)["format"] = 6; });
 }
 
 Id16 GroupOf(int64_t k) {
@@ -400,7 +400,7 @@ TEST_F(CheckpointTest, ANewerFormatIsRefusedThoughAnOlderCheckpointIsThere) {
         Write(Store(), 3, 1).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(MessageOf(status),
-                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 5")));
+                AllOf(HasSubstr(dir_ + "/step-2/state.json"), HasSubstr("format 6")));
     EXPECT_THAT(DetailOf(status).hint, HasSubstr("use the build that wrote it"));
   }
   EXPECT_THAT(*ListDir(dir_), ElementsAre("step-1", "step-2"));

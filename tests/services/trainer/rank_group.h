@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,13 +18,15 @@ namespace sluice::trainer {
 // The ranks of one trainer in this process. The test uses rank 0; the others have a thread each.
 class RankGroup {
  public:
-  // `settings_of` gives the settings of each rank. `teacher` outlives the group.
+  // `settings_of` gives the settings of each rank. `teacher` outlives the group. With a
+  // `checkpoint_dir`, the ranks write their parts of checkpoints in it.
   RankGroup(int world, const ModelConfig& config,
             const std::function<Settings(int rank)>& settings_of,
-            const ModelConfig* teacher = nullptr)
+            const ModelConfig* teacher = nullptr, const std::string& checkpoint_dir = "")
       : collectives_(world), trainers_(world), ends_(world) {
     for (int rank = world - 1; rank >= 0; --rank) {
-      const auto start = [this, rank, world, config, teacher, settings = settings_of(rank)] {
+      const auto start = [this, rank, world, config, teacher, checkpoint_dir,
+                          settings = settings_of(rank)] {
         absl::StatusOr<std::unique_ptr<Collective>> collective = Collective::Join(
             {.rank = rank, .world = world, .timeout = absl::Seconds(60)}, &rendezvous_);
         ASSERT_TRUE(collective.ok()) << collective.status();
@@ -39,6 +42,7 @@ class RankGroup {
             Trainer::Create(settings, config, Clock::Real(), collective->get(), snapshots, teacher);
         ASSERT_TRUE(trainer.ok()) << trainer.status();
         trainers_[rank] = *std::move(trainer);
+        if (!checkpoint_dir.empty()) trainers_[rank]->SetCheckpointDir(checkpoint_dir);
         collectives_[rank] = collective->get();
         if (rank > 0) ends_[rank] = trainers_[rank]->Follow([](bool) {});
         else first_ = *std::move(collective);
@@ -48,8 +52,8 @@ class RankGroup {
     }
   }
   RankGroup(int world, const ModelConfig& config, const Settings& settings,
-            const ModelConfig* teacher = nullptr)
-      : RankGroup(world, config, [&](int) { return settings; }, teacher) {}
+            const ModelConfig* teacher = nullptr, const std::string& checkpoint_dir = "")
+      : RankGroup(world, config, [&](int) { return settings; }, teacher, checkpoint_dir) {}
   ~RankGroup() { Stop(); }
 
   Trainer& operator*() { return *trainers_[0]; }

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "services/trainer/core/experience_codec.h"
 #include "tests/services/trainer/all_algorithms.h"
+#include "tests/services/trainer/experts_fixture.h"
 #include "tests/services/trainer/pairs_fixture.h"
 #include "tests/services/trainer/rank_group.h"
 
@@ -21,6 +22,8 @@ namespace {
 
 class RanksTest : public TrainerTest {
  protected:
+  using TrainerTest::TrainerTest;
+
   void Load(Trainer& trainer, const Settings& settings) {
     ASSERT_TRUE(trainer.Load(weights_).ok());
     if (KeepsInitialWeights(settings)) {
@@ -243,6 +246,62 @@ TEST_F(RanksTest, PairsAndDemonstrationsAreSharedToo) {
   }
 }
 
+class ExpertRanksTest : public RanksTest, public testing::WithParamInterface<Shard> {
+ protected:
+  ExpertRanksTest() : RanksTest(TinyExpertsDir(kVocab)) {}
+};
+INSTANTIATE_TEST_SUITE_P(Of, ExpertRanksTest, testing::ValuesIn(kShards), [](const auto& info) {
+  return absl::StrReplaceAll(ShardText(info.param), {{" ", "_"}});
+});
+
+// Half of the batches have recorded experts.
+std::vector<Group> ExpertBatch(int64_t k, int groups) {
+  std::vector<Group> batch = UnequalBatch(60 + k, k, groups);
+  return k % 2 == 0 ? WithRouting(std::move(batch), 5 + k) : batch;
+}
+
+TEST_P(ExpertRanksTest, T19SixStepsWithEachNumberOfRanksEndAtTheSameWeights) {
+  for (const int world : {2, 3}) {
+    SCOPED_TRACE(absl::StrCat(world, " ranks"));
+    Settings settings = BaseSettings();
+    settings.optimizer.lr = 1e-4;
+    settings.shard = GetParam();
+    ExpectSameRun(settings, world, 6, [](int64_t k) { return ExpertBatch(k, 5); }, 1e-6);
+  }
+}
+
+TEST_P(ExpertRanksTest, T19TheBalanceOfExpertsIsThatOfTheWholeBatch) {
+  for (const int world : {2, 3}) {
+    const bool apart = world == 3;
+    SCOPED_TRACE(absl::StrCat(world, " ranks"));
+    Settings settings = BaseSettings();
+    settings.optimizer.lr = 1e-4;
+    settings.algorithm.loss.router_balance = 0.5;
+    settings.algorithm.loss.entropy = 0;
+    settings.shard = GetParam();
+    settings.micro_batch_tokens = 20;  // The ranks have unequal numbers of micro-batches.
+    settings.recompute = apart ? Recompute::kNone : Recompute::kLayer;
+    // The gradients of the balance are kept apart from those of the policy.
+    settings.algorithm.loss.tis_normalize = apart;
+    if (apart) settings.algorithm.loss.tis = 2;
+    ASSERT_EQ(Validate(settings), absl::OkStatus());
+    ExpectSameRun(settings, world, 3, [](int64_t k) { return ExpertBatch(k, 5); }, 1e-6);
+  }
+}
+
+TEST_P(ExpertRanksTest, T19TheBalanceOfExpertsTakesARankWithoutWork) {
+  Settings settings = BaseSettings();
+  settings.optimizer.lr = 1e-4;
+  settings.algorithm.loss.router_balance = 0.5;
+  settings.minibatches = 2;
+  settings.shard = GetParam();
+  // An update has one or two groups for three ranks.
+  ExpectSameRun(settings, 3, 2, [](int64_t k) { return ExpertBatch(k, 3); }, 1e-6);
+  settings.kind = Settings::Kind::kSft;
+  ExpectSameRun(
+      settings, 3, 2, [](int64_t k) { return AsDemonstrations(ExpertBatch(k, 3)); }, 1e-6);
+}
+
 TEST_F(RanksTest, LowRankFactorsAndAveragesAreSharedToo) {
   for (const Shard shard : kShards) {
     SCOPED_TRACE(ShardText(shard));
@@ -412,13 +471,43 @@ TEST_P(ShardedRanksTest, ASnapshotIsReadAsItWasWhileTrainingGoesOn) {
   }
 }
 
+// Each rank writes its part where all see the folder, and rank 0 alone where they do not.
+TEST_P(ShardedRanksTest, T24EachRankWritesItsPartOfACheckpoint) {
+  std::map<std::string, DType> rounded;
+  for (size_t i = 0; i < weights_.size(); ++i) rounded[weights_.spec(i).name] = DType::kBF16;
+  for (const int world : {2, 3, 4}) {
+    SCOPED_TRACE(absl::StrCat(world, " ranks"));
+    Settings settings = BaseSettings();
+    settings.algorithm.advantage.kind = "gae";
+    settings.critic.lr = 1e-2;
+    settings.shard = GetParam();
+    const std::string dir = FreshDir();
+    RankGroup group(world, model_.config, settings, nullptr, dir);
+    Load(*group, settings);
+    Run(*group, 0, RandomBatch(20, 6));
+    int together = 0, alone = 0;
+    const Checkpoint parts = WriteAndRead(*group, rounded, dir, &together),
+                     whole = WriteAndRead(*group, rounded, FreshDir(), &alone);
+    EXPECT_EQ(together, GetParam() == Shard::kNone ? 1 : world);
+    EXPECT_EQ(alone, 1);
+    EXPECT_EQ(PathExists(parts.path + "/masters.parts.json"), GetParam() == Shard::kParameters);
+    for (const Checkpoint* found : {&parts, &whole}) {
+      EXPECT_TRUE(SameBits(found->model, *group->Weights()));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->optimizer), MomentsOf(*group)));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->critic), CriticOf(*group)));
+      EXPECT_TRUE(SameBits(*ReadAll(*found->critic_moments), CriticMomentsOf(*group)));
+    }
+  }
+}
+
 TEST_P(ShardedRanksTest, T24ACheckpointOfOneWorldGoesOnInAnother) {
   Settings settings = BaseSettings();
   settings.shard = GetParam();
-  RankGroup whole(2, model_.config, settings);
+  const std::string dir = FreshDir();
+  RankGroup whole(2, model_.config, settings, nullptr, dir);
   Load(*whole, settings);
   for (int64_t k = 0; k < 2; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
-  const Checkpoint found = WriteAndRead(*whole, {});
+  const Checkpoint found = WriteAndRead(*whole, {}, dir);
   for (int64_t k = 2; k < 4; ++k) Run(*whole, k, RandomBatch(20 + k, 6, k));
 
   for (const Shard shard : kShards) {

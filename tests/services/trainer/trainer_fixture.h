@@ -106,6 +106,9 @@ inline Settings BaseSettings() {
 
 class TrainerTest : public ::testing::Test {
  protected:
+  TrainerTest() : TrainerTest(TinyModelDir(kVocab)) {}
+  explicit TrainerTest(ModelDir model) : model_(std::move(model)) {}
+
   std::unique_ptr<Trainer> Make(const Settings& settings) {
     absl::StatusOr<std::unique_ptr<Trainer>> trainer =
         Trainer::Create(settings, model_.config, Clock::Real(), nullptr, nullptr, &teacher_config_);
@@ -128,10 +131,12 @@ class TrainerTest : public ::testing::Test {
   }
 
   // A checkpoint of the trainer, as its successor reads it. `types`: dtypes in model.safetensors.
-  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types) {
+  // `writers`, if not null, gets the number of ranks that have written it.
+  Checkpoint WriteAndRead(Trainer& trainer, std::map<std::string, DType> types,
+                          const std::string& dir = FreshDir(), int* writers = nullptr) {
     Trainer::Sources sources = *trainer.TakeSnapshot();
     CheckpointStore store(
-        {.dir = FreshDir(), .job = "j", .source = model_, .model_types = std::move(types)});
+        {.dir = dir, .job = "j", .source = model_, .model_types = std::move(types)});
     CheckpointContents contents{.model = std::move(sources.model),
                                 .optimizer = std::move(sources.moments),
                                 .critic = std::move(sources.critic),
@@ -144,7 +149,9 @@ class TrainerTest : public ::testing::Test {
                       .critic_updates = trainer.critic_updates(),
                       .reward_kl = trainer.reward_kl()};
     contents.state.ledger_hash = std::string(32, '\0');  // No lineage: version 0.
-    EXPECT_TRUE(store.Write(std::move(contents)).ok());
+    const absl::StatusOr<std::string> path = store.Write(std::move(contents));
+    EXPECT_TRUE(path.ok()) << path.status();
+    if (writers != nullptr) *writers = store.writers().ranks;
     return **store.ReadNewest(nullptr);
   }
 
@@ -180,7 +187,7 @@ class TrainerTest : public ::testing::Test {
            std::equal(a.buffer().begin(), a.buffer().end(), b.buffer().begin());
   }
 
-  const ModelDir model_ = TinyModelDir(kVocab);
+  const ModelDir model_;
   const TensorSet weights_ = *InitWeights(model_.config, 3);
   const TensorSet reference_ = *InitWeights(model_.config, 4);
   const ModelConfig teacher_config_ = TeacherConfig();
