@@ -437,7 +437,8 @@ TEST(TrainModelTest, TheBalanceHasTheSameBitsIfLayersAreComputedAgain) {
   double values[2];
   for (const bool again : {false, true}) {
     const auto model =
-        *TrainModel::Create(config, DType::kF32, again ? Recompute::kLayer : Recompute::kNone);
+        *TrainModel::Create(config, DType::kF32,
+                            {.recompute = again ? Recompute::kLayer : Recompute::kNone});
     ASSERT_TRUE(model->Load(weights).ok());
     const RouterBalance balance = BalanceOf(model.get(), batch);
     const TokenScores scores = *model->Score(batch, targets, 1.0, nullptr, &balance);
@@ -454,6 +455,39 @@ TEST(TrainModelTest, TheBalanceHasTheSameBitsIfLayersAreComputedAgain) {
     ASSERT_EQ(gradients[0][i].defined(), gradients[1][i].defined()) << i;
     if (!gradients[0][i].defined()) continue;
     EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+  }
+}
+
+TEST(TrainModelTest, TheBalanceOfALongSequenceInPartsIsThatOfTheWhole) {
+  const ModelConfig config = SmallExperts();
+  SplitMix64 random(4);
+  std::vector<int32_t> tokens(40);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(19));
+  const PackedBatch batch = Pack({tokens});
+  const std::vector<int64_t> targets(tokens.size(), 3);
+  std::vector<at::Tensor> whole;
+  std::vector<double> loads;
+  for (const int64_t part : {0, 1, 7, 39}) {
+    const auto model = *TrainModel::Create(config, DType::kF32,
+                                           {.recompute = Recompute::kLayer, .part_tokens = part});
+    ASSERT_TRUE(model->Load(*InitWeights(config, 5)).ok());
+    std::vector<float> weights(tokens.size());
+    for (size_t t = 0; t < weights.size(); ++t) weights[t] = 1.0f / static_cast<float>(1 + t % 3);
+    const std::vector<double> counted = *model->CountExperts(batch, weights);
+    if (loads.empty()) loads = counted;
+    EXPECT_EQ(counted, loads) << part;
+
+    const RouterBalance balance{.token_weights = weights, .expert_weights = loads};
+    const TokenScores scores = *model->Score(batch, targets, 1.0, nullptr, &balance);
+    ASSERT_TRUE(model->Backward(scores.logprobs.sum() + scores.router_balance).ok());
+    std::vector<at::Tensor> got = {scores.router_balance.detach()};
+    for (const TrainModel::Parameter& p : model->parameters())
+      got.push_back(p.tensor.grad().defined() ? p.tensor.grad() : at::zeros_like(p.tensor));
+    if (whole.empty()) whole = got;
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_LE(Worst(got[i], whole[i]), 2e-6 * whole[i].abs().max().item<double>())
+          << part << " " << i;
+    }
   }
 }
 
