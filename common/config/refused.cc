@@ -59,6 +59,7 @@ constexpr Refusal kRefused[] = {
     {.path = "trainer.parallel.context",
      .why = "sharing each sequence is not in this build",
      .instead = "use 1"},
+    {.path = "weights.encoding", .words = "delta", .instead = "use auto or full"},
     {.path = "weights.publish_dtype",
      .why = "another type than the model's is not in this build",
      .instead = "use auto"},

@@ -8,8 +8,8 @@ namespace sluice {
 
 struct ModelConfig;
 
-// Which activations the backward pass of training computes again instead of keeping them. No value
-// changes a bit of the result.
+// Which activations the backward pass of training computes again instead of keeping them. All values
+// give the same bits, but for sequences in parts (ActivationMemory::part_tokens).
 enum class Recompute {
   kNone,   // None.
   kLayer,  // Those within each layer; only the input of each layer is kept.
@@ -22,9 +22,9 @@ int64_t MostKeptBytes(uint64_t memory = MachineMemory());
 struct ActivationMemory {
   Recompute recompute = Recompute::kNone;
   int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
-  // A sequence with more tokens is computed in parts of this many, one after the other, in passes
-  // that keep nothing within the layers. The log-probs have the same bits; gradients are equal up
-  // to rounding. 0: never.
+  // A sequence with more tokens is computed in parts of this many, one after the other, and keeps
+  // nothing within the layers, unless `recompute` is kNone and the pass has a backward pass. The
+  // log-probs have the same bits; gradients are equal up to rounding. 0: never.
   int64_t part_tokens = 0;
 };
 

@@ -402,8 +402,9 @@ class Trainable final : public TrainModel {
     const int64_t t = x.size(0);
     const bool again = RecomputesLayers(activations_.recompute, config_, t,
                                         activations_.most_kept_bytes);
+    const bool keeps_all = activations_.recompute == Recompute::kNone && c10::GradMode::is_enabled();
     const bool in_parts = activations_.part_tokens > 0 && t > activations_.part_tokens &&
-                          batch.cu_seqlens.size() == 2 && (again || !c10::GradMode::is_enabled());
+                          batch.cu_seqlens.size() == 2 && !keeps_all;
     const std::shared_ptr<const Parts> parts = in_parts ? CutIntoParts(*context) : nullptr;
     MoveBackwardAt(x, 0);
     for (size_t i = 0; i < layers_.size(); ++i) {

@@ -18,6 +18,7 @@ using kernels::DeltaTile;
 
 constexpr uint8_t kCodec = 1;
 constexpr int64_t kTilesPerJob = 64;  // Of 8192 elements: a few hundred microseconds of work.
+constexpr uint64_t kTilesAtOnce = 1024;  // Enough jobs for the threads.
 
 bool IsTileLog2(int tile_log2) {
   return tile_log2 == kernels::kDeltaTileLog2 || tile_log2 == kernels::kLongDeltaTileLog2;
@@ -134,34 +135,42 @@ uint64_t CountChanged(absl::string_view chunk) {
 void EncodeDeltaChunks(absl::Span<const DeltaInput> inputs, const DeltaChunkOptions& options,
                        ForEachIndex for_each, const std::function<void(std::string chunk)>& emit,
                        absl::Span<Fingerprint> sums) {
-  std::vector<EncodeJob> jobs;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const uint64_t tiles = TilesOf(inputs[i].source.shard.count, options.tile_log2);
-    for (uint64_t begin = 0; begin < tiles; begin += kTilesPerJob)
-      jobs.push_back({i, begin, std::min(tiles, begin + kTilesPerJob), {}, {}, {}});
-  }
-  for_each(static_cast<int64_t>(jobs.size()), [&](int64_t j) {
-    EncodeJob& job = jobs[static_cast<size_t>(j)];
-    const DeltaInput& input = inputs[job.input];
-    kernels::EncodeDelta(input.source, input.width, options.tile_log2, job.tile_begin, job.tile_end,
-                         &job.tiles, &job.bodies, job.sum.f);
-  });
-
-  // Join the jobs of each input.
   DeltaChunkWriter writer(options, emit);
-  for (auto job = jobs.begin(); job != jobs.end();) {
-    const size_t input = job->input;
-    std::vector<DeltaTile> tiles;
-    std::vector<uint8_t> bodies;
-    for (; job != jobs.end() && job->input == input; ++job) {
-      for (DeltaTile tile : job->tiles) {
-        tile.end += static_cast<uint32_t>(bodies.size());
-        tiles.push_back(tile);
-      }
-      bodies.insert(bodies.end(), job->bodies.begin(), job->bodies.end());
-      sums[input] += job->sum;
+  const auto tiles_of = [&](size_t i) {
+    return TilesOf(inputs[i].source.shard.count, options.tile_log2);
+  };
+  for (size_t first = 0, last = 0; first < inputs.size(); first = last) {
+    // Not all inputs at once, because the bodies take memory until they are joined.
+    std::vector<EncodeJob> jobs;
+    for (uint64_t taken = 0; last < inputs.size() && (taken == 0 || taken < kTilesAtOnce); ++last) {
+      const uint64_t tiles = tiles_of(last);
+      for (uint64_t begin = 0; begin < tiles; begin += kTilesPerJob)
+        jobs.push_back({last, begin, std::min(tiles, begin + kTilesPerJob), {}, {}, {}});
+      taken += tiles;
     }
-    writer.Add(inputs[input].tensor, inputs[input].source.shard, tiles, bodies);
+    for_each(static_cast<int64_t>(jobs.size()), [&](int64_t j) {
+      EncodeJob& job = jobs[static_cast<size_t>(j)];
+      const DeltaInput& input = inputs[job.input];
+      kernels::EncodeDelta(input.source, input.width, options.tile_log2, job.tile_begin,
+                           job.tile_end, &job.tiles, &job.bodies, job.sum.f);
+    });
+
+    // Join the jobs of each input.
+    for (auto job = jobs.begin(); job != jobs.end();) {
+      const size_t input = job->input;
+      std::vector<DeltaTile> tiles;
+      std::vector<uint8_t> bodies;
+      for (; job != jobs.end() && job->input == input; ++job) {
+        for (DeltaTile tile : job->tiles) {
+          tile.end += static_cast<uint32_t>(bodies.size());
+          tiles.push_back(tile);
+        }
+        bodies.insert(bodies.end(), job->bodies.begin(), job->bodies.end());
+        job->bodies = std::vector<uint8_t>();
+        sums[input] += job->sum;
+      }
+      writer.Add(inputs[input].tensor, inputs[input].source.shard, tiles, bodies);
+    }
   }
   writer.Finish();
 }

@@ -1,6 +1,9 @@
 #include "common/weights/fetcher.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/digest.h"
@@ -21,6 +24,8 @@ constexpr uint64_t kMaxManifest = 64 << 20;
 // size can be fetched.
 constexpr size_t kObjectsPerStream = 64;
 constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
+// Renewed between two streams.
+constexpr absl::Duration kPathLease = absl::Minutes(2);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
 
@@ -82,8 +87,12 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
   } else {
     SLUICE_ASSIGN_OR_RETURN(tensors, TensorSet::Create(specs_));
   }
+  std::vector<std::string> manifests = {version.manifest};
+  for (const Step& step : path) manifests.push_back(step.edge.manifest);
+  const auto renew = [&] { return LeaseManifests(channel, manifests, kPathLease, cancel); };
+  SLUICE_RETURN_IF_ERROR(renew());
   for (const Step& step : path)
-    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, cancel, &tensors, &state, &staged.bytes));
+    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, renew, cancel, &tensors, &state, &staged.bytes));
   if (!(state == version.state)) {
     return absl::DataLossError(absl::StrCat("version ", version.version.str(), " was announced with ",
                                             "the fingerprint ", version.state.hex(), ", but ",
@@ -115,48 +124,58 @@ absl::StatusOr<std::vector<WeightFetcher::Edge>> WeightFetcher::ListEdges(
 }
 
 // Returns the path to `target` with the fewest bytes, from the state `held`, if there is one, or
-// from nothing. It is empty if there is none.
+// from nothing (Dijkstra). It is empty if there is none.
 std::vector<WeightFetcher::Step> WeightFetcher::FindPath(absl::Span<const Edge> edges,
                                                          const std::optional<Fingerprint>& held,
                                                          const Fingerprint& target) {
-  // Bellman and Ford: the best path to each state gets better until nothing changes.
-  struct Best {
-    uint64_t bytes = 0;
-    std::vector<Step> path;
+  const std::string nothing;  // States have 16 bytes.
+  std::multimap<std::string, Step> steps;  // By the state where they begin.
+  for (const Edge& edge : edges) {
+    steps.emplace(edge.base.has_value() ? edge.base->bytes() : nothing, Step{edge});
+    if (edge.base.has_value()) steps.emplace(edge.state.bytes(), Step{edge, /*backward=*/true});
+  }
+  const auto end_of = [](const Step& step) {
+    return (step.backward ? *step.edge.base : step.edge.state).bytes();
   };
-  std::map<std::string, Best> best;
-  if (held.has_value()) best[held->bytes()] = {};
-  for (bool better = true; better;) {
-    better = false;
-    const auto offer = [&](const Best& before, const Step& step, const Fingerprint& to) {
-      const uint64_t bytes = before.bytes + step.edge.bytes;
-      const auto [known, fresh] = best.try_emplace(to.bytes());
-      if (!fresh && known->second.bytes <= bytes) return;
-      Best next{bytes, before.path};
-      next.path.push_back(step);
-      known->second = std::move(next);
-      better = true;
-    };
-    for (const Edge& edge : edges) {
-      if (!edge.base.has_value()) {
-        offer({}, {edge}, edge.state);
-        continue;
-      }
-      for (const bool backward : {false, true}) {
-        const Fingerprint &from = backward ? edge.state : *edge.base,
-                          &to = backward ? *edge.base : edge.state;
-        const auto before = best.find(from.bytes());
-        // Copied, because an offer may move what is in `best`.
-        if (before != best.end()) offer(Best(before->second), {edge, backward}, to);
-      }
+
+  struct Found {
+    uint64_t bytes = 0;
+    const Step* last = nullptr;  // Null where paths begin.
+    std::string before;
+    bool done = false;
+  };
+  std::map<std::string, Found> found;
+  std::set<std::pair<uint64_t, std::string>> open;
+  for (const std::string& begin : {nothing, held.has_value() ? held->bytes() : nothing}) {
+    found[begin] = {};
+    open.emplace(0, begin);
+  }
+  while (!open.empty()) {
+    const auto [bytes, state] = *open.begin();
+    open.erase(open.begin());
+    if (std::exchange(found[state].done, true)) continue;
+    const auto [first, last] = steps.equal_range(state);
+    for (auto it = first; it != last; ++it) {
+      const std::string to = end_of(it->second);
+      const uint64_t total = bytes + it->second.edge.bytes;
+      const auto [known, fresh] = found.try_emplace(to);
+      if (!fresh && (known->second.done || known->second.bytes <= total)) continue;
+      known->second = {.bytes = total, .last = &it->second, .before = state};
+      open.emplace(total, to);
     }
   }
-  const auto found = best.find(target.bytes());
-  return found == best.end() ? std::vector<Step>() : found->second.path;
+
+  std::vector<Step> path;
+  for (auto at = found.find(target.bytes()); at != found.end() && at->second.last != nullptr;
+       at = found.find(at->second.before))
+    path.push_back(*at->second.last);
+  std::reverse(path.begin(), path.end());
+  return path;
 }
 
 // Takes `tensors`, which have the fingerprint *state, along one edge.
 absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& step,
+                                     const std::function<absl::Status()>& renew,
                                      rpc::Cancel* cancel, TensorSet* tensors, Fingerprint* state,
                                      uint64_t* bytes) const {
   // Download the manifest, which lists the chunks.
@@ -188,6 +207,7 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
     return absl::OkStatus();
   };
   for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
+    if (first > 0) SLUICE_RETURN_IF_ERROR(renew());
     SLUICE_RETURN_IF_ERROR(FetchObjects(
         channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, take));
   }
@@ -251,12 +271,18 @@ absl::StatusOr<std::vector<PublishedVersion>> WeightFetcher::List(
 
 absl::Status WeightFetcher::Lease(const rpc::Channel& channel, const PublishedVersion& version,
                                   absl::Duration ttl) const {
+  return LeaseManifests(channel, {version.manifest}, ttl, nullptr);
+}
+
+absl::Status WeightFetcher::LeaseManifests(const rpc::Channel& channel,
+                                           std::vector<std::string> manifests, absl::Duration ttl,
+                                           rpc::Cancel* cancel) const {
   weights::v1::LeaseRequest request;
   *request.mutable_call() = MakeCall();
-  request.add_manifests(version.manifest);
+  for (std::string& manifest : manifests) request.add_manifests(std::move(manifest));
   *request.mutable_ttl() = rpc::ToProto(ttl);
   weights::v1::LeaseResponse response;
-  return rpc::Call(channel, request, &response);
+  return rpc::Call(channel, request, &response, {.cancel = cancel});
 }
 
 // Downloads objects in the order of `ids` and passes each to `on_object`, after checking its CRCs

@@ -44,7 +44,7 @@ class WeightFetcher {
   WeightFetcher(Caller caller, const TensorSet& layout);
 
   // Downloads one version: the manifests with the fewest bytes that lead to it from `held`, or from
-  // nothing. If `held` has the version's state, nothing is downloaded and `tensors` stays null.
+  // nothing. It leases them, in place of what this worker has leased before. If `held` has the version's state, nothing is downloaded and `tensors` stays null.
   // CANCELLED: `cancel` was triggered.
   // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
   // NOT_FOUND: the trainer no longer has the version.
@@ -82,8 +82,12 @@ class WeightFetcher {
   static std::vector<Step> FindPath(absl::Span<const Edge> edges,
                                     const std::optional<Fingerprint>& held,
                                     const Fingerprint& target);
+  absl::Status LeaseManifests(const rpc::Channel& channel, std::vector<std::string> manifests,
+                              absl::Duration ttl, rpc::Cancel* cancel) const;
   absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Edge& edge) const;
-  absl::Status TakeStep(const rpc::Channel& channel, const Step& step, rpc::Cancel* cancel,
+  // `renew` is called again and again while it takes long.
+  absl::Status TakeStep(const rpc::Channel& channel, const Step& step,
+                        const std::function<absl::Status()>& renew, rpc::Cancel* cancel,
                         TensorSet* tensors, Fingerprint* state, uint64_t* bytes) const;
 
   using ObjectHandler = std::function<absl::Status(std::string object)>;

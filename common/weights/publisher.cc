@@ -2,18 +2,26 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/digest.h"
 #include "common/base/status.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/log/log.h"
 #include "common/rpc/convert.h"
 #include "common/weights/chunk.h"
 #include "common/weights/delta_chunk.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
+namespace {
+
+// Deltas from one anchor to the next. One that joins late fetches their manifests one by one.
+constexpr int kMostDeltas = 128;
+
+}  // namespace
 
 WeightPublisher::WeightPublisher(Options options, Clock* clock)
     : options_(std::move(options)), clock_(clock) {}
@@ -36,18 +44,25 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
       shadow_.has_value() && shadow_->layout_id == weights.layout_id()
           ? std::optional<Fingerprint>(Sum(shadow_->tensors))
           : std::nullopt;
-  std::optional<Chunks> delta = UpdateShadow(weights);
-  const Fingerprint state = Sum(shadow_->tensors);
-  // A relabel needs no chunks, however versions are sent.
-  if (base == state) delta.emplace();
-
   uint64_t whole = 0;
   for (size_t i = 0; i < weights.size(); ++i) whole += static_cast<uint64_t>(weights.bytes(i));
-  if (options_.encoding == WeightEncoding::kAuto && delta.has_value() &&
-      delta->bytes * 10 >= whole * 6)
+  std::optional<Chunks> delta = UpdateShadow(weights, whole / 2);
+  // A relabel needs no chunks, however versions are sent.
+  const bool relabel = base == Sum(shadow_->tensors);
+  if (relabel) delta.emplace();
+  bool anchor = !delta.has_value();
+  if (!relabel) {
+    if (delta.has_value()) delta_bytes_ += delta->bytes, ++deltas_;
+    anchor |= TakeAnchorWish() || delta_bytes_ > whole / 2 || deltas_ > kMostDeltas;
+  }
+  // A shadow whose memory was damaged gives deltas that all receivers take for right. They are given
+  // what is right as a whole.
+  if (anchor && delta.has_value() && !ReplaceShadow(weights)) {
+    log::Error("weights_shadow_damaged",
+               {{"job_id", options_.job}, {"version", version.str()}});
     delta.reset();
-  if (delta.has_value()) delta_bytes_ += delta->bytes;
-  const bool anchor = !delta.has_value() || (delta_bytes_ > whole / 2 && base != state);
+  }
+  const Fingerprint state = Sum(shadow_->tensors);
 
   weights::v1::Manifest manifest;
   manifest.set_job(options_.job);
@@ -94,7 +109,7 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     });
     made.full = make(weights::v1::Manifest::KIND_FULL, 0, std::move(full));
     made.version.manifest = made.full->manifest;
-    delta_bytes_ = 0;
+    delta_bytes_ = 0, deltas_ = 0;
   }
   if (delta.has_value()) {
     made.base = *base;
@@ -119,10 +134,21 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
   return made.version;
 }
 
-std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const TensorSet& weights) {
-  const bool full = options_.encoding == WeightEncoding::kFull;
-  if (full || !shadow_.has_value() || shadow_->layout_id != weights.layout_id()) {
-    shadow_ = Shadow{weights.layout_id(), full ? TensorSet() : weights, TensorFingerprints(weights)};
+bool WeightPublisher::ReplaceShadow(const TensorSet& weights) {
+  std::vector<Fingerprint> tensors = TensorFingerprints(weights);
+  const bool same = shadow_.has_value() && shadow_->tensors == tensors;
+  const bool deltas = options_.encoding != WeightEncoding::kFull;
+  // The copy of the old shadow is freed first.
+  shadow_.reset();
+  shadow_ = Shadow{weights.layout_id(), deltas ? weights : TensorSet(), std::move(tensors)};
+  return same;
+}
+
+std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const TensorSet& weights,
+                                                                     uint64_t most) {
+  if (options_.encoding == WeightEncoding::kFull || !shadow_.has_value() ||
+      shadow_->layout_id != weights.layout_id()) {
+    ReplaceShadow(weights);
     return std::nullopt;
   }
   std::vector<DeltaInput> inputs;
@@ -144,9 +170,17 @@ std::optional<WeightPublisher::Chunks> WeightPublisher::UpdateShadow(const Tenso
       [&](std::string chunk) {
         delta.bytes += chunk.size();
         delta.chunks.push_back(std::move(chunk));
+        // The rest is encoded for the shadow alone.
+        if (delta.bytes > most) delta.chunks.clear();
       },
       absl::MakeSpan(shadow_->tensors));
+  if (delta.bytes > most) return std::nullopt;
   return delta;
+}
+
+bool WeightPublisher::TakeAnchorWish() {
+  MutexLock lock(&mu_);
+  return std::exchange(anchor_wanted_, false);
 }
 
 std::optional<PublishedVersion> WeightPublisher::latest() const {
@@ -195,6 +229,7 @@ void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> 
 void WeightPublisher::Report(ReplicaState state) {
   MutexLock lock(&mu_);
   state.reported_at = clock_->Monotonic();
+  if (state.phase == "REFUSED") anchor_wanted_ = true;
   std::string worker = state.worker;
   replicas_[std::move(worker)] = std::move(state);
 }
@@ -232,50 +267,65 @@ void WeightPublisher::FreeUnused() {
   }
 
   const size_t newest = static_cast<size_t>(std::max(1, options_.retain_versions));
-  std::vector<bool> keep(versions_.size());
+  std::vector<Kept> kept(versions_.size());
   for (size_t i = 0; i < versions_.size(); ++i) {
     const StoredVersion& stored = versions_[i];
-    keep[i] = i + newest >= versions_.size() ||
-              (stored.full.has_value() && leased.contains(stored.full->manifest)) ||
-              (stored.delta.has_value() && leased.contains(stored.delta->manifest));
+    const bool among_newest = i + newest >= versions_.size();
+    const auto wants = [&](const std::optional<Objects>& objects) {
+      return objects.has_value() && (among_newest || leased.contains(objects->manifest));
+    };
+    kept[i] = {.full = wants(stored.full), .delta = wants(stored.delta)};
   }
-  for (size_t first = 0, last = 0; first < versions_.size(); first = last) {
-    last = first + 1;
-    while (last < versions_.size() && versions_[last].delta.has_value()) ++last;
-    KeepReachable(first, last, &keep);
+  for (size_t i = versions_.size(); i-- > 0;) {
+    if (kept[i].any() && !kept[i].full) KeepWayTo(i, &kept);
   }
 
-  std::vector<StoredVersion> kept;
-  for (size_t i = 0; i < versions_.size(); ++i) {
-    if (keep[i]) kept.push_back(std::move(versions_[i]));
-  }
-  versions_ = std::move(kept);
-
+  std::vector<StoredVersion> left;
   std::set<std::string> needed;
-  for (const StoredVersion& stored : versions_) {
+  for (size_t i = 0; i < versions_.size(); ++i) {
+    if (!kept[i].any()) continue;
+    StoredVersion& stored = left.emplace_back(std::move(versions_[i]));
+    if (!kept[i].full) stored.full.reset();
+    if (!kept[i].delta) stored.delta.reset();
     for (const std::optional<Objects>* objects : {&stored.full, &stored.delta}) {
       if (objects->has_value()) needed.insert((*objects)->ids.begin(), (*objects)->ids.end());
     }
   }
+  versions_ = std::move(left);
   std::erase_if(objects_, [&](const auto& object) { return !needed.contains(object.first); });
 }
 
-void WeightPublisher::KeepReachable(size_t first, size_t last, std::vector<bool>* keep) {
-  const auto begin = keep->begin() + static_cast<ptrdiff_t>(first),
-             end = keep->begin() + static_cast<ptrdiff_t>(last);
-  const auto oldest = std::find(begin, end, true);
-  if (oldest == end) return;
-  // The newest anchor serves all. Others are dropped, but where nothing else leads to their version.
-  size_t anchor = last;
-  for (size_t i = last; i-- > first;) {
-    StoredVersion& stored = versions_[i];
-    if (!stored.full.has_value()) continue;
-    if (anchor == last) anchor = i;
-    else if (stored.delta.has_value()) stored.full.reset();
+bool WeightPublisher::IsLinked(size_t i) const {
+  return i > 0 && i < versions_.size() && versions_[i].delta.has_value() &&
+         versions_[i].base == versions_[i - 1].version.state;
+}
+
+void WeightPublisher::KeepWayTo(size_t i, std::vector<Kept>* kept) {
+  // A way has the deltas of all versions from the lower end, exclusive, to the upper one. What is
+  // kept for another version costs nothing.
+  size_t best = versions_.size();
+  uint64_t least = 0;
+  const auto offer = [&](size_t anchor, uint64_t deltas) {
+    const uint64_t bytes = deltas + ((*kept)[anchor].full ? 0 : versions_[anchor].full->bytes);
+    if (best < versions_.size() && bytes >= least) return;
+    best = anchor, least = bytes;
+  };
+  uint64_t deltas = 0;
+  for (size_t j = i;; --j) {
+    if (versions_[j].full.has_value()) offer(j, deltas);
+    if (!IsLinked(j)) break;
+    deltas += (*kept)[j].delta ? 0 : versions_[j].delta->bytes;
   }
-  const auto low = std::min(static_cast<size_t>(oldest - keep->begin()), anchor);
-  // All versions up to the newest are between those wanted and the anchor, or after it.
-  std::fill(keep->begin() + static_cast<ptrdiff_t>(low), end, true);
+  deltas = 0;
+  for (size_t j = i + 1; IsLinked(j); ++j) {
+    deltas += (*kept)[j].delta ? 0 : versions_[j].delta->bytes;
+    if (versions_[j].full.has_value()) offer(j, deltas);
+  }
+  SLUICE_CHECK(best < versions_.size());
+  (*kept)[best].full = true;
+  // A relabel leads nowhere.
+  for (size_t j = std::min(i, best) + 1; j <= std::max(i, best); ++j)
+    (*kept)[j].delta |= !(versions_[j].base == versions_[j].version.state);
 }
 
 }  // namespace sluice

@@ -43,9 +43,8 @@ struct ReplicaState {
 
 // How a version is sent.
 enum class WeightEncoding {
-  kAuto,   // As a delta, unless that has at least 60 % of the bytes of all weights.
-  kDelta,  // As a delta, if a version with the same layout came before.
-  kFull,   // Always whole.
+  kAuto,  // As a delta, if that has at most half the bytes of all weights.
+  kFull,  // Always whole.
 };
 
 // Keeps published weights in the trainer's memory: immutable objects (manifests and chunks), each
@@ -55,11 +54,12 @@ enum class WeightEncoding {
 // Versions are the nodes of a graph. A delta is an edge between two versions in a row, which a
 // subscriber can take in both directions; a version that is there as a whole is an anchor, where
 // a subscriber that holds nothing can begin. There is a new anchor when the deltas since the last
-// one have more than half of the bytes of all weights. Old versions are reached backward from the
-// newest anchor.
+// one have more than half of the bytes of all weights, or are many, or when a subscriber has
+// refused what it got.
 //
-// The publisher keeps the newest `retain_versions` versions, older ones that a subscriber leases,
-// and what is needed to reach these from an anchor. It also keeps a copy of the weights that it
+// The publisher keeps the manifests of the newest `retain_versions` versions and those that a
+// subscriber leases. For each of their versions it also keeps the cheapest way from an anchor, so
+// each takes at most an anchor and deltas of half its bytes. It keeps a copy of the weights that it
 // published last, to which the next ones are compared.
 //
 // Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
@@ -100,7 +100,8 @@ class WeightPublisher {
   // of `holder`.
   void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Stores what a subscriber reports; replaces its earlier report.
+  // Stores what a subscriber reports; replaces its earlier report. If it was refused something, the
+  // next version is an anchor: an object kept here, or what the subscriber holds, may be damaged.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<ReplicaState> replicas() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -141,20 +142,29 @@ class WeightPublisher {
     TensorSet weights;                 // Empty if no deltas are made.
     std::vector<Fingerprint> tensors;  // Partial fingerprints.
   };
+  // What FreeUnused() keeps of a stored version.
+  struct Kept {
+    bool full = false, delta = false;
+    bool any() const { return full || delta; }
+  };
   // The chunks of a manifest while it is made.
   struct Chunks {
     std::vector<std::string> chunks;
     uint64_t bytes = 0;
   };
   // Compares `weights` to the shadow and updates it. Returns the difference, if both have the same
-  // layout and deltas are made.
-  std::optional<Chunks> UpdateShadow(const TensorSet& weights);
+  // layout, deltas are made, and it has at most `most` bytes.
+  std::optional<Chunks> UpdateShadow(const TensorSet& weights, uint64_t most);
+  // Makes a new shadow. Returns whether the old one had the fingerprints of `weights`.
+  bool ReplaceShadow(const TensorSet& weights);
+  // Returns whether the next version is to be an anchor, and forgets it.
+  bool TakeAnchorWish() ABSL_LOCKS_EXCLUDED(mu_);
   // Frees the versions and objects that are no longer to be kept.
   void FreeUnused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Marks which of the versions first .. last - 1, each of which but the first has a delta from
-  // the one before, are needed to reach those that are wanted.
-  void KeepReachable(size_t first, size_t last, std::vector<bool>* keep)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether version i has a delta from version i - 1.
+  bool IsLinked(size_t i) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Marks the cheapest way from an anchor to version i.
+  void KeepWayTo(size_t i, std::vector<Kept>* kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock* const clock_;
@@ -162,6 +172,7 @@ class WeightPublisher {
   // These are used by Publish() alone.
   std::optional<Shadow> shadow_;
   uint64_t delta_bytes_ = 0;  // Of the deltas since the last anchor.
+  int deltas_ = 0;            // Their number.
 
   mutable Mutex mu_;
   // Oldest first, so (incarnation, number) rises; the last is `latest`.
@@ -172,6 +183,7 @@ class WeightPublisher {
   uint64_t next_listener_ ABSL_GUARDED_BY(mu_) = 1;
   std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, ReplicaState> replicas_ ABSL_GUARDED_BY(mu_);
+  bool anchor_wanted_ ABSL_GUARDED_BY(mu_) = false;  // A subscriber has refused something.
 };
 
 }  // namespace sluice

@@ -248,7 +248,12 @@ class WeightSubscriber::Impl {
           offered_ = staged.ok();
           if (staged.ok()) offered_tensors_ = staged->tensors;
           // What is held may be damaged, or an object on the way from it.
-          if (absl::IsDataLoss(staged.status())) from_nothing_ = true;
+          if (absl::IsDataLoss(staged.status())) {
+            from_nothing_ = true;
+            AddReport(rpc::FromProto(latest.version()), held_.state,
+                      weights::v1::REPLICA_PHASE_REFUSED, std::string(staged.status().message()),
+                      "");
+          }
           failed = !staged.ok() && !cancel.triggered();
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
           if (failed && is_newest) DelayRetry(DetailOf(staged.status()).retry_after);

@@ -85,9 +85,8 @@ absl::StatusOr<JobConfig> ConfigOf(const registry::v1::Assignment& assignment) {
 
   config.publish_every_steps = spec.weights().every_steps() == 0 ? 1 : spec.weights().every_steps();
   config.retain_versions = static_cast<int>(spec.weights().retain_versions());
-  config.encoding = spec.weights().encoding() == "full"    ? WeightEncoding::kFull
-                    : spec.weights().encoding() == "delta" ? WeightEncoding::kDelta
-                                                           : WeightEncoding::kAuto;
+  config.encoding =
+      spec.weights().encoding() == "full" ? WeightEncoding::kFull : WeightEncoding::kAuto;
   if (spec.limits().has_max_steps()) config.max_steps = spec.limits().max_steps();
 
   config.eval_every_steps = spec.eval().every_steps();

@@ -172,7 +172,8 @@ absl::Status Job::PutResult(const Caller& caller, const Record& record, const Gr
   for (const Field& field : record.fields) {
     if (!absl::c_linear_search(spec.produces, field.name))
       return BadField(spec.name, absl::StrCat("does not produce field ", field.name));
-    SLUICE_RETURN_IF_ERROR(CheckFinite(field));
+    // A part of the reward that does not apply to the answer is NaN.
+    if (field.name != "reward_parts") SLUICE_RETURN_IF_ERROR(CheckFinite(field));
     bytes += field.bytes.size;
   }
   for (const auto& [owner, field] : task.staged) bytes += owner == whose ? field.bytes.size : 0;

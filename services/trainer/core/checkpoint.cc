@@ -24,6 +24,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/json.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/log/log.h"
 #include "nlohmann/json.hpp"
 #include "services/trainer/core/evaluations.h"
 #include "services/trainer/core/lineage.h"
@@ -517,7 +518,13 @@ absl::Status CheckpointStore::Prepare() const {
   for (const std::string& name : names) {
     if (!absl::StartsWith(name, ".step-") || !absl::EndsWith(name, ".tmp")) continue;
     SLUICE_ASSIGN_OR_RETURN(const bool recovered, RecoverOld(options_.dir, name));
-    if (!recovered) SLUICE_RETURN_IF_ERROR(RemoveTree(PathIn(options_.dir, name)));
+    if (recovered) continue;
+    // Another rank of an earlier incarnation may still write to it. No later one uses its name.
+    const absl::Status removed = RemoveTree(PathIn(options_.dir, name));
+    if (!removed.ok()) {
+      log::Warning("checkpoint_leftover",
+                   {{"path", PathIn(options_.dir, name)}, {"error", removed}});
+    }
   }
   return absl::OkStatus();
 }

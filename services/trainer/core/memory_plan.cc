@@ -14,6 +14,8 @@ namespace {
 // Program, libraries, the data of a batch, and buffers of a fixed size.
 constexpr uint64_t kFixedBytes = 400 << 20;
 constexpr uint64_t kLogitsBytes = 128 << 20;  // See train_head.cc.
+// Below this, most of a pass goes into packing weights and keys again for each micro-batch or part.
+constexpr uint32_t kLeastMicroBatch = 256;
 
 uint64_t CountParameters(const ModelConfig& config) {
   uint64_t parameters = 0;
@@ -42,11 +44,12 @@ uint64_t LayerBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(2 * KeptBytesPerToken(config) / config.num_layers);
 }
 
-// Bytes a token of a sequence that is computed in parts: keys, values and their gradients, and a
-// layer's output with the gradients of that and of its input.
+// Bytes a token of a sequence that is computed in parts: keys, values and their gradients, seven
+// arrays in which attention's backward pass has them by head, a layer's output with the gradients of
+// that and of its input, and what the output head keeps.
 uint64_t CarriedBytesPerToken(const ModelConfig& config) {
-  return static_cast<uint64_t>(4 *
-                               (4 * config.num_kv_heads * config.head_dim + 3 * config.hidden_size));
+  return static_cast<uint64_t>(
+      4 * ((4 + 7) * config.num_kv_heads * config.head_dim + (3 + 2) * config.hidden_size));
 }
 
 }  // namespace
@@ -133,14 +136,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
         absl::StrFormat("%.1f M parameters in float32, frozen", 1e-6 * double(weights)));
   }
 
-  // While a version is published there are its tensors and its chunks, besides those before it, and
-  // the weights to which it is compared. Versions that are kept as deltas take less.
-  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2 + (in.deltas ? 1 : 0);
+  // While a version is published there are its tensors and its chunks, besides those before it. With
+  // deltas there are also the weights to which it is compared, an older anchor, and the delta itself,
+  // twice while it is made; the versions take on average at most what whole ones take.
+  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2 + (in.deltas ? 3 : 0);
   if (in.rank == 0) {
     add("published versions", versions * parameters * DTypeBytes(in.dtype),
         absl::StrCat("at most ", versions, " in ", DTypeName(in.dtype),
                      ": weights.retain_versions, ",
-                     in.deltas ? "the last one for comparison, " : "",
+                     in.deltas ? "an older one, the last one for comparison, a delta, " : "",
                      "and twice the one that is being made",
                      in.ranks > 1 ? "; rank 0 alone has them" : ""));
   }
@@ -150,21 +154,24 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                  layers = static_cast<uint64_t>(in.config.num_layers),
                  inputs = layers * static_cast<uint64_t>(in.config.hidden_size) * 4;
   // A sequence with more tokens than a micro-batch is computed in parts of that many.
-  const uint64_t part = std::min<uint64_t>(tokens, in.micro_batch_tokens),
+  const uint64_t part = in.recompute == Recompute::kNone
+                            ? tokens
+                            : std::min<uint64_t>(tokens, in.micro_batch_tokens),
                  carried_tokens = part < tokens ? tokens : 0;
   // The gradients of a layer's activations exist beside them.
   const uint64_t again = tokens * inputs + part * 2 * kept / layers +
                          carried_tokens * CarriedBytesPerToken(in.config);
   // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
   // Recompute::kAuto a smaller one may take more than the largest.
-  uint64_t whole_tokens = tokens;
-  if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(tokens), in.most_kept_bytes)) {
+  uint64_t whole_tokens = part;
+  if (RecomputesLayers(in.recompute, in.config, static_cast<int64_t>(part), in.most_kept_bytes)) {
     whole_tokens = in.recompute == Recompute::kAuto
-                       ? std::min(tokens, static_cast<uint64_t>(in.most_kept_bytes) / kept)
+                       ? std::min(part, static_cast<uint64_t>(in.most_kept_bytes) / kept)
                        : 0;
   }
   const uint64_t whole = whole_tokens * (kept + kept / layers);
-  if (whole_tokens == tokens || whole > again) {
+  // If all micro-batches keep all and no sequence is longer, nothing is computed again.
+  if (whole > again || (whole_tokens == part && carried_tokens == 0)) {
     add("activations", whole, absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers"));
   } else {
     add("activations", again,
@@ -198,10 +205,11 @@ uint64_t AvailableMemory(const MemoryPlanInput& input, uint64_t machine) {
 }
 
 uint32_t FitMicroBatch(MemoryPlanInput input, uint64_t available) {
-  const uint32_t most = input.micro_batch_tokens;
+  const uint32_t most = input.micro_batch_tokens, least = std::min(most, kLeastMicroBatch);
   while (PlanMemory(input).total() > available) {
-    if (input.micro_batch_tokens <= 1) return most;
-    input.micro_batch_tokens -= std::max(1u, input.micro_batch_tokens / 16);
+    if (input.micro_batch_tokens <= least) return most;
+    input.micro_batch_tokens =
+        std::max(least, input.micro_batch_tokens - std::max(1u, input.micro_batch_tokens / 16));
   }
   return input.micro_batch_tokens;
 }

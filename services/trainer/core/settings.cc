@@ -71,11 +71,11 @@ absl::Status ValidateLora(const Settings& settings) {
                      absl::StrCat("must be of ", absl::StrJoin(kLayerMatrices, ", ")));
     }
   }
-  if (settings.kind != Settings::Kind::kRl) return absl::OkStatus();
   if (settings.algorithm.loss.router_balance != 0)
     return Invalid("algorithm.loss.router_balance",
                    absl::StrCat(settings.algorithm.loss.router_balance),
                    "trainer.lora never changes the routers");
+  if (settings.kind != Settings::Kind::kRl) return absl::OkStatus();
   // Both work on the gradients or weights of the whole model.
   if (settings.algorithm.advantage.kind == "min_variance")
     return Invalid("algorithm.advantage.kind", "min_variance", "trainer.lora excludes it");

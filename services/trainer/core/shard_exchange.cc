@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -242,13 +244,19 @@ std::string ShardServer::AnswerProbe(absl::string_view folder, absl::string_view
 absl::StatusOr<WrittenFiles> ShardServer::WriteFiles(const Request& request,
                                                      absl::string_view text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
-  SLUICE_CHECK(lines.size() >= 2);
-  std::vector<size_t> indices(lines.size() - 2);
-  for (size_t i = 0; i < indices.size(); ++i)
-    SLUICE_CHECK(absl::SimpleAtoi(lines[i + 2], &indices[i]));
+  if (lines.size() < 2) return absl::InvalidArgumentError("no folder and no name were given");
   SLUICE_ASSIGN_OR_RETURN(const std::string path, PathOf(lines[0]));
   const std::optional<ShardSnapshot> snapshot = Find(request.snapshot);
   if (!snapshot.has_value()) return absl::CancelledError("the rank ends");
+  // As in PathOf(), nothing of this is believed.
+  const auto is_letter = [](char c) { return absl::ascii_islower(c) || c == '_'; };
+  if (lines[1].empty() || !absl::c_all_of(lines[1], is_letter))
+    return absl::InvalidArgumentError(absl::StrCat("\"", lines[1], "\" names no tensors"));
+  std::vector<size_t> indices(lines.size() - 2);
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (!absl::SimpleAtoi(lines[i + 2], &indices[i]) || indices[i] >= snapshot->specs.size())
+      return absl::InvalidArgumentError(absl::StrCat("there is no tensor ", lines[i + 2]));
+  }
   return WriteRankFiles(path, lines[1], *snapshot, rank_, indices, request.count,
                         [&](size_t tensor, int64_t first, int64_t count, void* to) {
                           if (stopped()) return absl::CancelledError("the rank ends");

@@ -569,6 +569,7 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "reward.sandbox.cpu=2",
                           "trainer.parallel.tensor=2",
                           "trainer.parallel.context=2",
+                          "weights.encoding=delta",
                           "weights.publish_dtype=bfloat16",
                           "weights.verify=full",
                           "weights.allow_unverified=true",

@@ -350,21 +350,20 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
     SplitMix64 random(seed);
-    const auto encoding =
-        seed % 4 == 0 ? WeightEncoding::kDelta
-                      : seed % 4 == 1 ? WeightEncoding::kFull : WeightEncoding::kAuto;
+    const int retain = static_cast<int>(1 + random.Below(3)), holders = 2;
     publisher_ = std::make_shared<WeightPublisher>(
-        WeightPublisher::Options{.job = kJob,
-                                 .retain_versions = static_cast<int>(1 + random.Below(3)),
-                                 .chunk_target_bytes = 4096,
-                                 .encoding = encoding},
+        WeightPublisher::Options{
+            .job = kJob,
+            .retain_versions = retain,
+            .chunk_target_bytes = 4096,
+            .encoding = seed % 4 == 1 ? WeightEncoding::kFull : WeightEncoding::kAuto},
         Clock::Real());
     weights_.SetPublisher(publisher_);
     const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
     std::map<PolicyVersion, TensorSet> published;
     TensorSet now = RandomSet(seed, 5000);
     const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, now);
-    for (int64_t v = 0; v < 15; ++v) {
+    for (int64_t v = 0; v < 30; ++v) {
       switch (random.Below(8)) {
         case 0: break;  // A skipped step.
         case 1: now = RandomSet(random.Next(), 5000); break;
@@ -378,7 +377,17 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
       ASSERT_TRUE(made.ok()) << made.status();
       ASSERT_EQ(made->state, FingerprintOf(now));
       published[made->version] = now;
-      if (random.Below(3) == 0) publisher_->Lease("evaluation", {made->manifest}, absl::Hours(1));
+      // The fetches below lease too, in the name of the rollout.
+      if (random.Below(6) == 0) {
+        publisher_->Lease(absl::StrCat("evaluation-", random.Below(holders)), {made->manifest},
+                          absl::Hours(1));
+      }
+      publisher_->Lease("rollout-0", {}, absl::ZeroDuration());
+      uint64_t bytes = 0;
+      for (const WeightPublisher::Edge& edge : publisher_->edges()) bytes += edge.bytes;
+      // The small chunks of this test take up to a tenth more than the weights.
+      const uint64_t whole = 4 * 5013 * 11 / 10, wanted = static_cast<uint64_t>(retain + holders);
+      EXPECT_LE(bytes, (3 * wanted + 3) * whole / 2) << v;
 
       const auto kept = fetcher.List(*channel);
       ASSERT_TRUE(kept.ok()) << kept.status();
@@ -433,6 +442,68 @@ TEST_F(PublicationTest, AnchorsComeBySizeAndOldOnesAreFreed) {
   EXPECT_GE(anchors, 2u);
 }
 
+// The version that is leased was reached from the one before. Then comes a version without a way to
+// it, whose own copy is freed while it is the first of the versions that lead to the next anchor.
+TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
+  publisher_ = std::make_shared<WeightPublisher>(
+      WeightPublisher::Options{.job = kJob, .retain_versions = 1}, Clock::Real());
+  weights_.SetPublisher(publisher_);
+  SplitMix64 random(5);
+  const TensorSet v0 = RandomSet(1, 50'000), v1 = Moved(v0, random, 50);
+  ASSERT_TRUE(publisher_->Publish(v0, {1, 0}, "").ok());
+  const PublishedVersion leased = *publisher_->Publish(v1, {1, 1}, "");
+  publisher_->Lease("evaluation", {leased.manifest}, absl::Hours(1));
+
+  TensorSet now = RandomSet(2, 50'000);
+  for (int64_t v = 2; v < 12; ++v) {
+    ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    now = Moved(now, random, 2);  // About a third of the bytes of all weights.
+    const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
+    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v0);
+    const auto staged = fetcher.Fetch(*channel, leased, HeldWeights(), nullptr);
+    ASSERT_TRUE(staged.ok()) << v << ": " << staged.status();
+    EXPECT_EQ(staged->tensors->buffer(), v1.buffer());
+  }
+}
+
+// What is being fetched stays, however many versions come meanwhile.
+TEST_F(PublicationTest, AnAnchorThatIsLeasedStaysWhenANewOneCame) {
+  SplitMix64 random(7);
+  TensorSet now = RandomSet(1, 20'000);
+  const PublishedVersion first = *publisher_->Publish(now, {1, 0}, "");
+  publisher_->Lease("rollout-0", {first.manifest}, absl::Minutes(1));
+  for (int64_t v = 1; v < 30; ++v) {
+    now = Moved(now, random, 3);
+    ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    const auto manifest = publisher_->FindObject(first.manifest);
+    ASSERT_NE(manifest, nullptr);
+    weights::v1::Manifest parsed;
+    ASSERT_TRUE(parsed.ParseFromString(*manifest));
+    for (const weights::v1::Chunk& chunk : parsed.chunks())
+      ASSERT_NE(publisher_->FindObject(chunk.sha256()), nullptr) << v;
+  }
+}
+
+TEST_F(PublicationTest, ARefusalMakesTheNextVersionAnAnchor) {
+  SplitMix64 random(7);
+  TensorSet now = RandomSet(1);
+  const auto publish = [&](int64_t v) {
+    EXPECT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    now = Moved(now, random, 100);
+    int anchors = 0;
+    for (const WeightPublisher::Edge& edge : publisher_->edges())
+      anchors += edge.version.version.number == v && !edge.base.has_value() ? 1 : 0;
+    return anchors;
+  };
+  EXPECT_EQ(publish(1), 1);
+  EXPECT_EQ(publish(2), 0);
+  publisher_->Report({.worker = "rollout-0", .version = {1, 2}, .phase = "ACTIVE"});
+  EXPECT_EQ(publish(3), 0);
+  publisher_->Report({.worker = "rollout-0", .version = {1, 3}, .phase = "REFUSED"});
+  EXPECT_EQ(publish(4), 1);
+  EXPECT_EQ(publish(5), 0);
+}
+
 // A trainer that announces a version and is then stopped: its connections stay open, but nothing
 // comes.
 class SilentTrainer : public weights::v1::WeightsService::CallbackService {
@@ -480,6 +551,14 @@ class SilentTrainer : public weights::v1::WeightsService::CallbackService {
     node->set_manifest(latest_.manifest());
     node->set_state(latest_.state());
     node->set_kind(weights::v1::Manifest::KIND_FULL);
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* Lease(grpc::CallbackServerContext* context,
+                                  const weights::v1::LeaseRequest*,
+                                  weights::v1::LeaseResponse*) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;

@@ -177,6 +177,8 @@ const Case kCases[] = {
      "resources.trainer is 33, but the maximum is queue.groups_per_step = 32"},
     {"another number of data-parallel ranks", "trainer.parallel.data=3", kRefused,
      "trainer.parallel.data is 3, but resources.trainer is 1"},
+    {"delta weights", "weights.encoding=delta", kRefused,
+     R"("delta" is not in this build; use auto or full)"},
     {"a GPU", "resources.device=cuda", kRefused,
      "another device than the CPU is not in this build"},
     {"a cut distribution", "rollout.sampling.top_p=0.9", kRefused,

@@ -60,6 +60,22 @@ Record ResultWith(const TaskGrant& task, Field rewards) {
           .last = true};
 }
 
+// A part that has a rule `when` of which the answer's source is none.
+TEST(RewardPartsTest, APartThatDoesNotApplyIsNanAndDoesNotRefuseTheScore) {
+  Spec spec = SmallSpec();
+  spec.tasks[0].produces.push_back("reward_parts");
+  Harness h(spec);
+  h.Start();
+  h.SampleAll(h.Rollout(), *h.Admitted(2), {1, 0});
+  const auto leased = h.Call<LeaseTasksAnswer>(
+      h.Reward(), LeaseTasks{.request = h.Request(), .rooms = {{"cpu", 10}}});
+  const TaskGrant& task = leased->tasks[0];
+  EXPECT_EQ(h.PutOne(h.Reward(), ResultWith(task, MakeField<double>("reward_parts", Dtype::kF64,
+                                                                    {std::nan(""), 1}))),
+            absl::OkStatus());
+  EXPECT_EQ(h.job().group(0)->members[*task.owner.member].task_reward, 1);
+}
+
 TEST(TokenRewardsTest, ThoseThatAreNotOfTokensOfTheMemberAreRefused) {
   Spec spec = SmallSpec();
   spec.tasks[0].produces.push_back("rew_tok");
