@@ -8,8 +8,8 @@ namespace sluice {
 
 struct ModelConfig;
 
-// Which activations the backward pass of training computes again instead of keeping them. All values
-// give the same bits, but for sequences in parts (ActivationMemory::part_tokens).
+// Which activations the backward pass of training computes again instead of keeping them. All
+// values give the same bits, but for sequences in parts (ActivationMemory::part_tokens).
 enum class Recompute {
   kNone,   // None.
   kLayer,  // Those within each layer; only the input of each layer is kept.

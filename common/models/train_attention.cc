@@ -70,8 +70,8 @@ void Attend(const AttentionQuery* queries, int64_t count, const KvHead<uint16_t>
   BestDecoderOps().attend_f16(queries, count, cache, blocks, d);
 }
 
-// Keys and values of one KV head in the blocks of a KV cache of type T, for the kernels of the decode
-// execution.
+// Keys and values of one KV head in the blocks of a KV cache of type T, for the kernels of the
+// decode execution.
 template <typename T>
 class HeadCache {
  public:
@@ -139,7 +139,8 @@ template <typename T>
 void AttendPart(const float* q, const float* k, const float* v, int64_t begin, int64_t count,
                 const Heads& heads, int64_t h, float* out) {
   HeadCache<T> cache(heads, h, begin + count);
-  for (int64_t t = WindowBegin(begin, heads.window); t < begin + count; ++t) cache.Store(k, v, t, t);
+  for (int64_t t = WindowBegin(begin, heads.window); t < begin + count; ++t)
+    cache.Store(k, v, t, t);
   for (int64_t i = 0; i < count; ++i) cache.AddQueries(q, i, begin + i, out);
   cache.Run();
 }

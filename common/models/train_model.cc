@@ -400,9 +400,10 @@ class Trainable final : public TrainModel {
     Hidden hidden;
     at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
     const int64_t t = x.size(0);
-    const bool again = RecomputesLayers(activations_.recompute, config_, t,
-                                        activations_.most_kept_bytes);
-    const bool keeps_all = activations_.recompute == Recompute::kNone && c10::GradMode::is_enabled();
+    const bool again =
+        RecomputesLayers(activations_.recompute, config_, t, activations_.most_kept_bytes);
+    const bool keeps_all =
+        activations_.recompute == Recompute::kNone && c10::GradMode::is_enabled();
     const bool in_parts = activations_.part_tokens > 0 && t > activations_.part_tokens &&
                           batch.cu_seqlens.size() == 2 && !keeps_all;
     const std::shared_ptr<const Parts> parts = in_parts ? CutIntoParts(*context) : nullptr;
@@ -476,9 +477,8 @@ class Trainable final : public TrainModel {
                                     const std::shared_ptr<train_ops::CarriedKeys>& carried) {
       const Context& context = parts->contexts[p];
       const at::Tensor q = Queries(layers_[i], Norm(rows, layers_[i].input_norm), context);
-      const at::Tensor attended =
-          train_ops::AttendToCarried(q, carried, parts->starts[p], config_.head_dim,
-                                     config_.sliding_window, narrow_);
+      const at::Tensor attended = train_ops::AttendToCarried(
+          q, carried, parts->starts[p], config_.head_dim, config_.sliding_window, narrow_);
       return Finish(i, rows, attended, context);
     };
     return train_ops::ComputeInParts(x, std::move(layer));

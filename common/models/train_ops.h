@@ -93,10 +93,11 @@ struct LayerParts {
       output;
 };
 
-// Runs the layer on x [T, H]. Returns [T, H], and the sum of Mixture::balance. Only x is kept for the backward pass, and at any time the
-// activations of one part exist, besides the keys and values of all (StreamBP, arXiv:2506.03077).
-// The backward pass takes the parts from the last to the first: no earlier part attends to a later
-// one, so the gradient of a part's keys and values is then complete.
+// Runs the layer on x [T, H]. Returns [T, H], and the sum of Mixture::balance. Only x is kept for
+// the backward pass, and at any time the activations of one part exist, besides the keys and values
+// of all (StreamBP, arXiv:2506.03077). The backward pass takes the parts from the last to the
+// first: no earlier part attends to a later one, so the gradient of a part's keys and values is
+// then complete.
 std::vector<at::Tensor> ComputeInParts(const at::Tensor& x, LayerParts parts);
 
 // The weights of a layer's E experts: `router` is [E, H]. For each expert, `gate` and `up` are

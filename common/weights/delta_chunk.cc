@@ -17,7 +17,7 @@ using kernels::DeltaShard;
 using kernels::DeltaTile;
 
 constexpr uint8_t kCodec = 1;
-constexpr int64_t kTilesPerJob = 64;  // Of 8192 elements: a few hundred microseconds of work.
+constexpr int64_t kTilesPerJob = 64;     // Of 8192 elements: a few hundred microseconds of work.
 constexpr uint64_t kTilesAtOnce = 1024;  // Enough jobs for the threads.
 
 bool IsTileLog2(int tile_log2) {

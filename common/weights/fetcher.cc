@@ -94,9 +94,9 @@ absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
   for (const Step& step : path)
     SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, renew, cancel, &tensors, &state, &staged.bytes));
   if (!(state == version.state)) {
-    return absl::DataLossError(absl::StrCat("version ", version.version.str(), " was announced with ",
-                                            "the fingerprint ", version.state.hex(), ", but ",
-                                            path.size(), " manifests lead to ", state.hex()));
+    return absl::DataLossError(absl::StrCat(
+        "version ", version.version.str(), " was announced with ", "the fingerprint ",
+        version.state.hex(), ", but ", path.size(), " manifests lead to ", state.hex()));
   }
   staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
   return staged;
@@ -128,7 +128,7 @@ absl::StatusOr<std::vector<WeightFetcher::Edge>> WeightFetcher::ListEdges(
 std::vector<WeightFetcher::Step> WeightFetcher::FindPath(absl::Span<const Edge> edges,
                                                          const std::optional<Fingerprint>& held,
                                                          const Fingerprint& target) {
-  const std::string nothing;  // States have 16 bytes.
+  const std::string nothing;               // States have 16 bytes.
   std::multimap<std::string, Step> steps;  // By the state where they begin.
   for (const Edge& edge : edges) {
     steps.emplace(edge.base.has_value() ? edge.base->bytes() : nothing, Step{edge});
@@ -187,10 +187,9 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
   }));
   weights::v1::Manifest manifest;
   if (manifest_bytes.size() > kMaxManifest || !manifest.ParseFromString(manifest_bytes)) {
-    return absl::DataLossError(absl::StrCat("the manifest of version ", edge.version.str(), " has ",
-                                            manifest_bytes.size(),
-                                            " bytes and cannot be parsed; the limit is ",
-                                            kMaxManifest, " bytes"));
+    return absl::DataLossError(
+        absl::StrCat("the manifest of version ", edge.version.str(), " has ", manifest_bytes.size(),
+                     " bytes and cannot be parsed; the limit is ", kMaxManifest, " bytes"));
   }
   SLUICE_RETURN_IF_ERROR(CheckManifest(manifest, edge));
 
@@ -235,8 +234,8 @@ absl::Status WeightFetcher::CheckManifest(const weights::v1::Manifest& manifest,
                                             " belongs to job ", manifest.job(), ", not to ",
                                             caller_.job));
   }
-  const auto kind = edge.base.has_value() ? weights::v1::Manifest::KIND_DELTA
-                                          : weights::v1::Manifest::KIND_FULL;
+  const auto kind =
+      edge.base.has_value() ? weights::v1::Manifest::KIND_DELTA : weights::v1::Manifest::KIND_FULL;
   if (manifest.incarnation() != edge.version.incarnation ||
       manifest.version() != edge.version.number || manifest.kind() != kind ||
       manifest.state() != edge.state.bytes() ||
@@ -251,8 +250,7 @@ absl::Status WeightFetcher::CheckManifest(const weights::v1::Manifest& manifest,
     return absl::InvalidArgumentError(
         absl::StrCat("version ", edge.version.str(), " has the layout ",
                      ShortName(manifest.layout_id()), ", but this engine's model has ",
-                     ShortName(layout_id_),
-                     ": trainer and rollout were given different models"));
+                     ShortName(layout_id_), ": trainer and rollout were given different models"));
   }
   return absl::OkStatus();
 }

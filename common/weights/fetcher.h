@@ -44,7 +44,8 @@ class WeightFetcher {
   WeightFetcher(Caller caller, const TensorSet& layout);
 
   // Downloads one version: the manifests with the fewest bytes that lead to it from `held`, or from
-  // nothing. It leases them, in place of what this worker has leased before. If `held` has the version's state, nothing is downloaded and `tensors` stays null.
+  // nothing. It leases them, in place of what this worker has leased before. If `held` has the
+  // version's state, nothing is downloaded and `tensors` stays null.
   // CANCELLED: `cancel` was triggered.
   // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
   // NOT_FOUND: the trainer no longer has the version.

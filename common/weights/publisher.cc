@@ -55,11 +55,10 @@ absl::StatusOr<PublishedVersion> WeightPublisher::Publish(const TensorSet& weigh
     if (delta.has_value()) delta_bytes_ += delta->bytes, ++deltas_;
     anchor |= TakeAnchorWish() || delta_bytes_ > whole / 2 || deltas_ > kMostDeltas;
   }
-  // A shadow whose memory was damaged gives deltas that all receivers take for right. They are given
-  // what is right as a whole.
+  // A shadow whose memory was damaged gives deltas that all receivers take for right. They are
+  // given what is right as a whole.
   if (anchor && delta.has_value() && !ReplaceShadow(weights)) {
-    log::Error("weights_shadow_damaged",
-               {{"job_id", options_.job}, {"version", version.str()}});
+    log::Error("weights_shadow_damaged", {{"job_id", options_.job}, {"version", version.str()}});
     delta.reset();
   }
   const Fingerprint state = Sum(shadow_->tensors);
@@ -271,10 +270,11 @@ void WeightPublisher::FreeUnused() {
   for (size_t i = 0; i < versions_.size(); ++i) {
     const StoredVersion& stored = versions_[i];
     const bool among_newest = i + newest >= versions_.size();
-    const auto wants = [&](const std::optional<Objects>& objects) {
-      return objects.has_value() && (among_newest || leased.contains(objects->manifest));
+    const auto is_leased = [&](const std::optional<Objects>& objects) {
+      return objects.has_value() && leased.contains(objects->manifest);
     };
-    kept[i] = {.full = wants(stored.full), .delta = wants(stored.delta)};
+    kept[i].delta = stored.delta.has_value() && (among_newest || is_leased(stored.delta));
+    kept[i].full = is_leased(stored.full) || (among_newest && !stored.delta.has_value());
   }
   for (size_t i = versions_.size(); i-- > 0;) {
     if (kept[i].any() && !kept[i].full) KeepWayTo(i, &kept);

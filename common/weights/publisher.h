@@ -57,10 +57,10 @@ enum class WeightEncoding {
 // one have more than half of the bytes of all weights, or are many, or when a subscriber has
 // refused what it got.
 //
-// The publisher keeps the manifests of the newest `retain_versions` versions and those that a
-// subscriber leases. For each of their versions it also keeps the cheapest way from an anchor, so
-// each takes at most an anchor and deltas of half its bytes. It keeps a copy of the weights that it
-// published last, to which the next ones are compared.
+// The publisher keeps the newest `retain_versions` versions and the manifests that a subscriber
+// leases. For each of their versions it also keeps the cheapest way from an anchor, so each takes
+// at most an anchor and deltas of half its bytes. It keeps a copy of the weights that it published
+// last, to which the next ones are compared.
 //
 // Thread-safe, except that two calls of Publish() must not run at once. Owns no thread.
 class WeightPublisher {
@@ -121,8 +121,8 @@ class WeightPublisher {
   // A manifest with its chunks.
   struct Objects {
     std::string manifest;
-    uint64_t bytes = 0;                // Of the chunks.
-    std::vector<std::string> ids;      // Of all, the manifest's first.
+    uint64_t bytes = 0;            // Of the chunks.
+    std::vector<std::string> ids;  // Of all, the manifest's first.
   };
   // A kept version. At least one of the two is set.
   struct StoredVersion {

@@ -690,8 +690,8 @@ unsigned CountApplyBlocks(uint64_t tiles) {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   const uint64_t wanted = (tiles + kApplyWarps - 1) / kApplyWarps;
-  return static_cast<unsigned>(std::min(
-      wanted, static_cast<uint64_t>(multiprocessors) * kApplyBlocks));
+  return static_cast<unsigned>(
+      std::min(wanted, static_cast<uint64_t>(multiprocessors) * kApplyBlocks));
 }
 
 }  // namespace

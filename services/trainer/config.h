@@ -69,7 +69,7 @@ struct JobConfig {
   int64_t publish_every_steps = 1;
   int retain_versions = 4;  // Number of newest versions whose weights can be fetched.
   WeightEncoding encoding = WeightEncoding::kAuto;
-  int64_t max_steps = -1;   // -1: no limit.
+  int64_t max_steps = -1;  // -1: no limit.
 
   int64_t eval_every_steps = 0;       // 0: no evaluations.
   std::vector<Source> eval_sources;   // The datasets.

@@ -273,9 +273,8 @@ absl::Status TrainingJob::Impl::Connect() {
   replay_end_ = restored.replay_end;
 
   publisher_ = std::make_shared<WeightPublisher>(
-      WeightPublisher::Options{.job = config.id,
-                               .retain_versions = config.retain_versions,
-                               .encoding = config.encoding},
+      WeightPublisher::Options{
+          .job = config.id, .retain_versions = config.retain_versions, .encoding = config.encoding},
       job_.clock);
   SLUICE_RETURN_IF_ERROR(evaluations_.Open(version(), publisher_.get()));
   // The publisher takes versions only in rising order, so the older version is published before the

@@ -14,7 +14,7 @@
 namespace sluice::integration {
 namespace {
 
-constexpr int kStepsAfter = 5;
+constexpr int kStepsAfterKill = 5;
 
 // Kills the daemon `name` of the fleet in `data_dir`. Its process id is in the fleet's state.json.
 void Kill(const std::string& data_dir, const std::string& name) {
@@ -50,10 +50,10 @@ TEST(SupervisedTest, AQueueThatIsKilledUnderRunIsStartedAgainAndTheJobGoesOn) {
     (void)std::sscanf(line->c_str(), "step %d/", &step);
     if (absl::StrContains(*line, "queue-0 is back")) back_at = step;
     if (absl::StartsWith(*line, "{") || !result.empty()) result += *line;
-    if (killed_at == 0 && step >= kStepsAfter) {
+    if (killed_at == 0 && step >= kStepsAfterKill) {
       ASSERT_NO_FATAL_FAILURE(Kill(data, "queue-0"));
       killed_at = step;
-    } else if (!ended && back_at > 0 && step >= back_at + kStepsAfter) {
+    } else if (!ended && back_at > 0 && step >= back_at + kStepsAfterKill) {
       (*run)->Signal(SIGINT);
       ended = true;
     }

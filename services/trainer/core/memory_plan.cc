@@ -45,8 +45,8 @@ uint64_t LayerBytesPerToken(const ModelConfig& config) {
 }
 
 // Bytes a token of a sequence that is computed in parts: keys, values and their gradients, seven
-// arrays in which attention's backward pass has them by head, a layer's output with the gradients of
-// that and of its input, and what the output head keeps.
+// arrays in which attention's backward pass has them by head, a layer's output with the gradients
+// of that and of its input, and what the output head keeps.
 uint64_t CarriedBytesPerToken(const ModelConfig& config) {
   return static_cast<uint64_t>(
       4 * ((4 + 7) * config.num_kv_heads * config.head_dim + (3 + 2) * config.hidden_size));
@@ -136,17 +136,16 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
         absl::StrFormat("%.1f M parameters in float32, frozen", 1e-6 * double(weights)));
   }
 
-  // While a version is published there are its tensors and its chunks, besides those before it. With
-  // deltas there are also the weights to which it is compared, an older anchor, and the delta itself,
-  // twice while it is made; the versions take on average at most what whole ones take.
-  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2 + (in.deltas ? 3 : 0);
+  // While a version is published there are its tensors and its chunks, besides those before it.
+  // With deltas there are also the weights to which it is compared, and the delta itself, twice
+  // while it is made. Versions that are kept as deltas take at most half of this.
+  const uint64_t versions = static_cast<uint64_t>(in.retain_versions) + 2 + (in.deltas ? 2 : 0);
   if (in.rank == 0) {
     add("published versions", versions * parameters * DTypeBytes(in.dtype),
-        absl::StrCat("at most ", versions, " in ", DTypeName(in.dtype),
-                     ": weights.retain_versions, ",
-                     in.deltas ? "an older one, the last one for comparison, a delta, " : "",
-                     "and twice the one that is being made",
-                     in.ranks > 1 ? "; rank 0 alone has them" : ""));
+        absl::StrCat(
+            "at most ", versions, " in ", DTypeName(in.dtype), ": weights.retain_versions, ",
+            in.deltas ? "the last one for comparison, a delta, " : "",
+            "and twice the one that is being made", in.ranks > 1 ? "; rank 0 alone has them" : ""));
   }
 
   const uint64_t tokens = std::max(in.micro_batch_tokens, in.longest),
@@ -159,8 +158,8 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                             : std::min<uint64_t>(tokens, in.micro_batch_tokens),
                  carried_tokens = part < tokens ? tokens : 0;
   // The gradients of a layer's activations exist beside them.
-  const uint64_t again = tokens * inputs + part * 2 * kept / layers +
-                         carried_tokens * CarriedBytesPerToken(in.config);
+  const uint64_t again =
+      tokens * inputs + part * 2 * kept / layers + carried_tokens * CarriedBytesPerToken(in.config);
   // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
   // Recompute::kAuto a smaller one may take more than the largest.
   uint64_t whole_tokens = part;

@@ -59,9 +59,9 @@ MemoryPlan PlanMemory(const MemoryPlanInput& input);
 uint64_t AvailableMemory(const MemoryPlanInput& input, uint64_t machine);
 
 // Returns the tokens of the micro-batches with which the plan needs at most `available` bytes:
-// input.micro_batch_tokens, or the first smaller number, in steps of a sixteenth, that fits. If none
-// of at least 256 fits, because of the longest sequence or of what does not depend on micro-batches,
-// they stay as they are.
+// input.micro_batch_tokens, or the first smaller number, in steps of a sixteenth, that fits. If
+// none of at least 256 fits, because of the longest sequence or of what does not depend on
+// micro-batches, they stay as they are.
 uint32_t FitMicroBatch(MemoryPlanInput input, uint64_t available);
 
 // RESOURCE_EXHAUSTED TRAINER_MEMORY: the plan needs more than `available` bytes. The message names

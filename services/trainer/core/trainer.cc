@@ -507,13 +507,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
                           TrainModel::Create(config, settings.dtype, trained, lent));
   std::unique_ptr<TrainModel> reference;
   if (KeepsInitialWeights(settings)) {
-    SLUICE_ASSIGN_OR_RETURN(reference,
-                            TrainModel::Create(config, settings.dtype, read, lent));
+    SLUICE_ASSIGN_OR_RETURN(reference, TrainModel::Create(config, settings.dtype, read, lent));
   }
   std::unique_ptr<TrainModel> average;
   if (rules.loss.prox == ProxMode::kEwma) {
-    SLUICE_ASSIGN_OR_RETURN(average,
-                            TrainModel::Create(config, settings.dtype, read, lent));
+    SLUICE_ASSIGN_OR_RETURN(average, TrainModel::Create(config, settings.dtype, read, lent));
   }
   std::unique_ptr<TrainModel> teacher;
   if (settings.teacher) {
@@ -526,8 +524,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Settings& setting
   }
   std::unique_ptr<TrainModel> critic;
   if (HasCritic(settings)) {
-    SLUICE_ASSIGN_OR_RETURN(
-        critic, TrainModel::Create(Critic::ConfigOf(config), settings.dtype, trained));
+    SLUICE_ASSIGN_OR_RETURN(critic,
+                            TrainModel::Create(Critic::ConfigOf(config), settings.dtype, trained));
   }
   return std::unique_ptr<Trainer>(new Trainer(
       std::make_unique<Impl>(settings, rules, std::move(model), std::move(reference),

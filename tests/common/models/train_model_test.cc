@@ -436,9 +436,8 @@ TEST(TrainModelTest, TheBalanceHasTheSameBitsIfLayersAreComputedAgain) {
   std::vector<at::Tensor> gradients[2];
   double values[2];
   for (const bool again : {false, true}) {
-    const auto model =
-        *TrainModel::Create(config, DType::kF32,
-                            {.recompute = again ? Recompute::kLayer : Recompute::kNone});
+    const auto model = *TrainModel::Create(
+        config, DType::kF32, {.recompute = again ? Recompute::kLayer : Recompute::kNone});
     ASSERT_TRUE(model->Load(weights).ok());
     const RouterBalance balance = BalanceOf(model.get(), batch);
     const TokenScores scores = *model->Score(batch, targets, 1.0, nullptr, &balance);

@@ -321,9 +321,9 @@ TEST_F(PublicationTest, DamagedWeightsOfAnEngineAreFoundAndReplaced) {
 
   const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
   const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v1);
-  const auto fetched = fetcher.Fetch(
-      *channel, *publisher_->latest(),
-      {FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)}, nullptr);
+  const auto fetched =
+      fetcher.Fetch(*channel, *publisher_->latest(),
+                    {FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)}, nullptr);
   ASSERT_TRUE(fetched.ok()) << "the fingerprints of changes say nothing about the other elements";
   EXPECT_FALSE(FingerprintOf(*fetched->tensors) == fetched->state);
 
@@ -394,12 +394,11 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
       ASSERT_EQ(kept->back().version, made->version);
       for (const PublishedVersion& version : *kept) {
         const TensorSet& wanted = published.at(version.version);
-        for (const PublishedVersion* from : {static_cast<const PublishedVersion*>(nullptr),
-                                             &kept->front(), &kept->back()}) {
+        for (const PublishedVersion* from :
+             {static_cast<const PublishedVersion*>(nullptr), &kept->front(), &kept->back()}) {
           HeldWeights held;
           if (from != nullptr) {
-            held = {from->state,
-                    std::make_shared<const TensorSet>(published.at(from->version))};
+            held = {from->state, std::make_shared<const TensorSet>(published.at(from->version))};
           }
           const auto staged = fetcher.Fetch(*channel, version, held, nullptr);
           ASSERT_TRUE(staged.ok()) << version.version.str() << ": " << staged.status();

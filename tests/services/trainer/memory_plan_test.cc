@@ -47,12 +47,12 @@ TEST(MemoryPlanTest, EachPartIsWhatItsTensorsTake) {
   EXPECT_EQ(BytesOf(plan, "gradients"), 4 * kParameters);
   EXPECT_EQ(BytesOf(plan, "moments"), 8 * kParameters);
   EXPECT_EQ(BytesOf(plan, "reference"), 0u);
-  EXPECT_EQ(BytesOf(plan, "published versions"), 7 * 2 * kParameters);
+  EXPECT_EQ(BytesOf(plan, "published versions"), 6 * 2 * kParameters);
   EXPECT_EQ(BytesOf(plan, "logits"), uint64_t{192} << 20);
 
   MemoryPlanInput more = LargeInput();
   more.reference = true, more.gradient_buffers = 2, more.dtype = DType::kF32;
-  EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 7 * 2) * kParameters);
+  EXPECT_EQ(PlanMemory(more).total() - plan.total(), (4 + 4 + 6 * 2) * kParameters);
   more.deltas = false;
   EXPECT_EQ(BytesOf(PlanMemory(more), "published versions"), 4 * 4 * kParameters);
 }
@@ -169,8 +169,7 @@ TEST(MemoryPlanTest, ASequenceAboveTheMicroBatchIsPlannedInParts) {
     return BytesOf(PlanMemory(in), "activations");
   };
   constexpr uint64_t kInputs = 28 * 1024 * 4, kCarried = 4 * (11 * 8 * 128 + 5 * 1024);
-  EXPECT_EQ(activations(16384) - activations(2048),
-            (16384 - 2048) * kInputs + 16384 * kCarried);
+  EXPECT_EQ(activations(16384) - activations(2048), (16384 - 2048) * kInputs + 16384 * kCarried);
   EXPECT_EQ(activations(32768) - activations(16384), 16384 * (kInputs + kCarried));
 
   // So smaller micro-batches help even if one sequence is longer than them.
