@@ -95,6 +95,40 @@ TEST(LoopTest, ASupervisedJobLearnsAnswersThatAreTextsAndAnswersThatAreNumbers) 
   EXPECT_LT(reports.back().values().at("loss"), reports.front().values().at("loss") / 2);
 }
 
+TEST(LoopTest, EachSourceOfAJobHasRewardsOfItsOwn) {
+  Cluster cluster;
+  ASSERT_EQ(cluster.Start(), absl::OkStatus());
+  const std::string digits = SLUICE_SOURCE_DIR "/configs/examples/digits",
+                    file = cluster.dir() + "/job.yaml";
+  std::string sources, rewards;
+  for (const std::string name : {"a", "b"}) {
+    absl::StrAppend(&sources, "{name: ", name, ", path: ", digits,
+                    "/train.jsonl, prompt: digits, answer: digits, format: \"{digits}=\"},");
+    absl::StrAppend(&rewards, "{name: of-", name,
+                    ", verifier: text, args: {property: reversed}, when: {data_source: [", name,
+                    "]}},");
+  }
+  ASSERT_EQ(WriteFileAtomic(
+                file, absl::StrCat("name: sources\nkind: rl\nmodel: {init: {config: ", digits,
+                                   ", seed: 1}, max_context: 16}\ndata: {train: [", sources,
+                                   "], order: {max_prompt: 8}}\n"
+                                   "rollout: {group: {size: 4, min: 4}, max_response: 7}\n"
+                                   "reward: {rewards: [",
+                                   rewards,
+                                   "]}\nqueue: {groups_per_step: 8}\n"
+                                   "checkpoint: {dir: ",
+                                   cluster.dir(), "/checkpoints, every_steps: 5, every: none}\n",
+                                   "limits: {max_steps: 10, wall: 2m}\n")),
+            absl::OkStatus());
+  const auto job = Job::Submit(&cluster, file, {});
+  ASSERT_EQ(job.status(), absl::OkStatus());
+  const auto end = (*job)->AwaitEnd(kLong);
+  ASSERT_EQ(end.status(), absl::OkStatus());
+  EXPECT_EQ(end->state(), job::v1::JOB_STATE_SUCCEEDED) << Text(*end);
+  EXPECT_EQ(CheckLedgerBalances(*end), absl::OkStatus());
+  EXPECT_EQ(end->result().ledger().durable(), 10 * 8 * 4) << Text(*end);
+}
+
 // Kills the trainer once the job has reported `step`, starts it again, and expects that its
 // successor goes on from a checkpoint to the job's end.
 void SucceedThoughTheTrainerIsKilledAt(int64_t step, Cluster& cluster, Job& job) {

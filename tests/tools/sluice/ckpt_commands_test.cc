@@ -89,7 +89,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
   std::filesystem::remove_all(dir_ + "/job");
   std::filesystem::create_directories(job + "/step-1");
   std::filesystem::create_directories(job + "/step-2");
-  ASSERT_TRUE(WriteFileAtomic(job + "/step-2/state.json", R"({"format": 5})").ok());
+  ASSERT_TRUE(WriteFileAtomic(job + "/step-2/state.json", R"({"format": 6})").ok());
 
   for (const std::string& dir : {job, dir_ + "/job"}) {
     const CkptRun ran = RunCkpt("verify", {dir, "-o", "json"});
@@ -100,7 +100,7 @@ TEST_F(CkptCommandsTest, CheckpointsThatCannotBeReadAreListedWithTheReason) {
     EXPECT_EQ(all[0].at("kind"), "checkpoint");
     EXPECT_NE(all[0].at("error").get<std::string>().find("step-1/state.json"), std::string::npos)
         << all;
-    EXPECT_NE(all[1].at("error").get<std::string>().find("format 5"), std::string::npos) << all;
+    EXPECT_NE(all[1].at("error").get<std::string>().find("format 6"), std::string::npos) << all;
   }
 }
 
