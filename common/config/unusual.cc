@@ -39,20 +39,16 @@ void CheckUnusualTraining(const job::v1::JobSpec& spec, SpecProblems& check) {
                        uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response());
   const job::v1::Batching& batching = spec.trainer().batching();
   const uint32_t micro_batch = batching.micro_batch_tokens();
-  if (micro_batch >= longest || spec.kind() != "rl") return;
-  const std::string sizes = absl::StrCat(
-      "is ", micro_batch, ", and one sequence may have ", longest,
-      " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): ");
-  if (batching.recompute_activations() == "none") {
-    check.WarnIf(
-        true, "trainer.batching.micro_batch_tokens", sizes,
-        "with recompute_activations: none a longer sequence gets a micro-batch of its own, "
-        "which needs more memory than this value allows");
-  } else {
-    check.WarnIf(micro_batch < 256, "trainer.batching.micro_batch_tokens", sizes,
-                 "a longer sequence is computed in parts of this many tokens, and parts of less "
-                 "than 256 take much longer");
-  }
+  const bool whole = batching.recompute_activations() == "none";
+  check.WarnIf(
+      micro_batch < longest && spec.kind() == "rl" && (whole || micro_batch < 256),
+      "trainer.batching.micro_batch_tokens", "is ", micro_batch, ", and one sequence may have ",
+      longest,
+      " tokens (data.order.max_prompt + rollout.max_response, at most model.max_context): ",
+      whole ? "with recompute_activations: none a longer sequence gets a micro-batch of its own, "
+              "which needs more memory than this value allows"
+            : "a longer sequence is computed in parts of this many tokens, and parts of less than "
+              "256 take much longer");
 }
 
 void CheckUnusualSampling(const job::v1::JobSpec& spec, SpecProblems& check) {
