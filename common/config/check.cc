@@ -14,6 +14,7 @@
 #include "common/config/leaves.h"
 #include "common/config/refused.h"
 #include "common/config/rules.h"
+#include "common/scoring/job_scorer.h"
 #include "sluice/job/v1/job.pb.h"
 #include "sluice/rpc/v1/options.pb.h"
 
@@ -58,9 +59,11 @@ std::string SpecProblem::ToString() const {
   return absl::StrFormat("SLUICE-CONFIG-%04d %s", number, text);
 }
 
-uint32_t QueueTokenBytes(const ModelConfig& model) {
-  return kQueueTokenBytes +
-         static_cast<uint32_t>(sizeof(uint16_t) * model.num_layers * model.experts_per_token);
+uint32_t QueueTokenBytes(const job::v1::JobSpec& spec, const ModelConfig* model) {
+  uint64_t bytes = 20;
+  if (model != nullptr) bytes += sizeof(uint16_t) * model->num_layers * model->experts_per_token;
+  if (GivesTokenRewards(spec.reward())) bytes += 2 * sizeof(uint32_t);
+  return static_cast<uint32_t>(bytes);
 }
 
 SpecCheck CheckSingleValues(const job::v1::JobSpec& spec) {

@@ -15,13 +15,11 @@ class JobSpec;
 namespace sluice {
 struct ModelConfig;
 
-// Bytes that the queue reserves for one token: its id, its log-probability, and its share of runs,
-// messages and task fields. In a mixture-of-experts model the ids of its experts come on top.
-inline constexpr uint32_t kQueueTokenBytes = 20;
-// On top of it in a job that rewards single tokens: a row of the field answer_ends.
-inline constexpr uint32_t kAnswerEndBytes = 8;
-// The same for a token of this model, with the ids of its experts.
-uint32_t QueueTokenBytes(const ModelConfig& model);
+// Bytes that the queue reserves for one token of a job: its id, its log-probability, and its share
+// of runs, messages and task fields; the ids of its experts in a mixture-of-experts model; and a
+// row of the field answer_ends in a job that rewards single tokens. A model that is not known
+// (null) counts as one without experts.
+uint32_t QueueTokenBytes(const job::v1::JobSpec& spec, const ModelConfig* model);
 
 // What CheckJobSpec() looks at besides the spec itself.
 struct SpecCheckOptions {

@@ -153,7 +153,7 @@ void FileChecker::CheckModel() {
       " tokens together, and this model was made for ", made_for,
       " (max_position_embeddings): answers to long prompts are cut short");
   if (sampled() && model->config.num_experts > 0)
-    CheckQuota(spec_, QueueTokenBytes(model->config), &check_);
+    CheckQuota(spec_, QueueTokenBytes(spec_, &model->config), &check_);
   if (spec_.algorithm().loss().router_balance() > 0 && model->config.num_experts == 0) {
     check_.Add(15, "algorithm.loss.router_balance", " is ",
                spec_.algorithm().loss().router_balance(), ", but the model in ", dir,

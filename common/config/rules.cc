@@ -283,7 +283,7 @@ void CheckQueue(const job::v1::JobSpec& spec, SpecProblems& check) {
   CheckDriftBounds(queue, check);
   check.Require(queue.straggler().policy() != "mask" || queue.admission().statistic() == "masked",
                 "queue.straggler.policy", "mask needs queue.admission.statistic: masked");
-  CheckQuota(spec, kQueueTokenBytes, &check);
+  CheckQuota(spec, QueueTokenBytes(spec, nullptr), &check);
 }
 
 // A deterministic job gives the same weights each time, so no decision may depend on the clock or
@@ -445,7 +445,6 @@ void CheckQuota(const job::v1::JobSpec& spec, uint32_t token_bytes, SpecProblems
   const uint64_t steps = uint64_t{spec.checkpoint().every_steps()} + queue.max_staleness() + 1;
   const uint64_t tokens =
       uint64_t{spec.data().order().max_prompt()} + spec.rollout().max_response();
-  if (GivesTokenRewards(spec.reward())) token_bytes += kAnswerEndBytes;
   const double worst = static_cast<double>(steps) * queue.groups_per_step() *
                        spec.rollout().group().size() * tokens * token_bytes;
   if (worst > static_cast<double>(queue.keep().quota())) {

@@ -32,8 +32,7 @@ constexpr size_t kMaxProblems = 20;  // Errors or differences that a message lis
 uint32_t TokenBytes(const JobSpec& spec) {
   const absl::StatusOr<ModelDir> model =
       ReadModelDir(spec.model().has_init() ? spec.model().init().config() : spec.model().path());
-  return (model.ok() ? QueueTokenBytes(model->config) : kQueueTokenBytes) +
-         (GivesTokenRewards(spec.reward()) ? kAnswerEndBytes : 0);
+  return QueueTokenBytes(spec, model.ok() ? &model->config : nullptr);
 }
 
 // Whether the job trains on the answers of its rows, and samples none.
