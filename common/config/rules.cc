@@ -421,9 +421,21 @@ void CheckRanks(const job::v1::JobSpec& spec, SpecProblems& check) {
   check.Require(!parallel.has_data() || parallel.data() == ranks, "trainer.parallel.data", "is ",
                 parallel.data(), ", but resources.trainer is ", ranks,
                 "; give both the same number, or use auto");
-  check.Require(ranks <= spec.queue().groups_per_step(), "resources.trainer", "is ", ranks,
+  check.Require(ranks <= spec.queue().groups_per_step() || parallel.context() > 1,
+                "resources.trainer", "is ", ranks,
                 ", but the maximum is queue.groups_per_step = ", spec.queue().groups_per_step(),
                 ": a group is trained by one rank, so the others would have nothing to do");
+  if (parallel.context() <= 1) return;
+  check.Require(parallel.context() == ranks, "trainer.parallel.context", "is ", parallel.context(),
+                ", but resources.trainer is ", ranks, "; give both the same number, or use 1");
+  check.Require(spec.trainer().batching().recompute_activations() != "none",
+                "trainer.parallel.context", "is ", parallel.context(),
+                ", but trainer.batching.recompute_activations is none, and long sequences are "
+                "computed in parts, whose activations are computed again; use auto or layer");
+  check.Require(spec.kind() != "rl" || spec.algorithm().advantage().kind() != "min_variance",
+                "trainer.parallel.context", "is ", parallel.context(),
+                ", but algorithm.advantage.kind: min_variance needs the gradient of each answer "
+                "on one rank; use 1");
 }
 
 }  // namespace

@@ -253,16 +253,7 @@ class Trainable final : public TrainModel {
   absl::StatusOr<TokenScores> Score(const PackedBatch& batch, absl::Span<const int64_t> targets,
                                     double temperature, const TeacherRows* teacher,
                                     const RouterBalance* balance) override {
-    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
-    if (targets.size() != batch.score_rows.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("there are ", targets.size(), " targets, but ",
-                                                     batch.score_rows.size(), " rows to score"));
-    }
-    SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, config_.vocab_size));
-    if (!(temperature > 0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("temperature ", temperature, " is not above 0"));
-    }
+    SLUICE_RETURN_IF_ERROR(CheckScores(batch, targets, temperature));
     if (teacher != nullptr && (teacher->head.size(0) != config_.vocab_size ||
                                teacher->hidden.size(0) != static_cast<int64_t>(targets.size()))) {
       return absl::InvalidArgumentError(absl::StrCat("the teacher has ", teacher->hidden.size(0),
@@ -285,6 +276,42 @@ class Trainable final : public TrainModel {
           hidden.rows, head_, train_ops::Integers(targets), temperature, operands(), teacher);
       return TokenScores{out[0], out[1], teacher == nullptr ? at::Tensor() : out[2],
                          hidden.balance};
+    });
+  }
+
+  bool CanShare(const PackedBatch& batch, int world) const override {
+    const int64_t t = static_cast<int64_t>(batch.tokens.size());
+    return activations_.recompute != Recompute::kNone && IsInParts(batch) && t >= 2 * world;
+  }
+
+  absl::StatusOr<TokenScores> ScoreShare(const PackedBatch& batch,
+                                         absl::Span<const int64_t> targets, double temperature,
+                                         const SequenceShare& share,
+                                         std::vector<size_t>* scored) override {
+    SLUICE_RETURN_IF_ERROR(CheckScores(batch, targets, temperature));
+    if (!CanShare(batch, share.world)) {
+      return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.tokens.size(),
+                                                     " tokens cannot be shared by ", share.world,
+                                                     " processes"));
+    }
+    return RunPass("score a share", Pass::kForward, [&] {
+      const auto parts = std::make_shared<Parts>(CutIntoParts(MakeContext(batch), batch, &share));
+      PackedBatch own;
+      own.tokens = OwnOf(*parts, batch.tokens);
+      std::vector<int64_t> own_targets;
+      scored->clear();
+      for (size_t i = 0; i < targets.size(); ++i) {
+        const int64_t row = parts->PlaceOf(batch.score_rows[i]);
+        if (row < 0) continue;
+        own.score_rows.push_back(row);
+        own_targets.push_back(targets[i]);
+        scored->push_back(i);
+      }
+      if (scored->empty()) own.score_rows = {0}, own_targets = {0};
+      const Hidden hidden = RunLayers(own, nullptr, parts);
+      const std::vector<at::Tensor> out = train_ops::Score(
+          hidden.rows, head_, train_ops::Integers(own_targets), temperature, operands());
+      return TokenScores{out[0], out[1], {}, {}};
     });
   }
 
@@ -323,6 +350,21 @@ class Trainable final : public TrainModel {
 
  private:
   using Pass = UnitMemory::Pass;
+
+  absl::Status CheckScores(const PackedBatch& batch, absl::Span<const int64_t> targets,
+                           double temperature) const {
+    SLUICE_RETURN_IF_ERROR(CheckBatch(batch, config_));
+    if (targets.size() != batch.score_rows.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("there are ", targets.size(), " targets, but ",
+                                                     batch.score_rows.size(), " rows to score"));
+    }
+    SLUICE_RETURN_IF_ERROR(CheckRange("target", targets, config_.vocab_size));
+    if (!(temperature > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("temperature ", temperature, " is not above 0"));
+    }
+    return absl::OkStatus();
+  }
 
   void Enter(Pass pass, int64_t unit) const {
     if (memory_ != nullptr) ThrowIfError(memory_->Enter(pass, unit));
@@ -396,17 +438,29 @@ class Trainable final : public TrainModel {
     const auto context = std::make_shared<Context>(MakeContext(batch));
     if (balance != nullptr) context->balance = *balance;
     context->loads = loads;
-
-    Hidden hidden;
-    at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
-    const int64_t t = x.size(0);
-    const bool again =
-        RecomputesLayers(activations_.recompute, config_, t, activations_.most_kept_bytes);
     const bool keeps_all =
         activations_.recompute == Recompute::kNone && c10::GradMode::is_enabled();
-    const bool in_parts = activations_.part_tokens > 0 && t > activations_.part_tokens &&
-                          batch.cu_seqlens.size() == 2 && !keeps_all;
-    const std::shared_ptr<const Parts> parts = in_parts ? CutIntoParts(*context) : nullptr;
+    std::shared_ptr<const Parts> parts;
+    if (IsInParts(batch) && !keeps_all)
+      parts = std::make_shared<Parts>(CutIntoParts(*context, batch, nullptr));
+    return RunLayers(batch, context, parts);
+  }
+
+  // Whether the batch is one sequence that is too long to be computed at once.
+  bool IsInParts(const PackedBatch& batch) const {
+    return activations_.part_tokens > 0 && batch.cu_seqlens.size() == 2 &&
+           static_cast<int64_t>(batch.tokens.size()) > activations_.part_tokens;
+  }
+
+  struct Parts;
+  // Runs all layers on batch.tokens in `context`, or in parts if `parts` is not null. The tokens
+  // and rows of the batch are then those of the parts that this process computes.
+  Hidden RunLayers(const PackedBatch& batch, const std::shared_ptr<const Context>& context,
+                   const std::shared_ptr<const Parts>& parts) const {
+    Hidden hidden;
+    at::Tensor x = train_ops::Embed(embed_, batch.tokens, narrow_);  // [T, H]
+    const bool again =
+        RecomputesLayers(activations_.recompute, config_, x.size(0), activations_.most_kept_bytes);
     MoveBackwardAt(x, 0);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const int64_t unit = static_cast<int64_t>(i) + 1;
@@ -437,17 +491,56 @@ class Trainable final : public TrainModel {
 
   // The parts of a sequence that is too long to be computed at once.
   struct Parts {
-    std::vector<int64_t> starts;  // As in train_ops::LayerParts.
+    // As in train_ops::LayerParts.
+    std::vector<int64_t> starts;
+    std::vector<int> owners;
+    SequenceShare share;
     std::vector<Context> contexts;
+
+    bool IsOwn(size_t p) const { return owners.empty() || owners[p] == share.rank; }
+    // The place of a row of the sequence among those of own parts, or -1 if it is in another part.
+    int64_t PlaceOf(int64_t row) const {
+      int64_t place = 0;
+      for (size_t p = 0; p + 1 < starts.size(); ++p) {
+        const bool here = row < starts[p + 1];
+        if (here) return IsOwn(p) ? place + row - starts[p] : -1;
+        if (IsOwn(p)) place += starts[p + 1] - starts[p];
+      }
+      return -1;
+    }
   };
 
-  std::shared_ptr<const Parts> CutIntoParts(const Context& whole) const {
-    const auto parts = std::make_shared<Parts>();
-    const int64_t t = whole.cos.size(0), k = config_.experts_per_token;
-    for (int64_t begin = 0; begin < t; begin += activations_.part_tokens) {
-      const int64_t n = std::min(activations_.part_tokens, t - begin);
-      parts->starts.push_back(begin);
-      Context& context = parts->contexts.emplace_back();
+  // Returns the elements of own parts.
+  static std::vector<int64_t> OwnOf(const Parts& parts, absl::Span<const int64_t> elements) {
+    std::vector<int64_t> own;
+    for (size_t p = 0; p + 1 < parts.starts.size(); ++p) {
+      if (parts.IsOwn(p))
+        own.insert(own.end(), &elements[parts.starts[p]],
+                   &elements[parts.starts[p]] + parts.starts[p + 1] - parts.starts[p]);
+    }
+    return own;
+  }
+
+  // `share` is null if this process computes all parts.
+  Parts CutIntoParts(const Context& whole, const PackedBatch& batch,
+                     const SequenceShare* share) const {
+    Parts parts;
+    const int64_t t = static_cast<int64_t>(batch.tokens.size()), k = config_.experts_per_token;
+    int64_t most = activations_.part_tokens;
+    if (share != nullptr) {
+      // Later parts attend to more keys, so each rank gets parts from both ends.
+      const int64_t turns = 2 * share->world;
+      most = std::min(most, (t + turns - 1) / turns);
+      for (int64_t p = 0; p * most < t; ++p) {
+        const int64_t turn = p % turns;
+        parts.owners.push_back(static_cast<int>(std::min(turn, turns - 1 - turn)));
+      }
+      parts.share = *share;
+    }
+    for (int64_t begin = 0; begin < t; begin += most) {
+      const int64_t n = std::min(most, t - begin);
+      parts.starts.push_back(begin);
+      Context& context = parts.contexts.emplace_back();
       context.cos = whole.cos.narrow(0, begin, n), context.sin = whole.sin.narrow(0, begin, n);
       for (const std::vector<uint16_t>& layer : whole.experts) {
         std::vector<uint16_t>& rows = context.experts.emplace_back();
@@ -460,13 +553,14 @@ class Trainable final : public TrainModel {
       }
       context.loads = whole.loads;
     }
-    parts->starts.push_back(t);
+    parts.starts.push_back(t);
     return parts;
   }
 
   std::vector<at::Tensor> RunInParts(size_t i, const at::Tensor& x,
                                      const std::shared_ptr<const Parts>& parts) const {
-    train_ops::LayerParts layer{.starts = parts->starts};
+    train_ops::LayerParts layer{
+        .starts = parts->starts, .owners = parts->owners, .share = parts->share};
     layer.keys = [this, parts, i](const at::Tensor& rows, size_t p) {
       auto [k, v] =
           KeysAndValues(layers_[i], Norm(rows, layers_[i].input_norm), parts->contexts[p]);

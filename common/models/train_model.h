@@ -13,6 +13,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
 #include "common/models/recompute.h"
+#include "common/models/sequence_share.h"
 #include "common/models/teacher_rows.h"
 #include "common/models/unit_memory.h"
 
@@ -120,6 +121,20 @@ class TrainModel {
                                             absl::Span<const int64_t> targets, double temperature,
                                             const TeacherRows* teacher = nullptr,
                                             const RouterBalance* balance = nullptr) = 0;
+
+  // Score() of a batch of one sequence that several processes compute together (context
+  // parallelism), each with its own copy of the model. Sets *scored to those of the N rows that lie
+  // in the parts of this process, in rising order, and returns the scores of these. The backward
+  // passes of all processes are made together too, and the gradient is the sum of theirs. If no row
+  // lies here, the result has one row without a meaning, so that there is a backward pass.
+  // INVALID_ARGUMENT: the same as in Score(), or CanShare() is false.
+  virtual absl::StatusOr<TokenScores> ScoreShare(const PackedBatch& batch,
+                                                 absl::Span<const int64_t> targets,
+                                                 double temperature, const SequenceShare& share,
+                                                 std::vector<size_t>* scored) = 0;
+  // Whether the batch is one sequence that is computed in parts, of which each of `world` processes
+  // gets at least one. It does not depend on whether there will be a backward pass.
+  virtual bool CanShare(const PackedBatch& batch, int world) const = 0;
 
   // Returns, for each layer and expert, the sum of the weights of the tokens that go through it:
   // [layers, E]. `token_weights` are [T]. Computes no gradients. INVALID_ARGUMENT: the same as in

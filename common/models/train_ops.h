@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/models/sequence_share.h"
 #include "common/models/teacher_rows.h"
 
 // The parts of a decoder as autograd functions. The forward pass runs the kernels of the decode
@@ -84,6 +85,10 @@ at::Tensor AttendToCarried(const at::Tensor& q, const std::shared_ptr<CarriedKey
 // other than x [n, H], the layer's input in the rows of part p.
 struct LayerParts {
   std::vector<int64_t> starts;
+  // If several processes share the sequence: the rank that computes each part. Each rank has at
+  // least one part. Empty: this process computes all of them.
+  std::vector<int> owners;
+  SequenceShare share;
   // Returns keys and values [n, kv_heads * D], rounded as CausalAttention() rounds them; the
   // gradient passes the rounding unchanged.
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& x, size_t p)> keys;
@@ -93,11 +98,15 @@ struct LayerParts {
       output;
 };
 
-// Runs the layer on x [T, H]. Returns [T, H], and the sum of Mixture::balance. Only x is kept for
-// the backward pass, and at any time the activations of one part exist, besides the keys and values
-// of all (StreamBP, arXiv:2506.03077). The backward pass takes the parts from the last to the
-// first: no earlier part attends to a later one, so the gradient of a part's keys and values is
-// then complete.
+// Runs the layer on x [T, H], the rows of the parts that this process computes, one after the
+// other. Returns [T, H], and the sum of Mixture::balance. Only x is kept for the backward pass, and
+// at any time the activations of one part exist, besides the keys and values of all (StreamBP,
+// arXiv:2506.03077). The backward pass takes the parts from the last to the first: no earlier part
+// attends to a later one, so the gradient of a part's keys and values is then complete.
+//
+// If processes share the sequence, they copy the keys and values of all parts to each other in both
+// passes, and add up the gradients of these once each has computed its parts. Each then has the
+// share of the parameters' gradients that its parts make; their sum is the gradient.
 std::vector<at::Tensor> ComputeInParts(const at::Tensor& x, LayerParts parts);
 
 // The weights of a layer's E experts: `router` is [E, H]. For each expert, `gate` and `up` are

@@ -76,6 +76,7 @@ absl::StatusOr<Settings> SettingsOf(const job::v1::JobSpec& spec) {
   settings.teacher = spec.model().has_teacher();
   settings.rewards = !spec.reward().rewards().empty();
   settings.shard = ShardOf(spec.trainer().shard());
+  settings.context = spec.trainer().parallel().context() > 1;
   if (spec.trainer().has_lora()) {
     const job::v1::Lora& lora = spec.trainer().lora();
     settings.lora = {.rank = lora.rank(),
@@ -109,6 +110,9 @@ absl::StatusOr<MemoryPlanInput> PlanInputOf(const job::v1::JobSpec& spec) {
   in.lora = settings.lora;
   in.ranks = static_cast<int>(std::max<uint32_t>(1, spec.resources().trainer()));
   in.shard = settings.shard;
+  // The passes of these are not shared.
+  in.context = settings.context && !HasCritic(settings) && rules.loss.router_balance == 0 &&
+               rules.loss.distill.kind != DistillKind::kFull;
   in.moments = settings.optimizer.moments;
   in.critic = HasCritic(settings);
   in.average = rules.loss.prox == ProxMode::kEwma;

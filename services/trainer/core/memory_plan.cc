@@ -157,9 +157,15 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
                             ? tokens
                             : std::min<uint64_t>(tokens, in.micro_batch_tokens),
                  carried_tokens = part < tokens ? tokens : 0;
+  // Of a sequence that the ranks share, a rank has every n-th part of at most 1/2n of it.
+  const uint64_t ranks = static_cast<uint64_t>(std::max(1, in.ranks));
+  const bool shares = in.context && ranks > 1 && carried_tokens > 0;
+  const uint64_t own_tokens =
+      shares ? std::min(tokens, std::max(part, (tokens + ranks - 1) / ranks + tokens / (2 * ranks)))
+             : tokens;
   // The gradients of a layer's activations exist beside them.
-  const uint64_t again =
-      tokens * inputs + part * 2 * kept / layers + carried_tokens * CarriedBytesPerToken(in.config);
+  const uint64_t again = own_tokens * inputs + part * 2 * kept / layers +
+                         carried_tokens * CarriedBytesPerToken(in.config);
   // Most tokens of a micro-batch of which all activations are kept. Not every one is full, so under
   // Recompute::kAuto a smaller one may take more than the largest.
   uint64_t whole_tokens = part;
@@ -174,8 +180,11 @@ MemoryPlan PlanMemory(const MemoryPlanInput& in) {
     add("activations", whole, absl::StrCat(whole_tokens, " tokens, all of ", layers, " layers"));
   } else {
     add("activations", again,
-        absl::StrCat(tokens, " tokens, the inputs of ", layers, " layers and one whole layer",
-                     part < tokens ? absl::StrCat(", ", part, " tokens at a time") : ""));
+        absl::StrCat(
+            tokens, " tokens, ",
+            own_tokens < tokens ? absl::StrCat("at most ", own_tokens, " on a rank, ") : "",
+            "the inputs of ", layers, " layers and one whole layer",
+            part < tokens ? absl::StrCat(", ", part, " tokens at a time") : ""));
   }
   if (teacher) {
     // Its pass ends before that of the policy begins; what it leaves are the hidden states, or the

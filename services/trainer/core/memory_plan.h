@@ -44,6 +44,8 @@ struct MemoryPlanInput {
   uint32_t micro_batch_tokens = 0;
   // Tokens of the longest sequence, which may have more than a micro-batch, as far as it is known.
   uint32_t longest = 0;
+  // Whether all ranks share the passes of sequences that are longer than a micro-batch.
+  bool context = false;
   Recompute recompute = Recompute::kAuto;
   int64_t most_kept_bytes = MostKeptBytes();  // The limit of Recompute::kAuto.
   uint64_t memory = 0;  // What the job lets a rank plan with; 0: all that the machine has.

@@ -105,6 +105,7 @@ absl::Span<float> Optimizer::Accumulator(int index) {
 
 void Optimizer::SelectAccumulator(int index) {
   Accumulator(index);
+  selected_ = index;
   if (shards_ != nullptr) return shards_->SelectAccumulator(index);
   for (size_t i = 0; i < parameters_.list.size(); ++i)
     parameters_.list[i].tensor.mutable_grad() = grads_[index].views[i];

@@ -62,6 +62,7 @@ class Optimizer {
 
   // Makes later backward passes add to accumulator `index`, in [0, kAccumulators).
   void SelectAccumulator(int index);
+  int selected() const { return selected_; }
   void ZeroGrad();  // Zeroes all accumulators.
   void Zero(int index);
   // Adds `scale` times accumulator `from` to accumulator `to`.
@@ -197,6 +198,7 @@ class Optimizer {
   const std::unique_ptr<Lora> lora_;
   ModelShards* const shards_;
   Flat grads_[kAccumulators];
+  int selected_ = 0;
   Flat factor_grads_;
   int64_t own_begin_ = 0, own_end_ = 0;  // What this rank updates of the flat buffer.
   at::Tensor m_, v_;                     // [own_end_ - own_begin_] in settings_.moments.

@@ -9,7 +9,8 @@
 
 namespace sluice::trainer {
 
-std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector<int64_t>* loads) {
+std::vector<int> DealSequences(absl::Span<const Sequence> sequences, int64_t shared_above,
+                               std::vector<int64_t>* loads) {
   struct Run {
     size_t first, count;
     int64_t tokens;
@@ -18,7 +19,8 @@ std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (i == 0 || sequences[i].group != sequences[i - 1].group) groups.push_back({i, 0, 0});
     ++groups.back().count;
-    groups.back().tokens += static_cast<int64_t>(sequences[i].tokens.size());
+    const int64_t tokens = static_cast<int64_t>(sequences[i].tokens.size());
+    if (shared_above == 0 || tokens <= shared_above) groups.back().tokens += tokens;
   }
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Run& a, const Run& b) { return a.tokens > b.tokens; });
@@ -33,9 +35,10 @@ std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector
   return ranks;
 }
 
-Ranks::Ranks(Collective* collective)
+Ranks::Ranks(Collective* collective, int64_t shared_above)
     : collective_(collective),
       passes_(collective),
+      shared_above_(shared_above),
       rank_(collective == nullptr ? 0 : collective->rank()),
       world_(collective == nullptr ? 1 : collective->world()) {
   BeginStep();
@@ -45,7 +48,7 @@ void Ranks::BeginStep() { loads_.assign(static_cast<size_t>(world_), 0); }
 
 std::vector<Sequence> Ranks::Share(std::vector<Sequence> sequences) {
   if (!many()) return sequences;
-  const std::vector<int> ranks = DealSequences(sequences, &loads_);
+  const std::vector<int> ranks = DealSequences(sequences, shared_above_, &loads_);
   std::vector<Sequence> mine;
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (ranks[i] == rank_) mine.push_back(std::move(sequences[i]));

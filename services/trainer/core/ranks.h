@@ -25,8 +25,10 @@ struct UpdateSums;
 // Deals sequences to ranks by the number of their tokens: returns the rank of each. The sequences
 // of a group are adjacent, and go to one rank, which stores their prompt once. The largest group is
 // dealt first, each to the rank with the least load; `loads` [ranks] are the tokens that each rank
-// has already, and are brought up to date.
-std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector<int64_t>* loads);
+// has already, and are brought up to date. The work for sequences of more than `shared_above`
+// tokens is shared by all ranks, whichever rank gets them; 0: there are none.
+std::vector<int> DealSequences(absl::Span<const Sequence> sequences, int64_t shared_above,
+                               std::vector<int64_t>* loads);
 
 // The ranks that train one model together (data parallel), as one of them sees them. Every rank has
 // the groups of the whole batch and computes advantages and counts from them, so that all ranks
@@ -36,11 +38,12 @@ std::vector<int> DealSequences(absl::Span<const Sequence> sequences, std::vector
 // Errors of all functions are those of Collective.
 class Ranks {
  public:
-  // `collective` outlives this; null: this is the only rank.
-  explicit Ranks(Collective* collective);
+  // `collective` outlives this; null: this is the only rank. `shared_above` as in DealSequences().
+  explicit Ranks(Collective* collective, int64_t shared_above = 0);
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  int64_t shared_above() const { return shared_above_; }
   bool many() const { return collective_ != nullptr; }
   // Nothing but a pass that all ranks make may use it before passes().AwaitOthers().
   Collective& collective() const { return *collective_; }
@@ -85,6 +88,7 @@ class Ranks {
 
   Collective* const collective_;
   SharedPasses passes_;
+  const int64_t shared_above_;
   const int rank_, world_;
   std::vector<int64_t> loads_;  // Of the step.
 };

@@ -100,6 +100,19 @@ absl::Status ValidateShard(const Settings& settings) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateContext(const Settings& settings) {
+  if (!settings.context) return absl::OkStatus();
+  if (settings.recompute == Recompute::kNone)
+    return Invalid("trainer.batching.recompute_activations", "none",
+                   "trainer.parallel.context computes long sequences in parts, whose activations "
+                   "are computed again; use auto or layer");
+  if (settings.kind == Settings::Kind::kRl && settings.algorithm.advantage.kind == "min_variance")
+    return Invalid("algorithm.advantage.kind", "min_variance",
+                   "it needs the gradient of each answer on one rank, and trainer.parallel.context "
+                   "shares out the gradients of long answers");
+  return absl::OkStatus();
+}
+
 absl::Status ValidateCritic(const CriticSettings& critic) {
   if (!(critic.lr >= 0))
     return Invalid("trainer.critic.lr", absl::StrCat(critic.lr), "must be 0 or more");
@@ -135,6 +148,7 @@ absl::Status Validate(const Settings& settings) {
   if (absl::Status status = ValidateOptimizer(settings.optimizer); !status.ok()) return status;
   if (absl::Status status = ValidateLora(settings); !status.ok()) return status;
   if (absl::Status status = ValidateShard(settings); !status.ok()) return status;
+  if (absl::Status status = ValidateContext(settings); !status.ok()) return status;
   if (settings.minibatches < 1)
     return Invalid("trainer.batching.minibatches", "0", "must be at least 1");
   if (settings.micro_batch_tokens < 1)

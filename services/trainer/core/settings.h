@@ -79,6 +79,9 @@ struct Settings {
   double temperature = 1.0;      // Sampling temperature, by which log-probs divide the logits too.
   uint32_t max_response = 8192;  // In tokens; L_max of the aggregation fixed_length.
   Shard shard = Shard::kNone;
+  // Whether all ranks together compute each sequence that is longer than a micro-batch; see
+  // ContextParallel.
+  bool context = false;
   bool reference = false;  // Keep the initial weights as the reference policy.
   bool teacher = false;    // Learn from a teacher, as algorithm.distill says.
   bool rewards = true;     // Of the kind rl: answers have rewards.

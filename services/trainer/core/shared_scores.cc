@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<std::vector<float>>> ScoreShared(
     std::vector<Sequence> sequences, uint32_t micro_batch_tokens, Ranks& ranks,
     const std::function<absl::StatusOr<std::vector<float>>(MicroBatch&)>& score) {
   std::vector<int64_t> loads(static_cast<size_t>(ranks.world()));
-  const std::vector<int> rank_of = DealSequences(sequences, &loads);
+  const std::vector<int> rank_of = DealSequences(sequences, ranks.shared_above(), &loads);
   std::vector<size_t> places(sequences.size());  // Of each sequence in its rank's values.
   std::vector<size_t> rows(sequences.size());
   std::vector<size_t> sizes(loads.size());

@@ -14,6 +14,7 @@
 #include "common/models/train_model.h"
 #include "kernels/fingerprint/op.h"
 #include "services/trainer/core/batch_step.h"
+#include "services/trainer/core/context_parallel.h"
 #include "services/trainer/core/critic.h"
 #include "services/trainer/core/experience_codec.h"
 #include "services/trainer/core/lora.h"
@@ -47,10 +48,13 @@ class Trainer::Impl {
       : settings_(settings),
         rules_(rules),
         clock_(clock),
-        ranks_(collective),
-        model_(std::move(model)),
-        reference_(std::move(reference)),
-        average_(std::move(average)),
+        ranks_(collective, settings.context ? int64_t{settings.micro_batch_tokens} : 0),
+        context_(collective == nullptr || !settings.context
+                     ? nullptr
+                     : std::make_unique<ContextParallel>(&ranks_)),
+        model_(WithContext(std::move(model))),
+        reference_(WithContext(std::move(reference))),
+        average_(WithContext(std::move(average))),
         teacher_(std::move(teacher)),
         past_(std::move(past)),
         history_(static_cast<size_t>(KeptVersions(settings, rules)), settings.dtype),
@@ -79,6 +83,7 @@ class Trainer::Impl {
                   .teacher = teacher_.get(),
                   .past = past_.get()},
                  critic_.get(), &optimizer_, &ranks_, clock) {
+    if (context_ != nullptr) context_->SetOptimizer(&optimizer_);
     if (!optimizer_.sharded()) return;
     SLUICE_CHECK(snapshots != nullptr);
     if (ranks_.rank() == 0) shard_reader_.emplace(std::move(snapshots));
@@ -216,6 +221,13 @@ class Trainer::Impl {
     return std::make_shared<SnapshotSource>(std::move(snapshot.part), snapshot.once);
   }
 
+  // The model, whose long sequences all ranks compute together if the job wants that. A model with
+  // weights of older versions is not among them: each rank has another version in it at a time.
+  std::unique_ptr<TrainModel> WithContext(std::unique_ptr<TrainModel> model) {
+    if (context_ == nullptr || model == nullptr) return model;
+    return context_->Wrap(std::move(model));
+  }
+
   // The shards of a frozen model or an average, of which each rank has the parameters that it has
   // of the policy. Null if that is all of them.
   std::unique_ptr<ModelShards> ShardsOf(TrainModel* model) {
@@ -320,6 +332,7 @@ class Trainer::Impl {
   Rules rules_;
   Clock* const clock_;
   Ranks ranks_;
+  std::unique_ptr<ContextParallel> context_;  // Null if each rank computes its sequences alone.
   std::unique_ptr<TrainModel> model_;
   std::unique_ptr<TrainModel> reference_;  // The initial weights; null if they are not kept.
   std::unique_ptr<TrainModel> average_;    // The averaged weights of prox ewma, else null.

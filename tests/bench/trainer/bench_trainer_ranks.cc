@@ -2,7 +2,7 @@
 // on this machine:
 //   bench_trainer_ranks MODEL_DIR [--ranks N ..] [--shard none|optimizer|gradients|parameters ..]
 //     [--threads N] [--steps N] [--groups N] [--prompt N] [--answer N]
-//     [--dtype float32|bfloat16] [--json]
+//     [--micro-batch TOKENS] [--context] [--dtype float32|bfloat16] [--json]
 // The baseline of each figure is that of one rank with the same number of threads. A step has the
 // same batch whatever the number of ranks. After the steps two checkpoints are written, one by all
 // ranks that have parts of the state and one by rank 0 alone, which is the baseline of the first;
@@ -253,7 +253,7 @@ int Main(int argc, char** argv) {
       "configs/examples/digits --ranks 2 --ranks 4 --shard optimizer");
   Options options;
   int threads = 1;
-  bool as_json = false;
+  bool as_json = false, context = false;
   std::vector<int> worlds = {2};
   std::string dtype = "float32";
   std::vector<std::string> shards = {"optimizer"};
@@ -272,6 +272,12 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(2, 1'000'000))
       ->capture_default_str();
   AddShapeOptions(app, &options.shape);
+  app.add_option("--micro-batch", options.settings.micro_batch_tokens,
+                 "most tokens of one pass; longer sequences are computed in parts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--context", context,
+               "the ranks compute sequences that are longer than a micro-batch together");
   app.add_option("--dtype", dtype, "arithmetic of the forward pass")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
@@ -285,7 +291,9 @@ int Main(int argc, char** argv) {
     return 2;
   }
   SetComputeThreads([threads] { return threads; });
+  const uint32_t micro_batch_tokens = options.settings.micro_batch_tokens;
   options.settings = BenchSettings(options.shape);
+  options.settings.micro_batch_tokens = micro_batch_tokens;
   options.settings.dtype = *DTypeFromTorchName(dtype);
 
   const bench::Report report(as_json);
@@ -306,7 +314,9 @@ int Main(int argc, char** argv) {
     for (const std::string& shard : shards) {
       options.settings.shard =
           static_cast<Shard>(absl::c_find(kShardNames, shard) - kShardNames.begin());
-      if (!measure(world, absl::StrCat("ranks_", world, "_", shard))) return 1;
+      options.settings.context = context;
+      const std::string run = absl::StrCat("ranks_", world, "_", shard, context ? "_context" : "");
+      if (!measure(world, run)) return 1;
     }
   }
   return 0;

@@ -568,7 +568,6 @@ TEST(JobFile, WhatThisBuildDoesNotHaveIsRefusedByName) {
                           "reward.rewards.0.granularity=group",
                           "reward.sandbox.cpu=2",
                           "trainer.parallel.tensor=2",
-                          "trainer.parallel.context=2",
                           "weights.encoding=delta",
                           "weights.publish_dtype=bfloat16",
                           "weights.verify=full",
