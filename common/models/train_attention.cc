@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/status.h"
 #include "common/models/parallel.h"
 #include "common/models/train_function.h"
@@ -145,6 +146,46 @@ void AttendPart(const float* q, const float* k, const float* v, int64_t begin, i
   cache.Run();
 }
 
+// The queries of a long sequence are divided into ranges, so that more threads than it has KV heads
+// can work on it: up to about as many as it has query heads. The gradients of the keys are sums over
+// the ranges, so the ranges depend on the shapes alone, and not on the number of threads.
+struct QueryRanges {
+  static constexpr int64_t kLeast = 1024;  // Queries of a range.
+
+  QueryRanges(int64_t queries, const Heads& heads)
+      : queries(queries), ranges(std::max<int64_t>(1, std::min(queries / kLeast, heads.group()))) {}
+  int64_t Begin(int64_t range) const { return queries * range / ranges; }
+
+  const int64_t queries, ranges;
+};
+
+// Calls work(h, range) in parallel for each KV head and each range. The last range takes longest,
+// because its queries attend to the most keys, so it is begun first.
+template <typename Work>
+void ForEachHeadRange(const QueryRanges& ranges, const Heads& heads, const Work& work) {
+  ParallelEach(heads.kv_heads() * ranges.ranges, [&](int64_t i) {
+    work(i % heads.kv_heads(), ranges.ranges - 1 - i / heads.kv_heads());
+  });
+}
+
+// Computes the attention of `count` rows of q, of which the first has position `begin` in the
+// sequence of k and v.
+template <typename T>
+void AttendRows(const float* q, const float* k, const float* v, int64_t begin, int64_t count,
+                const Heads& heads, float* out) {
+  const QueryRanges ranges(count, heads);
+  ForEachHeadRange(ranges, heads, [&](int64_t h, int64_t range) {
+    const int64_t first = ranges.Begin(range), at = first * heads.q_width;
+    AttendPart<T>(q + at, k, v, begin + first, ranges.Begin(range + 1) - first, heads, h, out + at);
+  });
+}
+
+// Whether the family [first, last) is one sequence whose queries are divided.
+bool IsDivided(const std::vector<int64_t>& cu_seqlens, int64_t first, int64_t last,
+               const Heads& heads) {
+  return last == first + 1 && QueryRanges(cu_seqlens[last] - cu_seqlens[first], heads).ranges > 1;
+}
+
 // GatherHead() copies the rows [first, last) of one head, which are `width` floats apart, into rows
 // of d floats without gaps, and multiplies them by `scale`. ScatterHead() copies them back.
 void GatherHead(const float* from, int64_t first, int64_t last, int64_t width, int64_t d,
@@ -197,16 +238,19 @@ class FamilyGrad {
     StoreKeyGrads(cu_seqlens[first], shared, 0);
   }
 
-  // The same for one part of a sequence: q and dout have `count` rows, of which the first has
-  // position `begin`. Adds to dk and dv.
-  void ComputePart(int64_t begin, int64_t count) {
-    const int64_t total = begin + count, at = h_ * heads_.d;
+  // Gradients of the keys and values [keys, d] of one head.
+  struct KeyGrads {
+    std::vector<float> dk, dv;
+  };
+  // The same for `count` queries of a sequence, of which the first is row `token` of q and dout and
+  // has position `begin`. Stores dq, and returns what they add to dk and dv of the keys up to theirs.
+  KeyGrads ComputeRange(int64_t token, int64_t begin, int64_t count) {
+    const int64_t total = begin + count;
     Reserve(total);
     LoadKeys(0, total, 0);
-    GatherHead(grads_.dk + at, 0, total, heads_.kv_width, heads_.d, 1, dkeys_.data());
-    GatherHead(grads_.dv + at, 0, total, heads_.kv_width, heads_.d, 1, dvalues_.data());
-    AddTiles(0, count, begin);
-    StoreKeyGrads(0, total, 0);
+    absl::c_fill(dkeys_, 0.0f), absl::c_fill(dvalues_, 0.0f);
+    AddTiles(token, count, begin);
+    return {std::move(dkeys_), std::move(dvalues_)};
   }
 
  private:
@@ -327,6 +371,34 @@ class FamilyGrad {
   std::vector<float> q_tile_, dout_tile_, dq_tile_, q_columns_, dout_columns_, p_, ds_;
 };
 
+// Adds rows of d floats without gaps to rows of one head, which are `width` floats apart.
+void AddToHead(const std::vector<float>& rows, int64_t width, int64_t d, float* to) {
+  for (size_t at = 0; at < rows.size(); at += static_cast<size_t>(d), to += width) {
+    for (int64_t i = 0; i < d; ++i) to[i] += rows[at + i];
+  }
+}
+
+// Computes the gradients of AttendRows(), and adds those of the keys and values to grads.dk and
+// grads.dv, range by range.
+void AddRowGrads(const float* q, const float* k, const float* v, const float* dout, int64_t begin,
+                 int64_t count, const Heads& heads, const AttentionGrads& grads) {
+  const QueryRanges ranges(count, heads);
+  std::vector<FamilyGrad::KeyGrads> parts(heads.kv_heads() * ranges.ranges);
+  ForEachHeadRange(ranges, heads, [&](int64_t h, int64_t range) {
+    const int64_t first = ranges.Begin(range);
+    parts[h * ranges.ranges + range] =
+        FamilyGrad(q, k, v, dout, heads, h, grads)
+            .ComputeRange(first, begin + first, ranges.Begin(range + 1) - first);
+  });
+  ParallelEach(heads.kv_heads(), [&](int64_t h) {
+    for (int64_t range = 0; range < ranges.ranges; ++range) {
+      const FamilyGrad::KeyGrads& part = parts[h * ranges.ranges + range];
+      AddToHead(part.dk, heads.kv_width, heads.d, grads.dk + h * heads.d);
+      AddToHead(part.dv, heads.kv_width, heads.d, grads.dv + h * heads.d);
+    }
+  });
+}
+
 // Returns a copy of x, rounded to fp16.
 at::Tensor Fp16Copy(const at::Tensor& x) {
   at::Tensor y = at::empty_like(x);
@@ -355,7 +427,17 @@ struct AttentionFn : Function<AttentionFn> {
     at::Tensor out = at::empty_like(q);
     const float *qs = ConstData(q), *ks = ConstData(k), *vs = ConstData(v);
     float* to = MutableData(out);
+    for (size_t f = 0; f + 1 < families.size(); ++f) {
+      const int64_t first = families[f], at = cu_seqlens[first];
+      if (!IsDivided(cu_seqlens, first, families[f + 1], heads)) continue;
+      const int64_t count = cu_seqlens[first + 1] - at;
+      const float *const fq = qs + at * heads.q_width, *const fk = ks + at * heads.kv_width,
+                         *const fv = vs + at * heads.kv_width;
+      if (halves) AttendRows<uint16_t>(fq, fk, fv, 0, count, heads, to + at * heads.q_width);
+      else AttendRows<float>(fq, fk, fv, 0, count, heads, to + at * heads.q_width);
+    }
     ForEachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
+      if (IsDivided(cu_seqlens, first, last, heads)) return;
       if (halves) AttendFamily<uint16_t>(qs, ks, vs, cu_seqlens, first, last, heads, h, to);
       else AttendFamily<float>(qs, ks, vs, cu_seqlens, first, last, heads, h, to);
     });
@@ -373,7 +455,18 @@ struct AttentionFn : Function<AttentionFn> {
     const float *qs = ConstData(q), *ks = ConstData(k), *vs = ConstData(v),
                 *douts = ConstData(dout);
     const AttentionGrads to{MutableData(dq), MutableData(dk), MutableData(dv)};
+    for (size_t f = 0; f + 1 < families.size(); ++f) {
+      const int64_t first = families[f], at = cu_seqlens[first];
+      if (!IsDivided(cu_seqlens, first, families[f + 1], heads)) continue;
+      const int64_t count = cu_seqlens[first + 1] - at, q_at = at * heads.q_width,
+                    k_at = at * heads.kv_width;
+      std::fill_n(to.dk + k_at, count * heads.kv_width, 0.0f);
+      std::fill_n(to.dv + k_at, count * heads.kv_width, 0.0f);
+      AddRowGrads(qs + q_at, ks + k_at, vs + k_at, douts + q_at, 0, count, heads,
+                  {to.dq + q_at, to.dk + k_at, to.dv + k_at});
+    }
     ForEachFamilyHead(families, heads, [&](int64_t first, int64_t last, int64_t h) {
+      if (IsDivided(cu_seqlens, first, last, heads)) return;
       FamilyGrad(qs, ks, vs, douts, heads, h, to).Compute(cu_seqlens, first, last);
     });
     return {dq, dk, dv, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
@@ -401,10 +494,8 @@ struct CarriedAttentionFn : Function<CarriedAttentionFn> {
     at::Tensor out = at::empty_like(q);
     const float *qs = ConstData(q), *ks = ConstData(keys.k), *vs = ConstData(keys.v);
     float* to = MutableData(out);
-    ParallelEach(heads.kv_heads(), [&](int64_t h) {
-      if (halves) AttendPart<uint16_t>(qs, ks, vs, begin, q.size(0), heads, h, to);
-      else AttendPart<float>(qs, ks, vs, begin, q.size(0), heads, h, to);
-    });
+    if (halves) AttendRows<uint16_t>(qs, ks, vs, begin, q.size(0), heads, to);
+    else AttendRows<float>(qs, ks, vs, begin, q.size(0), heads, to);
     return out;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -418,9 +509,7 @@ struct CarriedAttentionFn : Function<CarriedAttentionFn> {
     const float *qs = ConstData(q), *ks = ConstData(keys.k), *vs = ConstData(keys.v),
                 *douts = ConstData(dout);
     const AttentionGrads to{MutableData(dq), MutableData(keys.dk), MutableData(keys.dv)};
-    ParallelEach(heads.kv_heads(), [&](int64_t h) {
-      FamilyGrad(qs, ks, vs, douts, heads, h, to).ComputePart(begin, q.size(0));
-    });
+    AddRowGrads(qs, ks, vs, douts, begin, q.size(0), heads, to);
     return {dq, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };

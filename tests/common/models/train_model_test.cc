@@ -831,6 +831,9 @@ TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
            Case{4, 1, 8, 33, {0, 5, 170}, {}},
            Case{4, 2, 20, 0, {0, 131, 140, 180, 200, 203}, {-1, 0, 0, -1, 3}},
            Case{2, 1, 64, 100, {0, 127, 160, 290}, {-1, 0, 0}},
+           // The queries of the longest sequence are divided.
+           Case{4, 1, 8, 0, {0, 40, 2140, 2150}, {}},
+           Case{3, 1, 8, 700, {0, 3100}, {}},
        }) {
     const int64_t tokens = c.cu_seqlens.back();
     const auto random = [&](int64_t width) {
@@ -853,6 +856,26 @@ TEST(TrainOpsTest, AttentionAndItsGradientsAreThoseOfDoubles) {
     EXPECT_LT(Worst(k.grad(), exact[1].grad()), 1e-4) << "D = " << c.d;
     EXPECT_LT(Worst(v.grad(), exact[2].grad()), 1e-4) << "D = " << c.d;
   }
+}
+
+TEST(TrainOpsTest, TheNumberOfThreadsChangesNoBitOfTheAttentionOfALongSequence) {
+  constexpr int64_t kTokens = 3100, kDim = 8, kHeads = 4;
+  std::vector<at::Tensor> first;
+  for (const int threads : {1, 2, 5}) {
+    SetParallelThreads([threads] { return threads; });
+    at::manual_seed(1);
+    const auto random = [&](int64_t heads) {
+      return at::randn({kTokens, heads * kDim}).requires_grad_(true);
+    };
+    const at::Tensor q = random(kHeads), k = random(1), v = random(1);
+    const at::Tensor out =
+        train_ops::CausalAttention(q, k, v, {0, kTokens}, {}, kDim, 0, /*halves=*/false);
+    ASSERT_TRUE(Backward((out * out).sum()).ok());
+    const std::vector<at::Tensor> all = {out.detach(), q.grad(), k.grad(), v.grad()};
+    if (first.empty()) first = all;
+    for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(all[i].equal(first[i])) << i;
+  }
+  SetParallelThreads([] { return 1; });
 }
 
 // Sizes that need several pieces and parts, and that no vector width divides.
