@@ -50,6 +50,43 @@ inline uint32_t Hash(uint32_t x) {
   return x ^ x >> 16;
 }
 
+// The elements of a step with moments in bf16, and where they are.
+struct Bf16Elements {
+  int64_t n;
+  uint32_t first, key;
+  const float* __restrict grad;
+  float* __restrict param;
+  uint16_t* __restrict m, * __restrict v;
+};
+
+[[gnu::always_inline]] inline void UpdateAll(const StepFactors& factors, const Bf16Elements& all) {
+  const Bf16Elements e = all;
+  for (int64_t i = 0; i < e.n; ++i) {
+    float wide_m = Widen(e.m[i]), wide_v = Widen(e.v[i]);
+    UpdateElement(factors, e.grad[i], &e.param[i], &wide_m, &wide_v);
+    const uint32_t noise = Hash((e.first + static_cast<uint32_t>(i)) ^ e.key);
+    e.m[i] = RoundStochastically(wide_m, noise & 0xFFFF);
+    e.v[i] = RoundStochastically(wide_v, noise >> 16);
+  }
+}
+
+// The same loop for several instruction sets. Without them the hash takes longer than the memory.
+// No operation of it may be fused with another, so all give the same bits.
+void UpdatePlain(const StepFactors& factors, const Bf16Elements& all) { UpdateAll(factors, all); }
+[[gnu::target("avx2")]] void UpdateAvx2(const StepFactors& factors, const Bf16Elements& all) {
+  UpdateAll(factors, all);
+}
+[[gnu::target("avx512f,avx512bw,prefer-vector-width=512")]] void UpdateAvx512(
+    const StepFactors& factors, const Bf16Elements& all) {
+  UpdateAll(factors, all);
+}
+
+auto BestUpdate() {
+  return __builtin_cpu_supports("avx512bw") ? UpdateAvx512
+         : __builtin_cpu_supports("avx2")   ? UpdateAvx2
+                                            : UpdatePlain;
+}
+
 }  // namespace
 
 void AdamWStep(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale,
@@ -60,17 +97,12 @@ void AdamWStep(const AdamWOptions& options, int64_t t, double lr, bool decay, do
 }
 
 void AdamWStepBf16(const AdamWOptions& options, int64_t t, double lr, bool decay, double grad_scale,
-                   int64_t n, uint64_t first, const float* __restrict grad, float* __restrict param,
-                   uint16_t* __restrict m, uint16_t* __restrict v) {
+                   int64_t n, uint64_t first, const float* grad, float* param, uint16_t* m,
+                   uint16_t* v) {
+  static const auto update = BestUpdate();
   const StepFactors factors(options, t, lr, decay, grad_scale);
   const auto key = static_cast<uint32_t>(SplitMix64(static_cast<uint64_t>(t)).Next());
-  for (int64_t i = 0; i < n; ++i) {
-    float wide_m = Widen(m[i]), wide_v = Widen(v[i]);
-    UpdateElement(factors, grad[i], &param[i], &wide_m, &wide_v);
-    const uint32_t noise = Hash(static_cast<uint32_t>(first + static_cast<uint64_t>(i)) ^ key);
-    m[i] = RoundStochastically(wide_m, noise & 0xFFFF);
-    v[i] = RoundStochastically(wide_v, noise >> 16);
-  }
+  update(factors, {n, static_cast<uint32_t>(first), key, grad, param, m, v});
 }
 
 }  // namespace sluice
