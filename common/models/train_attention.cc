@@ -147,8 +147,8 @@ void AttendPart(const float* q, const float* k, const float* v, int64_t begin, i
 }
 
 // The queries of a long sequence are divided into ranges, so that more threads than it has KV heads
-// can work on it: up to about as many as it has query heads. The gradients of the keys are sums over
-// the ranges, so the ranges depend on the shapes alone, and not on the number of threads.
+// can work on it: up to about as many as it has query heads. The gradients of the keys are sums
+// over the ranges, so the ranges depend on the shapes alone, and not on the number of threads.
 struct QueryRanges {
   static constexpr int64_t kLeast = 1024;  // Queries of a range.
 
@@ -243,7 +243,8 @@ class FamilyGrad {
     std::vector<float> dk, dv;
   };
   // The same for `count` queries of a sequence, of which the first is row `token` of q and dout and
-  // has position `begin`. Stores dq, and returns what they add to dk and dv of the keys up to theirs.
+  // has position `begin`. Stores dq, and returns what they add to dk and dv of the keys up to
+  // theirs.
   KeyGrads ComputeRange(int64_t token, int64_t begin, int64_t count) {
     const int64_t total = begin + count;
     Reserve(total);

@@ -1,6 +1,7 @@
 // Runs the example with several seeds, and shows the reward curve of each and its time to a mean
 // reward of 0.8.
-//   bench_seeds [--json] [--file configs/examples/digits.yaml] [--seeds 5] [--set KEY=VALUE ..]
+//   bench_seeds [--json] [--file configs/examples/digits.yaml] [--seeds 5] [--first 1]
+//     [--set KEY=VALUE ..]
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -42,11 +43,12 @@ int main(int argc, char** argv) {
       "Runs the example with several seeds, and prints the reward curves and the time to a mean "
       "reward of 0.8.");
   bool json = false;
-  int seeds = 5;
+  int seeds = 5, first = 1;
   std::string file = SLUICE_SOURCE_DIR "/configs/examples/digits.yaml";
   std::vector<std::string> sets;
   app.add_flag("--json", json, "print one JSON object per line");
   app.add_option("--seeds", seeds, "number of seeds")->check(CLI::Range(1, 100));
+  app.add_option("--first", first, "the first seed")->check(CLI::Range(1, 1'000'000));
   app.add_option("--file", file, "job file");
   app.add_option("--set", sets, "KEY=VALUE that replaces the job file's");
   CLI11_PARSE(app, argc, argv);
@@ -54,7 +56,7 @@ int main(int argc, char** argv) {
   const sluice::bench::Report report(json);
   std::vector<double> times, last;
   int reached = 0;
-  for (int seed = 1; seed <= seeds; ++seed) {
+  for (int seed = first; seed < first + seeds; ++seed) {
     std::vector<std::string> own = sets;
     own.push_back(absl::StrCat("run.seed=", seed));
     own.push_back(absl::StrCat("model.init.seed=", seed));

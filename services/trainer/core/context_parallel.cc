@@ -100,8 +100,8 @@ class ContextParallel::Wrapped final : public TrainModel {
   ContextParallel* const context_;
   const uint32_t index_;
   const std::unique_ptr<TrainModel> model_;
-  // Of the last pass with gradients, if the ranks have made it together; else undefined. The owner's
-  // loss is a function of them.
+  // Of the last pass with gradients, if the ranks have made it together; else undefined. The
+  // owner's loss is a function of them.
   TokenScores scores_;
 };
 
