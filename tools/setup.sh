@@ -3,12 +3,13 @@
 # this file. demo.sh and test.sh call:
 #   setup PRESET TARGET..    (no target: builds everything)
 # Debian packages are listed in tools/packages.txt. LibTorch comes from a PyPI wheel and is
-# installed into .deps/ in the tree, as is the openai client for the tests. Whatever is installed
+# installed into .deps/ in the tree, as are Arrow and the openai client for the tests. Whatever is installed
 # already is kept.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 torch_version=2.13.0
+arrow_version=26.0.1
 openai_version=3.54.0
 kubernetes_validate_version=1.37.0
 grafana_schema_version=13.2.3
@@ -82,6 +83,16 @@ install_torch() {
   touch "$root/.deps/torch-$torch_version.done"
 }
 
+# Installs the libraries of Apache Arrow, which the wheel of pyarrow carries. Without them, files of
+# Parquet and Arrow cannot be read.
+install_arrow() {
+  [ -f "$root/.deps/arrow-$arrow_version.done" ] && return
+  say "installing pyarrow==$arrow_version into .deps/ (libraries of Apache Arrow; 55 MB)"
+  mkdir -p "$root/.deps"
+  stage pip-arrow pip_install "$root/.deps/arrow" "pyarrow==$arrow_version"
+  touch "$root/.deps/arrow-$arrow_version.done"
+}
+
 # Installs the public OpenAI client, which the tests of the HTTP API use.
 install_openai() {
   [ -f "$root/.deps/openai-$openai_version.done" ] && return
@@ -141,6 +152,7 @@ setup() {
       cmake --preset $preset -DSLUICE_TORCH=DIR && cmake --build build/$preset"
   install_packages
   install_torch
+  install_arrow
   local build=$root/build/$preset
   stage "configure-$preset" cmake -S "$root" --preset "$preset" -DSLUICE_TORCH="$torch_dir"
   # `grep -q` would end at the first match, and ninja, which still writes, with an error.

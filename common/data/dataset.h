@@ -46,7 +46,8 @@ class Dataset {
   uint64_t rows() const { return ends_.size(); }
   // The JSON text of a row. It is valid as long as the data set.
   absl::string_view json(uint64_t row) const;
-  // The line of the file that the row stands in, from 1. Only with Options::first_rows.
+  // The line of the file that the row stands in, or its number in a file of columns, from 1. Only
+  // with Options::first_rows.
   uint64_t line(uint64_t row) const { return lines_[row]; }
   // Bad rows that were skipped, and what was wrong with the first of them.
   uint64_t skipped() const { return skipped_; }
@@ -57,7 +58,7 @@ class Dataset {
   const std::string& first_set_aside() const { return first_set_aside_; }
 
  private:
-  friend absl::StatusOr<Dataset> ReadJsonl(const Options& options);
+  friend class DatasetBuilder;
   std::string text_;            // All rows, one after the other.
   std::vector<uint64_t> ends_;  // Where each row ends in text_.
   // The line of each row. Empty without Options::first_rows.
@@ -67,7 +68,11 @@ class Dataset {
 };
 
 // Reads JSON lines: one object per line, blank lines are skipped (the layout of GSM8K and most
-// prompt files).
+// prompt files). Errors as ReadDataset().
+absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
+
+// Reads `options.path`: a file of Parquet (.parquet) or Arrow (.arrow), a folder that save_to_disk
+// of Hugging Face datasets has written, or else JSON lines.
 // INVALID_ARGUMENT BAD_ROW (SLUICE-DATA-0001): a row is bad; names file, line and column, what was
 // found and what was wanted.
 // INVALID_ARGUMENT NO_ROWS: the file has no rows.
@@ -75,13 +80,9 @@ class Dataset {
 // INVALID_ARGUMENT NO_PROMPT: no column is mapped to `prompt`.
 // RESOURCE_EXHAUSTED: with first_rows, not even one row ends within kMaxHeadBytes; or the file is
 // too large.
+// INVALID_ARGUMENT UNSUPPORTED: this is not a format that can be read.
+// FAILED_PRECONDITION UNSUPPORTED: this build cannot read files of columns (columnar.h).
 // NOT_FOUND, PERMISSION_DENIED and others: the file cannot be read.
-absl::StatusOr<Dataset> ReadJsonl(const Dataset::Options& options);
-
-// Reads `options.path` in the format that its suffix says.
-// INVALID_ARGUMENT UNSUPPORTED: this build does not read this format; the message says which it
-// reads.
-// Other errors as ReadJsonl().
 absl::StatusOr<Dataset> ReadDataset(const Dataset::Options& options);
 
 }  // namespace sluice

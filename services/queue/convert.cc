@@ -178,8 +178,8 @@ absl::StatusOr<SetJob> FromProto(const v1::SetJobRequest& request) {
         source.format() != v1::SOURCE_FORMAT_JSONL) {
       return Bad("spec.sources.format",
                  absl::StrCat(v1::SourceFormat_Name(source.format()),
-                              " is not supported by this build's queue; convert ", source.path(),
-                              " to JSON lines"));
+                              " cannot be chosen by name in this build; leave the format out, so "
+                              "that the suffix of ", source.path(), " decides"));
     }
   }
   SLUICE_ASSIGN_OR_RETURN(Spec spec, SpecFrom(request.spec()));

@@ -126,7 +126,7 @@ TEST_F(JsonlTest, APromptThatIsNoTextOrEmptyIsABadRowWhereAskedFor) {
     const absl::Status status = read(prompt);
     EXPECT_EQ(ReasonOf(status), "BAD_ROW") << prompt;
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(std::string(".jsonl:3:1: the prompt, column \"q\", is ") + prompt));
+                HasSubstr(std::string(".jsonl:3: the prompt, column \"q\", is ") + prompt));
     EXPECT_EQ(DetailOf(status).hint, "mend it");
   }
 
@@ -197,9 +197,9 @@ TEST_F(ScorableRowsTest, AFileWithoutOneSuchRowIsRefusedWithTheSourceAndTheFirst
 
 TEST_F(JsonlTest, OtherFormatsAreRefusedByName) {
   const absl::Status status =
-      ReadDataset({.name = "x", .path = "rows.parquet", .fields = {{"prompt", "q"}}}).status();
+      ReadDataset({.name = "x", .path = "rows.csv", .fields = {{"prompt", "q"}}}).status();
   EXPECT_EQ(ReasonOf(status), "UNSUPPORTED");
-  EXPECT_THAT(std::string(status.message()), HasSubstr("parquet"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("CSV"));
 }
 
 TEST_F(JsonlTest, Gsm8kReadsWhole) {

@@ -598,7 +598,7 @@ TEST_F(ServiceTest, AFileThatIsHereAndCannotBeUsedIsRefusedAndOneThatIsElsewhere
   const absl::Status status = Submit(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("rows.jsonl:1:1: no column \"question\" for field prompt"));
+              HasSubstr("rows.jsonl:1: no column \"question\" for field prompt"));
 }
 
 TEST_F(ServiceTest, AVerbOrFieldThatIsNotBuiltIsRefusedByName) {

@@ -271,7 +271,8 @@ const Case kCases[] = {
      "data.train.0.path: there is no file"},
     {"a folder as data", "data.train.0.path=DIR", kRefused, "is not a file"},
     {"an empty file", "data.train.0.path=DIR/empty.jsonl", kRefused, "empty.jsonl has no rows"},
-    {"parquet", "data.train.0.path=DIR/rows.parquet", kRefused, "this build reads JSON lines"},
+    {"csv", "data.train.0.path=DIR/rows.csv", kRefused, "is CSV, which this build does not read"},
+    {"broken parquet", "data.train.0.path=DIR/rows.parquet", kRefused, "DIR/rows.parquet"},
     {"a row that is no JSON", "data.train.0.path=DIR/bad.jsonl", kRefused, "bad.jsonl:2:"},
     {"a column that is not there", "data.train.0.prompt=question", kRefused,
      "no column \"question\" for field prompt; the row has digits"},
@@ -346,6 +347,7 @@ class OddConfigsTest : public testing::Test {
     Write("rows.jsonl", "{\"digits\": \"1234\"}\n");
     Write("empty.jsonl", "\n");
     Write("rows.parquet", "PAR1");
+    Write("rows.csv", "q,a\n1,2\n");
     Write("bad.jsonl", "{\"digits\": \"1234\"}\n{\"digits\": \"12\n");
     Write("null.jsonl", "{\"digits\": \"1234\", \"a\": null}\n");
     Write("long.jsonl",
@@ -463,7 +465,7 @@ TEST_F(OddConfigsTest, ASupervisedJobNeedsAnAnswerInEachRow) {
   const auto [exit, missing] = validate("{\"q\": \"34\"}");
   EXPECT_EQ(exit, 2);
   EXPECT_THAT(missing,
-              testing::HasSubstr("demonstrations.jsonl:2:1: no column \"a\" for field answer"));
+              testing::HasSubstr("demonstrations.jsonl:2: no column \"a\" for field answer"));
   EXPECT_THAT(validate("{\"q\": \"34\", \"a\": null}").second,
               testing::HasSubstr("demonstrations.jsonl:2: field `answer` is null, wanted: a text "
                                  "or a number; kind sft trains on it"));
