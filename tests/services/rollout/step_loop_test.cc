@@ -32,6 +32,12 @@ class Listener : public StepLoop::Sink {
     changed_.NotifyAll();
   }
 
+  void OnDamage(const WeightDamage& damage) override {
+    MutexLock lock(&mu_);
+    damages_.push_back(damage);
+    changed_.NotifyAll();
+  }
+
   void OnBroken(absl::Status why) override {
     MutexLock lock(&mu_);
     broken_ = why;
@@ -68,6 +74,7 @@ class Listener : public StepLoop::Sink {
   std::map<uint64_t, std::vector<TokenEvent>> tokens_;
   std::vector<RequestFailure> failures_;
   std::vector<Activation> activations_;
+  std::vector<WeightDamage> damages_;
   absl::Status broken_;
   int ended_ = 0;
 };
