@@ -297,6 +297,18 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
                                backlog.bytes, " B) that the queue has not acknowledged"),
          .next = "they are sent again if the connection breaks"}));
   }
+  {
+    MutexLock lock(&mu_);
+    if (!damage_.ok()) {
+      edges.push_back(daemon::MakeWaitEdge(
+          options_.worker,
+          {.kind = "VERSION",
+           .id = "whole",
+           .at = "trainer",
+           .cause = absl::StrCat(options_.worker, " samples nothing: ", damage_.message()),
+           .next = "it fetches a whole version and goes on"}));
+    }
+  }
   if (engine.running + engine.waiting > 0) {
     const double share = engine.kv_capacity == 0 ? 0
                                                  : 100.0 * static_cast<double>(engine.kv_tokens) /
