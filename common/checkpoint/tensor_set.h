@@ -58,8 +58,8 @@ struct TensorSpec {
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape);
 absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec);
 
-// Identifies names, types and shapes: the SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n` per
-// tensor, in the order given. The line of a scalar ends with the space after dtype.
+// Identifies names, types and shapes: the SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n`
+// per tensor, in the order given. The line of a scalar ends with the space after dtype.
 std::string LayoutId(absl::Span<const TensorSpec> specs);
 
 // For example "F32 [64, 192]", for messages.

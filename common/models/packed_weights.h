@@ -19,12 +19,12 @@
 
 namespace sluice {
 
-// The weights of a decoder in the form that kernels/decoder takes. T is float, or uint16_t for bf16.
-// Matrices are in panels of 16 outputs, as one piece of memory. q, k and v are one matrix, so that
-// one product computes all three; the panels of gate and up alternate, so that SwiGLU finds both
-// sides of an output next to each other. Vectors are fp32. An embedding that is also the output
-// head is there once, as the head, and its rows are gathered from the panels; another embedding has
-// its rows as they are published.
+// The weights of a decoder in the form that kernels/decoder takes. T is float, or uint16_t for
+// bf16. Matrices are in panels of 16 outputs, as one piece of memory. q, k and v are one matrix, so
+// that one product computes all three; the panels of gate and up alternate, so that SwiGLU finds
+// both sides of an output next to each other. Vectors are fp32. An embedding that is also the
+// output head is there once, as the head, and its rows are gathered from the panels; another
+// embedding has its rows as they are published.
 //
 // H hidden, Q query and KV key/value widths (heads x D), F feed-forward width, E experts, V
 // vocabulary.

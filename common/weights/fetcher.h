@@ -39,9 +39,10 @@ class WeightFetcher {
   WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout);
 
   // Downloads one version: the manifests with the fewest bytes that lead to it from weights with
-  // the fingerprint `held` (nullopt: the caller has none), or from nothing. It leases them, in place
-  // of what this worker has leased before. The result is a delta in the first case and tensors in
-  // the second. If `held` is the version's state, nothing is downloaded and both stay null.
+  // the fingerprint `held` (nullopt: the caller has none), or from nothing. It leases them, in
+  // place of what this worker has leased before. The result is a delta in the first case and
+  // tensors in the second. If `held` is the version's state, nothing is downloaded and both stay
+  // null.
   // CANCELLED: `cancel` was triggered.
   // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
   // NOT_FOUND: the trainer no longer has the version.

@@ -327,8 +327,8 @@ class WeightSubscriber::Impl {
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
   // It has refused a version since the last activation.
   bool refused_ ABSL_GUARDED_BY(mu_) = false;
-  // Its weights are damaged, or a version that began at held_ was damaged or refused twice: the next
-  // one begins at nothing.
+  // Its weights are damaged, or a version that began at held_ was damaged or refused twice: the
+  // next one begins at nothing.
   bool from_nothing_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 

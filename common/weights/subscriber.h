@@ -61,8 +61,8 @@ class WeightSubscriber {
   // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
   // After a back-off the version is downloaded again, and at the second refusal as a whole.
   void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
-  // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that it
-  // is given, which may be the one it had, begins at nothing.
+  // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that
+  // it is given, which may be the one it had, begins at nothing.
   void OnDamaged(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:

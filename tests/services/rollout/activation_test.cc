@@ -300,6 +300,18 @@ TEST(ActivationTest, ABitThatFlipsBeforeAnUndoneDeltaIsFoundByIt) {
   EXPECT_THAT(refused.damage->tensors, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
 }
 
+TEST(ActivationTest, ABitThatFlipsBeforeADenseDeltaIsFoundByIt) {
+  SplitMix64 random(4);
+  const TensorSet old = TinyWeights(1), next = MoveAll(old, &random);
+  auto engine = TinyEngine(1, {.slots = 8, .verify_in_turns = true});
+  engine->FlipBit();
+  const Activation refused = ActivateOrDie(engine.get(), StageDelta(old, next, {1, 1}));
+  EXPECT_FALSE(refused.accepted);
+  EXPECT_THAT(refused.blame, ElementsAre("model.layers.0.self_attn.q_proj.weight"));
+  ASSERT_TRUE(refused.damage.has_value());
+  EXPECT_TRUE(engine->damaged());
+}
+
 TEST(ActivationTest, ADamagedEngineFindsNoKeysAndValuesFromBefore) {
   const TensorSet weights = TinyWeights(1);
   auto engine = TinyEngine(1, {.slots = 8, .verify_in_turns = true});

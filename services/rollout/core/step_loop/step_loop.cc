@@ -126,8 +126,8 @@ absl::Status StepLoop::ActivateStaged(const StagedWeights& staged) {
   return absl::OkStatus();
 }
 
-// Reads a part of the weights again. It takes a fraction of a pass over all, so a request that comes
-// meanwhile does not wait long.
+// Reads a part of the weights again. It takes a fraction of a pass over all, so a request that
+// comes meanwhile does not wait long.
 void StepLoop::VerifyPart() {
   watched_.Begin("reads its weights again", kLongestActivation);
   const std::optional<WeightDamage> damage = engine_->VerifyPart();

@@ -78,8 +78,8 @@ class StepLoop {
     bool stop = false;
   };
   void Run();
-  // Takes what is in the inbox. If the loop is paused, or there is `nothing_to_do`, first waits until
-  // there is something, or until the pause ends.
+  // Takes what is in the inbox. If the loop is paused, or there is `nothing_to_do`, first waits
+  // until there is something, or until the pause ends.
   Inbox TakeInbox(bool nothing_to_do) ABSL_LOCKS_EXCLUDED(mu_);
   void VerifyPart();
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -16,8 +16,8 @@
 namespace sluice {
 namespace {
 
-// A delta that changes more than one element in so many is built beside. An element that is changed
-// in place costs the time of some tens that are read, and the pause is to be below a decode step.
+// A delta that changes more than one element in so many is built beside. Changing an element takes
+// as long as reading about fifty, and the pause is to be below a decode step, which reads all.
 constexpr uint64_t kOneInPlaceOf = 32;
 
 std::vector<std::string> NamesOf(absl::Span<const TensorSpec> specs,
@@ -43,6 +43,7 @@ std::vector<int64_t> Differing(absl::Span<const Fingerprint> found,
 class NativeEngine::Prepared : public PreparedWeights {
  public:
   absl::Status status;  // Of the preparation.
+  bool copied = false;  // `beside` was made of the weights held.
   std::unique_ptr<DecodeWeights> beside;
   std::vector<Fingerprint> found;   // Of the tensors of `beside`, read from it.
   std::vector<Fingerprint> wanted;  // What they should be; empty if it is not known.
@@ -94,6 +95,7 @@ absl::Status NativeEngine::BuildBeside(const StagedWeights& staged, Prepared* pr
     SLUICE_ASSIGN_OR_RETURN(prepared->beside, model_->Pack(*staged.tensors));
   } else {
     SLUICE_ASSIGN_OR_RETURN(prepared->beside, model_->weights().Copy());
+    prepared->copied = true;
     prepared->beside->Apply(*staged.delta, +1, &alone);
     prepared->wanted = staged.delta->tensor_states;
   }
@@ -115,7 +117,7 @@ absl::StatusOr<Activation> NativeEngine::ActivateWeights(const StagedWeights& st
   const auto start = std::chrono::steady_clock::now();
   SLUICE_FAILPOINT("rollout.activate.before");
 
-  // Without tensors and delta only the version's number changes, and the keys and values stay valid.
+  // Without tensors and delta only the version's number changes; keys and values stay valid.
   const bool relabel =
       staged.prepared == nullptr && staged.tensors == nullptr && staged.delta == nullptr;
   Activation activation;
@@ -178,6 +180,7 @@ Activation NativeEngine::SwitchToBeside(const StagedWeights& staged, Prepared* p
                     differ.empty()
                         ? "the staged bytes differ from the manifest"
                         : absl::StrCat("first tensor that differs: ", refused.blame.front()));
+    if (prepared->copied) AddDamageOfHeld(&refused);
     return refused;
   }
 
@@ -218,8 +221,7 @@ Activation NativeEngine::ApplyInPlace(const StagedWeights& staged, const WeightD
       staged, absl::StrCat("its delta leads to the fingerprint ", sum.hex(),
                            ", the published one is ", staged.state.hex(), "; it was undone"));
   refused.blame = NamesOf(model_->weights().specs(), differ);
-  refused.damage = VerifyAll();
-  if (refused.damage.has_value()) absl::StrAppend(&refused.cause, "; ", refused.damage->cause);
+  AddDamageOfHeld(&refused);
   return refused;
 }
 
@@ -260,6 +262,12 @@ std::optional<WeightDamage> NativeEngine::VerifyPart() {
   std::optional<WeightDamage> damage = Compare(tensors, model_->Fingerprints(tensors));
   if (!damage.has_value()) rotation_.Pass(stats_.tokens_generated);
   return damage;
+}
+
+// Reads all weights, to see whether it was because of them that a delta was refused.
+void NativeEngine::AddDamageOfHeld(Activation* refused) {
+  refused->damage = VerifyAll();
+  if (refused->damage.has_value()) absl::StrAppend(&refused->cause, "; ", refused->damage->cause);
 }
 
 // Compares the fingerprints that were found for `tensors` with those that they should have.

@@ -42,9 +42,9 @@ inline double SecondsSince(std::chrono::steady_clock::time_point start) {
 // places with what was held; for that time there is memory for a second set of weights.
 //
 // A fingerprint that follows from the changes says nothing about the other elements. So after each
-// activation weights are read again: all of them if that takes less than a quarter of a step,
-// else those whose turn it is (VerifyRotation). After a delta was applied backwards, and while there
-// is nothing to sample, the others are read too.
+// activation weights are read again: all of them if that takes less than a quarter of a step, else
+// those whose turn it is (VerifyRotation). After a delta was applied backwards, and while there is
+// nothing to sample, the others are read too.
 //
 // V: vocabulary.
 class NativeEngine : public Engine {
@@ -161,6 +161,7 @@ class NativeEngine : public Engine {
   Activation ApplyInPlace(const StagedWeights& staged, const WeightDelta& delta);
   std::optional<WeightDamage> VerifyAfterActivation();
   std::optional<WeightDamage> VerifyAll();
+  void AddDamageOfHeld(Activation* refused);
   std::optional<WeightDamage> Compare(absl::Span<const int64_t> tensors,
                                       absl::Span<const Fingerprint> found);
   std::vector<Fingerprint> ReadAll();
