@@ -54,15 +54,6 @@ absl::Status CheckName(absl::string_view name) {
   return absl::OkStatus();
 }
 
-std::string LayoutId(absl::Span<const TensorSpec> specs) {
-  Sha256Stream hash;
-  for (const TensorSpec& spec : specs) {
-    hash.Update(absl::StrCat(spec.name, " ", DTypeName(spec.dtype), " ",
-                             absl::StrJoin(spec.shape, "x"), "\n"));
-  }
-  return hash.Finish();
-}
-
 // Large sets use huge pages if the system allows, because one is allocated and freed with every
 // version of the weights.
 std::byte* AllocateZeroed(size_t bytes) {
@@ -166,6 +157,15 @@ absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec) {
         absl::StrCat(ShapeText(spec.dtype, spec.shape), " has more than 2^62 bytes"));
   }
   return n;
+}
+
+std::string LayoutId(absl::Span<const TensorSpec> specs) {
+  Sha256Stream hash;
+  for (const TensorSpec& spec : specs) {
+    hash.Update(absl::StrCat(spec.name, " ", DTypeName(spec.dtype), " ",
+                             absl::StrJoin(spec.shape, "x"), "\n"));
+  }
+  return hash.Finish();
 }
 
 void TensorSet::Free::operator()(std::byte* p) const { std::free(p); }

@@ -58,6 +58,10 @@ struct TensorSpec {
 absl::StatusOr<int64_t> NumElements(absl::Span<const int64_t> shape);
 absl::StatusOr<int64_t> NumBytes(const TensorSpec& spec);
 
+// Identifies names, types and shapes: the SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n`
+// per tensor, in the order given. The line of a scalar ends with the space after dtype.
+std::string LayoutId(absl::Span<const TensorSpec> specs);
+
 // For example "F32 [64, 192]", for messages.
 std::string ShapeText(DType dtype, absl::Span<const int64_t> shape);
 
@@ -114,8 +118,7 @@ class TensorSet {
   absl::Span<std::byte> buffer() { return {buffer_.get(), buffer_bytes_}; }
   absl::Span<const std::byte> buffer() const { return {buffer_.get(), buffer_bytes_}; }
 
-  // Identifies names, types and shapes: the SHA-256 (32 bytes) of one line `name dtype d0xd1x..\n`
-  // per tensor, in order. The line of a scalar ends with the space after dtype.
+  // LayoutId() of specs(), which are in the order of their names.
   const std::string& layout_id() const { return layout_id_; }
 
  private:

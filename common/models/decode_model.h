@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
+#include "common/models/decode_weights.h"
 #include "common/weights/fingerprint.h"
 #include "kernels/sample/op.h"
 
@@ -50,8 +51,7 @@ class DecodeModel {
     const Adapter* adapter = nullptr;  // Read for this model's config; null: the model alone.
   };
 
-  // `weights` has exactly the parameters of `config`. The model reads it until the model ends or
-  // the next SetWeights() has returned.
+  // `weights` has exactly the parameters of `config`. They are packed, and not needed afterwards.
   // INVALID_ARGUMENT: the weights do not fit, or an option is out of range.
   // RESOURCE_EXHAUSTED: there is no memory for the KV cache or the packed weights.
   static absl::StatusOr<std::unique_ptr<DecodeModel>> Create(const ModelConfig& config,
@@ -62,13 +62,22 @@ class DecodeModel {
   // From now on computes with `threads` threads, 1 to kMaxThreads. Call it between steps.
   virtual void SetThreads(int threads) = 0;
 
-  // From now on computes with other weights of the same layout. They must live as long as those
-  // given to Create(). The KV cache stays. Call it between steps.
-  virtual void SetWeights(const TensorSet* weights) = 0;
+  // The weights that steps compute with.
+  virtual const DecodeWeights& weights() const = 0;
+  // Packs other weights of the same layout, on this thread, beside those that are computed with.
+  // May be called on another thread during Step(). RESOURCE_EXHAUSTED: there is not enough memory.
+  virtual absl::StatusOr<std::unique_ptr<DecodeWeights>> Pack(const TensorSet& weights) const = 0;
+  // From now on computes with *weights, which Pack() or weights().Copy() has made, and puts those
+  // from before there. The KV cache stays. Call it between steps.
+  virtual void SwapWeights(std::unique_ptr<DecodeWeights>* weights) = 0;
 
-  // Returns the fingerprint of each tensor, in the order of the weights. They are computed from the
-  // numbers that Step() reads, so a bit that flipped in memory shows. Call it between steps.
-  virtual std::vector<Fingerprint> Fingerprints() = 0;
+  // DecodeWeights::Apply() and Fingerprints() for the weights that steps compute with, on all
+  // threads. Call them between steps.
+  virtual std::vector<Fingerprint> ApplyDelta(const WeightDelta& delta, int sign) = 0;
+  virtual std::vector<Fingerprint> Fingerprints(absl::Span<const int64_t> tensors) = 0;
+  virtual std::vector<Fingerprint> Fingerprints() = 0;  // Of all tensors.
+  // Changes a bit of the weights; see DecodeWeights.
+  virtual void FlipBit() = 0;
 
   // Computes `rows`, which may mix rows of single tokens and pieces of prompts. Writes their keys
   // and values to their blocks. For each row that wants logits, in the order of the rows, writes

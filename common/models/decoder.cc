@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/failpoint.h"
+#include "absl/algorithm/container.h"
 #include "common/base/status.h"
 #include "common/models/adapter.h"
 
@@ -19,18 +19,16 @@ template <typename T>
 absl::StatusOr<std::unique_ptr<DecodeModel>> Decoder<T>::Create(const ModelConfig& config,
                                                                 const TensorSet* weights,
                                                                 const Options& options) {
-  std::unique_ptr<Decoder> decoder(new Decoder(config, weights, options));
-  SLUICE_RETURN_IF_ERROR(decoder->Allocate());
+  std::unique_ptr<Decoder> decoder(new Decoder(config, options));
+  SLUICE_RETURN_IF_ERROR(decoder->Allocate(*weights));
   return decoder;
 }
 
 template <typename T>
-Decoder<T>::Decoder(const ModelConfig& config, const TensorSet* weights, const Options& options)
+Decoder<T>::Decoder(const ModelConfig& config, const Options& options)
     : config_(config),
       options_(options),
       shape_(config),
-      weights_(weights),
-      embedding_(weights->Find("model.embed_tokens.weight")),
       cache_(config),
       angles_(config.rope, config.head_dim, options.max_context),
       attention_(config, &angles_, &cache_),
@@ -40,12 +38,12 @@ Decoder<T>::Decoder(const ModelConfig& config, const TensorSet* weights, const O
       team_(options.threads, "sluice-decode") {}
 
 template <typename T>
-absl::Status Decoder<T>::Allocate() {
+absl::Status Decoder<T>::Allocate(const TensorSet& weights) {
   SLUICE_RETURN_IF_ERROR(cache_.Allocate(options_.blocks));
-  SLUICE_RETURN_IF_ERROR(packed_.Create(config_, weights_));
-  packed_.Pack(weights_, &team_);
+  SLUICE_ASSIGN_OR_RETURN(packed_, PackedWeights<T>::Create(config_, weights.specs()));
+  packed_->Pack(weights, &team_);
 
-  division_.Configure(team_.size(), packed_.bytes());
+  division_.Configure(team_.size(), packed_->matrix_bytes());
   AllocateTiles();
   return absl::OkStatus();
 }
@@ -70,16 +68,27 @@ void Decoder<T>::SetThreads(int threads) {
   if (threads == team_.size()) return;
 
   team_.Resize(threads);
-  division_.Configure(threads, packed_.bytes());
+  division_.Configure(threads, packed_->matrix_bytes());
   AllocateTiles();
 }
 
 template <typename T>
-void Decoder<T>::SetWeights(const TensorSet* weights) {
-  SLUICE_CHECK(weights->layout_id() == weights_->layout_id());
-  weights_ = weights;
-  packed_.Pack(weights_, &team_);
-  if (!HitFailpoint("rollout.activate.bitflip").ok()) packed_.FlipBit();
+absl::StatusOr<std::unique_ptr<DecodeWeights>> Decoder<T>::Pack(const TensorSet& weights) const {
+  SLUICE_CHECK(absl::c_equal(weights.specs(), packed_->specs()));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PackedWeights<T>> packed,
+                          PackedWeights<T>::Create(config_, weights.specs()));
+  Team alone(1, "sluice-pack");
+  packed->Pack(weights, &alone);
+  return packed;
+}
+
+template <typename T>
+void Decoder<T>::SwapWeights(std::unique_ptr<DecodeWeights>* weights) {
+  // Pack() and Copy() make nothing else for this model.
+  auto* const packed = static_cast<PackedWeights<T>*>(weights->release());
+  SLUICE_CHECK(packed != nullptr && packed->matrix_bytes() == packed_->matrix_bytes());
+  weights->reset(packed_.release());
+  packed_.reset(packed);
 }
 
 template <typename T>
@@ -163,33 +172,23 @@ void Decoder<T>::BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile) {
 template <typename T>
 void Decoder<T>::RunTile(const Crew& crew, Tile<T>* tile) const {
   crew.ForEach(tile->size(), [&](int64_t r) {
-    Embed(tile->row(r).token, &tile->x[r * shape_.hidden]);
+    packed_->ReadEmbedding(tile->row(r).token, &tile->x[r * shape_.hidden]);
     NormRow(0, r, tile);
   });
 
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    attention_.AddTo(crew, i, packed_.layers()[i], tile);
-    feed_forward_.AddTo(crew, i, packed_.layers()[i], tile);
+    attention_.AddTo(crew, i, packed_->layers()[i], tile);
+    feed_forward_.AddTo(crew, i, packed_->layers()[i], tile);
     ApplyNextNorm(crew, i + 1, tile);
   }
 
-  head_.Compute(crew, packed_, tile);
-}
-
-template <typename T>
-void Decoder<T>::Embed(int64_t token, float* x) const {
-  const DType dtype = weights_->spec(embedding_).dtype;
-  const int64_t row_bytes = shape_.hidden * static_cast<int64_t>(DTypeBytes(dtype));
-  // DecodeModel::Create() has checked the type.
-  SLUICE_CHECK(ConvertElements(dtype, weights_->data(embedding_) + token * row_bytes, DType::kF32,
-                               x, shape_.hidden)
-                   .ok());
+  head_.Compute(crew, *packed_, tile);
 }
 
 // The first norm of a layer, for a row of the tile.
 template <typename T>
 void Decoder<T>::NormRow(int64_t layer, int64_t r, Tile<T>* tile) const {
-  ops_.Norm(&tile->x[r * shape_.hidden], packed_.layers()[layer].input_norm, config_.rms_norm_eps,
+  ops_.Norm(&tile->x[r * shape_.hidden], packed_->layers()[layer].input_norm, config_.rms_norm_eps,
             tile->normed.exact(r));
 }
 

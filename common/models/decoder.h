@@ -33,8 +33,17 @@ class Decoder final : public DecodeModel {
                                                              const Options& options);
 
   void SetThreads(int threads) override;
-  void SetWeights(const TensorSet* weights) override;
-  std::vector<Fingerprint> Fingerprints() override { return packed_.Fingerprints(&team_); }
+  const DecodeWeights& weights() const override { return *packed_; }
+  absl::StatusOr<std::unique_ptr<DecodeWeights>> Pack(const TensorSet& weights) const override;
+  void SwapWeights(std::unique_ptr<DecodeWeights>* weights) override;
+  std::vector<Fingerprint> ApplyDelta(const WeightDelta& delta, int sign) override {
+    return packed_->Apply(delta, sign, &team_);
+  }
+  std::vector<Fingerprint> Fingerprints(absl::Span<const int64_t> tensors) override {
+    return packed_->Fingerprints(tensors, &team_);
+  }
+  std::vector<Fingerprint> Fingerprints() override { return packed_->Fingerprints(&team_); }
+  void FlipBit() override { packed_->FlipBit(); }
 
   void Step(absl::Span<const Row> rows, absl::Span<const absl::Span<const int32_t>> tables,
             float* logits) override;
@@ -45,13 +54,13 @@ class Decoder final : public DecodeModel {
 
   const ModelConfig& config() const override { return config_; }
   const Options& options() const override { return options_; }
-  int64_t memory_bytes() const override { return cache_.bytes() + packed_.bytes(); }
+  int64_t memory_bytes() const override { return cache_.bytes() + packed_->bytes(); }
 
  private:
-  Decoder(const ModelConfig& config, const TensorSet* weights, const Options& options);
+  Decoder(const ModelConfig& config, const Options& options);
 
   // Takes memory and packs the weights.
-  absl::Status Allocate();
+  absl::Status Allocate(const TensorSet& weights);
   // Makes a tile for each thread of the team that has none yet.
   void AllocateTiles();
 
@@ -62,7 +71,6 @@ class Decoder final : public DecodeModel {
   void BeginTile(absl::Span<const int32_t> rows, Tile<T>* tile);
 
   void RunTile(const Crew& crew, Tile<T>* tile) const;
-  void Embed(int64_t token, float* x) const;
   void NormRow(int64_t layer, int64_t r, Tile<T>* tile) const;
   void ApplyNextNorm(const Crew& crew, int64_t layer, Tile<T>* tile) const;
 
@@ -71,9 +79,7 @@ class Decoder final : public DecodeModel {
   const DecodeShape shape_;
   const NumberOps<T> ops_;
 
-  const TensorSet* weights_;
-  const int64_t embedding_;  // Index of its tensor.
-  PackedWeights<T> packed_;
+  std::unique_ptr<PackedWeights<T>> packed_;
   KvCache<T> cache_;
 
   // attention_ keeps references to cache_ and angles_, so they are declared before it.

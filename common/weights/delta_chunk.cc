@@ -312,13 +312,17 @@ const char* DeltaChunk::Decode(const Run& run, uint32_t tile, DeltaChanges* chan
                                   {body().data() + begin, entry.end - begin}, changes);
 }
 
-void DeltaChunk::ForEachTile(const Run& run,
-                             absl::FunctionRef<void(uint64_t, const DeltaChanges&)> visit) const {
+void DeltaChunk::ForEachTile(const Run& run, TileVisitor visit) const {
   DeltaChanges changes;
-  for (uint32_t t = 0; t < run.tiles; ++t) {
+  ForEachTile(run, 0, run.tiles, &changes, visit);
+}
+
+void DeltaChunk::ForEachTile(const Run& run, uint32_t begin, uint32_t end, DeltaChanges* changes,
+                             TileVisitor visit) const {
+  for (uint32_t t = begin; t < end; ++t) {
     if (tiles_[run.first_tile + t].mode == DeltaMode::kSame) continue;
-    SLUICE_CHECK(Decode(run, t, &changes) == nullptr);  // Parse() has decoded it.
-    visit(run.start + (uint64_t{t} << tile_log2_), changes);
+    SLUICE_CHECK(Decode(run, t, changes) == nullptr);  // Parse() has decoded it.
+    visit(run.start + (uint64_t{t} << tile_log2_), *changes);
   }
 }
 
@@ -380,15 +384,15 @@ void WriteMerged(uint32_t tensor, int width, uint64_t elements, const IndexedCha
 
 }  // namespace
 
-void MergeDeltas(absl::Span<const DeltaChunk> chunks, absl::Span<const TensorSpec> layout,
+void MergeDeltas(absl::Span<const SignedChunk> chunks, absl::Span<const TensorSpec> layout,
                  const DeltaChunkOptions& options,
                  const std::function<void(std::string chunk)>& emit) {
   // The runs by tensor, so that only one tensor's changes are in memory.
-  using RunOf = std::pair<const DeltaChunk*, const DeltaChunk::Run*>;
+  using RunOf = std::pair<const SignedChunk*, const DeltaChunk::Run*>;
   std::vector<std::vector<RunOf>> of_tensor(layout.size());
-  for (const DeltaChunk& chunk : chunks) {
-    for (const DeltaChunk::Run& run : chunk.runs())
-      of_tensor[run.tensor].emplace_back(&chunk, &run);
+  for (const SignedChunk& part : chunks) {
+    for (const DeltaChunk::Run& run : part.chunk.runs())
+      of_tensor[run.tensor].emplace_back(&part, &run);
   }
 
   DeltaChunkWriter writer(options, emit);
@@ -396,11 +400,14 @@ void MergeDeltas(absl::Span<const DeltaChunk> chunks, absl::Span<const TensorSpe
     if (of_tensor[tensor].empty()) continue;
     const auto width = static_cast<int>(DTypeBytes(layout[tensor].dtype));
     IndexedChanges changes;
-    for (const auto& [chunk, run] : of_tensor[tensor]) {
+    for (const auto& [part, run] : of_tensor[tensor]) {
       const DeltaShard& shard = run->shard;
-      chunk->ForEachTile(*run, [&](uint64_t start, const DeltaChanges& tile) {
-        for (uint32_t r = 0; r < tile.count; ++r)
-          changes.emplace_back(kernels::IndexInTensor(shard, start + tile.offset[r]), tile.d[r]);
+      const auto sign = static_cast<uint32_t>(part->sign);
+      part->chunk.ForEachTile(*run, [&](uint64_t start, const DeltaChanges& tile) {
+        for (uint32_t r = 0; r < tile.count; ++r) {
+          changes.emplace_back(kernels::IndexInTensor(shard, start + tile.offset[r]),
+                               sign * tile.d[r]);
+        }
       });
     }
     AddUp(&changes, width);

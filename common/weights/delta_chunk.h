@@ -107,9 +107,11 @@ class DeltaChunk {
   };
   // Calls visit(start, changes) for each tile of a run that has a change, in order. The tile begins
   // at element `start` of the run's shard.
-  void ForEachTile(
-      const Run& run,
-      absl::FunctionRef<void(uint64_t start, const kernels::DeltaChanges& changes)> visit) const;
+  using TileVisitor = absl::FunctionRef<void(uint64_t start, const kernels::DeltaChanges& changes)>;
+  void ForEachTile(const Run& run, TileVisitor visit) const;
+  // The same for the tiles [begin, end) of the run alone. `changes` is the room for one tile.
+  void ForEachTile(const Run& run, uint32_t begin, uint32_t end, kernels::DeltaChanges* changes,
+                   TileVisitor visit) const;
 
   // For kernels that read the bytes themselves.
   absl::Span<const Run> runs() const { return runs_; }
@@ -135,10 +137,16 @@ class DeltaChunk {
   uint64_t changed_ = 0;
 };
 
+// A chunk, and the way in which it is taken: forward (+1) or backward (-1).
+struct SignedChunk {
+  DeltaChunk chunk;
+  int sign = +1;
+};
+
 // Adds up deltas of consecutive states, in whatever chunks and shards, into one from the first
 // state to the last. Elements that come back to where they were are left out. Needs no weights, but
 // memory for all changes of one tensor.
-void MergeDeltas(absl::Span<const DeltaChunk> chunks, absl::Span<const TensorSpec> layout,
+void MergeDeltas(absl::Span<const SignedChunk> chunks, absl::Span<const TensorSpec> layout,
                  const DeltaChunkOptions& options,
                  const std::function<void(std::string chunk)>& emit);
 

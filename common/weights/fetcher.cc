@@ -14,6 +14,7 @@
 #include "common/rpc/stream.h"
 #include "common/weights/chunk.h"
 #include "common/weights/delta_chunk.h"
+#include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.pb.h"
 
 namespace sluice {
@@ -28,6 +29,19 @@ constexpr absl::Duration kStreamDeadline = absl::Minutes(1);
 constexpr absl::Duration kPathLease = absl::Minutes(2);
 
 std::string ShortName(const std::string& id) { return ToHex(id).substr(0, 16); }
+
+// Reads the fingerprints of the tensors after a delta. Those before it are in no manifest of it, so
+// of a delta that is taken backward none are known.
+absl::Status ReadTensorStates(const weights::v1::Manifest& manifest, bool backward,
+                              std::vector<Fingerprint>* states) {
+  states->clear();
+  const absl::string_view bytes = manifest.tensor_states();
+  for (size_t at = 0; at < bytes.size() && !backward; at += 16) {
+    SLUICE_ASSIGN_OR_RETURN(const Fingerprint state, Fingerprint::FromBytes(bytes.substr(at, 16)));
+    states->push_back(state);
+  }
+  return absl::OkStatus();
+}
 
 // The chunks that a manifest names.
 absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& manifest,
@@ -48,10 +62,10 @@ absl::StatusOr<std::vector<std::string>> ChunksOf(const weights::v1::Manifest& m
 
 }  // namespace
 
-WeightFetcher::WeightFetcher(Caller caller, const TensorSet& layout)
+WeightFetcher::WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout)
     : caller_(std::move(caller)),
-      specs_(layout.specs().begin(), layout.specs().end()),
-      layout_id_(layout.layout_id()) {}
+      specs_(layout.begin(), layout.end()),
+      layout_id_(LayoutId(layout)) {}
 
 common::v1::Call WeightFetcher::MakeCall() const {
   common::v1::Call call;
@@ -63,42 +77,46 @@ common::v1::Call WeightFetcher::MakeCall() const {
 
 absl::StatusOr<StagedWeights> WeightFetcher::Fetch(const rpc::Channel& channel,
                                                    const PublishedVersion& version,
-                                                   const HeldWeights& held,
+                                                   const std::optional<Fingerprint>& held,
                                                    rpc::Cancel* cancel) const {
   StagedWeights staged{
       .version = version.version, .state = version.state, .manifest = version.manifest};
-  if (staged.state == held.state) return staged;  // A relabel: only the version number changes.
+  if (staged.state == held) return staged;  // A relabel: only the version number changes.
 
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Edge> edges, ListEdges(channel, cancel));
-  std::optional<Fingerprint> from;
-  if (held.tensors != nullptr && held.tensors->layout_id() == layout_id_) from = held.state;
-  const std::vector<Step> path = FindPath(edges, from, version.state);
+  const std::vector<Step> path = FindPath(edges, held, version.state);
   if (path.empty()) {
     return absl::NotFoundError(
         absl::StrCat("the trainer no longer has version ", version.version.str()));
   }
 
-  // The engine may still read the weights that are held, so they are copied.
   TensorSet tensors;
-  Fingerprint state;
+  WeightDelta delta;
+  Result result{};
   if (path.front().edge.base.has_value()) {
-    tensors = *held.tensors;
-    state = held.state;
+    delta.base = result.state = *held;
+    result.delta = &delta;
   } else {
     SLUICE_ASSIGN_OR_RETURN(tensors, TensorSet::Create(specs_));
+    result.tensors = &tensors;
   }
   std::vector<std::string> manifests = {version.manifest};
   for (const Step& step : path) manifests.push_back(step.edge.manifest);
   const auto renew = [&] { return LeaseManifests(channel, manifests, kPathLease, cancel); };
   SLUICE_RETURN_IF_ERROR(renew());
   for (const Step& step : path)
-    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, renew, cancel, &tensors, &state, &staged.bytes));
-  if (!(state == version.state)) {
+    SLUICE_RETURN_IF_ERROR(TakeStep(channel, step, renew, cancel, &result));
+  staged.bytes = result.bytes;
+  if (!(result.state == version.state)) {
     return absl::DataLossError(absl::StrCat(
         "version ", version.version.str(), " was announced with ", "the fingerprint ",
-        version.state.hex(), ", but ", path.size(), " manifests lead to ", state.hex()));
+        version.state.hex(), ", but ", path.size(), " manifests lead to ", result.state.hex()));
   }
-  staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
+  if (result.delta != nullptr) {
+    staged.delta = std::make_shared<const WeightDelta>(std::move(delta));
+  } else {
+    staged.tensors = std::make_shared<const TensorSet>(std::move(tensors));
+  }
   return staged;
 }
 
@@ -173,11 +191,10 @@ std::vector<WeightFetcher::Step> WeightFetcher::FindPath(absl::Span<const Edge> 
   return path;
 }
 
-// Takes `tensors`, which have the fingerprint *state, along one edge.
+// Takes the result, which has the fingerprint result->state, along one edge.
 absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& step,
                                      const std::function<absl::Status()>& renew,
-                                     rpc::Cancel* cancel, TensorSet* tensors, Fingerprint* state,
-                                     uint64_t* bytes) const {
+                                     rpc::Cancel* cancel, Result* result) const {
   // Download the manifest, which lists the chunks.
   const Edge& edge = step.edge;
   std::string manifest_bytes;
@@ -195,14 +212,21 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
 
   const bool whole = !edge.base.has_value();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> chunks, ChunksOf(manifest, whole ? 0 : 1));
-  const std::vector<DeltaTarget> targets = WholeTensors(tensors);
-  std::vector<Fingerprint> sums(tensors->size());
+  const int sign = step.backward ? -1 : +1;
+  TensorSet* const tensors = result->tensors;
+  std::vector<DeltaTarget> targets;
+  if (tensors != nullptr) targets = WholeTensors(tensors);
+  std::vector<Fingerprint> sums(specs_.size());
   uint64_t written = 0;
   const auto take = [&](std::string chunk) -> absl::Status {
-    *bytes += chunk.size();
+    result->bytes += chunk.size();
     if (whole) return DecodeFullChunk(chunk, tensors, &written);
-    SLUICE_ASSIGN_OR_RETURN(const DeltaChunk delta, DeltaChunk::Parse(std::move(chunk), specs_));
-    delta.Apply(step.backward ? -1 : +1, targets, absl::MakeSpan(sums));
+    SLUICE_ASSIGN_OR_RETURN(DeltaChunk delta, DeltaChunk::Parse(std::move(chunk), specs_));
+    if (tensors != nullptr) {
+      delta.Apply(sign, targets, absl::MakeSpan(sums));
+    } else {
+      result->delta->chunks.push_back({std::move(delta), sign});
+    }
     return absl::OkStatus();
   };
   for (size_t first = 0; first < chunks.size(); first += kObjectsPerStream) {
@@ -210,8 +234,13 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
     SLUICE_RETURN_IF_ERROR(FetchObjects(
         channel, absl::MakeConstSpan(chunks).subspan(first, kObjectsPerStream), cancel, take));
   }
+  if (result->delta != nullptr) {
+    // The engine that applies the delta finds out whether it leads there.
+    result->state = step.backward ? *edge.base : edge.state;
+    return ReadTensorStates(manifest, step.backward, &result->delta->tensor_states);
+  }
   if (!whole) {
-    *state += Sum(sums);
+    result->state += Sum(sums);
     return absl::OkStatus();
   }
   uint64_t expected = 0;
@@ -222,7 +251,7 @@ absl::Status WeightFetcher::TakeStep(const rpc::Channel& channel, const Step& st
   }
   // The engine computes the fingerprint of what it packs; here the SHA-256 of the chunks stand for
   // it.
-  *state = edge.state;
+  result->state = edge.state;
   return absl::OkStatus();
 }
 

@@ -23,12 +23,6 @@ namespace weights::v1 {
 class Manifest;
 }
 
-// Weights that a subscriber has.
-struct HeldWeights {
-  Fingerprint state;
-  std::shared_ptr<const TensorSet> tensors;  // Null: only the fingerprint is known.
-};
-
 // Downloads published versions from a trainer and checks them: the CRC of each message, the SHA-256
 // of each object, each manifest against the trainer's list, and the fingerprint at the end.
 //
@@ -40,20 +34,24 @@ class WeightFetcher {
     std::string worker;       // This daemon's id.
     int64_t incarnation = 0;  // 0 for a command-line tool, which is not a registered worker.
   };
-  // `layout` gives the names, types and shapes that every version must have.
-  WeightFetcher(Caller caller, const TensorSet& layout);
+  // `layout` gives the names, types and shapes that every version must have, in the order of the
+  // names.
+  WeightFetcher(Caller caller, absl::Span<const TensorSpec> layout);
 
-  // Downloads one version: the manifests with the fewest bytes that lead to it from `held`, or from
-  // nothing. It leases them, in place of what this worker has leased before. If `held` has the
-  // version's state, nothing is downloaded and `tensors` stays null.
+  // Downloads one version: the manifests with the fewest bytes that lead to it from weights with
+  // the fingerprint `held` (nullopt: the caller has none), or from nothing. It leases them, in
+  // place of what this worker has leased before. The result is a delta in the first case and
+  // tensors in the second. If `held` is the version's state, nothing is downloaded and both stay
+  // null.
   // CANCELLED: `cancel` was triggered.
   // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
   // NOT_FOUND: the trainer no longer has the version.
-  // DATA_LOSS: the bytes differ from what was announced, or `held` is not what its state says.
+  // DATA_LOSS: the bytes differ from what was announced.
   // INVALID_ARGUMENT: the version has another layout.
   // UNIMPLEMENTED: the manifest or a chunk is of a kind that this build cannot apply.
   absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const PublishedVersion& version,
-                                      const HeldWeights& held, rpc::Cancel* cancel) const;
+                                      const std::optional<Fingerprint>& held,
+                                      rpc::Cancel* cancel) const;
 
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
@@ -86,10 +84,17 @@ class WeightFetcher {
   absl::Status LeaseManifests(const rpc::Channel& channel, std::vector<std::string> manifests,
                               absl::Duration ttl, rpc::Cancel* cancel) const;
   absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Edge& edge) const;
+  // What the steps of a path lead to. One of the pointers is null.
+  struct Result {
+    TensorSet* tensors;
+    WeightDelta* delta;
+    Fingerprint state;  // After the last step.
+    uint64_t bytes = 0;
+  };
   // `renew` is called again and again while it takes long.
   absl::Status TakeStep(const rpc::Channel& channel, const Step& step,
                         const std::function<absl::Status()>& renew, rpc::Cancel* cancel,
-                        TensorSet* tensors, Fingerprint* state, uint64_t* bytes) const;
+                        Result* result) const;
 
   using ObjectHandler = std::function<absl::Status(std::string object)>;
   absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids,

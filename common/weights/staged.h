@@ -9,16 +9,26 @@
 #include "common/weights/fingerprint.h"
 
 namespace sluice {
+struct WeightDelta;  // common/weights/weight_delta.h
 
-// A downloaded version that is ready to be activated. Every byte was checked on the way (CRC per
-// message, SHA-256 per object). The engine still has to recompute the fingerprint over the weights
-// it computes with.
+// What an engine has made of a staged version before its activation; see Engine::PrepareWeights().
+class PreparedWeights {
+ public:
+  virtual ~PreparedWeights() = default;
+};
+
+// A downloaded version that is ready to be activated: whole, or as the way to it from the weights
+// that the engine holds. Every byte was checked on the way (CRC per message, SHA-256 per object).
+// The engine still has to find the fingerprint in the weights that it computes with.
 struct StagedWeights {
   PolicyVersion version;
   Fingerprint state;  // Fingerprint that the engine must find after loading.
-  // Null if the engine already holds `state`, so that only the version number changes.
+  // At most one of the two is set. If both are null, the engine already holds `state`, so that only
+  // the version number changes.
   std::shared_ptr<const TensorSet> tensors;
-  std::string manifest;  // Id of the manifest: 32 bytes.
+  std::shared_ptr<const WeightDelta> delta;
+  std::shared_ptr<PreparedWeights> prepared;  // Null: nothing was prepared.
+  std::string manifest;                       // Id of the manifest: 32 bytes.
   absl::Duration fetch;  // Time from the announcement to the end of the download.
   uint64_t bytes = 0;    // Bytes downloaded for it.
 };

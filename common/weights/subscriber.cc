@@ -19,14 +19,14 @@ namespace sluice {
 
 class WeightSubscriber::Impl {
  public:
-  Impl(Options options, HeldWeights held, OnStaged on_staged)
+  Impl(Options options, absl::Span<const TensorSpec> layout, Fingerprint held, OnStaged on_staged)
       : options_(std::move(options)),
         clock_(options_.clock == nullptr ? Clock::Real() : options_.clock),
         fetcher_(
             {.job = options_.job, .worker = options_.worker, .incarnation = options_.incarnation},
-            *held.tensors),
+            layout),
         on_staged_(std::move(on_staged)),
-        held_(std::move(held)) {
+        held_(held) {
     watch_thread_ = std::thread([this] { WatchLoop(); });
     fetch_thread_ = std::thread([this] { FetchLoop(); });
   }
@@ -55,10 +55,8 @@ class WeightSubscriber::Impl {
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
     MutexLock lock(&mu_);
     held_version_ = version;
-    // A relabel leaves the tensors as they are.
-    if (offered_tensors_ != nullptr) held_.tensors = std::move(offered_tensors_);
-    held_.state = state;
-    from_nothing_ = false;
+    held_ = state;
+    from_nothing_ = refused_ = false;
     offered_ = false;
     ForgetFailures();
     AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, "", "");
@@ -73,10 +71,23 @@ class WeightSubscriber::Impl {
                                    {"cause", cause}});
     MutexLock lock(&mu_);
     offered_ = false;
-    offered_tensors_.reset();
-    from_nothing_ = true;
+    // What came may have been damaged here, after its check. If not, the way from `held_` is wrong.
+    if (std::exchange(refused_, true)) from_nothing_ = true;
     if (latest_ && rpc::FromProto(latest_->version()) == version) DelayRetry(absl::ZeroDuration());
-    AddReport(version, held_.state, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
+    AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
+    changed_.NotifyAll();
+  }
+
+  void OnDamaged(PolicyVersion version, const std::string& cause, const std::string& tensor) {
+    log::Error("weights_damaged", {{"job_id", options_.job},
+                                   {"version", version.str()},
+                                   {"tensor", tensor},
+                                   {"cause", cause}});
+    MutexLock lock(&mu_);
+    // If a version is offered, the engine will refuse it too, unless it is whole.
+    from_nothing_ = true;
+    held_version_ = PolicyVersion();
+    AddReport(version, Fingerprint(), weights::v1::REPLICA_PHASE_REFUSED, cause, tensor);
     changed_.NotifyAll();
   }
 
@@ -161,7 +172,7 @@ class WeightSubscriber::Impl {
                        "trainer that was replaced");
       log::Warning("weights_refused",
                    {{"job_id", options_.job}, {"version", version.str()}, {"cause", cause}});
-      AddReport(version, held_.state, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
+      AddReport(version, held_, weights::v1::REPLICA_PHASE_REFUSED, cause, "");
       changed_.NotifyAll();
       return;
     }
@@ -215,7 +226,7 @@ class WeightSubscriber::Impl {
   void FetchLoop() {
     while (true) {
       weights::v1::Latest latest;
-      HeldWeights held;
+      std::optional<Fingerprint> held;
       std::deque<weights::v1::ReportRequest> reports;
       std::shared_ptr<rpc::Channel> channel;
       bool wanted = false;
@@ -227,8 +238,7 @@ class WeightSubscriber::Impl {
         if (stopping_) return;
         reports.swap(reports_);
         if (wanted) latest = *latest_;
-        held = held_;
-        if (from_nothing_) held.tensors.reset();
+        if (!from_nothing_) held = held_;
         channel = channel_;
         announced = announced_;
         if (wanted) download_cancel_ = &cancel;
@@ -237,7 +247,6 @@ class WeightSubscriber::Impl {
       // download_cancel_.
       if (wanted) {
         absl::StatusOr<StagedWeights> staged = Download(latest, held, *channel, &cancel);
-        held.tensors.reset();
 
         // A download that SetSource() or the destructor ended is not a failure. The status does not
         // tell, because a trainer that shuts down answers CANCELLED too.
@@ -246,13 +255,11 @@ class WeightSubscriber::Impl {
           MutexLock lock(&mu_);
           download_cancel_ = nullptr;
           offered_ = staged.ok();
-          if (staged.ok()) offered_tensors_ = staged->tensors;
           // What is held may be damaged, or an object on the way from it.
           if (absl::IsDataLoss(staged.status())) {
             from_nothing_ = true;
-            AddReport(rpc::FromProto(latest.version()), held_.state,
-                      weights::v1::REPLICA_PHASE_REFUSED, std::string(staged.status().message()),
-                      "");
+            AddReport(rpc::FromProto(latest.version()), held_, weights::v1::REPLICA_PHASE_REFUSED,
+                      std::string(staged.status().message()), "");
           }
           failed = !staged.ok() && !cancel.triggered();
           const bool is_newest = latest_ && latest_->manifest() == latest.manifest();
@@ -279,7 +286,8 @@ class WeightSubscriber::Impl {
     }
   }
 
-  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest, const HeldWeights& held,
+  absl::StatusOr<StagedWeights> Download(const weights::v1::Latest& latest,
+                                         const std::optional<Fingerprint>& held,
                                          const rpc::Channel& channel, rpc::Cancel* cancel) {
     PublishedVersion version{.version = rpc::FromProto(latest.version()),
                              .manifest = latest.manifest()};
@@ -314,20 +322,22 @@ class WeightSubscriber::Impl {
   absl::Duration not_before_ ABSL_GUARDED_BY(mu_);
   // What the engine holds.
   PolicyVersion held_version_ ABSL_GUARDED_BY(mu_);
-  HeldWeights held_ ABSL_GUARDED_BY(mu_);
-  // The engine has been offered a version and has not answered yet. The tensors of that version, if
-  // it came with some.
+  Fingerprint held_ ABSL_GUARDED_BY(mu_);
+  // The engine has been offered a version and has not answered yet.
   bool offered_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<const TensorSet> offered_tensors_ ABSL_GUARDED_BY(mu_);
-  // A version that began at held_ was damaged or refused: the next one begins at nothing.
+  // It has refused a version since the last activation.
+  bool refused_ ABSL_GUARDED_BY(mu_) = false;
+  // Its weights are damaged, or a version that began at held_ was damaged or refused twice: the
+  // next one begins at nothing.
   bool from_nothing_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<weights::v1::ReportRequest> reports_ ABSL_GUARDED_BY(mu_);
 
   std::thread watch_thread_, fetch_thread_;
 };
 
-WeightSubscriber::WeightSubscriber(Options options, HeldWeights held, OnStaged on_staged)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(held), std::move(on_staged))) {}
+WeightSubscriber::WeightSubscriber(Options options, absl::Span<const TensorSpec> layout,
+                                   Fingerprint held, OnStaged on_staged)
+    : impl_(std::make_unique<Impl>(std::move(options), layout, held, std::move(on_staged))) {}
 WeightSubscriber::~WeightSubscriber() = default;
 void WeightSubscriber::SetSource(const std::string& address) { impl_->SetSource(address); }
 void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause) {
@@ -336,6 +346,10 @@ void WeightSubscriber::OnActivated(PolicyVersion version, Fingerprint state, abs
 void WeightSubscriber::OnRefused(PolicyVersion version, const std::string& cause,
                                  const std::string& tensor) {
   impl_->OnRefused(version, cause, tensor);
+}
+void WeightSubscriber::OnDamaged(PolicyVersion version, const std::string& cause,
+                                 const std::string& tensor) {
+  impl_->OnDamaged(version, cause, tensor);
 }
 
 }  // namespace sluice

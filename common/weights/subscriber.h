@@ -40,14 +40,16 @@ class WeightSubscriber {
     // Called after a download failed, on the downloading thread, with the reason. May be empty.
     std::function<void(const absl::Status& why)> on_download_failed;
   };
-  // Called with each version that is ready, on the downloading thread. It must not block for long.
+  // Called with each version that is ready, on the downloading thread. No other version is fetched
+  // and no report is sent before it returns.
   // No further version is offered until OnActivated() or OnRefused() has been called for this one.
   using OnStaged = std::function<void(StagedWeights staged)>;
 
-  // `held` are the weights that the engine starts with, those of the initial checkpoint; every
-  // version must have their names, types and shapes. Their version is unset until OnActivated() is
-  // called. The subscriber keeps what the engine holds, to apply deltas to it.
-  WeightSubscriber(Options options, HeldWeights held, OnStaged on_staged);
+  // `layout` gives the names, types and shapes of the engine's tensors, in the order of the names,
+  // and `held` is the fingerprint of the weights that it starts with, those of the initial
+  // checkpoint. Their version is unset until OnActivated() is called.
+  WeightSubscriber(Options options, absl::Span<const TensorSpec> layout, Fingerprint held,
+                   OnStaged on_staged);
   ~WeightSubscriber();  // Stops and joins the threads.
 
   // Sets the HOST:PORT of the trainer; empty means that there is none for now.
@@ -57,8 +59,11 @@ class WeightSubscriber {
   // sampled during the change.
   void OnActivated(PolicyVersion version, Fingerprint state, absl::Duration pause);
   // Tells that the engine found other bits than announced in `tensor` and keeps its old weights.
-  // After a back-off the version is downloaded again, as a whole.
+  // After a back-off the version is downloaded again, and at the second refusal as a whole.
   void OnRefused(PolicyVersion version, const std::string& cause, const std::string& tensor);
+  // Tells that the weights in the engine's memory are damaged, in `tensor`. The next version that
+  // it is given, which may be the one it had, begins at nothing.
+  void OnDamaged(PolicyVersion version, const std::string& cause, const std::string& tensor);
 
  private:
   class Impl;

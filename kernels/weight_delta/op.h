@@ -112,6 +112,30 @@ const char* DecodeDeltaTile(int width, int tile_log2, uint32_t n, const DeltaTil
 void ApplyDelta(const DeltaShard& from, uint64_t start, const DeltaChanges& changes, int sign,
                 const DeltaShard& to, int width, void* weights, uint64_t sum[2]);
 
+// How an element of 16 bits lies in memory that is computed with: as it is published, or as the
+// fp32 number of the same value, which gives its bits back. Elements of other widths lie as they
+// are published.
+enum class DeltaForm : uint8_t { kAsPublished, kBf16AsF32, kF16AsF32 };
+
+// Where all elements of a tensor lie in memory that is computed with. If `columns` is 0, they have
+// the order of their flat indexes. Else the tensor is a matrix with rows of so many elements, and
+// lies in panels (kernels/decoder/op.h): row r is output o = first + r div lanes * stride + r mod
+// lanes of a packed weight, where column c is number
+//   o div lanes * panel + c div pair * pair * lanes + o mod lanes * pair + c mod pair.
+struct DeltaPlace {
+  void* memory = nullptr;
+  DeltaForm form = DeltaForm::kAsPublished;
+  uint64_t columns = 0;
+  uint64_t first = 0, stride = 0;
+  uint64_t lanes = 1, panel = 0;
+  uint64_t pair = 1;  // 1 or 2.
+};
+
+// Does what ApplyDelta() does, for a tensor that lies at `to`. `width` is that of the published
+// elements.
+void ApplyDeltaInPlace(const DeltaShard& from, uint64_t start, const DeltaChanges& changes,
+                       int sign, const DeltaPlace& to, int width, uint64_t sum[2]);
+
 #ifdef SLUICE_CUDA
 // All pointers are to device memory, those to tables too. Elements are aligned to their width. The
 // calls work in stream order and do not synchronise; `stream` is a cudaStream_t.

@@ -358,6 +358,98 @@ const char* DecodeWords(int tile_log2, uint32_t n, const DeltaTile& tile, Body b
   return changes->count == count ? nullptr : kWrongCount;
 }
 
+// ---- Applying.
+
+// How an element is stored: its bits, and back from them. Stored numbers are exact.
+template <typename W>
+struct AsPublished {
+  using Word = W;
+  using Stored = W;
+  static Word Read(Stored stored) { return stored; }
+  static Stored Write(Word bits) { return bits; }
+};
+struct Bf16AsF32 {
+  using Word = uint16_t;
+  using Stored = uint32_t;
+  static Word Read(Stored stored) { return static_cast<Word>(stored >> 16); }
+  static Stored Write(Word bits) { return Stored{bits} << 16; }
+};
+struct F16AsF32 {
+  using Word = uint16_t;
+  using Stored = uint32_t;
+  static Word Read(Stored stored) {
+    const uint32_t sign = stored >> 16 & 0x8000, exponent = stored >> 23 & 255,
+                   mantissa = stored >> 13 & 0x3ff;
+    if (exponent == 255) return static_cast<Word>(sign | 0x7c00 | mantissa);
+    if (exponent > 112) return static_cast<Word>(sign | (exponent - 112) << 10 | mantissa);
+    // A subnormal of fp16 is a multiple of 2^-24.
+    const float multiple = std::bit_cast<float>(stored & 0x7fffffff) * 0x1p24f;
+    return static_cast<Word>(sign | static_cast<uint32_t>(multiple));
+  }
+  static Stored Write(Word bits) {
+    const uint32_t sign = (bits & 0x8000u) << 16, exponent = bits >> 10 & 31,
+                   mantissa = bits & 0x3ff;
+    if (exponent == 31) return sign | 0x7f800000 | mantissa << 13;
+    if (exponent > 0) return sign | (exponent + 112) << 23 | mantissa << 13;
+    return sign | std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
+  }
+};
+
+// Finds the number of an element in panels. It is called with rising indexes, so it divides only
+// where a new row begins.
+class NumberOfPanel {
+ public:
+  explicit NumberOfPanel(const DeltaPlace& place) : place_(place) {}
+
+  uint64_t operator()(uint64_t index) {
+    if (index - row_begin_ >= place_.columns) FindRow(index / place_.columns);
+    const uint64_t column = index - row_begin_, pair = place_.pair - 1;
+    return row_number_ + (column & ~pair) * place_.lanes + (column & pair);
+  }
+
+ private:
+  void FindRow(uint64_t row) {
+    const uint64_t output = place_.first + row / place_.lanes * place_.stride + row % place_.lanes;
+    row_begin_ = row * place_.columns;
+    row_number_ = output / place_.lanes * place_.panel + output % place_.lanes * place_.pair;
+  }
+
+  const DeltaPlace& place_;
+  uint64_t row_begin_ = ~uint64_t{0} >> 1;  // Beyond any index, so that the first call finds a row.
+  uint64_t row_number_ = 0;                 // Number of the row's first column.
+};
+
+// Adds sign d to each changed element. number(index in the tensor) is its place among the stored
+// numbers in `memory`, or kNotHeld.
+template <typename Form, typename Number>
+void ApplyChanges(const DeltaShard& from, uint64_t start, const DeltaChanges& changes, int sign,
+                  Number number, void* memory, uint64_t sum[2]) {
+  using Word = typename Form::Word;
+  using Stored = typename Form::Stored;
+  // The elements of a group of changes are on their way from memory together.
+  constexpr uint32_t kGroup = 64;
+  uint64_t indexes[kGroup], numbers[kGroup];
+  Fold fold(from.tid, sum);
+  for (uint32_t first = 0; first < changes.count; first += kGroup) {
+    const uint32_t group = std::min(kGroup, changes.count - first);
+    for (uint32_t r = 0; r < group; ++r) {
+      indexes[r] = IndexInTensor(from, start + changes.offset[first + r]);
+      numbers[r] = number(indexes[r]);
+      if (numbers[r] == kNotHeld) continue;
+      __builtin_prefetch(static_cast<const char*>(memory) + numbers[r] * sizeof(Stored), 1);
+    }
+    for (uint32_t r = 0; r < group; ++r) {
+      if (numbers[r] == kNotHeld) continue;
+      const Word before = Form::Read(Load<Stored>(memory, numbers[r]));
+      const auto d = static_cast<Word>(changes.d[first + r]);
+      const Word after =
+          FromOrd(static_cast<Word>(sign > 0 ? ToOrd(before) + d : ToOrd(before) - d));
+      Store(memory, numbers[r], Form::Write(after));
+      fold.Add(indexes[r], after, before);
+    }
+  }
+}
+
 }  // namespace
 
 DeltaTile EncodeDeltaTile(int width, int tile_log2, uint32_t n, const DeltaChanges& changes,
@@ -401,30 +493,28 @@ const char* DecodeDeltaTile(int width, int tile_log2, uint32_t n, const DeltaTil
 
 void ApplyDelta(const DeltaShard& from, uint64_t start, const DeltaChanges& changes, int sign,
                 const DeltaShard& to, int width, void* weights, uint64_t sum[2]) {
+  const auto element = [&](uint64_t index) { return ElementOfShard(to, index); };
   WithWord(width, [&]<typename Word>(Word) {
-    // The elements of a group of changes are on their way from memory together.
-    constexpr uint32_t kGroup = 64;
-    uint64_t indexes[kGroup], elements[kGroup];
-    Fold fold(from.tid, sum);
-    for (uint32_t first = 0; first < changes.count; first += kGroup) {
-      const uint32_t group = std::min(kGroup, changes.count - first);
-      for (uint32_t r = 0; r < group; ++r) {
-        indexes[r] = IndexInTensor(from, start + changes.offset[first + r]);
-        elements[r] = ElementOfShard(to, indexes[r]);
-        if (elements[r] == kNotHeld) continue;
-        __builtin_prefetch(static_cast<const char*>(weights) + elements[r] * sizeof(Word), 1);
-      }
-      for (uint32_t r = 0; r < group; ++r) {
-        if (elements[r] == kNotHeld) continue;
-        const Word before = Load<Word>(weights, elements[r]);
-        const auto d = static_cast<Word>(changes.d[first + r]);
-        const Word after =
-            FromOrd(static_cast<Word>(sign > 0 ? ToOrd(before) + d : ToOrd(before) - d));
-        Store(weights, elements[r], after);
-        fold.Add(indexes[r], after, before);
-      }
-    }
+    ApplyChanges<AsPublished<Word>>(from, start, changes, sign, element, weights, sum);
   });
+}
+
+void ApplyDeltaInPlace(const DeltaShard& from, uint64_t start, const DeltaChanges& changes,
+                       int sign, const DeltaPlace& to, int width, uint64_t sum[2]) {
+  const auto apply = [&](auto number) {
+    switch (to.form) {
+      case DeltaForm::kAsPublished:
+        return WithWord(width, [&]<typename Word>(Word) {
+          ApplyChanges<AsPublished<Word>>(from, start, changes, sign, number, to.memory, sum);
+        });
+      case DeltaForm::kBf16AsF32:
+        return ApplyChanges<Bf16AsF32>(from, start, changes, sign, number, to.memory, sum);
+      case DeltaForm::kF16AsF32:
+        return ApplyChanges<F16AsF32>(from, start, changes, sign, number, to.memory, sum);
+    }
+  };
+  if (to.columns == 0) return apply([](uint64_t index) { return index; });
+  apply(NumberOfPanel(to));
 }
 
 }  // namespace sluice::kernels

@@ -42,9 +42,9 @@ void Admitter::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-void Admitter::SetReady() {
+void Admitter::SetReady(bool ready) {
   MutexLock lock(&mu_);
-  ready_ = true;
+  ready_ = ready;
   changed_.NotifyAll();
 }
 
@@ -63,6 +63,7 @@ void Admitter::Run() {
   // The queue grants work only to a worker whose version it knows. Sync() tells it.
   absl::Status status = leases_->Sync();
   while (status.ok()) {
+    if (!AwaitReady()) return;
     status = AdmitOnce();
     if (!absl::IsFailedPrecondition(status)) continue;
 
@@ -83,6 +84,7 @@ void Admitter::Run() {
 // Waits for SetReady(). Returns false if Stop() came first.
 bool Admitter::AwaitReady() {
   MutexLock lock(&mu_);
+  if (ready_) return !stopping_;
   const auto waits = waits_->Begin(
       {.kind = "VERSION",
        .id = "first",

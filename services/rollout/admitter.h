@@ -45,9 +45,9 @@ class Admitter {
 
   // Starts the thread. Call it once.
   void Start();
-  // Says that the engine holds weights that the trainer published. The admitter asks for no work
-  // before. Idempotent.
-  void SetReady() ABSL_LOCKS_EXCLUDED(mu_);
+  // Says whether the engine holds weights that the trainer published. The admitter asks for no work
+  // while it does not. Idempotent.
+  void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mu_);
   // Joins the thread. First trigger `drain` and call Streamer::CloseRoom(), because these end the
   // thread's waits. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);

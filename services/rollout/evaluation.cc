@@ -115,10 +115,10 @@ absl::StatusOr<EvalResult> Evaluations::Run(const Task& task, const EvalSpec::Da
     SLUICE_FAILPOINT("rollout.evaluate.step");
     return cancel->triggered();
   };
-  options.weights = [&](const TensorSet&) -> absl::StatusOr<StagedWeights> {
+  options.weights = [&](absl::Span<const TensorSpec>) -> absl::StatusOr<StagedWeights> {
     SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer,
                             rpc::Connect(task.trainer, {rpc::Role::kTrainer}));
-    return options_.fetcher.Fetch(*trainer, task.version, HeldWeights(), cancel);
+    return options_.fetcher.Fetch(*trainer, task.version, std::nullopt, cancel);
   };
 
   const auto score = [&](absl::string_view text, bool truncated,

@@ -85,6 +85,7 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   };
   fetch = update("fetch");
   pause = update("pause");
+  verify = update("verify");
   fetched_bytes = registry->AddCounter("sluice_weights_bytes_total",
                                        "Bytes of weights, by what was done with them.",
                                        labelled("kind", "fetched"));
@@ -96,6 +97,10 @@ Metrics::Metrics(metrics::Registry* registry, const std::string& job_name) {
   };
   damaged_downloads = failures("fetch");
   refused_activations = failures("activate");
+  damaged_weights = failures("rest");
+  suspect_tokens = registry->AddCounter(
+      "sluice_weights_suspect_tokens_total",
+      "Tokens sampled since weights that were found damaged in memory were last found right.", job);
 
   rescore_gap = registry->AddHistogram(
       "sluice_rollout_rescore_gap_nats",

@@ -24,11 +24,13 @@ struct Metrics {
   metrics::Counter finished_stop, finished_length, dropped, abandoned;  // Numbers of answers.
   metrics::Counter migrated, resumed, nonfinite;
   metrics::Histogram decode_step, response_tokens, turn;
-  // New weights: time from the announcement to the end of the download, time without sampling, and
-  // versions whose bytes were not those that were published.
-  metrics::Histogram fetch, pause;
-  metrics::Counter fetched_bytes, damaged_downloads, refused_activations;
-  metrics::Histogram rescore_gap;  // In nats; see Rescorer.
+  // New weights: time from the announcement to the end of the download, time without sampling, the
+  // part of it in which weights were read again, and versions whose bytes were not those that were
+  // published.
+  metrics::Histogram fetch, pause, verify;
+  metrics::Counter fetched_bytes, damaged_downloads, refused_activations, damaged_weights;
+  metrics::Counter suspect_tokens;  // Sampled since damaged weights were last found right.
+  metrics::Histogram rescore_gap;   // In nats; see Rescorer.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

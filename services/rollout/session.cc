@@ -92,7 +92,7 @@ Session::Session(const Options& options, SessionSpec spec, MadeEngine made,
       renderer_(std::move(renderer)),
       made_(std::move(made)),
       model_digest_(ModelDigest(made_)),
-      layout_id_(made_.weights->layout_id()) {}
+      layout_id_(LayoutId(made_.layout)) {}
 
 // Makes the parts, each before those that call it. The callbacks of the lease keeper, the rescorer
 // and the streamer use parts that are made after them. This is safe because these callbacks run
@@ -148,9 +148,10 @@ void Session::StartParts() {
                                     [this](const absl::Status& why) {
                                       if (absl::IsDataLoss(why)) metrics_.damaged_downloads.Add();
                                     }},
-      HeldWeights{made_.fingerprint, made_.weights}, [this](StagedWeights staged) {
+      made_.layout, made_.fingerprint, [this](StagedWeights staged) {
         metrics_.fetch.Observe(absl::ToDoubleSeconds(staged.fetch));
         metrics_.fetched_bytes.Add(static_cast<double>(staged.bytes));
+        made_.engine->PrepareWeights(&staged);
         loop_->Activate(std::move(staged));
       });
   SetWeightsSource(options_.weights);
@@ -162,11 +163,10 @@ void Session::StartParts() {
                                      .slots = made_.engine->slots(),
                                      .chat_template = spec_.chat_template,
                                      .max_prompt = spec_.max_prompt,
-                                     .fetcher = WeightFetcher(caller, *made_.weights)};
+                                     .fetcher = WeightFetcher(caller, made_.layout)};
     MutexLock lock(&mu_);
     evaluations_ = std::make_unique<Evaluations>(std::move(evaluations));
   }
-  made_.weights.reset();  // The engine and the subscriber keep them for as long as they need them.
 
   watch_ = std::make_unique<QueueWatch>(
       client_.get(),
@@ -276,6 +276,14 @@ void Session::Fail(absl::Status why) {
   handlers_.failed(std::move(why));
 }
 
+absl::Status Session::health() const {
+  {
+    MutexLock lock(&mu_);
+    SLUICE_RETURN_IF_ERROR(damage_);
+  }
+  return health_.status();
+}
+
 std::vector<common::v1::WaitEdge> Session::Explain() const {
   std::vector<common::v1::WaitEdge> edges = waits_.Edges();
   const EngineStats engine = loop_->stats();
@@ -288,6 +296,18 @@ std::vector<common::v1::WaitEdge> Session::Explain() const {
          .cause = absl::StrCat(options_.worker, " has ", backlog.records, " pieces (",
                                backlog.bytes, " B) that the queue has not acknowledged"),
          .next = "they are sent again if the connection breaks"}));
+  }
+  {
+    MutexLock lock(&mu_);
+    if (!damage_.ok()) {
+      edges.push_back(daemon::MakeWaitEdge(
+          options_.worker,
+          {.kind = "VERSION",
+           .id = "whole",
+           .at = "trainer",
+           .cause = absl::StrCat(options_.worker, " samples nothing: ", damage_.message()),
+           .next = "it fetches a whole version and goes on"}));
+    }
   }
   if (engine.running + engine.waiting > 0) {
     const double share = engine.kv_capacity == 0 ? 0
@@ -371,6 +391,7 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   if (!activation.accepted) {
     ++refused_;
     metrics_.refused_activations.Add();
+    if (activation.damage.has_value()) OnDamage(*activation.damage);
     weights_->OnRefused(staged.version, activation.cause,
                         activation.blame.empty() ? "" : activation.blame.front());
     return;
@@ -383,15 +404,30 @@ void Session::OnActivation(const StagedWeights& staged, const Activation& activa
   leases_->SetLoaded({loaded});
   weights_->OnActivated(activation.version, staged.state, absl::Seconds(activation.seconds));
   metrics_.pause.Observe(activation.seconds);
+  metrics_.verify.Observe(activation.verify_seconds);
 
   handlers_.serving(activation.version);
   {
     MutexLock lock(&mu_);
+    damage_ = absl::OkStatus();
     digests_[activation.version] = staged.state.hex();
     if (digests_.size() > kDigests) digests_.erase(digests_.begin());
     serving_ = activation.version;
   }
-  admitter_->SetReady();
+  admitter_->SetReady(true);
+}
+
+// Asks for no more work, and for a whole version. What the engine has goes on when it is there.
+void Session::OnDamage(const WeightDamage& damage) {
+  admitter_->SetReady(false);
+  metrics_.damaged_weights.Add();
+  metrics_.suspect_tokens.Add(static_cast<double>(damage.suspect_tokens));
+  {
+    MutexLock lock(&mu_);
+    damage_ = absl::UnavailableError(damage.cause);
+  }
+  weights_->OnDamaged(loop_->stats().version, damage.cause,
+                      damage.tensors.empty() ? "" : damage.tensors.front());
 }
 
 void Session::OnBroken(absl::Status why) {

@@ -134,8 +134,9 @@ class Session : private StepLoop::Sink {
   // queue reports these.
   std::vector<common::v1::WaitEdge> Explain() const;
   EngineStats stats() const { return loop_->stats(); }
-  // An error if the loaded weights give logits that are not finite; see RowHealth.
-  absl::Status health() const { return health_.status(); }
+  // An error if the weights in memory are damaged, until others are loaded, or if they give logits
+  // that are not finite; see RowHealth.
+  absl::Status health() const ABSL_LOCKS_EXCLUDED(mu_);
   // Number of versions that the engine did not activate, because their fingerprint was wrong.
   int64_t refused_versions() const { return refused_; }
   const Engine& engine() const { return *made_.engine; }
@@ -154,6 +155,7 @@ class Session : private StepLoop::Sink {
   // These run on the step thread.
   void OnStep(StepEvents events) override;
   void OnActivation(const StagedWeights& staged, const Activation& activation) override;
+  void OnDamage(const WeightDamage& damage) override;
   void OnBroken(absl::Status why) override;
 
   void OnQueueChange(const queue::v1::WatchResponse& change);
@@ -192,6 +194,7 @@ class Session : private StepLoop::Sink {
   std::optional<PolicyVersion> serving_ ABSL_GUARDED_BY(mu_);
   // Fingerprints in hex, of the highest kDigests versions that sampled here.
   std::map<PolicyVersion, std::string> digests_ ABSL_GUARDED_BY(mu_);
+  absl::Status damage_ ABSL_GUARDED_BY(mu_);  // OK: the weights are not known to be damaged.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::string trainer_ ABSL_GUARDED_BY(mu_);  // HOST:PORT of the trainer; empty: none for now.
   // Null before StartParts() and after Stop().

@@ -80,7 +80,8 @@ std::vector<Point> FleetPoints() {
   for (const char* name : {"queue.put.after", "queue.apply.before", "queue.apply.after",
                            "wal.sync.before", "wal.sync.after"})
     points.emplace_back("queue", name);
-  for (const char* name : {"put.after_ack", "seal.before", "activate.before", "activate.after"})
+  for (const char* name :
+       {"put.after_ack", "seal.before", "activate.prepare", "activate.before", "activate.after"})
     points.emplace_back("rollout", absl::StrCat("rollout.", name));
   for (const char* name : {"leased", "scored"})
     points.emplace_back("reward", absl::StrCat("reward.", name));

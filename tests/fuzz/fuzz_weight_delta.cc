@@ -76,7 +76,8 @@ void Run(absl::string_view input) {
   Apply(*chunk, -1, &weights);
   SLUICE_CHECK(SameBits(weights, start));
 
-  MergeDeltas({&*chunk, 1}, start.specs(), {.target_bytes = 2000}, [&](std::string merged) {
+  const SignedChunk part{*chunk, +1};
+  MergeDeltas({&part, 1}, start.specs(), {.target_bytes = 2000}, [&](std::string merged) {
     const absl::StatusOr<DeltaChunk> parsed = DeltaChunk::Parse(std::move(merged), start.specs());
     SLUICE_CHECK_MSG(parsed.ok(), parsed.status().ToString());
     Apply(*parsed, +1, &weights);

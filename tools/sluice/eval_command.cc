@@ -84,7 +84,7 @@ absl::Status UseModelOfJob(EvalFlags& flags) {
   const std::string chat_template = flags.options.chat_template;
   SLUICE_RETURN_IF_ERROR(CopyModelSettings(job->status.spec(), &flags.options));
   if (chat_template != "model") flags.options.chat_template = chat_template;
-  flags.options.weights = [job = *std::move(job), version](const TensorSet& layout) {
+  flags.options.weights = [job = *std::move(job), version](absl::Span<const TensorSpec> layout) {
     return FetchJobWeights(job, version, layout);
   };
   return absl::OkStatus();

@@ -101,7 +101,7 @@ absl::Status CopyModelSettings(const job::v1::JobSpec& spec, EvalOptions* option
 }
 
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
-                                              const TensorSet& layout) {
+                                              absl::Span<const TensorSpec> layout) {
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<rpc::Channel> trainer,
                           rpc::Connect(job.trainer, {rpc::Role::kTrainer}));
   const WeightFetcher fetcher(
@@ -113,7 +113,7 @@ absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<
     SLUICE_ASSIGN_OR_RETURN(const PublishedVersion chosen,
                             ChooseVersion(job.status, kept, version));
     SLUICE_RETURN_IF_ERROR(fetcher.Lease(*trainer, chosen, kLease));
-    staged = fetcher.Fetch(*trainer, chosen, HeldWeights(), nullptr);
+    staged = fetcher.Fetch(*trainer, chosen, std::nullopt, nullptr);
     // End the lease. If this fails, the lease ends after its ttl.
     if (staged.ok()) (void)fetcher.Lease(*trainer, chosen, absl::ZeroDuration());
     if (!absl::IsNotFound(staged.status())) break;

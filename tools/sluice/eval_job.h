@@ -41,6 +41,6 @@ absl::StatusOr<PublishedVersion> ChooseVersion(const job::v1::JobStatus& job,
 // training meanwhile. The version is leased during the download, and every byte is checked. Errors
 // are those of ChooseVersion() and WeightFetcher::Fetch().
 absl::StatusOr<StagedWeights> FetchJobWeights(const EvalJob& job, std::optional<int64_t> version,
-                                              const TensorSet& layout);
+                                              absl::Span<const TensorSpec> layout);
 
 }  // namespace sluice::cli

@@ -312,7 +312,8 @@ TEST(DecodeModelTest, ChangedWeightsAreUsedFromTheNextStep) {
   const auto model = Make(SmallConfig(), &first, 1);
   const std::vector<std::vector<int32_t>> tokens = {RandomTokens(3, 9)};
   EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &first, 1).get(), tokens));
-  model->SetWeights(&second);
+  std::unique_ptr<DecodeWeights> packed = *model->Pack(second);
+  model->SwapWeights(&packed);
   EXPECT_EQ(Prefill(model.get(), tokens), Prefill(Make(SmallConfig(), &second, 1).get(), tokens));
 }
 

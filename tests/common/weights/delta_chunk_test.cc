@@ -411,13 +411,13 @@ TEST(DeltaChunkTest, ShardsOfColumnsReachReceiversWithOtherShards) {
 TEST(DeltaChunkTest, MergedDeltasGoFromTheFirstStateToTheLast) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     std::vector<TensorSet> states = {Weights(seed)};
-    std::vector<DeltaChunk> chunks;
+    std::vector<SignedChunk> chunks;
     SplitMix64 random(seed);
     for (int step = 0; step < 4; ++step) {
       states.push_back(Step(states.back(), random.Next(), random.Uniform() * 0.1));
       const DeltaChunkOptions options = {random.Below(2) == 0 ? 13 : 16, 1 + random.Below(20'000)};
       for (const std::string& chunk : Publish(states.end()[-2], states.back(), options).chunks)
-        chunks.push_back(ParseOrDie(chunk, states[0]));
+        chunks.push_back({ParseOrDie(chunk, states[0]), +1});
     }
     std::vector<std::string> merged;
     MergeDeltas(chunks, states[0].specs(), {},
@@ -432,12 +432,55 @@ TEST(DeltaChunkTest, MergedDeltasGoFromTheFirstStateToTheLast) {
 
 TEST(DeltaChunkTest, AWayAndItsWayBackMergeToNothing) {
   const TensorSet old = Weights(1), now = Step(old, 2, 0.3);
-  std::vector<DeltaChunk> chunks;
+  std::vector<SignedChunk> chunks;
   for (const std::string& chunk : Publish(old, now).chunks)
-    chunks.push_back(ParseOrDie(chunk, old));
+    chunks.push_back({ParseOrDie(chunk, old), +1});
   for (const std::string& chunk : Publish(now, old).chunks)
-    chunks.push_back(ParseOrDie(chunk, old));
+    chunks.push_back({ParseOrDie(chunk, old), +1});
   MergeDeltas(chunks, old.specs(), {}, [](std::string) { ADD_FAILURE() << "a chunk came"; });
+}
+
+// ---- In the memory that is computed with.
+
+// All patterns of 16 bits, NaN and denormals too, as the fp32 numbers of the same values.
+TEST(DeltaChunkTest, EveryPatternOf16BitsIsTakenInPlaceAsF32) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const TensorSet layout = *TensorSet::Create({{"w", dtype, {65536}}});
+    TensorSet old = layout, now = layout;
+    SplitMix64 random(5);
+    for (uint32_t i = 0; i < 65536; ++i) {
+      old.as<uint16_t>(0)[i] = static_cast<uint16_t>(i);
+      now.as<uint16_t>(0)[i] = static_cast<uint16_t>(random.Next());
+    }
+    std::vector<float> memory(65536);
+    ASSERT_TRUE(ConvertElements(dtype, old.data(0), DType::kF32, memory.data(), 65536).ok());
+    const std::vector<float> before = memory;
+    std::vector<float> wanted(65536);
+    ASSERT_TRUE(ConvertElements(dtype, now.data(0), DType::kF32, wanted.data(), 65536).ok());
+
+    const kernels::DeltaPlace place = {.memory = memory.data(),
+                                       .form = dtype == DType::kBF16
+                                                   ? kernels::DeltaForm::kBf16AsF32
+                                                   : kernels::DeltaForm::kF16AsF32};
+    Fingerprint sum = FingerprintOf(old);
+    const auto apply = [&](int sign) {
+      for (const std::string& bytes : Publish(old, now).chunks) {
+        const DeltaChunk chunk = ParseOrDie(bytes, layout);
+        for (const DeltaChunk::Run& run : chunk.runs()) {
+          chunk.ForEachTile(run, [&](uint64_t start, const kernels::DeltaChanges& changes) {
+            kernels::ApplyDeltaInPlace(run.shard, start, changes, sign, place, 2, sum.f);
+          });
+        }
+      }
+    };
+    const size_t bytes = memory.size() * sizeof(float);
+    apply(+1);
+    EXPECT_EQ(std::memcmp(memory.data(), wanted.data(), bytes), 0) << DTypeName(dtype);
+    EXPECT_EQ(sum, FingerprintOf(now));
+    apply(-1);
+    EXPECT_EQ(std::memcmp(memory.data(), before.data(), bytes), 0) << DTypeName(dtype);
+    EXPECT_EQ(sum, FingerprintOf(old));
+  }
 }
 
 // ---- What is refused.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "common/weights/publisher.h"
 #include "common/weights/service.h"
 #include "common/weights/subscriber.h"
+#include "common/weights/weight_delta.h"
 #include "sluice/weights/v1/weights.grpc.pb.h"
 
 namespace sluice {
@@ -35,6 +37,22 @@ TensorSet RandomSet(uint64_t seed, int64_t n = 700'000) {
     for (float& x : set.as<float>(i)) x = static_cast<float>(random.Uniform());
   }
   return set;
+}
+
+// The weights that an engine which holds `held` has after it has taken a staged version.
+TensorSet Take(const StagedWeights& staged, const TensorSet& held) {
+  if (staged.tensors != nullptr) return *staged.tensors;
+  TensorSet weights = held;
+  if (staged.delta == nullptr) return weights;
+  EXPECT_EQ(staged.delta->base, FingerprintOf(held));
+  const std::vector<DeltaTarget> targets = WholeTensors(&weights);
+  std::vector<Fingerprint> sums(weights.size());
+  for (const SignedChunk& part : staged.delta->chunks)
+    part.chunk.Apply(part.sign, targets, absl::MakeSpan(sums));
+  if (!staged.delta->tensor_states.empty()) {
+    EXPECT_EQ(staged.delta->tensor_states, TensorFingerprints(weights));
+  }
+  return weights;
 }
 
 // Runs the trainer's side and an engine's side with a real server on loopback.
@@ -57,8 +75,7 @@ class PublicationTest : public testing::Test {
     subscriber_ = std::make_unique<WeightSubscriber>(
         WeightSubscriber::Options{
             .job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock},
-        HeldWeights{FingerprintOf(held), std::make_shared<const TensorSet>(held)},
-        [this](StagedWeights staged) {
+        held.specs(), FingerprintOf(held), [this](StagedWeights staged) {
           MutexLock lock(&mu_);
           staged_.push_back(std::move(staged));
           arrived_.NotifyAll();
@@ -192,10 +209,10 @@ TEST_F(PublicationTest, AnEvaluationFetchesARelabelToo) {
   ASSERT_TRUE(publisher_->Publish(weights, {1, 2}, "").ok());
 
   const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
-  const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights);
+  const WeightFetcher fetcher({.job = kJob, .worker = "eval"}, weights.specs());
   const auto kept = fetcher.List(*channel);
   ASSERT_TRUE(kept.ok()) << kept.status();
-  const auto staged = fetcher.Fetch(*channel, kept->back(), HeldWeights(), nullptr);
+  const auto staged = fetcher.Fetch(*channel, kept->back(), std::nullopt, nullptr);
   ASSERT_TRUE(staged.ok()) << staged.status();
 
   EXPECT_EQ(staged->version, (PolicyVersion{1, 2}));
@@ -273,12 +290,14 @@ TEST_F(PublicationTest, AnEngineThatHoldsTheVersionBeforeFetchesADelta) {
   const StagedWeights relabel = Next();
   EXPECT_EQ(relabel.tensors, nullptr);
   subscriber_->OnActivated(relabel.version, relabel.state, absl::ZeroDuration());
+  const TensorSet* held = &v1;
   for (const auto& [number, weights] : {std::pair(2, &v2), std::pair(3, &v3)}) {
     ASSERT_TRUE(publisher_->Publish(*weights, {1, number}, "").ok());
     const StagedWeights staged = Next();
     EXPECT_EQ(staged.version, (PolicyVersion{1, number}));
-    ASSERT_NE(staged.tensors, nullptr);
-    EXPECT_EQ(staged.tensors->buffer(), weights->buffer());
+    ASSERT_NE(staged.delta, nullptr);
+    EXPECT_EQ(Take(staged, *held).buffer(), weights->buffer());
+    held = weights;
     EXPECT_LT(staged.bytes, 30'000u) << "7000 of 700,000 numbers changed";
     subscriber_->OnActivated(staged.version, staged.state, absl::ZeroDuration());
   }
@@ -295,7 +314,7 @@ TEST_F(PublicationTest, AnEngineThatIsBehindTakesTheDeltasThatItMissed) {
   Subscribe(versions[2]);
   const StagedWeights staged = Next();
   EXPECT_EQ(staged.version, (PolicyVersion{1, 5}));
-  EXPECT_EQ(staged.tensors->buffer(), versions[5].buffer());
+  EXPECT_EQ(Take(staged, versions[2]).buffer(), versions[5].buffer());
   EXPECT_LT(staged.bytes, 20'000u);
 }
 
@@ -310,37 +329,34 @@ TEST_F(PublicationTest, AnEngineThatHoldsNothingKnownBeginsAtTheAnchor) {
   EXPECT_GT(staged.bytes, 2'800'000u);
 }
 
-// The engine says that it holds the state of version 1, but another number has changed meanwhile.
-TEST_F(PublicationTest, DamagedWeightsOfAnEngineAreFoundAndReplaced) {
+TEST_F(PublicationTest, ADeltaThatIsRefusedTwiceIsFollowedByTheWholeVersion) {
   SplitMix64 random(1);
   const TensorSet v1 = RandomSet(1), v2 = Moved(v1, random, 100);
-  TensorSet damaged = v1;
-  damaged.as<uint32_t>(0)[77] ^= 1u << 9;
   ASSERT_TRUE(publisher_->Publish(v1, {1, 1}, "").ok());
   ASSERT_TRUE(publisher_->Publish(v2, {1, 2}, "").ok());
-
-  const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
-  const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v1);
-  const auto fetched =
-      fetcher.Fetch(*channel, *publisher_->latest(),
-                    {FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)}, nullptr);
-  ASSERT_TRUE(fetched.ok()) << "the fingerprints of changes say nothing about the other elements";
-  EXPECT_FALSE(FingerprintOf(*fetched->tensors) == fetched->state);
-
-  // The engine that packs them finds it, and is given the whole version.
-  subscriber_ = std::make_unique<WeightSubscriber>(
-      WeightSubscriber::Options{.job = kJob, .worker = "rollout-0", .incarnation = 3},
-      HeldWeights{FingerprintOf(v1), std::make_shared<const TensorSet>(damaged)},
-      [this](StagedWeights staged) {
-        MutexLock lock(&mu_);
-        staged_.push_back(std::move(staged));
-        arrived_.NotifyAll();
-      });
-  subscriber_->SetSource(server_->address());
-  const StagedWeights first = Next();
-  EXPECT_FALSE(FingerprintOf(*first.tensors) == first.state);
-  subscriber_->OnRefused(first.version, "fingerprint differs", "a");
+  Subscribe(v1, "", &clock_);
+  for (int refusal = 0; refusal < 2; ++refusal) {
+    EXPECT_NE(Next().delta, nullptr) << refusal;
+    subscriber_->OnRefused({1, 2}, "fingerprint differs", "a");
+    clock_.Advance(absl::Minutes(1));
+  }
   EXPECT_EQ(Next().tensors->buffer(), v2.buffer());
+}
+
+TEST_F(PublicationTest, AnEngineWithDamagedWeightsGetsTheVersionThatItHadAsAWhole) {
+  SplitMix64 random(1);
+  const TensorSet v1 = RandomSet(1), v2 = Moved(v1, random, 100);
+  ASSERT_TRUE(publisher_->Publish(v1, {1, 1}, "").ok());
+  ASSERT_TRUE(publisher_->Publish(v2, {1, 2}, "").ok());
+  Subscribe(v1);
+  const StagedWeights first = Next();
+  subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
+
+  subscriber_->OnDamaged(first.version, "a bit has flipped", "a");
+  const StagedWeights again = Next();
+  EXPECT_EQ(again.version, first.version);
+  ASSERT_NE(again.tensors, nullptr);
+  EXPECT_EQ(again.tensors->buffer(), v2.buffer());
 }
 
 // A slow model of the graph: whatever was published, leased and freed, each version that is kept
@@ -362,7 +378,8 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
     const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
     std::map<PolicyVersion, TensorSet> published;
     TensorSet now = RandomSet(seed, 5000);
-    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, now);
+    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3},
+                                now.specs());
     for (int64_t v = 0; v < 30; ++v) {
       switch (random.Below(8)) {
         case 0: break;  // A skipped step.
@@ -396,17 +413,12 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
         const TensorSet& wanted = published.at(version.version);
         for (const PublishedVersion* from :
              {static_cast<const PublishedVersion*>(nullptr), &kept->front(), &kept->back()}) {
-          HeldWeights held;
-          if (from != nullptr) {
-            held = {from->state, std::make_shared<const TensorSet>(published.at(from->version))};
-          }
+          std::optional<Fingerprint> held;
+          if (from != nullptr) held = from->state;
           const auto staged = fetcher.Fetch(*channel, version, held, nullptr);
           ASSERT_TRUE(staged.ok()) << version.version.str() << ": " << staged.status();
-          if (staged->tensors == nullptr) {
-            EXPECT_EQ(held.state, version.state);
-          } else {
-            EXPECT_EQ(staged->tensors->buffer(), wanted.buffer()) << version.version.str();
-          }
+          const TensorSet& base = from == nullptr ? wanted : published.at(from->version);
+          EXPECT_EQ(Take(*staged, base).buffer(), wanted.buffer()) << version.version.str();
         }
       }
     }
@@ -458,8 +470,8 @@ TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
     ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
     now = Moved(now, random, 2);  // About a third of the bytes of all weights.
     const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
-    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v0);
-    const auto staged = fetcher.Fetch(*channel, leased, HeldWeights(), nullptr);
+    const WeightFetcher fetcher({.job = kJob, .worker = "rollout-0", .incarnation = 3}, v0.specs());
+    const auto staged = fetcher.Fetch(*channel, leased, std::nullopt, nullptr);
     ASSERT_TRUE(staged.ok()) << v << ": " << staged.status();
     EXPECT_EQ(staged->tensors->buffer(), v1.buffer());
   }

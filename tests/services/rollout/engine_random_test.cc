@@ -168,7 +168,10 @@ std::vector<std::vector<float>> LogitsOver(size_t old, const std::vector<int32_t
   const absl::Span<const int32_t> table = blocks;
   std::vector<std::vector<float>> logits;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    if (i == old) model->SetWeights(&next);
+    if (i == old) {
+      std::unique_ptr<DecodeWeights> packed = *model->Pack(next);
+      model->SwapWeights(&packed);
+    }
     logits.emplace_back(config.vocab_size);
     const DecodeModel::Row row{
         .table = 0, .position = static_cast<int32_t>(i), .token = tokens[i], .want_logits = true};

@@ -265,7 +265,7 @@ TEST(EngineTest, StagedBytesThatAreNotThePublishedOnesAreRefused) {
   EXPECT_FALSE(refused->accepted);
   EXPECT_TRUE(refused->blame.empty());
   EXPECT_EQ(engine->fingerprint(), FingerprintOf(TinyWeights(1)));
-  EXPECT_EQ(FingerprintOf(*engine->weights()), engine->fingerprint());
+  EXPECT_EQ(FingerprintOf(*engine->weights().Unpack()), engine->fingerprint());
 }
 
 TEST(EngineTest, AVersionOfEqualWeightsIsARelabel) {

@@ -139,9 +139,9 @@ TEST_F(EvalTest, WeightsFromElsewhereAnswerAndAreNamed) {
   ASSERT_TRUE(other.ok());
 
   options.engine.init_seed = 1;
-  options.weights = [&](const TensorSet& layout) -> absl::StatusOr<StagedWeights> {
+  options.weights = [&](absl::Span<const TensorSpec> layout) -> absl::StatusOr<StagedWeights> {
     auto tensors = std::make_shared<const TensorSet>(*InitWeights(ReadModelDir(kModel)->config, 7));
-    EXPECT_EQ(tensors->layout_id(), layout.layout_id());
+    EXPECT_EQ(tensors->layout_id(), LayoutId(layout));
     return StagedWeights{.version = {2, 9}, .state = FingerprintOf(*tensors), .tensors = tensors};
   };
 

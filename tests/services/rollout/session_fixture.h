@@ -168,8 +168,9 @@ class SessionTest : public testing::Test {
   TensorSet Weights(uint64_t seed) { return *InitWeights(model_.config, seed); }
 
   // Publishes the random weights of `seed` as version (1, number) and tells the queue.
-  void Publish(int64_t number, uint64_t seed) {
-    const auto latest = publisher_->Publish(Weights(seed), {1, number}, "");
+  void Publish(int64_t number, uint64_t seed) { Publish(number, Weights(seed)); }
+  void Publish(int64_t number, const TensorSet& weights) {
+    const auto latest = publisher_->Publish(weights, {1, number}, "");
     ASSERT_TRUE(latest.ok()) << latest.status();
     queue::v1::AdvanceVersionRequest advance;
     if (number > 0) *advance.mutable_expected() = rpc::ToProto(PolicyVersion{1, number - 1});

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/failpoint.h"
 #include "gmock/gmock.h"
@@ -157,6 +158,41 @@ TEST_F(SessionTest, ARefusedVersionIsFetchedAgainAndServes) {
   const Answers answers = TakeBatch(0);
   EXPECT_EQ(answers.size(), 8u);
   EXPECT_EQ(sessions_[0]->refused_versions(), 1);
+}
+
+// Each version changes one number, so it is applied in place. With one of them a bit flips in
+// another tensor; the engine finds it at once or within eight activations.
+TEST_F(SessionTest, WeightsThatWereDamagedInMemoryAreReplacedByAWholeVersion) {
+#ifndef SLUICE_FAILPOINTS
+  GTEST_SKIP() << "failpoints are not compiled in";
+#endif
+  ASSERT_NO_FATAL_FAILURE(StartJob(7, false));
+  StartSession("rollout-0");
+  TensorSet weights = Weights(kInitSeed);
+  Publish(0, weights);
+  TakeBatch(0);
+
+  ASSERT_TRUE(ArmFailpoint("rollout.activate.bitflip", "error", 1).ok());
+  const auto damaged = [&] {
+    return absl::StrContains(
+        registry_.Text(),
+        "sluice_weights_verify_failures_total{job_id=\"session\",stage=\"rest\"} 1");
+  };
+  int64_t version = 1;
+  for (; version < 20 && !damaged(); ++version) {
+    weights.as<uint32_t>(0)[static_cast<size_t>(version)] ^= 1;
+    Publish(version, weights);
+    EXPECT_EQ(TakeBatch(version).size(), 8u);
+  }
+  EXPECT_TRUE(damaged());
+
+  // Batches of versions that were loaded afterwards.
+  for (const int64_t last = version + 4; version < last; ++version) {
+    weights.as<uint32_t>(0)[static_cast<size_t>(version)] ^= 1;
+    Publish(version, weights);
+    EXPECT_EQ(TakeBatch(version).size(), 8u);
+  }
+  EXPECT_EQ(sessions_[0]->health(), absl::OkStatus());
 }
 
 class RescoreTest : public SessionTest {

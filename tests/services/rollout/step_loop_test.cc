@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/common/weights/make_delta.h"
 #include "tests/services/rollout/tiny_model.h"
 
 namespace sluice {
@@ -32,6 +33,12 @@ class Listener : public StepLoop::Sink {
     changed_.NotifyAll();
   }
 
+  void OnDamage(const WeightDamage& damage) override {
+    MutexLock lock(&mu_);
+    damages_.push_back(damage);
+    changed_.NotifyAll();
+  }
+
   void OnBroken(absl::Status why) override {
     MutexLock lock(&mu_);
     broken_ = why;
@@ -53,6 +60,11 @@ class Listener : public StepLoop::Sink {
     while (activations_.size() < count) changed_.Wait(&mu_);
   }
 
+  void AwaitDamage() {
+    MutexLock lock(&mu_);
+    while (damages_.empty()) changed_.Wait(&mu_);
+  }
+
   void AwaitFailures(size_t count) {
     MutexLock lock(&mu_);
     while (failures_.size() < count) changed_.Wait(&mu_);
@@ -68,6 +80,7 @@ class Listener : public StepLoop::Sink {
   std::map<uint64_t, std::vector<TokenEvent>> tokens_;
   std::vector<RequestFailure> failures_;
   std::vector<Activation> activations_;
+  std::vector<WeightDamage> damages_;
   absl::Status broken_;
   int ended_ = 0;
 };
@@ -115,6 +128,33 @@ TEST(StepLoopTest, WeightsSwitchWhileAnAnswerRuns) {
   EXPECT_EQ(listener.tokens_[1].front().version, (PolicyVersion{1, 0}));
   for (const TokenEvent& event : listener.tokens_[2])
     EXPECT_EQ(event.version, (PolicyVersion{1, 1}));
+}
+
+// An activation reads an eighth of the weights again, in which the bit is not.
+TEST(StepLoopTest, AnIdleEngineReadsTheRestOfItsWeightsAndStandsIfTheyAreDamaged) {
+  auto engine = TinyEngine(1, {.slots = 8, .verify_in_turns = true});
+  TensorSet next = TinyWeights(1);
+  next.as<uint32_t>(0)[5] ^= 1;
+  engine->FlipBit();
+  Listener listener;
+  CoreShare cores(1);
+  StepLoop loop(engine.get(), KvPolicy::kKeep, &cores, &listener);
+
+  loop.Activate({.version = {1, 1},
+                 .state = FingerprintOf(next),
+                 .delta = std::make_shared<const WeightDelta>(MakeDelta(TinyWeights(1), next))});
+  listener.AwaitActivations(1);
+  listener.AwaitDamage();
+  loop.Add({Ask(1, 5)});
+  loop.Activate(Stage(2, {1, 2}));
+  listener.AwaitEnded(1);
+  loop.Stop();
+
+  EXPECT_TRUE(listener.activations_[0].accepted);
+  EXPECT_EQ(listener.damages_[0].tensors,
+            std::vector<std::string>{"model.layers.0.self_attn.q_proj.weight"});
+  for (const TokenEvent& event : listener.tokens_[1])
+    EXPECT_EQ(event.version, (PolicyVersion{1, 2})) << "it stood until whole weights came";
 }
 
 TEST(StepLoopTest, APausedLoopTakesWeightsButSamplesNothingUntilItGoesOn) {

@@ -20,6 +20,7 @@ class IgnoringSink : public StepLoop::Sink {
  public:
   void OnStep(StepEvents) override {}
   void OnActivation(const StagedWeights&, const Activation&) override {}
+  void OnDamage(const WeightDamage&) override {}
   void OnBroken(absl::Status why) override { ADD_FAILURE() << why; }
 };
 

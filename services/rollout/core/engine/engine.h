@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -159,12 +160,25 @@ enum class KvPolicy : uint8_t {
   kRecompute,  // Running requests prefill again under the new version.
 };
 
+// What an engine found in its memory instead of the weights of its version.
+struct WeightDamage {
+  std::string cause;
+  std::vector<std::string> tensors;  // Names of those that differ.
+  // Tokens that were sampled since these tensors were last found right. Their stamps name versions
+  // that they were perhaps not sampled with.
+  uint64_t suspect_tokens = 0;
+};
+
 struct Activation {
-  bool accepted = false;  // False: the engine keeps the old version; `cause` says why.
-  PolicyVersion version;  // The engine's version after the call.
+  bool accepted = false;  // False: `cause` says why.
+  // The engine's version after the call. If it was not accepted, the old one.
+  PolicyVersion version;
   std::string cause;
   std::vector<std::string> blame;  // Names of tensors whose fingerprints differ.
-  double seconds = 0;              // Time during which no token could be drawn.
+  // Set if the engine holds the weights of no version any more. It is not accepted then.
+  std::optional<WeightDamage> damage;
+  double seconds = 0;         // Time during which no token could be drawn.
+  double verify_seconds = 0;  // The part of it in which weights were read again.
 };
 
 struct EngineStats {
@@ -218,13 +232,26 @@ class Engine {
   // the request is unknown or has ended.
   virtual void Abort(uint64_t request, AbortReason reason) = 0;
 
-  // Loads the staged weights and recomputes the fingerprint from the numbers that the engine now
-  // computes with. The version changes only if the fingerprint is the staged one. If not, the
-  // engine puts the weights back that it had before, and the result has `accepted` false. Call it
-  // between steps.
+  // Does what an activation of *staged can do before the pause, and puts it into staged->prepared.
+  // May run on another thread during Step(), but not while weights are activated; and no other
+  // weights may be activated before these. If it fails, ActivateWeights() says so.
+  virtual void PrepareWeights(StagedWeights* staged) = 0;
+
+  // Changes the weights to the staged ones, and the version if the weights that the engine then
+  // holds have the staged fingerprint. If they do not, the engine puts back what it had before, and
+  // the result has `accepted` false. Weights that were not prepared are prepared here, which makes
+  // the pause longer. Call it between steps.
   // INVALID_ARGUMENT: the weights have another layout than the model's.
-  // INTERNAL: the old weights could not be put back; the engine must not step again.
   virtual absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) = 0;
+
+  // Whether all weights were read again, and found right, since the last activation.
+  virtual bool verified() const = 0;
+  // Reads a part of the weights again; after a few calls verified() is true. Returns what is wrong.
+  // Call it between steps.
+  virtual std::optional<WeightDamage> VerifyPart() = 0;
+  // Whether the weights in memory were found to be those of no version. The engine keeps its
+  // requests, but must not step until a whole version is activated.
+  virtual bool damaged() const = 0;
 
   virtual PolicyVersion version() const = 0;
   virtual bool idle() const = 0;  // True if no request runs or waits.

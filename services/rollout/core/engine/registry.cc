@@ -47,7 +47,8 @@ absl::StatusOr<MadeEngine> MakeNative(const EngineSpec& spec, ModelDir model) {
       NativeEngine::Create(config, *std::move(weights), PolicyVersion{}, model.stop_ids, options));
   MadeEngine made;
   made.fingerprint = engine->fingerprint();
-  made.weights = engine->weights();
+  const absl::Span<const TensorSpec> layout = engine->weights().specs();
+  made.layout.assign(layout.begin(), layout.end());
   made.engine = std::move(engine);
   made.model = std::move(model);
   return made;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_dir.h"
@@ -40,8 +41,8 @@ inline constexpr uint64_t kMaxSlots = 256;
 struct MadeEngine {
   ModelDir model;
   std::unique_ptr<Engine> engine;
-  Fingerprint fingerprint;  // Fingerprint of the weights that the engine starts with.
-  std::shared_ptr<const TensorSet> weights;  // Those that the engine starts with.
+  Fingerprint fingerprint;         // Fingerprint of the weights that the engine starts with.
+  std::vector<TensorSpec> layout;  // The tensors of the weights, in the order of their names.
 };
 
 // Loads the model and makes the engine.

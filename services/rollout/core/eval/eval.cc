@@ -215,7 +215,7 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
   // Weights that the caller gives are activated as in training, so their fingerprint is checked.
   EvalResult given{.fingerprint = made.fingerprint, .ignored = made.model.config.ignored};
   if (options.weights) {
-    SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(*made.weights));
+    SLUICE_ASSIGN_OR_RETURN(const StagedWeights staged, options.weights(made.layout));
     SLUICE_ASSIGN_OR_RETURN(const Activation activation,
                             made.engine->ActivateWeights(staged, KvPolicy::kKeep));
     if (!activation.accepted)
@@ -224,7 +224,6 @@ absl::StatusOr<EvalResult> Evaluate(const EvalOptions& options, const EvalScorer
     given.version = activation.version;
     given.fingerprint = staged.state;
   }
-  made.weights.reset();  // The engine keeps what it needs.
 
   SLUICE_ASSIGN_OR_RETURN(
       EvalResult result,

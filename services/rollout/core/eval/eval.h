@@ -40,7 +40,7 @@ struct EvalOptions {
   std::function<bool()> cancelled;
   // Called once the model is loaded. Returns the weights to evaluate, which must have `layout`.
   // Empty: the weights of the model directory are evaluated.
-  std::function<absl::StatusOr<StagedWeights>(const TensorSet& layout)> weights;
+  std::function<absl::StatusOr<StagedWeights>(absl::Span<const TensorSpec> layout)> weights;
 };
 
 struct EvalVerdict {

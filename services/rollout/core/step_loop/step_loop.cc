@@ -75,16 +75,16 @@ StepLoop::Times StepLoop::times() const {
   return times_;
 }
 
-StepLoop::Inbox StepLoop::TakeInbox(bool idle) {
+StepLoop::Inbox StepLoop::TakeInbox(bool nothing_to_do) {
   MutexLock lock(&mu_);
   const auto empty = [&] {
     return inbox_.requests.empty() && inbox_.aborts.empty() && !inbox_.staged && !inbox_.stop;
   };
-  if ((idle || paused_) && empty()) {
+  if ((nothing_to_do || paused_) && empty()) {
     const absl::Duration start = Clock::Real()->Monotonic();
     busy_.reset();
     watched_.Rest();
-    while ((idle || paused_) && empty()) changed_.Wait(&mu_);
+    while ((nothing_to_do || paused_) && empty()) changed_.Wait(&mu_);
     watched_.Tick();
     busy_.emplace(cores_);
     times_.idle += Clock::Real()->Monotonic() - start;
@@ -126,9 +126,19 @@ absl::Status StepLoop::ActivateStaged(const StagedWeights& staged) {
   return absl::OkStatus();
 }
 
+// Reads a part of the weights again. It takes a fraction of a pass over all, so a request that
+// comes meanwhile does not wait long.
+void StepLoop::VerifyPart() {
+  watched_.Begin("reads its weights again", kLongestActivation);
+  const std::optional<WeightDamage> damage = engine_->VerifyPart();
+  watched_.Tick();
+  if (damage.has_value()) sink_->OnDamage(*damage);
+}
+
 void StepLoop::Run() {
   while (true) {
-    Inbox inbox = TakeInbox(engine_->idle());
+    const bool stands = engine_->idle() || engine_->damaged();
+    Inbox inbox = TakeInbox(stands && engine_->verified());
     if (inbox.stop) return;
     engine_->SetThreads(cores_->threads());
 
@@ -138,7 +148,12 @@ void StepLoop::Run() {
     }
     if (StepEvents refused = ApplyRequests(&inbox); !refused.failures.empty())
       sink_->OnStep(std::move(refused));
-    if (engine_->idle() || Paused()) continue;
+    if (engine_->damaged()) continue;
+    if (engine_->idle()) {
+      if (!engine_->verified()) VerifyPart();
+      continue;
+    }
+    if (Paused()) continue;
 
     SLUICE_FAILPOINT("rollout.step");
     watched_.Begin("takes a step", kLongestStep);

@@ -18,6 +18,9 @@ namespace sluice {
 // Runs an engine on a thread of its own. Other threads leave requests, aborts and new weights here;
 // the loop applies them between two steps, and passes the events of each step to a sink.
 //
+// While there is nothing to sample, the loop has the engine read again those weights that were not
+// read since the last activation.
+//
 // Each step computes on the cores that the daemon has at that moment. While there is nothing to do,
 // the daemon's cores are lent to other daemons (common/cores).
 //
@@ -34,6 +37,10 @@ class StepLoop {
     virtual void OnStep(StepEvents events) = 0;
     // Gets the result of an activation, accepted or not.
     virtual void OnActivation(const StagedWeights& staged, const Activation& activation) = 0;
+    // The engine, which was idle, has found damage while it read its weights again. Damage that an
+    // activation finds is in its result. From either on, the loop takes no step until weights are
+    // activated.
+    virtual void OnDamage(const WeightDamage& damage) = 0;
     // The engine is broken and the thread has ended.
     virtual void OnBroken(absl::Status why) = 0;
   };
@@ -71,9 +78,10 @@ class StepLoop {
     bool stop = false;
   };
   void Run();
-  // Takes what is in the inbox. If the engine is `idle` or the loop is paused, first waits until
-  // there is something, or until the pause ends.
-  Inbox TakeInbox(bool idle) ABSL_LOCKS_EXCLUDED(mu_);
+  // Takes what is in the inbox. If the loop is paused, or there is `nothing_to_do`, first waits
+  // until there is something, or until the pause ends.
+  Inbox TakeInbox(bool nothing_to_do) ABSL_LOCKS_EXCLUDED(mu_);
+  void VerifyPart();
   bool Paused() const ABSL_LOCKS_EXCLUDED(mu_);
   StepEvents ApplyRequests(Inbox* inbox);
   absl::Status ActivateStaged(const StagedWeights& staged);

@@ -25,6 +25,12 @@ NativeEngine::Options Complete(NativeEngine::Options options, const ModelConfig&
   return options;
 }
 
+std::vector<int64_t> BytesOfTensors(absl::Span<const TensorSpec> specs) {
+  std::vector<int64_t> bytes;
+  for (const TensorSpec& spec : specs) bytes.push_back(*NumBytes(spec));
+  return bytes;
+}
+
 std::vector<TokenLogprob> MostLikely(const SampleRow& row, int64_t vocab, uint32_t most) {
   int32_t ids[kMaxTopLogprobs];
   float logprobs[kMaxTopLogprobs];
@@ -52,20 +58,18 @@ absl::StatusOr<std::unique_ptr<NativeEngine>> NativeEngine::Create(const ModelCo
   }
   complete.blocks = static_cast<uint32_t>(blocks);
 
-  auto owned = std::make_shared<const TensorSet>(std::move(weights));
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<DecodeModel> model,
-      DecodeModel::Create(config, owned.get(),
+      DecodeModel::Create(config, &weights,
                           {.blocks = static_cast<int>(blocks),
                            .max_context = static_cast<int>(complete.max_context),
                            .threads = complete.threads}));
-  return std::unique_ptr<NativeEngine>(
-      new NativeEngine(complete, version, std::move(stop_ids), std::move(owned), std::move(model)));
+  return std::unique_ptr<NativeEngine>(new NativeEngine(complete, version, std::move(stop_ids),
+                                                        weights.layout_id(), std::move(model)));
 }
 
 NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
-                           std::shared_ptr<const TensorSet> weights,
-                           std::unique_ptr<DecodeModel> model)
+                           std::string layout_id, std::unique_ptr<DecodeModel> model)
     : options_(options),
       caps_{.exact_stamps = true,
             .verifies = true,
@@ -75,10 +79,13 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
             .routing = model->config().num_experts > 0,
             .deterministic = true},
       model_stop_ids_(std::move(stop_ids)),
-      weights_(std::move(weights)),
+      layout_id_(std::move(layout_id)),
       model_(std::move(model)),
+      full_pass_seconds_(0),
+      tensors_(ReadAll()),
       version_(version),
-      held_(Sum(model_->Fingerprints())),
+      held_(Sum(tensors_)),
+      rotation_(BytesOfTensors(model_->weights().specs())),
       scheduler_({.blocks = options.blocks,
                   .max_running = options.slots,
                   .adapt = options.adapt,
@@ -88,8 +95,12 @@ NativeEngine::NativeEngine(Options options, PolicyVersion version, std::vector<i
 
 NativeEngine::~NativeEngine() = default;
 
-// The type of keys and values follows from those of the weights, which the layout id covers.
-KvHash NativeEngine::Salt() const { return KvSalt(options_.job, held_.f, weights_->layout_id()); }
+// The type of keys and values follows from those of the weights, which the layout id covers. What
+// was computed before damage was found is perhaps not what its weights give, so it is not used.
+KvHash NativeEngine::Salt() const {
+  const std::string job = damages_ == 0 ? options_.job : absl::StrCat(options_.job, "+", damages_);
+  return KvSalt(job, held_.f, layout_id_);
+}
 
 absl::Status NativeEngine::CheckRequest(const Request& request) const {
   SLUICE_RETURN_IF_ERROR(CheckSampling(request.sampling, request.trainable));
@@ -375,6 +386,7 @@ TokenEvent NativeEngine::MakeEvent(size_t i) {
 }
 
 absl::StatusOr<StepEvents> NativeEngine::Step() {
+  SLUICE_CHECK(!damaged_);
   StepEvents events;
   const auto start = std::chrono::steady_clock::now();
   const SchedulerPlan& plan = scheduler_.Plan();
@@ -417,6 +429,8 @@ absl::StatusOr<StepEvents> NativeEngine::Step() {
   schedule_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - drawn + (planned - start))
           .count();
+  if (events.prefill_rows == 0)
+    step_seconds_[steps_timed_++ % step_seconds_.size()] = SecondsSince(start);
   return events;
 }
 

@@ -1,13 +1,17 @@
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/tensor_set.h"
@@ -15,17 +19,32 @@
 #include "common/weights/fingerprint.h"
 #include "kernels/sample/op.h"
 #include "services/rollout/core/engine/engine.h"
+#include "services/rollout/core/engine/native/verify_rotation.h"
 #include "services/rollout/core/scheduler/scheduler.h"
 
 namespace sluice {
 class Detokenizer;
 
+// Seconds from `start` to now.
+inline double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 // Sluice's own engine: Scheduler, DecodeModel and the sampler, on the CPU. Keys and values lie in
 // blocks. Requests with equal prefixes share the blocks of the prefix if these were computed with
 // the same weights.
 //
-// The engine holds two copies of the weights: the packed copy that the model computes with, and the
-// tensors that it was packed from. If an activation fails, the engine packs these tensors again.
+// The engine holds the weights once, packed for its products (common/models/decode_weights.h). A
+// delta that changes few elements is applied to them in place, on all threads, while no token is
+// sampled. Only the changed elements are touched, and the fingerprint follows from them: if it is
+// the published one, the version changes; else the same delta is applied backwards. Whole versions,
+// and deltas that change many elements, are built beside while the engine samples, and then change
+// places with what was held; for that time there is memory for a second set of weights.
+//
+// A fingerprint that follows from the changes says nothing about the other elements. So after each
+// activation weights are read again: all of them if that takes less than a quarter of a step, else
+// those whose turn it is (VerifyRotation). After a delta was applied backwards, and while there is
+// nothing to sample, the others are read too.
 //
 // V: vocabulary.
 class NativeEngine : public Engine {
@@ -41,6 +60,8 @@ class NativeEngine : public Engine {
     uint32_t aging_steps = 1000;  // See Scheduler.
     int threads = 1;
     std::string job;  // Requests never use keys and values of another job.
+    // At an activation read only those weights again whose turn it is, however fast all are read.
+    bool verify_in_turns = false;
   };
 
   // `weights` are the parameters of `config` at version `version`. `stop_ids` are the model's end
@@ -60,14 +81,20 @@ class NativeEngine : public Engine {
   void SetThreads(int threads) override { model_->SetThreads(threads); }
   absl::StatusOr<StepEvents> Step() override;
   void Abort(uint64_t request, AbortReason reason) override;
+  void PrepareWeights(StagedWeights* staged) override;
   absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) override;
+  bool verified() const override { return rotation_.complete() || damaged_; }
+  std::optional<WeightDamage> VerifyPart() override;
+  bool damaged() const override { return damaged_; }
   PolicyVersion version() const override { return version_; }
   bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;
 
-  // Fingerprint of the weights held. It was computed from the packed numbers.
+  // Fingerprint of the weights held.
   Fingerprint fingerprint() const { return held_; }
-  std::shared_ptr<const TensorSet> weights() const { return weights_; }
+  const DecodeWeights& weights() const { return model_->weights(); }
+  // For tests and benchmarks of bad memory.
+  void FlipBit() { model_->FlipBit(); }
   const Scheduler& scheduler() const { return scheduler_; }
   // Seconds that all steps together spent in the scheduler.
   double schedule_seconds() const { return schedule_seconds_; }
@@ -113,7 +140,7 @@ class NativeEngine : public Engine {
   };
 
   NativeEngine(Options options, PolicyVersion version, std::vector<int32_t> stop_ids,
-               std::shared_ptr<const TensorSet> weights, std::unique_ptr<DecodeModel> model);
+               std::string layout_id, std::unique_ptr<DecodeModel> model);
   absl::Status CheckRequest(const Request& request) const;
   // Hash of what keys and values depend on now beside the tokens: job, weights and their types.
   KvHash Salt() const;
@@ -125,17 +152,40 @@ class NativeEngine : public Engine {
   void DrawTokens();
   TokenEvent MakeEvent(size_t i);
   void AddDetails(size_t i, TokenEvent* event);
-  Activation MakeRefusal(const StagedWeights& staged, const std::vector<Fingerprint>& found,
-                         Fingerprint sum) const;
+
+  class Prepared;
+  absl::Status BuildBeside(const StagedWeights& staged, Prepared* prepared) const;
+  bool FitsBeside() const;
+  Activation Refuse(const StagedWeights& staged, absl::string_view why) const;
+  Activation SwitchToBeside(const StagedWeights& staged, Prepared* prepared);
+  Activation ApplyInPlace(const StagedWeights& staged, const WeightDelta& delta);
+  std::optional<WeightDamage> VerifyAfterActivation();
+  std::optional<WeightDamage> VerifyAll();
+  void AddDamageOfHeld(Activation* refused);
+  std::optional<WeightDamage> Compare(absl::Span<const int64_t> tensors,
+                                      absl::Span<const Fingerprint> found);
+  std::vector<Fingerprint> ReadAll();
+  double MedianStepSeconds() const;
 
   const Options options_;
   const EngineCaps caps_;
   const std::vector<int32_t> model_stop_ids_;
-  // model_ computes with a packed copy of weights_; held_ is the fingerprint of the packed numbers.
-  std::shared_ptr<const TensorSet> weights_;
+  const std::string layout_id_;
   const std::unique_ptr<DecodeModel> model_;
+
+  double full_pass_seconds_;  // Time that the last reading of all weights took.
+  // The weights of model_ have these fingerprints, of each tensor and of all together, unless they
+  // are damaged.
+  std::vector<Fingerprint> tensors_;
   PolicyVersion version_;
   Fingerprint held_;
+  VerifyRotation rotation_;
+  bool damaged_ = false;
+  uint64_t damages_ = 0;  // How often damage was found.
+  // Of the last decode steps, in a ring.
+  std::array<double, 31> step_seconds_{};
+  size_t steps_timed_ = 0;
+
   Scheduler scheduler_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<RequestState>> requests_;
   const Tokenizer* tokenizer_ = nullptr;
