@@ -12,16 +12,17 @@
 #include "common/rpc/cancel.h"
 #include "common/rpc/channel.h"
 #include "common/weights/fingerprint.h"
-#include "common/weights/publisher.h"
+#include "common/weights/object_fetcher.h"
 #include "common/weights/staged.h"
+#include "common/weights/weight_path.h"
+#include "common/weights/weight_source.h"
 
 namespace sluice {
-namespace common::v1 {
-class Call;
-}
 namespace weights::v1 {
+class LeaseRequest;
+class ListResponse;
 class Manifest;
-}
+}  // namespace weights::v1
 
 // Weights that a subscriber has.
 struct HeldWeights {
@@ -29,17 +30,13 @@ struct HeldWeights {
   std::shared_ptr<const TensorSet> tensors;  // Null: only the fingerprint is known.
 };
 
-// Downloads published versions from a trainer and checks them: the CRC of each message, the SHA-256
-// of each object, each manifest against the trainer's list, and the fingerprint at the end.
+// Downloads published versions and checks them: each object (ObjectFetcher), each manifest against
+// the list of the trainer, and the fingerprint at the end.
 //
 // Thread-safe.
 class WeightFetcher {
  public:
-  struct Caller {
-    std::string job;          // 32 hex digits.
-    std::string worker;       // This daemon's id.
-    int64_t incarnation = 0;  // 0 for a command-line tool, which is not a registered worker.
-  };
+  using Caller = WeightCaller;
   // `layout` gives the names, types and shapes that every version must have.
   WeightFetcher(Caller caller, const TensorSet& layout);
 
@@ -47,13 +44,18 @@ class WeightFetcher {
   // nothing. It leases them, in place of what this worker has leased before. If `held` has the
   // version's state, nothing is downloaded and `tensors` stays null.
   // CANCELLED: `cancel` was triggered.
-  // DEADLINE_EXCEEDED: 64 objects (about 64 MiB) took over a minute.
+  // DEADLINE_EXCEEDED: 64 MiB took over a minute.
   // NOT_FOUND: the trainer no longer has the version.
   // DATA_LOSS: the bytes differ from what was announced, or `held` is not what its state says.
   // INVALID_ARGUMENT: the version has another layout.
   // UNIMPLEMENTED: the manifest or a chunk is of a kind that this build cannot apply.
   absl::StatusOr<StagedWeights> Fetch(const rpc::Channel& channel, const PublishedVersion& version,
                                       const HeldWeights& held, rpc::Cancel* cancel) const;
+  // The same with objects from anybody who has them. If the trainer is gone, a relay's list is
+  // used instead; then the fingerprint of all weights is computed, because a relay may lie. What
+  // is fetched is passed on by the relay of `objects`, if it has one.
+  absl::StatusOr<StagedWeights> Fetch(ObjectFetcher* objects, const PublishedVersion& version,
+                                      const HeldWeights& held) const;
 
   // Returns the versions that the trainer keeps, the newest last.
   absl::StatusOr<std::vector<PublishedVersion>> List(const rpc::Channel& channel) const;
@@ -61,39 +63,18 @@ class WeightFetcher {
   absl::Status Lease(const rpc::Channel& channel, const PublishedVersion& version,
                      absl::Duration ttl) const;
 
-  // Returns the part of a request that names job, worker and incarnation.
-  common::v1::Call MakeCall() const;
+  const Caller& caller() const { return caller_; }
 
  private:
-  // A manifest that is kept by the trainer: an edge from the state `base`, or from nothing.
-  struct Edge {
-    PolicyVersion version;
-    std::string manifest;
-    std::optional<Fingerprint> base;
-    Fingerprint state;
-    uint64_t bytes = 0;
-  };
-  // A step of a path. A delta is applied backward to get from its state to its base.
-  struct Step {
-    Edge edge;
-    bool backward = false;
-  };
-  absl::StatusOr<std::vector<Edge>> ListEdges(const rpc::Channel& channel,
-                                              rpc::Cancel* cancel) const;
-  static std::vector<Step> FindPath(absl::Span<const Edge> edges,
-                                    const std::optional<Fingerprint>& held,
-                                    const Fingerprint& target);
-  absl::Status LeaseManifests(const rpc::Channel& channel, std::vector<std::string> manifests,
-                              absl::Duration ttl, rpc::Cancel* cancel) const;
-  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const Edge& edge) const;
+  // The edges of a list, without those of kinds that this build does not know.
+  static absl::StatusOr<std::vector<WeightEdge>> ReadEdges(const weights::v1::ListResponse& list);
+  weights::v1::LeaseRequest MakeLease(absl::Span<const std::string> manifests,
+                                      absl::Duration ttl) const;
+  absl::Status CheckManifest(const weights::v1::Manifest& manifest, const WeightEdge& edge) const;
   // `renew` is called again and again while it takes long.
-  absl::Status TakeStep(const rpc::Channel& channel, const Step& step,
-                        const std::function<absl::Status()>& renew, rpc::Cancel* cancel,
-                        TensorSet* tensors, Fingerprint* state, uint64_t* bytes) const;
-
-  using ObjectHandler = std::function<absl::Status(std::string object)>;
-  absl::Status FetchObjects(const rpc::Channel& channel, absl::Span<const std::string> ids,
-                            rpc::Cancel* cancel, const ObjectHandler& on_object) const;
+  absl::Status TakeStep(ObjectFetcher* objects, const WeightStep& step,
+                        const std::function<absl::Status()>& renew, TensorSet* tensors,
+                        Fingerprint* state, uint64_t* bytes) const;
 
   const Caller caller_;
   const std::vector<TensorSpec> specs_;

@@ -28,7 +28,9 @@ struct Metrics {
   // versions whose bytes were not those that were published.
   metrics::Histogram fetch, pause;
   metrics::Counter fetched_bytes, damaged_downloads, refused_activations;
-  metrics::Histogram rescore_gap;  // In nats; see Rescorer.
+  metrics::Counter relayed_bytes;   // Sent to other rollouts.
+  metrics::Counter parent_changes;  // Holders of a version that were left for another.
+  metrics::Histogram rescore_gap;   // In nats; see Rescorer.
 
   Metrics() = default;
   Metrics(metrics::Registry* registry, const std::string& job_name);

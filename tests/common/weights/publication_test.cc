@@ -46,7 +46,7 @@ class PublicationTest : public testing::Test {
     server_ = *rpc::Server::Start({}, services);
     publisher_ = std::make_shared<WeightPublisher>(
         WeightPublisher::Options{.job = kJob, .retain_versions = 2}, Clock::Real());
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
   }
   ~PublicationTest() override {
     subscriber_.reset();
@@ -55,8 +55,14 @@ class PublicationTest : public testing::Test {
   }
   void Subscribe(const TensorSet& held, std::string source = "", Clock* clock = nullptr) {
     subscriber_ = std::make_unique<WeightSubscriber>(
-        WeightSubscriber::Options{
-            .job = kJob, .worker = "rollout-0", .incarnation = 3, .clock = clock},
+        WeightSubscriber::Options{.job = kJob,
+                                  .worker = "rollout-0",
+                                  .incarnation = 3,
+                                  .clock = clock,
+                                  .on_download_failed =
+                                      [this](const absl::Status&) {
+                                        if (!failed_.HasBeenNotified()) failed_.Notify();
+                                      }},
         HeldWeights{FingerprintOf(held), std::make_shared<const TensorSet>(held)},
         [this](StagedWeights staged) {
           MutexLock lock(&mu_);
@@ -83,6 +89,7 @@ class PublicationTest : public testing::Test {
   WeightsServer weights_;
   std::unique_ptr<rpc::Server> server_;
   std::shared_ptr<WeightPublisher> publisher_;
+  absl::Notification failed_;  // A download has failed.
   Mutex mu_;
   CondVar arrived_;
   std::vector<StagedWeights> staged_ ABSL_GUARDED_BY(mu_);
@@ -358,7 +365,7 @@ TEST_F(PublicationTest, EachKeptVersionIsReachedFromEveryStateOverRandomHistorie
             .chunk_target_bytes = 4096,
             .encoding = seed % 4 == 1 ? WeightEncoding::kFull : WeightEncoding::kAuto},
         Clock::Real());
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
     const auto channel = *rpc::Connect(server_->address(), {rpc::Role::kTrainer});
     std::map<PolicyVersion, TensorSet> published;
     TensorSet now = RandomSet(seed, 5000);
@@ -446,7 +453,7 @@ TEST_F(PublicationTest, AnchorsComeBySizeAndOldOnesAreFreed) {
 TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
   publisher_ = std::make_shared<WeightPublisher>(
       WeightPublisher::Options{.job = kJob, .retain_versions = 1}, Clock::Real());
-  weights_.SetPublisher(publisher_);
+  weights_.SetPublisher(kJob, publisher_);
   SplitMix64 random(5);
   const TensorSet v0 = RandomSet(1, 50'000), v1 = Moved(v0, random, 50);
   ASSERT_TRUE(publisher_->Publish(v0, {1, 0}, "").ok());
@@ -616,8 +623,8 @@ TEST_F(PublicationTest, ATrainerThatFellSilentInAFetchIsLeftForItsSuccessor) {
 // A trainer whose server is shutting down: it answers each download with CANCELLED.
 class ClosingTrainer : public SilentTrainer {
  public:
-  // Waits for a report, and returns how many downloads were asked for before it.
-  int AwaitReport() {
+  // Waits for the report of a refusal, and returns how many downloads were asked for before it.
+  int AwaitRefusalReport() {
     reported_.WaitForNotification();
     return fetches_at_report_;
   }
@@ -637,10 +644,12 @@ class ClosingTrainer : public SilentTrainer {
     return new Cancelled;
   }
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
-                                   const weights::v1::ReportRequest*,
+                                   const weights::v1::ReportRequest* request,
                                    weights::v1::ReportResponse*) override {
-    fetches_at_report_ = fetches_.load();
-    reported_.Notify();
+    if (request->phase() == weights::v1::REPLICA_PHASE_REFUSED) {
+      fetches_at_report_ = fetches_.load();
+      reported_.Notify();
+    }
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -651,16 +660,16 @@ class ClosingTrainer : public SilentTrainer {
   absl::Notification second_fetch_, reported_;
 };
 
-// The clock stands still, so the back-off never ends on its own. The thread that downloads also
-// sends the report, after the download that has failed.
+// The clock stands still, so the back-off never ends on its own. A download that was repeated at once
+// would be asked for while the report is on its way.
 TEST_F(PublicationTest, ADownloadThatTheTrainerCancelledIsRepeatedAfterABackOff) {
   ClosingTrainer closing;
   grpc::Service* const services[] = {&closing};
   const std::unique_ptr<rpc::Server> server = *rpc::Server::Start({}, services);
   Subscribe(RandomSet(1), server->address(), &clock_);
-  closing.AwaitFetch();
+  failed_.WaitForNotification();
   subscriber_->OnRefused({0, 9}, "a version that is not the newest", "a");
-  EXPECT_EQ(closing.AwaitReport(), 1);
+  EXPECT_EQ(closing.AwaitRefusalReport(), 1);
 
   clock_.Advance(absl::Minutes(1));
   closing.AwaitSecondFetch();
@@ -675,7 +684,7 @@ TEST_F(PublicationTest, AnotherPublisherTakesTheSubscribersOver) {
   subscriber_->OnActivated(first.version, first.state, absl::ZeroDuration());
   publisher_ =
       std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, Clock::Real());
-  weights_.SetPublisher(publisher_);
+  weights_.SetPublisher(kJob, publisher_);
 
   ASSERT_TRUE(publisher_->Publish(RandomSet(3), {2, 1}, "").ok());
   EXPECT_EQ(Next().version, (PolicyVersion{2, 1}));
@@ -707,7 +716,7 @@ class OpeningWatchTest : public PublicationTest {
   absl::Status ChangeWhileAWatchOpens(const std::function<void()>& change) {
     HeldClock clock;
     publisher_ = std::make_shared<WeightPublisher>(WeightPublisher::Options{.job = kJob}, &clock);
-    weights_.SetPublisher(publisher_);
+    weights_.SetPublisher(kJob, publisher_);
     std::thread lease([&] { publisher_->Lease("rollout-0", {}, absl::Minutes(1)); });
     clock.AwaitCaller();
 
@@ -734,7 +743,7 @@ class OpeningWatchTest : public PublicationTest {
 };
 
 TEST_F(OpeningWatchTest, AWatchThatOpensWhileThePublisherChangesEnds) {
-  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(nullptr); });
+  const absl::Status end = ChangeWhileAWatchOpens([&] { weights_.SetPublisher(kJob, nullptr); });
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
 }
 
