@@ -201,8 +201,39 @@ std::shared_ptr<const std::string> WeightPublisher::FindObject(const std::string
 void WeightPublisher::Lease(const std::string& holder, std::vector<std::string> manifests,
                             absl::Duration ttl) {
   MutexLock lock(&mu_);
-  leases_[holder] = {std::move(manifests), clock_->Monotonic() + ttl};
+  leases_[holder] = {holder, std::move(manifests), clock_->Monotonic() + ttl};
   FreeUnused();
+}
+
+absl::Status WeightPublisher::SetPin(const std::string& manifest, bool on) {
+  MutexLock lock(&mu_);
+  if (!on) {
+    pins_.erase(manifest);
+    FreeUnused();
+    return absl::OkStatus();
+  }
+  if (manifest.empty() && !versions_.empty()) {
+    pins_.insert(versions_.back().version.manifest);
+    return absl::OkStatus();
+  }
+  if (!objects_.contains(manifest)) {
+    return ErrorWith(absl::StatusCode::kNotFound,
+                     {.reason = "GONE", .hint = "`sluice weights list` shows what is kept"},
+                     "the version has been freed");
+  }
+  pins_.insert(manifest);
+  return absl::OkStatus();
+}
+
+std::vector<WeightPublisher::HeldLease> WeightPublisher::leases() const {
+  MutexLock lock(&mu_);
+  std::vector<HeldLease> leases;
+  for (const auto& [unused, lease] : leases_) {
+    if (lease.expires > clock_->Monotonic()) leases.push_back(lease);
+  }
+  for (const std::string& manifest : pins_)
+    leases.push_back({.holder = "", .manifests = {manifest}, .pin = true});
+  return leases;
 }
 
 void WeightPublisher::Report(ReplicaState state) {
@@ -235,7 +266,7 @@ std::vector<WeightPublisher::Edge> WeightPublisher::edges() const {
 
 void WeightPublisher::FreeUnused() {
   // Drop leases that have ended.
-  std::set<std::string> leased;
+  std::set<std::string> leased = pins_;
   for (auto it = leases_.begin(); it != leases_.end();) {
     if (it->second.expires <= clock_->Monotonic()) {
       it = leases_.erase(it);

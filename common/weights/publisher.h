@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,17 @@ class WeightPublisher : public WeightSource {
   // of `holder`.
   void Lease(const std::string& holder, std::vector<std::string> manifests, absl::Duration ttl)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Keeps a manifest from being freed until the pin is taken off. "": that of the latest version.
+  // NOT_FOUND GONE: it is not here.
+  absl::Status SetPin(const std::string& manifest, bool on) ABSL_LOCKS_EXCLUDED(mu_);
+  // What one holder keeps from being freed.
+  struct HeldLease {
+    std::string holder;
+    std::vector<std::string> manifests;
+    absl::Duration expires;  // On the monotonic clock.
+    bool pin = false;        // It has no end.
+  };
+  std::vector<HeldLease> leases() const ABSL_LOCKS_EXCLUDED(mu_);
   // Stores what a subscriber reports; replaces its earlier report. If it was refused something, the
   // next version is an anchor: an object kept here, or what the subscriber holds, may be damaged.
   void Report(ReplicaState state) ABSL_LOCKS_EXCLUDED(mu_);
@@ -113,10 +125,6 @@ class WeightPublisher : public WeightSource {
     std::optional<Objects> full;
     std::optional<Objects> delta;  // From the version before, or from one that is gone by now.
     Fingerprint base;              // Of `delta`.
-  };
-  struct HeldLease {
-    std::vector<std::string> manifests;
-    absl::Duration expires;  // On the monotonic clock.
   };
   // What was published last.
   struct Shadow {
@@ -165,7 +173,8 @@ class WeightPublisher : public WeightSource {
   std::vector<StoredVersion> versions_ ABSL_GUARDED_BY(mu_);
   // By id: the objects of versions_.
   std::map<std::string, std::shared_ptr<const std::string>> objects_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, HeldLease> leases_ ABSL_GUARDED_BY(mu_);  // By holder.
+  std::set<std::string> pins_ ABSL_GUARDED_BY(mu_);               // Manifests.
   std::map<std::string, ReplicaState> replicas_ ABSL_GUARDED_BY(mu_);
   bool anchor_wanted_ ABSL_GUARDED_BY(mu_) = false;  // A subscriber has refused something.
 };

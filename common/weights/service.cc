@@ -2,8 +2,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
@@ -23,6 +25,28 @@ namespace {
 using weights::v1::WeightsService;
 constexpr absl::Duration kBeatInterval = absl::Seconds(10);  // Of Watch.
 constexpr int kMostObjects = 1000;
+
+weights::v1::HeldLease ToProto(const WeightPublisher::HeldLease& lease) {
+  weights::v1::HeldLease out;
+  out.set_holder(lease.holder);
+  out.mutable_manifests()->Add(lease.manifests.begin(), lease.manifests.end());
+  out.set_pin(lease.pin);
+  if (!lease.pin) {
+    const absl::Duration left = lease.expires - Clock::Real()->Monotonic();
+    *out.mutable_left() = rpc::ToProto(std::max(absl::ZeroDuration(), left));
+  }
+  return out;
+}
+
+weights::v1::VerifyResponse ToProto(const WeightsCheck& check) {
+  weights::v1::VerifyResponse out;
+  out.set_state(check.found.bytes());
+  out.set_expected(check.expected.bytes());
+  out.set_equal(check.found == check.expected);
+  *out.mutable_version() = rpc::ToProto(check.version);
+  out.mutable_tensors()->Add(check.tensors.begin(), check.tensors.end());
+  return out;
+}
 
 weights::v1::Latest ToProto(const PublishedVersion& latest) {
   weights::v1::Latest out;
@@ -114,6 +138,7 @@ class WeightsServer::Impl final : public Base {
   struct Served {
     std::shared_ptr<WeightSource> source;
     std::shared_ptr<WeightPublisher> publisher;  // The same one; null if it is a relay.
+    WeightsServer::Check check;                  // Of a relay.
   };
 
   explicit Impl(const rpc::CallerTable* callers)
@@ -209,6 +234,7 @@ class WeightsServer::Impl final : public Base {
                        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
                        [&](const Served& served) -> absl::Status {
                          if (served.publisher == nullptr) return KeepsNothing();
+                         if (request->pin()) return Pin(*context, *request, *served.publisher);
                          served.publisher->Lease(
                              request->call().job().worker(),
                              {request->manifests().begin(), request->manifests().end()},
@@ -237,45 +263,83 @@ class WeightsServer::Impl final : public Base {
         });
   }
 
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context,
+                                   const weights::v1::VerifyRequest* request,
+                                   weights::v1::VerifyResponse* response) override {
+    const auto served = FindServed(*context, request->call(), {rpc::Role::kController},
+                                   [](const Served&, Streams*) {});
+    absl::Status refused = served.status();
+    if (refused.ok() && !served->check)
+      refused = absl::UnimplementedError("only rollouts verify the weights of their engines");
+    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    if (!refused.ok()) {
+      reactor->Finish(rpc::ToGrpcStatus(refused));
+      return reactor;
+    }
+    served->check([reactor, request, response](absl::StatusOr<WeightsCheck> check) {
+      absl::Status status = check.status();
+      if (status.ok()) status = CheckVersion(*request, *check);
+      if (status.ok()) *response = ToProto(*check);
+      reactor->Finish(rpc::ToGrpcStatus(status));
+    });
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const weights::v1::ListRequest* request,
                                  weights::v1::ListResponse* response) override {
-    return AnswerUnary(context, request->call(),
-                       {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
-                       [&](const Served& served) {
-                         for (const WeightEdge& edge : served.source->edges()) {
-                           weights::v1::VersionNode* const out = response->add_nodes();
-                           *out->mutable_version() = rpc::ToProto(edge.version.version);
-                           out->set_state(edge.version.state.bytes());
-                           out->set_manifest(edge.manifest);
-                           out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
-                                                   : weights::v1::Manifest::KIND_FULL);
-                           if (edge.base) out->set_base(edge.base->bytes());
-                           out->set_bytes(edge.bytes);
-                           *out->mutable_created() = rpc::ToProto(edge.created);
-                         }
-                         if (served.publisher == nullptr) return absl::OkStatus();
-                         for (const ReplicaState& replica : served.publisher->replicas()) {
-                           weights::v1::Replica* const out = response->add_replicas();
-                           out->set_replica(replica.worker);
-                           out->set_daemon(replica.worker);
-                           *out->mutable_version() = rpc::ToProto(replica.version);
-                           weights::v1::ReplicaPhase phase;
-                           if (weights::v1::ReplicaPhase_Parse(
-                                   absl::StrCat("REPLICA_PHASE_", replica.phase), &phase))
-                             out->set_phase(phase);
-                           out->set_state(replica.state.bytes());
-                           *out->mutable_age() =
-                               rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
-                           out->set_cause(replica.cause);
-                           out->set_parent(replica.parent);
-                           out->mutable_times()->insert(replica.times.begin(), replica.times.end());
-                         }
-                         return absl::OkStatus();
-                       });
+    return AnswerUnary(
+        context, request->call(),
+        {rpc::Role::kRollout, rpc::Role::kController, rpc::Role::kOperator},
+        [&](const Served& served) {
+          for (const WeightEdge& edge : served.source->edges()) {
+            weights::v1::VersionNode* const out = response->add_nodes();
+            *out->mutable_version() = rpc::ToProto(edge.version.version);
+            out->set_state(edge.version.state.bytes());
+            out->set_manifest(edge.manifest);
+            out->set_kind(edge.base ? weights::v1::Manifest::KIND_DELTA
+                                    : weights::v1::Manifest::KIND_FULL);
+            if (edge.base) out->set_base(edge.base->bytes());
+            out->set_bytes(edge.bytes);
+            *out->mutable_created() = rpc::ToProto(edge.created);
+          }
+          if (!request->manifest().empty()) {
+            const auto manifest = served.source->Find(request->manifest(), {}).object;
+            if (manifest != nullptr) response->mutable_manifest()->ParseFromString(*manifest);
+          }
+          if (served.publisher == nullptr) return absl::OkStatus();
+          for (const WeightPublisher::HeldLease& lease : served.publisher->leases())
+            *response->add_leases() = ToProto(lease);
+          for (const ReplicaState& replica : served.publisher->replicas()) {
+            weights::v1::Replica* const out = response->add_replicas();
+            out->set_replica(replica.worker);
+            out->set_daemon(replica.worker);
+            *out->mutable_version() = rpc::ToProto(replica.version);
+            weights::v1::ReplicaPhase phase;
+            if (weights::v1::ReplicaPhase_Parse(absl::StrCat("REPLICA_PHASE_", replica.phase),
+                                                &phase))
+              out->set_phase(phase);
+            out->set_state(replica.state.bytes());
+            *out->mutable_age() = rpc::ToProto(Clock::Real()->Monotonic() - replica.reported_at);
+            out->set_cause(replica.cause);
+            out->set_parent(replica.parent);
+            out->mutable_times()->insert(replica.times.begin(), replica.times.end());
+          }
+          return absl::OkStatus();
+        });
   }
 
  private:
+  // Checks that `check` is of the version that was asked for.
+  static absl::Status CheckVersion(const weights::v1::VerifyRequest& request,
+                                   const WeightsCheck& check) {
+    if (!request.has_version() || rpc::FromProto(request.version()) == check.version)
+      return absl::OkStatus();
+    return Error(absl::StatusCode::kNotFound, "GONE",
+                 absl::StrCat("version ", rpc::FromProto(request.version()).str(),
+                              " was asked for, but the engine holds ", check.version.str()));
+  }
+
   // The streams that are open, each with its job.
   struct Streams {
     std::map<std::shared_ptr<WatchReactor>, std::string> watches;
@@ -291,6 +355,18 @@ class WeightsServer::Impl final : public Base {
       }
     }
   };
+
+  // Pins versions, or ends their pins: only for the controller, which asks for people.
+  absl::Status Pin(const grpc::ServerContextBase& context, const weights::v1::LeaseRequest& request,
+                   WeightPublisher& publisher) {
+    const common::v1::JobRef& caller = request.call().job();
+    SLUICE_RETURN_IF_ERROR(callers_->Check(caller.job(), caller.worker(), caller.incarnation(),
+                                           {rpc::Role::kController}));
+    if (request.manifests().empty() && !request.has_ttl()) return publisher.SetPin("", true);
+    for (const std::string& manifest : request.manifests())
+      SLUICE_RETURN_IF_ERROR(publisher.SetPin(manifest, !request.has_ttl()));
+    return absl::OkStatus();
+  }
 
   static absl::Status KeepsNothing() {
     return absl::FailedPreconditionError(
@@ -368,10 +444,12 @@ WeightsServer::~WeightsServer() = default;
 grpc::Service* WeightsServer::service() { return impl_.get(); }
 void WeightsServer::SetPublisher(const std::string& job,
                                  std::shared_ptr<WeightPublisher> publisher) {
-  impl_->SetServed(job, {.source = publisher, .publisher = publisher});
+  impl_->SetServed(job, {.source = publisher, .publisher = publisher, .check = nullptr});
 }
-void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay) {
-  impl_->SetServed(job, {.source = std::move(relay), .publisher = nullptr});
+void WeightsServer::SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay,
+                             Check check) {
+  impl_->SetServed(job,
+                   {.source = std::move(relay), .publisher = nullptr, .check = std::move(check)});
 }
 void WeightsServer::Shutdown() { impl_->Stop(); }
 

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "common/weights/weights_check.h"
 
 namespace grpc {
 class Service;
@@ -30,8 +33,10 @@ class WeightsServer {
   // Sets what is served of a job. While it is null, calls for the job get UNAVAILABLE. Open streams
   // of the job end, so that subscribers come back to the new one.
   void SetPublisher(const std::string& job, std::shared_ptr<WeightPublisher> publisher);
-  // The same of a daemon that only passes weights on: it refuses leases and reports.
-  void SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay);
+  // The same of a daemon that only passes weights on: it refuses leases and reports. `check` reads
+  // the weights of its engine again, for the call Verify.
+  using Check = std::function<void(WeightsCheckDone done)>;
+  void SetRelay(const std::string& job, std::shared_ptr<WeightSource> relay, Check check);
   void Shutdown();
 
  private:

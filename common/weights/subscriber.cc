@@ -108,7 +108,7 @@ class WeightSubscriber::Impl {
     from_nothing_ = false;
     offered_ = false;
     ForgetFailures();
-    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, "", "",
+    AddReport(version, state, weights::v1::REPLICA_PHASE_ACTIVE, holder_fault_, "",
               {{"fetch", fetch_seconds_}, {"pause", absl::ToDoubleSeconds(pause)}});
     changed_.NotifyAll();
   }
@@ -419,8 +419,9 @@ class WeightSubscriber::Impl {
           staged->fetch = Clock::Real()->Monotonic() - announced;
           fetch_seconds_ = absl::ToDoubleSeconds(staged->fetch);
           parent_ = stats.parent;
-          AddReport(latest.version, held_.state, weights::v1::REPLICA_PHASE_STAGED,
-                    stats.last_fault, "", {{"fetch", fetch_seconds_}});
+          holder_fault_ = stats.last_fault;
+          AddReport(latest.version, held_.state, weights::v1::REPLICA_PHASE_STAGED, holder_fault_,
+                    "", {{"fetch", fetch_seconds_}});
         }
         // What is held may be damaged, or an object on the way from it.
         if (absl::IsDataLoss(staged.status())) {
@@ -532,6 +533,8 @@ class WeightSubscriber::Impl {
   // The download that is running, or null.
   ObjectFetcher* downloading_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::string parent_ ABSL_GUARDED_BY(mu_);  // From whom this rollout fetches, or fetched last.
+  // Which holder was left in the last fetch, and why; else empty.
+  std::string holder_fault_ ABSL_GUARDED_BY(mu_);
   double fetch_seconds_ ABSL_GUARDED_BY(mu_) = 0;  // Of the version offered last.
   std::optional<PublishedVersion> latest_ ABSL_GUARDED_BY(mu_);
   // When `latest_` was announced, on the real monotonic clock.

@@ -128,7 +128,12 @@ absl::Status RolloutProgram::StartHttp() {
 
 void RolloutProgram::PublishModels(const std::string& id, Job* job) {
   engine_.SetJob(id, job->session);
-  weights_.SetRelay(id, job->session->relay());
+  weights_.SetRelay(id, job->session->relay(),
+                    [session = std::weak_ptr<Session>(job->session)](WeightsCheckDone done) {
+                      const std::shared_ptr<Session> held = session.lock();
+                      if (held != nullptr) held->CheckWeights(std::move(done));
+                      else done(absl::UnavailableError("the job has left this worker"));
+                    });
   if (http_ == nullptr) return;
 
   const auto show = [&](std::shared_ptr<ApiModel> model) {
@@ -153,7 +158,7 @@ void RolloutProgram::EndJob(const std::string& id, const Job& job, absl::Duratio
   // RemoveJob() finds all requests of EngineService that are left, and fails them.
   for (const std::string& name : job.models)
     http_->api().RemoveModel(name, absl::UnavailableError(why));
-  weights_.SetRelay(id, nullptr);
+  weights_.SetRelay(id, nullptr, nullptr);
   if (job.session != nullptr) job.session->Stop(grace);
   engine_.RemoveJob(id, absl::UnavailableError(why));
 }

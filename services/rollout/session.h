@@ -112,6 +112,8 @@ class Session : private StepLoop::Sink {
   void SetRollouts(std::vector<RelayMember> rollouts);
   // What this worker serves of the job's weights.
   std::shared_ptr<WeightRelay> relay() const { return relay_; }
+  // Has the engine read all its weights again between two steps; see StepLoop::CheckWeights().
+  void CheckWeights(WeightsCheckDone done) { loop_->CheckWeights(std::move(done)); }
   // The job's queue has another address now.
   void MoveQueue(const std::string& address);
   // Says whether other workers sample for the job. If they do, answers for which the KV cache is

@@ -118,7 +118,7 @@ int RunReceiver(const Options& o) {
   callers.SetJob(kJob, workers);
   WeightsServer service(&callers);
   const auto relay = std::make_shared<WeightRelay>();
-  service.SetRelay(kJob, relay);
+  service.SetRelay(kJob, relay, nullptr);
   grpc::Service* const services[] = {service.service()};
   const auto server = rpc::Server::Start({.address = o.listen}, services);
   SLUICE_CHECK(server.ok());

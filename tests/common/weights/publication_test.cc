@@ -472,6 +472,46 @@ TEST_F(PublicationTest, ALeasedVersionStaysReachableWhenLaterOnesAreFreed) {
   }
 }
 
+TEST_F(PublicationTest, APinnedVersionStaysUntilThePinIsTakenOff) {
+  SplitMix64 random(7);
+  TensorSet now = RandomSet(1, 20'000);
+  const PublishedVersion first = *publisher_->Publish(now, {1, 0}, "");
+  ASSERT_EQ(publisher_->SetPin("", true), absl::OkStatus()) << "the latest version";
+  const auto publish = [&](int64_t from, int64_t to) {
+    for (int64_t v = from; v < to; ++v) {
+      now = Moved(now, random, 3);
+      ASSERT_TRUE(publisher_->Publish(now, {1, v}, "").ok());
+    }
+  };
+  publish(1, 20);
+  EXPECT_NE(publisher_->FindObject(first.manifest), nullptr);
+  ASSERT_EQ(publisher_->leases().size(), 1u);
+  EXPECT_TRUE(publisher_->leases()[0].pin);
+
+  ASSERT_EQ(publisher_->SetPin(first.manifest, false), absl::OkStatus());
+  publish(20, 40);
+  EXPECT_EQ(publisher_->FindObject(first.manifest), nullptr);
+  EXPECT_TRUE(publisher_->leases().empty());
+  EXPECT_EQ(ReasonOf(publisher_->SetPin(first.manifest, true)), "GONE");
+}
+
+// A chain of n rollouts has a version after one crossing, and one chunk for each further rollout.
+TEST_F(PublicationTest, ChunksAreSmallerForMoreReceiversButNotTooSmall) {
+  const auto longest_chunk = [&](int receivers, int64_t v) {
+    publisher_->SetReceivers(receivers);
+    const PublishedVersion made = *publisher_->Publish(RandomSet(v, 8 << 20), {1, v}, "");
+    weights::v1::Manifest manifest;
+    EXPECT_TRUE(manifest.ParseFromString(*publisher_->FindObject(made.manifest)));
+    uint32_t longest = 0;
+    for (const weights::v1::Chunk& chunk : manifest.chunks())
+      longest = std::max(longest, chunk.wire_bytes());
+    return longest;
+  };
+  EXPECT_NEAR(longest_chunk(1, 1), 1 << 20, 1000) << "32 MiB";
+  EXPECT_NEAR(longest_chunk(4, 2), (32 << 20) / 80, 1000);
+  EXPECT_NEAR(longest_chunk(100, 3), 256 << 10, 1000);
+}
+
 // What is being fetched stays, however many versions come meanwhile.
 TEST_F(PublicationTest, AnAnchorThatIsLeasedStaysWhenANewOneCame) {
   SplitMix64 random(7);
@@ -660,8 +700,8 @@ class ClosingTrainer : public SilentTrainer {
   absl::Notification second_fetch_, reported_;
 };
 
-// The clock stands still, so the back-off never ends on its own. A download that was repeated at once
-// would be asked for while the report is on its way.
+// The clock stands still, so the back-off never ends on its own. A download that was repeated at
+// once would be asked for while the report is on its way.
 TEST_F(PublicationTest, ADownloadThatTheTrainerCancelledIsRepeatedAfterABackOff) {
   ClosingTrainer closing;
   grpc::Service* const services[] = {&closing};

@@ -277,7 +277,7 @@ class Node {
  public:
   Node(std::string id, const rpc::CallerTable* callers, Fault fault, uint64_t seed)
       : id_(std::move(id)), relay_(std::make_shared<WeightRelay>()), weights_(callers) {
-    weights_.SetRelay(kRelayJob, relay_);
+    weights_.SetRelay(kRelayJob, relay_, nullptr);
     if (fault != Fault::kNone) faulty_ = std::make_unique<FaultyRelay>(relay_, fault, seed);
     grpc::Service* const services[] = {faulty_ ? faulty_.get() : weights_.service()};
     server_ = *rpc::Server::Start({}, services);

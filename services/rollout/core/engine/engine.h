@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/rl/version.h"
+#include "common/weights/weights_check.h"
 
 namespace sluice {
 struct StagedWeights;  // common/weights/staged.h
@@ -225,6 +226,9 @@ class Engine {
   // INVALID_ARGUMENT: the weights have another layout than the model's.
   // INTERNAL: the old weights could not be put back; the engine must not step again.
   virtual absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) = 0;
+
+  // Reads all weights again. Call it between steps.
+  virtual WeightsCheck CheckWeights() = 0;
 
   virtual PolicyVersion version() const = 0;
   virtual bool idle() const = 0;  // True if no request runs or waits.

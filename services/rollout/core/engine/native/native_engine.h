@@ -61,6 +61,7 @@ class NativeEngine : public Engine {
   absl::StatusOr<StepEvents> Step() override;
   void Abort(uint64_t request, AbortReason reason) override;
   absl::StatusOr<Activation> ActivateWeights(const StagedWeights& staged, KvPolicy kv) override;
+  WeightsCheck CheckWeights() override;
   PolicyVersion version() const override { return version_; }
   bool idle() const override { return requests_.empty(); }
   EngineStats Stats() const override;
